@@ -18,17 +18,21 @@ COMMANDS = {
     "check": Entry(
         "check", "Write a marker into the WAL and follow it through capture, archive, consumer and readers."
     ),
-    "decode": Entry("decode", "Print the changes in archived WAL, by the catalog history in the state folder."),
+    "decode": Entry(
+        "decode", "Print the changes in archived WAL, decoded with the catalog history of the state folder."
+    ),
     "init": Entry(
-        "init", "Make the state of a capture: give either --config, or --dsn, from which a configuration is written."
+        "init", "Create the state of a capture from --config, or from --dsn, which also writes a configuration."
     ),
     "reader": Entry("reader", "List and drop the readers of the outbox."),
-    "realtime": Entry("realtime", "Switch between realtime and the archive, and see who delivers."),
-    "rewind": Entry("rewind", "Go back to where the node left what was delivered, and on along its timeline."),
+    "realtime": Entry("realtime", "Switch between realtime and the archive, and show which process delivers."),
+    "rewind": Entry(
+        "rewind", "Go back to the fork at which the node left the delivered branch, and continue on its timeline."
+    ),
     "run": Entry("run", "Run a daemon in the foreground."),
-    "spark": Entry("spark", "Bring changes to tables by Spark."),
+    "spark": Entry("spark", "Write changes to tables with Spark."),
     "status": Entry(
-        "status", "Show mode, positions, outbox, readers, first copies and archive, from the folders alone."
+        "status", "Show mode, positions, outbox, readers, first copies and archive, read from the folders only."
     ),
     "table": Entry("table", "Copy single tables again."),
     "tail": Entry("tail", "Print the changes of the node at DSN as they commit, until interrupted."),
@@ -77,10 +81,14 @@ def main() -> None:
     except OSError as error:
         _drop_output()
         where = f"{error.filename}: " if error.filename else ""
-        _end(ExitCode.UNEXPECTED, f"{where}{error.strerror or error}", "see permissions and free space, also of output")
+        _end(
+            ExitCode.UNEXPECTED,
+            f"{where}{error.strerror or error}",
+            "check permissions and free space, also those of the output",
+        )
     except Exception:  # noqa: BLE001 - the one place: whatever it is, it is a bug
         traceback.print_exc()
-        _end(ExitCode.INTERNAL, "internal error, see above", InternalError.hint)
+        _end(ExitCode.INTERNAL, "internal error; see the traceback above", InternalError.hint)
 
 
 def _end(code: ExitCode, message: str, hint: str) -> None:

@@ -16,7 +16,7 @@ def origin(text: str) -> str:
     """Return what names a replication origin."""
     if text != EVERY_ORIGIN and not text.isdecimal():
         raise ConfigError(
-            f"{text} is no replication origin", hint="give a number, pg_replication_origin.roident, or any"
+            f"{text} is not a replication origin", hint="give a number, pg_replication_origin.roident, or any"
         )
     return text
 
@@ -46,28 +46,35 @@ config_option = click.option(
     "--config",
     type=PATH,
     envvar="TIDEMARK_CONFIG",
-    help="The configuration (TOML); conf/tidemark.toml names every key.",
+    help="The configuration (TOML); conf/tidemark.toml describes every key.",
 )
 partition_root_option = click.option(
     "--partition-root",
     "partition_roots",
     multiple=True,
-    help="Partitioned tables under whose name changes of their partitions come, as for --table.",
+    help="Deliver changes of partitions under the name of these partitioned tables; patterns as for --table.",
 )
 exclude_origin_option = click.option(
     "--exclude-origin",
     "origins",
     multiple=True,
     type=origin,
-    help="Leave out changes of this replication origin: a number (pg_replication_origin.roident), or any.",
+    help="Omit changes of this replication origin: a number (pg_replication_origin.roident), or any.",
 )
 transactions_option = click.option(
-    "--transactions", "counting", is_flag=True, help="Tell of each transaction's begin and end, with counts by table."
+    "--transactions",
+    "counting",
+    is_flag=True,
+    help="Print the begin and end of each transaction, with counts by table.",
 )
 message_option = click.option(
-    "--message", "messages", multiple=True, default=("*",), help="Prefixes of logical messages, * matches any."
+    "--message",
+    "messages",
+    multiple=True,
+    default=("*",),
+    help="Print logical messages with these prefixes; * matches any text.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def lsn_or_time(text: str) -> Lsn | CommitTime:

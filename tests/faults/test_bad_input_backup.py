@@ -237,7 +237,7 @@ def test_options_that_a_backup_has_no_use_for_are_refused_and_an_archive_is_aske
 ) -> None:
     backup = ("init", "--state", tmp_path / "state", "--from-backup", sound.backup)
     refused(cdcctl(*backup), ExitCode.CONFIG, "no archive is named")
-    refused(cdcctl(*backup, "--dsn", "host=nowhere"), ExitCode.CONFIG, "--dsn does not go with --from-backup")
+    refused(cdcctl(*backup, "--dsn", "host=nowhere"), ExitCode.CONFIG, "--dsn cannot be combined with --from-backup")
     assert not (tmp_path / "state").exists()
 
 
@@ -260,7 +260,7 @@ def test_a_configuration_chooses_the_databases_of_a_backup_and_names_the_archive
     assert list(view.beginning.databases.values()) == ["postgres"]
     assert view.stage is Stage.ARCHIVE  # where the WAL behind the backup is
     assert (state / "tidemark.toml").read_text() == config.read_text()
-    assert "is the state of this capture already" in succeeded(cdcctl(*init)).lines[0]
+    assert "already is the state of this capture" in succeeded(cdcctl(*init)).lines[0]
 
 
 def test_a_database_that_the_backup_has_not_is_refused_beside_one_that_it_has(sound: Given, tmp_path: Path) -> None:

@@ -5,10 +5,8 @@ import click
 from tidemark_ctl.loading import Entry, LazyGroup
 
 COMMANDS = {
-    "repair": Entry("archive_repair", "Give up what is missing or damaged, and go on from now."),
-    "status": Entry(
-        "archive_status", "Show what is there, what is missing, and where the delivered pointer stands in it."
-    ),
+    "repair": Entry("archive_repair", "Give up missing or damaged WAL, and continue from now."),
+    "status": Entry("archive_status", "Show the segments, the missing ones, and the place of the delivered pointer."),
 }
 
 

@@ -24,13 +24,13 @@ from tidemark_ctl.views.archive_tree import US_PER_S, archive_of, clock_text, lo
 @click.command()
 @state_option
 @config_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def repair(state: Path, *, config: Path | None, yes: bool) -> None:
-    """Give up what is missing or damaged, and go on from now.
+    """Give up missing or damaged WAL, and continue from now.
 
-    Reads the archive from where decoding would go on, shows what is lost and asks. Takes the catalogs anew from the
-    node, moves the delivered pointer there under a new epoch, has every table copied again by the sidecar, and tells
-    the readers in the stream. Stop the archiver first.
+    Reads the archive from the restart LSN on, shows the loss and asks for confirmation. Then seeds the catalogs again
+    from the node, moves the delivered pointer there under a new epoch, queues every table for another copy by the
+    sidecar, and reports the loss to the readers in the stream. Stop the archiver first.
     """
     arm_from_environment(RepairPoint, WritePoint)
     chosen = settings.load(state, config)
@@ -41,15 +41,17 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
         found = archive_of(chosen, view)
         broken = find_break(view, found)
         if broken is None:
-            click.echo("no hole and no damage between the delivered pointer and the archive's end: nothing to repair")
+            click.echo(
+                "the archive has no hole and no damage between the delivered pointer and its end: nothing to repair"
+            )
             return
         for line in _told(found, broken, view, copies=chosen.copy.enabled):
             click.echo(line, err=True)
         if not yes:
-            click.confirm("Give this up?", abort=True, err=True)
+            click.confirm("Give up this WAL?", abort=True, err=True)
         loss = give_up(chosen, store, broken, replace(lock.owner, role="cdcctl"), Narrator())
     click.echo(loss_text(loss))
-    click.echo(f"start the archiver again; a sidecar copies {loss.tables} tables when it starts anew")
+    click.echo(f"start the archiver again; a sidecar copies {loss.tables} tables at its next start")
 
 
 def _told(found: ArchiveState, broken: ArchiveBreak, view: StateView, *, copies: bool) -> Iterator[str]:
@@ -65,10 +67,10 @@ def _told(found: ArchiveState, broken: ArchiveBreak, view: StateView, *, copies:
     if view.delivered is not None:
         at_us = view.delivered.commit_time_us
         when = f", committed at {clock_text(at_us / US_PER_S)}" if at_us else ""
-        yield f"the last that was delivered: {view.delivered.pointer.position}{when}"
-    yield "lost are all changes that committed behind it until now, also those of transactions that began before, and"
-    yield "those whose WAL is there behind it: what DDL it had is not known, so what comes then cannot be decoded."
+        yield f"the last delivered position: {view.delivered.pointer.position}{when}"
+    yield "All changes that committed since then are lost, including those of transactions that began before."
+    yield "WAL after the lost part cannot be decoded either: the lost part may contain DDL."
     if copies:
-        yield "The tables are copied again, so that the replicas are right afterwards; the change log keeps the gap."
+        yield "The tables are copied again, which corrects the replicas; the change log keeps the gap."
     else:
-        yield "copy.enabled is off: nothing is copied again, and rows that changed meanwhile stay as they were."
+        yield "copy.enabled is off: no table is copied again, and the replicas keep the old rows."

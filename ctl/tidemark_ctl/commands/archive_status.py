@@ -20,7 +20,7 @@ from tidemark_ctl.views.render import show
 @config_option
 @json_option
 def status(state: Path, *, config: Path | None, as_json: bool) -> None:
-    """Show what is there, what is missing, and where the delivered pointer stands in it."""
+    """Show the segments, the missing ones, and the place of the delivered pointer."""
     with StateStore.open(StateFolder(state), read_only=True) as store:
         view = store.view()
     found = archive_of(settings.load(state, config), view)

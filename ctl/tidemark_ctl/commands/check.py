@@ -28,14 +28,14 @@ class LegBroken(TidemarkError):
     type=click.FloatRange(min=0, min_open=True),
     default=DEADLINE_S_DEFAULT,
     show_default=True,
-    help="A leg that takes longer is broken.",
+    help="A leg that takes longer counts as broken.",
 )
 @json_option
 def check(state: Path, *, config: Path | None, deadline_s: float, as_json: bool) -> None:
     """Write a marker into the WAL and follow it through capture, archive, consumer and readers.
 
-    Exit code 0: it arrived everywhere. 1: the message names the legs that are broken, the hint what to do about the
-    first of them. Works in every mode; the archive's leg asks for a segment switch, where that is granted.
+    Exit code 0: the marker arrived everywhere. 1: the message names the broken legs, and the hint what to do about the
+    first one. The command works in every mode; for the archive it requests a segment switch, if this is granted.
     """
     with opened_capture(state, config) as (context, errands):
         legs = EndToEndCheck(context, errands, deadline_s=deadline_s, say=partial(click.echo, err=True)).run()

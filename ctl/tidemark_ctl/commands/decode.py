@@ -40,14 +40,19 @@ from tidemark_ctl.views.render import show
 @click.command()
 @state_option
 @click.option("--archive", type=PATH, required=True, help="A folder of WAL segment files.")
-@click.option("--database", help="Only this database's changes.")
-@click.option("--table", "tables", multiple=True, default=("*.*",), help="Schema and table, * matches any.")
+@click.option("--database", help="Print only changes of this database.")
+@click.option("--table", "tables", multiple=True, default=("*.*",), help="Tables as schema.table; * matches any text.")
 @partition_root_option
 @exclude_origin_option
 @message_option
 @transactions_option
-@click.option("--from", "begin", type=lsn_or_time, help="What commits at or after this LSN or time (ISO 8601, zone).")
-@click.option("--to", "end", type=lsn_or_time, help="What commits before this LSN or time.")
+@click.option(
+    "--from",
+    "begin",
+    type=lsn_or_time,
+    help="Transactions that commit at or after this LSN or time (ISO 8601 with zone).",
+)
+@click.option("--to", "end", type=lsn_or_time, help="Transactions that commit before this LSN or time.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="jsonl", show_default=True)
 @json_option
 def decode(
@@ -65,10 +70,11 @@ def decode(
     form: str,
     as_json: bool,
 ) -> None:
-    """Print the changes in archived WAL, by the catalog history in the state folder.
+    """Print the changes in archived WAL, decoded with the catalog history of the state folder.
 
-    Needs no server. Any folder of segment files will do: an archive, a pg_receivewal target, a copy of pg_wal.
-    By time a transaction counts by its own commit time; where the server's clock was set back, LSNs are exact.
+    The command needs no server. The folder of segment files can be an archive, a pg_receivewal target, or a copy of
+    pg_wal. A time selects transactions by their commit time; if the clock of the server was set back, only LSNs are
+    exact.
     """
     keep_freed_memory()
     lsns = LsnRange(_lsn(begin), _lsn(end))
@@ -115,7 +121,7 @@ def decode(
 
 def _tell_later_start(archive: Path, from_lsn: Lsn) -> None:
     told = f"{archive} does not reach back to the oldest catalog base: decoding begins at {format_lsn(from_lsn)}"
-    click.echo(f"{told}; in a spool, archive.keep_bytes keeps so many bytes of WAL more for this command", err=True)
+    click.echo(f"{told}; archive.keep_bytes keeps more WAL in a spool for this command", err=True)
 
 
 def _tell_end(error: InvalidWal) -> None:
@@ -124,7 +130,9 @@ def _tell_end(error: InvalidWal) -> None:
 
 def _tell_set_back(end: RecordedEnd) -> None:
     told = f"the server's clock was set back at {format_lsn(end.lsn)}, to {end.time}"
-    click.echo(f"{told}: transactions of that time may stand elsewhere as well; give LSNs to have all", err=True)
+    click.echo(
+        f"{told}: transactions of that time may also be elsewhere in WAL; give LSNs to select all of them", err=True
+    )
 
 
 def _lsn(end: Lsn | CommitTime | None) -> Lsn | None:
@@ -140,7 +148,7 @@ def _oid(name: str, databases: Mapping[Oid, str]) -> Oid:
         if known == name:
             return oid
     captured = ", ".join(sorted(databases.values()))
-    raise ConfigError(f"database {name} is not captured", hint=f"captured are: {captured}")
+    raise ConfigError(f"database {name} is not captured", hint=f"captured databases: {captured}")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`cdcctl init`: check the node, take the seed, make the state folder."""
+"""`cdcctl init`: check the node, read the seed, create the state folder."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -47,12 +47,16 @@ ALL_TABLES = ("*.*",)
 @click.command()
 @state_option
 @config_option
-@click.option("--dsn", help="The node, as libpq reads it; a password belongs into PGPASSFILE.")
-@click.option("--database", "databases", multiple=True, help="Capture these databases (default: the DSN's own).")
+@click.option("--dsn", help="The node, as a libpq connection string. Put a password into PGPASSFILE.")
+@click.option(
+    "--database", "databases", multiple=True, help="Capture these databases (default: the database of the DSN)."
+)
 @click.option("--table", "tables", multiple=True, help="Capture these tables: schema.table with * and ?.")
-@click.option("--archive", type=PATH, help="Archived WAL: a folder to be made a spool, or one that others fill.")
-@click.option("--from-spool", type=PATH, help="Make a state that was lost anew, from this spool.")
-@click.option("--lake", type=PATH, help="With --from-spool: the tables that are there already.")
+@click.option(
+    "--archive", type=PATH, help="Folder of archived WAL: a new spool, or an archive that another program fills."
+)
+@click.option("--from-spool", type=PATH, help="Rebuild a lost state from this spool.")
+@click.option("--lake", type=PATH, help="With --from-spool: the lake that contains the tables.")
 @click.option("--from-backup", type=PATH, help="Read the catalogs from this base backup and the WAL in --archive.")
 def init(
     *,
@@ -66,24 +70,24 @@ def init(
     lake: Path | None,
     from_backup: Path | None,
 ) -> None:
-    """Make the state of a capture: give either --config, or --dsn, from which a configuration is written.
+    """Create the state of a capture from --config, or from --dsn, which also writes a configuration.
 
-    Checks what the node needs, reads its catalogs by plain SELECTs and the WAL since its last checkpoint. Doing it
-    again changes nothing. The rows that are there already are copied by the sidecar.
+    Checks the settings of the node, and reads its catalogs by plain SELECTs and the WAL since its last checkpoint. A
+    second run changes nothing. The sidecar copies the existing rows.
 
-    With --from-spool the node is not asked (but if it is a standby, with standby.follow): catalogs and positions are
-    what the archiver has put into the spool. Tables that LAKE does not hold whole are copied again, all where no
-    lake is given.
+    With --from-spool, catalogs and positions come from the copies that the archiver wrote into the spool. The node is
+    not queried, except with standby.follow, to find out if it is a standby. Tables that LAKE does not hold completely
+    are copied again; without --lake, all tables are.
 
-    With --from-backup the node is not asked either: the state begins where the backup ended. `cdcctl decode` needs no
-    more than that; give --config where daemons are to run with it.
+    With --from-backup, the node is not queried either: the state begins at the end of the backup. `cdcctl decode` needs
+    nothing else; give --config if daemons shall use the state.
     """
     if from_backup is not None:
         _check_alone(dsn=dsn, table=tables, from_spool=from_spool, lake=lake)
         _init_from_backup(state, config, databases, archive, from_backup)
         return
     if lake is not None and from_spool is None:
-        raise ConfigError("--lake goes with --from-spool", hint="leave it out: a new state begins with a first copy")
+        raise ConfigError("--lake requires --from-spool", hint="omit --lake: a new state begins with a first copy")
     archive = archive and archive.absolute()  # daemons and the server run elsewhere
     if from_spool is None and config is None and not (state / settings.WRITTEN_BY_INIT).exists():
         _write_settings(state, dsn, databases, tables, archive)
@@ -112,9 +116,9 @@ def init(
     if config is not None:
         settings.keep(folder, config)
     if is_new:
-        click.echo(f"state made in {state}; start it: cdcctl run sidecar --state {state}")
+        click.echo(f"state created in {state}; start it: cdcctl run sidecar --state {state}")
     else:
-        click.echo(f"{state} is the state of this capture already")
+        click.echo(f"{state} already is the state of this capture")
 
 
 def _tell_of_ports(folder: StateFolder, config: Path | None) -> None:
@@ -135,7 +139,7 @@ def _write_settings(
 ) -> None:
     """Write the configuration of a capture that is made without one."""
     if dsn is None:
-        raise ConfigError("no node is named", hint="give --dsn, or --config with capture.dsn in it")
+        raise ConfigError("no node is named", hint="give --dsn, or a --config that contains capture.dsn")
     StateFolder(state).socket("sidecar")  # refuses a path that no socket can have
     _close_to_others(StateFolder(state))
     with Node(dsn) as node:
@@ -166,7 +170,7 @@ def _check_alone(**others: object) -> None:
     for name, given in others.items():
         if given:
             option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{option} does not go with --from-backup", hint="leave it out, or put it into --config")
+            raise ConfigError(f"{option} cannot be combined with --from-backup", hint="omit it, or set it in --config")
 
 
 def _init_from_backup(
@@ -183,14 +187,14 @@ def _init_from_backup(
     with open_backup(backup) as opened:
         where = archive or (Path(chosen.archive.folder) if chosen.has_archive else opened.wal_folder())
         if where is None:
-            hint = "give --archive: WAL since the backup began is needed, and the backup has none"
+            hint = "give --archive: the WAL since the start of the backup is needed, and the backup contains none"
             raise ConfigError("no archive is named", hint=hint)
         segments = ArchiveFolder(where, of=opened.control.system_identifier)
         narrator = Narrator(reading=OF_BACKUP)
         seed = seed_from_backup(opened, segments, selects, chosen.seed.follows, narrator)
     names = sorted(seed.databases.values())
     if missing := [told for told in databases if not any(map(Selection((told,)).selects_database, names))]:
-        raise ConfigError(f"{backup} has no database {', '.join(missing)}", hint="see --database")
+        raise ConfigError(f"{backup} has no database {', '.join(missing)}", hint="choose with --database")
     _close_to_others(folder)
     folder.share(chosen.capture.group)
     is_new = initialise_from_backup(chosen, folder, seed)
@@ -199,14 +203,16 @@ def _init_from_backup(
         settings.keep(folder, config)
     if is_new and chosen.markers.key_file:
         click.echo(
-            f"this state replaces an earlier one of capture {chosen.capture.name}: once a daemon is started on it, the "
-            "processes of any other state with this key stop at its marker, fenced",
+            f"this state replaces an earlier one of capture {chosen.capture.name}: when a daemon starts on it, "
+            "the processes of any other state with this key are fenced: they stop at its marker",
             err=True,
         )
     if is_new:
-        click.echo(f"state made in {state}: {', '.join(names)} from {format_lsn(seed.lsn)} on, where the backup ended")
+        click.echo(
+            f"state created in {state}: {', '.join(names)} from {format_lsn(seed.lsn)} on, the end of the backup"
+        )
     else:
-        click.echo(f"{state} is the state of this capture already")
+        click.echo(f"{state} already is the state of this capture")
 
 
 def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path | None) -> bool:
@@ -218,10 +224,10 @@ def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path |
     stage = rebuild(config, folder, spool, stock)
     make_marker_key(config, folder)
     if stage is Stage.FOLLOWER:
-        told = "as a follower: nothing is delivered unless the node is, or becomes, no standby"
-        click.echo(f"made anew as of {manifest.start.position}, {told}", err=True)
+        told = "as a follower: it delivers nothing until the node is a primary"
+        click.echo(f"rebuilt as of {manifest.start.position}, {told}", err=True)
     elif stage is not None:
-        click.echo(f"made anew as of {manifest.start.position}: what comes behind that is delivered again", err=True)
+        click.echo(f"rebuilt as of {manifest.start.position}: later changes are delivered again", err=True)
     return stage is not None
 
 
@@ -229,7 +235,7 @@ def _check_same(options: Mapping[str, tuple[object, object]], *, where: Path | N
     """Refuse options that say something else than the configuration: they would be without effect."""
     for option, (given, configured) in options.items():
         if given and given != configured:
-            raise ConfigError(f"{option} is not what {where} says", hint="leave the option out, or change it there")
+            raise ConfigError(f"{option} differs from {where}", hint="omit the option, or change the value there")
 
 
 def _tell_of_standby(config: Config) -> None:
@@ -239,17 +245,19 @@ def _tell_of_standby(config: Config) -> None:
             return
         if config.standby.follow:
             click.echo(
-                f"{node.where} is a standby: it is followed, and nothing is delivered until its promotion", err=True
+                f"{node.where} is a standby: the capture follows it, and delivers nothing until its promotion", err=True
             )
         elif not config.markers.dsn:
-            click.echo(f"{node.where} is a standby: markers are left out. {MarkersLeftOut.hint}", err=True)
+            click.echo(f"{node.where} is a standby: no markers are written. {MarkersLeftOut.hint}", err=True)
 
 
 def _tell_of_archive(config: Config, state: StateFolder) -> None:
     """Say whose the archive is, and how a spool is filled; raise what would keep the server from filling it."""
     where = config.archive.folder
     if not Spool(Path(where)).is_ours:
-        click.echo(f"{where} is filled by others: WAL is read there, nothing is written or removed", err=True)
+        click.echo(
+            f"{where} is filled by another program: Tidemark reads WAL there, and writes and removes nothing", err=True
+        )
         return
     if config.archive.filled_by != "archive_command":
         click.echo(f"the spool is {where}; it is filled by {config.archive.filled_by}, as the capture's user", err=True)
@@ -264,14 +272,14 @@ def _tell_of_archive(config: Config, state: StateFolder) -> None:
             note_user(store, user)
     click.echo(f"the spool is {where}", err=True)
     if try_program(config, user):
-        assert user is not None, "it was tried"
-        click.echo(f"the server's user {user.name} can write there and run the program", err=True)
+        assert user is not None, "this was tried"
+        click.echo(f"the user of the server, {user.name}, can write there and run the program", err=True)
     else:
         click.echo(
-            "NOT CHECKED: whom the server runs as is not known here (another host, or a container). That user must be "
-            "able to write into the spool (capture.group), and to run the program as the server would:",
+            "NOT CHECKED: the user of the server is unknown here (another host, or a container). That user "
+            "must be able to write into the spool (capture.group), and to run the program as the server does:",
             err=True,
         )
         click.echo(f"  {probe_line(config)}", err=True)
-    click.echo("it is filled by these lines in postgresql.conf:", err=True)
+    click.echo("add these lines to postgresql.conf to fill it:", err=True)
     click.echo(f"archive_mode = on\n{archive_setting(config)}", err=True)

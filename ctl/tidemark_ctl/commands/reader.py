@@ -7,12 +7,12 @@ from tidemark_ctl.loading import Entry, LazyGroup
 COMMANDS = {
     "drop": Entry(
         "reader_drop",
-        "Forget a reader that will not come back, so that the outbox is trimmed without it.",
+        "Remove a reader that will not return, so that the outbox is trimmed without it.",
         "drop_reader",
     ),
     "list": Entry(
         "reader_list",
-        "Show every reader: what its targets hold, what it may ask for again, how far it is behind.",
+        "Show every reader: the sequence that its targets hold, what it may request again, and its lag.",
         "list_readers",
     ),
 }

@@ -13,9 +13,9 @@ from tidemark_ctl.options import state_option
 @click.command("drop")
 @state_option
 @click.argument("name")
-@click.confirmation_option(prompt="What this reader has not read yet may be trimmed. Drop it?")
+@click.confirmation_option(prompt="Values that this reader has not read may then be trimmed. Drop it?")
 def drop_reader(state: Path, name: str) -> None:
-    """Forget a reader that will not come back, so that the outbox is trimmed without it."""
+    """Remove a reader that will not return, so that the outbox is trimmed without it."""
     with StateStore.open(StateFolder(state), guarded=told_of_stuck_writers) as store, store.transaction(None) as moving:
         moving.drop_reader(name)
     click.echo(f"reader {name} dropped")

@@ -20,7 +20,7 @@ SWITCHES_DEFAULT = 10
 @click.option("--switches", type=click.IntRange(min=0), default=SWITCHES_DEFAULT, show_default=True, help="Latest.")
 @json_option
 def status(state: Path, *, config: Path | None, switches: int, as_json: bool) -> None:
-    """Show who delivers, since when and why, and the switches so far, with or without a daemon."""
+    """Show which process delivers, since when and why, and the past switches; works without a daemon."""
     with StateStore.open(StateFolder(state), read_only=True) as store:
         seen = see(store, settings.load(state, config))
     show(realtime_tree(seen, switches=switches, as_json=as_json), as_json=as_json)

@@ -20,7 +20,7 @@ deadline_option = click.option(
     type=click.FloatRange(min=0),
     default=DEADLINE_S_DEFAULT,
     show_default=True,
-    help="Return by then with what was found.",
+    help="Return after this time and report what is missing.",
 )
 
 
@@ -30,9 +30,9 @@ deadline_option = click.option(
 @deadline_option
 @json_option
 def on(state: Path, *, config: Path | None, deadline_s: float, as_json: bool) -> None:
-    """Go on with realtime; return when the sidecar delivers.
+    """Switch realtime on; return when the sidecar delivers.
 
-    The archiver delivers what is older first: it has to be nearer to the node than a quarter of the ring.
+    The archiver delivers older changes first, until its lag is below a quarter of the ring.
     """
     with _switching(state, config, deadline_s, as_json=as_json) as switching:
         switching.on()
@@ -42,7 +42,7 @@ def on(state: Path, *, config: Path | None, deadline_s: float, as_json: bool) ->
 @state_option
 @config_option
 @deadline_option
-@click.option("--force", is_flag=True, help="Kill a sidecar that hangs: no sign of life for watchdog.watchdog_s.")
+@click.option("--force", is_flag=True, help="Kill a sidecar that hangs: no heartbeat for watchdog.watchdog_s.")
 @json_option
 def off(state: Path, *, config: Path | None, deadline_s: float, force: bool, as_json: bool) -> None:
     """Stop realtime until it is switched on; return when the archiver delivers. Works with a dead sidecar."""
@@ -54,7 +54,7 @@ def off(state: Path, *, config: Path | None, deadline_s: float, force: bool, as_
 def _switching(
     state: Path, config: Path | None, deadline_s: float, *, as_json: bool, kills: bool = False
 ) -> Iterator[RealtimeSwitch]:
-    """Give a switch; print the state that it left, also one that is not what was asked for."""
+    """Give a switch; print the state that it left, also if it is not the requested one."""
     with opened_capture(state, config, kills=kills) as (context, errands):
         try:
             yield RealtimeSwitch(context, errands, deadline_s=deadline_s, say=partial(click.echo, err=True))

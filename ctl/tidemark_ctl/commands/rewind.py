@@ -26,13 +26,16 @@ from tidemark_ctl.views.rewind_text import rewind_text
 @click.command()
 @state_option
 @config_option
-@click.option("--dead-wal", type=PATH, help="A folder with the dead branch's WAL, as the old primary's pg_wal.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--dead-wal", type=PATH, help="A folder with the WAL of the dead branch, for example pg_wal of the old primary."
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool) -> None:
-    """Go back to where the node left what was delivered, and on along its timeline.
+    """Go back to the fork at which the node left the delivered branch, and continue on its timeline.
 
-    Shows what was delivered and never happened, and asks. Marks it for the readers in the stream, moves the delivered
-    pointer to the fork under a new epoch, and has the tables that it touched copied again. Stop both daemons first.
+    Shows the changes that were delivered and that the node does not have, and asks for confirmation. Then marks them
+    for the readers in the stream, moves the delivered pointer to the fork under a new epoch, and queues the changed
+    tables for another copy. Stop both daemons first.
     """
     arm_from_environment(RewindPoint, WritePoint)
     chosen = settings.load(state, config)
@@ -57,23 +60,23 @@ def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool
 
 def _told(plan: RewindPlan, *, copies: bool) -> Iterator[str]:
     """Say what is dead, where delivering goes on, and what is done to the tables."""
-    given = "delivered" if plan.is_delivered else "shown by first copies, though not delivered by the stream"
-    yield f"{given}, and not part of the node's history: {plan.branch}"
+    given = "delivered" if plan.is_delivered else "copied by first copies, but not delivered by the stream"
+    yield f"{given}, but not part of the node's history: {plan.branch}"
     if not plan.is_delivered:
-        yield "the stream goes on where it is"
+        yield "the stream continues from its present position"
     elif plan.restart_lsn is not None:
         yield (
-            f"all that commits from {format_lsn(plan.branch.fork_lsn)} on, on timeline {plan.branch.next_timeline}, is "
-            f"delivered: decoding begins again at {format_lsn(plan.restart_lsn)}"
+            f"all transactions that commit from {format_lsn(plan.branch.fork_lsn)} on, on timeline "
+            f"{plan.branch.next_timeline}, are delivered: decoding restarts at {format_lsn(plan.restart_lsn)}"
         )
     else:
         yield f"decoding cannot begin before the fork: {plan.because}"
-        yield "Lost are all changes since the fork; delivering goes on from now, by a new seed."
+        yield "All changes since the fork are lost; delivery continues from now, with a new seed."
     if not copies:
-        yield "copy.enabled is off: nothing is copied again, and rows of the dead branch stay in the replicas."
+        yield "copy.enabled is off: no table is copied again, and rows of the dead branch remain in the replicas."
     elif plan.restart_lsn is None:
         yield "Every table is copied again."
     elif plan.touched is None:
         yield f"every table is copied again: {plan.untold}"
     else:
-        yield f"{len(plan.touched)} tables were touched; those of them that there are now are copied again"
+        yield f"{len(plan.touched)} tables were changed; those that still exist are copied again"

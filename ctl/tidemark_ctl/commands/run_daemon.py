@@ -12,7 +12,7 @@ from tidemark_ctl.options import config_option, state_option
 moved_option = click.option(
     "--moved",
     is_flag=True,
-    help="This state was moved here, or overtaken by a copy of itself, and is the one to deliver. Given once.",
+    help="This state was moved here, or overtaken by a copy of itself, and it shall deliver. Give this option once.",
 )
 
 
@@ -30,7 +30,7 @@ def sidecar(*, state: Path, config: Path | None, moved: bool) -> None:
 @config_option
 @moved_option
 def archiver(*, state: Path, config: Path | None, moved: bool) -> None:
-    """Run the process that reads archived WAL, and delivers while the sidecar does not."""
+    """Run the process that reads archived WAL and delivers while the sidecar cannot."""
     become("tidemark_archiver", state, config, *(["--moved"] if moved else []))
 
 

@@ -18,4 +18,4 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def spark() -> None:
-    """Bring changes to tables by Spark."""
+    """Write changes to tables with Spark."""

@@ -12,12 +12,12 @@ from tidemark_ctl.views.lake_tree import diverged_logs
 
 @click.command("accept-break")
 @state_option
-@click.option("--accept-break", is_flag=True, help="Do not ask.")
+@click.option("--accept-break", is_flag=True, help="Do not ask for confirmation.")
 def accept(*, state: Path, accept_break: bool) -> None:
     """Let diverged logs of logical messages continue, with a recorded break.
 
-    A log of a table continues by `cdcctl table recopy`; messages are not copied again. The command prints what is lost
-    and asks first; the log continues with the next message.
+    The log of a table continues after `cdcctl table recopy`; messages cannot be copied again. The command prints the
+    loss and asks for confirmation; the log continues with the next message.
     """
     losses = diverged_logs(state)
     confirm_losses(losses, accepted=accept_break)

@@ -12,13 +12,13 @@ from tidemark_ctl.options import PATH, state_option
 
 @click.command("run", context_settings={"ignore_unknown_options": True})
 @state_option
-@click.option("--lake", required=True, type=PATH, help="Where the tables stand.")
+@click.option("--lake", required=True, type=PATH, help="The folder of the tables.")
 @click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
 def run_spark(*, state: Path, lake: Path, master: str, more: tuple[str, ...]) -> None:
     """Run the pipeline: change log and replica of each captured table, as Delta tables under LAKE.
 
-    MORE is handed on to the pipeline (`python -m tidemark.pipeline --help`).
+    MORE is passed to the pipeline (`python -m tidemark.pipeline --help`).
     """
     SPARK.require()
     command = [sys.executable, "-m", "tidemark.pipeline", "--state", str(state), "--lake", str(lake)]

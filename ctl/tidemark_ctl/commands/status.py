@@ -35,7 +35,7 @@ US_PER_S = 1_000_000
 @config_option
 @json_option
 def status(state: Path, *, config: Path | None, as_json: bool) -> None:
-    """Show mode, positions, outbox, readers, first copies and archive, from the folders alone."""
+    """Show mode, positions, outbox, readers, first copies and archive, read from the folders only."""
     with StateStore.open(StateFolder(state), read_only=True) as store:
         seen = see(store, settings.load(state, config))
         ends = ends_tree(store, as_json=as_json)

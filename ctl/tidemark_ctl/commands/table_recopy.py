@@ -26,9 +26,9 @@ DEADLINE_S_DEFAULT = 3600.0  # a large table takes this long
     type=click.FloatRange(min=0),
     default=DEADLINE_S_DEFAULT,
     show_default=True,
-    help="Return by then with what was found; the request is kept.",
+    help="Return after this time and report what is missing; the request is kept.",
 )
-@click.option("--accept-break", is_flag=True, help="Do not ask before a diverged log in a lake gets a break.")
+@click.option("--accept-break", is_flag=True, help="Do not ask before a diverged log in a lake continues with a break.")
 @click.option("--cancel", is_flag=True, help="Remove requests for these tables whose copy has not begun.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the request is durable.")
 @json_option
@@ -45,14 +45,14 @@ def recopy(
 ) -> None:
     """Copy tables again, as a new generation for every reader; return when the copies are in the stream.
 
-    TABLE is schema.table or database.schema.table, case-sensitive; a part with a dot is written as "a.b". Readers
-    replace the rows that they hold by the copied ones. The command may be repeated: a request that is open is not made
-    twice. While the archiver delivers, the tables wait until realtime is back.
+    TABLE is schema.table or database.schema.table, case-sensitive; write a part with a dot as "a.b". Readers replace
+    the rows that they hold by the copied rows. The command can be repeated: an open request is not made twice. While
+    the archiver delivers, the request waits until realtime returns.
 
-    A table of the lake that has diverged is made anew by its copy. A log loses what it did not get meanwhile: the
-    command prints the loss and asks first.
+    A diverged table of the lake is recreated by its copy. A log loses the changes that it did not receive meanwhile:
+    the command prints the loss and asks for confirmation.
 
-    With --cancel requests that are open or have failed are removed; one whose copy has begun is refused.
+    With --cancel, open and failed requests are removed; if a copy has begun, the command is refused.
     """
     names = list(dict.fromkeys(TableName.parse(text) for text in tables))
     with opened_capture(state, config) as (context, _errands):

@@ -35,8 +35,8 @@ from tidemark_ctl.output.spill import spill_of_command
 
 READ_WAIT_S = 0.2
 FELL_BEHIND_HINT = (
-    "tail, or what reads its output, fell behind the node: raise wal_keep_size on it, or select less; with a state "
-    "folder and an archive, cdcctl decode has the changes that are missing"
+    "tail, or the program that reads its output, fell behind the node: raise wal_keep_size on the node, or "
+    "select fewer tables; with a state folder and an archive, cdcctl decode prints the missing changes"
 )
 PrinterFor = Callable[[PrintContext], Printer]
 CountsByName = Mapping[str, int | float]
@@ -44,18 +44,26 @@ CountsByName = Mapping[str, int | float]
 
 @click.command()
 @click.argument("dsn", required=False)
-@click.option("--state", type=PATH, help="Begin from this state's catalogs.")
+@click.option("--state", type=PATH, help="Use the catalogs of this state.")
 @config_option
 @click.option("--from", "from_lsn", type=lsn, help="With --state: transactions that commit at or after this LSN.")
 @click.option("--until", type=lsn, help="Stop before the first transaction that commits at or after this LSN.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="jsonl", show_default=True)
-@click.option("--database", "databases", multiple=True, help="Follow these databases (default: the DSN's own).")
-@click.option("--table", "tables", multiple=True, default=("*.*",), help="Schema and table, * matches any.")
+@click.option(
+    "--database", "databases", multiple=True, help="Follow these databases (default: the database of the DSN)."
+)
+@click.option("--table", "tables", multiple=True, default=("*.*",), help="Tables as schema.table; * matches any text.")
 @partition_root_option
 @exclude_origin_option
 @message_option
 @transactions_option
-@click.option("--wait-s", type=float, default=WAIT_S_DEFAULT, show_default=True, help="Wait for older transactions.")
+@click.option(
+    "--wait-s",
+    type=float,
+    default=WAIT_S_DEFAULT,
+    show_default=True,
+    help="How long to wait for older transactions to end.",
+)
 def tail(
     *,
     dsn: str | None,
@@ -74,12 +82,12 @@ def tail(
 ) -> None:
     """Print the changes of the node at DSN as they commit, until interrupted.
 
-    Needs nothing of ours installed or configured there before: a role with LOGIN and REPLICATION, and a pg_hba line for
-    physical replication. Nothing is written to the node but one empty message. A password belongs into PGPASSFILE,
-    never into DSN.
+    The node needs nothing of Tidemark's, only a role with LOGIN and REPLICATION, and a pg_hba.conf line for physical
+    replication. The command writes nothing to the node except one empty message. Put a password into PGPASSFILE, never
+    into DSN.
 
-    With --state, the catalogs come from a state folder instead, and the changes may begin in the past, as far as the
-    node still keeps its WAL; DSN is then the state's own by default.
+    With --state, the catalogs come from a state folder, and the changes may begin in the past, as far back as the node
+    keeps its WAL; the default of DSN is then the DSN of the state.
     """
     wanted = LsnRange(from_lsn, until)
     selection = Selection(tables=tables, partition_roots=partition_roots, exclude_origins=origins, messages=messages)
@@ -89,13 +97,13 @@ def tail(
 
     if state is not None:
         if databases:
-            raise ConfigError("--database does not go with --state", hint="a state folder knows its databases")
+            raise ConfigError("--database cannot be combined with --state", hint="a state folder defines its databases")
         node = dsn or settings.load(state, config).capture.dsn
         counts = _tail_from_state(node, StateFolder(state), wanted, printer_for)
     elif dsn is None or from_lsn is not None:
         raise ConfigError(
-            "--from goes with --state only" if from_lsn is not None else "no node is named",
-            hint="give a DSN, for changes from now on, or --state, for those from any LSN of its catalog history",
+            "--from requires --state" if from_lsn is not None else "no node is named",
+            hint="give a DSN to print changes from now on, or --state to start at any LSN of its catalog history",
         )
     else:
         counts = _tail_from_now(dsn, databases, wanted, wait_s, printer_for)

@@ -9,4 +9,4 @@ from tidemark.model.lsn import format_lsn
 def tell_of_damaged_base(damaged: DamagedBase) -> None:
     """Say which file is damaged, and that an older base takes its place."""
     at = format_lsn(damaged.entry.lsn)
-    click.echo(f"the catalog base of {at} is damaged, an older one is read instead: {damaged.error}", err=True)
+    click.echo(f"the catalog base of {at} is damaged; an older base is used: {damaged.error}", err=True)

@@ -17,8 +17,8 @@ TERMINAL_S = 0.2  # between updates of the line on a terminal
 LOG_S = 5.0  # between lines elsewhere
 BYTES_PER_MB = 1 << 20
 ADVICE = (
-    "the catalogs are read from the node's last checkpoint on; to shorten this, interrupt it, run CHECKPOINT on the "
-    "node and start again"
+    "WAL is read from the node's last checkpoint on; to shorten this, interrupt the command, run CHECKPOINT on "
+    "the node and start again"
 )
 
 
@@ -33,13 +33,13 @@ class Reading:
 SINCE_CHECKPOINT = Reading("WAL since the last checkpoint", ADVICE)
 OF_BACKUP = Reading(
     "WAL of the backup",
-    "the catalogs are exact where the backup ends, so the WAL that the server wrote while the backup ran is read; to "
-    "shorten this, interrupt it and name a backup that took less time",
+    "the WAL that the server wrote during the backup is read, since the catalogs are exact at its end; to "
+    "shorten this, interrupt the command and use a backup that took less time",
 )
 BEFORE_FROM = Reading(
     "WAL before --from",
-    "transactions that are open at --from began before it, so WAL is read from an earlier catalog base on; to shorten "
-    "this, interrupt it and give a later --from, or none",
+    "transactions that are open at --from began before it, so WAL is read from an earlier catalog base on; to "
+    "shorten this, interrupt the command and give a later --from, or none",
 )
 
 
@@ -70,12 +70,12 @@ class Narrator:
 
     def repeating(self, error: TidemarkError, attempt: int, attempts_max: int) -> None:
         """Say why the catalogs are read once more."""
-        self._say(f"attempt {attempt} of {attempts_max} to read the catalogs failed, trying again: {error}")
+        self._say(f"attempt {attempt} of {attempts_max} to read the catalogs failed, retrying: {error}")
         self._replay.restart()
 
     def away(self, error: NodeUnreachable) -> None:
         """Say that the stream broke, and that it is made again."""
-        self._say(f"the stream broke, connecting again: {error}")
+        self._say(f"the stream was interrupted, reconnecting: {error}")
 
     def _say(self, line: str) -> None:
         self._replay.clear()

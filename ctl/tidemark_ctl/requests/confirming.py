@@ -21,4 +21,4 @@ def confirm_losses(losses: Sequence[object], *, accepted: bool) -> None:
     if not losses or accepted:
         return
     if not sys.stdin.isatty() or not click.confirm("Continue with this loss?", err=True):
-        raise NotConfirmed(f"{len(losses)} logs of the lake would lose changes; nothing was requested")
+        raise NotConfirmed(f"{len(losses)} logs of the lake would lose changes; no copy was requested")

@@ -37,7 +37,7 @@ from tidemark_ctl.views.render import Tree
 
 POLL_S = 0.2
 SEQUENCE_BITS = 48  # enough to be met by no other check
-LOG_HINT = "its log says more; `cdcctl status` shows how far everything is"
+LOG_HINT = "see its log; `cdcctl status` shows all positions"
 
 
 class LegName(Enum):
@@ -96,8 +96,8 @@ class EndToEndCheck:
         if written is not None:
             self._judge(seen, written)
             while (leg := self._pending()) is not None and time.monotonic() < end_s:
-                told = self._legs[leg].told or "the marker has not come there"
-                self._told.tell(leg.value, f"waiting for leg {leg.value}, for at most {self._deadline_s:g} s: {told}")
+                told = self._legs[leg].told or "the marker has not arrived there"
+                self._told.tell(leg.value, f"waiting at most {self._deadline_s:g} s for leg {leg.value}: {told}")
                 time.sleep(POLL_S)
                 seen = self._see()
                 self._judge(seen, written)
@@ -125,7 +125,7 @@ class EndToEndCheck:
             return None
         except TimeoutError:
             told = f"the node did not write a marker within {self._deadline_s:g} s"
-            self._legs[LegName.NODE] = Leg(LegEnd.BROKEN, told, "see that the node answers SQL")
+            self._legs[LegName.NODE] = Leg(LegEnd.BROKEN, told, "check that the node answers SQL")
             return None
         self._legs[LegName.NODE] = Leg(
             LegEnd.PASSED, f"the marker ends at {format_lsn(end_lsn)}", after_s=_since(began_ns)
@@ -179,10 +179,14 @@ class EndToEndCheck:
             return met
         answer = ask(self._context.store.folder, Role.SIDECAR, "status") or {}
         if answer.get("copying"):
-            return Leg(LegEnd.PENDING, "the first copy runs, and decoding begins behind it", "wait, and check again")
+            return Leg(
+                LegEnd.PENDING,
+                "the first copy is running, and decoding begins after it",
+                "wait for its end, and check again",
+            )
         link = answer.get("link")
-        how = f"; its link to the node is {link}" if link else ""
-        return Leg(LegEnd.PENDING, f"the sidecar has not met the marker in the stream{how}", LOG_HINT)
+        how = f"; its connection to the node is {link}" if link else ""
+        return Leg(LegEnd.PENDING, f"the sidecar has not read the marker in the stream{how}", LOG_HINT)
 
     def _archive(self, seen: Seen, written: _Written) -> Leg:
         """Tell if the archiver has met the marker in the archive, whether or not it delivers."""
@@ -199,9 +203,9 @@ class EndToEndCheck:
         if met is None and isinstance(seen.archive, ArchiveState) and self._is_filled_by_nothing(node, seen.archive):
             return Leg(
                 LegEnd.BROKEN,
-                f"archive_mode is off on the node: nothing fills {seen.archive.folder}",
-                "set archive_mode and archive_command as cdcctl init prints them and restart the server; or set "
-                'archive.filled_by = "pg_receivewal" and run that',
+                f"archive_mode is off on the node: no program fills {seen.archive.folder}",
+                "set archive_mode and archive_command as cdcctl init prints them and restart the server; or "
+                'set archive.filled_by = "pg_receivewal" and run pg_receivewal',
             )
         return met or _with_missing(self._archive_late(seen.archive, written), seen)
 
@@ -216,7 +220,7 @@ class EndToEndCheck:
         if not isinstance(archive, ArchiveState):
             return Leg(LegEnd.PENDING, str(archive), archive.hint)
         if archive.end_lsn is not None and archive.end_lsn >= written.end_lsn:
-            return Leg(LegEnd.PENDING, "the marker is archived, and the archiver has not come to it", LOG_HINT)
+            return Leg(LegEnd.PENDING, "the marker is archived, but the archiver has not read it", LOG_HINT)
         at = f"the segment of {format_lsn(written.end_lsn)} is not in {archive.folder}"
         node = self._archiving.latest()
         told, hint = _late_by(node, archive, written.end_lsn) if isinstance(node, NodeArchiving) else ("", "")
@@ -229,12 +233,12 @@ class EndToEndCheck:
             self._due = delivered.sequence
             return Leg(LegEnd.PASSED, f"delivered {delivered.pointer.position}")
         if not seen.sidecar.is_running and not seen.archiver.is_running:
-            return Leg(LegEnd.WAITS, "neither process runs: nobody delivers")
+            return Leg(LegEnd.WAITS, "neither process runs: nothing is delivered")
         if seen.view.stage.deliverer is Role.ARCHIVER and not seen.archiver.is_running:
             return _waits_for(LegName.ARCHIVE)
         if seen.view.stage is Stage.FOLLOWER:
-            return Leg(LegEnd.RESTS, "the node is a standby: nothing is delivered here")
-        at = f"delivered is {delivered.pointer.position}" if delivered is not None else "nothing was ever delivered"
+            return Leg(LegEnd.RESTS, "the node is a standby: this capture delivers nothing")
+        at = f"delivered is {delivered.pointer.position}" if delivered is not None else "no change has been delivered"
         ledger = seen.view.ledger
         full = f"; the outbox has {ledger.byte_count} of {seen.view.identity.outbox_bytes_max} bytes"
         return Leg(LegEnd.PENDING, f"{at}, before the marker{full}", f"{self._deliverer(seen)}: {LOG_HINT}")
@@ -246,20 +250,20 @@ class EndToEndCheck:
             return Leg(LegEnd.RESTS, "no reader is registered")
         if self._due is None:
             waits = self._legs[LegName.CONSUMER].verdict is LegEnd.WAITS
-            return Leg(LegEnd.WAITS if waits else LegEnd.PENDING, "nothing was delivered up to the marker")
+            return Leg(LegEnd.WAITS if waits else LegEnd.PENDING, "delivery has not reached the marker")
         behind = {name: reader.held for name, reader in seen.view.readers.items() if reader.held < self._due}
         if not behind:
             return Leg(LegEnd.PASSED, f"all hold {self._due}")
         names = ", ".join(f"{name} holds {held}" for name, held in sorted(behind.items()))
-        hint = f"see that its pipeline runs; one that never comes back: cdcctl reader drop {min(behind)}"
-        return Leg(LegEnd.PENDING, f"{names} of {self._due}", hint)
+        hint = f"check that its pipeline runs; remove a reader that never returns: cdcctl reader drop {min(behind)}"
+        return Leg(LegEnd.PENDING, f"{names} of the due {self._due}", hint)
 
     def _met(self, role: Role, written: _Written) -> Leg | None:
         """Return that a process met the marker, and when."""
         answer = ask(self._context.store.folder, role, "check")
         if answer is None or answer.get("sequence") != written.sequence:
             return None
-        return Leg(LegEnd.PASSED, f"met at {answer['lsn']}", after_s=_seconds(answer["met_boot_ns"], written.boot_ns))
+        return Leg(LegEnd.PASSED, f"read at {answer['lsn']}", after_s=_seconds(answer["met_boot_ns"], written.boot_ns))
 
     @staticmethod
     def _deliverer(seen: Seen) -> str:
@@ -298,20 +302,18 @@ def _late_by(node: NodeArchiving, archive: ArchiveState, end_lsn: Lsn) -> tuple[
     if node.failed_file:
         return slow_archiving(node), "the node's log says why its archive_command fails"
     if not node.is_on:
-        return "; archive_mode is off", "set archive_mode, or see that pg_receivewal runs"
+        return "; archive_mode is off", "set archive_mode, or check that pg_receivewal runs"
     if not node.may_switch:
         grant = "GRANT EXECUTE ON FUNCTION pg_switch_wal() TO the capture's role, or wait for archive_timeout"
         return slow_archiving(node), grant
     if lost.count:
-        told = (
-            f", and the server archived {node.archived_file} by its own word: {lost.count} segments from {lost.first}"
-        )
+        told = f", but the server reports {node.archived_file} as archived: {lost.count} segments from {lost.first}"
         return f"{told} on never arrived", "archive_command reports success without archiving: see the node's log"
     if not node.archived_file:
-        counters = "; the node has never archived anything, and its counters show no failure either"
+        counters = "; the node has never archived a segment, and its counters show no failure"
         hint = (
-            "see the node's log: a command that cannot be executed (exit 126 or 127) is not counted. Nor are segments "
-            "archived that were completed while archive_mode was off"
+            "see the node's log: a command that cannot be executed (exit 126 or 127) is not counted. Segments "
+            "that were completed while archive_mode was off are not archived"
         )
         return counters, hint
     return "", ""
@@ -328,13 +330,13 @@ def _lifeless(process: Process) -> Leg:
     role = process.role
     if not process.is_running:
         return Leg(LegEnd.BROKEN, f"the {role.value} does not run", start_hint(role))
-    kills = "the archiver kills it" if role is Role.SIDECAR else "kill it, and start it again"
-    told = f"the {role.value} hangs: its last sign of life is {process.beat_age_s or 0:.0f} s old"
+    kills = "the archiver kills it" if role is Role.SIDECAR else "kill it and start it again"
+    told = f"the {role.value} hangs: its last heartbeat is {process.beat_age_s or 0:.0f} s old"
     return Leg(LegEnd.BROKEN, told, f"{kills}; cdcctl realtime status")
 
 
 def _waits_for(name: LegName) -> Leg:
-    return Leg(LegEnd.WAITS, f"behind leg {name.value}")
+    return Leg(LegEnd.WAITS, f"not reached: it follows leg {name.value}")
 
 
 def _since(began_ns: int) -> float:
@@ -342,5 +344,5 @@ def _since(began_ns: int) -> float:
 
 
 def _seconds(met_ns: Json, began_ns: int) -> float:
-    assert isinstance(met_ns, int), "our own daemon says so"
+    assert isinstance(met_ns, int), "the daemon reports this"
     return round((met_ns - began_ns) / NS_PER_S, 3)

@@ -51,7 +51,7 @@ class CannotSwitch(ConfigError):
 class SidecarHangs(Fenced):
     """The sidecar holds its lock and does nothing."""
 
-    hint = "kill it by `cdcctl realtime off --force`, or start the archiver, whose watchdog kills it"
+    hint = "kill it with `cdcctl realtime off --force`, or start the archiver, whose watchdog kills it"
 
 
 class RealtimeSwitch:
@@ -80,7 +80,7 @@ class RealtimeSwitch:
         """Switch realtime off; `force`: kill a sidecar that hangs."""
         if self._marks().stage is not Stage.HELD:
             move(self._marks().stage, Event.OPERATOR_OFF)
-            self._check_archive("nobody could go on")
+            self._check_archive("no process could deliver")
             if nothing_archives(self._context, self._errands):
                 self._say(NOTHING_ARCHIVES)
         while self._marks().stage is not Stage.HELD:
@@ -95,26 +95,28 @@ class RealtimeSwitch:
     def _bear_with_sidecar(self, *, force: bool) -> None:
         """Wait for a sidecar that gives no answer: it starts, it ends, or it hangs."""
         if self._watch.look(boot_ns()) is not Condition.HUNG:
-            self._told.tell("silent", "the sidecar gives no answer at its socket: waiting until it does, or hangs")
+            self._told.tell(
+                "silent", "the sidecar does not answer at its socket: waiting until it answers, or counts as hung"
+            )
         elif force:
-            self._say("the sidecar hangs: it is killed")
+            self._say("the sidecar hangs: killing it")
             if not self._watch.kill_remains():
                 raise SidecarHangs(
-                    "the sidecar hangs and could not be killed", hint="be root, or the user that it runs as"
+                    "the sidecar hangs and could not be killed", hint="run this as root, or as the user of the sidecar"
                 )
         elif self._look(Role.ARCHIVER).is_running:
-            self._told.tell("hung", "the sidecar hangs: waiting for the archiver's watchdog, which kills it")
+            self._told.tell("hung", "the sidecar hangs: waiting until the archiver's watchdog kills it")
         else:
-            raise SidecarHangs("the sidecar hangs, and no archiver runs whose watchdog would kill it")
+            raise SidecarHangs("the sidecar hangs, and no archiver runs that would kill it")
         time.sleep(POLL_S)
 
     def _await_archiver(self) -> None:
         while True:
             marks, archiver = self._marks(), self._look(Role.ARCHIVER)
             if marks.stage is not Stage.HELD:
-                raise NotComplete(f"somebody else switched meanwhile: the stage is {marks.stage.value}")
+                raise NotComplete(f"another command switched meanwhile: the stage is {marks.stage.value}")
             if not archiver.is_running:
-                self._say("realtime is off; nobody delivers until the archiver is started: cdcctl run archiver")
+                self._say("realtime is off; nothing is delivered until the archiver is started: cdcctl run archiver")
                 return
             if archiver.delivers(marks.term) and self._is_active():
                 return
@@ -123,7 +125,7 @@ class RealtimeSwitch:
                 self._check_time("off", missing)
                 self._told.tell("hung archiver", missing)
             else:
-                self._check_time("off", "the archiver has not begun to deliver; its log says why")
+                self._check_time("off", "the archiver has not begun to deliver; see its log")
                 self._told.tell("archiver", "waiting for the archiver to take over")
             time.sleep(POLL_S)
 
@@ -135,7 +137,7 @@ class RealtimeSwitch:
         except (TidemarkError, TimeoutError) as error:
             late = f": {str(error) or 'the node does not say how its archiving does'}"
         if late:
-            self._say(f"changes may come late{late}")
+            self._say(f"changes may be delivered late{late}")
 
     def _is_active(self) -> bool:
         answer = ask(self._store.folder, Role.ARCHIVER, "status")
@@ -149,7 +151,7 @@ class RealtimeSwitch:
             return
         move(self._marks().stage, Event.OPERATOR_ON)
         if self._marks().stage is not Stage.REALTIME:
-            self._check_archive("the way back leads through it")
+            self._check_archive("the return to realtime needs it")
             if not self._look(Role.ARCHIVER).is_running:
                 self._check_way_without_archiver()
             if self._look(Role.SIDECAR).is_running:
@@ -157,7 +159,7 @@ class RealtimeSwitch:
         self._ask_for_return()
         while not self._is_on(marks := self._marks()):
             if marks.stage is Stage.HELD:
-                raise NotComplete("somebody switched realtime off meanwhile")
+                raise NotComplete("another command switched realtime off meanwhile")
             self._check_time("on", self._what_is_missing(marks)[1])
             if not self._look(Role.SIDECAR).is_running:
                 raise self._sidecar_away()
@@ -170,7 +172,7 @@ class RealtimeSwitch:
 
     def _check_way_without_archiver(self) -> None:
         """Raise unless the sidecar runs and the node has the WAL: then it goes on without the archive."""
-        told = "the archiver does not run, and has to deliver what commits before realtime begins"
+        told = "the archiver does not run, but must deliver the older changes before realtime begins"
         missing = self._missing_text()
         if not self._look(Role.SIDECAR).is_running:
             raise CannotSwitch(f"{told}{missing}", hint=WAY_OUT if missing else start_hint(Role.ARCHIVER))
@@ -180,8 +182,8 @@ class RealtimeSwitch:
             raise CannotSwitch(f"{told}; {obstacle}{missing}", hint=hint)
         wait_s = self._config.realtime.archive_wait_s
         self._say(
-            f"the archiver does not run, but the node has the WAL: the sidecar goes on from it after {wait_s:g} s "
-            f"(realtime.archive_wait_s) without progress{missing}"
+            "the archiver does not run, but the node has the WAL: the sidecar continues from it after "
+            f"{wait_s:g} s (realtime.archive_wait_s) without progress{missing}"
         )
 
     def _missing_text(self) -> str:
@@ -200,14 +202,14 @@ class RealtimeSwitch:
                 raise self._sidecar_away()
             if ask(self._store.folder, Role.SIDECAR, "realtime-on") is not None:
                 return
-            self._check_time("on", "the sidecar gives no answer at its socket")
-            self._told.tell("silent", "the sidecar gives no answer at its socket: waiting until it does")
+            self._check_time("on", "the sidecar does not answer at its socket")
+            self._told.tell("silent", "the sidecar does not answer at its socket: waiting until it answers")
             time.sleep(POLL_S)
 
     def _sidecar_away(self) -> NotComplete:
-        again = "" if self._config.realtime.automatic_return else ", then say `cdcctl realtime on` again"
+        again = "" if self._config.realtime.automatic_return else ", then run `cdcctl realtime on` again"
         return NotComplete(
-            f"realtime is wanted, but the sidecar does not run: the stage is {self._marks().stage.value}",
+            f"realtime is switched on, but the sidecar does not run: the stage is {self._marks().stage.value}",
             hint=start_hint(Role.SIDECAR) + again,
         )
 
@@ -220,14 +222,14 @@ class RealtimeSwitch:
         archiver = self._look(Role.ARCHIVER)
         if not archiver.is_running:
             without = f"for {self._config.realtime.archive_wait_s:g} s without progress, if the node has the WAL"
-            told = f"waiting for the archiver, which does not run any more, or {without}; {start_hint(Role.ARCHIVER)}"
+            told = f"waiting for the archiver, which no longer runs, or {without}; {start_hint(Role.ARCHIVER)}"
             return "archiver", f"{told}{self._missing_text()}"
         if archiver.hangs:
             return "hung archiver", f"waiting for {_hung_text(archiver)}"
         if marks.stage is Stage.RETURNING:
             why = f"{self._archiving_text()}{self._missing_text()}"
-            return "marker", f"waiting for the archiver to meet the try-start marker{why}"
-        return "lag", f"waiting for the sidecar to ask for its return: {self._lag_text(marks)}"
+            return "marker", f"waiting for the archiver to reach the try-start marker{why}"
+        return "lag", f"waiting for the sidecar to request its return: {self._lag_text(marks)}"
 
     def _lag_text(self, marks: StateMarks) -> str:
         """Say how far the archiver is behind the node, and how far it may be."""
@@ -235,12 +237,12 @@ class RealtimeSwitch:
         if isinstance(answered, TidemarkError):
             return f"the node does not answer ({answered})"
         if answered is None or marks.delivered is None:
-            return "the node is asked where it is"
+            return "querying the position of the node"
         behind = max(0, answered.flush_lsn - marks.delivered.pointer.position.commit_lsn)
         allowed = self._config.return_lag_bytes_max(self._store.identity.segment_bytes)
         if behind <= allowed:
-            return "the archiver is near enough"
-        return f"the archiver is {behind} bytes behind {format_lsn(answered.flush_lsn)}, {allowed} are allowed"
+            return "the lag of the archiver is small enough"
+        return f"the archiver is {behind} bytes behind {format_lsn(answered.flush_lsn)}; at most {allowed} are allowed"
 
     def _archiving_text(self) -> str:
         """Say why the marker's segment may take its time."""
@@ -284,7 +286,9 @@ class RealtimeSwitch:
                 if request is not None:
                     request.result(MARKER_S)
         except (TidemarkError, TimeoutError) as error:
-            self._say(f"no stop marker was written, the state alone says it: {str(error) or 'the node is slow'}")
+            self._say(
+                f"no stop marker was written, only the state records the stop: {str(error) or 'the node is slow'}"
+            )
 
     # --- what is seen
 
@@ -298,7 +302,7 @@ class RealtimeSwitch:
         if not self._config.has_archive:
             raise CannotSwitch(
                 f"no archive is configured: {why}",
-                hint="set archive.folder; docs/operate.md says how the node fills it",
+                hint="set archive.folder; docs/operate.md describes how the node fills it",
             )
 
     def _check_keys(self) -> None:
@@ -316,7 +320,10 @@ class RealtimeSwitch:
 def _hung_text(archiver: Process) -> str:
     """Name an archiver that hangs, and what to do: no process of ours kills it."""
     pid = archiver.owner.pid if archiver.owner is not None else None
-    return f"the archiver, which hangs: see its archive's mount, or kill process {pid} and {start_hint(Role.ARCHIVER)}"
+    return (
+        f"the archiver, which hangs: check the mount of its archive, or kill process {pid} and "
+        f"{start_hint(Role.ARCHIVER)}"
+    )
 
 
 def slow_archiving(node: NodeArchiving) -> str:
@@ -325,5 +332,7 @@ def slow_archiving(node: NodeArchiving) -> str:
         return f": the node's archive_command fails with {node.failed_file}"
     if node.may_switch:
         return ""
-    until = f"after archive_timeout = {node.timeout_s} s, or" if node.timeout_s else "as archive_timeout is off, only"
+    until = (
+        f"after archive_timeout = {node.timeout_s} s, or" if node.timeout_s else "only, since archive_timeout is off,"
+    )
     return f": EXECUTE on pg_switch_wal() is not granted, so a segment is archived {until} when it is full"

@@ -56,7 +56,7 @@ class TableFinder:
         self._selection = context.config.select.selection()
         beginning = context.store.view().beginning
         if beginning is None:
-            raise NotInitialised(f"{context.store.folder.root} has no beginning")
+            raise NotInitialised(f"{context.store.folder.root} has no start position")
         with Node(self._dsn) as node:
             node.check_same_node(self._identity.system_identifier)
             self._databases = database_names(node, beginning.databases)
@@ -96,8 +96,8 @@ class TableFinder:
     def _unknown(self, name: TableName) -> _Refusal:
         captured = sorted(each for each in self._databases.values() if self._selection.selects_database(each))
         if name.database is not None and name.database not in captured:
-            return _Refusal("is in a database that is not captured", f"captured are: {', '.join(captured)}")
-        hint = "names are case-sensitive; a name without a schema is looked for in public"
+            return _Refusal("is in a database that is not captured", f"captured databases: {', '.join(captured)}")
+        hint = "names are case-sensitive; a name without a schema means schema public"
         return _Refusal("does not exist", hint)
 
 
@@ -110,16 +110,24 @@ def _refusals(name: TableName, relation: NamedRelation, selection: Selection) ->
         yield _Refusal(f"is {kind}", f"{kind} tables are not in WAL, and are not captured")
     root = next((above for above in reversed(relation.ancestors) if selection.is_root(*above)), None)
     if root is not None:
-        yield _Refusal("is a partition whose changes come under the name of its root", f"name {TableName(*root)}")
+        yield _Refusal(
+            "is a partition whose changes are delivered under the name of its root", f"name {TableName(*root)}"
+        )
     if relation.kind == PARTITIONED_KIND and not selection.is_root(name.schema, name.table):
         hint = "name its partitions, or list it in select.partition_roots"
         yield _Refusal("is partitioned, and its partitions are captured under their own names", hint)
     if not selection.selects_table(name.schema, name.table):
         yield _Refusal("is not selected", "see select.tables and select.exclude_tables")
     if not relation.usable:
-        yield _Refusal("is in a schema without USAGE", "GRANT USAGE ON SCHEMA to the capture's role", is_denied=True)
+        yield _Refusal(
+            "is in a schema that lacks USAGE for the capture's role",
+            "GRANT USAGE ON SCHEMA TO the capture's role",
+            is_denied=True,
+        )
     if not relation.readable:
-        yield _Refusal("is without SELECT", "GRANT SELECT ON the table to the capture's role", is_denied=True)
+        yield _Refusal(
+            "lacks SELECT for the capture's role", "GRANT SELECT ON the table TO the capture's role", is_denied=True
+        )
     if relation.row_security:
         hint = "ALTER ROLE of the capture BYPASSRLS, or drop the policies"
         yield _Refusal("has row-level security that hides rows from the capture's role", hint, is_denied=True)
@@ -158,13 +166,13 @@ class TableRecopy:
             if answer is not None:
                 self._generations = decode_generations(answer)
                 continue
-            silent = "the sidecar gives no answer at its socket: waiting until it does"
+            silent = "the sidecar does not answer at its socket: waiting until it answers"
             self._check_time(silent)
             self._told.tell("silent", silent)
             time.sleep(POLL_S)
         stage = self._store.marks().stage
         if stage is not Stage.REALTIME:
-            self._say(f"requested; the stage is {stage.value}: the tables are copied once realtime is back")
+            self._say(f"requested; the stage is {stage.value}: the tables are copied after the return to realtime")
 
     def _request_under_lock(self, after_lsn: Lsn) -> None:
         try:
@@ -182,7 +190,7 @@ class TableRecopy:
             about, missing = self._missing(marks, left)
             if not look_at(self._store, Role.SIDECAR, self._context.config).is_running:
                 raise NotComplete(
-                    f"{len(left)} tables are not copied yet, and the sidecar does not run",
+                    f"{len(left)} tables have not been copied, and the sidecar does not run",
                     hint=f"the request is kept; {start_hint(Role.SIDECAR)}",
                 )
             self._check_time(missing)
@@ -193,12 +201,12 @@ class TableRecopy:
         if failed:
             raise NotComplete(
                 "; ".join(f"the copy of {name} failed: {why}" for name, why in failed.items()),
-                hint="the stream goes on and the table is as it was; mend the cause, then request it again",
+                hint="the stream continues and the table is unchanged; fix the cause, then request the copy again",
             )
         if ended:
             raise NotComplete(
-                f"not copied, as they were dropped, left the selection, or were cancelled: {', '.join(ended)}",
-                hint="see that they are there and selected, then request them again",
+                f"not copied because they were dropped, are no longer selected, or were cancelled: {', '.join(ended)}",
+                hint="check that they exist and are selected, then request the copy again",
             )
 
     def tree(self) -> dict[str, Tree]:
@@ -232,15 +240,15 @@ class TableRecopy:
         step, copy = self._step(first.key), self._store.copy(*first.key)
         others = f"; {len(left) - 1} more" if len(left) > 1 else ""
         if step is RecopyStep.COPYING and copy is not None:
-            return f"copying {first.name}", f"copying {first.name}: {copy.row_count} rows so far{others}"
+            return f"copying {first.name}", f"copying {first.name}: {copy.row_count} rows{others}"
         if step is RecopyStep.QUEUED:
             return f"queued {first.name}", f"waiting for the copy of {first.name} to begin{others}"
         if marks.stage is not Stage.REALTIME:
-            how = "; it is switched on by `cdcctl realtime on`" if marks.stage is Stage.HELD else ""
-            return "stage", f"waiting until realtime is back: the stage is {marks.stage.value}{how}"
+            how = "; switch it on with `cdcctl realtime on`" if marks.stage is Stage.HELD else ""
+            return "stage", f"waiting for the return to realtime: the stage is {marks.stage.value}{how}"
         answer = ask(self._store.folder, Role.SIDECAR, "status") or {}
         if isinstance(why := answer.get("recopy_waits_for"), str):
-            return f"sidecar: {why}", f"waiting, as {why}"
+            return f"sidecar: {why}", f"waiting: {why}"
         request = recopies_by_table(self._store.recopies()).get(first.key)
         delivered = marks.delivered.pointer.position if marks.delivered is not None else None
         until = format_lsn(request.after_lsn) if request is not None else "the request"
@@ -248,5 +256,5 @@ class TableRecopy:
 
     def _check_time(self, missing: str) -> None:
         if time.monotonic() >= self._end_s:
-            told = f"the tables are not copied after {self._deadline_s:g} s: {missing}"
-            raise NotComplete(told, hint="the request is kept: the same command waits on; `cdcctl status` shows more")
+            told = f"the tables were not copied within {self._deadline_s:g} s: {missing}"
+            raise NotComplete(told, hint="the request is kept: run the same command to wait again; see `cdcctl status`")

@@ -42,15 +42,15 @@ class RecopyCancellation:
             if RecopyStep.COPYING in steps.values():
                 names = ", ".join(self._name(key) for key, step in steps.items() if step is RecopyStep.COPYING)
                 raise NothingToCancel(
-                    f"the copy of {names} has begun", hint="let it end: readers wait for its last row"
+                    f"the copy of {names} has begun", hint="wait for its end: readers need its last row"
                 )
             self._ask(tuple(steps))
             if not self._steps():
                 break
-            told = "waiting: the sidecar is about to begin the copy, or to put it off"
+            told = "waiting: the sidecar is about to begin or postpone the copy"
             if time.monotonic() >= self._end_s:
                 raise NotComplete(
-                    f"not cancelled after {self._deadline_s:g} s", hint="say it again: nothing was changed"
+                    f"not cancelled after {self._deadline_s:g} s", hint="run the command again: nothing was changed"
                 )
             self._told.tell("queued", told)
             time.sleep(POLL_S)

@@ -14,7 +14,7 @@ Say = Callable[[str], None]
 class NotComplete(TidemarkError):
     """The deadline passed, or what was asked for cannot become complete by itself."""
 
-    hint = "what is done stays done: say it again to wait on; `cdcctl realtime status` shows more"
+    hint = "completed steps remain: run the command again to wait; see `cdcctl realtime status`"
 
 
 @dataclass(slots=True)

@@ -12,9 +12,10 @@ from tidemark.runtime.daemon.errands import NodeErrands
 
 ANSWER_S = 10.0
 NOTHING_ARCHIVES = (
-    "WARNING: archive_mode is off on the node, so the archiver gets no WAL. What commits from now on is delivered only "
-    "if the node still has it when `cdcctl realtime on` is given; WAL that the node removes until then is lost to the "
-    "capture. Set archive_mode = on and restart the server, or switch realtime on again soon"
+    "WARNING: archive_mode is off on the node, so the archiver receives no WAL. Changes that commit from now "
+    "on are delivered only if the node still has their WAL at the next `cdcctl realtime on`; WAL that the node "
+    "removes before is lost to the capture. Set archive_mode = on and restart the server, or switch realtime "
+    "on again soon"
 )
 
 
@@ -33,9 +34,9 @@ def why_not_from_node(context: CaptureContext, errands: NodeErrands) -> str | No
     """Return what keeps the sidecar from going on by the node's WAL alone; None: nothing does."""
     start = context.store.marks().start
     if start is None:
-        return "nothing was ever delivered"
+        return "no change has been delivered"
     try:
         has_wal = errands.has_wal(start.restart_lsn).result(ANSWER_S)
     except (TidemarkError, NotInTime) as error:
-        return str(error) or "the node does not say if it has the WAL"
+        return str(error) or "the node does not report whether it has the WAL"
     return None if has_wal else f"the node has removed WAL from {format_lsn(start.restart_lsn)} on"

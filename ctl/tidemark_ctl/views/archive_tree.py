@@ -61,16 +61,16 @@ def _place(state: ArchiveState, view: StateView) -> str | None:
     if gap is not None:
         return f"restart at {format_lsn(lsn)}; WAL from {gap} is missing ({names_text(state, gap)})"
     if state.end_lsn is None or lsn >= state.end_lsn:
-        return f"restart at {format_lsn(lsn)}, which is not archived yet"
-    return f"restart at {format_lsn(lsn)}; from there to the end at {format_lsn(state.end_lsn)} nothing is missing"
+        return f"restart at {format_lsn(lsn)}, which has not been archived yet"
+    return f"restart at {format_lsn(lsn)}; no WAL is missing from there to the end at {format_lsn(state.end_lsn)}"
 
 
 def loss_text(loss: Loss) -> str:
     """Return a loss in a line."""
     return (
-        f"{clock_text(loss.at_us / US_PER_S)}: lost what committed behind {loss.after} and before "
-        f"{loss.resumed_timeline}:{format_lsn(loss.resumed_lsn)}; "
-        f"{'damaged' if loss.damage else 'missing'} was WAL from {Stretch(loss.hole_start_lsn, loss.hole_end_lsn)}"
-        f"{f' ({loss.damage})' if loss.damage else ''}; "
+        f"{clock_text(loss.at_us / US_PER_S)}: lost all commits after {loss.after} and before "
+        f"{loss.resumed_timeline}:{format_lsn(loss.resumed_lsn)}; {('damaged' if loss.damage else 'missing')} "
+        "was WAL from "
+        f"{Stretch(loss.hole_start_lsn, loss.hole_end_lsn)}{(f' ({loss.damage})' if loss.damage else '')}; "
         f"{loss.tables} tables to copy again"
     )

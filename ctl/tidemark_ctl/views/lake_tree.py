@@ -55,9 +55,9 @@ class LakeLoss:
     def __str__(self) -> str:
         fault = self.fault
         return (
-            f"the log of {fault.table} (database {fault.database}) has diverged: {fault.reason}. It will continue with "
-            f"a break: what came after {fault.after} and before the restart is not in it and cannot be recovered, and "
-            "earlier rows stay as the other writer left them"
+            f"the log of {fault.table} (database {fault.database}) has diverged: {fault.reason}. It will "
+            f"continue with a break: it will not contain the changes between {fault.after} and the restart, "
+            "which cannot be recovered, and earlier rows remain as the other writer left them"
         )
 
 

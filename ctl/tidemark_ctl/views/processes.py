@@ -100,7 +100,7 @@ def ask(
         return answer
     if answer.get("kind") in NOT_NOW:
         return None
-    raise DaemonRefuses(str(answer.get("error")), hint=str(answer.get("hint") or "ask `cdcctl realtime status`"))
+    raise DaemonRefuses(str(answer.get("error")), hint=str(answer.get("hint") or "see `cdcctl realtime status`"))
 
 
 def start_hint(role: Role) -> str:

@@ -22,8 +22,9 @@ US_PER_S = 1_000_000
 ARCHIVE_S = 10.0  # then the rest is told without it
 RETURNS = (Stage.RETURNING, Stage.RETURNED)
 WAY_OUT = (
-    "while the node has that WAL in pg_wal, `cdcctl realtime on` goes on from it without the archive; else put the "
-    "segments into the archive from a backup or a standby, or give them up by `cdcctl archive repair`"
+    "while the node has that WAL in pg_wal, `cdcctl realtime on` continues from it without the archive; "
+    "otherwise put the segments into the archive from a backup or a standby, or give them up with `cdcctl "
+    "archive repair`"
 )
 
 
@@ -74,18 +75,18 @@ def arriving_text(seen: Seen) -> str:
         told.append(f"{missing_text(archiving)} ({WAY_OUT})")
     if archiving.unrecorded:
         told.append(
-            f"{archiving.unrecorded} segments from {archiving.unrecorded_first} on never arrived, which the server "
-            "archived by its own word: a hole without a record"
+            f"{archiving.unrecorded} segments from {archiving.unrecorded_first} on never arrived, although the "
+            "server reports them as archived: a hole without a record"
         )
     if archiving.waiting_since_us:
         since = clock_text(archiving.waiting_since_us / US_PER_S)
-        told.append(f"nothing archived since {since}: {archiving.waiting} segments wait")
+        told.append(f"no segment was archived since {since}: {archiving.waiting} segments wait")
     return "; ".join(told) or "no complete segment waits"
 
 
 def missing_text(archiving: Archiving) -> str:
     """Name the segments that delivery from the archive waits for in vain; there are some."""
-    why = "archive_mode was off when they were written" if archiving.off_lsn else "the archive has later ones"
+    why = "archive_mode was off when they were written" if archiving.off_lsn else "the archive has later segments"
     return f"{archiving.missing} segments from {archiving.missing_first} on are missing and will not arrive: {why}"
 
 

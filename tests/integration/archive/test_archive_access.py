@@ -327,7 +327,7 @@ def test_a_segment_that_was_given_up_without_a_record_is_found_by_the_servers_co
         assert archiving.unrecorded >= len(names)
         state = ("--state", made.store.folder.root)
         shown = succeeded(cdcctl("status", *state, TIDEMARK_ARCHIVE__FOLDER=str(made.node.spool.folder)))
-        assert "never arrived, which the server archived by its own word" in shown.out.decode()
+        assert "never arrived, although the server reports them as archived" in shown.out.decode()
         for name in names:
             (made.node.spool.folder / name).touch()
         made.seen()

@@ -90,7 +90,7 @@ def test_the_wal_of_others_is_read_and_never_touched(cluster: Cluster, tmp_path:
     (folder / NAME).write_bytes(segment_bytes(int(str(row[0]))))
     before = contents(folder)
     done = succeeded(cdcctl("init", "--state", state, "--dsn", cluster.dsn(), "--archive", folder))
-    assert f"{folder} is filled by others" in done.err
+    assert f"{folder} is filled by another program" in done.err
     assert "archive_command" not in done.err
     assert contents(folder) == before
 

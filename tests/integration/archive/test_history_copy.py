@@ -84,7 +84,7 @@ class Shop:
         config.write_text("")
         command = ("init", "--state", self.state, "--config", config, "--from-spool", self.spool.folder, *more)
         done = succeeded(cdcctl(*command, **self.sidecar.options))
-        assert "made anew as of" in done.err
+        assert "rebuilt as of" in done.err
 
     def stage_of_another(self) -> Stage:
         """Lose the state once more, and tell in which stage the next one begins."""
@@ -285,13 +285,13 @@ def test_what_cannot_be_made_anew_is_refused_by_name(shop: Shop, tmp_path: Path)
         (("--from-spool", tmp_path / "none"), ExitCode.STATE, "cannot be read"),
         (("--from-spool", folder), ExitCode.CONFIG, "history of capture 'main', not of 'other'"),
         (("--from-spool", folder, "--lake", tmp_path / "no-lake"), ExitCode.CONFIG, "no lake of this capture"),
-        (("--lake", shop.lake), ExitCode.CONFIG, "--lake goes with --from-spool"),
+        (("--lake", shop.lake), ExitCode.CONFIG, "--lake requires --from-spool"),
     ):
         refused(cdcctl(*command, *more), code, told)
         assert not state.exists()
     config.write_text("")
     there = cdcctl("init", "--state", shop.state, "--config", config, "--from-spool", folder)
-    assert "is the state of this capture already" in succeeded(there).out.decode()
+    assert "already is the state of this capture" in succeeded(there).out.decode()
     assert json.loads(succeeded(cdcctl("status", "--state", shop.state, "--json")).out)["mode"] == "realtime"
 
 

@@ -85,7 +85,7 @@ def test_what_is_trimmed_nobody_needs_and_a_state_made_anew_goes_on_from_the_res
     )
     assert told["history_copied"]
     assert told["owner"] == "Tidemark: trimmed"
-    assert "nothing is missing" in told["delivered"] or "not archived yet" in told["delivered"]
+    assert "no WAL is missing" in told["delivered"] or "has not been archived yet" in told["delivered"]
     assert told["holes"] == []
     sidecar.kill()
     archive.node.sql("INSERT INTO item VALUES (1000)")

@@ -159,7 +159,7 @@ def test_a_stream_that_breaks_is_said_and_made_again(new_cluster: NewCluster, tm
     with running(tmp_path, "tail", cluster.dsn()) as tail:
         tail.wait_for_err(FOLLOWING)
         cluster.restart()
-        tail.wait_for_err("the stream broke, connecting again: ")
+        tail.wait_for_err("the stream was interrupted, reconnecting: ")
         insert(cluster, "postgres", 1)
         (line,) = tail.wait_for_lines(1)
         tail.stop()
@@ -190,6 +190,6 @@ def test_a_reader_that_has_seen_enough_ends_it_without_an_error(cluster: Cluster
 
 def test_arguments_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     refused(cdcctl("tail"), ExitCode.CONFIG, "no node is named")
-    refused(cdcctl("tail", "dbname=x", "--from", "0/1000000"), ExitCode.CONFIG, "--from goes with --state only")
+    refused(cdcctl("tail", "dbname=x", "--from", "0/1000000"), ExitCode.CONFIG, "--from requires --state")
     refused(cdcctl("tail", "dbname=x", "--until", "here"), ExitCode.CONFIG, "not an LSN: 'here'")
     refused(cdcctl("tail", "--state", tmp_path, "--database", "x"), ExitCode.CONFIG, "--database")

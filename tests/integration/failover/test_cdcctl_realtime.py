@@ -109,7 +109,7 @@ def test_off_with_both_dead_says_that_nobody_delivers_until_the_archiver_is_star
     pair.sidecar.kill()
     pair.archiver.kill()
     off = succeeded(realtime(pair, "off", "--json"))
-    assert "nobody delivers until the archiver is started" in off.err
+    assert "nothing is delivered until the archiver is started" in off.err
     assert (shown(off)["stage"], shown(off)["delivering"]) == ("held", "nobody")
     refused(realtime(pair, "on"), ExitCode.CONFIG, "the archiver does not run")
     assert pair.stage is Stage.HELD
@@ -153,7 +153,7 @@ def test_a_switch_that_waits_for_an_archiver_that_hangs_names_it(hanging_soon: P
     succeeded(realtime(pair, "off"))
     assert pair.archiver.process is not None
     pair.archiver.process.send_signal(signal.SIGSTOP)
-    hung = f"the archiver, which hangs: see its archive's mount, or kill process {pair.archiver.process.pid}"
+    hung = f"the archiver, which hangs: check the mount of its archive, or kill process {pair.archiver.process.pid}"
 
     def hangs() -> bool:
         archiver = shown(realtime(pair, "status", "--json"))["archiver"]
@@ -179,7 +179,7 @@ def test_past_the_deadline_it_tells_the_state_that_it_found(pair: Pair) -> None:
     pair.archiver.process.send_signal(signal.SIGCONT)
     assert shown(succeeded(realtime(pair, "off", "--json")))["delivering"] == "archiver"
     pair.node.configure(archive_command="false")
-    missing = "waiting for the archiver to meet the try-start marker: the node's archive_command fails with"
+    missing = "waiting for the archiver to reach the try-start marker: the node's archive_command fails with"
     asked: list[Done] = []
 
     def is_told() -> bool:
@@ -256,11 +256,11 @@ def test_a_sidecar_does_not_return_to_an_archiver_that_would_not_know_its_marker
 def test_off_says_what_will_make_changes_late(pair: Pair) -> None:
     pair.node.configure(archive_command="false")
     pair.node.sql("SELECT pg_switch_wal()")
-    failing = "changes may come late: the node's archive_command fails with"
+    failing = "changes may be delivered late: the node's archive_command fails with"
     pair.wait_for(lambda: failing in succeeded(realtime(pair, "off")).err, failing)
     spool = pair.archiving.spool.folder
     away = spool.rename(spool.with_name("away"))
-    assert "changes may come late: cannot list the archive folder" in succeeded(realtime(pair, "off")).err
+    assert "changes may be delivered late: cannot list the archive folder" in succeeded(realtime(pair, "off")).err
     away.rename(spool)
 
 

@@ -75,7 +75,7 @@ def test_on_goes_on_from_the_nodes_own_wal_where_no_archiver_runs(node: Archivin
         pair.archiver.stop()
         pair.insert(2)
         done = succeeded(cdcctl("realtime", "on", "--state", pair.sidecar.folder.root, **pair.sidecar.options))
-        assert "the node has the WAL: the sidecar goes on from it after 1 s" in done.err
+        assert "the node has the WAL: the sidecar continues from it after 1 s" in done.err
         assert delivered(pair) == [1, 2]
 
 

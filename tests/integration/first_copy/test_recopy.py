@@ -100,7 +100,7 @@ def test_a_diverged_log_gets_its_break_after_the_operator_accepted_the_loss(
         assert "--accept-break" in asked.err
         assert recopies_in_status(sidecar) == {}
         done = succeeded(recopy(sidecar, "account", "--accept-break"))
-        assert f"what came after {table.log.fault and table.log.fault.position} and before" in done.err
+        assert f"the changes between {table.log.fault and table.log.fault.position} and the restart" in done.err
         sidecar.catch_up()
         feed_by_hand(sidecar.folder, lake, "lake")
         table = position_of(sidecar, lake, "account")
@@ -172,13 +172,13 @@ def test_while_the_archiver_delivers_a_request_waits_for_realtime_and_the_comman
         succeeded(cdcctl("realtime", "off", "--state", pair.sidecar.folder.root, **pair.sidecar.options))
         late = recopy(pair.sidecar, "account", "--deadline-s", "0")
         assert late.code == ExitCode.UNEXPECTED
-        assert "the stage is held: the tables are copied once realtime is back" in late.err
+        assert "the stage is held: the tables are copied after the return to realtime" in late.err
         assert "cdcctl realtime on" in told(late.err)[0]
         pair.insert(3)
         assert generations(pair.catch_up()) == [(1, True), (1, False)]
         state, options = pair.sidecar.folder.root, pair.sidecar.options
         with running_cdcctl(tmp_path, "table", "recopy", "account", "--state", state, **options) as waiting:
-            waiting.wait_for_err("waiting until realtime is back")
+            waiting.wait_for_err("waiting for the return to realtime")
             succeeded(cdcctl("realtime", "on", "--state", state, **options))
             assert waiting.ended().code == ExitCode.SUCCESS
         pair.insert(4)
@@ -232,14 +232,14 @@ def test_what_cannot_be_copied_is_refused_by_name_with_what_to_do(
                 "shown": ("is a view", "name the tables"),
                 "parted": ("is partitioned", "select.partition_roots"),
                 "leaf": ("is a partition", "name public.rooted"),
-                "denied": ("is without SELECT", "GRANT SELECT"),
+                "denied": ("lacks SELECT for the capture's role", "GRANT SELECT"),
             },
         ),
         (
             ExitCode.NODE_UNFIT,
             {
-                "denied": ("is without SELECT", "GRANT SELECT"),
-                "hidden.far": ("is in a schema without USAGE", "GRANT USAGE"),
+                "denied": ("lacks SELECT for the capture's role", "GRANT SELECT"),
+                "hidden.far": ("is in a schema that lacks USAGE for the capture's role", "GRANT USAGE"),
                 "guarded": ("has row-level security", "BYPASSRLS"),
             },
         ),

@@ -111,7 +111,7 @@ def test_an_archive_mode_that_is_off_breaks_the_archives_leg_before_the_deadline
     spool.create(int(str(identifier)))
     ring = {"TIDEMARK_RING__BYTES_MAX": str(64 << 20)}
     with paired(Archiving(cluster, spool), tmp_path, options=ring) as both:
-        found = broken(check(both), f"archive_mode is off on the node: nothing fills {spool.folder}")
+        found = broken(check(both), f"archive_mode is off on the node: no program fills {spool.folder}")
     assert (found["capture"], found["archive"], found["consumer"]) == ("passed", "broken", "passed")
 
 

@@ -128,7 +128,7 @@ def test_init_says_that_it_makes_a_follower(primary: Cluster, standby: Cluster, 
     key.chmod(0o600)
     config.write_text(f'[capture]\ndsn = "{standby.dsn()}"\n[markers]\nkey_file = "{key}"\n[standby]\nfollow = true\n')
     place = ("--state", tmp_path / "state", "--config", config)
-    assert "nothing is delivered until its promotion" in succeeded(cdcctl("init", *place)).err
+    assert "delivers nothing until its promotion" in succeeded(cdcctl("init", *place)).err
     shown = json.loads(succeeded(cdcctl("status", "--json", *place)).out)
     assert (shown["stage"], shown["following"]["can_take_over"]) == ("follower", False)
     assert "already" in succeeded(cdcctl("init", *place)).out.decode()

@@ -219,7 +219,7 @@ def test_where_no_wal_of_before_the_fork_is_left_the_loss_is_told_and_the_replic
     remove_wal(branches.standby, branches.fork_lsn)
     done = succeeded(branches.rewind("--dead-wal", str(branches.primary.data / "pg_wal")))
     assert "decoding cannot begin before the fork" in done.err
-    assert "lost what committed behind" in done.out.decode()
+    assert "lost all commits after" in done.out.decode()
     assert branches.view.losses.count == branches.view.rewinds.count == 1
     go_on(branches, branches.sidecar)
     check_lake(branches, lost=True)
@@ -354,7 +354,7 @@ def rewind_copies(branches: Branches, refused_as: str) -> None:
         assert "cdcctl rewind" in str(last["hint"])
     branches.sidecar.options.pop("TIDEMARK_DELIVER__IDLE_POINTER_S", None)
     done = succeeded(branches.rewind())
-    assert "shown by first copies" in done.err
+    assert "copied by first copies" in done.err
     assert branches.view.rewinds.count == 1
     refused(branches.rewind(), ExitCode.CONFIG, "happened at the node")
 

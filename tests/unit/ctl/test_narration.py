@@ -62,7 +62,7 @@ def test_other_wal_that_takes_long_is_told_as_what_it_is(what: narration.Reading
     for second in range(4):
         reading.second(second * 100)
     assert reading.lines == [what.advice, f"reading {what.what}: 200 of 1600 MB, 100 MB/s, 14 s left"]
-    assert "interrupt it" in what.advice
+    assert "interrupt the command" in what.advice
 
 
 def test_a_replay_that_is_quick_is_not_told() -> None:
@@ -88,5 +88,5 @@ def test_other_lines_do_not_stand_behind_the_one_in_place(capsys: pytest.Capture
         reading.second(second * 100)
     reading.narrator.repeating(WalRemoved("node: requested WAL segment X has already been removed"), 2, 20)
     assert reading.screen.getvalue().endswith("\r\033[K")
-    told = "attempt 2 of 20 to read the catalogs failed, trying again: node: requested WAL segment X has"
+    told = "attempt 2 of 20 to read the catalogs failed, retrying: node: requested WAL segment X has"
     assert capsys.readouterr().err.startswith(told)
