@@ -44,7 +44,7 @@ WATCHED = (Stage.REALTIME, Stage.RETURNING, Stage.RETURNED)  # where something i
 class ArchiveNotConfigured(ConfigError):
     """A configuration without an archive."""
 
-    hint = "set archive.folder; docs/operate.md says how the node fills it"
+    hint = "set archive.folder; docs/operate.md describes how the node fills it"
 
 
 class Archive:
@@ -54,7 +54,7 @@ class Archive:
         """Raise `ArchiveNotConfigured` where there is none."""
         context = daemon.context
         if not context.config.has_archive:
-            raise ArchiveNotConfigured("archive.folder is empty: there is nothing for an archiver to read")
+            raise ArchiveNotConfigured("archive.folder is not set: the archiver has no archive to read")
         self._context = context
         self._store = context.store
         self._owner = daemon.owner
@@ -139,7 +139,7 @@ class Archive:
             self._turn.let_go()
             if self._store.marks().is_fenced_by_own(Role.ARCHIVER):
                 raise
-            self._context.log.warning("somebody else delivers now", **describe_error(fenced))
+            self._context.log.warning("another process delivers now", **describe_error(fenced))
             return
         except TidemarkError as failed:
             if self._turn.goes_back(failed):
@@ -149,7 +149,7 @@ class Archive:
                 raise
             self._context.metrics.errors.inc()
             delay_s = self._backoff.failed(time.monotonic())
-            self._context.log.warning("the archiver tries again", retry_s=delay_s, **describe_error(failed))
+            self._context.log.warning("the archiver retries", retry_s=delay_s, **describe_error(failed))
             return
         halted_at = self._turn.capture.halted_at
         if halted_at is None:

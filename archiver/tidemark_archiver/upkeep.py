@@ -35,12 +35,12 @@ class Upkeep:
             tended = self._tender.tend(read_lsn)
         except TidemarkError as error:
             if not self._is_told:  # once: of a disk that stays full it would be said for hours
-                self._context.log.warning("the spool cannot be tended", **describe_error(error))
+                self._context.log.warning("the spool cannot be maintained", **describe_error(error))
             self._is_told = True
             return
         if self._is_told:
             self._is_told = False
-            self._context.log.info("the spool is tended again")
+            self._context.log.info("the spool is maintained again")
         if tended is None or tended.horizon is None or not tended.trimmed.file_count:
             return
         self._context.metrics.archive_trimmed.inc(tended.trimmed.file_count)

@@ -32,7 +32,10 @@ LOOK_S = 1.0  # how often the node is asked: a promotion is noticed so late, and
 class FollowsNobody(ConfigError):
     """A state that follows, and a configuration that delivers from standbys."""
 
-    hint = "set standby.follow = true, with the deliverer's key in markers.key_file; or make a new state by cdcctl init"
+    hint = (
+        "set standby.follow = true, with the key of the delivering capture in markers.key_file; or create a new "
+        "state with cdcctl init"
+    )
 
 
 class Following:
@@ -80,7 +83,7 @@ class Following:
     def follow(self, marks: StateMarks) -> None:
         """Follow; once the node is promoted and all that precedes that is decoded, take over."""
         if not self._is_enabled:
-            raise FollowsNobody(f"{self._store.folder.root} follows a standby, and standby.follow is not set")
+            raise FollowsNobody(f"{self._store.folder.root} follows a standby, but standby.follow is not set")
         self._turn.check()
         if self._turn.capture is None:
             self._begin()
@@ -127,7 +130,7 @@ class Following:
             self._writes_on, self._is_standby = None, False
             if not self._told_silent:
                 self._told_silent = True
-                self._context.log.warning("the node does not say if it is a standby", **describe_error(error))
+                self._context.log.warning("the node does not report whether it is a standby", **describe_error(error))
             return
         self._told_silent = False
         self._writes_on = asked.result()
@@ -146,7 +149,7 @@ class Following:
         elif not self._told_strange:
             self._told_strange = True
             self._context.log.warning(
-                "a marker tells of another timeline than it stands on, and is passed over",
+                "a marker with a pointer of another timeline is ignored",
                 at_lsn=lsn,
                 timeline=capture.timeline,
                 told=str(place),

@@ -85,7 +85,7 @@ class Realtime:
             self._pacing.is_due(NOTHING_CONFIRMED, self._clock.monotonic_s())
         stage = marks.stage
         if stage in (Stage.RETURNING, Stage.RETURNED):
-            self._mover.try_move(Event.SIDECAR_LOST, reason="the sidecar was started anew on its way back")
+            self._mover.try_move(Event.SIDECAR_LOST, reason="the sidecar was restarted while it returned to realtime")
         elif stage is Stage.REALTIME:
             self._find_start(marks)
             self._deliver()
@@ -227,7 +227,7 @@ class Realtime:
             epoch = self._store.take_epoch(self._owner)
             self._recopies.queue(epoch)
         except Fenced as error:
-            self._context.log.warning("somebody else delivers now", **describe_error(error))
+            self._context.log.warning("another process delivers now", **describe_error(error))
             return False
         self._begin(epoch, partial(from_node, self._context))
         return True
@@ -244,7 +244,7 @@ class Realtime:
         if self._turn.goes_back(error):
             return
         if isinstance(error, Fenced) and not self._store.marks().is_fenced_by_own(Role.SIDECAR):
-            self._context.log.warning("somebody else delivers now", **describe_error(error))
+            self._context.log.warning("another process delivers now", **describe_error(error))
             self._turn.let_go()
             return
         event = event_of(error) if self._context.config.has_archive else None

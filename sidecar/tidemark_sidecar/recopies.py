@@ -28,13 +28,13 @@ AskedOlder = Future[OlderOpen]
 class StillOpen(NodeUnreachable):
     """Transactions that the copy would wait for."""
 
-    hint = "end them (COMMIT, ROLLBACK PREPARED, pg_terminate_backend); the request is kept, and the stream goes on"
+    hint = "end them (COMMIT, ROLLBACK PREPARED, pg_terminate_backend); the request is kept, and the stream continues"
 
 
 class NoWalForRestart(NodeUnreachable):
     """WAL that a restart of the capture would read, and that the node has removed."""
 
-    hint = "end the transactions that have been open since, or raise wal_keep_size; the request is kept"
+    hint = "end the transactions that are open since then, or raise wal_keep_size; the request is kept"
 
 
 class RecopyRestart:
@@ -93,7 +93,7 @@ class RecopyRestart:
         error = asked.exception()
         if error is None and not asked.result():
             start = format_lsn(self._asked_lsn)
-            error = NoWalForRestart(f"the node has removed WAL from {start} on, where a restart of the capture begins")
+            error = NoWalForRestart(f"the node has removed WAL from {start} on, but a restart of the capture needs it")
         if error is None:
             self._has_wal, self._not_before_s = True, 0.0
         else:
@@ -118,7 +118,7 @@ class RecopyRestart:
     def _note_older(self, found: OlderOpen, *, is_first: bool) -> None:
         self._below = found.below
         if found.names is not None:
-            error = StillOpen(f"transactions are open that the copy would wait for: {found.names}")
+            error = StillOpen(f"the copy would wait for open transactions: {found.names}")
             self._tell(error, is_logged=not is_first)  # most have ended by the second look
             return
         self._are_older_over, self._has_wal = True, is_first  # else the node may have removed WAL meanwhile

@@ -71,6 +71,6 @@ class StalledArchive:
         if not asked.result():
             self._log.warning(
                 "the archive does not arrive, and the node has removed WAL that is needed",
-                hint="see to archive_command and the archive's folder: delivery waits for them",
+                hint="check archive_command and the folder of the archive: delivery waits for them",
             )
         return asked.result()

@@ -134,7 +134,7 @@ class WayBack:
         """Begin to buffer, if the node answers and the archiver is near."""
         error = asked.exception()
         if error is not None:
-            self._context.log.warning("cannot return yet", **describe_error(error))
+            self._context.log.warning("cannot return to realtime yet", **describe_error(error))
             self.failed()
             return
         here = asked.result()
@@ -154,7 +154,7 @@ class WayBack:
 
     def _see_to_marker(self, marks: StateMarks) -> None:
         if self._buffer is None:
-            self._mover.try_move(Event.SIDECAR_LOST, only_from=marks.stage, reason="what was buffered is gone")
+            self._mover.try_move(Event.SIDECAR_LOST, only_from=marks.stage, reason="the buffered WAL is gone")
             return
         now_s = self._clock.monotonic_s()
         if (error := _failure(self._marker)) is not None and now_s >= self._not_before_s:
@@ -162,7 +162,9 @@ class WayBack:
             self._context.log.warning("the try-start marker was not written", **describe_error(error))
             self.write_marker()
         elif self._marker is not None and self._marker.done() and now_s - self._marker_asked_s >= MARKER_LOST_S:
-            self._context.log.warning("the try-start marker was not met: it is written again", after_s=MARKER_LOST_S)
+            self._context.log.warning(
+                "the archiver did not reach the try-start marker; writing it again", after_s=MARKER_LOST_S
+            )
             self.write_marker()
             self._errands.switch_segment()
 
@@ -174,12 +176,15 @@ class WayBack:
             self._buffer, self._marker = None, None
             return buffer
         if buffer is None or buffer.start_lsn > reached.lsn:
-            reason = "what was buffered is gone, or begins behind the marker"
+            reason = "the buffered WAL is gone, or begins after the marker"
             self._mover.try_move(Event.SIDECAR_LOST, only_from=Stage.RETURNED, reason=reason)
         elif timeline is not None:
             self.failed()
             self.drop()
-            reason = f"the marker was met on timeline {reached.timeline}, and timeline {timeline} is buffered there"
+            reason = (
+                f"the archiver reached the marker on timeline {reached.timeline}, but the buffered WAL is of "
+                f"timeline {timeline}"
+            )
             self._mover.try_move(Event.SIDECAR_LOST, only_from=Stage.RETURNED, reason=reason)
         return None
 
@@ -190,7 +195,7 @@ class WayBack:
         event = _given_up_by(error)
         if event is None:
             raise error
-        self._context.log.warning("the return is given up", **describe_error(error))
+        self._context.log.warning("the return to realtime was abandoned", **describe_error(error))
         if marks.stage is not Stage.ARCHIVE:
             self._mover.try_move(event, only_from=marks.stage, reason=str(error))
 

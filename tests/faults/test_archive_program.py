@@ -287,7 +287,7 @@ def test_a_probe_archives_nothing_and_reports_if_the_spool_can_be_written(server
 def test_without_path_and_name_the_command_says_how_it_is_called(server: Server, given: list[str]) -> None:
     code, said = server.run(*given)
     assert code == 2
-    assert "has to end with %p %f" in said
+    assert "must end with %p %f" in said
 
 
 def test_a_host_without_room_for_another_process_holds_wal_no_longer_than_any_other_failure(server: Server) -> None:

@@ -126,7 +126,7 @@ def algorithm_unknown(given: Given) -> str:
 
 def other_end(given: Given) -> str:
     given.reseal(r'"End-LSN": "([^"]*)"', lambda found: f'"End-LSN": "{format_lsn(parse_lsn(found[1]) + 8)}"')
-    return "by its manifest the backup"
+    return "according to its manifest, the backup"
 
 
 def catalog_altered(given: Given) -> str:

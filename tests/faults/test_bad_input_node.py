@@ -127,7 +127,7 @@ def test_a_sidecar_waits_for_a_node_that_is_away_and_loses_nothing(new_cluster: 
     made.stop()
     try:
         sidecar.start()
-        sidecar.wait_for_event("connection to the node lost", kind="NodeUnreachable")
+        sidecar.wait_for_event("lost the connection to the node", kind="NodeUnreachable")
         made.start()
         made.sql("INSERT INTO account VALUES (2, 'after')")
         assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {1, 2}

@@ -173,7 +173,7 @@ def test_an_older_catalog_base_and_the_journal_take_the_place_of_a_damaged_one(s
     damage(path, lambda content: content[:-3] + bytes(3))
     spoilt = path.read_bytes()
     sidecar.start()
-    told = sidecar.wait_for_event("catalog base is damaged, an older one and the journal take its place")
+    told = sidecar.wait_for_event("catalog base is damaged; using an older base and the journal")
     assert path.name in str(told["error"])
     assert sidecar.metric('tidemark_catalog_bases_damaged{capture="main"}') == 1
     node.sql("INSERT INTO account VALUES (3, 'at last'); INSERT INTO more VALUES (4, 'most')")

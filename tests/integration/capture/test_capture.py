@@ -152,7 +152,7 @@ def test_a_node_that_restarts_is_connected_to_again(new_cluster: NewCluster, tmp
         cluster.restart()
         cluster.sql("INSERT INTO account VALUES (2, 'after')")
         assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {1, 2}
-    assert "connection to the node lost" in [event["event"] for event in sidecar.events()]
+    assert "lost the connection to the node" in [event["event"] for event in sidecar.events()]
 
 
 @pytest.mark.feature("P10")

@@ -23,7 +23,7 @@ from tidemark.wire.state import CopyPhase
 PATTERNS = ("app", "shop_*")
 NOT_CAPTURED = "a database is not captured"
 WAL_READ = f'{WAL_BYTES}{{capture="main"}}'
-CAME_IN = "a table came into the selection, its rows are copied at the next start"
+CAME_IN = "a table was added to the selection; its rows are copied at the next start"
 
 
 @pytest.fixture(scope="module")

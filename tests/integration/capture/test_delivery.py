@@ -328,7 +328,7 @@ def test_a_consumer_that_takes_nothing_is_found_out(
 ) -> None:
     monkeypatch.setattr("tidemark.runtime.capture.consumer_target.ROOM_MAX_S", 0.001)
     target = consumer_target(Scripted([False] * 100, take=0), store, epoch, progress, stopping)
-    with pytest.raises(ConsumerFailed, match="neither took nor confirmed any"):
+    with pytest.raises(ConsumerFailed, match="neither read nor confirmed any"):
         target.deliver(group(100))
 
 

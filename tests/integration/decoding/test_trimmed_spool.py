@@ -50,5 +50,5 @@ def test_a_spool_that_is_trimmed_is_decoded_from_where_everything_can_be_had(
     assert "archive.keep_bytes" in done.err
     assert succeeded(cdcctl("decode", *place, "--message", "none", "--from", behind)).out == done.out
     too_early = cdcctl("decode", *place, "--from", early)
-    refused(too_early, ExitCode.GAP, early, f"everything can be had from {behind} on")
+    refused(too_early, ExitCode.GAP, early, f"decoding is possible from {behind} on")
     assert "archive.keep_bytes" in told(too_early.err)[1]

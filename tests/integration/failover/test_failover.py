@@ -400,8 +400,10 @@ def test_segments_are_forced_in_archive_mode_alone_at_most_every_switch_s_and_on
         node.switch()
         pair.wait_for_stage(Stage.REALTIME)
         pair.switch_off()
-        granted = "segment switches are granted by now"
-        refused = "segment switches are not granted: in archive mode changes arrive when the server switches by itself"
+        granted = "segment switches are now granted"
+        refused = (
+            "segment switches are not granted: in archive mode, changes arrive when the server itself switches segments"
+        )
         pair.archiver.wait_for_event(refused)
         node.node.sql("GRANT EXECUTE ON FUNCTION pg_switch_wal() TO plain")
         pair.wait_for(lambda: forced(pair, next(numbers)) > 0, "a switch, once that is granted")

@@ -26,7 +26,7 @@ def take_away(pair: Pair) -> None:
     spool = pair.archiving.spool.folder
     spool.rename(aside := spool.with_name("away"))
     try:
-        told = "the archive cannot be looked at"
+        told = "the archive cannot be listed"
         pair.wait_for(lambda: told in pair.archiver.log_path.read_text(), "the archiver's word")
     finally:
         aside.rename(spool)
@@ -56,7 +56,7 @@ def test_an_archive_that_hangs_holds_up_neither_realtime_nor_the_operator(pair: 
     ledger = pair.archiving.spool.ledger
     ledger.unlink()
     os.mkfifo(ledger)  # who opens it waits for ever
-    told = pair.sidecar.wait_for_event("the archive cannot be looked at")
+    told = pair.sidecar.wait_for_event("the archive cannot be listed")
     assert "gives no answer" in str(told["error"])
     place = ("--json", "--state", pair.sidecar.folder.root)
     shown = json.loads(succeeded(cdcctl("status", *place, **pair.sidecar.options)).out)
@@ -72,7 +72,7 @@ def test_realtime_goes_on_beside_an_archive_that_cannot_be_read(pair: Pair) -> N
     pair.catch_up()
     history = pair.archiving.spool.folder / "00000002.history"
     history.symlink_to(pair.archiving.spool.folder / "a disk that is away")
-    pair.sidecar.wait_for_event("the archive cannot be looked at")
+    pair.sidecar.wait_for_event("the archive cannot be listed")
     pair.insert(2)
     assert list(replayed(change_log(pair.catch_up(), "account"))) == [1, 2]
     assert (pair.sidecar.running, pair.stage) == (True, Stage.REALTIME)

@@ -32,7 +32,9 @@ HELD = (
 )
 FULL = "outbox is full, delivery waits"
 WAITS = "first copy waits for older transactions"
-SPOOL_FILLS = "the spool of received WAL fills up; what comes when it is full stays at the node and may be removed"
+SPOOL_FILLS = (
+    "the copy spool for received WAL fills up; when it is full, further WAL stays on the node, which may remove it"
+)
 
 
 def eventually(sidecar: Sidecar, condition: Callable[[], bool]) -> None:

@@ -19,7 +19,7 @@ from tidemark.wire.state import CopyPhase
 from tidemark.wire.values import ValueKind
 
 ROWS = 3
-CAME_IN = "a table came into the selection, its rows are copied at the next start"
+CAME_IN = "a table was added to the selection; its rows are copied at the next start"
 
 
 @pytest.fixture

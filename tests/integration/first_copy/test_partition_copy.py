@@ -63,7 +63,7 @@ def test_a_root_is_copied_whole_and_again_when_a_table_with_rows_becomes_its_par
         compare("changed")
         cluster.sql("ALTER TABLE root ATTACH PARTITION late FOR VALUES IN ('l')", database)
         cluster.sql("UPDATE root SET doc = 'attached' WHERE a < 10", database)
-        sidecar.wait_for_event("a table came into the selection, its rows are copied at the next start")
+        sidecar.wait_for_event("a table was added to the selection; its rows are copied at the next start")
         sidecar.stop()
         cluster.sql("DELETE FROM root WHERE a = 11", database)
         sidecar.start()

@@ -106,7 +106,7 @@ def test_a_copy_that_is_put_off_is_as_it_was_and_is_tried_again_later(store: Sta
     put_off(store, epoch, [TABLE])
     assert (step(store), store.copy(*TABLE), not_begun(store)) == (RecopyStep.REQUESTED, WHOLE, frozenset())
     assert recopying.step(progress(store, 0), epoch, 100.0 + PUT_OFF_S - 1) is Due.LATER
-    assert "tried again" in recopying.waits_for
+    assert "retried" in recopying.waits_for
     assert recopying.step(progress(store, 0), epoch, 100.0 + PUT_OFF_S) is Due.NOW
 
 

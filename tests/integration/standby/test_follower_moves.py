@@ -203,11 +203,11 @@ def test_a_promotion_that_no_marker_of_ours_precedes_is_refused_by_name(
         hosts.start()
         insert(primary, 1)
         hosts.deliverer.catch_up()
-        hosts.follower.wait_for_event("message under our prefix is ignored")
+        hosts.follower.wait_for_event("message with the prefix of Tidemark is ignored")
         wait_until_replayed(standby, primary)
         hosts.lose_primary()
         hosts.promote()
-        hosts.follower.ended(ExitCode.STATE, "no marker told that anything is confirmed")
+        hosts.follower.ended(ExitCode.STATE, "no marker confirms a position after")
         assert hosts.follower.view.stage is Stage.FOLLOWER
 
 
@@ -225,7 +225,7 @@ def test_a_marker_of_a_timeline_that_it_does_not_stand_on_tells_nothing(
         assert before is not None
         emit(hosts, Marker(MarkerKind.CONFIRM, instance, Epoch(LATER, 1), Sequence(1), strange))
         emit(hosts, Marker(MarkerKind.CHECK, instance, Epoch(TimelineId(1), 99), Sequence(1), before.pointer))
-        two.wait_for_event("a marker tells of another timeline than it stands on, and is passed over")
+        two.wait_for_event("a marker with a pointer of another timeline is ignored")
         insert(primary, 2)
         hosts.deliverer.catch_up()
         two.wait_until(
@@ -304,7 +304,9 @@ def test_what_is_kept_for_a_deliverer_that_says_nothing_is_bounded(
 
         for _ in range(4):
             write_more()
-        told = two.wait_for_event("no marker of the deliverer for too long, what was kept for a promotion is let go of")
+        told = two.wait_for_event(
+            "no marker of the delivering capture for too long; removing the WAL that was kept for a promotion"
+        )
         assert told["setting"] == "standby.unmarked_bytes_max"
 
         def is_let_go_of() -> bool:
@@ -348,7 +350,7 @@ def test_a_deliverer_that_cannot_ask_its_node_leaves_what_is_archived_to_the_arc
             node.wait_until_archived()
             node.node.stop()
             pair.sidecar.start()
-            pair.sidecar.wait_for_event("the node does not say if it is a standby")
+            pair.sidecar.wait_for_event("the node does not report whether it is a standby")
             pair.archiver.start()
             pair.wait_for(lambda: 2 in ids(pair.delivered()), "what is archived")
             assert "no stream from the node" in pair.switches()[-1].reason

@@ -185,7 +185,7 @@ def test_all_of_the_new_branch_is_delivered_once_and_the_dead_one_is_told(
     waiting = [copy for copy in branches.view.copies.values() if copy.is_open]
     assert len(waiting) == (4 if has_dead_wal else 5)
     assert branches.view.losses.count == 0
-    refused(branches.rewind(*arguments), ExitCode.CONFIG, "happened at the node")
+    refused(branches.rewind(*arguments), ExitCode.CONFIG, "the node has all changes up to")
     (shown,) = branches.status()["rewinds"]
     assert f"timeline 1 from {format_lsn(branches.fork_lsn)}" in shown
     check_lake(branches, go_on(branches, branches.sidecar, quiet_is_copied=not has_dead_wal))
@@ -205,7 +205,7 @@ def test_a_rewind_that_is_killed_leaves_the_one_state_or_the_other_and_a_second_
     branches.sidecar.refuses(ExitCode.CORRUPT_WAL, "timeline 2")
     assert branches.rewind(TIDEMARK_FAILPOINT="rewind-rewound").code == -signal.SIGKILL
     after = branches.view
-    refused(branches.rewind(), ExitCode.CONFIG, "happened at the node")
+    refused(branches.rewind(), ExitCode.CONFIG, "the node has all changes up to")
     assert branches.view == after
     go_on(branches, branches.sidecar)
     check_lake(branches)
@@ -270,7 +270,7 @@ def test_catalogs_of_a_dead_branch_that_were_decoded_and_not_delivered_are_let_g
     sidecar.start()
     primary.sql("INSERT INTO quiet VALUES (4, 'both')")
     sidecar.catch_up()
-    sidecar.wait_for_event("spool is caught up")  # what comes is to be in no spool of the first copy
+    sidecar.wait_for_event("the stream has caught up with the copy spool")  # later WAL must not be in that spool
     wait_until_replayed(branches.standby, primary)
     branches.keep_standby_back()
     with primary.connect(autocommit=False) as session:
@@ -321,7 +321,7 @@ def test_a_table_whose_copy_saw_the_dead_branch_misses_nothing_of_the_new_one_th
 def test_a_dead_branch_that_first_copies_alone_show_ends_the_sidecar_and_is_rewound(branches: Branches) -> None:
     branches.sidecar.options["TIDEMARK_DELIVER__IDLE_POINTER_S"] = "600"  # or delivered would follow what is decoded
     copy_a_dead_branch(branches)
-    branches.sidecar.wait_for_event("spool is caught up")
+    branches.sidecar.wait_for_event("the stream has caught up with the copy spool")
     branches.sidecar.stop()
     rewind_copies(branches, "the first copy of 5 tables shows")
     check_quiet_is_right(branches)
@@ -356,7 +356,7 @@ def rewind_copies(branches: Branches, refused_as: str) -> None:
     done = succeeded(branches.rewind())
     assert "copied by first copies" in done.err
     assert branches.view.rewinds.count == 1
-    refused(branches.rewind(), ExitCode.CONFIG, "happened at the node")
+    refused(branches.rewind(), ExitCode.CONFIG, "the node has all changes up to")
 
 
 def copy_a_dead_branch(branches: Branches, holder: Connection[object] | None = None) -> None:

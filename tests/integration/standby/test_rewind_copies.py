@@ -95,7 +95,7 @@ def go_on(branches: Branches, *, is_met: bool = True) -> None:
         assert branches.rewind(TIDEMARK_FAILPOINT=point).code == -signal.SIGKILL
         assert branches.view == before, point
     succeeded(branches.rewind())
-    refused(branches.rewind(), ExitCode.CONFIG, "happened at the node")
+    refused(branches.rewind(), ExitCode.CONFIG, "the node has all changes up to")
     branches.sidecar.start()
     branches.sidecar.wait_until(lambda: branches.is_copied, "the copies")
     branches.sidecar.catch_up(alive=False)

@@ -146,7 +146,7 @@ def test_markers_go_to_the_primary_that_is_named_and_are_left_out_otherwise(
     with sidecar_at(standby, primary, tmp_path / "without", often) as sidecar:
         primary.sql("INSERT INTO account VALUES (-1, 'x')")
         sidecar.catch_up()
-        told = sidecar.wait_for_event("markers are left out")
+        told = sidecar.wait_for_event("no markers are written")
         assert "markers.dsn" in str(told["hint"])
         primary.sql("INSERT INTO account VALUES (-2, 'x')")
         sidecar.catch_up()
@@ -155,7 +155,7 @@ def test_markers_go_to_the_primary_that_is_named_and_are_left_out_otherwise(
         assert done.code != ExitCode.SUCCESS
         assert "is a standby" in told_by(done.err)[0]
         assert "markers.dsn" in told_by(done.err)[1]
-    assert sum(event["event"] == "markers are left out" for event in sidecar.events()) == 1
+    assert sum(event["event"] == "no markers are written" for event in sidecar.events()) == 1
     (tmp_path / "with").mkdir()
     to_primary = {**often, "TIDEMARK_MARKERS__DSN": primary.dsn()}
     with sidecar_at(standby, primary, tmp_path / "with", to_primary) as sidecar:
@@ -239,7 +239,7 @@ def test_a_copy_that_the_standby_breaks_off_is_made_again_and_not_for_ever(prima
         with exclusive_locks(primary):
             ever = Sidecar(standby, "postgres", tmp_path / "ever", copy=True, **quick)
             ever.init()
-            ever.refuses(ExitCode.NODE_UNFIT, "ended by the standby", "conflict with recovery")
+            ever.refuses(ExitCode.NODE_UNFIT, "cancelled by the standby", "conflict with recovery")
 
 
 @pytest.mark.feature("I33")
@@ -307,7 +307,7 @@ def test_a_record_of_which_the_lost_primary_sent_a_part_is_let_go_of_at_the_fork
         sidecar.written_to = standby
         standby.sql("INSERT INTO account VALUES (-2, 'behind')")
         items = sidecar.catch_up()
-        told = sidecar.wait_for_event("WAL is let go of that was not delivered: the timeline ended before it")
+        told = sidecar.wait_for_event("discarding WAL that was not delivered: its timeline ended before it")
         assert parse_lsn(str(told["at_lsn"])) < torn_lsn == parse_lsn(str(told["received_lsn"]))
         standby.sql("INSERT INTO account VALUES (-3, 'and on')")
         items = sidecar.catch_up()
@@ -389,7 +389,7 @@ def test_an_archiver_lets_go_of_a_record_that_the_last_segment_of_a_lost_primary
             restored.sql("INSERT INTO account VALUES (2)")
             with switching(Archiving(restored, archiving.spool)):
                 assert list(replayed(change_log(pair.catch_up(), "account"))) == [1, 2]
-            told = pair.archiver.wait_for_event("WAL is let go of that was not delivered: the timeline ended before it")
+            told = pair.archiver.wait_for_event("discarding WAL that was not delivered: its timeline ended before it")
             assert parse_lsn(str(told["at_lsn"])) < read_lsn
 
 

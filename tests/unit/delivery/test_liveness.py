@@ -92,7 +92,7 @@ def test_a_consumer_that_says_that_it_is_dead_is_believed(consumer: Patient, clo
         assert liveness.error() is None
         consumer.answer = False
         error = found(liveness)
-    assert str(error) == "the consumer Patient says that it is not alive"
+    assert str(error) == "the consumer Patient reports that it is not alive"
     assert error.disposition is Disposition.FAIL_OVER
 
 

@@ -108,7 +108,9 @@ class ArchiveInput(SourceThread):
         """Tell once that what was delivered stands on a timeline of which nothing is archived yet."""
         if not self._is_behind:
             self._is_behind = True
-            self._log.warning("the archive does not hold the delivered timeline yet", timeline=self._delivered.timeline)
+            self._log.warning(
+                "the archive does not contain the delivered timeline yet", timeline=self._delivered.timeline
+            )
 
     def _check_timeline(self, archive: ArchiveFolder) -> None:
         """See that the archive's latest timeline came from ours, and not before what was read of it."""
@@ -118,14 +120,14 @@ class ArchiveInput(SourceThread):
         left_lsn = archive.history.switch_lsn(reached.timeline)
         if reached.timeline not in archive.history or (left_lsn is not None and left_lsn < reached.lsn):
             error = WalDiverged(
-                f"timeline {latest} of {self._folder} is not one that left timeline {reached.timeline} "
-                f"behind {format_lsn(reached.lsn)}, up to where that was read"
+                f"timeline {latest} of {self._folder} does not descend from timeline {reached.timeline} at or "
+                f"after {format_lsn(reached.lsn)}, the end of the WAL that was read"
             )
             error.fork_lsn = left_lsn if reached == received else None
             raise error
         if latest not in (self._timeline, self._told):
             self._told = latest
-            self._log.info("archive has a later timeline", timeline=self._timeline, next_timeline=latest)
+            self._log.info("the archive has a later timeline", timeline=self._timeline, next_timeline=latest)
 
     def _put(self, piece: WalSlice) -> bool:
         """Put a piece into the ring, slice by slice, as there is room; tell if all of it went in."""

@@ -63,7 +63,7 @@ class NotInitialised(StateError):
 class DecodingStuck(ConsumerFailed):
     """A decode thread that does not end: only the end of the process ends it."""
 
-    hint = "the service manager starts it again; what was not delivered comes again"
+    hint = "the service manager restarts it; changes that were not delivered are delivered then"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Capture:
         view = store.view()
         beginning, start = view.beginning, view.start
         if beginning is None or start is None:
-            raise NotInitialised(f"{store.folder.root} has no beginning")
+            raise NotInitialised(f"{store.folder.root} has no start position")
         check_types(config, beginning)
         self._role = None if in_daemon else RoleHolding(store, epoch, config.watchdog.watchdog_s)
         self._store = store
@@ -274,7 +274,7 @@ class Capture:
             # What it holds is not confirmed and comes again; a consumer that hangs must not keep us.
             raise ConsumerFailed(
                 f"the consumer did not end its batch within {self._stop_s} s",
-                hint="what it was given comes again after the restart",
+                hint="its unconfirmed changes are delivered again after the restart",
             )
         self._log.info(
             "stopped",
@@ -301,7 +301,7 @@ class Capture:
         self._metrics.bases_damaged.set(len(damaged))
         for each in damaged:
             self._log.error(
-                "catalog base is damaged, an older one and the journal take its place",
+                "catalog base is damaged; using an older base and the journal",
                 base_lsn=each.entry.lsn,
                 older_lsn=base.lsn,
                 **describe_error(each.error),

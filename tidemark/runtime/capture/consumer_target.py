@@ -144,7 +144,9 @@ class ConsumerTarget:
 
     def abandon(self) -> None:
         """Take no confirmation any more: the capture has stopped without the consumer."""
-        late = ConsumerFailed("the consumer's call ended after the stop", hint="what it was given comes again")
+        late = ConsumerFailed(
+            "the call of the consumer ended after the stop", hint="its unconfirmed changes are delivered again"
+        )
         self._confirming.abandon(late, ABANDON_S)
 
     def _offer_until_taken(self, offered: _Offered) -> None:
@@ -160,8 +162,8 @@ class ConsumerTarget:
             refused += 1
             if refused > UNTAKEN_MAX:
                 raise ConsumerFailed(
-                    f"the consumer was offered changes {refused} times and neither took nor confirmed any",
-                    hint="on_events has to draw from its iterator, and to return true at times",
+                    f"the consumer was offered changes {refused} times, and neither read nor confirmed any",
+                    hint="on_events must read from its iterator, and must sometimes return true",
                 )
             if self._stopping.wait(min(ROOM_MAX_S, ROOM_FIRST_S * refused)):
                 raise Stopped
@@ -189,7 +191,7 @@ class ConsumerTarget:
             alive = self._consumer.alive()
             is_confirmed = alive and self._consumer.on_events(self._draw())
         if not alive:
-            raise ConsumerFailed("the consumer says that it is not alive")
+            raise ConsumerFailed("the consumer reports that it is not alive")
         return is_confirmed
 
     def _put_back(self, taken: int) -> None:
@@ -208,7 +210,7 @@ class ConsumerTarget:
             raise error
         self._metrics.errors.inc()
         self._log.warning(
-            "the consumer failed, and is offered the same again", retry_s=delay_s, **describe_error(error)
+            "the consumer failed; offering the same changes again", retry_s=delay_s, **describe_error(error)
         )
         if self._stopping.wait(delay_s):
             raise Stopped from error

@@ -12,7 +12,7 @@ from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch, Partition, Pointer
 
 STANDARD_OUTPUT = "-"
-WRITABLE = "see deliver.jsonl_file and the room there; what was not confirmed comes again after a restart"
+WRITABLE = "check deliver.jsonl_file and the free space there; unconfirmed changes are delivered again after a restart"
 
 
 class NullConsumer:

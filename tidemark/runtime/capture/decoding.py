@@ -41,8 +41,8 @@ QUIET_S = 0.2  # how soon a stop is noticed, and how often a quiet stream looks 
 STOP_S = 10.0
 CheckFork = Callable[[TimelineId, Lsn, TimelineId], None]  # the timeline that is left, where, and for which
 LEFT_OUT_HINT = (
-    "capture it by a state folder of its own (cdcctl init --database NAME --state OTHER); a state that is made with "
-    "its former name in seed.databases follows it through such a rename"
+    "capture it with a separate state folder (cdcctl init --database NAME --state OTHER); a state that was "
+    "created with the former name in seed.databases follows such a rename"
 )
 
 
@@ -176,7 +176,9 @@ class WalReader:
         self._check_fork(self.decoder.timeline, fork_lsn, next_timeline)
         if self._history.cut_behind(fork_lsn):
             self._base_lsn = max((base.lsn for base in self._history.index.bases), default=INVALID_LSN)
-            self._log.warning("the catalog history is cut at a fork that was decoded beyond", at_lsn=fork_lsn)
+            self._log.warning(
+                "the catalog history is cut at a fork, because WAL after the fork was decoded", at_lsn=fork_lsn
+            )
 
     def _journal(self, record: Record) -> None:
         self._history.append(record, self.decoder.timeline, self.decoder.transactions.top(record.xid))

@@ -81,7 +81,7 @@ class FollowTarget:
             moving.learn_databases(group.databases)
             before = moving.followed()
             if before is None:
-                raise InternalError("a follower's state does not say how far it is")
+                raise InternalError("the state of the follower has no position")
             followed = self._led(moving, replace(before, pointer=group.last), met)
             moving.put(FOLLOWED, followed)
             known = moving.delivered()
@@ -93,7 +93,7 @@ class FollowTarget:
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
         """Refuse: a follower copies nothing."""
-        raise InternalError(f"a follower was given rows of a first copy: {group.last}, {progress}")
+        raise InternalError(f"a follower received rows of a first copy: {group.last}, {progress}")
 
     def idle(self) -> None:
         """Do nothing."""
@@ -120,11 +120,11 @@ class FollowTarget:
         self._move(moving, here)
         if followed.has_start:
             self._log.warning(
-                "no marker of the deliverer for too long, what was kept for a promotion is let go of",
+                "no marker of the delivering capture for too long; removing the WAL that was kept for a promotion",
                 confirmed=str(delivered.pointer.position),
                 followed=str(here.position),
                 setting="standby.unmarked_bytes_max",
-                hint="see that the deliverer runs, that its readers confirm, and that it has the same key",
+                hint="check that the delivering capture runs, that its readers confirm, and that it has the same key",
             )
         return replace(followed, floor=here, has_start=False)
 

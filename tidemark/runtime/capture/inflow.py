@@ -151,7 +151,7 @@ def streams_from(context: CaptureContext, lsn: Lsn) -> bool:
                 return True  # the timeline ends just there
             # NB: what is removed is said in place of the first message, which otherwise is WAL, or that there is none.
             if stream.read(FIRST_MESSAGE_S) is None:
-                raise NodeUnreachable(f"{stream.where} sends nothing from {format_lsn(start_lsn)} on")
+                raise NodeUnreachable(f"{stream.where} sends no WAL from {format_lsn(start_lsn)} on")
         except WalGap:
             return False
     return True

@@ -113,7 +113,8 @@ class SpooledInput:
         if share > self._warned_share:
             self._warned_share = share
             self._log.warning(
-                "the spool of received WAL fills up; what comes when it is full stays at the node and may be removed",
+                "the copy spool for received WAL fills up; when it is full, further WAL stays on the node, "
+                "which may remove it",
                 used_bytes=used_bytes,
                 setting="copy.spool_bytes",
                 setting_bytes=self._spool.capacity,
@@ -153,7 +154,7 @@ class SpooledInput:
     def _go_direct(self) -> None:
         if self._network.error is not None:
             return
-        self._log.info("spool is caught up", at_lsn=self._ring.write_lsn)
+        self._log.info("the stream has caught up with the copy spool", at_lsn=self._ring.write_lsn)
         self._network = self._make_network(self._ring)
         self._is_direct = True
         if not self._stopping.is_set():

@@ -14,7 +14,7 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.model.errors import ConsumerFailed, TidemarkError
 
 ASK_S = 2.0
-_AGAIN = "what it did not confirm comes again after a restart"
+_AGAIN = "unconfirmed changes are delivered again after a restart"
 
 
 class ConsumerRaised(ConsumerFailed):
@@ -101,7 +101,7 @@ class Liveness:
             return error
         except Exception as error:  # noqa: BLE001 - the consumer's own, whatever it is
             return self._failed(f"raised {type(error).__name__} in alive", _AGAIN)
-        return None if alive else self._failed("says that it is not alive", _AGAIN)
+        return None if alive else self._failed("reports that it is not alive", _AGAIN)
 
     def _failed(self, how: str, hint: str) -> ConsumerFailed:
         return ConsumerFailed(self._text(how), hint=hint)

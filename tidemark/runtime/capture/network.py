@@ -41,13 +41,13 @@ class RingOverflowed(TidemarkError):
     """The consumer does not keep up, and there is an archive to go on from."""
 
     disposition = Disposition.FAIL_OVER
-    hint = "the archiver goes on; ring.bytes_max bounds the ring"
+    hint = "the archiver continues; ring.bytes_max is the size of the ring"
 
 
 class NodeIsStandby(NodeUnreachable):
     """A node that came back as a standby, to a sidecar that follows standbys and delivers from none."""
 
-    hint = "nothing to do: the sidecar becomes a follower (standby.follow)"
+    hint = "no action is needed: the sidecar becomes a follower (standby.follow)"
 
 
 class Reached(NamedTuple):
@@ -217,7 +217,7 @@ class NetworkThread(SourceThread):
             delay_s = self._backoff.failed(self._clock.monotonic_s())
             self._metrics.errors.inc()
             self._log.warning(
-                "connection to the node lost",
+                "lost the connection to the node",
                 retry_s=delay_s,
                 ring_end_lsn=self._sink.write_lsn,
                 **describe_error(error),
@@ -315,9 +315,9 @@ def check_delivered(history: TimelineHistory, delivered: Reached) -> None:
     timeline = history.timeline
     if delivered.timeline and delivered.timeline not in history:
         raise WalDiverged(
-            f"the node is on timeline {timeline}, and timeline {delivered.timeline}, which does not lead there, "
-            f"was delivered up to {format_lsn(delivered.lsn)}",
-            hint="capture.dsn names a node that was replaced: name the one that is written to",
+            f"the node is on timeline {timeline}, which does not continue timeline {delivered.timeline} after "
+            f"{format_lsn(delivered.lsn)}, the delivered position",
+            hint="capture.dsn names a node that was replaced: set it to the current primary",
         )
     _check_switch(timeline, history.switch_lsn(delivered.timeline), delivered, is_delivered=True)
 
@@ -325,8 +325,8 @@ def check_delivered(history: TimelineHistory, delivered: Reached) -> None:
 def _check_switch(next_timeline: TimelineId, switch_lsn: Lsn | None, reached: Reached, *, is_delivered: bool) -> None:
     if switch_lsn is not None and switch_lsn < reached.lsn:
         error = WalDiverged(
-            f"timeline {next_timeline} begins at {format_lsn(switch_lsn)}, "
-            f"timeline {reached.timeline} was received up to {format_lsn(reached.lsn)}"
+            f"timeline {next_timeline} begins at {format_lsn(switch_lsn)}, but timeline {reached.timeline} was "
+            f"received up to {format_lsn(reached.lsn)}"
         )
         error.fork_lsn = None if is_delivered else switch_lsn
         raise error

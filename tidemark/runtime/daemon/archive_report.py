@@ -48,7 +48,7 @@ class ArchiveReport:
             found = look.result(0)
         except TidemarkError as error:
             if not self._is_told:
-                self.context.log.warning("the archive cannot be looked at", **describe_error(error))
+                self.context.log.warning("the archive cannot be listed", **describe_error(error))
             self._is_told = True
             return None
         self._is_told = False

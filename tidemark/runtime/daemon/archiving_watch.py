@@ -137,10 +137,11 @@ class ArchivingWatch:
             told = f"the server cannot fill the spool: {kept_out}"
         elif lost.count:
             told = (
-                f"{lost.count} segments from {lost.first} on never arrived, which the server archived by its own word"
+                f"{lost.count} segments from {lost.first} on never arrived, although the server reports them "
+                "as archived"
             )
         if told is not None and told != self._told:
-            self.context.log.warning("the archive is broken", reason=told, hint=ServerCannotArchive.hint)
+            self.context.log.warning("the archive does not receive WAL", reason=told, hint=ServerCannotArchive.hint)
         self._told = told
 
 

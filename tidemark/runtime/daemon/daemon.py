@@ -33,7 +33,7 @@ COMMANDS_MAX = 8
 class Busy(StateError):
     """The loop did not come to a command in time."""
 
-    hint = "it may still be done: ask `cdcctl status`, then try again"
+    hint = "it may still happen: see `cdcctl status`, then try again"
 
 
 class Work(Protocol):
@@ -150,7 +150,7 @@ class Daemon:
             # The first error is the one to tell; where there is none, this one is. What a full disk keeps from being
             # made durable comes again at the next start.
             if is_full(raised):
-                self._log.warning("the disk is full at the stop", **describe_error(raised))
+                self._log.warning("the disk is full while the daemon stops", **describe_error(raised))
             elif error is None:
                 raise
 
@@ -169,7 +169,7 @@ class Daemon:
                 self._woken.set()
                 return answer.result(DEADLINE_S)
             except (Full, NotInTime):
-                raise Busy(f"the {self._slot.name.lower()} did not come to it within {DEADLINE_S} s") from None
+                raise Busy(f"the {self._slot.name.lower()} did not answer within {DEADLINE_S} s") from None
 
         return ask
 

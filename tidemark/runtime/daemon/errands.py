@@ -43,15 +43,15 @@ ResultT = TypeVar("ResultT")
 class ErrandsPending(NodeUnreachable):
     """The node has not answered to what was asked of it before."""
 
-    hint = "see that the node answers SQL; it is asked again"
+    hint = "check that the node answers SQL; the request is repeated"
 
 
 class MarkersLeftOut(NodeUnfit):
     """Markers are to be written to a standby, which takes none: delivery does without them."""
 
     hint = (
-        "let markers.dsn lead to the primary: several hosts with target_session_attrs=read-write find it behind a "
-        "promotion, too"
+        "set markers.dsn to the primary: several hosts with target_session_attrs=read-write also find it after "
+        "a promotion"
     )
 
 
@@ -142,7 +142,7 @@ class NodeErrands:
         try:
             self._queue.put_nowait(run)
         except Full:
-            answer.set_exception(ErrandsPending(f"{ERRANDS_MAX} errands wait for the node"))
+            answer.set_exception(ErrandsPending(f"{ERRANDS_MAX} requests wait for the node"))
         return answer
 
     def _run(self) -> None:
@@ -211,7 +211,7 @@ class NodeErrands:
     def _tell_left_out(self, error: MarkersLeftOut) -> None:
         if not self._told_left_out:
             self._told_left_out = True
-            self._context.log.warning("markers are left out", **describe_error(error))
+            self._context.log.warning("no markers are written", **describe_error(error))
 
     def _mark(self) -> WalMark:
         ((record_bytes, snapshot),) = self._session().query(
@@ -241,7 +241,8 @@ class NodeErrands:
         except PermissionMissing as error:
             self._may_switch = False
             self._context.log.warning(
-                "segment switches are not granted: in archive mode changes arrive when the server switches by itself",
+                "segment switches are not granted: in archive mode, changes arrive when the server itself "
+                "switches segments",
                 **describe_error(error),
             )
             return False
@@ -289,5 +290,5 @@ class NodeErrands:
         """Tell if the grant that was missing is there; asked as often as a switch is wanted (`archive.switch_s`)."""
         self._may_switch = self._session().archiving().may_switch
         if self._may_switch:
-            self._context.log.info("segment switches are granted by now")
+            self._context.log.info("segment switches are now granted")
         return self._may_switch

@@ -100,7 +100,7 @@ class Fence:
             self._answered.add(marker.incarnation)
             self._unanswered = True
         self._context.log.warning(
-            "a marker of another copy of this state was met: it is answered by a start marker, which stops that copy",
+            "read a marker of another copy of this state: writing a start marker, which stops that copy",
             at_lsn=lsn,
             rival=marker.incarnation,
             rival_epoch=str(marker.epoch),

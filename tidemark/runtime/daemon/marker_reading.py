@@ -47,5 +47,5 @@ class MarkerReader:
         self._metrics.markers_ignored.inc(found.name)
         if found not in self._told:
             self._told.add(found)
-            self._log.warning("message under our prefix is ignored", at_lsn=lsn, reason=found.value)
+            self._log.warning("message with the prefix of Tidemark is ignored", at_lsn=lsn, reason=found.value)
         return None

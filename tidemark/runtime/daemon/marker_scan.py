@@ -66,7 +66,7 @@ class MarkerScan(SourceThread):
         except (WalGap, CorruptWal) as error:
             self.broken = self._placed(error)
             self._context.metrics.errors.inc()
-            self._context.log.warning("the archive is broken here", **describe_error(self.broken))
+            self._context.log.warning("the archive cannot be read here", **describe_error(self.broken))
             self._pass(archive)
 
     def _placed(self, error: TidemarkError) -> TidemarkError:

@@ -45,7 +45,7 @@ from tidemark.wire.control import Json
 from tidemark.wire.marker import key_name
 from tidemark.wire.state import Identity, Owner
 
-MOVED_HELP = "This state was moved here, or overtaken by a copy of itself, and is the one to deliver. Given once."
+MOVED_HELP = "This state was moved here, or overtaken by a copy of itself, and it shall deliver. Give this option once."
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,10 @@ def daemon_command(role: Role, told: str, make_work: MakeWork) -> click.Command:
 
     path = click.Path(path_type=Path)
     options: list[click.Parameter] = [
-        click.Option(["--config", "config_path"], type=path, help="TOML file; see conf/tidemark.toml."),
-        click.Option(["--state"], required=True, type=path, help="State folder, made by `cdcctl init`."),
+        click.Option(
+            ["--config", "config_path"], type=path, help="Configuration (TOML); conf/tidemark.toml describes every key."
+        ),
+        click.Option(["--state"], required=True, type=path, help="State folder, created by `cdcctl init`."),
         click.Option(["--moved"], is_flag=True, help=MOVED_HELP),
     ]
     return click.Command(role.value, callback=main, params=options, help=told)
@@ -140,7 +142,10 @@ def _warn_of_fixed(config: Config, identity: Identity, log: Log) -> None:
     ):
         if configured != in_effect:
             log.warning(
-                "a setting was fixed by init and has no effect", key=key, configured=configured, in_effect=in_effect
+                "a setting was fixed by cdcctl init, and its new value has no effect",
+                key=key,
+                configured=configured,
+                in_effect=in_effect,
             )
 
 

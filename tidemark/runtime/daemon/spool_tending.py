@@ -67,6 +67,6 @@ class SpoolTender:
         if found.identity.capture != capture:
             raise ConfigError(
                 f"{self._spool.folder} is the spool of capture {found.identity.capture!r}, not of {capture!r}",
-                hint="give each capture a spool of its own: what one needs no more the other may",
+                hint="give each capture a separate spool: one capture may need WAL that the other does not",
             )
         return found

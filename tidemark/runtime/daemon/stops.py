@@ -10,7 +10,7 @@ class NodeOutOfReach(TidemarkError):
     """The archive has come past what the node's stream brought, and the stream does not come back."""
 
     disposition = Disposition.FAIL_OVER
-    hint = "see the sidecar's log for why it cannot connect; realtime comes back by itself when it can"
+    hint = "the log of the sidecar has the reason; realtime returns automatically when it can connect"
 
 
 _EVENTS: tuple[tuple[type[BaseException], Event], ...] = (

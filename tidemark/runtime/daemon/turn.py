@@ -49,7 +49,7 @@ class Turn:
             self._stuck = stuck
             raise
         except Exception as error:  # noqa: BLE001 - it is over, and the mode says who goes on
-            self._context.log.warning("the capture did not stop in order", **describe_error(error))
+            self._context.log.warning("the capture did not stop cleanly", **describe_error(error))
         del capture
         gc.unfreeze()
         gc.collect()  # its parts refer to each other, and to views of the ring's memory, which is to be free now
@@ -75,7 +75,7 @@ class Turn:
             return False
         cut_spool(self._context, error.fork_lsn)
         self._context.log.warning(
-            "WAL is let go of that was not delivered: the timeline ended before it",
+            "discarding WAL that was not delivered: its timeline ended before it",
             at_lsn=error.fork_lsn,
             received_lsn=capture.progress.received_lsn,
         )

@@ -37,8 +37,6 @@ class Copies:
         left = f"timeline {timeline} was left at {format_lsn(fork_lsn)}"
         dead = [shown for shown in self._shown if is_dead(shown)]
         if dead:
-            raise WalDiverged(
-                f"{left}, and the first copy of {len(dead)} tables shows what was written up to {max(dead)}"
-            )
+            raise WalDiverged(f"{left}, but the first copy of {len(dead)} tables contains changes up to {max(dead)}")
         if self._planned_to is not None and is_dead(self._planned_to):
-            raise WalDiverged(f"{left}, and the first copy was planned by what was written up to {self._planned_to}")
+            raise WalDiverged(f"{left}, but the first copy was planned with the catalogs of {self._planned_to}")

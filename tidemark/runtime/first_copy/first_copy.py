@@ -82,7 +82,7 @@ class CopyConflicts(NodeUnfit):
 class TableUnreadable(NodeUnfit):
     """A table whose rows the node itself cannot give out, however often it is asked."""
 
-    hint = "see the node's log; mend the row, exclude the table, or set copy.enabled = false"
+    hint = "see the log of the node; correct the row, exclude the table, or set copy.enabled = false"
 
 
 Deliver = Callable[[ChangeGroup, tuple[Oid, Oid, CopyProgress]], None]
@@ -168,9 +168,11 @@ class FirstCopy:
         self._conflicts += isinstance(error, RecoveryConflict)
         self._failures += isinstance(error, DataUnreadable)
         if self._conflicts > CONFLICTS_MAX:
-            raise CopyConflicts(f"{CONFLICTS_MAX} readings of a table were ended by the standby: {error}") from error
+            raise CopyConflicts(
+                f"{CONFLICTS_MAX} attempts to read a table were cancelled by the standby: {error}"
+            ) from error
         if self._failures > FAILURES_MAX:
-            raise TableUnreadable(f"{FAILURES_MAX} readings of a table failed: {error}") from error
+            raise TableUnreadable(f"{FAILURES_MAX} attempts to read a table failed: {error}") from error
 
     def _plan(self) -> list[CopyTask]:
         """Return the tables to be copied, and note them: a kill changes nothing about what is to be done."""
@@ -246,7 +248,7 @@ class FirstCopy:
         fail(self._store, self._epoch, reasons)
         for (_, relation), reason in reasons.items():
             self._metrics.recopies_failed.inc()
-            hint = "cdcctl status names the table: mend it, then request it again by cdcctl table recopy"
+            hint = "cdcctl status names the table: fix the cause, then request the copy again with cdcctl table recopy"
             self._log.error("requested copy failed", relation_oid=relation, reason=reason, hint=hint)
 
     def _refuse(self, key: TableKey, name: str, error: TableTooLarge) -> None:
@@ -269,7 +271,7 @@ class FirstCopy:
             if not may_wait:
                 raise
             put_off(self._store, self._epoch, requested)
-            raise RequestsPutOff(str(error), hint="end them; the stream goes on meanwhile") from error
+            raise RequestsPutOff(str(error), hint="end them; meanwhile the stream continues") from error
         return lx
 
     def _wait_for(self, node: Node, below: FullXid, wait_s: float) -> None:

@@ -41,7 +41,7 @@ DOUBLED_MAX = 6  # times: then the copy waits for 320 s, and is tried again afte
 class FollowerCopiesNothing(ConfigError):
     """A request to a capture that delivers nothing."""
 
-    hint = "run it with the state of the capture that delivers, on the primary's host"
+    hint = "run the command with the state of the delivering capture, on the host of the primary"
 
 
 def request_recopies(store: StateStore, wanted: Iterable[Wanted], after_lsn: Lsn, now_us: int) -> dict[TableKey, int]:
@@ -105,7 +105,7 @@ class Recopying:
         if least and now_s < self._queued_s + put_off_s:
             self.waits_for = (
                 f"older transactions were open for more than {_doubled(OLDER_WAIT_S, least - 1):g} s when the copy was "
-                f"to begin, or the node gave no connection: it is tried again {put_off_s:g} s later"
+                f"due, or the node gave no connection: it is retried {put_off_s:g} s later"
             )
             return Due.LATER
         return Due.NOW

@@ -41,7 +41,7 @@ class WholeTables:
             moving.put_copy(database, relation, replace(known, phase=phase))
             if phase is CopyPhase.WAITING:
                 self._log.warning(
-                    "a table came into the selection, its rows are copied at the next start",
+                    "a table was added to the selection; its rows are copied at the next start",
                     database_oid=database,
                     relation_oid=relation,
                 )

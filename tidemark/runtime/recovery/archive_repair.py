@@ -46,7 +46,7 @@ REPAIRED_IN = (Stage.ARCHIVE, Stage.HELD)  # the archiver delivers, and nobody w
 class NotRepairable(ConfigError):
     """A state in which an archive is not to be repaired."""
 
-    hint = "`cdcctl status` says who delivers; switch by `cdcctl realtime off`"
+    hint = "`cdcctl status` shows which process delivers; switch with `cdcctl realtime off`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class ArchiveBreak:
 def find_break(view: StateView, archive: ArchiveState) -> ArchiveBreak | None:
     """Return what the archiver would stop at; raise `NotRepairable` where it is not the one that delivers."""
     if view.stage not in REPAIRED_IN:
-        raise NotRepairable(f"the capture is in stage {view.stage.value}: the archive is not what it goes on from")
+        raise NotRepairable(f"the capture is in stage {view.stage.value}: it does not continue from the archive")
     if view.start is None or view.beginning is None:
-        raise NotRepairable("nothing was begun yet", hint="finish it by cdcctl init")
+        raise NotRepairable("the capture has not begun", hint="complete it with cdcctl init")
     damage = find_damage(archive.folder, view.identity.system_identifier, view.start.restart_lsn)
     if damage is not None:
         return ArchiveBreak(Stretch(damage.start_lsn, damage.end_lsn), damage.reason)

@@ -30,8 +30,8 @@ class DeadWalMissing(ConfigError):
     """A folder that has not all of a dead branch's WAL."""
 
     hint = (
-        "name a folder that has all of it by --dead-wal, as the old primary's pg_wal; without it every captured table "
-        "is copied again"
+        "give a folder that contains all of it by --dead-wal, for example pg_wal of the old primary; otherwise "
+        "every captured table is copied again"
     )
 
 
@@ -42,7 +42,7 @@ def touched_tables(
     try:
         return _touched(store, view, folder, branch, selection)
     except TidemarkError as error:
-        raise DeadWalMissing(f"{folder} does not tell what {branch} touched: {error}") from error
+        raise DeadWalMissing(f"{folder} does not show which tables {branch} changed: {error}") from error
 
 
 def _touched(

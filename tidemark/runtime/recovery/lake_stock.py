@@ -36,7 +36,7 @@ def lake_stock(lake: Path, identity: Identity) -> LakeStock:
         raise ConfigError(f"the lake {lake} did not answer within {ASKED_S:.0f} s", hint=_HINT) from None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise ConfigError(f"the lake cannot be gone on with: {reason}", hint=_HINT)
+        raise ConfigError(f"the capture cannot continue from the lake: {reason}", hint=_HINT)
     told = TypeAdapter(_Told).validate_json(done.stdout)
     timeline, commit_lsn, ordinal = told.position
     return LakeStock(

@@ -62,7 +62,7 @@ class LakeStock:
 class OtherCapture(ConfigError):
     """A spool with the history of another capture."""
 
-    hint = "capture.name in the configuration has to be that of the state that is lost"
+    hint = "capture.name in the configuration must be the name in the lost state"
 
 
 def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeStock | None) -> Stage | None:
@@ -73,7 +73,8 @@ def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeStock |
     manifest = read_manifest(spool)
     if manifest.identity.capture != config.capture.name:
         raise OtherCapture(
-            f"{spool.folder} has the history of capture {manifest.identity.capture!r}, not of {config.capture.name!r}"
+            f"{spool.folder} contains the history of capture {manifest.identity.capture!r}, not of "
+            f"{config.capture.name!r}"
         )
     bytes_max = config.outbox.bytes_max
     identity = replace(manifest.identity, outbox_id=uuid.uuid4().hex, outbox_bytes_max=bytes_max)

@@ -181,7 +181,7 @@ def go_on(
     group = replace(told, moves_delivered=at.after is None)
     with store.transaction(None) as moving:
         if (moving.stage(), moving.term(), moving.history()) != (before.stage, before.term, before.history):
-            raise Fenced("another process went on meanwhile", hint="see `cdcctl status`, then try again")
+            raise Fenced("another process delivered meanwhile", hint="see `cdcctl status`, then try again")
         moving.put_history(at.history)
         if at.beginning is not None:
             moving.put(BEGINNING, at.beginning)

@@ -30,7 +30,7 @@ PROBES_MAX = 30
 class NotRewindable(ConfigError):
     """A state that is not to be rewound."""
 
-    hint = "`cdcctl status` says who delivers; on its way back to realtime the sidecar has to be started once"
+    hint = "`cdcctl status` shows which process delivers; during a return to realtime, start the sidecar once"
 
 
 class NothingDiverged(ConfigError):
@@ -56,9 +56,9 @@ def plan_rewind(config: Config, store: StateStore, dead_wal: Path | None) -> Rew
     """Return what a rewind would do, having changed nothing; raise by name where there is nothing to be done."""
     view = store.view()
     if view.stage not in REWOUND_IN or view.followed is not None:
-        raise NotRewindable(f"the capture is in stage {view.stage.value}, in which nobody rewinds")
+        raise NotRewindable(f"the capture is in stage {view.stage.value}, in which a rewind is not possible")
     if view.delivered is None or view.beginning is None:
-        raise NotRewindable("nothing was begun yet", hint="finish it by cdcctl init")
+        raise NotRewindable("the capture has not begun", hint="complete it with cdcctl init")
     delivered = view.delivered.pointer.position
     history = _history_of_node(config, store)
     branch = find_dead_branch(history, delivered)
@@ -85,7 +85,7 @@ def _plan_for_copies(view: StateView, history: TimelineHistory, delivered: Point
     known = [*dead.values(), *([planned] if planned is not None else [])]
     if not known:
         raise NothingDiverged(
-            f"all up to {delivered.position} happened at the node, which is on timeline {history.timeline}"
+            f"the node has all changes up to {delivered.position}; it is on timeline {history.timeline}"
         )
     first = min(branch.timeline for branch in known)
     branch = max((branch for branch in known if branch.timeline == first), key=lambda dead: dead.delivered)
@@ -133,7 +133,7 @@ def _pointers(store: StateStore, view: StateView, history: TimelineHistory, bran
 def _unreadable(config: Config, view: StateView, history: TimelineHistory, restart_lsn: Lsn | None) -> str:
     """Return why WAL from `restart_lsn` on cannot be read where the capture goes on; nothing where it can be."""
     if restart_lsn is None:
-        return "no catalog base of before the fork is kept"
+        return "no catalog base from before the fork is kept"
     reasons: list[str] = []
     if config.has_archive:
         try:
@@ -174,7 +174,7 @@ def _touched(
     if dead_wal is not None:
         return touched_tables(store, view, dead_wal, branch, selection), ""
     if not config.has_archive:
-        return None, "no folder has the dead branch's WAL (--dead-wal)"
+        return None, "no folder contains the WAL of the dead branch (--dead-wal)"
     try:
         return touched_tables(store, view, Path(config.archive.folder), branch, selection), ""
     except DeadWalMissing as error:

@@ -153,7 +153,7 @@ def _loss(told: Rewind, plan: RewindPlan) -> Loss:
         resumed_timeline=told.resumed_timeline,
         resumed_lsn=told.resumed_lsn,
         tables=told.tables,
-        damage=f"it cannot be decoded from before the fork: {plan.because}",
+        damage=f"decoding cannot begin before the fork: {plan.because}",
     )
 
 

@@ -47,8 +47,8 @@ class NoStart(StateError):
     """A node was promoted, and nothing tells its follower what the deliverer's readers have confirmed."""
 
     hint = (
-        "begin anew: cdcctl init in a new state folder, whose first copy starts every table anew and has whatever was "
-        "not delivered"
+        "start again with cdcctl init in a new state folder: its first copy recreates every table, and "
+        "contains the changes that were not delivered"
     )
 
 
@@ -58,8 +58,8 @@ def check_start(view: StateView) -> None:
     assert followed is not None, "it follows"
     assert delivered is not None, "it began somewhere"
     if not followed.has_start:
-        last = f"; the last marker stands at {format_lsn(followed.leader.lsn)}" if followed.leader is not None else ""
-        raise NoStart(f"no marker told that anything is confirmed behind {followed.floor.position}{last}")
+        last = f"; the last marker is at {format_lsn(followed.leader.lsn)}" if followed.leader is not None else ""
+        raise NoStart(f"no marker confirms a position after {followed.floor.position}{last}")
     try:
         base_for(view.history, delivered.pointer.restart_lsn)
     except NoBase as error:
@@ -113,7 +113,10 @@ def _check_branch(context: CaptureContext, lake: LakeStock) -> None:
     try:
         check_delivered(history, Reached.by_delivering(lake.position))
     except WalDiverged as error:
-        hint = "make a new state by cdcctl init, with a new lake: this one holds what never happened"
+        hint = (
+            "create a new state with cdcctl init, and a new lake: this lake contains changes that the node does "
+            "not have"
+        )
         raise WalDiverged(str(error), hint=hint) from error
 
 

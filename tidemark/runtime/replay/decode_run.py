@@ -20,7 +20,7 @@ OnFork = Callable[[Lsn, TimelineId], None]  # where a timeline was left, and for
 class InvalidWal(CorruptWal):
     """Bytes that are no record, from a source that should have none such."""
 
-    hint = "compare with the node's own WAL by pg_waldump; a stream is cut off by whatever damages it"
+    hint = "compare with the WAL of the node by pg_waldump; damage ends a stream"
 
     def __init__(self, invalid: Invalid) -> None:
         super().__init__(str(invalid))
@@ -84,8 +84,8 @@ class WalDecoding:
             framer.follow(segment.timeline)
         elif framer.position > segment.start_lsn:
             raise WalDiverged(
-                f"timeline {segment.timeline} begins at {format_lsn(segment.start_lsn)}, "
-                f"timeline {self.timeline} was decoded up to {format_lsn(framer.position)}"
+                f"timeline {segment.timeline} begins at {format_lsn(segment.start_lsn)}, but timeline "
+                f"{self.timeline} was decoded up to {format_lsn(framer.position)}"
             )
         else:
             self.framer = Framer(

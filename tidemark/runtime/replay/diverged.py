@@ -12,4 +12,7 @@ class WalDiverged(CorruptWal):
     """
 
     fork_lsn: Lsn | None = None
-    hint = "stop both daemons and run `cdcctl rewind`: what was delivered of the dead branch is marked, and set right"
+    hint = (
+        "stop both daemons and run `cdcctl rewind`: it marks the delivered changes of the dead branch and corrects "
+        "the tables"
+    )

@@ -33,8 +33,8 @@ class WalTrimmed(WalGap):
     """The folder's WAL begins behind the place where decoding would have to begin."""
 
     hint = (
-        "our own spool keeps only what a restart needs: set archive.keep_bytes to keep so many bytes of WAL more and "
-        "the catalog bases to decode it (from then on: what was trimmed is gone), or name a folder with the missing "
+        "the spool keeps only the WAL that a restart needs: set archive.keep_bytes to keep more WAL and the "
+        "catalog bases to decode it (this does not restore trimmed WAL), or give a folder with the missing "
         "segments"
     )
 
@@ -48,7 +48,7 @@ class LsnRange:
 
     def __post_init__(self) -> None:
         if self.from_lsn is not None and self.to_lsn is not None and self.from_lsn > self.to_lsn:
-            told = f"{format_lsn(self.from_lsn)} comes after {format_lsn(self.to_lsn)}, where the range is to end"
+            told = f"{format_lsn(self.from_lsn)} comes after {format_lsn(self.to_lsn)}, the end of the range"
             raise ConfigError(told, hint="give the earlier LSN as --from")
 
     def holds(self, decoded: Decoded) -> bool:
@@ -104,7 +104,7 @@ def begin_from_history(
     `HistoryStart.from_lsn`; raise `WalTrimmed` where nothing can be had, or not from `from_lsn` on.
     """
     if view.beginning is None:
-        raise StateError("the state has no catalog base", hint="finish it by cdcctl init")
+        raise StateError("the state has no catalog base", hint="complete it with cdcctl init")
     oldest = min((base.lsn for base in view.history.bases), default=None)
     if oldest is None:
         raise NoBase("the state has no catalog base")
@@ -158,7 +158,7 @@ def _later_start(view: StateView, oldest: Lsn, from_lsn: Lsn | None, archive: Ar
     before = [start_lsn for begin_lsn, start_lsn in usable if from_lsn is not None and begin_lsn <= from_lsn]
     if from_lsn is None or not before:
         wanted = "" if from_lsn is None else f" from {format_lsn(from_lsn)}"
-        begins = f"; everything can be had from {format_lsn(usable[0][0])} on" if usable else ""
+        begins = f"; decoding is possible from {format_lsn(usable[0][0])} on" if usable else ""
         told = f"{archive.folder} has no WAL before {format_lsn(first_wal_lsn)}, and decoding{wanted} needs it"
         raise WalTrimmed(f"{told}{begins}")
     return from_lsn, before[-1]

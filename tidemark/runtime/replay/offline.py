@@ -15,13 +15,13 @@ from tidemark.wal.segments import first_page_lsn
 class ArchiveEndsEarly(WalGap):
     """The archive ends before the end of what was asked for."""
 
-    hint = "wait until the segment is archived (pg_switch_wal() on the node hastens it), or ask for less"
+    hint = "wait until the segment is archived (pg_switch_wal() on the node speeds this up), or choose an earlier end"
 
 
 class ForeignArchive(ConfigError):
     """An archive of another cluster than the state folder's."""
 
-    hint = "name the archive of the node that the state folder was made for"
+    hint = "give the archive of the node for which the state folder was created"
 
 
 def check_same_cluster(archive: ArchiveFolder, system_identifier: SystemIdentifier) -> None:
@@ -63,7 +63,7 @@ def decode_archive(
         if times.is_passed or (to_lsn is not None and start.decoded_lsn >= to_lsn):
             return
     if not times.is_reached:
-        ended = "without any transaction" if times.latest is None else f"with what ended at {times.latest}"
+        ended = "without a transaction" if times.latest is None else f"with transactions up to {times.latest}"
         raise ArchiveEndsEarly(
             f"{archive.folder} ends at {format_lsn(start.decoded_lsn)} {ended}, before {times.to_time}"
         )

@@ -82,7 +82,9 @@ def open_source(
     reading = _Reading(backup, seed.layouts_of(columns))
     databases = {found.oid: found for found in reading.databases(selects, follows)}
     if not any(database.captured for database in databases.values()):
-        raise ConfigError(f"no database of {backup.folder} is selected", hint="see --database, or select.databases")
+        raise ConfigError(
+            f"no database of {backup.folder} is selected", hint="choose with --database or select.databases"
+        )
     local = {}
     for oid, database in list(databases.items()):
         try:
@@ -101,7 +103,7 @@ def _check_archive(backup: BackupFolder, archive: ArchiveFolder) -> xlog.Checkpo
     expected = backup.control.system_identifier
     if archive.system_identifier != expected:
         told = f"{archive.folder} is of system {archive.system_identifier}, the backup {backup.folder} of {expected}"
-        raise ForeignArchive(told, hint="name the archive of the server that the backup is of")
+        raise ForeignArchive(told, hint="give the archive of the server from which the backup was taken")
     if (archive.format, archive.segment_bytes) != (backup.format, backup.control.wal_segment_bytes):
         raise ForeignArchive(f"{archive.folder} is of another major or segment size than {backup.folder}")
     if (there := archive.history.timeline_at(label.start_lsn)) != label.timeline:
@@ -112,7 +114,7 @@ def _check_archive(backup: BackupFolder, archive: ArchiveFolder) -> xlog.Checkpo
     checkpoint = xlog.parse(told_by, backup.format) if told_by is not None and told_by.rmgr == RM_XLOG else None
     if not isinstance(checkpoint, xlog.Checkpoint) or checkpoint.redo != label.start_lsn:
         at = f"{format_lsn(label.checkpoint_lsn)} in {archive.folder}"
-        raise BackupUnusable(f"the checkpoint that {backup.folder} began with is not at {at}")
+        raise BackupUnusable(f"the start checkpoint of {backup.folder} is not at {at}")
     if not checkpoint.full_page_writes:
         hint = "set full_page_writes = on, and take another backup"
         raise NotABackup(f"{backup.folder} is of a server with full_page_writes = off", hint=hint)

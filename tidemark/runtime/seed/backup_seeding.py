@@ -87,7 +87,7 @@ def seed_from_backup(
             replay.check()
             return replay.seed()
         files = replay.files()
-    raise BackupUnusable(f"{backup.folder}: in which files the catalogs stand at its end is not to be found out")
+    raise BackupUnusable(f"{backup.folder}: the files of the catalogs at its end cannot be determined")
 
 
 class _Replay:
@@ -138,7 +138,7 @@ class _Replay:
             began = f"the backup that began at {format_lsn(self._backup.label.start_lsn)}"
             raise ArchiveEndsEarly(
                 f"{self._source.archive.folder} ends at {format_lsn(self._lsn)}, before the end of {began}",
-                hint="wait until the segment in which the backup ended is archived (pg_switch_wal() hastens it)",
+                hint="wait until the last segment of the backup is archived (pg_switch_wal() speeds this up)",
             )
         self._check_end()
         heaps = (heap for mirror in self._mirrors for heap in mirror.store.heaps.values())
@@ -149,10 +149,10 @@ class _Replay:
         """See that the archive has the backup end where its manifest says; of a standby WAL has no word of that."""
         told_lsn = self._backup.end_lsn
         if not self._backup.label.from_standby and told_lsn not in (None, self._lsn):
-            told = f"by its manifest the backup {self._backup.folder} ends at {format_lsn(told_lsn)}"
+            told = f"according to its manifest, the backup {self._backup.folder} ends at {format_lsn(told_lsn)}"
             raise ForeignArchive(
                 f"{told}, in {self._source.archive.folder} at {format_lsn(self._lsn)}",
-                hint="name the archive of the server that the backup is of",
+                hint="give the archive of the server from which the backup was taken",
             )
 
     def files(self) -> BackupFilenodes:
@@ -176,7 +176,7 @@ class _Replay:
         now = mirror.shared.database(mirror.database)
         was_changed = now is None or (now.name, now.tablespace) != (known.name, known.tablespace)
         if was_changed or mirror.database in self._remade:
-            raise BackupUnusable(f"database {known.name} was made, dropped, renamed or moved while the backup ran")
+            raise BackupUnusable(f"database {known.name} was created, dropped, renamed or moved during the backup")
         try:
             deque(mirror.relations(), maxlen=0)
         except CatalogDiverged as error:
@@ -259,7 +259,7 @@ class _Replay:
         oid = Oid(int.from_bytes(record.main[:_OID_BYTES], "little"))
         if oid in self._source.selected:
             name = self._source.databases[oid].name
-            raise BackupUnusable(f"database {name} was made, dropped or moved while the backup ran")
+            raise BackupUnusable(f"database {name} was created, dropped or moved during the backup")
         self._remade.add(oid)
 
     def _take(self, record: Record) -> None:

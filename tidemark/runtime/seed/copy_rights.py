@@ -48,7 +48,9 @@ def _told(database: str, role: str, lacking: list[LackingTable]) -> Iterator[str
     names = ", ".join(table.table for table in lacking[:TABLES_TOLD])
     more = f" and {len(lacking) - TABLES_TOLD} more" if len(lacking) > TABLES_TOLD else ""
     yield f"database {database}: {role} cannot read {len(lacking)} captured tables in full: {names}{more}"
-    yield "the first copy needs that: the sidecar ends with exit code 8 until this is granted there:"
+    yield (
+        "the first copy needs this: the sidecar ends with exit code 8 until these statements have run in that database:"
+    )
     for schema in sorted({table.schema for table in lacking if not table.is_usable}):
         yield f"  GRANT USAGE ON SCHEMA {schema} TO {role};"
     unread = [table for table in lacking if not table.is_readable]

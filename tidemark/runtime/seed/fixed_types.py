@@ -10,7 +10,8 @@ class OtherTypes(BadConfig):
     """A configuration that asks for other forms than those that the state was made with."""
 
     hint = (
-        "put back what the state has, or make a new state and a new lake: tables do not change their types on the way"
+        "restore the value of the state, or create a new state and a new lake: the types of existing tables "
+        "cannot change"
     )
 
 

@@ -36,7 +36,7 @@ HELD_BYTES_MAX = 256 << 20  # of commits before S2 is known
 class TooMuchHeld(NodeUnfit):
     """More changes than may be held back committed while older transactions were waited for."""
 
-    hint = "end the older transactions first, or begin at a quieter time"
+    hint = "end the older transactions first, or start at a quieter time"
 
 
 class LiveChanges:

@@ -57,8 +57,8 @@ TELL_S = 1.0  # between tellings of who is waited for
 WAIT_S_DEFAULT = 600.0
 _XID_MASK = 0xFFFFFFFF
 _REMOVED_HINT = (
-    "the node checkpoints and removes WAL faster than the catalogs are read: raise wal_keep_size (or max_wal_size) "
-    "on it until this is done, or try again when it writes less"
+    "the node removes WAL faster than the catalogs are read: raise wal_keep_size (or max_wal_size) on it until "
+    "the command has ended, or try again when it writes less"
 )
 SelectDatabases = Callable[[Node], Sequence[str]]
 FollowsDatabase = Callable[[str], bool]
@@ -68,7 +68,8 @@ class OlderTransactions(NodeUnfit):
     """Transactions that were open when the seed began did not end in time."""
 
     hint = (
-        "end them (COMMIT, ROLLBACK PREPARED, pg_terminate_backend), or raise seed.wait_s; creating a slot waits so too"
+        "end them (COMMIT, ROLLBACK PREPARED, pg_terminate_backend), or raise seed.wait_s; creating a "
+        "replication slot waits in the same way"
     )
 
 
@@ -219,7 +220,7 @@ def _attempt_all(
         missed = set(select(node)) - set(seed.databases.values())
     if coming or missed:
         names = ", ".join([*(row.name for row in coming), *sorted(missed)])
-        raise SeedOvertaken(f"databases were created while the seed was being taken: {names}")
+        raise SeedOvertaken(f"databases were created during the seed: {names}")
     return seed
 
 
@@ -364,7 +365,7 @@ class _Replay:
 
     def _switch(self, ended: TimelineEnd) -> None:
         if ended.next_start_lsn < self._next_lsn:  # a record was sent by half
-            raise NodeUnreachable("the node was promoted while the seed was being taken", hint="take the seed again")
+            raise NodeUnreachable("the node was promoted during the seed", hint="run the seed again")
         self.timeline = ended.next_timeline
         self._framer.follow(self.timeline)
 
