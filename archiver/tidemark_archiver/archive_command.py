@@ -86,17 +86,23 @@ def main() -> None:
     parser.add_argument("path", type=Path, nargs="?", help="%%p, the file")
     parser.add_argument("name", nargs="?", help="%%f, its name")
     parser.add_argument("--spool", type=Path, required=True, help="folder made by cdcctl init")
-    parser.add_argument("--hold-s", type=float, default=HOLD_S_DEFAULT, help="give files up after failing for so long")
-    parser.add_argument("--hold-bytes", type=int, default=HOLD_BYTES_DEFAULT, help="and with so much WAL held for us")
-    parser.add_argument("--copy-s", type=float, default=COPY_S_DEFAULT, help="a copy that takes longer has failed")
-    parser.add_argument("--free-bytes-min", type=int, default=FREE_BYTES_MIN_DEFAULT, help="to leave free on the disk")
-    parser.add_argument("--probe", action="store_true", help="archive nothing: tell if the spool can be written")
+    parser.add_argument(
+        "--hold-s", type=float, default=HOLD_S_DEFAULT, help="give files up after failures for this time"
+    )
+    parser.add_argument("--hold-bytes", type=int, default=HOLD_BYTES_DEFAULT, help="and with this much unarchived WAL")
+    parser.add_argument(
+        "--copy-s", type=float, default=COPY_S_DEFAULT, help="a copy that takes longer counts as failed"
+    )
+    parser.add_argument(
+        "--free-bytes-min", type=int, default=FREE_BYTES_MIN_DEFAULT, help="free space to keep on the disk"
+    )
+    parser.add_argument("--probe", action="store_true", help="archive nothing: check that the spool can be written")
     given = parser.parse_args()
     if given.probe:
         spool = Spool(given.spool)
         sys.exit(_attempt(lambda: _probe(spool, given.free_bytes_min)))
     if given.path is None or given.name is None:
-        parser.error("archive_command has to end with %p %f")
+        parser.error("archive_command must end with %p %f")
     job = Job(
         path=given.path,
         name=given.name,
@@ -116,7 +122,7 @@ def archive(job: Job) -> int:
         lock = os.open(".", os.O_RDONLY | os.O_DIRECTORY)  # NB: held by the children, too, for as long as they live
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _without_spool(job, "an earlier copy into the spool still hangs")
+        return _without_spool(job, "an earlier copy into the spool hangs")
     except OSError as error:  # a file system without such locks: each file waits for children of its own
         _say(f"the data folder cannot be locked: {error.strerror}")
     copy_s = _copy_s(job)
@@ -180,7 +186,10 @@ def _note(job: Job, reason: str) -> int:
         if not job.is_over(failed_s):
             return _HELD
         ledger.give_up(job.name, reason)
-    _say(f"{job.name} is given up after {failed_s:.0f} s, and recorded as a hole: the server shall not keep WAL for us")
+    _say(
+        f"{job.name} is given up after {failed_s:.0f} s and recorded as a hole, so that the server does not keep "
+        "WAL for Tidemark"
+    )
     return _GIVEN_UP
 
 
@@ -217,7 +226,7 @@ def _without_spool(job: Job, reason: str) -> int:
             is_over = job.is_over(failed_s)
             if is_over:
                 ledger.give_up(job.name, reason)
-        recorded = f"recorded in {job.own_ledger} of the data folder alone"
+        recorded = f"recorded only in {job.own_ledger} of the data folder"
     except OSError:
         is_over, recorded = job.is_over(_waited_s(job)), "NOT recorded"
     if not is_over:
