@@ -33,6 +33,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from tidemark.model.incarnation import Extent, Incarnation, KnownIncarnation
+from tidemark.model.lsn import TimelineId
 from tidemark.model.position import Epoch, Position
 
 KEPT_MAX = 200
@@ -102,6 +103,17 @@ def _is_beyond(claim: Claim, began: Extent) -> bool:
     if began.epoch is not None and claim.epoch > began.epoch:
         return True
     return began.position is not None and claim.position is not None and claim.position > began.position
+
+
+def replacing_epoch(timeline: TimelineId, last: Epoch | None, now_us: int) -> Epoch:
+    """Return the epoch from which a restored state counts: beyond what the state had come to that it replaces.
+
+    `timeline`: the latest that is known, where the replaced state may have delivered; `last`: the latest epoch that is
+    known of that state; `now_us`: by the wall clock, so that the number grows from restore to restore. A state would
+    need a million hand-overs in a second to outrun it.
+    """
+    known = last or Epoch(timeline, 0)
+    return Epoch(max(timeline, known.timeline), max(known.number + EPOCHS_LEAPT, now_us))
 
 
 def with_one_more(

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,14 @@ from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.seed.initialise import initialise_from_backup
 from tidemark.runtime.seed.seeding import take_seed
+from tidemark.wal.segments import history_name
 from tidemark.wire.marker import Instance, Marker, MarkerKind
 from tidemark.wire.state import DELIVERED, PLACE, Identity, Overtaken, Owner, Watermark
 
 PROGRAM = ("-m", "tidemark_sidecar")
 MOVED = (*PROGRAM, "--moved")
 CONFIRM_S = "0.1"
+RIVAL = Incarnation("z")
 DEADLINE_S = 60.0
 
 
@@ -249,25 +252,32 @@ def test_markers_name_their_writer_only_once_it_has_read_its_own_start_marker(tm
 
 
 @pytest.mark.feature("I21")
-def test_a_state_from_a_backup_is_not_fenced_by_markers_of_the_state_that_it_replaces(
+def test_a_state_from_a_backup_is_not_fenced_by_markers_of_the_states_that_it_replaces(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
-    """The seed is as one from a backup: what differs is where it was read."""
+    """The seed is as one from a backup: what differs is where it was read. The archive has a promotion since."""
     config, log = config_for(cluster, database), get_log("test")
+    config = replace(config, archive=replace(config.archive, folder=str(tmp_path / "archive")))
     seed = take_seed(cluster.dsn(database), [database])
-    folder = StateFolder(tmp_path / "state")
-    assert initialise_from_backup(config, folder, seed)
-    with StateStore.open(folder) as store:
-        incarnation = begin_incarnation(store, Role.SIDECAR, log)
-        context = CaptureContext(config, store, Metrics("main"), log)
-        instance = Instance(store.identity.system_identifier, "main")
-        ahead = Lsn(seed.lsn + 1000)
-        pointer = Pointer(Position(seed.timeline, ahead, 0), ahead)
-        lost = Marker(
-            MarkerKind.START, instance, Epoch(seed.timeline, 70), NO_SEQUENCE, pointer, incarnation=Incarnation("z")
-        )
-        with closing(NodeErrands(context, b"k" * 16, incarnation)) as errands:
-            fence = Fence(context, incarnation, errands)
-            store.take_epoch(Owner("sidecar", "host", "boot", 1, 1))
-            assert not fence.meet(Lsn(ahead + 8), seed.timeline, lost)
-            assert store.marks().overtaken is None
+    promoted, ahead = TimelineId(seed.timeline + 1), Lsn(seed.lsn + 1000)
+    pointer, rivals = Pointer(Position(promoted, ahead, 0), ahead), [Epoch(promoted, 70)]
+    for attempt in range(2):
+        folder = StateFolder(tmp_path / f"state-{attempt}")
+        assert initialise_from_backup(config, folder, seed)
+        (tmp_path / "archive" / history_name(promoted)).write_text(f"{seed.timeline}\t0/1\tno reason\n")
+        if not attempt:  # the archive is made with the first state, which is made once more with its history
+            shutil.rmtree(folder.root)
+            assert initialise_from_backup(config, folder, seed)
+        with StateStore.open(folder) as store:
+            incarnation = begin_incarnation(store, Role.ARCHIVER, log)
+            context = CaptureContext(config, store, Metrics("main"), log)
+            instance = Instance(store.identity.system_identifier, "main")
+            with closing(NodeErrands(context, b"k" * 16, incarnation)) as errands:
+                fence = Fence(context, incarnation, errands)
+                own = store.take_epoch(Owner("archiver", "host", "boot", 1, 1))
+                for epoch in rivals:
+                    lost = Marker(MarkerKind.START, instance, epoch, NO_SEQUENCE, pointer, incarnation=RIVAL)
+                    assert not fence.meet(Lsn(ahead + 8), promoted, lost)
+                assert store.marks().overtaken is None
+            rivals.append(replace(own, number=own.number + 100))  # as far as the first restored state came
+    assert rivals[1] < rivals[2]

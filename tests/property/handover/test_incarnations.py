@@ -17,6 +17,7 @@ from tidemark.engine.incarnations import (
     ended,
     judge,
     names_writer,
+    replacing_epoch,
     with_one_more,
 )
 from tidemark.model.incarnation import Extent, Incarnation, KnownIncarnation
@@ -408,6 +409,32 @@ def test_before_its_start_marker_a_state_is_overtaken_by_what_is_beyond_it_in_ep
 ) -> None:
     claim = Claim(GREATER, Epoch(FIRST, number), None if at is None else position(at))
     assert judge(claim, (), ReadingProcess(OWN, NOW, began)) is verdict
+
+
+@pytest.mark.feature("I21")
+@given(
+    steps=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 1000), st.booleans()), min_size=1, max_size=8),
+    start_us=st.integers(10**15, 2 * 10**15),
+)
+def test_each_restored_state_counts_on_beyond_all_that_it_replaces(
+    steps: list[tuple[int, int, bool]], start_us: int
+) -> None:
+    """Each is restored a second after the last one, on the latest timeline; of that one perhaps nothing is known."""
+    now_us, timeline, last = start_us, FIRST, Epoch(FIRST, 70)
+    for promotions, hand_overs, is_known in steps:
+        now_us, timeline = now_us + 10**6, TimelineId(timeline + promotions - 1)
+        restored = replacing_epoch(timeline, last if is_known else None, now_us)
+        assert restored > last
+        last = Epoch(timeline, restored.number + hand_overs)
+
+
+@pytest.mark.feature("I21")
+@given(st.integers(1, 9), st.integers(0, 1 << 70), st.integers(0, 1 << 62))
+def test_a_restored_state_counts_on_from_what_is_known_also_behind_a_clock_that_was_set_back(
+    timeline: int, number: int, now_us: int
+) -> None:
+    known = Epoch(TimelineId(timeline), number)
+    assert replacing_epoch(FIRST, known, now_us) >= replace(known, number=number + EPOCHS_LEAPT)
 
 
 def test_an_incarnation_ends_once_and_a_running_one_of_a_role_that_goes_on_does_not() -> None:

@@ -14,8 +14,10 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from tidemark.engine.incarnations import replacing_epoch
 from tidemark.io.archive.history_copy import fetch_history, read_manifest
 from tidemark.io.archive.spool import Spool
+from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.config import Config
 from tidemark.io.state.incarnations import expect_markers_ahead
 from tidemark.io.state.state import StateStore
@@ -25,7 +27,7 @@ from tidemark.model.errors import ConfigError, NodeUnfit, NodeUnreachable
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Position, Sequence
 from tidemark.runtime.seed.copy_plan import TableKey
-from tidemark.runtime.seed.initialise import is_standby
+from tidemark.runtime.seed.initialise import is_standby, latest_timeline
 from tidemark.wire.manifest import Manifest
 from tidemark.wire.state import (
     BEGINNING,
@@ -45,8 +47,6 @@ from tidemark.wire.state import (
     Watermark,
 )
 from tidemark.wire.values import HEADER_BYTES
-
-EPOCHS_MAX = 1 << 20  # or attempts to return, between two copies of the history: a year and more of one a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeStock |
     identity = replace(manifest.identity, outbox_id=uuid.uuid4().hex, outbox_bytes_max=bytes_max)
     folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
     stage = _stage(config, manifest)
-    after = _numbers_after(manifest, lake)
+    after, epoch = _numbers_after(manifest, lake), _epoch_after(config, manifest)
     with StateStore.create(folder, identity, numbers_after=after, guarded=told_of_stuck_writers) as store:
         if store.view().beginning is not None:
             return None
@@ -93,7 +93,6 @@ def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeStock |
             moving.put(STAGE, stage)
             if stage is Stage.FOLLOWER:
                 moving.put(FOLLOWED, _followed(manifest))
-            epoch = _epoch_after(manifest)
             moving.put(TERM, Term(epoch, None))
             expect_markers_ahead(moving)
             # NB: the WAL that is read again holds the lost sidecar's try-start markers, and ours have to be others.
@@ -143,10 +142,14 @@ def numbers_behind(known: Sequence, outbox_bytes_max: int) -> Sequence:
     return Sequence(known + outbox_bytes_max // HEADER_BYTES)
 
 
-def _epoch_after(manifest: Manifest) -> Epoch:
+def _epoch_after(config: Config, manifest: Manifest) -> Epoch:
     """Return an epoch that the lost state cannot have reached since the manifest was written."""
-    last = manifest.term.epoch if manifest.term is not None else Epoch(manifest.start.position.timeline, 0)
-    return replace(last, number=last.number + EPOCHS_MAX)
+    identity = manifest.identity
+    timeline = latest_timeline(
+        config, identity.system_identifier, identity.segment_bytes, manifest.start.position.timeline
+    )
+    last = manifest.term.epoch if manifest.term is not None else None
+    return replacing_epoch(timeline, last, SystemClock().wall_us())
 
 
 def _copy_of(key: TableKey, progress: CopyProgress, lake: LakeStock | None) -> CopyProgress:

@@ -22,7 +22,7 @@ from tidemark.model.lsn import INVALID_LSN, format_lsn
 from tidemark.runtime.capture.network import Reached, check_delivered
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.recovery.lake_stock import lake_stock
-from tidemark.runtime.recovery.rebuild import EPOCHS_MAX, LakeStock, numbers_behind
+from tidemark.runtime.recovery.rebuild import LakeStock, numbers_behind
 from tidemark.runtime.replay.diverged import WalDiverged
 from tidemark.runtime.seed.copy_plan import TableKey
 from tidemark.wire.state import (
@@ -41,6 +41,8 @@ from tidemark.wire.state import (
     Reader,
     Watermark,
 )
+
+ATTEMPTS_MAX = 1 << 20  # to return, of a lost sidecar that cannot be asked: two years of one a minute
 
 
 class NoStart(StateError):
@@ -82,7 +84,7 @@ def find_start(context: CaptureContext, owner: Owner) -> None:
         epoch = moving.take_epoch(owner)
         expect_markers_ahead(moving)
         # NB: the WAL that is read again holds the lost sidecar's try-start markers, and ours have to be others.
-        moving.put(HAND_OVER, HandOver(attempt=epoch.number + EPOCHS_MAX))
+        moving.put(HAND_OVER, HandOver(attempt=epoch.number + ATTEMPTS_MAX))
         if followed.leader is not None:
             _number_on(moving, followed, lake)
         if lake is not None and config.copy.enabled:

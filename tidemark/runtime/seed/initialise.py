@@ -6,16 +6,21 @@ A transaction that was open when the seed was taken is not in WAL as a whole. A 
 
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from tidemark.decode.catalog.history import Base, OpenTransactionStart
 from tidemark.decode.catalog.layout import HALF_DROPPED
-from tidemark.engine.incarnations import EPOCHS_LEAPT
+from tidemark.engine.incarnations import replacing_epoch
+from tidemark.io.archive.archive_look import ArchiveLook
 from tidemark.io.archive.archive_setup import adopt_archive
+from tidemark.io.archive.archive_state import NoArchive
+from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.file_access import ServerUser
 from tidemark.io.node.node import Node, NodeFacts
+from tidemark.io.node.replication import WalStream
 from tidemark.io.process.config import Config
 from tidemark.io.process.marker_key import make_marker_key
 from tidemark.io.state.history_files import HistoryWriter
@@ -25,7 +30,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.io.state.state_views import StateView
 from tidemark.io.state.write_guard import told_of_stuck_writers
-from tidemark.model.errors import ConfigError
+from tidemark.model.errors import ConfigError, NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mapping import TypeMapping
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
@@ -56,6 +61,7 @@ from tidemark.wire.state import (
     Watermark,
 )
 
+ARCHIVE_S = 10.0  # for the archive's folder to be listed
 Note = Callable[[StateTransaction], None]  # puts more into the transaction that makes the state
 
 DATABASES = f"""
@@ -145,21 +151,38 @@ def initialise_from_backup(config: Config, folder: StateFolder, seed: Seed) -> b
     """Make the state of a capture from a seed that no server was asked for; false if it is there already and complete.
 
     Where WAL from the seed on is still to be had nobody knows: it is in the archive, if one is configured. That WAL may
-    have markers of an earlier state of the capture, signed by the same key: they do not fence this one.
+    have markers of an earlier state of the capture, signed by the same key: they do not fence this one. For that the
+    archive is asked for its latest timeline, or the node where there is no archive and it answers.
     """
     with _create(config, folder, seed.node) as store:
         if store.view().beginning is not None:
             return False
         snapshot = "" if config.copy.enabled else str(ReplayedSnapshot(seed.complete_from, seed.lsn))
         stage = Stage.ARCHIVE if config.has_archive else STAGE_WHEN_MISSING
-        _write_beginning(config, store, seed, snapshot, stage=stage, note=partial(_replace_earlier, seed.timeline))
+        timeline = latest_timeline(config, seed.node.system_identifier, seed.node.segment_bytes, seed.timeline)
+        epoch = replacing_epoch(timeline, None, SystemClock().wall_us())
+        _write_beginning(config, store, seed, snapshot, stage=stage, note=partial(_replace_earlier, epoch))
     return True
 
 
-def _replace_earlier(timeline: TimelineId, moving: StateTransaction) -> None:
-    """Note that this state replaces an earlier one of the capture, whose epochs and attempts have not come so far."""
-    moving.put(TERM, Term(Epoch(timeline, EPOCHS_LEAPT), None))
-    moving.put(HAND_OVER, HandOver(attempt=EPOCHS_LEAPT))
+def latest_timeline(
+    config: Config, system_identifier: SystemIdentifier, segment_bytes: int, known: TimelineId
+) -> TimelineId:
+    """Return the latest timeline that the archive has, or else the node; at least `known`, where neither answers."""
+    found: TimelineId | None = None
+    if config.has_archive:
+        with suppress(NoArchive):
+            found = ArchiveLook(Path(config.archive.folder), segment_bytes).result(ARCHIVE_S).timeline
+    if found is None and config.capture.dsn:
+        with suppress(NodeUnreachable, NodeUnfit), closing(WalStream(config.capture.dsn)) as stream:
+            found = stream.identify(system_identifier).timeline
+    return max(known, found or known)
+
+
+def _replace_earlier(epoch: Epoch, moving: StateTransaction) -> None:
+    """Note that this state replaces an earlier one of the capture, whose epochs and attempts are before `epoch`."""
+    moving.put(TERM, Term(epoch, None))
+    moving.put(HAND_OVER, HandOver(attempt=epoch.number))
     expect_markers_ahead(moving)
 
 
