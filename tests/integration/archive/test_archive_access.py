@@ -253,6 +253,10 @@ class Watched:
             return self.watch.answer is not None
 
         wait_until(is_answered)
+        self.look()
+
+    def look(self) -> None:
+        """Look at the folder, by the answer that is there."""
         assert self.watch.answer is not None
         self.watch.compare(self.watch.answer, archive_state(self.node.spool.folder, self.store.identity.segment_bytes))
 

@@ -11,6 +11,9 @@ from tests.support.processes.cdcctl import Done, cdcctl, refused, succeeded, tol
 from tests.support.servers.archiving import archive_script
 from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.model.errors import ExitCode
+from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId, parse_lsn
+from tidemark.model.position import NO_SEQUENCE, Pointer, Position
+from tidemark.wire.state import DELIVERED, Watermark
 
 SEGMENT_DIGITS = 16  # of a WAL file's name, behind its timeline
 
@@ -61,6 +64,10 @@ def test_wal_written_while_archive_mode_was_off_is_named_as_missing_and_not_wait
         made.seen()
         missing = f"{count} segments from {first} on are missing and will not arrive"
         assert missing in shown(made)
+        made.seen()
+        assert made.watch.holes == 0, "each look was another process's"
+        made.look()
+        assert made.watch.holes == count
         assert not made.errands.switch_segment().result(DEADLINE_S), "nothing fills the archive: no switch helps"
 
         node.stop()
@@ -88,3 +95,17 @@ def test_wal_written_while_archive_mode_was_off_is_named_as_missing_and_not_wait
         done = run(made, "realtime", "on")
         refused(done, ExitCode.CONFIG, "the archiver does not run", missing)
         assert "cdcctl archive repair" in told(done.err)[1]
+
+        delivered = Pointer(Position(TimelineId(1), node_end(made), 0), node_end(made))
+        with made.store.transaction(None) as moving:
+            moving.put(DELIVERED, Watermark(delivered, NO_SEQUENCE))
+        made.node.switch(1)
+        made.node.wait_until_archived()
+        made.seen()
+        archiving = made.store.archiving()
+        assert (archiving.missing, archiving.off_lsn, archiving.on_lsn) == (0, INVALID_LSN, INVALID_LSN)
+
+
+def node_end(made: Watched) -> Lsn:
+    """Return where the node's WAL ends."""
+    return parse_lsn(str(made.node.node.sql("SELECT pg_current_wal_flush_lsn()::text")[0][0]))

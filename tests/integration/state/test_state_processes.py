@@ -296,6 +296,8 @@ class WatchingSelector(selectors.DefaultSelector):
         super().__init__()
         self.ready = 0
         self.refuses = 0  # clients, still to come
+        self.refuses_listener = False  # once more than at the start
+        self.refused_listener = threading.Event()
         self.asked_more = threading.Event()  # since the listening socket was first ready
         self._asked = 0
 
@@ -310,6 +312,10 @@ class WatchingSelector(selectors.DefaultSelector):
     def register(  # type: ignore[explicit-any]
         self, fileobj: "FileDescriptorLike", events: int, data: object = None
     ) -> selectors.SelectorKey:
+        if self.refuses_listener and is_listening(fileobj):
+            self.refuses_listener = False
+            self.refused_listener.set()
+            raise OSError(errno.ENOMEM, "no memory for a watch")
         if self.refuses and not is_listening(fileobj):
             self.refuses -= 1
             raise OSError(errno.ENOSPC, "no more watches")
@@ -320,8 +326,9 @@ def is_listening(file: object) -> bool:
     return isinstance(file, socket.socket) and bool(file.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
 def test_a_process_without_descriptors_looks_for_clients_now_and_then_and_not_without_a_pause(
-    folder: StateFolder,
+    folder: StateFolder, *, is_refused: bool
 ) -> None:
     path, clock, selector = folder.socket("sidecar"), SetClock(), WatchingSelector()
     served = ControlServer(path, {"echo": lambda _: {}}, clock=clock, make_selector=lambda: selector)
@@ -336,7 +343,12 @@ def test_a_process_without_descriptors_looks_for_clients_now_and_then_and_not_wi
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert selector.ready == 1
+        selector.refuses_listener = is_refused
         clock.now_s = EXHAUSTED_PAUSE_S
+        if is_refused:  # also where the listening socket cannot be watched again at once
+            assert selector.refused_listener.wait(60)
+            clock.now_s = 2 * EXHAUSTED_PAUSE_S
+        client.settimeout(60)
         client.sendall(b'{"command": "echo"}\n')
         assert json.loads(client.makefile().readline()) == {"ok": True}
 

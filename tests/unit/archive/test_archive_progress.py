@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tidemark.io.archive.archive_progress import Missing, missing
+from tidemark.io.archive.archive_progress import Missing, is_off_over, missing
 from tidemark.io.archive.archive_state import ArchiveState, Stretch
 from tidemark.io.archive.hole_ledger import GivenUp
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
@@ -46,6 +46,14 @@ def test_segments_are_missing_up_to_where_archive_mode_was_off_or_up_to_a_later_
     assert missing(folder((1, 3), (6, 8)), FIRST, at(2.5), INVALID_LSN) == Missing(name(3), 3)
     assert missing(folder((6, 8)), FIRST, at(2.5), at(4)) == Missing(name(2), 4)
     assert missing(folder((1, 3), (6, 8)), FIRST, at(6.5), at(4)) == Missing()
+
+
+def test_the_time_with_archive_mode_off_is_over_once_delivery_and_the_archive_are_past_it() -> None:
+    assert not is_off_over(folder((1, 9)), at(9), INVALID_LSN), "it is off"
+    assert not is_off_over(folder((1, 9)), at(4.5), at(5))
+    assert not is_off_over(folder((1, 4)), at(9), at(5))
+    assert is_off_over(folder((1, 5)), at(5), at(5))
+    assert is_off_over(folder((6, 9), holes=(5,)), at(7), at(5))
 
 
 def test_segments_that_were_given_up_are_holes_and_not_missing_as_well() -> None:

@@ -69,6 +69,11 @@ def is_filled_by_nothing(node: NodeArchiving, found: ArchiveState, filled_by: st
     return is_the_servers and not node.is_on and node.insert_lsn != INVALID_LSN
 
 
+def is_off_over(found: ArchiveState, restart_lsn: Lsn, on_lsn: Lsn) -> bool:
+    """Tell if nothing needs, or waits for, WAL that was written before archive_mode was on again."""
+    return on_lsn != INVALID_LSN and min(restart_lsn, reached_lsn(found)) >= on_lsn
+
+
 def waiting_segments(found: ArchiveState, insert_lsn: Lsn, beginning_lsn: Lsn) -> int:
     """Return how many segments the node has completed that are neither here nor given up."""
     reached = segment_of(max(reached_lsn(found), beginning_lsn), found.segment_bytes)

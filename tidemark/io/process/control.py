@@ -149,8 +149,12 @@ class ControlServer:
 
     def _resume(self, now_s: float) -> None:
         if self._paused_until_s is not None and now_s >= self._paused_until_s:
+            try:
+                self._selector.register(self._socket, selectors.EVENT_READ)
+            except OSError:  # the kernel has no room for it either: tried again after the next pause
+                self._paused_until_s = now_s + EXHAUSTED_PAUSE_S
+                return
             self._paused_until_s = None
-            self._selector.register(self._socket, selectors.EVENT_READ)
 
     def _oldest(self) -> _Connection:
         return next(iter(self._reading.values()))

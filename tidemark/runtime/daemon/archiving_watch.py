@@ -18,6 +18,7 @@ from tidemark.io.archive.archive_progress import (
     Missing,
     Unrecorded,
     is_filled_by_nothing,
+    is_off_over,
     missing,
     reached_lsn,
     unrecorded,
@@ -53,7 +54,8 @@ class ArchivingWatch:
     _asked_s: float = -ASK_S
     _answer: NodeArchiving | None = None
     _told: str | None = None
-    holes: int = 0  # that are not recorded; one that shows by later segments counts once it was seen twice
+    holes: int = 0  # that are not recorded; one that shows by later segments counts once this process saw it twice
+    _missing_first: str = ""  # by this process's last look: the other process looks at the same folder
     _clock: SystemClock = field(default_factory=SystemClock)
 
     def ask(self) -> None:
@@ -104,7 +106,8 @@ class ArchivingWatch:
         with suppress(StateFull):  # it is for people, and seen again
             store.note_archiving(seen)
         self._show(seen)
-        self.holes = lost.count + (absent.count if before.missing_first == absent.first else 0)
+        self.holes = lost.count + (absent.count if self._missing_first == absent.first else 0)
+        self._missing_first = absent.first
         self._tell(lost, spool_obstacle(config, user))
         return seen
 
@@ -117,6 +120,9 @@ class ArchivingWatch:
             return begin_lsn, INVALID_LSN
         if not answer.is_on or begin_lsn < before.off_lsn:  # others fill it; or the node went back in its WAL
             return INVALID_LSN, INVALID_LSN
+        start = self.context.store.marks().start
+        if start is not None and is_off_over(found, start.restart_lsn, before.on_lsn):
+            return INVALID_LSN, INVALID_LSN  # a gap that comes later has another cause
         return before.off_lsn, before.on_lsn or begin_lsn if before.off_lsn else INVALID_LSN
 
     def _missing(self, found: ArchiveState, off_lsn: Lsn) -> Missing:
