@@ -23,13 +23,14 @@ from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.heartbeat import Slot
 from tidemark.io.state.incarnations import begin_incarnation
 from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateMarks
 from tidemark.io.state.switching import switch
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.mode import Role, Stage
-from tidemark.model.position import Epoch, Pointer
+from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer
 from tidemark.runtime.capture.capture import Capture, DecodingStuck
 from tidemark.runtime.capture.inflow import where_the_node_is
 from tidemark.runtime.context import CaptureContext
@@ -43,6 +44,8 @@ from tidemark.wire.state import HandOver
 
 RING_BYTES = 4 << 20  # a segment switch leaps over one of the node's
 SMALL_RING_BYTES = 2 << 20
+AT_ONCE_S = 1e-6
+STEPS = 5  # more than the sidecar needs to see that the archive does not arrive, and to ask for the WAL
 
 
 class SlowErrands(NodeErrands):
@@ -54,6 +57,7 @@ class SlowErrands(NodeErrands):
         self.was_at = where_the_node_is(context)
         self.asked = 0
         self.written: list[MarkerKind] = []
+        self.asked_wal = 0
 
     def find_node(self) -> Future[NodeIdentity]:
         """Answer at once, with an old answer."""
@@ -61,6 +65,11 @@ class SlowErrands(NodeErrands):
         answer: Future[NodeIdentity] = Future()
         answer.set_result(self.was_at)
         return answer
+
+    def has_wal(self, lsn: Lsn) -> Future[bool]:
+        """Ask the node, and count that."""
+        self.asked_wal += 1
+        return super().has_wal(lsn)
 
     def write(
         self, kind: MarkerKind, epoch: Epoch, pointer: Pointer | None, *, sequence: int = 0, reason: str = ""
@@ -72,7 +81,7 @@ class SlowErrands(NodeErrands):
 
 @contextmanager
 def made(
-    node: Archiving, root: Path, ring_bytes: int = RING_BYTES
+    node: Archiving, root: Path, ring_bytes: int = RING_BYTES, *, automatic_return: bool = True
 ) -> Iterator[tuple[Realtime, StateStore, SlowErrands]]:
     """Give a sidecar's work in a new capture."""
     config = config_for(node.node, "postgres")
@@ -80,7 +89,14 @@ def made(
         config,
         archive=replace(config.archive, folder=str(node.spool.folder)),
         ring=replace(config.ring, bytes_max=ring_bytes),
-        realtime=replace(config.realtime, return_first_s=0.1, return_max_s=0.1),
+        realtime=replace(
+            config.realtime,
+            return_first_s=0.1,
+            return_max_s=0.1,
+            archive_wait_s=AT_ONCE_S,
+            automatic_return=automatic_return,
+        ),
+        markers=replace(config.markers, confirm_s=AT_ONCE_S),
     )
     folder = StateFolder(root / "state")
     initialise(config, folder)
@@ -195,3 +211,45 @@ def test_a_marker_that_nobody_meets_is_written_again(
         step_until(realtime, store, lambda: errands.written.count(MarkerKind.TRY_START) > 1)
         assert store.marks().stage is Stage.RETURNING
         assert store.view().hand_over.attempt == 1
+
+
+def step_alone_until(realtime: Realtime, condition: Callable[[], bool]) -> None:
+    """Let the sidecar work without an archiver."""
+
+    def holds() -> bool:
+        if not condition():
+            realtime.step()
+            return False
+        return True
+
+    wait_until(holds)
+
+
+@pytest.mark.feature("I31")
+def test_what_is_confirmed_first_in_a_new_state_gets_its_marker_though_nothing_follows(
+    node: Archiving, tmp_path: Path
+) -> None:
+    with made(node, tmp_path) as (realtime, store, errands), OutboxReader.open(store.folder) as reader:
+        reader.register("spark")
+        assert store.marks().horizon is None, "nothing is confirmed"
+        realtime.start()
+        node.node.sql("CREATE TABLE confirmed_once (id int)")
+        step_alone_until(realtime, lambda: reader.head() > NO_SEQUENCE)
+        reader.confirm("spark", reader.head(), reader.head())
+        step_alone_until(realtime, lambda: MarkerKind.CONFIRM in errands.written)
+
+
+@pytest.mark.feature("I17")
+def test_the_operators_wish_to_return_ends_with_a_return_without_the_archive(node: Archiving, tmp_path: Path) -> None:
+    with made(node, tmp_path, automatic_return=False) as (realtime, store, errands):
+        realtime.step()
+        fail_over(store)
+        realtime.step()
+        assert realtime.commands()["realtime-on"]({})["stage"] == "archive"
+        step_alone_until(realtime, lambda: store.marks().stage is Stage.REALTIME)
+        asked = errands.asked_wal
+        fail_over(store)
+        for _ in range(STEPS):
+            realtime.step()
+        assert store.marks().stage is Stage.ARCHIVE
+        assert errands.asked_wal == asked > 0
