@@ -95,12 +95,13 @@ class Pipeline:
         self._outbox_id = outbox.outbox_id  # as the query began
         self._failure: BaseException | None = None  # of the last batch, which Spark only tells as text
         self._in_batch = threading.Lock()
+        self._stop = threading.Event()  # the caller's, once it runs
         self._room = Room(full_disks(settings), metrics.disk_full_seconds, log, LASTS_S)
         self._executors = ExecutorWatch(settings.master, metrics, log)
 
     def run(self, spark: SparkSession, stop: threading.Event) -> None:
         """Run until `stop` is set, or with `once` until the outbox is empty; raise what ends it."""
-        failed = 0
+        failed, self._stop = 0, stop
         self._room.disks = full_disks(self._settings, local_dir_of(spark))
         while not stop.is_set():
             if not self._has_room():
@@ -169,6 +170,7 @@ class Pipeline:
             dialects=databases.dialects,
             keep_hours=keep_hours(self._settings.log_keep_s),
             accepted=partial(accepted_breaks, self._settings.state, self._settings.reader),
+            is_over=self._stop.is_set,
         )
         if lake.positions.foreign_change:
             told = lake.positions.foreign_change

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.model.errors import ConfigError
+from tidemark.pipeline.lake.failures import is_of_host
 
 MARK = "tidemark.commit"
 TOKEN = "commit"  # noqa: S105 - the name of an application transaction
@@ -83,7 +84,9 @@ def changed_columns(uri: str, first: int, last: int) -> str:
     """Return how names or types of columns differ between two versions; "" if they do not."""
     try:
         before, after = (_column_types(DeltaTable(uri, version=number)) for number in (first, last))
-    except (DeltaError, OSError):
+    except (DeltaError, OSError) as error:
+        if is_of_host(error):
+            raise
         return "its columns before and after cannot be compared any more"
     names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     return f"columns differ: {', '.join(names)}" if names else ""

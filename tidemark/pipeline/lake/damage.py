@@ -4,11 +4,11 @@ A batch that fails is looked at here: a commit log that cannot be parsed, a data
 cannot be decoded although its bytes can be read, is the fault of one table, which has *diverged*. A folder that is
 gone or may not be read, and a disk that returns errors, are not: the batch is tried again.
 
-NB: this reads every data file of the table. It is called after a failure that nothing else explains, and before a
-diverged table is made anew.
+NB: this reads every data file of the table, so it is called only after a failure that nothing else explains, and a stop
+ends it. Before a diverged table is recreated only the files that its fault names are read again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tidemark.pipeline.lake.commits import has_commit
-from tidemark.pipeline.lake.failures import first_reason
+from tidemark.pipeline.lake.failures import first_reason, is_of_host
 
 LOG_FOLDER = "_delta_log"
 REASON_MAX = 200  # characters of a foreign message
@@ -26,8 +26,18 @@ _CHUNK_BYTES = 1 << 20
 BATCH_ROWS = 1024  # read at once: rows may be wide
 
 
-def damage_of(uri: str) -> str:
-    """Return what is lost or damaged of the table at `uri`; "" if nothing is, or if the disk does not let us see."""
+class ScanStopped(Exception):
+    """The process is to stop, and what is not read yet stays unread."""
+
+
+def damage_of(
+    uri: str, *, is_read: Callable[[Path], bool] = lambda _path: True, is_over: Callable[[], bool] = lambda: False
+) -> str:
+    """Return what is lost or damaged of the table at `uri`; "" if nothing is, or if the disk does not let us see.
+
+    The content of the data files for which `is_read` is true is read, of others the size. Raise `ScanStopped` once
+    `is_over` returns true.
+    """
     log = Path(uri) / LOG_FOLDER
     try:
         if log.exists() and not log.is_dir():
@@ -37,19 +47,23 @@ def damage_of(uri: str) -> str:
         except TableNotFoundError:
             return ""  # it was removed, or it is the lake's folder that is gone
         except (DeltaError, OSError):
-            _read_bytes(*log.iterdir())
+            _read_bytes(*log.iterdir(), is_over=is_over)
             try:  # once more: what was an error of the disk or of memory may have passed
                 table = DeltaTable(uri)
             except DeltaError as error:
+                if is_of_host(error):
+                    return ""
                 return f"the commit log of {uri} cannot be read: {first_reason(str(error))[:REASON_MAX]}"
-        found = next(_damaged_files(uri, table), "")
+        found = next(_damaged_files(uri, table, is_read, is_over), "")
         # NB: a file may have been removed by maintenance that was committed meanwhile.
         return "" if has_commit(uri, table.version() + 1) else found
     except OSError:
         return ""
 
 
-def _damaged_files(uri: str, table: DeltaTable) -> Iterator[str]:
+def _damaged_files(
+    uri: str, table: DeltaTable, is_read: Callable[[Path], bool], is_over: Callable[[], bool]
+) -> Iterator[str]:
     """Give what is wrong with each damaged data file; raise `OSError` for what is no damage."""
     added = pa.table(table.get_add_actions(flatten=True))
     for name, size in zip(added.column("path").to_pylist(), added.column("size_bytes").to_pylist(), strict=True):
@@ -63,22 +77,31 @@ def _damaged_files(uri: str, table: DeltaTable) -> Iterator[str]:
         if found != size:
             yield f"data file {path} has {found} bytes, {size} were written"
             continue
+        if not is_read(path):
+            continue
         try:
             with pq.ParquetFile(path) as file:
                 for _ in file.iter_batches(batch_size=BATCH_ROWS):
-                    pass
+                    _check_stop(is_over)
         except (pa.ArrowNotImplementedError, MemoryError):
             continue  # too large to be read like this, which says nothing of the file
         except (pa.ArrowException, OSError) as error:
-            _read_bytes(path)
+            if is_of_host(error):
+                continue
+            _read_bytes(path, is_over=is_over)
             yield f"data file {path} is damaged: {first_reason(str(error))[:REASON_MAX]}"
 
 
-def _read_bytes(*paths: Path) -> None:
+def _read_bytes(*paths: Path, is_over: Callable[[], bool]) -> None:
     """Read files; raise `OSError` if the disk or the permissions do not allow that."""
     for path in paths:
         if path.is_dir():
             continue
         with path.open("rb") as file:
             while file.read(_CHUNK_BYTES):
-                pass
+                _check_stop(is_over)
+
+
+def _check_stop(is_over: Callable[[], bool]) -> None:
+    if is_over():
+        raise ScanStopped

@@ -12,6 +12,7 @@ _LINE = re.compile(r"^\s*(?:[\w.]+: )*(tidemark(?:\.\w+)+): (.*)$", re.MULTILINE
 _CHAINED = re.compile(r"\s*\n\s*(?:\x1b\[\d+m)*↳(?:\x1b\[\d+m)*\s*")  # how delta-rs puts a cause below an error
 _NUMBER = re.compile(r"\(os error (\d+)\)")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_OF_FILES = {errno.ENOENT, errno.ENOTDIR}  # a file that is lost, or that has taken the place of a folder
 
 
 def named_failure(text: str) -> TidemarkError | None:
@@ -36,6 +37,14 @@ def first_reason(text: str) -> str:
 def error_numbers(text: str) -> set[int]:
     """Return the numbers of the operating system's errors that the text of a delta-rs error names."""
     return {int(number) for number in _NUMBER.findall(text)}
+
+
+def is_of_host(error: BaseException) -> bool:
+    """Return whether an error comes from the host (disk, permissions, descriptors, memory), not from a file."""
+    numbers = error_numbers(str(error))
+    if isinstance(error, OSError) and error.errno is not None:
+        numbers.add(error.errno)
+    return isinstance(error, MemoryError) or bool(numbers - _OF_FILES)
 
 
 def says_full(text: str) -> bool:

@@ -22,7 +22,7 @@ from tidemark.io.host.disk import StateFull
 from tidemark.model.errors import ConsumerFailed, Disposition, Fenced, InternalError, TidemarkError
 from tidemark.pipeline.lake.commits import TOKEN, has_commit, new_token, read_commit
 from tidemark.pipeline.lake.encodings import SAMPLE_ROWS, properties_for
-from tidemark.pipeline.lake.failures import first_reason, named_failure, says_full
+from tidemark.pipeline.lake.failures import first_reason, is_of_host, named_failure, says_full
 from tidemark.pipeline.lake.held import NOTHING, Held, commit_properties, read_held
 from tidemark.pipeline.lake.lineage import NEVER_WRITTEN, Recorded, TableDiverged, check_lineage, check_restrictions
 
@@ -284,7 +284,7 @@ class LakeTable:
             raise LakeFailed(f"{self.uri}: {first_reason(str(error))}") from error
         except DeltaError as error:
             reason = f"{self.uri} cannot be read: {first_reason(str(error))[:REASON_MAX]}"
-            raise (LakeFailed(reason) if recorded is None else TableDiverged(reason)) from error
+            raise (LakeFailed if recorded is None or is_of_host(error) else TableDiverged)(reason) from error
 
     @contextmanager
     def _commit(self, held: Held) -> Iterator[CommitProperties]:

@@ -86,11 +86,13 @@ class Lake:
         dialects: Mapping[Oid, Dialect] | None = None,
         keep_hours: int = KEEP_HOURS,
         accepted: Callable[[], Mapping[str, str]] = dict,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         """`databases` are their names, one without a name is called by its OID; one without a dialect has UTF-8's.
 
         Files that a commit replaced are kept for `keep_hours`, for readers of older versions. `accepted` reads the
         breaks in logs of messages that the operator accepted: for a database's OID the position before the break.
+        What takes long and need not be done ends once `is_over` returns true.
         """
         self.root = root.rstrip("/")
         self.capture = identity.capture
@@ -102,6 +104,7 @@ class Lake:
         self._present: dict[TableId, Relation] = {}
         self._keep_hours = keep_hours
         self._accepted = accepted
+        self._is_over = is_over
         self._touched: Sequence[TablePosition] = ()
         self._beside: list[tuple[str, int]] = []
         self._turn: deque[TableId] = deque()  # the tables that are still to be looked at
@@ -194,7 +197,9 @@ class Lake:
             return log
 
         known = self.positions.tables.get(table)
-        return bring_up(Aim(uri, app, known.log if known else UNTOUCHED, _held(known), apply), _stored(items))
+        return bring_up(
+            Aim(uri, app, known.log if known else UNTOUCHED, _held(known), apply), _stored(items), self._is_over
+        )
 
     def _replica(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
         uri, app = f"{self.root}/{self._folder(table, items)}/replica", f"{self._app(table)}:replica"
@@ -210,7 +215,9 @@ class Lake:
             return replica
 
         known = self.positions.tables.get(table)
-        outcome = bring_up(Aim(uri, app, known.replica if known else UNTOUCHED, _held(known), apply), _stored(items))
+        outcome = bring_up(
+            Aim(uri, app, known.replica if known else UNTOUCHED, _held(known), apply), _stored(items), self._is_over
+        )
         if applying.present is not None and outcome.table is not None:
             self._present[table] = applying.present
         return outcome
@@ -256,7 +263,9 @@ class Lake:
 
         known = self.positions.tables.get((database, INVALID_OID))
         restart = partial(self._accepted_break, database)
-        return bring_up(Aim(uri, app, known.log if known else UNTOUCHED, _held(known), apply, restart), messages)
+        return bring_up(
+            Aim(uri, app, known.log if known else UNTOUCHED, _held(known), apply, restart), messages, self._is_over
+        )
 
     def _accepted_break(
         self, database: Oid, messages: Sequence[StoredItem], _held: Held, fault: Fault

@@ -6,7 +6,6 @@ diverged  -> changed by another writer, or damaged: left out until a new copy of
 stopped   -> its items wait beside it (`tidemark.pipeline.sinks.waiting`) until the property is undone
 """
 
-import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -19,8 +18,8 @@ from tidemark.io.host.disk import is_full
 from tidemark.model.change import CopyBoundary
 from tidemark.model.position import Position
 from tidemark.pipeline.lake.commits import changed_columns, read_commit
-from tidemark.pipeline.lake.damage import damage_of
-from tidemark.pipeline.lake.failures import error_numbers, first_reason, says_full
+from tidemark.pipeline.lake.damage import ScanStopped, damage_of
+from tidemark.pipeline.lake.failures import first_reason, is_of_host, says_full
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.held import NOTHING, Held
 from tidemark.pipeline.lake.lake import (
@@ -36,7 +35,6 @@ from tidemark.pipeline.lake.lake import (
 from tidemark.pipeline.lake.lineage import NO_VERSION, Recorded, TableDiverged, TableStopped
 from tidemark.pipeline.sinks.waiting import StoredItem, WaitingItems
 
-_OF_DAMAGE = {errno.ENOENT, errno.ENOTDIR}  # a file that is lost, or that has taken the place of a folder
 Applying = Callable[[Sequence[StoredItem], Recorded | None], LakeTable]
 """Applies items to a table, which is checked against what is recorded when it is opened; None: not checked."""
 
@@ -78,12 +76,12 @@ class Outcome:
     beside: tuple[str, int] | None = None  # URI and version of a Delta table that was written in place of this one
 
 
-def bring_up(aim: Aim, items: Sequence[StoredItem]) -> Outcome:
-    """Apply `items`, or find out why not."""
+def bring_up(aim: Aim, items: Sequence[StoredItem], is_over: Callable[[], bool] = lambda: False) -> Outcome:
+    """Apply `items`, or find out why not; a search for damage ends as soon as `is_over` returns true."""
     try:
         return _bring_up(aim, items)
     except (LakeFailed, DeltaError, OSError, pa.ArrowException) as error:
-        damage = "" if _is_of_disk(error) else _damage(aim)
+        damage = "" if _is_of_disk(error) else _damage(aim, is_over)
         if damage:
             return _begin_anew(aim, items, Fault(FaultKind.DIVERGED, damage, _last_written(aim)))
         if isinstance(error, LakeFailed) or is_full(error):
@@ -109,16 +107,16 @@ def _bring_up(aim: Aim, items: Sequence[StoredItem]) -> Outcome:
 
 
 def _is_of_disk(error: Exception) -> bool:
-    """Tell if an error is the disk's or the permissions': a full disk, or one that returns errors."""
-    numbers = error_numbers(str(error))
-    if isinstance(error, OSError) and error.errno is not None:
-        numbers.add(error.errno)
-    return is_full(error) or bool(numbers - _OF_DAMAGE)
+    """Return whether an error is the host's: of a full disk, one that returns errors, permissions or a limit."""
+    return is_full(error) or is_of_host(error)
 
 
-def _damage(aim: Aim) -> str:
-    """Return what is lost or damaged of a target; "" if nothing is."""
-    return next(filter(None, map(damage_of, _parts(aim))), "")
+def _damage(aim: Aim, is_over: Callable[[], bool]) -> str:
+    """Return what is lost or damaged of a target; "" if nothing is, or a stop came before all was read."""
+    try:
+        return next(filter(None, (damage_of(part, is_over=is_over) for part in _parts(aim))), "")
+    except ScanStopped:
+        return ""
 
 
 def _parts(aim: Aim) -> list[str]:
@@ -171,7 +169,7 @@ def _begin_anew(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
         return diverged
     at, position = found
     try:
-        _set_aside(aim, position)
+        _set_aside(aim, position, fault)
         check_writable(aim.uri)
         table = _apply(aim, items[at:], None)
     except (TableDiverged, TableStopped) as error:
@@ -182,15 +180,17 @@ def _begin_anew(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
     return _written(aim, table, LogBreak(fault.reason, fault.position, position))
 
 
-def _set_aside(aim: Aim, position: Position) -> None:
+def _set_aside(aim: Aim, position: Position, fault: Fault) -> None:
     """Rename what is in the place of a table but cannot be continued, so that nothing is deleted.
 
     That is what is damaged, and a table that another writer created or gave other columns. Another one of ours is kept:
     a replica is emptied by the new copy, and a log goes on. The table begins anew at `position`: one that holds it was
     begun by an attempt that was cut off.
     """
-    for part in filter(damage_of, _parts(aim)):
-        _rename(part)
+    for part in _parts(aim):
+        # NB: all has been read when the fault was found. What is damaged since is found where it is needed.
+        if damage_of(part, is_read=lambda path: str(path) in fault.reason):
+            _rename(part)
     if not Path(aim.uri).exists():
         return
     found, recorded = table_id(aim.uri), aim.known.recorded

@@ -1,0 +1,192 @@
+"""What a search for damage takes for damage, what it reads, and that a stop ends it."""
+
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from tests.integration.lake.test_lake_changes import FOLDER, Fed, delete, new_lake
+from tests.integration.lake.test_lake_damage import cut, data_files, garble
+from tests.integration.lake.test_lake_quiet import Beside
+from tests.support.lakes.lakes import IDENTITY, batch, replica_rows
+from tests.support.lakes.scripted_table import DATABASE
+from tidemark.model.lsn import Oid
+from tidemark.pipeline.lake import commits, damage, lake
+from tidemark.pipeline.lake.commits import changed_columns
+from tidemark.pipeline.lake.damage import BATCH_ROWS, ScanStopped, damage_of
+from tidemark.pipeline.lake.lake import LakeFailed, LakeTable
+from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks.sinks import Lake
+
+CELL_BYTES = 1 << 10
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Let every open fail with EMFILE."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open("/", os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.feature("L01")
+def test_a_process_without_descriptors_finds_no_table_diverged(tmp_path: Path) -> None:
+    fed = Fed(tmp_path)
+    recorded = fed.position().replica.recorded
+    with no_descriptors(), pytest.raises(LakeFailed) as met:
+        LakeTable(fed.path("replica"), "app", recorded)
+    assert "os error 24" in str(met.value)
+    with no_descriptors():
+        assert damage_of(fed.path("replica")) == ""
+    fed.update(5, "again")
+    assert fed.state() is TableState.LIVE
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(24, "Too many open files"), OSError(12, "no memory"), MemoryError()], ids=str
+)
+def test_a_file_that_the_host_cannot_open_at_this_moment_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    fed = Fed(tmp_path)
+
+    def refuse(_path: Path) -> pq.ParquetFile:
+        raise error
+
+    monkeypatch.setattr(pq, "ParquetFile", refuse)  # it passes before the bytes of the file are read
+    assert damage_of(fed.path("replica")) == ""
+
+
+@pytest.mark.feature("L01")
+def test_rows_that_may_be_wide_are_read_a_bounded_number_at_a_time(tmp_path: Path) -> None:
+    uri, looks = str(tmp_path / "wide"), list[int]()
+
+    def count() -> bool:
+        looks.append(1)
+        return False
+
+    write_deltalake(uri, pa.table({"wide": ["x" * CELL_BYTES] * (3 * BATCH_ROWS)}))
+    assert damage_of(uri, is_over=count) == ""
+    assert len(looks) >= 3  # one after each read
+
+
+@pytest.mark.feature("L01")
+def test_a_file_that_pyarrow_cannot_read_in_one_piece_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = Fed(tmp_path)
+
+    def refuse(_file: pq.ParquetFile, **_options: int) -> Iterator[pa.RecordBatch]:
+        raise pa.ArrowNotImplementedError("Nested data conversions not implemented for chunked array outputs")
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", refuse)
+    assert damage_of(fed.path("replica")) == ""
+
+
+@pytest.mark.feature("L01")
+def test_a_log_that_could_not_be_opened_once_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed, opened = Fed(tmp_path), list[str]()
+
+    def fail_once(uri: str) -> DeltaTable:
+        opened.append(uri)
+        if len(opened) == 1:
+            raise DeltaError("Generic LocalFileSystem error")
+        return DeltaTable(uri)
+
+    monkeypatch.setattr(damage, "DeltaTable", fail_once)
+    assert damage_of(fed.path("replica")) == ""
+    assert opened == [fed.path("replica")] * 2
+
+
+@pytest.mark.feature("L01")
+def test_a_quiet_table_whose_folder_may_not_be_looked_at_ends_no_batch(tmp_path: Path) -> None:
+    fed, beside, opened = Fed(tmp_path), Beside(), new_lake(tmp_path)
+    known = fed.position()
+    refused = replace(known, relation=Oid(30_000), folder="n" * 300)  # the file system refuses to look, also for root
+    opened.positions.tables[DATABASE, refused.relation] = refused
+    for _ in range(3):
+        beside.bring_up(opened)
+    assert opened.positions.tables[DATABASE, refused.relation] is refused
+    assert fed.state() is TableState.LIVE
+
+
+@pytest.mark.feature("L01")
+@pytest.mark.parametrize("harm", [garble, cut], ids=lambda harm: harm.__name__)
+def test_a_stop_ends_the_search_for_damage(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    fed = Fed(tmp_path)
+    (file,) = data_files(fed, "replica")
+    assert damage_of(fed.path("replica")) == ""
+    with pytest.raises(ScanStopped):
+        damage_of(fed.path("replica"), is_over=lambda: True)
+    harm(file)
+    assert str(file) in damage_of(fed.path("replica"), is_over=lambda: False)
+
+
+@pytest.mark.feature("L01")
+def test_a_new_copy_of_a_diverged_table_reads_no_data_file_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed, read = Fed(tmp_path), list[Path]()
+    delete(fed, "replica")
+    fed.update(3, "diverges")
+    assert fed.state() is TableState.DIVERGED
+    file_of = pq.ParquetFile
+
+    def noted(path: Path) -> pq.ParquetFile:
+        read.append(path)
+        return file_of(path)
+
+    monkeypatch.setattr(pq, "ParquetFile", noted)
+    fed.recopy()
+    fed.update(7, "live again")
+    assert fed.state() is TableState.LIVE
+    assert read == []
+    assert replica_rows(tmp_path, FOLDER) == fed.table.expected()
+
+
+@pytest.mark.feature("L01")
+def test_an_error_of_the_host_that_delta_rs_passes_on_is_no_divergence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = Fed(tmp_path)
+    recorded = fed.position().replica.recorded
+
+    def refuse(_uri: str, **_options: object) -> DeltaTable:
+        raise DeltaError("Generic LocalFileSystem error: Too many open files (os error 24)")
+
+    for module in (lake, commits):
+        monkeypatch.setattr(module, "DeltaTable", refuse)
+    with pytest.raises(LakeFailed):
+        LakeTable(fed.path("replica"), "app", recorded)
+    with pytest.raises(DeltaError):
+        changed_columns(fed.path("replica"), 0, 1)
+
+
+@pytest.mark.feature("L01")
+def test_a_batch_that_a_stop_ends_while_it_searches_for_damage_leaves_its_table_as_it_was(tmp_path: Path) -> None:
+    fed = Fed(tmp_path)
+    (file,) = data_files(fed, "replica")
+    kept = file.read_bytes()
+    garble(file)
+    fed.table.commit()
+    fed.table.update((5,), {2: "after"})
+    with pytest.raises(LakeFailed):
+        Lake(str(tmp_path), IDENTITY, shape_of, constants_of, is_over=lambda: True).apply(batch(fed.pending()))
+    assert fed.state() is TableState.LIVE
+    file.write_bytes(kept)
+    fed.bring_up()
+    assert replica_rows(tmp_path, FOLDER) == fed.table.expected()
