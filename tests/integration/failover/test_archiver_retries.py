@@ -1,0 +1,51 @@
+"""The archiver, step by step, where an error of another part is to be tried again."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tidemark_archiver.archive import Archive
+
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.config import load_config
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.incarnations import begin_incarnation
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.errors import NodeUnreachable
+from tidemark.model.lsn import SystemIdentifier
+from tidemark.model.mode import Role, Stage
+from tidemark.model.position import Epoch
+from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.daemon.fencing import Fence
+from tidemark.runtime.daemon.marker_reading import MarkerReader
+from tidemark.runtime.daemon.service import DaemonContext
+from tidemark.wire.state import STAGE, Identity, Owner
+
+KEY = b"k" * 16
+IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, 4 << 20)
+
+
+def test_each_retry_of_the_archiver_counts_as_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(_owner: Owner) -> Epoch:
+        raise NodeUnreachable("it is away")
+
+    (archive := tmp_path / "archive").mkdir()
+    chosen = {"TIDEMARK_ARCHIVE__FOLDER": str(archive), "TIDEMARK_CAPTURE__DSN": "host=127.0.0.1 port=1"}
+    metrics, folder = Metrics("main"), StateFolder(tmp_path / "state")
+    with StateStore.create(folder, IDENTITY) as store, RoleLock.take(folder, "archiver") as lock:
+        with store.transaction(None) as moving:
+            moving.put(STAGE, Stage.HELD)
+        context = CaptureContext(
+            load_config(None, chosen | {"TIDEMARK_RETRY__FIRST_S": "1e-6"}), store, metrics, get_log("test")
+        )
+        incarnation = begin_incarnation(store, Role.ARCHIVER, context.log)
+        with closing(NodeErrands(context, KEY, incarnation)) as errands:
+            fence = Fence(context, incarnation, errands)
+            made = Archive(DaemonContext(context, lock.owner, errands, MarkerReader(context, KEY), fence))
+            monkeypatch.setattr(store, "take_epoch", unreachable)
+            for count in (1, 2):
+                made.step()
+                assert metrics.registry.get_sample_value("tidemark_errors_total", {"capture": "main"}) == count
