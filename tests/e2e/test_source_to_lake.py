@@ -17,7 +17,7 @@ from tests.support.processes.spark_process import wait_for
 from tests.support.servers.postgres import Cluster, database_in
 from tidemark.io.state.state import StateStore
 from tidemark.model.lsn import Lsn, parse_lsn
-from tidemark.pipeline.lake.compare import compare
+from tidemark.pipeline.lake.comparison import compare
 from tidemark.pipeline.lake.positions import Positions, TableState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

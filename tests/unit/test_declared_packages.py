@@ -5,6 +5,7 @@ Tests run in an environment that has everything, where an import of what nobody 
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -97,3 +98,16 @@ def test_a_missing_extra_is_looked_for_by_the_packages_that_are_declared() -> No
         SPARK.require(is_installed=lambda name: name != "pyspark")
     assert refusal.value.hint == 'pip install "tidemark[spark]"'
     assert refusal.value.exit_code is ExitCode.CONFIG
+
+
+def test_the_comparison_without_the_packages_of_its_extra_names_the_extra() -> None:
+    bare = [
+        sys.executable,
+        "-S",
+        "-m",
+        "tidemark.pipeline.lake.compare",
+    ]  # no site-packages, as where nothing is installed
+    done = subprocess.run(bare, check=False, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == ExitCode.CONFIG, done.stderr
+    assert 'pip install "tidemark[spark]"' in done.stderr
+    assert "Traceback" not in done.stderr

@@ -10,7 +10,7 @@ from tidemark.io.host.local_path import NotLocal, local_path
 from tidemark.io.process.config import load_config
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.driver import program as pipeline
-from tidemark.pipeline.lake import compare
+from tidemark.pipeline.lake import comparison
 
 LAKE = "s3://bucket/lake"
 
@@ -34,7 +34,7 @@ def test_every_path_of_cdcctl_is_checked_and_nothing_is_made(tmp_path: Path, mon
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("program", [pipeline.main, compare.main])
+@pytest.mark.parametrize("program", [pipeline.main, comparison.main])
 def test_the_pipeline_and_the_comparison_refuse_a_url_themselves(
     program: Callable[[list[str]], int],
     tmp_path: Path,
@@ -42,7 +42,7 @@ def test_the_pipeline_and_the_comparison_refuse_a_url_themselves(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["--state", str(tmp_path), "--lake", LAKE, *(["--dsn", ""] if program is compare.main else [])]
+    words = ["--state", str(tmp_path), "--lake", LAKE, *(["--dsn", ""] if program is comparison.main else [])]
     assert program(words) == ExitCode.CONFIG
     assert f"--lake: {LAKE} is a URL" in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -28,7 +28,7 @@ from tests.support.processes.spark_process import DELETED, DRIVER, PROGRAMS, VIC
 from tests.support.servers.postgres import Cluster, database_in, new_cluster
 from tests.support.servers.servers import MAJORS
 from tests.support.workloads.mixed_load import OLD_ROWS, MixedLoad, create_tables
-from tidemark.pipeline.lake.compare import Compared, compare
+from tidemark.pipeline.lake.comparison import Compared, compare
 
 DATABASE = "kills"
 SIDECAR = "sidecar"

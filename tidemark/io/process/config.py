@@ -7,7 +7,7 @@ never keys: passwords come by PGPASSFILE or a service file, as everything that l
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal, get_origin, get_type_hints
@@ -280,6 +280,7 @@ class Config:
 
 
 _CONFIG = TypeAdapter(Config)
+_SECTIONS = tuple(section.name for section in fields(Config))
 
 
 def load_config(path: Path | None, environment: Mapping[str, str], assigned: Assigned | None = None) -> Config:
@@ -310,6 +311,8 @@ def parse_config(text: str, environment: Mapping[str, str], *, where: str, assig
         table = given.setdefault(section, {})
         if isinstance(table, dict):
             table[key] = value
+    for section in _SECTIONS:  # NB: pydantic would build a validator for each section that is left out
+        given.setdefault(section, {})
     try:
         config = _CONFIG.validate_python(given)
     except ValidationError as error:

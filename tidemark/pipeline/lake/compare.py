@@ -1,211 +1,22 @@
-"""Source and replica beside each other at one LSN: row counts, and a hash of the content in key order.
+"""`python -m tidemark.pipeline.lake.compare`: without the packages of the extra `spark` it names the extra.
 
-`python -m tidemark.pipeline.lake.compare`: stop what writes to the source, then run it. It has everything flushed that
-was committed, waits until the lake holds that LSN, and reads each table by COPY and its replica from the lake. Both
-sides are compared as the lake has values (`docs/types.md`): what the mapping gives up, no comparison can tell.
+NB: nothing here may import a package of the extra; `tidemark.pipeline.lake.comparison` is imported after the check.
 """
 
-import argparse
-import hashlib
-import json
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from importlib import import_module
 
-import pyarrow as pa
-
-from tidemark.decode.copy.copied import CopyBatchBuilder
-from tidemark.decode.groups.partitions import alone, as_target
-from tidemark.io.host.local_path import local_path
-from tidemark.io.node.copy_source import CopySource
-from tidemark.io.node.node import Node
-from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.change import AFTER
-from tidemark.model.errors import ExitCode, TidemarkError
-from tidemark.model.lsn import Lsn, Oid, TimelineId, format_lsn
-from tidemark.model.mapping import TypeMapping
-from tidemark.model.position import Position
-from tidemark.model.relation import Relation
-from tidemark.pipeline.lake.lake import LakeTable
-from tidemark.pipeline.lake.layout import key_names, lake_columns
-from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
-from tidemark.wal.versions import wal_format
-from tidemark.wire.state import CopyProgress
-
-POLL_S = 0.2
-ROWS_MAX = 50_000  # of COPY, turned into Arrow at once
-_NOWHERE = Position(TimelineId(0), Lsn(0), 0)  # compared rows carry no position
+from tidemark.io.host.extras import SPARK, MissingExtra
 
 
-class LakeBehind(TidemarkError):
-    """The lake does not hold what the source has, and time is up."""
-
-    hint = "look at `cdcctl status`, and if the pipeline runs; then compare again, with a greater --wait-s"
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """One table; hashes are SHA-256 over the rows in key order, events are rows of the change log."""
-
-    table: str
-    source_rows: int
-    replica_rows: int
-    source_hash: str
-    replica_hash: str
-    events: int = 0
-    repeated_events: int = 0  # by position: more than none is an error of ours
-
-    @property
-    def identical(self) -> bool:
-        """Tell if both sides hold the same rows, and the log no change twice."""
-        same = (self.source_rows, self.source_hash) == (self.replica_rows, self.replica_hash)
-        return same and not self.repeated_events
-
-
-def wait_for_lake(folder: StateFolder, lake: Path, lsn: Lsn, wait_s: float) -> Positions:
-    """Return the lake's positions once they hold all that committed before `lsn`; raise `LakeBehind` after `wait_s`.
-
-    The delivered position moves over WAL without changes too; once it has passed `lsn`, the outbox's head is the last
-    value that the lake has to hold.
-    """
-    deadline = time.monotonic() + wait_s
-    with StateStore.open(folder) as store:
-        while True:
-            view = store.view()
-            delivered = view.delivered.pointer.position.commit_lsn if view.delivered is not None else Lsn(0)
-            positions = Positions(str(lake.absolute()), store.identity)
-            if delivered >= lsn and positions.held.sequence >= view.ledger.head:
-                return positions
-            if time.monotonic() >= deadline:
-                raise LakeBehind(
-                    f"after {wait_s:.0f} s delivered is {format_lsn(delivered)} of {format_lsn(lsn)}, and the lake "
-                    f"holds {positions.held.sequence} of {view.ledger.head} outbox values"
-                )
-            time.sleep(POLL_S)
-
-
-def compare_table(source: CopySource, table: TablePosition, lake: Path, types: TypeMapping) -> Compared | None:
-    """Compare one table; None: it is gone at the source."""
-    known = source.table(table.relation)
-    if known is None:
-        return None
-    with source.held(known) as snapshot:
-        relation = as_target(snapshot.relation) if known.is_partitioned else alone(snapshot.relation)
-        builder = CopyBatchBuilder(table.database, relation, source.dialect_of(snapshot).dialect.mapped(types))
-        blocks = (block for block in source.rows(relation) if block.rows)
-        batches = [builder.build(*block, _NOWHERE, 0).rows.column(AFTER) for block in blocks]
-    expected = _source_table(relation, batches, builder)
-    found = pa.table(LakeTable(f"{lake.absolute()}/{table.folder}/replica", "").scan().read_all())
-    return Compared(
-        f"{table.namespace}.{table.name}",
-        expected.num_rows,
-        found.num_rows,
-        _hash(expected, key_names(relation)),
-        _hash(found, key_names(relation)),
-        *_count_events(f"{lake.absolute()}/{table.folder}/log"),
-    )
-
-
-def _count_events(uri: str) -> tuple[int, int]:
-    """Return how many changes the log holds, and how many of them it holds again."""
-    log = LakeTable(uri, "")
-    if not log.exists:
-        return 0, 0
-    places = pa.table(log.scan(["_commit_lsn", "_ordinal"]).read_all())
-    distinct = places.group_by(places.column_names).aggregate([]).num_rows
-    return places.num_rows, places.num_rows - distinct
-
-
-def _source_table(relation: Relation, batches: Sequence[pa.StructArray], builder: CopyBatchBuilder) -> pa.Table:
-    """Return the source's rows with the columns that the lake keeps, named as there."""
-    structs = batches or [builder.build(b"", 0, _NOWHERE, 0).rows.column(AFTER)]
-    columns = lake_columns(relation)
-    arrays = [pa.chunked_array([struct.field(column.place) for struct in structs]) for column in columns]
-    return pa.table(arrays, names=[column.name for column in columns])
-
-
-def _hash(table: pa.Table, key: Sequence[str]) -> str:
-    """Return a hash of the rows in key order, columns by name: how a table is laid out does not matter.
-
-    Rows without a key stand in the order of their own text: equal ones beside each other.
-    """
-    names = sorted(table.column_names)
-    digest = hashlib.sha256(repr(names).encode())
-    ordered = table.select(names)
-    rows = _texts(ordered.sort_by([(name, "ascending") for name in key])) if key else sorted(_texts(ordered))
-    for row in rows:
-        digest.update(row.encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
-
-
-def _texts(table: pa.Table) -> Iterator[str]:
-    for batch in table.to_batches(max_chunksize=ROWS_MAX):
-        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            yield repr(values)
-
-
-def compare(dsn: str, folder: StateFolder, lake: Path, wait_s: float) -> tuple[Lsn, list[Compared]]:
-    """Compare every live table of the lake; return the LSN at which that was, and the tables by name."""
-    with StateStore.open(folder) as store:
-        view = store.view()
-    assert view.beginning is not None, folder.root
-    with Node(dsn) as node:
-        lsn = node.flush_lsn()
-        present = {Oid(oid): str(name) for oid, name in node.query("SELECT oid::int8, datname::text FROM pg_database")}
-        node.flush_all()  # the marker behind it takes the delivered position over it
-    positions = wait_for_lake(folder, lake, lsn, wait_s)
-    compared: list[Compared] = []
-    for database in view.beginning.databases.keys() & present.keys():
-        fmt = wal_format(view.identity.server_major)
-        with closing(CopySource(dsn, present[database], fmt, database)) as source:
-            tables = [known for known in positions.tables.values() if known.database == database]
-            live = [table for table in tables if table.state is TableState.LIVE and table.replica_version >= 0]
-            results = (compare_table(source, table, lake, view.beginning.types) for table in live)
-            compared += [result for result in results if result is not None]
-            compared += _missing(source, database, view.copies, positions)
-    return lsn, sorted(compared, key=lambda one: one.table)
-
-
-def _missing(
-    source: CopySource, database: Oid, copies: Mapping[tuple[Oid, Oid], CopyProgress], positions: Positions
-) -> list[Compared]:
-    """Return the tables that were copied and that the lake does not know: worse than different."""
-    return [
-        Compared(f"{table.namespace}.{table.name}", copy.row_count, 0, "copied", "not in the lake")
-        for table in source.tables()
-        if (copy := copies.get((database, table.oid))) is not None and copy.generation
-        if (database, table.oid) not in positions.tables
-    ]
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Compare and print; return 0 if everything is identical."""
-    parser = argparse.ArgumentParser(prog="python -m tidemark.pipeline.lake.compare", description=__doc__)
-    parser.add_argument("--dsn", required=True, help="the source; its role reads the tables")
-    parser.add_argument("--state", required=True, help="the capture's state folder")
-    parser.add_argument("--lake", required=True, help="folder of the tables")
-    parser.add_argument("--wait-s", type=float, default=60.0, help="for the lake to catch up (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    given = parser.parse_args(arguments)
     try:
-        folder, lake = StateFolder(local_path(given.state, "--state")), local_path(given.lake, "--lake")
-        lsn, tables = compare(given.dsn, folder, lake, given.wait_s)
-    except TidemarkError as error:
+        SPARK.require()
+    except MissingExtra as error:
         print(f"compare: {error}\n  hint: {error.hint}", file=sys.stderr)  # noqa: T201 - a program's own output
         return error.exit_code
-    told = [{**asdict(one), "identical": one.identical} for one in tables]
-    if given.json:
-        print(json.dumps({"lsn": format_lsn(lsn), "tables": told}))  # noqa: T201
-    else:
-        for one in tables:
-            verdict = "identical" if one.identical else "DIFFERENT"
-            rows = f"{one.source_rows} rows, replica {one.replica_rows}"
-            print(f"{one.table}: {rows}, {one.events} events ({one.repeated_events} twice): {verdict}")  # noqa: T201
-    return ExitCode.SUCCESS if all(one.identical for one in tables) else ExitCode.UNEXPECTED
+    return int(import_module("tidemark.pipeline.lake.comparison").main())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from tests.support.oracles.log_oracle import ServerLog, Tally, check_log
 from tests.support.processes.captures import Sidecar
 from tests.support.processes.spark_process import SparkProcess
 from tests.support.servers.postgres import Cluster
-from tidemark.pipeline.lake.compare import compare
+from tidemark.pipeline.lake.comparison import compare
 from tidemark.runtime.recovery.lake_stock import lake_stock
 from tidemark.runtime.recovery.rebuild import LakeStock
 from tidemark.wire.state import Identity
