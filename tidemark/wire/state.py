@@ -4,7 +4,7 @@ Values are JSON inside the envelope of `tidemark.wire.envelope`: few, small, and
 looked at by hand. The outbox's values have a form of their own (`tidemark.wire.outbox`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Generic, TypeVar
@@ -421,38 +421,71 @@ ValueT = TypeVar("ValueT")
 
 
 class Key(Generic[ValueT]):
-    """A key of the state: its name, the form of its value, and its policy when damaged."""
+    """A key of the state: its name, the form of its value, its policy when damaged, and what must never move back."""
 
-    def __init__(self, name: str, shape: type[ValueT], policy: DamagePolicy) -> None:
+    def __init__(
+        self,
+        name: str,
+        shape: type[ValueT],
+        policy: DamagePolicy,
+        *,
+        moves_back: Callable[[ValueT, ValueT], bool] | None = None,
+    ) -> None:
+        """`moves_back`: compares the value before with a new one; None: the value has no order."""
         self.name = name
         self.policy = policy
+        self.moves_back = moves_back
         self._form: JsonForm[ValueT] = JsonForm(shape)
+        self._latest: tuple[bytes, ValueT] | None = None  # values are immutable: the same bytes are decoded once
 
     def encode(self, value: ValueT) -> bytes:
         """Return the bytes that stand under the key."""
-        return seal(self._form.write(value), FORMAT_VERSION)
+        stored = seal(self._form.write(value), FORMAT_VERSION)
+        self._latest = stored, value
+        return stored
 
     def decode(self, stored: bytes) -> ValueT:
         """Return the value; raise `DamagedValue` where the bytes are not what `encode` wrote."""
+        latest = self._latest
+        if latest is not None and latest[0] == stored:
+            return latest[1]
         payload = unseal(self.name, stored, FORMAT_VERSION)
         try:
-            return self._form.read(payload)
+            value = self._form.read(payload)
         except Misfit as error:
             raise DamagedValue(self.name, f"its JSON: {error}") from error
+        self._latest = stored, value
+        return value
+
+
+def _watermark_moves_back(before: Watermark, after: Watermark) -> bool:
+    return after.pointer.position < before.pointer.position
+
+
+def _followed_moves_back(before: Followed, after: Followed) -> bool:
+    return after.pointer.position < before.pointer.position
+
+
+def _ledger_moves_back(before: OutboxLedger, after: OutboxLedger) -> bool:
+    return after.head < before.head or after.trimmed < before.trimmed
+
+
+def _term_moves_back(before: Term, after: Term) -> bool:
+    return after.epoch < before.epoch
 
 
 IDENTITY = Key("identity", Identity, DamagePolicy.HALT)
 BEGINNING = Key("beginning", Beginning, DamagePolicy.HALT)
 STAGE = Key("stage", Stage, DamagePolicy.HALT)
 HAND_OVER = Key("handover", HandOver, DamagePolicy.HALT)
-FOLLOWED = Key("followed", Followed, DamagePolicy.HALT)
+FOLLOWED = Key("followed", Followed, DamagePolicy.HALT, moves_back=_followed_moves_back)
 SWITCHES = Key("switches", SwitchLog, DamagePolicy.FORGET)
 LOSSES = Key("losses", LossLog, DamagePolicy.FORGET)
 REWINDS = Key("rewinds", RewindLog, DamagePolicy.FORGET)
-TERM = Key("term", Term, DamagePolicy.HALT)
-DELIVERED = Key("delivered", Watermark, DamagePolicy.DERIVE)
-CONFIRMED = Key("confirmed", Watermark, DamagePolicy.DERIVE)
-LEDGER = Key("ledger", OutboxLedger, DamagePolicy.DERIVE)
+TERM = Key("term", Term, DamagePolicy.HALT, moves_back=_term_moves_back)
+DELIVERED = Key("delivered", Watermark, DamagePolicy.DERIVE, moves_back=_watermark_moves_back)
+CONFIRMED = Key("confirmed", Watermark, DamagePolicy.DERIVE, moves_back=_watermark_moves_back)
+LEDGER = Key("ledger", OutboxLedger, DamagePolicy.DERIVE, moves_back=_ledger_moves_back)
 READER = Key("reader", Reader, DamagePolicy.HOLD)
 HISTORY = Key("history", HistoryIndex, DamagePolicy.REBUILD)
 JOURNAL = Key("journal", JournalMark, DamagePolicy.HALT)

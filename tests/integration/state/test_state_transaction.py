@@ -14,7 +14,7 @@ from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_transaction import FREE_BYTES_MIN, StateTransaction
-from tidemark.model.errors import Fenced, StateError
+from tidemark.model.errors import Fenced, InternalError, StateError
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch, Pointer, Position, Sequence
@@ -42,6 +42,7 @@ from tidemark.wire.state import (
     Identity,
     JournalFile,
     JournalMark,
+    Key,
     Leader,
     Loss,
     LossLog,
@@ -57,6 +58,7 @@ from tidemark.wire.state import (
     RewindLog,
     Switch,
     SwitchLog,
+    Term,
     Watermark,
 )
 
@@ -88,6 +90,11 @@ def moved(store: StateStore, move: Callable[[StateTransaction], ValueT]) -> Valu
         return move(moving)
 
 
+def put(store: StateStore, key: Key[ValueT], value: ValueT) -> None:
+    """Store one value in a transaction."""
+    moved(store, lambda moving: moving.put(key, value))
+
+
 def deliver(store: StateStore, commit_lsn: int, *, rows: int = 1, note: str = "x", timeline: int = 1) -> Watermark:
     group = groups.group(commit_lsn, [groups.batch(commit_lsn, range(rows), note)] if rows else [])
     last = replace(group.last, position=replace(group.last.position, timeline=TimelineId(timeline)))
@@ -101,6 +108,48 @@ def damage(store: StateStore, name: str, database: str = "state") -> None:
 
 def pointer(timeline: int, lsn: int) -> Pointer:
     return Pointer(Position(TimelineId(timeline), Lsn(lsn), 0), Lsn(lsn - 8))
+
+
+FOLLOWS = Followed(pointer(1, 200), pointer(1, 100), has_start=True)
+
+
+@pytest.mark.parametrize("key", [DELIVERED, CONFIRMED], ids=lambda key: key.name)
+def test_a_watermark_moves_forward_only_and_a_later_timeline_is_forward(store: StateStore, key: Key[Watermark]) -> None:
+    for forward in (pointer(1, 200), pointer(1, 200), pointer(1, 208), pointer(2, 100)):
+        put(store, key, Watermark(forward, Sequence(5)))
+    for backward in (pointer(2, 99), pointer(1, 1000)):
+        with pytest.raises(InternalError, match=f"{key.name} would move back"):
+            put(store, key, Watermark(backward, Sequence(5)))
+    assert moved(store, lambda moving: moving.get(key)) == Watermark(pointer(2, 100), Sequence(5))
+
+
+def test_a_follower_moves_forward_only_until_it_follows_no_more(store: StateStore) -> None:
+    moved(store, lambda moving: moving.put(FOLLOWED, FOLLOWS))
+    behind = replace(FOLLOWS, pointer=pointer(1, 199))
+    with pytest.raises(InternalError, match="followed would move back"):
+        moved(store, lambda moving: moving.put(FOLLOWED, behind))
+    moved(store, lambda moving: moving.drop(FOLLOWED))
+    moved(store, lambda moving: moving.put(FOLLOWED, behind))
+
+
+@pytest.mark.parametrize("ledger", [OutboxLedger(Sequence(4), Sequence(3)), OutboxLedger(Sequence(5), Sequence(2))])
+def test_numbers_of_the_outbox_never_move_back(store: StateStore, ledger: OutboxLedger) -> None:
+    moved(store, lambda moving: moving.put(LEDGER, OutboxLedger(Sequence(5), Sequence(3))))
+    with pytest.raises(InternalError, match="ledger would move back"):
+        moved(store, lambda moving: moving.put(LEDGER, ledger))
+
+
+def test_an_epoch_never_moves_back(store: StateStore) -> None:
+    store.take_epoch(OWNER)
+    store.take_epoch(OWNER)
+    with pytest.raises(InternalError, match="term would move back"):
+        moved(store, lambda moving: moving.put(TERM, Term(Epoch(TimelineId(1), 1), OWNER)))
+
+
+def test_a_value_that_is_damaged_is_replaced_without_a_comparison(store: StateStore) -> None:
+    moved(store, lambda moving: moving.put(DELIVERED, Watermark(pointer(2, 100), Sequence(5))))
+    damage(store, DELIVERED.name)
+    moved(store, lambda moving: moving.put(DELIVERED, Watermark(pointer(1, 8), Sequence(0))))
 
 
 @pytest.mark.feature("I21")

@@ -3,7 +3,7 @@
 Positions never move back on a timeline. Damage is met by each key's policy (`tidemark.wire.state`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -164,8 +164,21 @@ class StateTransaction:
         return None if stored is None else key.decode(stored)
 
     def put(self, key: Key[ValueT], value: ValueT) -> None:
-        """Store a named value."""
+        """Store a named value; raise `InternalError` if it is a position, an epoch or a count that would move back.
+
+        A rewind and a promotion go on on a later timeline, whose positions are greater; `init` finds no value.
+        """
+        if key.moves_back is not None:
+            self._check_order(key, key.moves_back, value)
         self._transaction.put(named(self._scope, key.name), key.encode(value), db=self._environment.database("state"))
+
+    def _check_order(self, key: Key[ValueT], moves_back: Callable[[ValueT, ValueT], bool], value: ValueT) -> None:
+        try:
+            before = self.get(key)
+        except DamagedValue:
+            return  # nothing to compare with: the key's policy decided what to write
+        if before is not None and moves_back(before, value):
+            raise InternalError(f"{key.name} would move back from {before} to {value}")
 
     def drop(self, key: Key[ValueT]) -> None:
         """Forget a named value."""
@@ -182,8 +195,6 @@ class StateTransaction:
         if not group.moves_delivered:
             assert before is not None, "a first copy comes after the base"
             group = replace(group, last=before.pointer)
-        if before is not None and group.last.position < before.pointer.position:
-            raise InternalError(f"delivery would move back from {before.pointer.position} to {group.last.position}")
         if group.values:
             self._check_room(group, ledger)
             ledger = self.outbox.append(ledger, group, self._version_of)

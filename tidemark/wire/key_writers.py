@@ -1,0 +1,51 @@
+"""Which module may write which key of the state; `tests/unit/test_key_writers.py` compares the source with this table.
+
+All writes are inside one LMDB transaction. A module that delivers checks the epoch in the same transaction; `init`,
+recovery and an operator's command write while no process delivers, or take the next epoch themselves.
+"""
+
+from collections.abc import Mapping
+
+from tidemark.wire import state
+
+_TRANSACTION = "tidemark.io.state.state_transaction"  # delivery, readers, history: every process writes by its methods
+_STORE = "tidemark.io.state.state"
+_INCARNATIONS = "tidemark.io.state.incarnations"  # each process at its start, and when another copy overtakes this one
+_SWITCHING = "tidemark.io.state.switching"  # the stage: sidecar, archiver, `cdcctl realtime`
+_OUTBOX = "tidemark.io.state.outbox"  # readers: Spark's driver, the outbox server, `cdcctl reader`
+_RUNS = "tidemark.io.process.run_record"
+_INIT = "tidemark.runtime.seed.initialise"  # `cdcctl init`
+_COPY = "tidemark.runtime.first_copy.first_copy"  # the process that delivers
+_CONSUMER = "tidemark.runtime.capture.consumer_target"  # the process that delivers to a custom consumer
+_FOLLOWER = "tidemark.runtime.capture.following"  # a sidecar on a standby
+_PROMOTION = "tidemark.runtime.recovery.taking_over"  # the sidecar of a node that was promoted
+_REBUILD = "tidemark.runtime.recovery.rebuild"  # a new state from the spool
+_RESUMPTION = "tidemark.runtime.recovery.resumption"  # `cdcctl archive repair`, `cdcctl rewind`
+_REWIND = "tidemark.runtime.recovery.rewinding"
+
+WRITERS: Mapping[str, frozenset[str]] = {
+    state.IDENTITY.name: frozenset({_STORE, _PROMOTION}),
+    state.BEGINNING.name: frozenset({_TRANSACTION, _INIT, _REBUILD, _RESUMPTION}),
+    state.STAGE.name: frozenset({_SWITCHING, _INIT, _REBUILD}),
+    state.HAND_OVER.name: frozenset({_SWITCHING, _INIT, _PROMOTION, _REBUILD, _REWIND}),
+    state.FOLLOWED.name: frozenset({_SWITCHING, _INIT, _FOLLOWER, _PROMOTION, _REBUILD}),
+    state.SWITCHES.name: frozenset({_TRANSACTION}),
+    state.LOSSES.name: frozenset({_TRANSACTION}),
+    state.REWINDS.name: frozenset({_TRANSACTION}),
+    state.TERM.name: frozenset({_TRANSACTION, _INCARNATIONS, _INIT, _REBUILD}),
+    state.DELIVERED.name: frozenset({_TRANSACTION, _INIT, _FOLLOWER, _PROMOTION, _REBUILD}),
+    state.CONFIRMED.name: frozenset({_TRANSACTION, _CONSUMER, _PROMOTION}),
+    state.LEDGER.name: frozenset({_STORE, _TRANSACTION, _PROMOTION}),
+    state.READER.name: frozenset({_OUTBOX, _TRANSACTION}),
+    state.HISTORY.name: frozenset({_TRANSACTION, _INIT, _REBUILD}),
+    state.JOURNAL.name: frozenset({_TRANSACTION, _REBUILD}),
+    state.COPY.name: frozenset({_TRANSACTION}),
+    state.RECOPIES.name: frozenset({_TRANSACTION}),
+    state.FINGERPRINT.name: frozenset({_INIT, _COPY, _REBUILD, _RESUMPTION, _REWIND}),
+    state.MARKER_KEYS.name: frozenset({_STORE}),
+    state.INCARNATIONS.name: frozenset({_INCARNATIONS}),
+    state.OVERTAKEN.name: frozenset({_INCARNATIONS}),
+    state.PLACE.name: frozenset({_INCARNATIONS}),
+    state.ARCHIVING.name: frozenset({_STORE}),
+    state.PROCESSES.name: frozenset({_RUNS}),
+}
