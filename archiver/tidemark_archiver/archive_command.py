@@ -125,7 +125,7 @@ def archive(job: Job) -> int:
         return _without_spool(job, "an earlier copy into the spool hangs")
     except OSError as error:  # a file system without such locks: each file waits for children of its own
         _say(f"the data folder cannot be locked: {error.strerror}")
-    copy_s = _copy_s(job)
+    copy_s = copy_deadline_s(job)
     copied = _in_child(lambda: _keep(job), copy_s)
     if copied == ARCHIVED:
         return ARCHIVED
@@ -141,9 +141,9 @@ def archive(job: Job) -> int:
     return told
 
 
-def _copy_s(job: Job) -> float:
+def copy_deadline_s(job: Job) -> float:
     """Return the deadline of the copy: a short one where files queue up behind copies that hang."""
-    if not job.is_over(_waited_s(job)):
+    if not job.is_over(waited_s(job)):
         return job.copy_s
     try:
         byte_count = job.path.stat().st_size
@@ -152,7 +152,7 @@ def _copy_s(job: Job) -> float:
     return min(job.copy_s, HURRIED_S + byte_count / HURRIED_BYTES_PER_S)
 
 
-def _waited_s(job: Job) -> float:
+def waited_s(job: Job) -> float:
     """Return how long the server has waited to archive the file, by its own word; for ever, if that tells nothing."""
     ready = job.path.parent / "archive_status" / f"{job.name}.ready"
     try:
@@ -228,7 +228,7 @@ def _without_spool(job: Job, reason: str) -> int:
                 ledger.give_up(job.name, reason)
         recorded = f"recorded only in {job.own_ledger} of the data folder"
     except OSError:
-        is_over, recorded = job.is_over(_waited_s(job)), "NOT recorded"
+        is_over, recorded = job.is_over(waited_s(job)), "NOT recorded"
     if not is_over:
         _say(f"{job.name}: {reason}; the spool's ledger cannot be written")
         return TRY_AGAIN

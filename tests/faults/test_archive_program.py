@@ -254,7 +254,7 @@ def test_the_limits_themselves_are_reached(server: Server) -> None:
 def test_a_copy_is_hurried_by_its_size_only_where_files_queue_up(server: Server) -> None:
     def copy_s(byte_count: int, **more: float) -> float:
         os.truncate(server.segment, byte_count)
-        return archive_command._copy_s(server.job(**more))  # type: ignore[arg-type]
+        return archive_command.copy_deadline_s(server.job(**more))  # type: ignore[arg-type]
 
     assert copy_s(HURRIED_BYTES_PER_S) == COPY_S_DEFAULT
     server.age(HOLD_S + 1)
@@ -269,7 +269,7 @@ def test_a_clock_that_was_set_back_by_a_step_is_not_believed(server: Server, mon
     found = []
     for now_s in (ready_s + 5, ready_s - CLOCK_STEP_S / 2, ready_s - CLOCK_STEP_S):
         monkeypatch.setattr(time, "time", lambda now_s=now_s: now_s)
-        found.append(archive_command._waited_s(server.job()))
+        found.append(archive_command.waited_s(server.job()))
     assert found == [5, -CLOCK_STEP_S / 2, math.inf]
 
 

@@ -165,8 +165,11 @@ class Framer:
         segment_bytes: int | None = None,
         timeline: TimelineId | None = None,
         start_lsn: Lsn | None = None,
+        crc_by_instruction: bool = True,
     ) -> None:
+        """`crc_by_instruction`: use the processor's instruction if it has one, else tables."""
         self._format = fmt
+        self._crc_by_instruction = crc_by_instruction
         self._system_identifier = system_identifier or 0
         self._segment_bytes = segment_bytes or 0
         self._timeline = timeline or 0
@@ -188,6 +191,11 @@ class Framer:
     def format(self) -> WalFormat | None:
         """The format of this WAL; None until a page was seen."""
         return self._format
+
+    @property
+    def block_bytes(self) -> int:
+        """How many bytes are allocated for the block that is being filled; 0 if there is none."""
+        return len(self._block.linear) if self._block is not None else 0
 
     @property
     def segment_bytes(self) -> int | None:
@@ -293,6 +301,7 @@ class Framer:
         scanner.system_identifier = self._system_identifier
         scanner.timeline_max = self._timeline
         scanner.quiet = memoryview(self._quiet)
+        scanner.by_instruction &= self._crc_by_instruction
         self._scanner = scanner
         return scanner
 

@@ -156,7 +156,7 @@ def test_what_was_taken_before_the_failing_call_is_not_offered_again(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     consumer = Failing()
-    consumer._answers = [False]
+    consumer.answers = [False]
     target = new_target(consumer, store, epoch, progress, stopping, retry=RetryPolicy(1, QUICK))
     target.begin()
     target.deliver(group(100))
@@ -280,7 +280,7 @@ def test_a_capture_ends_in_time_beside_a_consumer_that_hangs_in_on_revoked(
     config, folder = config_for(cluster, database), StateFolder(tmp_path / "state")
     config = replace(config, deliver=replace(config.deliver, stop_s=0.1))
     consumer = Hanging(OSError())
-    consumer._answers = [False] * 1000
+    consumer.answers = [False] * 1000
     cluster.sql("CREATE TABLE account (id int)", database)
     with captured(config, folder, consumer) as (store, capture):
         capture.start()

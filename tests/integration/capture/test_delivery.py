@@ -169,7 +169,7 @@ class Scripted(NullConsumer):
         self.calls: list[str] = []
         self.seen: list[int] = []
         self.alive_now = True
-        self._answers = answers
+        self.answers = answers
         self._take = take
 
     def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
@@ -186,7 +186,7 @@ class Scripted(NullConsumer):
             taken += 1
             self.seen.append(group.last.position.commit_lsn)
             self.calls.append(f"group {group.last.position.commit_lsn}")
-        return self._answers.pop(0) if self._answers else True
+        return self.answers.pop(0) if self.answers else True
 
     def on_revoked(self, partition: Partition) -> bool | None:
         del partition

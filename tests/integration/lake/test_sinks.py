@@ -147,7 +147,7 @@ def test_a_copy_that_begins_anew_replaces_the_rows_of_the_one_that_broke_off(tmp
     lake = new_lake(tmp_path)
     assert lake.positions.tables[DATABASE, RELATION].state is TableState.COPYING
     broken_off = len(table.items)
-    table._ordinal = 0  # nothing was written since: the copy stands at the same LSN
+    table.ordinal = 0  # nothing was written since: the copy stands at the same LSN
     table.copy(2, second)
     lake.apply(batch(table.delivered()[broken_off:]))
     assert lake.positions.tables[DATABASE, RELATION].state is TableState.LIVE
@@ -325,7 +325,7 @@ def test_a_dropped_table_is_marked_and_kept(tmp_path: Path) -> None:
     table.insert({1: 1, 2: "a", 3: None})
     table.commit()
     table.cut()
-    at = Position(TimelineId(1), Lsn(table._lsn), 1)
+    at = Position(TimelineId(1), Lsn(table.lsn), 1)
     drop = SchemaEvent(at, Lsn(1), DATABASE, Xid(7), SchemaChange.DROP, SchemaEffect.METADATA, table.relation, None)
     lake = new_lake(tmp_path)
     lake.apply(batch([*table.delivered(), Delivered(Sequence(2), drop)]))

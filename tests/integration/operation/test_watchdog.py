@@ -15,9 +15,8 @@ from tests.support.faults.stopped_writer import StoppedWriter
 from tidemark.io.host.clock import boot_id, boot_ns, host_name, own_start_ticks, process_start_ticks
 from tidemark.io.host.remains import kill_remains
 from tidemark.io.process.watchdog import Condition, Watch
-from tidemark.io.state import heartbeat as heartbeat_module
 from tidemark.io.state.environment import Environment, WritePoint
-from tidemark.io.state.heartbeat import HeartbeatFile, Slot
+from tidemark.io.state.heartbeat import SLOT_BYTES, HeartbeatFile, Slot
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -118,8 +117,12 @@ def test_a_sign_of_life_that_was_never_finished_is_none(store: StateStore, watch
     heartbeat = store.environment.heartbeat
     with StoppedWriter(store.folder, role=SIDECAR) as sidecar:
         assert looks(watch, boot_ns(), 0) == [ALIVE]
-        at = Slot.SIDECAR * heartbeat_module._SLOT_BYTES
-        heartbeat._map[at] |= 1  # as if it had stopped between the slot's two counts
+        at = Slot.SIDECAR * SLOT_BYTES
+        with store.folder.heartbeat.open("r+b") as file:
+            file.seek(at)
+            count = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([count | 1]))  # as if it had stopped between the slot's two counts
         assert heartbeat.read(Slot.SIDECAR) is None
         assert looks(watch, boot_ns(), 14, 15, 16) == [ALIVE, ALIVE, HUNG]
         assert watch.kill_remains()

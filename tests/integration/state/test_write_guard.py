@@ -204,7 +204,7 @@ def test_a_writer_that_goes_on_at_the_last_moment_is_not_killed(environment: Env
         (stuck,) = {found for found in (watch.look(boot_ns() + HOUR_NS) for _ in range(LOOKS_MIN)) if found}
         writer.go_on()
         assert writer.end() == 0
-        guard._end(stuck)
+        guard.end_writer(stuck)
     assert environment.write_lock.holder() is None
 
 

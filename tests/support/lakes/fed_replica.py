@@ -42,7 +42,7 @@ class Fed:
         return self.replica.apply(items[told:])
 
     def happens(self, event: TableItem) -> None:
-        self.table._event(event)
+        self.table.add_event(event)
 
     @property
     def exists(self) -> bool:
@@ -61,7 +61,7 @@ class Fed:
 
 
 def boundary(fed: Fed, *, begin: bool, partition: Oid = INVALID_OID) -> None:
-    at = fed.table._position()
+    at = fed.table.next_position()
     fed.happens(RewriteBoundary(at, AT, DATABASE, XID, fed.table.relation, begin, partition))
 
 
@@ -74,7 +74,7 @@ def schema_event(
     brings_rows: bool = False,
 ) -> None:
     change = SchemaChange.CREATE if before is None else SchemaChange.DROP if after is None else SchemaChange.ALTER
-    at = fed.table._position()
+    at = fed.table.next_position()
     fed.happens(SchemaEvent(at, AT, DATABASE, XID, change, effect, before, after, brings_rows))
 
 

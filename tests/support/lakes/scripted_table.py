@@ -68,8 +68,8 @@ class ScriptedTable:
     changes: int = 0  # rows that the log must hold
     name: str = "Orders"
     _pending: list[dict[str, object]] = field(default_factory=list)
-    _lsn: int = 1000
-    _ordinal: int = 0
+    lsn: int = 1000
+    ordinal: int = 0
 
     def __post_init__(self) -> None:
         self.relation = Relation(
@@ -107,16 +107,16 @@ class ScriptedTable:
     def truncate(self) -> None:
         self.rows.clear()
         self.changes += 1
-        self._event(Truncation(self._position(), Lsn(self._lsn), DATABASE, Xid(7), self.relation, False, False))
+        self.add_event(Truncation(self.next_position(), Lsn(self.lsn), DATABASE, Xid(7), self.relation, False, False))
 
     # What happens to columns
 
     def alter(self, columns: tuple[Column, ...], effect: SchemaEffect = SchemaEffect.METADATA) -> None:
         self.cut()
         before, self.relation = self.relation, replace(self.relation, columns=columns)
-        self._event(
+        self.add_event(
             SchemaEvent(
-                self._position(), Lsn(self._lsn), DATABASE, Xid(7), SchemaChange.ALTER, effect, before, self.relation
+                self.next_position(), Lsn(self.lsn), DATABASE, Xid(7), SchemaChange.ALTER, effect, before, self.relation
             )
         )
 
@@ -152,11 +152,11 @@ class ScriptedTable:
     def copy(self, generation: int, rows: Iterable[Row], *, whole: bool = True) -> None:
         """Make the first copy, up to its end or not."""
         self.rows.clear()
-        self._event(CopyBoundary(self._position(), DATABASE, self.relation, generation, True, "1:1:"))
+        self.add_event(CopyBoundary(self.next_position(), DATABASE, self.relation, generation, True, "1:1:"))
         for row in rows:
             self.insert(row, "c")
         if whole:
-            self._event(CopyBoundary(self._position(), DATABASE, self.relation, generation, False, "1:1:"))
+            self.add_event(CopyBoundary(self.next_position(), DATABASE, self.relation, generation, False, "1:1:"))
         else:
             self.cut()
 
@@ -164,8 +164,8 @@ class ScriptedTable:
 
     def commit(self, lsn: int = 0) -> None:
         """End the transaction: the next change has another commit LSN, or the one given."""
-        self._lsn = lsn or self._lsn + 100
-        self._ordinal = 0
+        self.lsn = lsn or self.lsn + 100
+        self.ordinal = 0
 
     def cut(self) -> None:
         """End the batch: the next change stands in another one."""
@@ -191,14 +191,14 @@ class ScriptedTable:
     def _key(self, row: Row) -> tuple[Value, ...]:
         return tuple(row[number] for number in self.key)
 
-    def _position(self) -> Position:
-        self._ordinal += 1
-        return Position(TEST_TIMELINE, Lsn(self._lsn), self._ordinal)
+    def next_position(self) -> Position:
+        self.ordinal += 1
+        return Position(TEST_TIMELINE, Lsn(self.lsn), self.ordinal)
 
     def _boundary(self, *, begin: bool) -> None:
-        self._event(RewriteBoundary(self._position(), Lsn(self._lsn), DATABASE, Xid(7), self.relation, begin))
+        self.add_event(RewriteBoundary(self.next_position(), Lsn(self.lsn), DATABASE, Xid(7), self.relation, begin))
 
-    def _event(self, event: TableItem) -> None:
+    def add_event(self, event: TableItem) -> None:
         self.cut()
         self.items.append(event)
 
@@ -206,7 +206,7 @@ class ScriptedTable:
         self, op: str, new: Row | None, old: Row | None, kind: BeforeKind, unchanged: tuple[int, ...] = ()
     ) -> None:
         live = self.relation.live_columns
-        position = self._position()
+        position = self.next_position()
         after = None if new is None else {c.name: new[c.number] for c in live if c.number not in unchanged}
         before = None
         if kind is not BeforeKind.NONE and old is not None:

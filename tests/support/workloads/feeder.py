@@ -42,7 +42,7 @@ class World:
         self._lsn = 10_000
         self._step = 0
         self._told: dict[Oid, int] = {}
-        self.tables = [ScriptedTable(oid=Oid(RELATION + n), name=f"table {n}", _lsn=self._lsn) for n in range(TABLES)]
+        self.tables = [ScriptedTable(oid=Oid(RELATION + n), name=f"table {n}", lsn=self._lsn) for n in range(TABLES)]
 
     def groups(self, count: int) -> Iterator[ChangeGroup]:
         """Live on and yield `count` groups, some of which end inside a transaction."""

@@ -161,8 +161,7 @@ def test_closing_ends_a_pause(disk: Disk, made: Confirming[int], monkeypatch: py
     assert disk.is_asked.acquire(timeout=DEADLINE_S)
     while made.byte_count:
         pass
-    with made._lock:
-        pass  # the thread has let go of it: it pauses
+    made.confirm([], 0)  # waits for the lock, which the thread releases before it pauses
     closing = threading.Thread(target=made.close, daemon=True)
     closing.start()
     closing.join(DEADLINE_S)

@@ -176,19 +176,19 @@ def test_rewritten_rows_are_seen_at_the_end_alone_and_staged_once_however_often_
     for key in ("1", "2"):
         fed.table.insert({1: key, 2: "rewritten", 3: None}, "r")
     fed.apply()
-    aside = fed.replica._aside()
+    aside = fed.replica.staging_table()
     assert (fed.rows, aside.scan().read_all().num_rows) == (before, 2)
     fed.table.insert({1: "3", 2: "rewritten", 3: None}, "r")  # in the same batch as those before
     fed.replica.apply(fed.table.delivered()[told:])
-    version = fed.replica._aside().version
+    version = fed.replica.staging_table().version
     assert version == aside.version + 1
     fed.replica.apply(fed.table.delivered()[told:])
-    assert fed.replica._aside().version == version
+    assert fed.replica.staging_table().version == version
     assert fed.rows == before
     boundary(fed, begin=False)
     fed.feed()
     fed.assert_equal()
-    assert fed.replica._aside().scan().read_all().num_rows == 0
+    assert fed.replica.staging_table().scan().read_all().num_rows == 0
 
 
 def test_a_rewrite_makes_the_replica_of_a_table_that_had_no_row_yet(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_replica_whose_table_lost_its_key_is_kept_as_it_was(fed: Fed) -> None:
     there, columns = fed.rows, fed.delta.schema().to_arrow()
     set_key(fed, key=False)
     assert not fed.feed().held.blocked
-    fed.happens(Truncation(fed.table._position(), AT, DATABASE, XID, fed.table.relation, False, False))
+    fed.happens(Truncation(fed.table.next_position(), AT, DATABASE, XID, fed.table.relation, False, False))
     left = fed.feed()
     assert left.held.blocked
     fed.table.add_column("extra")
@@ -324,7 +324,7 @@ def test_a_replica_whose_table_lost_its_key_records_the_position_of_the_last_cha
     fed.table.insert({1: 9, 2: "unseen", 3: None})
     fed.table.insert({1: 9, 2: "unseen", 3: None})
     left = fed.feed()
-    assert left.held.position.ordinal == fed.table._ordinal
+    assert left.held.position.ordinal == fed.table.ordinal
     assert len(fed.rows) == 3
 
 
@@ -391,7 +391,7 @@ def test_a_renamed_label_is_renamed_in_rows_that_are_there_and_in_those_decoded_
 def test_events_decoded_in_the_old_form_of_a_type_do_not_bring_it_back(tmp_path: Path) -> None:
     fed, was, now = moody(tmp_path)
     schema_event(fed, was, now)
-    fed.happens(Truncation(fed.table._position(), AT, DATABASE, XID, was, False, False))
+    fed.happens(Truncation(fed.table.next_position(), AT, DATABASE, XID, was, False, False))
     fed.table.insert({1: 3, 2: "old", 3: None})
     fed.feed()
     assert notes(fed) == ["new"]

@@ -35,7 +35,7 @@ def forget(fed: Fed, partition: Oid) -> None:
 
 def test_a_partition_that_is_truncated_takes_its_rows_alone(tmp_path: Path) -> None:
     fed = partitioned(tmp_path, ScriptedTable())
-    fed.happens(Truncation(fed.table._position(), AT, DATABASE, XID, fed.table.relation, False, False, HIGH))
+    fed.happens(Truncation(fed.table.next_position(), AT, DATABASE, XID, fed.table.relation, False, False, HIGH))
     forget(fed, HIGH)
     fed.feed()
     fed.assert_equal()
@@ -45,7 +45,7 @@ def test_a_partition_that_is_truncated_takes_its_rows_alone(tmp_path: Path) -> N
 def test_a_partition_that_leaves_takes_its_rows_along(tmp_path: Path, change: PartitionChange) -> None:
     fed = partitioned(tmp_path, ScriptedTable())
     partition = replace(fed.table.relation, oid=LOW, name="low")
-    fed.happens(PartitionEvent(fed.table._position(), AT, DATABASE, XID, change, fed.table.relation, partition))
+    fed.happens(PartitionEvent(fed.table.next_position(), AT, DATABASE, XID, change, fed.table.relation, partition))
     if change in (PartitionChange.DETACH, PartitionChange.DROP):
         forget(fed, LOW)
     fed.feed()
@@ -58,7 +58,7 @@ def as_root(fed: Fed) -> Relation:
 
 
 def truncation(fed: Fed, relation: Relation, partition: Oid = INVALID_OID) -> Truncation:
-    return Truncation(fed.table._position(), AT, DATABASE, XID, relation, False, False, partition)
+    return Truncation(fed.table.next_position(), AT, DATABASE, XID, relation, False, False, partition)
 
 
 def block(fed: Fed) -> None:
@@ -79,7 +79,7 @@ def test_what_happens_to_all_rows_of_a_partition_needs_no_key_of_the_root(tmp_pa
     assert not fed.feed().held.blocked
     fed.assert_equal()
     partition = replace(fed.table.relation, oid=LOW, name="low")
-    at = fed.table._position()
+    at = fed.table.next_position()
     fed.happens(PartitionEvent(at, AT, DATABASE, XID, PartitionChange.DETACH, as_root(fed), partition))
     assert not fed.feed().held.blocked
     assert fed.rows == []

@@ -155,9 +155,7 @@ def test_crcs_of_all_lengths_are_summed_by_the_processor_and_by_tables(by_instru
 
 
 def summing(writer: WalWriter, *, by_instruction: bool) -> Framer:
-    framer = Framer(writer.format)
+    framer = Framer(writer.format, crc_by_instruction=by_instruction)
     framer.feed(writer.first_lsn, b"")
     assert framer.next_block() is NEED_MORE
-    assert framer._scanner is not None
-    framer._scanner.by_instruction &= by_instruction
     return framer

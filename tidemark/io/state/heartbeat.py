@@ -24,7 +24,7 @@ from tidemark.model.errors import StateError
 
 _MAGIC = b"TMHB"
 _VERSION = 1
-_SLOT_BYTES = 64
+SLOT_BYTES = 64
 _SLOT = struct.Struct("<IIQQ16s")
 _COUNTER = struct.Struct("<I")
 WATCHDOG_S_DEFAULT = 15.0  # a sign of life that is older is the last one
@@ -42,7 +42,7 @@ class Slot(IntEnum):
     ARCHIVER = 3
 
 
-_FILE_BYTES = _SLOT_BYTES * (max(Slot) + 1)
+_FILE_BYTES = SLOT_BYTES * (max(Slot) + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class HeartbeatFile:
 
     def read(self, slot: Slot) -> Heartbeat | None:
         """Return what stands in a slot, None where it is empty."""
-        at = slot * _SLOT_BYTES
+        at = slot * SLOT_BYTES
         for _ in range(_READ_TRIES_MAX):
             before = _COUNTER.unpack_from(self._map, at)[0]
             _, pid, start_ticks, beat_ns, boot = _SLOT.unpack_from(self._map, at)
@@ -120,14 +120,14 @@ class HeartbeatFile:
 
     def count(self, slot: Slot) -> int:
         """Return a number that every change of a slot changes."""
-        return int(_COUNTER.unpack_from(self._map, slot * _SLOT_BYTES)[0])
+        return int(_COUNTER.unpack_from(self._map, slot * SLOT_BYTES)[0])
 
     def close(self) -> None:
         """Unmap the file."""
         self._map.close()
 
     def _write(self, slot: Slot, pid: int, start_ticks: int, beat_ns: int, boot: bytes) -> None:
-        at = slot * _SLOT_BYTES
+        at = slot * SLOT_BYTES
         odd = (_COUNTER.unpack_from(self._map, at)[0] | 1) & 0xFFFFFFFF
         _COUNTER.pack_into(self._map, at, odd)
         _SLOT.pack_into(self._map, at, odd, pid, start_ticks, beat_ns, boot)

@@ -129,11 +129,12 @@ class WriteGuard:
             while not self._stopping.wait(look_s):
                 stuck = self._watch.look(boot_ns())
                 if stuck is not None:
-                    self._end(stuck)
+                    self.end_writer(stuck)
         except Exception as error:  # noqa: BLE001 - the one place: the daemon works on, and says what it lacks now
             self._log.error("the guard on writers ended", **describe_error(error))
 
-    def _end(self, stuck: Writing) -> None:
+    def end_writer(self, stuck: Writing) -> None:
+        """Kill a writer that is stuck, if it still is and this process may; else report it."""
         told = {"pid": stuck.pid, "writer": self._name(stuck), "stuck_s": round(self._stuck_s, 1)}
         if stuck.pid == os.getpid():
             self._log.error("this process is stuck inside a write transaction", **told)

@@ -185,7 +185,7 @@ class Replica:
         table.merge(source, on, actions, held)
 
     def _stage(self, step: Rows) -> None:
-        aside = self._aside()
+        aside = self.staging_table()
         late = after(step.changes, aside.held.position)
         if late.num_rows:
             aside.append(new_rows(step, late), replace(aside.held, sequence=step.sequence, position=step.last))
@@ -238,7 +238,7 @@ class Replica:
             table.append(table.schema.empty_table(), copying)
 
     def _bound_rewrite(self, table: LakeTable, event: RewriteBoundary, held: Held) -> None:
-        aside = self._aside()
+        aside = self.staging_table()
         if event.begin:
             if event.position > aside.held.position:
                 _empty(aside, replica_schema(event.relation, self._shapes(event.relation)), held)
@@ -253,7 +253,8 @@ class Replica:
         _empty(aside, aside.schema, held)
         aside.forget_files()
 
-    def _aside(self) -> LakeTable:
+    def staging_table(self) -> LakeTable:
+        """Return the table that holds rewritten rows until the rewrite ends."""
         return LakeTable(f"{self.uri}-{REWRITE}", f"{self.app}-{REWRITE}")
 
     # Layout
