@@ -88,6 +88,7 @@ class Pipeline:
         self._metrics = metrics
         self._progress = progress
         self._log = log
+        self._stop = threading.Event()  # the caller's, once it runs
         self._lake = self._open_lake()
         tables = self._lake.positions.tables
         report_changes(log, {}, {of: table for of, table in tables.items() if any(faults_of(table))})
@@ -95,7 +96,6 @@ class Pipeline:
         self._outbox_id = outbox.outbox_id  # as the query began
         self._failure: BaseException | None = None  # of the last batch, which Spark only tells as text
         self._in_batch = threading.Lock()
-        self._stop = threading.Event()  # the caller's, once it runs
         self._room = Room(full_disks(settings), metrics.disk_full_seconds, log, LASTS_S)
         self._executors = ExecutorWatch(settings.master, metrics, log)
 
