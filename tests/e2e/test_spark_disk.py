@@ -23,7 +23,7 @@ from tidemark.pipeline.driver.metrics import RESTARTS, PipelineMetrics
 pytestmark = [needs_mount, pytest.mark.slow, pytest.mark.timeout(600)]
 MB = 1 << 20
 DISK_BYTES = 96 * MB  # of which a state keeps 64 back
-WAITS = "the disk is full: waiting for room"
+WAITS = "the disk is full: waiting for space"
 
 
 @pytest.mark.feature("I40")

@@ -69,7 +69,7 @@ def test_a_stop_of_all_processes_at_once_is_a_stop_that_finishes_the_batch_in_ha
             spark.end_all()
     assert said[0] == READY
     assert ALIVE in said
-    assert "starts anew" not in spark.log_path.read_text()
+    assert "pipeline restarts" not in spark.log_path.read_text()
     assert Failpoint.POSITIONS_WRITTEN.value in passed.read_text()  # the batch in hand was finished
     feed_by_hand(StateFolder(campaign.state), campaign.lake, "spark")
     campaign.check()

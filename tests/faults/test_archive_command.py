@@ -60,7 +60,7 @@ def test_a_full_disk_is_held_for_a_while_and_then_given_up_segment_by_segment(tr
         archive.wait_until_archived()
         lost += archive.switch(2)
         archive.wait_until_archived()
-        assert "bytes free, under the floor" in archive.node.log
+        assert "bytes free, less than archive.free_bytes_min" in archive.node.log
         disk.empty()
         after = archive.switch(2)
         archive.wait_until_archived()

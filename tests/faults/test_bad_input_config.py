@@ -17,7 +17,7 @@ BAD = (
     ("[copy]\nenabled = 'perhaps'", "copy.enabled: Input should be a valid boolean"),
     ("[select]\ntables = 7", "select.tables: "),
     ("ring = 5", "ring: "),
-    ("[ring", "is no TOML"),
+    ("[ring", "is not TOML"),
 )
 
 

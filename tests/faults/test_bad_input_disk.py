@@ -76,7 +76,7 @@ def test_delivery_waits_on_a_full_disk_and_goes_on_by_itself(node: Cluster, disk
         assert sidecar.stop() == ExitCode.SUCCESS
 
 
-WAITS, GOES_ON = "the disk is full: waiting for room", "there is room on the disk again"
+WAITS, GOES_ON = "the disk is full: waiting for space", "the disk has space again"
 
 
 @pytest.mark.feature("I40")
@@ -92,7 +92,7 @@ def test_a_disk_without_a_byte_is_waited_for_again_and_again_and_loses_nothing(n
                 node.sql(f"CREATE TABLE more_{cycle}_{number} (id int PRIMARY KEY, a text, b text, c text)")
             sidecar.wait_until(lambda: count(sidecar, WAITS) > cycle, "waiting")  # noqa: B023 - at once
             if cycle == 0:
-                assert "no room for" in str(sidecar.status()["waits_for_room"])
+                assert "no space for" in str(sidecar.status()["waits_for_room"])
                 assert sidecar.metric('tidemark_disk_full_seconds{capture="main"}') > 0
                 shown = succeeded(cdcctl("status", "--state", sidecar.folder.root, **sidecar.options))
                 assert "waits for room" in shown.out.decode()

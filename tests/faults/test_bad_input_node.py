@@ -47,7 +47,7 @@ def test_a_node_without_logical_wal_is_refused_until_it_has_it(new_cluster: NewC
 
 def test_privileges_that_are_missing_are_named_until_they_are_granted(node: Cluster, tmp_path: Path) -> None:
     state = tmp_path / "state"
-    init_refused(state, node.dsn("app", "plain"), ExitCode.NODE_UNFIT, "the role plain", "no REPLICATION")
+    init_refused(state, node.dsn("app", "plain"), ExitCode.NODE_UNFIT, "the role plain", "lacks REPLICATION")
     node.sql("REVOKE CONNECT ON DATABASE app FROM PUBLIC")
     try:
         init_refused(state, node.dsn("app", ROLE), ExitCode.NODE_UNFIT, 'permission denied for database "app"')

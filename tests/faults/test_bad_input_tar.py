@@ -80,7 +80,7 @@ def test_an_archive_that_is_cut_off_anywhere_is_refused(tmp_path: Path, room: Pa
     content = PACK[suffix](WHOLE)
     needed = len(content) - len(END) if not suffix else len(content) - 16
     for size in (*range(0, needed, 211), needed):
-        with pytest.raises(BackupUnusable, match=r"base\.tar\S* (is cut off|cannot be unpacked)") as caught:
+        with pytest.raises(BackupUnusable, match=r"base\.tar\S* (is truncated|cannot be unpacked)") as caught:
             copied(backup(tmp_path, content[:size], suffix))
         assert caught.value.exit_code == ExitCode.CONFIG
     assert not list(room.iterdir())
@@ -136,7 +136,7 @@ def test_names_that_lead_elsewhere_and_links_are_passed_over(tmp_path: Path, roo
     assert copied(folder) == {"base/5/1259": len(NOISE)}
     assert {path.name for path in tmp_path.iterdir()} == {"outside", "backup", "room"}
     assert [path.read_bytes() for path in outside.iterdir()] == [b"not of the backup"]
-    with pytest.raises(NotABackup, match="PG_VERSION is not there"), open_backup(folder):
+    with pytest.raises(NotABackup, match="PG_VERSION is missing"), open_backup(folder):
         pass
     assert not list(room.iterdir())
 
@@ -153,10 +153,10 @@ def forged_size(size: int, name: str = "base/5/1259") -> bytes:
     ("header", "told"),
     [
         (forged_size(MEMBER_BYTES_MAX + 1), "a file has 1073741824 at most"),
-        (forged_size(MEMBER_BYTES_MAX), "is cut off within base/5/1259"),
+        (forged_size(MEMBER_BYTES_MAX), "is truncated within base/5/1259"),
         (forged_size(1 << 80), "a file has 1073741824 at most"),
         (forged_size(-1), "has -1 bytes"),
-        (forged_size(1 << 80, "base/5/16384"), "is cut off"),
+        (forged_size(1 << 80, "base/5/16384"), "is truncated"),
     ],
 )
 @pytest.mark.parametrize("suffix", PACK)

@@ -159,7 +159,7 @@ def test_a_password_file_that_is_missing_open_to_others_or_wrong_is_named(node: 
     refused(done, ExitCode.CONFIG, f"cannot read the password file {missing}")
     path = password_file(tmp_path, 0o644)
     done = cdcctl("init", "--state", state, "--dsn", dsn, PGPASSFILE=str(path))
-    refused(done, ExitCode.CONFIG, f"the password file {path} is open to others: mode 0644")
+    refused(done, ExitCode.CONFIG, f"the password file {path} is readable by other users: mode 0644")
     password_file(tmp_path, password="wrong-one")
     done = cdcctl("init", "--state", state, "--dsn", dsn, PGPASSFILE=str(path))
     refused(done, ExitCode.NODE_UNFIT, "password authentication failed")

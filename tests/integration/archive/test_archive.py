@@ -104,7 +104,7 @@ def test_a_segment_of_another_cluster_is_refused_by_name(folder: Path) -> None:
     content[24] ^= 1  # xlp_sysid
     path.write_bytes(content)
     archive = ArchiveFolder(folder)
-    with pytest.raises(BadSegment, match=f"{path.name} is of the cluster"):
+    with pytest.raises(BadSegment, match=f"{path.name} belongs to cluster"):
         read_all(archive, archive.first_lsn())
 
 

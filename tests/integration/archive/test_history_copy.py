@@ -284,7 +284,7 @@ def test_what_cannot_be_made_anew_is_refused_by_name(shop: Shop, tmp_path: Path)
     for more, code, told in (
         (("--from-spool", tmp_path / "none"), ExitCode.STATE, "cannot be read"),
         (("--from-spool", folder), ExitCode.CONFIG, "history of capture 'main', not of 'other'"),
-        (("--from-spool", folder, "--lake", tmp_path / "no-lake"), ExitCode.CONFIG, "no lake of this capture"),
+        (("--from-spool", folder, "--lake", tmp_path / "no-lake"), ExitCode.CONFIG, "is not a lake of this capture"),
         (("--lake", shop.lake), ExitCode.CONFIG, "--lake requires --from-spool"),
     ):
         refused(cdcctl(*command, *more), code, told)

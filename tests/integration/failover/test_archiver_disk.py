@@ -65,7 +65,7 @@ def test_an_archiver_that_takes_over_on_a_disk_without_a_byte_waits_for_room_and
         for number in range(10):  # the journal of catalogs gets them, wherever they are decoded
             pair.node.sql(f"CREATE TABLE more_{number} (id int PRIMARY KEY, a text, b text, c text)")
         insert(pair, ROWS + 1)
-        pair.archiver.wait_for_event("the disk is full: waiting for room")
+        pair.archiver.wait_for_event("the disk is full: waiting for space")
         assert pair.archiver.running
         disk.empty()
         assert_all_arrived(pair, 2 * ROWS)

@@ -417,10 +417,10 @@ def test_a_lake_that_was_put_back_as_a_whole_under_its_pipeline_is_opened_again(
     last = fed.pending()
     fed.applied()
     shutil.rmtree(fed.root)
-    with pytest.raises(LakeFailed, match="put back from a copy as a whole"):
+    with pytest.raises(LakeFailed, match="restored from a copy as a whole"):
         lake.apply(batch(last))
     (tmp_path / "copy").rename(fed.root)
-    with pytest.raises(LakeFailed, match="put back from a copy as a whole"):
+    with pytest.raises(LakeFailed, match="restored from a copy as a whole"):
         lake.apply(batch(last))
     new_lake(fed.root).apply(batch(fed.table.delivered()))  # from what the copy holds
     assert_exact(fed)

@@ -159,7 +159,7 @@ def test_available_now_stops_at_what_was_there_when_it_began(state: Path) -> Non
 
 @pytest.mark.parametrize("options", [{}, {"state": "x", "startSequence": "1"}])
 def test_options_that_mean_nothing_are_refused(options: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"options of format|wants a state"):
+    with pytest.raises(ConfigError, match=r"options of format|requires the option state"):
         OutboxSource(options).streamReader(schema=None)
 
 
@@ -177,7 +177,7 @@ def test_a_batch_with_a_hole_or_without_its_end_is_refused(state: Path) -> None:
         rows.slice(0, rows.num_rows - 1),
         pa.concat_tables([rows.slice(0, 5), rows.slice(6)]),
     ):
-        with pytest.raises(InternalError, match="not whole"):
+        with pytest.raises(InternalError, match="incomplete"):
             open_feed(damaged, "0a0b")
 
 
@@ -235,14 +235,14 @@ def test_no_portion_is_told_of_before_its_turn_and_one_is_read_ahead(state: Path
 def test_headers_with_a_hole_or_without_their_end_are_refused(state: Path) -> None:
     told = headers_of(state)
     for damaged in (told.slice(1), told.slice(0, told.num_rows - 1), pa.concat_tables([told[:5], told[6:]])):
-        with OutboxReader.open(StateFolder(state)) as outbox, pytest.raises(InternalError, match="not whole"):
+        with OutboxReader.open(StateFolder(state)) as outbox, pytest.raises(InternalError, match="incomplete"):
             list(feeds(damaged, outbox, "0a0b"))
 
 
 def test_a_hole_between_two_groups_is_refused(state: Path) -> None:
     told, ends = headers_of(state), group_ends(state)
     damaged = pa.concat_tables([told[: ends[2]], told[ends[3] :]])
-    with OutboxReader.open(StateFolder(state)) as outbox, pytest.raises(InternalError, match="not whole"):
+    with OutboxReader.open(StateFolder(state)) as outbox, pytest.raises(InternalError, match="incomplete"):
         list(feeds(damaged, outbox, "0a0b", 1))
 
 
@@ -251,5 +251,8 @@ def test_a_value_that_is_another_one_than_its_header_said_is_refused(state: Path
     other = tmp_path / "other"
     make_state(other)
     feed(other, World(6).groups(GROUPS))
-    with OutboxReader.open(StateFolder(other)) as outbox, pytest.raises(OutboxReplaced, match="another one than Spark"):
+    with (
+        OutboxReader.open(StateFolder(other)) as outbox,
+        pytest.raises(OutboxReplaced, match="is not the value whose header Spark read"),
+    ):
         list(feeds(told, outbox, "0a0b"))

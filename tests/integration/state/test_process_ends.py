@@ -90,7 +90,7 @@ def test_a_state_that_takes_no_record_lets_a_process_start_and_end(tmp_path: Pat
     finally:
         configure_logs("json", "info")
     told = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
-    assert told == ["the run is not recorded in the state"] * 2
+    assert told == ["the end of the run was not recorded in the state"] * 2
 
 
 def status(sidecar: Sidecar) -> Json:

@@ -371,7 +371,7 @@ def test_a_bug_in_a_command_is_told_by_its_class_alone(folder: StateFolder) -> N
     with ExitStack() as stack:
         stack.callback(served.close)
         for _ in range(2 * HANDLERS_MAX):
-            assert request(path, {"command": "bug"})["error"] == "the command failed by KeyError"
+            assert request(path, {"command": "bug"})["error"] == "the command failed with KeyError"
         assert request(path, {"command": "echo"})["ok"] is True
 
 
@@ -390,7 +390,7 @@ def test_another_user_is_refused() -> None:
 
 
 def test_a_socket_that_nobody_serves_says_so(folder: StateFolder) -> None:
-    with pytest.raises(DaemonAway, match="nobody answers"):
+    with pytest.raises(DaemonAway, match="no process answers"):
         request(folder.socket("archiver"), {"command": "echo"})
 
 

@@ -183,7 +183,7 @@ def test_a_plan_ends_at_group_ends_and_takes_at_least_one(
     assert reader.plan(Sequence(2), one * 2 + 1000) == 6
     assert reader.plan(Sequence(0), 1 << 30) == 8
     assert reader.plan(Sequence(8), 1 << 30) == 8
-    with pytest.raises(StateError, match="is no end of a group"):
+    with pytest.raises(StateError, match="is not the end of a group"):
         reader.plan(Sequence(1), 1)
     with pytest.raises(StateError, match="ends at 8"):
         reader.plan(Sequence(9), 1)

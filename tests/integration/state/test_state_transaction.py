@@ -303,7 +303,7 @@ def test_a_reader_that_confirms_what_is_no_end_of_a_group_is_refused(store: Stat
         word = Reader(Sequence(held), Sequence(0), 0)
         with store.transaction(None) as moving:
             moving.put_reader("spark", word)
-        with pytest.raises(StateError, match=f"readers confirmed {held}, which is no end of a group"):
+        with pytest.raises(StateError, match=f"readers confirmed {held}, which is not the end of a group"):
             moved(store, lambda moving: moving.settle())
     assert store.view().confirmed is None
 

@@ -48,13 +48,13 @@ def test_every_key_stands_in_the_file_with_a_comment_above_it() -> None:
         ("[capture]\nname = 'a/b'", "capture.name: String should match pattern"),
         ("[outbox]\nbytes_max = 2000000", "deliver.group_bytes_max: at most a quarter of outbox.bytes_max"),
         ("[deliver]\nconsumer = 'jsonl'", "deliver.jsonl_file: the jsonl consumer needs it"),
-        ("[standby]\nfollow = true", "markers.key_file has to name the key of the deliverer's markers"),
-        ("[standby]\nlake = '/lake'", "standby.lake: it is asked at a promotion, by a sidecar with standby.follow"),
+        ("[standby]\nfollow = true", "markers.key_file must name the key of the markers of the delivering capture"),
+        ("[standby]\nlake = '/lake'", "standby.lake: it is read at a promotion, by a sidecar with standby.follow"),
         (f"{FOLLOW}lake = 'lake'", "standby.lake: an absolute path"),
         (f"{FOLLOW}lake = '/lake'\n[deliver]\nconsumer = 'null'", "standby.lake: a lake is filled from the outbox"),
         (f"{FOLLOW}[capture]\ndsn = 'host=one,two'", "standby.follow: capture.dsn names several hosts"),
         ("[watchdog]\nwatchdog_s = 2.9", "watchdog.watchdog_s: Input should be greater than or equal to 3"),
-        ("[ring", "is no TOML"),
+        ("[ring", "is not TOML"),
     ],
 )
 def test_a_wrong_configuration_is_refused_by_its_key(text: str, told: str) -> None:
@@ -121,5 +121,5 @@ def test_paths_that_several_programs_follow_are_absolute() -> None:
         ("archive.folder", "[archive]\nfolder = 'spool'"),
         ("markers.key_file", "[markers]\nkey_file = 'marker.key'"),
     ):
-        with pytest.raises(BadConfig, match=f"{key}: an absolute path"):
+        with pytest.raises(BadConfig, match=f"{key}: must be an absolute path"):
             parse_config(text, {}, where="here")

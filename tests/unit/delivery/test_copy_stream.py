@@ -123,7 +123,7 @@ def test_rows_that_dribble_hold_nobody_up_who_wants_to_stop(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_length_that_none_has_is_an_error(kind: str) -> None:
-    with pytest.raises(psycopg.OperationalError, match="tells a length"):
+    with pytest.raises(psycopg.OperationalError, match="has an impossible length"):
         received(kind, BEGIN + b"d\0\0\0\3xx", BlockBounds(1, 1000), [8192])
 
 

@@ -42,7 +42,7 @@ _LONG_HEADER_FLAG = 2
 class NoWal(ConfigError):
     """A folder without a single segment."""
 
-    hint = "name the folder that holds files such as 000000010000000000000001"
+    hint = "give the folder that contains files such as 000000010000000000000001"
 
 
 class Hole(WalGap):
@@ -93,7 +93,7 @@ class ArchiveFolder:
         if first is None:
             for file in segments:
                 _check_major(folder / file)
-            raise NoWal(f"{folder} holds no WAL segment")
+            raise NoWal(f"{folder} contains no WAL segment")
         self.segment_bytes = first.segment_bytes
         self.system_identifier = first.system_identifier
         self.format = first.format
@@ -209,7 +209,9 @@ class ArchiveFolder:
         """Tell if a segment holds WAL of its name; raise `BadSegment` if it should but does not."""
         header = parse_segment_header(head)
         if header is not None and header.system_identifier != self.system_identifier:
-            raise BadSegment(f"{path.name} is of the cluster {header.system_identifier}, not {self.system_identifier}")
+            raise BadSegment(
+                f"{path.name} belongs to cluster {header.system_identifier}, not to {self.system_identifier}"
+            )
         if header is not None and header.page_lsn == start_lsn:
             return True
         is_short = len(head) < LONG_PAGE_HEADER_BYTES
@@ -218,7 +220,7 @@ class ArchiveFolder:
         reason = "its first page is damaged" if header is None else f"it begins at {format_lsn(header.page_lsn)}"
         if is_short:
             reason = f"it is truncated: {len(head)} of {self.segment_bytes} bytes"
-        raise BadSegment(f"{path.name} does not hold the WAL at {format_lsn(start_lsn)}: {reason}")
+        raise BadSegment(f"{path.name} does not contain the WAL at {format_lsn(start_lsn)}: {reason}")
 
 
 def parse_segment_header(head: bytes) -> SegmentHeader | None:

@@ -15,7 +15,7 @@ from tidemark.io.archive.archive_state import ArchiveState, NoArchive, archive_s
 class ArchiveSilent(NoArchive):
     """A folder that gives no answer."""
 
-    hint = "its file system hangs, or takes long: see its mount, and the server that it is from"
+    hint = "its file system hangs or is slow: check its mount and its file server"
 
 
 class ArchiveLook:
@@ -38,7 +38,7 @@ class ArchiveLook:
         try:
             return self._found.result(wait_s)
         except NotInTime:
-            raise ArchiveSilent(f"the archive folder {self._folder} gives no answer") from None
+            raise ArchiveSilent(f"the archive folder {self._folder} does not respond") from None
 
     def _take(self) -> None:
         try:

@@ -45,8 +45,8 @@ def archive_kind(folder: Path, system_identifier: SystemIdentifier) -> ArchiveKi
     found = ArchiveFolder(folder, of=system_identifier).system_identifier
     if found != system_identifier:
         raise ConfigError(
-            f"{folder} has WAL of the cluster {found}, not of {system_identifier}",
-            hint="archive.folder: name the archive of this cluster, or an empty folder",
+            f"{folder} contains WAL of cluster {found}, not of {system_identifier}",
+            hint="set archive.folder to the archive of this cluster, or to an empty folder",
         )
     return ArchiveKind.FOREIGN
 
@@ -66,8 +66,8 @@ def adopt_archive(config: Config, system_identifier: SystemIdentifier, user: Ser
             Spool(folder).create(system_identifier, _group_id(config.capture.group))
         except OSError as error:
             raise ConfigError(
-                f"cannot make a spool of {folder}: {error.strerror}",
-                hint="archive.folder: let the user that runs cdcctl init own it, or the folder above it",
+                f"cannot create a spool in {folder}: {error.strerror}",
+                hint="the user that runs cdcctl init must own archive.folder or its parent folder",
             ) from error
         check_spool(config, user)
     return kind
@@ -86,12 +86,12 @@ def check_can_fill(config: Config, user: ServerUser | None) -> None:
     if group:
         if not user.is_in(_known_group(group)) and user.uid not in (0, os.geteuid()):
             raise ServerCannotArchive(
-                f"the server cannot fill the spool {folder}: its process, of the user {user.name}, is not in the group "
-                f"{group} (capture.group)"
+                f"the server cannot fill the spool {folder}: its process (user {user.name}) is not in the "
+                f"group {group} (capture.group)"
             )
     elif user.uid not in (0, os.geteuid()) and not Spool(folder).is_ours:
         raise ServerCannotArchive(
-            f"the server cannot fill the spool {folder}: it runs as {user.name}, and the capture as another user"
+            f"the server cannot fill the spool {folder}: it runs as {user.name}, but the capture runs as another user"
         )
 
 
@@ -112,7 +112,7 @@ def try_program(config: Config, user: ServerUser | None) -> bool:
     assert user is not None, "else nothing is known"
     program = Path(_program(config))
     for path, wanted in _needed(program, is_own=not config.archive.program):
-        found = obstacle(user, path, wanted) if path.exists() else f"{path} is not there"
+        found = obstacle(user, path, wanted) if path.exists() else f"{path} does not exist"
         if found is not None:
             raise _not_runnable(program, found)
     if os.geteuid() not in (0, user.uid):
@@ -138,9 +138,9 @@ def try_program(config: Config, user: ServerUser | None) -> bool:
     except OSError as error:
         raise _not_runnable(program, f"run by the user {user.name}: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
-        raise _not_runnable(program, f"run by the user {user.name}, it takes over {PROBE_S:.0f} s") from error
+        raise _not_runnable(program, f"run by the user {user.name}, it takes longer than {PROBE_S:.0f} s") from error
     if done.returncode:
-        told = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        told = (done.stderr.strip().splitlines() or ["it prints nothing"])[-1]
         raise _not_runnable(program, f"run by the user {user.name}, it ends with exit code {done.returncode}: {told}")
     return True
 
@@ -189,8 +189,9 @@ def _needed(program: Path, *, is_own: bool) -> list[tuple[Path, int]]:
 def _not_runnable(program: Path, reason: str) -> ServerCannotArchive:
     return ServerCannotArchive(
         f"the server cannot run {program}: {reason}",
-        hint="let the server's user enter the folders and execute the program, or name a copy of it as "
-        "archive.program; a command that cannot be executed (exit code 126) makes the server keep WAL without bound",
+        hint="permit the user of the server to enter the folders and to execute the program, or set archive.program "
+        "to a copy of it; a command that cannot be executed (exit code 126) makes the server keep WAL without "
+        "bound",
     )
 
 
@@ -202,4 +203,6 @@ def _known_group(group: str) -> int:
     try:
         return grp.getgrnam(group).gr_gid
     except KeyError:
-        raise ConfigError(f"capture.group: there is no group {group!r}", hint="make it, or name another") from None
+        raise ConfigError(
+            f"capture.group: there is no group {group!r}", hint="create the group, or set another one"
+        ) from None

@@ -34,13 +34,15 @@ HISTORY_BYTES_MAX = 1 << 20
 class NoArchive(ConfigError):
     """No archive folder is configured, or it cannot be listed."""
 
-    hint = "archive.folder names the folder of archived WAL; cdcctl init makes a spool of a vacant one"
+    hint = "set archive.folder to the folder of archived WAL; cdcctl init creates a spool in an empty folder"
 
 
 class UnreadableHistory(NoArchive):
     """The file that tells how the latest timeline came about cannot be read."""
 
-    hint = "see its permissions and its disk; fetch it again from the node's pg_wal or another copy of the archive"
+    hint = (
+        "check its permissions and its disk; fetch it again from pg_wal of the node or from another copy of the archive"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ _ATTEMPTS_MAX = 3  # at an index whose files are pruned meanwhile
 class NoHistoryCopy(StateError):
     """A spool without a copied catalog history."""
 
-    hint = "make a new state by cdcctl init: its first copy starts the tables anew"
+    hint = "create a new state with cdcctl init: its first copy recreates the tables"
 
 
 def history_folder(spool: Spool) -> Path:
@@ -76,7 +76,7 @@ class HistoryCopy:
                 self._copy(manifest)
             except FileNotFoundError as error:
                 if attempt == _ATTEMPTS_MAX:
-                    raise DamagedHistory(f"{error.filename} is named by the state and not there") from error
+                    raise DamagedHistory(f"{error.filename} is recorded in the state but does not exist") from error
             else:
                 return manifest
         raise AssertionError
@@ -141,7 +141,7 @@ def fetch_history(spool: Spool, manifest: Manifest, folder: Path, file_mode: int
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise NoHistoryCopy(f"{path} is named by the manifest and cannot be read: {error.strerror}") from error
+            raise NoHistoryCopy(f"{path} is recorded in the manifest but cannot be read: {error.strerror}") from error
         put_whole(folder / name, content, file_mode)
     sync(folder)
 

@@ -37,19 +37,19 @@ _PROBE_BYTES = 1 << 16
 class NoSpool(ConfigError):
     """A folder that is not a spool of ours."""
 
-    hint = "make the spool with cdcctl init, and name it as --spool in archive_command"
+    hint = "create the spool with cdcctl init, and set it as --spool in archive_command"
 
 
 class NotArchived(StateError):
     """A file that could not be put into the spool."""
 
-    hint = "see to the spool's disk; the server tries again; archive.hold_s and archive.hold_bytes bound that"
+    hint = "check the disk of the spool; the server retries; archive.hold_s and archive.hold_bytes limit this"
 
 
 class OtherContent(StateError):
     """A file of the same name with other bytes is there already."""
 
-    hint = "two clusters archive into one spool, or one was restored: give each a spool of its own"
+    hint = "two clusters archive into one spool, or a cluster was restored: give each cluster a separate spool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ class Spool:
             return
         if not self.is_vacant:
             raise ConfigError(
-                f"{self.folder} is not empty, and no spool",
-                hint="choose an empty folder: a folder that others fill is read, never written",
+                f"{self.folder} is not empty, and is not a spool",
+                hint="choose an empty folder: Tidemark never writes into a folder that another program fills",
             )
         self.folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         if group_id is not None:
@@ -141,7 +141,7 @@ class Spool:
         try:
             return int(self.sentinel.read_text())
         except (FileNotFoundError, NotADirectoryError, ValueError) as error:
-            raise NoSpool(f"{self.folder} is no spool of Tidemark") from error
+            raise NoSpool(f"{self.folder} is not a spool of Tidemark") from error
 
     def keep(self, source: Path, name: str, *, free_bytes_min: int = 0) -> None:
         """Copy `source` into the spool as `name`, durable on return; fine if it is there with the same bytes."""
@@ -149,7 +149,7 @@ class Spool:
         kind = file_kind(name)
         if kind is FileKind.OTHER:
             raise ConfigError(
-                f"{name!r} is no name of a WAL file", hint="archive_command = 'cdcctl-archive --spool DIR %p %f'"
+                f"{name!r} is not the name of a WAL file", hint="archive_command = 'cdcctl-archive --spool DIR %p %f'"
             )
         target, new = self.folder / name, self.folder / f".{name}.new"
         try:
@@ -186,20 +186,20 @@ class Spool:
         if self.is_ours and (found := self.system_identifier()) != system_identifier:
             raise ConfigError(
                 f"{self.folder} is the spool of cluster {found}, not of {system_identifier}",
-                hint="give each cluster a spool of its own",
+                hint="give each cluster a separate spool",
             )
 
     def _check_room(self, needed: int) -> None:
         found = os.statvfs(self.folder)
         if (free := found.f_bavail * found.f_frsize) < needed:
-            raise NotArchived(f"{self.folder} has {free} bytes free, under the floor")
+            raise NotArchived(f"{self.folder} has {free} bytes free, less than archive.free_bytes_min")
 
 
 def _check_segment(source: int, name: str, expected: int) -> None:
     packed = os.pread(source, _SYSTEM_IDENTIFIER.size, _SYSTEM_IDENTIFIER_AT)
     found = _SYSTEM_IDENTIFIER.unpack(packed)[0] if len(packed) == _SYSTEM_IDENTIFIER.size else 0
     if found != expected:
-        raise OtherContent(f"{name} is WAL of cluster {found}, and the spool of {expected}")
+        raise OtherContent(f"{name} is WAL of cluster {found}, but the spool is of {expected}")
 
 
 def _check_same(source: int, target: Path) -> None:
@@ -210,7 +210,7 @@ def _check_same(source: int, target: Path) -> None:
             same = block == os.pread(there.fileno(), _COPY_BYTES, at)
             at += len(block)
     if not same:
-        raise OtherContent(f"{target} is there with other bytes")
+        raise OtherContent(f"{target} exists with different content")
 
 
 def _copy(source: int, target: Path, mode: int) -> None:

@@ -17,8 +17,9 @@ class ServerCannotArchive(ConfigError):
     """The server's user cannot fill the spool: WAL would be lost, or held without bound."""
 
     hint = (
-        "put the server's and the capture's user into one group, restart the server so that it has the group, name the "
-        'group as capture.group and run cdcctl init again; or set archive.filled_by = "pg_receivewal"'
+        "put the users of the server and of the capture into one group, restart the server so that it has the "
+        "group, set capture.group to the group and run cdcctl init again; or set archive.filled_by = "
+        '"pg_receivewal"'
     )
 
 
@@ -36,10 +37,10 @@ def spool_obstacle(config: Config, user: ServerUser | None) -> str | None:
     if found is not None or os.geteuid() in (0, user.uid):
         return found
     if not spool.is_shared:
-        return f"{spool.folder} is shared with no group: what the user {user.name} writes nobody else can read"
+        return f"{spool.folder} is not shared with a group: no other user can read the files of {user.name}"
     gid = spool.folder.stat().st_gid
     if gid != os.getegid() and gid not in os.getgroups():
-        return f"the capture's user is not in the group {gid}, which {spool.folder} is shared with"
+        return f"the user of the capture is not in the group {gid} of {spool.folder}"
     return None
 
 

@@ -62,19 +62,17 @@ class BackupFolder:
         if version is None:
             raise _no_data_directory(folder)
         if not version.strip().isdigit():
-            raise NotABackup(f"{folder / VERSION_FILE} holds no number")
+            raise NotABackup(f"{folder / VERSION_FILE} contains no number")
         self.format: WalFormat = wal_format(int(version))
         if (self._files / "postmaster.pid").exists():
-            raise NotABackup(f"{folder} is the data directory of a server (postmaster.pid is there), no backup")
+            raise NotABackup(f"{folder} is the data directory of a server (postmaster.pid exists), not a backup")
         label = self._small_file(LABEL_FILE)
         if label is None:
-            raise NotABackup(
-                f"{folder} is no backup, or a server has started from it already: backup_label is not there"
-            )
+            raise NotABackup(f"{folder} is not a backup, or a server has started from it: backup_label is missing")
         self.label: BackupLabel = parse_label(label.decode("utf-8", "replace"), str(folder / LABEL_FILE))
         control = self._small_file(CONTROL_FILE)
         if control is None:
-            raise NotABackup(f"{folder / CONTROL_FILE} is not there")
+            raise NotABackup(f"{folder / CONTROL_FILE} does not exist")
         self.control: ControlFile = parse_control(control, self.format.major, str(folder / CONTROL_FILE))
         self._check()
         self._listed = listed_files(folder, self._files, may_be_read)
@@ -98,7 +96,10 @@ class BackupFolder:
     def _check_manifest(self, manifest: BackupManifest) -> None:
         """See that the manifest is of this backup: what a restored server keeps is of the one that it came from."""
         where, label, control = self.folder / MANIFEST_FILE, self.label, self.control
-        hint = "it is of another backup: move it away if this one was made by a tool that writes none"
+        hint = (
+            "the manifest belongs to another backup: move it away if this backup was made by a tool that writes no "
+            "manifest"
+        )
         if manifest.system_identifier not in (None, control.system_identifier):
             identifiers = f"of system {manifest.system_identifier}, pg_control of {control.system_identifier}"
             raise NotAsListed(f"{where} is {identifiers}", hint=hint)
@@ -110,7 +111,7 @@ class BackupFolder:
         end_lsn = manifest.end_lsn
         if label.from_standby and end_lsn is not None and end_lsn < control.min_recovery_lsn:
             reached = f"up to {format_lsn(end_lsn)}, pg_control up to {format_lsn(control.min_recovery_lsn)}"
-            raise NotAsListed(f"{where} has the backup replayed {reached}", hint=hint)
+            raise NotAsListed(f"{where} requires replay {reached}", hint=hint)
 
     @property
     def end_lsn(self) -> Lsn | None:
@@ -190,7 +191,7 @@ class BackupFolder:
         found = [path.parent.name for path in (self._files / "base").glob(f"*/{MAP_FILE}")]
         numbers = sorted(int(name) for name in found if name.isdigit())
         if not numbers:
-            raise BackupUnusable(f"{self.folder / 'base'} holds no database")
+            raise BackupUnusable(f"{self.folder / 'base'} contains no database")
         return Oid(numbers[0])
 
     def _first_file(self, locator: RelFileLocator) -> Path:
@@ -223,5 +224,5 @@ class BackupFolder:
 
 def _no_data_directory(folder: Path) -> ConfigError:
     if not folder.is_dir():
-        return NotABackup(f"{folder} is no folder")
-    return NotABackup(f"{folder} is no base backup: PG_VERSION is not there")
+        return NotABackup(f"{folder} is not a folder")
+    return NotABackup(f"{folder} is not a base backup: PG_VERSION is missing")

@@ -39,7 +39,7 @@ class ListedFiles:
             raise unreadable(path, error) from error
         if differs is not None:
             where = self._folder / MANIFEST_FILE
-            raise NotAsListed(f"{self._folder / name} is not as {where} says: it {differs}")
+            raise NotAsListed(f"{self._folder / name} differs from {where}: it {differs}")
         self._seen.add(name)
 
 
@@ -47,10 +47,10 @@ def _difference(path: Path, listed: ListedFile | None) -> str | None:
     """Return what is otherwise about a file than its listing says."""
     with path.open("rb") as file:
         if listed is None:
-            return "is there, and is not listed"
+            return "is not listed"
         size = os.fstat(file.fileno()).st_size
         if size != listed.size:
-            return f"has {size} bytes, and {listed.size} are listed"
+            return f"has {size} bytes, but {listed.size} are listed"
         checksum = listed.new_checksum()
         if checksum is None:
             return None
@@ -73,7 +73,7 @@ def listed_files(folder: Path, files: Path, wanted: Callable[[str], bool]) -> Li
         except OSError as error:
             raise unreadable(path, error) from error
         if len(content) > MANIFEST_BYTES_MAX:
-            hint = "move it away: the backup is read without being held against it then"
+            hint = "move it away: the backup is then read without a check against it"
             raise NotABackup(f"{path} has more than {MANIFEST_BYTES_MAX} bytes", hint=hint)
         return ListedFiles(parse_manifest(content, str(folder / MANIFEST_FILE), wanted), files, folder)
     return None
@@ -81,4 +81,6 @@ def listed_files(folder: Path, files: Path, wanted: Callable[[str], bool]) -> Li
 
 def unreadable(path: Path, error: OSError) -> NotABackup:
     """Return the error of a file that the system does not let us read."""
-    return NotABackup(f"cannot read {path}: {error.strerror}", hint="let the user that runs cdcctl read the backup")
+    return NotABackup(
+        f"cannot read {path}: {error.strerror}", hint="permit the user that runs cdcctl to read the backup"
+    )

@@ -90,8 +90,8 @@ def _archives(folder: Path) -> dict[str, Path]:
         if matched is None:
             continue
         if matched[1] in found:
-            told = f"{folder} holds both {found[matched[1]].name} and {path.name}"
-            raise NotABackup(told, hint="leave the one that is of this backup")
+            told = f"{folder} contains both {found[matched[1]].name} and {path.name}"
+            raise NotABackup(told, hint="keep only the one that belongs to this backup")
         found[matched[1]] = path
     return found
 
@@ -117,7 +117,10 @@ def _copy_out(path: Path, target: Path, prefix: str, wants: Callable[[str], bool
         raise BackupUnusable(str(error)) from error
     except OSError as error:
         told = f"cannot copy files out of {path}: {error.strerror or error}"
-        hint = "let the user that runs cdcctl read the backup; its catalogs are copied into TMPDIR, which needs room"
+        hint = (
+            "permit the user that runs cdcctl to read the backup; its catalogs are copied into TMPDIR, which needs "
+            "free space"
+        )
         raise NotABackup(told, hint=hint) from error
 
 
@@ -126,13 +129,13 @@ def _members(path: Path, archive: Readable) -> Iterator[tarfile.TarInfo]:
     while True:
         block = archive.read(tarfile.BLOCKSIZE)
         if len(block) < tarfile.BLOCKSIZE:
-            raise BackupUnusable(f"{path} is cut off: the archive does not end as one does")
+            raise BackupUnusable(f"{path} is truncated: the end of the archive is missing")
         if not any(block):
             return
         try:
             member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
-            raise BackupUnusable(f"{path} is damaged, or no tar archive: {error}") from error
+            raise BackupUnusable(f"{path} is damaged, or not a tar archive: {error}") from error
         if member.size < 0:
             raise BackupUnusable(f"{path} is damaged: {member.name!r} has {member.size} bytes")
         yield member
@@ -140,14 +143,14 @@ def _members(path: Path, archive: Readable) -> Iterator[tarfile.TarInfo]:
 
 def _copy_member(path: Path, archive: Readable, member: tarfile.TarInfo, target: Path) -> None:
     if member.size > MEMBER_BYTES_MAX:
-        raise BackupUnusable(f"{path}: {member.name} has {member.size} bytes, a file has {MEMBER_BYTES_MAX} at most")
+        raise BackupUnusable(f"{path}: {member.name} has {member.size} bytes; at most {MEMBER_BYTES_MAX} are read")
     target.parent.mkdir(parents=True, exist_ok=True)
     left = member.size
     with target.open("wb") as copy:
         while left:
             block = archive.read(min(left, SKIP_BYTES))
             if not block:
-                raise BackupUnusable(f"{path} is cut off within {member.name}")
+                raise BackupUnusable(f"{path} is truncated within {member.name}")
             copy.write(block)
             left -= len(block)
 

@@ -18,7 +18,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 class StateFull(StateError):
     """No room for more: the outbox's bound, the disk or the map is reached; delivery waits and tries again."""
 
-    hint = "see `cdcctl reader list` for who holds the outbox, and the free space under the state folder"
+    hint = (
+        "see `cdcctl reader list` for the readers that hold the outbox, and check the free space under the state folder"
+    )
 
 
 def is_full(error: BaseException) -> bool:
@@ -33,8 +35,8 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if is_full(error):
-            raise StateFull(f"no room for {path}: {error.strerror}") from error
-        hint = "see who owns the state folder, its permissions, and that it is on a local disk"
+            raise StateFull(f"no space for {path}: {error.strerror}") from error
+        hint = "check the owner and the permissions of the state folder, and that it is on a local disk"
         raise StateError(f"cannot write {path}: {error.strerror}", hint=hint) from error
 
 

@@ -58,7 +58,7 @@ def _end_at(wanted: str, known: tuple[type[Enum], ...]) -> Action:
         points = {point.value: point for points in known for point in points}
         target, count, number = points[name], int(nth or 1), _SIGNALS[kind]
     except (ValueError, KeyError):
-        raise ConfigError(f"{VARIABLE}: no failpoint {wanted!r} here", hint="unset it: it is for tests") from None
+        raise ConfigError(f"{VARIABLE}: no failpoint {wanted!r} here", hint="unset it: it is only for tests") from None
 
     def end(point: Enum) -> None:
         if point is not target:

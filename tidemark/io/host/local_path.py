@@ -11,7 +11,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # NB: two letters at least; 
 class NotLocal(ConfigError):
     """A URL where a local folder or file is wanted."""
 
-    hint = "name a folder of a local file system; object stores are not supported"
+    hint = "give a folder of a local file system; object stores are not supported"
 
 
 def local_path(text: str, what: str = "") -> Path:

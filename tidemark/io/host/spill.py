@@ -20,7 +20,7 @@ _MODE = 0o600
 class SpillFailed(StateError):
     """A part of a large transaction could not be written or read back."""
 
-    hint = "make room where the state folder stands, or raise decode.memory_bytes"
+    hint = "free space on the disk of the state folder, or raise decode.memory_bytes"
 
 
 class SpillFolder:
@@ -38,7 +38,7 @@ class SpillFolder:
                     file.unlink(missing_ok=True)
         except OSError as error:
             if is_full(error):
-                raise StateFull(f"no room for {folder}: {error.strerror}") from error
+                raise StateFull(f"no space for {folder}: {error.strerror}") from error
             raise SpillFailed(f"cannot use {folder} for spilled transactions: {error}") from error
 
     @property
@@ -59,7 +59,7 @@ class SpillFolder:
             path.unlink(missing_ok=True)
             if is_full(error):
                 raise StateFull(
-                    f"no room for {size} bytes in {path}: {error.strerror}", hint=SpillFailed.hint
+                    f"no space for {size} bytes in {path}: {error.strerror}", hint=SpillFailed.hint
                 ) from error
             raise SpillFailed(f"cannot write {size} bytes to {path}: {error}") from error
         self._sizes[handle] = size

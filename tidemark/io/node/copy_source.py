@@ -67,7 +67,7 @@ class TableChanging(NodeUnreachable):
 class SnapshotUnclear(NodeUnreachable):
     """A standby that commits so fast that of no snapshot is known what it shows; tried again."""
 
-    hint = "let copy the primary (capture.dsn), or at a quieter time"
+    hint = "copy from the primary (capture.dsn), or at a quieter time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class CopySource:
                 looking = stack.enter_context(self._connection())
                 found = looking.facts().database_oid
                 if self._oid not in (None, found):
-                    raise TableChanging(f"the database {self._database} has the OID {found} now, not {self._oid}")
+                    raise TableChanging(f"the database {self._database} now has the OID {found}, not {self._oid}")
                 self._looking = looking
                 stack.pop_all()
         return self._looking
@@ -136,7 +136,7 @@ class CopySource:
         except DatabaseMissing as error:
             if self._oid is None or self._is_called_so(self._oid):
                 raise
-            raise TableChanging(f"the database {self._database} is gone, or has another name now") from error
+            raise TableChanging(f"the database {self._database} was dropped or renamed") from error
 
     def _is_called_so(self, oid: Oid) -> bool:
         with Node(self._dsn) as node:
@@ -211,7 +211,7 @@ class CopySource:
                 (name.as_string(session),),
             ).fetchall()
             if oid != table.oid:
-                raise TableChanging(f"{table.namespace}.{table.name} is another table now")
+                raise TableChanging(f"{table.namespace}.{table.name} is now another table")
             shown = parse_snapshot(str(snapshot))
             visible = shown if replayed_lsn is None else self._replayed(shown, replayed_lsn)
             yield None if visible is None else _Taken(visible, int(time_us))
@@ -268,12 +268,12 @@ class CopySource:
         locked = (self._holding_pid, FIRST_USER_OID, relation.oid, relation.oid)
         others = self._look().query(_LOCKED_BESIDE, locked)
         if others:
-            raise TableChanging(f"{relation.qualified_name} was {others[0][0]} while it was copied")
+            raise TableChanging(f"{relation.qualified_name} was {others[0][0]} during its copy")
         if self._forms and not self._forms <= value_forms(self._look(), relation.oid):
-            raise TableChanging(f"a type in {relation.qualified_name} took another form while it was copied")
+            raise TableChanging(f"a type in {relation.qualified_name} changed during its copy")
         now = self.table(relation.oid) if relation.gathers_partitions else None
         if now is not None and now.partitions != self._described[now.oid].partitions:
-            raise TableChanging(f"{relation.qualified_name} came to have other partitions while it was copied")
+            raise TableChanging(f"{relation.qualified_name} got other partitions during its copy")
 
     def flush(self) -> tuple[TimelineId, Lsn]:
         """Have all flushed that the snapshot saw, or a crash could take back what was copied; return how far it is."""
@@ -282,12 +282,12 @@ class CopySource:
     def _describe(self, table: SourceTable) -> Relation:
         now = self.table(table.oid)
         if now is None:
-            raise TableChanging(f"{table.namespace}.{table.name} is gone")
+            raise TableChanging(f"{table.namespace}.{table.name} was dropped")
         self._learn(now)
         assert self._mirror is not None
         relation = self._mirror.relation(table.oid)
         if relation is None or not self._is_described(now):
-            raise TableChanging(f"{table.namespace}.{table.name} changes under our lock")
+            raise TableChanging(f"{table.namespace}.{table.name} changes although it is locked")
         return relation
 
     def _learn(self, table: SourceTable) -> None:
@@ -342,7 +342,7 @@ def _identifier(*names: str) -> sql.Identifier:
     except UnicodeEncodeError as error:
         told = without_escapes(".".join(names))
         raise CopyDenied(
-            f"the name {told} is no text in its database's encoding, so that no statement can name it",
+            f"the name {told} is not valid in the encoding of its database, so no statement can name it",
             hint="rename it, exclude the table, or set copy.enabled = false",
         ) from error
     return sql.Identifier(*names)

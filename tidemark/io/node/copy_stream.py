@@ -120,7 +120,7 @@ def blocks_off_socket(messages: CopyMessages, bounds: BlockBounds) -> Iterator[C
                 _is_ready(messages.descriptor, select.POLLIN)
             yield NONE_YET
     if messages.is_broken:
-        raise psycopg.OperationalError("a message of a COPY tells a length that none has")
+        raise psycopg.OperationalError("a message of a COPY has an impossible length")
     if messages.rows:
         rows, messages.rows = messages.rows, 0
         yield CopyBlock(lines, rows)

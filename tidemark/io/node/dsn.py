@@ -29,15 +29,16 @@ class SecretInDsn(ConfigError):
     """A connection string with a password in it."""
 
     hint = (
-        "leave the password out and put it into a file of mode 0600 that PGPASSFILE names (host:port:database:user:"
-        "password, the word replication as database for the stream), or use a certificate"
+        "remove the password and put it into a file of mode 0600 that PGPASSFILE names "
+        "(host:port:database:user:password, the word replication as database for the stream), or use a "
+        "certificate"
     )
 
 
 class SecretFileUnusable(ConfigError):
     """A password file that cannot be read, or that others can read: libpq leaves it out and says so at most aside."""
 
-    hint = "the file that PGPASSFILE or passfile names must be readable for this user and nobody else: chmod 0600"
+    hint = "the file that PGPASSFILE or passfile names must be readable only by this user: chmod 0600"
 
 
 def parse_dsn(dsn: str) -> dict[str, str]:
@@ -83,7 +84,7 @@ def _check_passfile(named: str | None) -> None:
     except OSError as error:
         raise SecretFileUnusable(f"cannot read the password file {path}: {error.strerror}") from error
     if stat.S_ISREG(mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise SecretFileUnusable(f"the password file {path} is open to others: mode {stat.S_IMODE(mode):04o}")
+        raise SecretFileUnusable(f"the password file {path} is readable by other users: mode {stat.S_IMODE(mode):04o}")
 
 
 def _without_text(error: psycopg.Error) -> Exception:

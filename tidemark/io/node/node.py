@@ -208,7 +208,7 @@ class Node:
         self.check_settings()
         ((may_stream,),) = self.query("SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user")
         if not may_stream:
-            raise RoleLacksReplication(f"the role {facts.role} on {self.where} has no REPLICATION")
+            raise RoleLacksReplication(f"the role {facts.role} on {self.where} lacks REPLICATION")
         return facts
 
     def check_settings(self) -> None:
@@ -221,7 +221,7 @@ class Node:
         if wal_level != "logical":
             raise WalLevelTooLow(f"{self.where} has wal_level = {wal_level}")
         if setting != "on" or not checkpoint:
-            since = "" if setting != "on" else ", and had it off at its last checkpoint"
+            since = "" if setting != "on" else ", and it was off at the last checkpoint"
             raise FullPageWritesOff(f"{self.where} has full_page_writes = {setting}{since}")
         if (block_bytes, page_bytes) != (PAGE_BYTES, PAGE_BYTES):
             raise UnknownPageSize(f"{self.where} has pages of {block_bytes} and WAL pages of {page_bytes} bytes")

@@ -47,8 +47,9 @@ class TlsFailed(ConnectionRejected):
     """The node's certificate is not accepted, or ours, or there is no TLS where the DSN asks for it."""
 
     hint = (
-        "see sslmode, sslrootcert, sslcert and sslkey in the DSN: sslrootcert must hold the root that signed the "
-        "node's certificate, the certificate must name the host of the DSN, and a key file has mode 0600"
+        "see sslmode, sslrootcert, sslcert and sslkey in the DSN: sslrootcert must contain the root that "
+        "signed the node's certificate, the certificate must name the host of the DSN, and a key file has mode "
+        "0600"
     )
 
 
@@ -61,19 +62,19 @@ class DatabaseMissing(NodeUnfit):
 class NoFreeConnection(NodeUnreachable):
     """All walsenders or connections of the node are taken."""
 
-    hint = "raise max_wal_senders or max_connections, or stop a client; a daemon tries again by itself"
+    hint = "raise max_wal_senders or max_connections, or stop a client; a daemon retries automatically"
 
 
 class NodeStarting(NodeUnreachable):
     """The node starts up, shuts down or recovers."""
 
-    hint = "wait until it is up; a daemon tries again by itself"
+    hint = "wait until it is up; a daemon retries automatically"
 
 
 class PermissionMissing(NodeUnfit):
     """SQL that the role may not run."""
 
-    hint = "grant what the message names to the role"
+    hint = "grant the privilege that the message names to the role"
 
 
 class QueryTimedOut(NodeUnreachable):
@@ -95,31 +96,34 @@ class RecoveryConflict(NodeUnreachable):
 class ResourcesExhausted(NodeUnreachable):
     """The node has no disk space, memory or other resource left for a statement of ours."""
 
-    hint = "free what the message names on the node's host; a daemon tries again by itself"
+    hint = "free the resource that the message names on the host of the node; a daemon retries automatically"
 
 
 class DataUnreadable(NodeUnreachable):
     """A value or a page that the server itself cannot read, or not give out; tried again, as it may be on its way."""
 
-    hint = "see the node's log; mend the row, or exclude its table"
+    hint = "see the log of the node; correct the row, or exclude its table"
 
 
 class WalRemoved(WalGap):
     """The node has recycled WAL that we need."""
 
-    hint = "the archive must have it; else raise wal_keep_size, and make the first copy again"
+    hint = "the archive must contain it; otherwise raise wal_keep_size, and run the first copy again"
 
 
 class AheadOfNode(NodeUnfit):
     """We hold WAL that the node never had: it is another branch of history."""
 
-    hint = "the node was restored or lost a failover; if tables hold what never happened there, make them anew"
+    hint = (
+        "the node was restored, or a failover lost commits; if tables contain changes that the node does not have, "
+        "recreate them"
+    )
 
 
 class TimelineUnknown(NodeUnfit):
     """Our timeline is not in the node's history, or left it before our position."""
 
-    hint = "the node followed another promotion; if tables hold what never happened there, make them anew"
+    hint = "the node followed another promotion; if tables contain changes that the node does not have, recreate them"
 
 
 class WrongNode(NodeUnfit):
@@ -202,7 +206,7 @@ def replication_error(result: FailedResult, where: str, doing: str) -> TidemarkE
     if sqlstate in _CORRUPTED:
         return CorruptWal(f"{text}: {_line(message)}", hint="the node itself cannot read its WAL: see its log")
     return NodeUnreachable(
-        f"{text}: {_line(message)}", hint="see the node's log for its cause; a daemon tries again by itself"
+        f"{text}: {_line(message)}", hint="see the log of the node for the cause; a daemon retries automatically"
     )
 
 

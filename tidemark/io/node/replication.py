@@ -183,14 +183,15 @@ class WalStream:
             self._conn.put_copy_data(status_update(self._received_lsn, time.time_ns() // 1000))
             while self._conn.flush():
                 if time.monotonic() > deadline:
-                    raise NodeUnreachable(f"{self.where} takes no replies")
+                    raise NodeUnreachable(f"{self.where} does not read the replies")
                 _wait(self._conn.socket, select.POLLIN | select.POLLOUT, deadline)
                 self._conn.consume_input()  # the server may wait for us to read before it reads
 
     def _wal(self, message: WalData) -> WalSlice:
         if message.start_lsn != self._received_lsn:
             raise CorruptWal(
-                f"{self.where} sent WAL from {format_lsn(message.start_lsn)}, {format_lsn(self._received_lsn)} was due"
+                f"{self.where} sent WAL from {format_lsn(message.start_lsn)}; expected was "
+                f"{format_lsn(self._received_lsn)}"
             )
         segment = WalSlice(message.start_lsn, message.payload, self._timeline)
         self._received_lsn = Lsn(message.start_lsn + len(message.payload))
@@ -211,7 +212,7 @@ class WalStream:
             raise replication_error(result, self.where, self._doing())
         raise NodeUnreachable(
             f"{self.where}, {self._doing()}: the node closed the stream",
-            hint="see the node's log; a daemon tries again by itself",
+            hint="see the log of the node; a daemon retries automatically",
         )
 
     def _timeline_end(self, result: pq.abc.PGresult) -> TimelineEnd:
@@ -264,7 +265,7 @@ class WalStream:
     def _lost(self, error: psycopg.OperationalError) -> NodeUnreachable:
         message = " ".join(str(error).split())
         return NodeUnreachable(
-            f"{self.where}, {self._doing()}: {message}", hint="see the node's log; a daemon tries again by itself"
+            f"{self.where}, {self._doing()}: {message}", hint="see the log of the node; a daemon retries automatically"
         )
 
 

@@ -32,7 +32,7 @@ class CatalogsTooLarge(NodeUnfit):
 
 def being_rewritten(node: Node) -> SeedOvertaken:
     """Return the error of a node whose catalogs are never twice in the same files."""
-    return SeedOvertaken(f"{node.where}: the system catalogs are being rewritten all the time")
+    return SeedOvertaken(f"{node.where}: the system catalogs are rewritten continually")
 
 
 class SeedSession:
@@ -62,7 +62,7 @@ class SeedSession:
         """Raise `SeedOvertaken` if the mirror's files are not the database's `files`: a rewrite slipped in between."""
         heaps = {**mirror.store.heaps, **mirror.shared.store.heaps}
         if {oid: heap.file.rel for oid, heap in heaps.items()} != dict(files):
-            raise SeedOvertaken(f"{self.node.where}: a system catalog was rewritten while the seed was being taken")
+            raise SeedOvertaken(f"{self.node.where}: a system catalog was rewritten during the seed")
 
     def is_untouched(self) -> bool:
         """Tell if the catalogs of this database are still as initdb left them."""

@@ -302,7 +302,7 @@ def parse_config(text: str, environment: Mapping[str, str], *, where: str, assig
     try:
         given: dict[str, object] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise BadConfig(f"{where} is no TOML: {error}") from error
+        raise BadConfig(f"{where} is not TOML: {error}") from error
     for section, values in (assigned or {}).items():
         table = given.setdefault(section, {})
         if isinstance(table, dict):
@@ -376,7 +376,8 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
         local_path(path, f"{where}: {key}")
         if path and not Path(path).is_absolute():
             raise BadConfig(
-                f"{where}: {key}: an absolute path: daemons, cdcctl and the server run in folders of their own"
+                f"{where}: {key}: must be an absolute path: daemons, cdcctl and the server have different "
+                "working directories"
             )
     for section, first, longest in (
         ("retry.", config.retry.first_s, config.retry.max_s),
@@ -388,13 +389,13 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
 
 def _check_standby(config: Config, where: str) -> None:
     if config.standby.lake and not config.standby.follow:
-        raise BadConfig(f"{where}: standby.lake: it is asked at a promotion, by a sidecar with standby.follow = true")
+        raise BadConfig(f"{where}: standby.lake: it is read at a promotion, by a sidecar with standby.follow = true")
     if not config.standby.follow:
         return
     if not config.markers.key_file:
         raise BadConfig(
-            f"{where}: standby.follow: markers.key_file has to name the key of the deliverer's markers",
-            hint="make one key (openssl rand -hex 32), put it on every node, and name its file in markers.key_file",
+            f"{where}: standby.follow: markers.key_file must name the key of the markers of the delivering capture",
+            hint="create one key (openssl rand -hex 32), put it on every node, and set markers.key_file to its file",
         )
     if config.standby.lake and config.deliver.consumer != "outbox":
         raise BadConfig(f"{where}: standby.lake: a lake is filled from the outbox, not by {config.deliver.consumer}")
@@ -402,6 +403,6 @@ def _check_standby(config: Config, where: str) -> None:
     if "," in import_module("tidemark.io.node.dsn").parse_dsn(config.capture.dsn).get("host", ""):
         raise BadConfig(
             f"{where}: standby.follow: capture.dsn names several hosts",
-            hint="name the one node that this sidecar follows while it is a standby; a sidecar that goes along with "
-            "whoever is the primary, by target_session_attrs, needs no standby.follow",
+            hint="set the one node that this sidecar follows while it is a standby; a sidecar that always connects "
+            "to the primary, by target_session_attrs, needs no standby.follow",
         )

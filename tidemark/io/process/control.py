@@ -36,7 +36,7 @@ Handler = Callable[[dict[str, Json]], Mapping[str, Json]]
 class DaemonAway(NodeUnreachable):
     """Nobody answers at the control socket."""
 
-    hint = "the process does not run: `cdcctl status` says more"
+    hint = "the process does not run: see `cdcctl status`"
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +74,7 @@ class ControlServer:
         self._commands: Queue[tuple[socket.socket, bytes] | None] = Queue(CONNECTIONS_MAX)
         # The role's lock is held by now, so that a socket that is there is a dead process's.
         if path.exists() and not path.is_socket():
-            raise ConfigError(f"{path} is there and is no socket", hint="is this a state folder?")
+            raise ConfigError(f"{path} exists and is not a socket", hint="is this a state folder?")
         path.unlink(missing_ok=True)
         before = os.umask(0o777 & ~file_mode)
         try:
@@ -194,12 +194,14 @@ class ControlServer:
         except TidemarkError as error:
             return refusal(error)
         except Exception as error:  # noqa: BLE001 - a bug in one command must not end the others
-            return refusal(InternalError(f"the command failed by {type(error).__name__}"))
+            return refusal(InternalError(f"the command failed with {type(error).__name__}"))
 
     def _run(self, client: socket.socket, line: bytes) -> Mapping[str, Json]:
         _, uid, _ = _PEER.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
         if uid not in (0, os.geteuid()):
-            raise Fenced(f"user {uid} may not control this process", hint="be root, or the user that it runs as")
+            raise Fenced(
+                f"user {uid} may not control this process", hint="run this as root, or as the user of the process"
+            )
         request = decode_line(line)
         command = request.get("command")
         handler = self._handlers.get(command) if isinstance(command, str) else None
@@ -217,7 +219,7 @@ def request(path: Path, content: Mapping[str, Json], deadline_s: float = DEADLIN
             connection.sendall(encode_line(content))
             return decode_line(_receive_line(connection))
         except OSError as error:
-            raise DaemonAway(f"nobody answers at {path}: {error.strerror or error}") from error
+            raise DaemonAway(f"no process answers at {path}: {error.strerror or error}") from error
 
 
 def _receive_line(connection: socket.socket) -> bytes:

@@ -23,7 +23,7 @@ def describe_ending(error: Exception) -> tuple[ExitCode, dict[str, str]]:
             {
                 "error": f"{where}{error.strerror or type(error).__name__}",
                 "kind": type(error).__name__,
-                "hint": "see permissions, free space and limits of the host",
+                "hint": "check permissions, free space and limits of the host",
             },
         )
     else:

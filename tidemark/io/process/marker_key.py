@@ -25,13 +25,15 @@ _OTHERS = 0o007
 class BadMarkerKey(ConfigError):
     """A key that markers cannot be signed by."""
 
-    hint = "`cdcctl init` makes STATE/marker.key; a key of your own: openssl rand -hex 32, the same on every node"
+    hint = (
+        "`cdcctl init` makes STATE/marker.key; to create a key yourself: openssl rand -hex 32, the same on every node"
+    )
 
 
 class KeysDiffer(ConfigError):
     """A sidecar and an archiver of which neither reads the other's markers: no way back to realtime."""
 
-    hint = "give both one markers.key_file, and start the one anew that has the other key"
+    hint = "give both the same markers.key_file, and restart the one that has the other key"
 
     def __init__(self) -> None:
         super().__init__("the sidecar and the archiver were started with different keys of the markers")
@@ -75,12 +77,12 @@ def load_marker_key(config: Config, folder: StateFolder) -> bytes:
         raise BadMarkerKey(f"the key of the markers, {path}, cannot be read: {error.strerror}") from error
     if stat.S_IMODE(mode) & _OTHERS:
         raise BadMarkerKey(
-            f"the key of the markers, {path}, is open to everybody on this host ({stat.S_IMODE(mode):04o})",
-            hint=f"chmod o-rwx {path}, and think whether it is to be replaced on every node",
+            f"the key of the markers, {path}, is readable by all users of this host ({stat.S_IMODE(mode):04o})",
+            hint=f"chmod o-rwx {path}, and consider replacing the key on every node",
         )
     key = content.strip()
     if not KEY_BYTES_MIN <= len(key) <= _KEY_BYTES_MAX:
         raise BadMarkerKey(
-            f"the key of the markers, {path}, has {len(key)} bytes: {KEY_BYTES_MIN} to {_KEY_BYTES_MAX} are wanted"
+            f"the key of the markers, {path}, has {len(key)} bytes; it must have {KEY_BYTES_MIN} to {_KEY_BYTES_MAX}"
         )
     return key

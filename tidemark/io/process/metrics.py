@@ -157,8 +157,8 @@ class EndsCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Tell code and time of each end; of a process that never ended 0 and 0."""
         labels = [CAPTURE_LABEL, ROLE_LABEL]
-        codes = GaugeMetricFamily(LAST_EXIT_CODE, "Exit code of a process's last end; -1: killed.", labels=labels)
-        times = GaugeMetricFamily(LAST_END, "When that was; 0: never, or not known.", labels=labels)
+        codes = GaugeMetricFamily(LAST_EXIT_CODE, "Exit code of the last run of a process; -1: killed.", labels=labels)
+        times = GaugeMetricFamily(LAST_END, "Time of that end; 0: never or unknown.", labels=labels)
         ends = self.look()
         for role in sorted({*(role.value for role in Role), *ends}):
             end = ends.get(role, ProcessEnd(0, 0, ""))
@@ -174,8 +174,8 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)  # or those of ours could not be asked for by name
         self._capture = capture
         self.ring_capacity = self._gauge(RING_CAPACITY, "Size of the ring of received WAL.")
-        self.ring_used = self._gauge(RING_USED, "WAL in the ring that is not decoded.")
-        self.ring_high_water = self._gauge(RING_HIGH_WATER, "Most WAL that was in the ring at once.")
+        self.ring_used = self._gauge(RING_USED, "WAL in the ring that has not been decoded.")
+        self.ring_high_water = self._gauge(RING_HIGH_WATER, "Greatest amount of WAL in the ring so far.")
         self.ring_full = self._counter(RING_FULL, "Times that the ring was full and capture paused.")
         self.queue_used = self._gauge(QUEUE_USED, "Decoded changes that wait for the consumer.")
         self.mode = self._gauge(MODE, f"Stage of the capture: {_STAGES}.")
@@ -183,9 +183,9 @@ class Metrics:
         self.decoded_lsn = self._gauge(DECODED_LSN, "End of the WAL decoded.")
         self.delivered_lsn = self._gauge(DELIVERED_LSN, "Commit LSN up to which changes are delivered.")
         self.confirmed_lsn = self._gauge(CONFIRMED_LSN, "Commit LSN up to which all targets confirmed.")
-        self.leader_lsn = self._gauge(LEADER_LSN, "Where the marker stands that a follower would begin by; 0: none.")
-        self.lag_bytes = self._gauge(LAG_BYTES, "WAL that the node flushed and that is not decoded.")
-        self.lag_seconds = self._spread(LAG_SECONDS, "From commit to the consumer having it.", LAG_BUCKETS_S)
+        self.leader_lsn = self._gauge(LEADER_LSN, "LSN of the marker from which a follower would begin; 0: none.")
+        self.lag_bytes = self._gauge(LAG_BYTES, "WAL that the node has flushed and that has not been decoded.")
+        self.lag_seconds = self._spread(LAG_SECONDS, "Time from commit to delivery.", LAG_BUCKETS_S)
         self.wal_bytes = self._tally(WAL_BYTES, "WAL received.")
         self.segments = self._counter(SEGMENTS, "WAL segments read to their end.")
         self.records = self._tally(RECORDS, "WAL records decoded.")
@@ -193,14 +193,14 @@ class Metrics:
         self.rows = self._tally(ROWS, "Row changes delivered.")
         self.groups = self._tally(GROUPS, "Groups delivered.")
         self.delivery_seconds = self._spread(DELIVERY_SECONDS, "Duration of a delivery.", BATCH_BUCKETS_S)
-        self.reconnects = self._counter(RECONNECTS, "Connections to the node that were made anew.")
+        self.reconnects = self._counter(RECONNECTS, "Reconnections to the node.")
         self.errors = self._counter(ERRORS, "Errors, retried ones included.")
-        self.spilled = self._counter(SPILLED, "Bytes of large transactions that went to disk.")
+        self.spilled = self._counter(SPILLED, "Bytes of large transactions that were spilled to disk.")
         self.open_transactions = self._gauge(OPEN_TRANSACTIONS, "Transactions open in the WAL decoded so far.")
         self.outbox_used = self._gauge(OUTBOX_USED, "Bytes in the outbox.")
-        self.outbox_capacity = self._gauge(OUTBOX_CAPACITY, "Bound of the outbox.")
-        self.outbox_full = self._counter(OUTBOX_FULL, "Deliveries that waited for room in the outbox.")
-        self.reader_lag = self._gauge(READER_LAG, "Values in the outbox that not all readers confirmed.")
+        self.outbox_capacity = self._gauge(OUTBOX_CAPACITY, "Size limit of the outbox.")
+        self.outbox_full = self._counter(OUTBOX_FULL, "Deliveries that waited for space in the outbox.")
+        self.reader_lag = self._gauge(READER_LAG, "Values in the outbox that some reader has not confirmed.")
         self.journal_bytes = self._counter(JOURNAL_BYTES, "Catalog-relevant WAL written to the journal.")
         self.copy_tables_left = self._gauge(COPY_TABLES_LEFT, "Tables whose first copy is not done.")
         self.copy_rows = self._counter(COPY_ROWS, "Rows of first copies delivered.")
@@ -208,21 +208,23 @@ class Metrics:
         self.connected = self._gauge(CONNECTED, "1 while WAL is streamed from the node.")
         self.kernel_compiled = self._gauge(KERNEL_COMPILED, "1 if the kernels are compiled.")
         self.bases_damaged = self._gauge(
-            BASES_DAMAGED, "Catalog bases that were damaged when the capture started: an older one was read instead."
+            BASES_DAMAGED, "Catalog bases that were damaged at the start of the capture; an older one was used."
         )
         self.switches = self._by(SWITCHES, "Moves from one stage to another, by the event.", _EVENTS)
         self.markers_written = self._by(MARKERS_WRITTEN, "Markers written into WAL.", _MARKERS)
         self.markers_failed = self._counter(MARKERS_FAILED, "Markers that could not be written.")
-        self.markers_read = self._by(MARKERS_READ, "Markers of ours met in WAL.", _MARKERS)
-        self.markers_ignored = self._by(MARKERS_IGNORED, "Messages under our prefix that are none.", _IGNORED)
-        self.segment_switches = self._counter(SEGMENT_SWITCHES, "Segment switches asked of the node.")
+        self.markers_read = self._by(MARKERS_READ, "Markers of this capture that were read in WAL.", _MARKERS)
+        self.markers_ignored = self._by(
+            MARKERS_IGNORED, "Messages with the prefix of Tidemark that are not markers of this capture.", _IGNORED
+        )
+        self.segment_switches = self._counter(SEGMENT_SWITCHES, "Segment switches requested from the node.")
         self.segment_seconds = self._spread(SEGMENT_SECONDS, "Processor time to decode a segment.", LAG_BUCKETS_S)
         self._add_archive()
         self.ends = EndsCollector(capture)
         self.registry.register(self.ends)
         self._heartbeat_age = Gauge(
             HEARTBEAT_AGE,
-            "Age of a process's last sign of life; -1 where it does not run.",
+            "Age of the last heartbeat of a process; -1 if it does not run.",
             [CAPTURE_LABEL, ROLE_LABEL],
             registry=self.registry,
         )
@@ -230,7 +232,9 @@ class Metrics:
             self.heartbeat_age(role).set(NO_HEARTBEAT_S)
 
     def _add_archive(self) -> None:
-        self.disk_full_seconds = self._gauge(DISK_FULL, "How long this process waits for room on a full disk; 0: not.")
+        self.disk_full_seconds = self._gauge(
+            DISK_FULL, "How long this process has waited for space on a full disk; 0: it does not wait."
+        )
         self.archived_lsn = self._unseen(ARCHIVED_LSN, "End of the archived WAL that follows without a hole.")
         self.archive_lag = self._unseen(ARCHIVE_LAG, "Segments of received WAL that are not archived yet.")
         self.archive_bytes = self._unseen(ARCHIVE_BYTES, "Size of the files in the archive folder.")
@@ -242,7 +246,7 @@ class Metrics:
         self.archive_waiting_seconds = self._gauge(
             ARCHIVE_WAITING, "How long complete segments have waited since one arrived in the archive; 0: none waits."
         )
-        self.archive_trimmed = self._counter(ARCHIVE_TRIMMED, "Files that were removed from our own spool.")
+        self.archive_trimmed = self._counter(ARCHIVE_TRIMMED, "Files that were removed from the spool.")
         self.archiver_active = self._gauge(ARCHIVER_ACTIVE, "1 while the archiver delivers.")
 
     def heartbeat_age(self, role: Role) -> Gauge:

@@ -31,7 +31,7 @@ _CLAIM_BYTES_MAX = 4096
 class DamagedPorts(ConfigError):
     """A file of assigned ports that holds something else."""
 
-    hint = "remove it: the ports are then those of the configuration"
+    hint = "remove the file: the ports of the configuration then apply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ def assigned_ports(folder: StateFolder) -> MetricsPorts | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise DamagedPorts(f"cannot read {folder.ports}: {error.strerror}", hint="see its permissions") from error
+        raise DamagedPorts(f"cannot read {folder.ports}: {error.strerror}", hint="check its permissions") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise DamagedPorts(f"{folder.ports} holds no ports") from error
+        raise DamagedPorts(f"{folder.ports} contains no ports") from error
     if not all(isinstance(port, int) for port in astuple(ports)):
-        raise DamagedPorts(f"{folder.ports} holds no ports")
+        raise DamagedPorts(f"{folder.ports} contains no ports")
     return ports
 
 

@@ -4,7 +4,7 @@ from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.wire.state import ProcessEnd, ProcessLog
 
-KILLED = "killed: it left no record of its end"
+KILLED = "killed: the process did not record its end"
 
 
 def last_ends(folder: StateFolder, known: ProcessLog) -> dict[str, ProcessEnd]:

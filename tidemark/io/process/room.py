@@ -101,7 +101,7 @@ class Room:
                 raise error
         if not self.is_waiting:
             self._since_s = now_s
-            self.log.warning("the disk is full: waiting for room", **describe_error(_translated(error)))
+            self.log.warning("the disk is full: waiting for space", **describe_error(_translated(error)))
         self.reason = str(_translated(error))
         self._look_s = min(LOOK_S_MAX, 2 * self._look_s or LOOK_S)
         self._not_before_s = now_s + self._look_s
@@ -121,7 +121,7 @@ class Room:
             return False
         self.reason, self._worked_s = "", now_s
         self._show(now_s)
-        self.log.info("there is room on the disk again", waited_s=round(now_s - self._since_s, 1))
+        self.log.info("the disk has space again", waited_s=round(now_s - self._since_s, 1))
         return True
 
     def is_there(self) -> bool:
@@ -213,5 +213,5 @@ def _is_quota(error: BaseException) -> bool:
 def _translated(error: BaseException) -> BaseException:
     """Return the error as one of ours, which says what and where."""
     if isinstance(error, OSError):
-        return StateFull(f"no room for {error.filename or 'a file'}: {error.strerror}")
+        return StateFull(f"no space for {error.filename or 'a file'}: {error.strerror}")
     return error

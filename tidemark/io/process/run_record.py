@@ -33,7 +33,7 @@ def recorded(store: StateStore, owner: Owner, log: Log) -> Iterator[Run]:
     run = Run()
     before = _record(store, log, lambda known: _with_start(known, owner))
     if before is not None and owner.role in before.running:
-        log.warning("the run before left no record of its end", process=before.running[owner.role].pid)
+        log.warning("the previous run did not record its end", process=before.running[owner.role].pid)
     try:
         yield run
     except Exception as error:
@@ -53,7 +53,7 @@ def _record(store: StateStore, log: Log, change: Callable[[ProcessLog], ProcessL
             before = moving.processes()
             moving.put(PROCESSES, change(before))
     except TidemarkError as error:  # a full disk keeps no process from starting or ending
-        log.warning("the run is not recorded in the state", **describe_error(error))
+        log.warning("the end of the run was not recorded in the state", **describe_error(error))
         return None
     return before
 

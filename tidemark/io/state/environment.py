@@ -31,13 +31,15 @@ MAP_BYTES_MIN = 1 << 30
 DATABASES = ("state", "outbox", "schemas", "readers", "copies")
 SHUT_S = 10.0  # for a write that is under way in another thread; longer than the disk takes for one
 
-DAMAGED_HINT = "restore the state folder from a copy, or make a new first copy: `cdcctl init` with a new state folder"
+DAMAGED_HINT = (
+    "restore the state folder from a copy, or start again with a first copy: `cdcctl init` with a new state folder"
+)
 
 
 class StateMissing(StateError):
     """There is no state in the folder."""
 
-    hint = "make it by `cdcctl init`"
+    hint = "create it with `cdcctl init`"
 
 
 class WritePoint(Enum):
@@ -87,7 +89,7 @@ class Environment:
             key = (os.getpid(), folder.lmdb.resolve())
             opened = _OPEN.get(key)
             if isinstance(opened, cls):
-                assert read_only or not opened.is_read_only, "it was opened to be read alone"
+                assert read_only or not opened.is_read_only, "it was opened for reading only"
                 opened.openers += 1
                 return opened
             is_new = not (folder.lmdb / "data.mdb").exists()
@@ -190,7 +192,7 @@ class Environment:
         # The lock orders the threads of this process, so that the heartbeat's slot never has two writers.
         with self._writing:
             if self._is_shut:
-                raise StateError(f"the state folder {self.folder.root} is closed: nothing more is written")
+                raise StateError(f"the state folder {self.folder.root} is closed: it accepts no more writes")
             transaction = self._begin(write=True)
             try:
                 with transaction:
@@ -251,9 +253,11 @@ def map_bytes_for(outbox_bytes_max: int) -> int:
 def _translated(error: lmdb.Error, root: Path) -> StateError:
     # Measured: a full disk is "mdb_txn_commit: Input/output error", code EIO, as often as ENOSPC; nothing is lost.
     if isinstance(error, lmdb.MapFullError) or error.code in (errno.EIO, errno.ENOSPC):
-        return StateFull(f"no room in the state folder {root}: {error}")
+        return StateFull(f"no space in the state folder {root}: {error}")
     if isinstance(error, lmdb.ReadersFullError):
-        return StateError(f"{READERS_MAX} readers are in the state folder {root} already: {error}")
+        return StateError(f"{READERS_MAX} readers already use the state folder {root}: {error}")
     if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.VersionMismatchError):
         return StateError(f"{root / 'lmdb' / 'data.mdb'} is damaged: {error}", hint=DAMAGED_HINT)
-    return StateError(f"state folder {root}: {error}", hint="see that the folder is on a local disk and is ours alone")
+    return StateError(
+        f"state folder {root}: {error}", hint="check that the folder is on a local disk and that only Tidemark uses it"
+    )

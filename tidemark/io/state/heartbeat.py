@@ -83,7 +83,7 @@ class HeartbeatFile:
                     os.pwrite(descriptor, _MAGIC + bytes([_VERSION]), 0)
             head = os.pread(descriptor, len(_MAGIC) + 1, 0)
             if os.fstat(descriptor).st_size != _FILE_BYTES or head != _MAGIC + bytes([_VERSION]):
-                raise StateError(f"not a heartbeat file: {path}", hint="remove it while no process of ours runs")
+                raise StateError(f"not a heartbeat file: {path}", hint="remove it while no process of Tidemark runs")
             return cls(descriptor)
         finally:
             os.close(descriptor)

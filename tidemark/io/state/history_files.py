@@ -43,7 +43,7 @@ from tidemark.wire.state import BaseEntry, HistoryIndex, JournalFile, JournalMar
 class NoBase(StateError):
     """No saved catalog is old enough for what is asked."""
 
-    hint = "nothing before the oldest base can be decoded; begin later, or make a new first copy"
+    hint = "WAL before the oldest base cannot be decoded; start later, or run a new first copy"
 
 
 class DamagedBase(NamedTuple):
@@ -175,8 +175,8 @@ def check_reached(path: Path, whole_bytes: int, reached: Lsn, wanted: Lsn) -> No
     """Raise if the whole entries of a journal, all of them read, end at `reached`, before what was durable."""
     if reached < wanted:
         raise DamagedHistory(
-            f"{path} was durable up to {format_lsn(wanted)} and ends at {format_lsn(reached)} now: it is cut off or "
-            f"damaged at byte {whole_bytes}"
+            f"{path} was durable up to {format_lsn(wanted)} but now ends at {format_lsn(reached)}: it is "
+            f"truncated or damaged at byte {whole_bytes}"
         )
 
 

@@ -32,8 +32,8 @@ class CopiedState(ConfigError):
     """A state folder that was last used elsewhere, and is a copy by all that can be seen."""
 
     hint = (
-        "two copies of a state deliver everything twice. If this folder is to replace the one it was copied from, stop "
-        "the processes there, remove it, and start this one once with --moved"
+        "two copies of a state deliver every change twice. If this folder shall replace the original, stop the "
+        "processes there, remove the original, and start this one once with --moved"
     )
 
 
@@ -64,7 +64,7 @@ def begin_incarnation(store: StateStore, role: Role, log: Log, *, moved: bool = 
         moving.put(PLACE, here)
     if moved:
         is_needed = is_copy or overtaken is not None
-        told = "this state is confirmed to be the one that delivers" if is_needed else "--moved was not needed"
+        told = "this state is confirmed as the one that delivers" if is_needed else "--moved was not needed"
         log.warning(told, incarnation=born.incarnation, state=str(store.folder.root))
     return born.incarnation
 

@@ -27,7 +27,7 @@ _WHOLE_FILE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 class AlreadyRunning(Fenced):
     """Another process holds the role's lock."""
 
-    hint = "stop it first; `cdcctl status` says what it does"
+    hint = "stop it first; see `cdcctl status`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,10 @@ class RoleLock:
         except BlockingIOError:
             holder = _text(descriptor)
             os.close(descriptor)
-            raise AlreadyRunning(f"a {role} runs on {folder.root} already: {holder}") from None
+            raise AlreadyRunning(f"a {role} already runs on {folder.root}: {holder}") from None
         except OSError as error:
             os.close(descriptor)
-            hint = "keep the state folder on a local disk, whose file system has locks of open files"
+            hint = "keep the state folder on a local disk with a file system that supports open file description locks"
             raise StateError(f"{path} cannot be locked: {error.strerror}", hint=hint) from error
         owner = Owner(role, host_name(), boot_id(), os.getpid(), own_start_ticks())
         try:

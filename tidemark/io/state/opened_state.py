@@ -55,7 +55,7 @@ def capture_scope(environment: Environment) -> tuple[Scope, Identity]:
             if name == IDENTITY.name.encode():
                 return scope, IDENTITY.decode(cursor.value())
             found = cursor.next()
-    raise StateMissing(f"no capture in the state of {environment.folder.root}")
+    raise StateMissing(f"the state contains no capture: {environment.folder.root}")
 
 
 def scope_of(identity: Identity) -> Scope:

@@ -26,7 +26,9 @@ READERS_REGISTERED_MAX = 64
 class OutboxTrimmed(StateError):
     """A range that begins before what the outbox still holds."""
 
-    hint = "another host's positions, or a reader that was dropped: start it anew from what its tables hold"
+    hint = (
+        "the positions are of another host, or the reader was dropped: start it again from the positions of its tables"
+    )
 
 
 class OutboxReader(OpenedState):
@@ -127,7 +129,7 @@ class OutboxReader(OpenedState):
             ledger = self._ledger(transaction)
             if max(held, replayable) > ledger.head:
                 raise StateError(
-                    f"reader {reader!r} confirms {max(held, replayable)}, the outbox ends at {ledger.head}"
+                    f"reader {reader!r} confirms {max(held, replayable)}, but the outbox ends at {ledger.head}"
                 )
             before = READER.decode(stored)
             confirmed = Reader(max(held, before.held), max(replayable, before.replayable), self._clock.wall_us())
@@ -146,16 +148,20 @@ class OutboxReader(OpenedState):
     def _check_start(self, ledger: OutboxLedger, after: Sequence) -> None:
         if after < ledger.trimmed:
             raise OutboxTrimmed(
-                f"the outbox of {self.folder.root} holds {ledger.trimmed + 1} to {ledger.head}, "
-                f"asked was what follows {after}"
+                f"the outbox of {self.folder.root} holds {ledger.trimmed + 1} to {ledger.head}; requested were "
+                f"the values after {after}"
             )
         if after > ledger.head:
-            raise StateError(f"the outbox of {self.folder.root} ends at {ledger.head}, asked was what follows {after}")
+            raise StateError(
+                f"the outbox of {self.folder.root} ends at {ledger.head}; requested were the values after {after}"
+            )
 
     def _measure_group(self, table: OutboxTable, first: Sequence) -> tuple[Sequence, int]:
         header = self._header(table, first)
         if header.group_first != first:
-            raise StateError(f"sequence {first - 1} is no end of a group ({header.group_first} to {header.group_last})")
+            raise StateError(
+                f"sequence {first - 1} is not the end of a group ({header.group_first} to {header.group_last})"
+            )
         byte_count = header.payload_length + HEADER_BYTES
         for sequence in range(first + 1, header.group_last + 1):
             byte_count += self._header(table, Sequence(sequence)).payload_length + HEADER_BYTES

@@ -46,7 +46,7 @@ class OutboxTable:
             for number, chunk in enumerate(chunks(header, payload)):
                 key = slot(self.scope, header.sequence, number)
                 if not self.transaction.put(key, chunk, db=database, append=at_end, overwrite=False):
-                    raise StateError(f"outbox value {header.sequence} exists already")
+                    raise StateError(f"outbox value {header.sequence} already exists")
                 byte_count += len(key) + len(chunk)
             head = header.sequence
         return OutboxLedger(head, ledger.trimmed, byte_count)

@@ -9,15 +9,16 @@ class OvertakenState(Fenced):
     """Another copy of this state delivers, by its marker in the WAL."""
 
     hint = (
-        "one state delivers a capture: remove this copy. If this is the state that is to deliver, stop the processes "
-        "on the other one, then start this one once with --moved: what the other one has delivered comes again"
+        "only one state may deliver a capture: remove this copy. If this is the state that shall deliver, stop "
+        "the processes on the other one, then start this one once with --moved: changes that the other one "
+        "delivered are delivered again"
     )
 
     def __init__(self, found: Overtaken) -> None:
         super().__init__(
-            f"fenced by the marker at {format_lsn(found.lsn)}, timeline {found.timeline}: incarnation {found.rival} "
-            f"(epoch {found.rival_epoch}) delivers this capture from another copy of the state; "
-            f"here are incarnation {found.incarnation} and epoch {found.epoch or 'none'}"
+            f"fenced by the marker at {format_lsn(found.lsn)}, timeline {found.timeline}: incarnation "
+            f"{found.rival} (epoch {found.rival_epoch}) delivers this capture from another copy of the state; "
+            f"this state has incarnation {found.incarnation} and epoch {found.epoch or 'none'}"
         )
 
 

@@ -47,7 +47,7 @@ _OID_BYTES = 4
 class NotDeliverer(Fenced):
     """The stage says that somebody else delivers."""
 
-    hint = "switch by `cdcctl realtime on` or `off`"
+    hint = "switch with `cdcctl realtime on` or `off`"
 
 
 class StateStore(OpenedState):
@@ -179,7 +179,9 @@ class StateStore(OpenedState):
         with self.transaction(None) as moving:
             stage = moving.stage()
             if stage.worker is None or stage.worker.value != owner.role:
-                raise NotDeliverer(f"the stage of {self.folder.root} is {stage.value}: it is not the {owner.role}'s")
+                raise NotDeliverer(
+                    f"the stage of {self.folder.root} is {stage.value}: the {owner.role} may not deliver"
+                )
             epoch = moving.take_epoch(owner)
         self.learn_versions()
         return epoch
@@ -197,5 +199,5 @@ def _check_same(folder: StateFolder, found: Identity, wanted: Identity) -> None:
         raise StateError(
             f"{folder.root} is the state of capture {found.capture!r} of system {found.system_identifier}, "
             f"not of {wanted.capture!r} of system {wanted.system_identifier}",
-            hint="choose another state folder, or the DSN that this one was made for",
+            hint="choose another state folder, or the DSN for which this one was created",
         )

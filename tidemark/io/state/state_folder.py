@@ -100,7 +100,9 @@ class StateFolder:
         try:
             number = grp.getgrnam(group).gr_gid
         except KeyError:
-            raise ConfigError(f"capture.group: there is no group {group!r}", hint="make it, or name another") from None
+            raise ConfigError(
+                f"capture.group: there is no group {group!r}", hint="create the group, or set another one"
+            ) from None
         self.admit_group()
         with writing(self.root):
             self.root.mkdir(mode=self.folder_mode, parents=True, exist_ok=True)
@@ -120,18 +122,21 @@ class StateFolder:
             found = folder.stat()
             mode = stat.S_IMODE(found.st_mode)
             if not stat.S_ISDIR(found.st_mode):
-                raise StateError(f"{folder} is not a folder", hint="name a folder for the state that is not there yet")
+                raise StateError(
+                    f"{folder} is not a folder", hint="choose a folder for the state that does not exist yet"
+                )
             if not mode & 0o777 & ~self.folder_mode:
                 continue
             is_foreign = folder == self.root and not self.lmdb.exists() and any(folder.iterdir())
             if found.st_uid != os.geteuid() or mode & stat.S_ISVTX or is_foreign:
                 raise ConfigError(
-                    f"the state folder {folder} has mode {mode:04o}: others may read or change the state in it",
-                    hint=f"name a folder that is not there yet, or chmod {self.folder_mode:o} it as its owner",
+                    f"the state folder {folder} has mode {mode:04o}: other users may read or change the state in it",
+                    hint=f"choose a folder that does not exist yet, or run chmod {self.folder_mode:o} on it as its "
+                    "owner",
                 )
             with writing(folder):
                 folder.chmod(mode & (self.folder_mode | stat.S_ISGID))
-            changed.append(f"{folder} had mode {mode:04o}: it is {stat.S_IMODE(folder.stat().st_mode):04o} now")
+            changed.append(f"{folder} had mode {mode:04o}; its mode is now {stat.S_IMODE(folder.stat().st_mode):04o}")
         return changed
 
     def make(self) -> None:

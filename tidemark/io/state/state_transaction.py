@@ -91,7 +91,7 @@ class StateTransaction:
         term = self.get(TERM) if epoch is not None else None
         if epoch is not None and (term is None or term.epoch != epoch):
             now = f"{term.epoch} owned by {term.owner}" if term else "none"
-            raise Fenced(f"epoch {epoch} is over, the current one is {now}", hint="another process delivers now")
+            raise Fenced(f"epoch {epoch} has ended, the current one is {now}", hint="another process delivers now")
 
     def take_epoch(self, owner: Owner) -> Epoch:
         """Begin the next epoch, on the latest timeline of what was delivered, followed, or delivered by a leader.
@@ -216,7 +216,7 @@ class StateTransaction:
         if held > (confirmed.sequence if confirmed else ledger.trimmed):
             header = self.outbox.header(held)
             if header is None or not header.ends_group:
-                raise StateError(f"readers confirmed {held}, which is no end of a group in the outbox")
+                raise StateError(f"readers confirmed {held}, which is not the end of a group in the outbox")
             self.put(CONFIRMED, Watermark(header.pointer, held, header.commit_time_us))
         trimmed = self.outbox.trim(ledger, min(reader.trimmable for reader in readers.values()))
         if trimmed != ledger:
@@ -417,14 +417,14 @@ class StateTransaction:
         # next one. Then a group of any size goes in.
         if ledger.byte_count + wanted > bound and held < ledger.head:
             raise StateFull(
-                f"the outbox is full: {ledger.byte_count} of {bound} bytes, {wanted} more wanted, "
-                f"readers hold {held} of {ledger.trimmed + 1} to {ledger.head}"
+                f"the outbox is full: {ledger.byte_count} of {bound} bytes, {wanted} more are needed, readers "
+                f"hold {held} of {ledger.trimmed + 1} to {ledger.head}"
             )
         free = self._environment.free_bytes()
         if free < wanted + FREE_BYTES_MIN:
             raise StateFull(
-                f"{free} bytes are free under {self._environment.folder.root}, {wanted} are wanted "
-                f"and {FREE_BYTES_MIN} kept back"
+                f"{free} bytes are free under {self._environment.folder.root}, {wanted} are needed and "
+                f"{FREE_BYTES_MIN} are reserved"
             )
 
     def _version_of(self, database: Oid, relation: Relation) -> SchemaVersion:

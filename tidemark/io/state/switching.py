@@ -57,7 +57,7 @@ def switch(
     with store.transaction(epoch) as moving:
         before = moving.stage()
         if only_from is not None and before is not only_from:
-            raise Fenced(f"the stage is {before.value} by now, no more {only_from.value}", hint="look at it again")
+            raise Fenced(f"the stage is now {before.value}, no longer {only_from.value}", hint="see `cdcctl status`")
         found = move(before, event)
         moving.put(STAGE, found.stage)
         if hand_over is not None:

@@ -35,7 +35,7 @@ class _File:
 class SpoolDamaged(StateError):
     """A spool whose files do not fit together."""
 
-    hint = "remove the files in STATE/copy: what they hold is streamed again, if the node still has it"
+    hint = "remove the files in STATE/copy: their WAL is streamed again, if the node still has it"
 
 
 class WalSpool:
@@ -83,7 +83,9 @@ class WalSpool:
         """Append a slice; it must begin where the last one ended."""
         last = self._files[-1]
         if segment.start_lsn != last.end_lsn:
-            raise InternalError(f"WAL from {format_lsn(segment.start_lsn)} came, {format_lsn(last.end_lsn)} was due")
+            raise InternalError(
+                f"WAL from {format_lsn(segment.start_lsn)} arrived; expected was {format_lsn(last.end_lsn)}"
+            )
         if segment.timeline != last.timeline or last.end_lsn - last.start_lsn >= FILE_BYTES:
             self._end_file()
             self._begin_file(segment.start_lsn, segment.timeline)
@@ -135,7 +137,7 @@ class WalSpool:
             self._reading = (path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         data = os.pread(self._reading[1], length, at)
         if len(data) != length:
-            raise SpoolDamaged(f"{path} ends at byte {at + len(data)}, {at + length} were written")
+            raise SpoolDamaged(f"{path} ends at byte {at + len(data)}, but {at + length} bytes were written")
         return data
 
     def _begin_file(self, lsn: Lsn, timeline: TimelineId) -> None:
@@ -163,7 +165,7 @@ class WalSpool:
         for path in self._folder.glob(f"{_PREFIX}*"):
             parts = path.name.split("-")
             if len(parts) != _NAME_PARTS:
-                raise SpoolDamaged(f"{path} is no file of ours")
+                raise SpoolDamaged(f"{path} is not a file of Tidemark")
             start = Lsn(int(parts[2], 16))
             files.append(_File(path, TimelineId(int(parts[1], 16)), start, Lsn(start + path.stat().st_size)))
         files.sort(key=lambda file: (file.start_lsn, file.end_lsn))

@@ -39,7 +39,7 @@ LOOKS_PER_WAIT = 10  # looks in `stuck_s`
 LOOK_S_MAX = 1.0
 # After a suspend of the host, or a stop of this process, everything looks stuck at the first look.
 LOOKS_MIN = 3
-HINT = "whoever writes waits for it: continue or kill it; a daemon that is started kills it, too"
+HINT = "all writers wait for it: continue or kill it; a daemon that starts kills it as well"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class WriteGuard:
         if self._environment.write_lock.is_known:
             self._thread.start()
         else:
-            self._log.warning("no guard on stuck writers: LMDB's lock file has another layout here")
+            self._log.warning("stuck writers are not detected: LMDB's lock file has an unknown layout")
 
     def stop(self) -> None:
         """End; wait for a kill that is under way."""
@@ -142,7 +142,7 @@ class WriteGuard:
             self._log.warning("killed a process that was stuck inside a write transaction", **told)
         elif self._watch.writing() == stuck:
             self._log.error(
-                "a process is stuck inside a write transaction, and is not killed from here", **told, hint=HINT
+                "a process is stuck inside a write transaction, and this process may not kill it", **told, hint=HINT
             )
 
     def _is_ours(self, stuck: Writing) -> bool:

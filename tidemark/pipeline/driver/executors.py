@@ -26,15 +26,15 @@ NO_EXECUTORS = "spark has no executors"
 _STANDALONE = re.compile(r"spark://(.+)")
 _ADDRESS = re.compile(r"([^:\[\]]+|\[[^\]]+\]):(\d+)")
 _EXECUTORS_HINT = (
-    "see on the master's page that workers are registered and have the cores and the memory that the pipeline asks for;"
-    " the pipeline goes on when executors come"
+    "check on the page of the master that workers are registered and have the cores and memory that the "
+    "pipeline requests; the pipeline continues when it has executors"
 )
 
 
 class MasterUnreachable(ConsumerFailed):
     """No connection to a standalone master."""
 
-    hint = "see --master, and that the master runs and listens there"
+    hint = "check --master, and that the master runs and listens there"
 
 
 def wait_for_master(master: str, stop: threading.Event, log: Log, *, once: bool) -> bool:

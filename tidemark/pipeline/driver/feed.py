@@ -15,13 +15,13 @@ from tidemark.pipeline.sinks.sinks import LakeBatch, LakeItem
 from tidemark.wire.items import decode_item
 from tidemark.wire.values import HEADER_BYTES, ValueHeader, ValueKind, decode_header
 
-NOT_WHOLE = "a batch of outbox values is not whole"
+NOT_WHOLE = "a batch of outbox values is incomplete"
 
 
 class LakeGap(InternalError):
     """A batch that begins after what the lake holds."""
 
-    hint = "delete Spark's checkpoint: the lake itself knows where to go on; if that fails, copy the tables again"
+    hint = "delete Spark's checkpoint: the lake stores its positions; if that fails, copy the tables again"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +75,7 @@ def open_values(values: pa.Table) -> Iterator[tuple[OutboxSequence, GroupItem]]:
 def check_joins(feed: Feed, held: Held, outbox_of_lake: str) -> None:
     """Raise `LakeGap` if something lies between what the lake holds and the batch; an empty lake holds nothing."""
     if outbox_of_lake in ("", feed.lake_batch.outbox) and feed.after > held.sequence:
-        raise LakeGap(f"the lake holds values up to {held.sequence}, a batch begins behind {feed.after}")
+        raise LakeGap(f"the lake contains values up to {held.sequence}, but a batch begins after {feed.after}")
 
 
 def check_whole(first: ValueHeader, last: ValueHeader) -> None:

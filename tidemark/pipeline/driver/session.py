@@ -21,14 +21,14 @@ from tidemark.pipeline.lake.failures import first_reason
 class SparkRefused(ConfigError):
     """A Spark that cannot be had as it was asked for."""
 
-    hint = "check --master and --driver-memory; Spark's own lines before this one may say more"
+    hint = "check --master and --driver-memory; see also Spark's own lines before this one"
 
 
 class SparkGone(ConsumerFailed):
     """Spark's JVM died."""
 
     disposition = Disposition.RETRY
-    hint = "see if the machine ran out of memory; the pipeline starts anew by itself"
+    hint = "check if the machine ran out of memory; the pipeline restarts automatically"
 
 
 JAVA_TEMPORARY = "/tmp"  # noqa: S108 - `java.io.tmpdir` on Linux

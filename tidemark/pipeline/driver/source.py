@@ -38,13 +38,13 @@ Offset = dict[str, str | int]
 class OutboxReplaced(StateError):
     """A checkpoint of another outbox than the one in the state folder."""
 
-    hint = "delete Spark's checkpoint: the lake itself knows where to go on"
+    hint = "delete Spark's checkpoint: the lake stores its positions"
 
 
 class OffsetMovedBack(StateError):
     """A range that ends before it starts: Spark takes such a thing without a word."""
 
-    hint = "delete Spark's checkpoint: the lake itself knows where to go on"
+    hint = "delete Spark's checkpoint: the lake stores its positions"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,9 @@ class SourceOptions:
         state = given.get("state") or given.get("path")
         if unknown or not state:
             raise ConfigError(
-                f"options of format {FORMAT!r}: unknown {sorted(unknown)}" if unknown else f"{FORMAT!r} wants a state",
+                f"options of format {FORMAT!r}: unknown {sorted(unknown)}"
+                if unknown
+                else f"{FORMAT!r} requires the option state",
                 hint='use option("state", FOLDER), startingSequence, maxBatchBytes, sharedWithGroup, headersOnly',
             )
         return cls(
@@ -147,7 +149,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Cut a range into partitions of about `PARTITION_BYTES`; of headers alone one is made."""
         after, upto = self._sequence(start), self._sequence(end)
         if upto < after:
-            raise OffsetMovedBack(f"Spark asks for outbox values from {after} back to {upto}")
+            raise OffsetMovedBack(f"Spark requests outbox values from {after} back to {upto}")
         if self._options.headers_only and upto > after:
             return [OutboxRange(str(start["outbox"]), after, upto)]
         headers = self._reader().headers(after, upto)
@@ -202,7 +204,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _sequence(self, offset: Offset) -> Sequence:
         mine = self._reader().outbox_id
         if offset["outbox"] != mine:
-            raise OutboxReplaced(f"the checkpoint is of outbox {offset['outbox']}, the state folder has {mine}")
+            raise OutboxReplaced(f"the checkpoint is of outbox {offset['outbox']}, but the state folder has {mine}")
         return Sequence(int(offset["sequence"]))
 
 

@@ -27,7 +27,10 @@ _RESTORE = "RESTORE"
 class CommitUnreadable(ConfigError):
     """A file of a Delta log that is there and that the file system does not give out: nothing is known of the table."""
 
-    hint = "the pipeline's user has to read and write the whole lake: see owner and mode of the file and its folders"
+    hint = (
+        "the user of the pipeline must be able to read and write the whole lake: check owner and mode of the file "
+        "and its folders"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ def changed_columns(uri: str, first: int, last: int) -> str:
     except (DeltaError, OSError) as error:
         if is_of_host(error):
             raise
-        return "its columns before and after cannot be compared any more"
+        return "its columns before and after can no longer be compared"
     names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     return f"columns differ: {', '.join(names)}" if names else ""
 

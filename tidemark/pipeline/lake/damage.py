@@ -75,7 +75,7 @@ def _damaged_files(
             yield f"data file {path} is missing"
             continue
         if found != size:
-            yield f"data file {path} has {found} bytes, {size} were written"
+            yield f"data file {path} has {found} bytes, but {size} were written"
             continue
         if not is_read(path):
             continue

@@ -35,7 +35,7 @@ FILE_BYTES = 48 << 20  # between 32 and 64 MB: small enough for a merge to touch
 class TableFenced(Fenced):
     """Another pipeline committed to a table of ours."""
 
-    hint = "two pipelines write to one lake: stop one of them; nothing is doubled or lost"
+    hint = "two pipelines write to one lake: stop one of them; no change is duplicated or lost"
 
     def __init__(self, uri: str, cause: str) -> None:
         super().__init__(f"another writer committed to {uri}: {cause}")
@@ -45,7 +45,7 @@ class TableMoved(ConsumerFailed):
     """Maintenance by another writer was committed since the table was opened."""
 
     disposition = Disposition.RETRY
-    hint = "nothing is lost: the table is opened again; have its maintenance run less often"
+    hint = "no change is lost: the table is opened again; run its maintenance less often"
 
     def __init__(self, uri: str, cause: str, held: Held) -> None:
         super().__init__(f"{uri} has new commits of another writer's maintenance: {cause}")
@@ -78,13 +78,13 @@ class LakeFailed(ConsumerFailed):
     """A table that delta-rs cannot read or write."""
 
     disposition = Disposition.RETRY
-    hint = "see if the lake's folder is there, has room, and may be written; what it holds it holds"
+    hint = "check that the folder of the lake exists, has free space, and is writable; its content is unchanged"
 
 
 class LakeFull(StateFull):
     """No room for more in the lake's folder; the pipeline waits and tries again."""
 
-    hint = "make room on the disk of the lake's folder: the pipeline goes on by itself"
+    hint = "free space on the disk of the lake: the pipeline continues automatically"
 
 
 def table_properties(keep_hours: int) -> dict[str, str]:
@@ -278,7 +278,7 @@ class LakeTable:
         except TableNotFoundError as error:
             # NB: also of a folder that may not be read, which must not be taken for one that is gone.
             if Path(self.uri).exists() and not os.access(self.uri, os.R_OK | os.X_OK):
-                raise LakeFailed(f"{self.uri} may not be read") from error
+                raise LakeFailed(f"{self.uri} is not readable") from error
             return None
         except OSError as error:
             raise LakeFailed(f"{self.uri}: {first_reason(str(error))}") from error

@@ -29,8 +29,13 @@ from tidemark.wire.state import Identity
 
 FILE = "_pipeline.lock"
 _FILE_MODE = 0o600
-OTHER_USER = f"run the pipelines of a lake as one user; or, while none runs, remove {FILE}: the next one makes it anew"
-NO_LOCKS = "put the lake on a file system with locks of open files (on NFS: without nolock, with its lock service)"
+OTHER_USER = (
+    f"run the pipelines of a lake as one user; or, while none runs, remove {FILE}: the next pipeline creates it again"
+)
+NO_LOCKS = (
+    "put the lake on a file system that supports open file description locks (on NFS: without nolock, with its "
+    "lock service)"
+)
 _TEXT_BYTES_MAX = 4096
 _FLOCK = struct.Struct("hhqqi0q")  # struct flock of fcntl(2)
 _WHOLE_FILE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -66,7 +71,7 @@ _HOLDER = TypeAdapter(LakeHolder)
 class LakeInUse(LakeTaken):
     """A lake that another pipeline writes to."""
 
-    hint = "give each capture a lake of its own and a name of its own (capture.name), or stop the other pipeline first"
+    hint = "give each capture a separate lake and a separate name (capture.name), or stop the other pipeline first"
 
 
 class LakeLock:
@@ -124,7 +129,7 @@ def _writing_lake(path: Path) -> Iterator[None]:
     except PermissionError as error:
         with suppress(OSError):
             owner = path.stat().st_uid
-            told = f"{path} belongs to the user {_name(owner)} and may not be written by {_name(os.geteuid())}"
+            told = f"{path} belongs to the user {_name(owner)} and is not writable for {_name(os.geteuid())}"
             raise LakeFailed(told, hint=OTHER_USER) from error
         raise LakeFailed(f"{path}: {error.strerror}") from error
     except OSError as error:

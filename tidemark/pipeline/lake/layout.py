@@ -52,7 +52,7 @@ RESERVED = re.compile(
 class UnfitRows(TidemarkError):
     """Rows that are in the lake cannot take a new column type."""
 
-    hint = "copy the table again: its replica is then built anew from the source"
+    hint = "copy the table again: its replica is then recreated from the source"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,26 +31,27 @@ NEVER_WRITTEN = Recorded()
 class TableDiverged(ConsumerFailed):
     """Another writer changed what a table holds, it is damaged, or what happened to it cannot be found out."""
 
-    hint = "cdcctl table recopy makes the table anew from the source"
+    hint = "cdcctl table recopy recreates the table from the source"
 
 
 class TableStopped(ConsumerFailed):
     """A property of a table restricts what may be written to it."""
 
-    hint = "undo the property: the table then goes on"
+    hint = "undo the property: the table then continues"
 
 
 def check_lineage(uri: str, app: str, table: DeltaTable | None, token: int | None, recorded: Recorded) -> None:
     """Raise `TableDiverged` or `TableStopped` unless `table`, whose last commit of ours has `token`, may be written."""
     if table is None:
         if recorded.version != NO_VERSION:
-            raise TableDiverged(f"{uri} is gone: version {recorded.version} was there")
+            raise TableDiverged(f"{uri} does not exist; its recorded version is {recorded.version}")
         return
     if recorded.id and str(table.metadata().id) != recorded.id:
-        raise TableDiverged(f"{uri} was created anew by another writer: its id is another one")
+        raise TableDiverged(f"{uri} was recreated by another writer: it has another id")
     if table.version() < recorded.version:
         raise TableDiverged(
-            f"{uri} was put back from an older copy: it has version {table.version()}, {recorded.version} was written"
+            f"{uri} was restored from an older copy: it has version {table.version()}, but version "
+            f"{recorded.version} was written"
         )
     has_new_columns = _check_commits(uri, app, table, recorded, token)
     check_restrictions(uri, table, columns=has_new_columns)
@@ -62,7 +63,7 @@ def check_restrictions(uri: str, table: DeltaTable, *, columns: bool = False) ->
     if columns:
         found += column_restrictions(table, uri)
     if found:
-        told = "; ".join(f"{one.what} restricts writes, undo it by {one.undo}" for one in found)
+        told = "; ".join(f"{one.what} restricts writes; undo it with {one.undo}" for one in found)
         raise TableStopped(f"{uri}: {told}")
 
 
@@ -85,5 +86,7 @@ def _check_commits(uri: str, app: str, table: DeltaTable, recorded: Recorded, to
             if changed:
                 raise TableDiverged(f"{uri} was changed by another writer at version {number}: {changed}")
     if not is_known and recorded.token is not None and token != recorded.token:
-        raise TableDiverged(f"{uri} was put back from an older copy: the last commit of this pipeline is not in it")
+        raise TableDiverged(
+            f"{uri} was restored from an older copy: it does not contain the last commit of this pipeline"
+        )
     return has_metadata

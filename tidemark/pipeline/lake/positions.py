@@ -66,7 +66,7 @@ _VACUUM_EVERY = 500  # commits; each leaves one small file behind
 class LakeTaken(ConfigError):
     """A lake with another capture's tables."""
 
-    hint = "give each capture a lake of its own; that of a cluster made anew (initdb, pg_upgrade) is another one, too"
+    hint = "give each capture a separate lake; a recreated cluster (initdb, pg_upgrade) needs another lake as well"
 
 
 class TableState(Enum):
@@ -169,7 +169,7 @@ class Positions:
     def check_place(self) -> None:
         """Raise `LakeFailed` if the whole lake was removed or put back: no table is to be taken for changed alone."""
         if self._table.exists and not has_commit(self._uri, self._table.version):
-            reason = "the lake is not mounted, or was removed, renamed or put back from a copy as a whole"
+            reason = "the lake is not mounted, or was removed, renamed or restored from a copy as a whole"
             raise LakeFailed(f"version {self._table.version} of {self._uri} is gone: {reason}")
 
     def write(self, outbox: str, touched: Iterable[TablePosition], held: Held) -> None:
@@ -221,7 +221,8 @@ class Positions:
             if any(row[name] != value for name, value in own.items()):
                 owner = f"capture {row['capture']!r} of the cluster {row['system_identifier']}"
                 raise LakeTaken(
-                    f"{self._root} has the tables of {owner}, not of {own['capture']!r} of {own['system_identifier']}"
+                    f"{self._root} contains the tables of {owner}, not of {own['capture']!r} of "
+                    f"{own['system_identifier']}"
                 )
 
     def lake_id(self) -> str:

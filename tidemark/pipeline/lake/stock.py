@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
     try:
         positions = Positions(root.rstrip("/"), owner)
         if not positions.outbox:
-            raise ConfigError(f"{root} is no lake of this capture")
+            raise ConfigError(f"{root} is not a lake of this capture")
     except TidemarkError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

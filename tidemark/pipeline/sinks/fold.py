@@ -78,7 +78,7 @@ class _Run:
         known = changes.column("_before_kind").to_numpy() != BeforeKind.NONE.value
         nameless = self.deletes & ~known
         if nameless.any():
-            raise InternalError(f"a delete does not say which row: {position_of(changes, int(nameless.argmax()))}")
+            raise InternalError(f"a delete does not identify its row: {position_of(changes, int(nameless.argmax()))}")
         self.moves = known & ~self.deletes & self._key_differs()
 
     def _fill(self, bits: dict[str, Mask]) -> dict[str, Mask]:
@@ -160,7 +160,7 @@ def _fold_by_row(run: _Run, fetch: Fetch) -> Folded:
 
 def _sources(run: _Run, at: int, earlier: _Row | Key | None, kept: Sequence[str]) -> dict[str, int | Key]:
     if earlier is None:
-        raise InternalError(f"an update keeps a value of a row that is gone: {position_of(run.changes, at)}")
+        raise InternalError(f"an update refers to a value of a row that does not exist: {position_of(run.changes, at)}")
     if isinstance(earlier, _Row):
         return {name: earlier.sources.get(name, earlier.change) for name in kept}
     return dict.fromkeys(kept, earlier)
