@@ -226,7 +226,7 @@ def test_a_lake_that_was_deleted_and_cannot_be_made_again_is_an_error_and_not_ha
         if third < 2:
             place.run(spark)
     shutil.rmtree(place.lake)
-    with pytest.raises(StateError, match="asked was what follows 0"):
+    with pytest.raises(StateError, match="requested were the values after 0"):
         place.run(spark)
 
 

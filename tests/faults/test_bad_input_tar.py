@@ -152,9 +152,9 @@ def forged_size(size: int, name: str = "base/5/1259") -> bytes:
 @pytest.mark.parametrize(
     ("header", "told"),
     [
-        (forged_size(MEMBER_BYTES_MAX + 1), "a file has 1073741824 at most"),
+        (forged_size(MEMBER_BYTES_MAX + 1), "at most 1073741824 are read"),
         (forged_size(MEMBER_BYTES_MAX), "is truncated within base/5/1259"),
-        (forged_size(1 << 80), "a file has 1073741824 at most"),
+        (forged_size(1 << 80), "at most 1073741824 are read"),
         (forged_size(-1), "has -1 bytes"),
         (forged_size(1 << 80, "base/5/16384"), "is truncated"),
     ],

@@ -301,7 +301,7 @@ def test_no_segment_is_switched_while_the_last_one_has_not_arrived(node: Cluster
         assert archiving.waiting_since_us
         state = ("--state", made.store.folder.root)
         shown = succeeded(cdcctl("status", *state, TIDEMARK_ARCHIVE__FOLDER=str(made.node.spool.folder)))
-        assert "nothing archived since 2" in shown.out.decode()
+        assert "no segment was archived since 2" in shown.out.decode()
         node.configure(archive_command=f"{archive_script()} --spool {made.node.spool.folder} --free-bytes-min 0 %p %f")
         try:
             made.node.wait_for(lambda: made.segment() != first)  # the switch that was put off

@@ -105,7 +105,7 @@ def test_a_folder_of_another_cluster_or_of_no_wal_is_refused_before_anything_is_
     Spool(spool).create(5)
     (other / "letter.txt").write_text("mine")
     for folder, told in (
-        (foreign, f"{foreign} has WAL of the cluster 5"),
+        (foreign, f"{foreign} contains WAL of cluster 5"),
         (spool, f"{spool} is the spool of cluster 5"),
         (other, f"{other} contains no WAL segment"),
         (other / "letter.txt", f"{other}/letter.txt"),

@@ -45,7 +45,7 @@ def test_a_table_that_no_statement_can_name_is_refused_by_name_for_the_copy(
     run(cluster, database, ODD)
     sidecar = Sidecar(cluster, database, tmp_path, copy=True)
     sidecar.init()
-    sidecar.refuses(ExitCode.NODE_UNFIT, "the name sch\ufffdma.caf\ufffd is no text")
+    sidecar.refuses(ExitCode.NODE_UNFIT, "the name sch\ufffdma.caf\ufffd is not valid in the encoding")
 
 
 def test_invalid_bytes_in_names_and_values_are_told_with_a_mark_in_their_place(

@@ -100,7 +100,7 @@ def test_a_move_that_the_table_does_not_have_writes_nothing(store: StateStore) -
 
 
 def test_an_event_seen_in_another_stage_is_fenced_and_writes_nothing(store: StateStore) -> None:
-    with pytest.raises(Fenced, match="the stage is realtime by now, no more archive"):
+    with pytest.raises(Fenced, match="the stage is now realtime, no longer archive"):
         switch(store, Event.OPERATOR_OFF, log=LOG, now_us=5, only_from=Stage.ARCHIVE)
     assert store.view().stage is Stage.REALTIME
     assert switch(store, Event.OPERATOR_OFF, log=LOG, now_us=5, only_from=Stage.REALTIME).after is Stage.HELD

@@ -63,6 +63,6 @@ def test_what_was_copied_on_the_next_timeline_is_no_part_of_the_branch(store: St
 def test_a_plan_by_catalogs_that_a_fork_took_back_is_refused(store: StateStore) -> None:
     found = copies(store, Fingerprint(seen_lsn=Lsn(101), timeline=TL1))
     found.check_fork(TL1, Lsn(101), TL2)
-    with pytest.raises(WalDiverged, match="the first copy was planned by what was written up to 1:0/64:0"):
+    with pytest.raises(WalDiverged, match="the first copy was planned with the catalogs of 1:0/64:0"):
         found.check_fork(TL1, Lsn(100), TL2)
     copies(store).check_fork(TL2, Lsn(1), TL3)

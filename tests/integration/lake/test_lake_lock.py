@@ -37,7 +37,7 @@ def test_a_lake_whose_lock_another_user_made_names_both_users(tmp_path: Path, mo
     monkeypatch.chdir(lake)  # the folders above are closed to others
     with (
         as_nobody(),
-        pytest.raises(LakeFailed, match=f"{FILE} belongs to the user root and may not be written by nobody") as refusal,
+        pytest.raises(LakeFailed, match=f"{FILE} belongs to the user root and is not writable for nobody") as refusal,
     ):
         LakeLock.take(Path(), IDENTITY, tmp_path, "spark", [])
     assert "as one user" in refusal.value.hint

@@ -474,7 +474,7 @@ def test_a_lake_with_the_tables_of_another_capture_is_refused(tmp_path: Path, ot
     table = ScriptedTable()
     table.insert({1: 1, 2: "a", 3: None})
     new_lake(tmp_path).apply(batch(table.delivered()))
-    with pytest.raises(LakeTaken, match=r"has the tables of capture 'test' of the cluster 77"):
+    with pytest.raises(LakeTaken, match=r"contains the tables of capture 'test' of the cluster 77"):
         Lake(str(tmp_path), replace(IDENTITY, **other), shape_of, constants_of)  # type: ignore[arg-type]
 
 
@@ -489,7 +489,7 @@ def test_a_lake_that_has_no_table_yet_is_its_first_capture_s(
 
     raced_by = second() if raced else None
     Positions(str(tmp_path), IDENTITY).lake_id()  # what a pipeline does as it starts
-    with pytest.raises(LakeTaken, match=r"has the tables of capture 'test' of the cluster 77, not of "):
+    with pytest.raises(LakeTaken, match=r"contains the tables of capture 'test' of the cluster 77, not of "):
         (raced_by or second()).lake_id()
 
 

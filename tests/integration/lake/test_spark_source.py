@@ -131,7 +131,7 @@ def test_a_trimmed_start_is_an_error_of_its_own(state: Path) -> None:
         with store.transaction(None) as moving:
             moving.settle()
     reader = reader_of(state)
-    with pytest.raises(OutboxTrimmed, match="asked was what follows 0"):
+    with pytest.raises(OutboxTrimmed, match="requested were the values after 0"):
         reader.partitions(offset(0), offset(held))
     with pytest.raises(OutboxTrimmed):
         reader.latestOffset(offset(0), ReadMaxBytes(1000))
@@ -197,7 +197,7 @@ def test_a_batch_that_leaves_out_what_the_lake_lacks_is_refused(state: Path) -> 
     opened = open_feed(read(reader, start, reader.latestOffset(start, ReadAllAvailable())), "0a0b")
     assert opened is not None
     check_joins(opened, Held(Sequence(int(start["sequence"])), BEFORE_ALL), "0a0b")
-    with pytest.raises(LakeGap, match="holds values up to 0"):
+    with pytest.raises(LakeGap, match="contains values up to 0"):
         check_joins(opened, NOTHING, "0a0b")
 
 

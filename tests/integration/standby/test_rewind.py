@@ -475,7 +475,7 @@ def test_nothing_is_rewound_where_nothing_diverged_or_nobody_may(primary: Cluste
     sidecar.init()
     command = ("rewind", "--yes", "--state", sidecar.folder.root)
     before = state_of(sidecar)
-    refused(cdcctl(*command, **sidecar.options), ExitCode.CONFIG, "happened at the node, which is on timeline 1")
+    refused(cdcctl(*command, **sidecar.options), ExitCode.CONFIG, "; it is on timeline 1")
     with new_cluster(15) as other:
         elsewhere = {**sidecar.options, "TIDEMARK_CAPTURE__DSN": other.dsn(DATABASE)}
         refused(cdcctl(*command, **elsewhere), ExitCode.NODE_UNFIT, "is the cluster")

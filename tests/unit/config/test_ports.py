@@ -89,5 +89,5 @@ def test_the_configuration_goes_before_what_was_assigned(first: int, tmp_path: P
 def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
     folder = state(tmp_path / "one")
     folder.ports.write_text(text)
-    with pytest.raises(DamagedPorts, match=r"ports\.json holds no ports"):
+    with pytest.raises(DamagedPorts, match=r"ports\.json contains no ports"):
         assigned_ports(folder)

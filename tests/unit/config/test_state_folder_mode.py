@@ -23,7 +23,7 @@ def test_an_empty_folder_loses_the_permissions_of_others_and_it_is_told(
     link = tmp_path / "link"
     link.symlink_to(root)
     folder = StateFolder(link, shared_with_group=group)
-    assert folder.close_to_others() == [f"{link} had mode 0777: it is {kept:04o} now"]
+    assert folder.close_to_others() == [f"{link} had mode 0777; its mode is now {kept:04o}"]
     assert mode(root) == kept
     assert folder.close_to_others() == []
 

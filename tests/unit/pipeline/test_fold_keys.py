@@ -104,10 +104,10 @@ def test_new_rows_under_a_numeric_key_are_appended_also_where_one_is_nan() -> No
 
 
 def test_a_delete_that_does_not_say_which_row_is_refused_with_its_position() -> None:
-    with pytest.raises(InternalError, match=r"does not say which row: 1:0/3E8:1"):
+    with pytest.raises(InternalError, match=r"does not identify its row: 1:0/3E8:1"):
         folded(change("i", 1.0, big="x"), change("d", None))
 
 
 def test_an_update_that_keeps_a_value_of_a_row_that_is_gone_is_refused_with_its_position() -> None:
-    with pytest.raises(InternalError, match=r"keeps a value of a row that is gone: 1:0/3E8:1"):
+    with pytest.raises(InternalError, match=r"refers to a value of a row that does not exist: 1:0/3E8:1"):
         folded(change("d", None, 1.0), change("u", 1.0, keeps=True))

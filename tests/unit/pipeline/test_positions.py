@@ -151,7 +151,7 @@ def test_a_lake_belongs_to_its_first_capture_also_if_another_opened_it_before(
 ) -> None:
     raced = None if open_second else opened(tmp_path, **other)
     opened(tmp_path).lake_id()
-    with pytest.raises(LakeTaken, match=r"has the tables of capture 'test' of the cluster 77, not of "):
+    with pytest.raises(LakeTaken, match=r"contains the tables of capture 'test' of the cluster 77, not of "):
         (raced or opened(tmp_path, **other)).lake_id()
 
 
