@@ -166,7 +166,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Given:
     [
         (no_folder, ExitCode.CONFIG, "is not a folder"),
         (empty, ExitCode.CONFIG, "is not a base backup: PG_VERSION is missing"),
-        (tar, ExitCode.CONFIG, "base.tar.gz is cut off"),
+        (tar, ExitCode.CONFIG, "base.tar.gz is truncated"),
         (of_a_running_server, ExitCode.CONFIG, "is the data directory of a server (postmaster.pid exists)"),
         (started_from, ExitCode.CONFIG, "backup_label is missing"),
         (label_without_start, ExitCode.CONFIG, "backup_label has no line START WAL LOCATION"),
