@@ -208,7 +208,7 @@ def test_what_only_the_data_folder_could_record_comes_into_the_spool_later(serve
     server.fail(server.own_ledger, HOLD_S)
     code, said = server.archive("--hold-bytes", "0")
     assert code == 0
-    assert f"{NAME} is NOT archived and recorded in {server.own_ledger.name}" in said
+    assert f"{NAME} is NOT archived and recorded only in {server.own_ledger.name}" in said
     away.rename(server.spool.folder)
     server.break_copies()
     assert server.archive()[0] == 1

@@ -275,5 +275,5 @@ def test_databases_that_the_configuration_does_not_choose_are_refused_beside_it(
     where = ("--from-backup", sound.backup, "--archive", sound.archive)
     init = ("init", "--state", tmp_path / "state", "--config", config, *where)
     refused(cdcctl(*init), ExitCode.CONFIG, f"no database of {sound.backup} is selected")
-    refused(cdcctl(*init, "--database", "postgres"), ExitCode.CONFIG, "--database is not what", str(config))
+    refused(cdcctl(*init, "--database", "postgres"), ExitCode.CONFIG, "--database differs from", str(config))
     assert not (tmp_path / "state").exists()

@@ -55,7 +55,7 @@ def test_init_on_a_full_disk_says_so_and_succeeds_once_there_is_room(
 ) -> None:
     state = disk.root / "state"
     disk.fill(leave_bytes=free_bytes)
-    refused(cdcctl("init", "--state", state, "--dsn", node.dsn()), ExitCode.STATE, "no room", str(state))
+    refused(cdcctl("init", "--state", state, "--dsn", node.dsn()), ExitCode.STATE, "no space", str(state))
     disk.empty()
     succeeded(cdcctl("init", "--state", state, "--dsn", node.dsn()))
     succeeded(cdcctl("status", "--state", state))

@@ -220,7 +220,7 @@ def test_the_command_names_the_file_and_makes_nothing(given: Given, tmp_path: Pa
     state = tmp_path / "state"
     init = ("init", "--state", state, "--from-backup", given.backup, "--archive", given.archive)
     flip(given.backup / CATALOG, IN_A_ROW)
-    refused(cdcctl(*init), ExitCode.CONFIG, CATALOG, "backup_manifest says: it fails its CRC32C checksum")
+    refused(cdcctl(*init), ExitCode.CONFIG, CATALOG, "backup_manifest: it fails its CRC32C checksum")
     assert not state.exists()
     flip(given.backup / CATALOG, IN_A_ROW)
     succeeded(cdcctl(*init))

@@ -178,5 +178,5 @@ def test_headers_that_announce_more_are_passed_over_unread(tmp_path: Path) -> No
 
 def test_two_archives_of_one_name_are_refused(tmp_path: Path) -> None:
     backup(tmp_path, WHOLE)
-    with pytest.raises(NotABackup, match=r"holds both base\.tar and base\.tar\.gz"):
+    with pytest.raises(NotABackup, match=r"contains both base\.tar and base\.tar\.gz"):
         copied(backup(tmp_path, gzip.compress(WHOLE), ".gz"))

@@ -207,7 +207,7 @@ def test_bits_are_read_as_the_kernel_reads_them(tmp_path: Path) -> None:
     ("content", "bits", "told"),
     [
         ("#!/bin/sh\nexit 0\n", 0o644, "cannot execute"),
-        ("#!/nonexistent/python\n", 0o755, "/nonexistent/python is not there"),
+        ("#!/nonexistent/python\n", 0o755, "/nonexistent/python does not exist"),
         ("#!/bin/sh\nexec /nonexistent/python\n", 0o755, "exit code 127"),
         ("#!/bin/sh\nexec /etc/passwd\n", 0o755, "exit code 126"),
     ],

@@ -455,7 +455,7 @@ def test_an_archiver_that_delivered_a_dead_branch_goes_on_from_the_archive(tmp_p
             write_the_new_branch(branches.standby)
             refused_while_one_runs(branches)
             done = succeeded(branches.rewind())
-            assert "5 tables were touched" in done.err
+            assert "5 tables were changed" in done.err
             assert branches.view.stage is Stage.HELD
             archiver.options["TIDEMARK_CAPTURE__DSN"] = branches.standby.dsn(DATABASE)
             go_on(branches, archiver)
@@ -467,7 +467,7 @@ def test_an_archiver_that_delivered_a_dead_branch_goes_on_from_the_archive(tmp_p
 def refused_while_one_runs(branches: Branches) -> None:
     for role in ("sidecar", "archiver"):
         with RoleLock.take(branches.sidecar.folder, role):
-            refused(branches.rewind(), ExitCode.FENCED, f"a {role} runs")
+            refused(branches.rewind(), ExitCode.FENCED, f"a {role} already runs")
 
 
 def test_nothing_is_rewound_where_nothing_diverged_or_nobody_may(primary: Cluster, tmp_path: Path) -> None:

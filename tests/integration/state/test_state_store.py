@@ -156,7 +156,7 @@ def test_the_commit_time_told_is_that_of_the_last_commit_also_behind_a_clock_tha
 def test_the_older_epoch_fails_inside_its_transaction(store: StateStore, epoch: Epoch) -> None:
     younger = store.take_epoch(OWNER)
     assert younger > epoch
-    with pytest.raises(Fenced, match=r"epoch 1\.1 is over"):
+    with pytest.raises(Fenced, match=r"epoch 1\.1 has ended"):
         deliver(store, epoch, 100)
     assert store.view().delivered is None
     deliver(store, younger, 100)
