@@ -37,11 +37,11 @@ PLANS = {
     "tidemark/engine/marking.py": Plan(("tests/unit/engine/test_marking.py",)),
     "tidemark/engine/dead_branch.py": Plan(("tests/unit/engine/test_dead_branch.py",)),
     "tidemark/engine/ring.py": Plan(("tests/property/state/test_ring.py",)),
-    "tidemark/decode/transactions/held.py": Plan(
-        ("tests/property/decoder/test_held_rows.py",), _SMALL_TRANSACTIONS, interpreted=True
+    "tidemark/decode/transactions/pending_rows.py": Plan(
+        ("tests/property/decoder/test_pending_rows.py",), _SMALL_TRANSACTIONS, interpreted=True
     ),
-    "tidemark/decode/transactions/held_children.py": Plan(
-        ("tests/property/decoder/test_held_children.py",), _SMALL_TRANSACTIONS, interpreted=True
+    "tidemark/decode/transactions/pending_children.py": Plan(
+        ("tests/property/decoder/test_pending_children.py",), _SMALL_TRANSACTIONS, interpreted=True
     ),
     "tidemark/decode/transactions/committed_run.py": Plan(
         ("tests/unit/decoder/test_committed_run.py",), _SMALL_TRANSACTIONS

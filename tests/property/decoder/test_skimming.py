@@ -22,7 +22,7 @@ from tests.support.forged.groups import DATABASE, relation
 from tests.support.oracles.twins import interpreted
 from tidemark.decode.datum import lookup, row_entries
 from tidemark.decode.datum.varlena import ExternalPointer
-from tidemark.decode.transactions import extract, held
+from tidemark.decode.transactions import extract, pending_rows
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.relation import Relation, ReplicaIdentity
@@ -30,14 +30,14 @@ from tidemark.wal.page import RecordBlock
 from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_STANDBY, RM_XACT, heap, heap2, standby, xact
 
 slow_lookup = interpreted("tidemark.decode.datum.lookup")
-slow_held = interpreted("tidemark.decode.transactions.held")
-slow_children = interpreted("tidemark.decode.transactions.held_children")
+slow_pending = interpreted("tidemark.decode.transactions.pending_rows")
+slow_children = interpreted("tidemark.decode.transactions.pending_children")
 slow_extract = interpreted(
     "tidemark.decode.transactions.extract",
     stand_in={
         "tidemark.decode.datum.lookup": slow_lookup,
-        "tidemark.decode.transactions.held": slow_held,
-        "tidemark.decode.transactions.held_children": slow_children,
+        "tidemark.decode.transactions.pending_rows": slow_pending,
+        "tidemark.decode.transactions.pending_children": slow_children,
     },
 )
 slow_entries = interpreted("tidemark.decode.datum.row_entries")
@@ -258,17 +258,17 @@ class Extraction:
 
     def __init__(self, extractor: ModuleType, holder: ModuleType, whole_from: int) -> None:
         self.module = extractor
-        self.entries, self.arranged = (bytearray(held.ROWS_MAX * row_entries.ENTRY_BYTES) for _ in range(2))
+        self.entries, self.arranged = (bytearray(pending_rows.ROWS_MAX * row_entries.ENTRY_BYTES) for _ in range(2))
         self.runs, self.ends, self.slots = (
             [array("q", bytes(8 * length)) for _ in range(count)]
             for count, length in (
-                (held.RUN_COLUMNS, held.ROWS_MAX),
-                (held.END_COLUMNS, held.ROWS_MAX),
-                (held.SLOT_COLUMNS, held.SLOTS_MAX),
+                (pending_rows.RUN_COLUMNS, pending_rows.ROWS_MAX),
+                (pending_rows.END_COLUMNS, pending_rows.ROWS_MAX),
+                (pending_rows.SLOT_COLUMNS, pending_rows.SLOTS_MAX),
             )
         )
-        self.held = holder.HeldRows(self.entries, self.arranged, self.runs, self.ends, self.slots)
-        self.extractor = extractor.RowExtractor(0x1C, whole_from, self.held)
+        self.pending = holder.PendingRows(self.entries, self.arranged, self.runs, self.ends, self.slots)
+        self.extractor = extractor.RowExtractor(0x1C, whole_from, self.pending)
 
     def know(self, files: set[int], xids: dict[int, int], unwanted: Collection[int] = ()) -> None:
         known = self.module
@@ -287,24 +287,27 @@ class Extraction:
         found: list[object] = []
         at = 0
         while at < len(block):
-            at = self.extractor.extract(block.linear, tuples, arranged, *columns, at, len(block), held.NONE)
+            at = self.extractor.extract(block.linear, tuples, arranged, *columns, at, len(block), pending_rows.NONE)
             found.append([at, self.extractor.is_full, self.extractor.other_end, self.extractor.next_xid])
-            found += self._taken(arranged if self.held.is_arranged else tuples)
+            found += self._taken(arranged if self.pending.is_arranged else tuples)
             if at % 2:
-                self.held.settle()
-            found += [self.held.first_lsn(), self.held.held_count, self.held.head, self.held.tail]
-            found += [bytes(self.entries[: self.held.row_count * row_entries.ENTRY_BYTES]), self._held_columns()]
+                self.pending.settle()
+            found += [self.pending.first_lsn(), self.pending.pending_count, self.pending.head, self.pending.tail]
+            found += [bytes(self.entries[: self.pending.row_count * row_entries.ENTRY_BYTES]), self._pending_columns()]
             if at % 3 == 2:
                 found.append(self.extractor.take_child(block.xids[at // 3]))
             if at % 5 == 4:
                 self.extractor.let_go(block.xids[at // 2])
-            at += self.extractor.other_end == held.NONE
+            at += self.extractor.other_end == pending_rows.NONE
         return found
 
     def _taken(self, tuples: bytearray) -> list[object]:
-        ends, runs = self.held.end_count, self.held.run_count
-        rows, size = self.held.others_at + self.held.other_rows, self.held.others_byte_at + self.held.other_bytes
-        entries = self.arranged if self.held.is_arranged else self.entries
+        ends, runs = self.pending.end_count, self.pending.run_count
+        rows, size = (
+            self.pending.others_at + self.pending.other_rows,
+            self.pending.others_byte_at + self.pending.other_bytes,
+        )
+        entries = self.arranged if self.pending.is_arranged else self.entries
         return [
             bytes(entries[: rows * row_entries.ENTRY_BYTES]),
             bytes(tuples[:size]),
@@ -312,17 +315,17 @@ class Extraction:
             [list(column[:runs]) for column in self.runs],
         ]
 
-    def _held_columns(self) -> list[list[int]]:
-        live = [at % held.SLOTS_MAX for at in range(self.held.head, self.held.tail) if self.slots[0][at]]
+    def _pending_columns(self) -> list[list[int]]:
+        live = [at % pending_rows.SLOTS_MAX for at in range(self.pending.head, self.pending.tail) if self.slots[0][at]]
         return [[column[slot] for slot in live] for column in self.slots]
 
 
 def fast(whole_from: int = -1) -> Extraction:
-    return Extraction(extract, held, whole_from)
+    return Extraction(extract, pending_rows, whole_from)
 
 
 def slow(whole_from: int = -1) -> Extraction:
-    return Extraction(slow_extract, slow_held, whole_from)
+    return Extraction(slow_extract, slow_pending, whole_from)
 
 
 def test_what_ddl_writes_beside_rows_is_passed_over_once_its_transaction_is_known() -> None:
@@ -334,8 +337,8 @@ def test_what_ddl_writes_beside_rows_is_passed_over_once_its_transaction_is_know
     for states in ({801: extract.KNOWN}, {801: extract.ORDINARY}):
         extraction = fast()
         extraction.know(set(), states)
-        assert extraction.all_of(block)[0] == [4, False, held.NONE, 0]
-    assert fast().all_of(block)[0] == [0, False, held.NONE, 0]
+        assert extraction.all_of(block)[0] == [4, False, pending_rows.NONE, 0]
+    assert fast().all_of(block)[0] == [0, False, pending_rows.NONE, 0]
 
 
 @given(STEPS, st.sets(st.sampled_from([ACCOUNT, LEDGER, TOAST])), st.data())

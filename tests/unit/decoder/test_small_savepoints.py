@@ -19,7 +19,7 @@ from tests.unit.decoder.test_small_transactions import (
 from tidemark.decode.groups.grouping import Grouper
 from tidemark.decode.transactions.committed_run import CommittedRun, singly
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
-from tidemark.decode.transactions.held_children import CHILDREN_MAX
+from tidemark.decode.transactions.pending_children import CHILDREN_MAX
 from tidemark.model.lsn import Xid
 
 XIDS = 4  # of a transaction with its subtransactions

@@ -16,8 +16,8 @@ from tidemark.decode.groups.grouping import Grouper
 from tidemark.decode.transactions.committed_run import CommittedRun, singly
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import DecodedRun
-from tidemark.decode.transactions.held import LONG, SMALL_ROWS
-from tidemark.decode.transactions.skim import HELD_ROWS_MAX
+from tidemark.decode.transactions.pending_rows import LONG, SMALL_ROWS
+from tidemark.decode.transactions.skim import PENDING_ROWS_MAX
 from tidemark.model.change import ChangeBatch, ChangeGroup, TransactionEnd
 from tidemark.model.lsn import FullXid, Oid
 from tidemark.model.relation import Relation
@@ -155,7 +155,7 @@ def test_a_transaction_that_grows_is_held_no_longer_and_comes_out_whole() -> Non
     assert sum(len(each) for each in found if isinstance(each, CommittedRun)) > 3 * SMALL_ROWS - 3
 
 
-@pytest.mark.parametrize("rows", [1, HELD_ROWS_MAX // LONG + 2])
+@pytest.mark.parametrize("rows", [1, PENDING_ROWS_MAX // LONG + 2])
 def test_what_stays_open_long_is_held_no_longer(rows: int) -> None:
     stream = new_wal()
     stream.insert(799, ACCOUNT, packed_row(0))

@@ -16,7 +16,7 @@ from tidemark.model.position import Position
 from tidemark.wal.rmgr import RM_HEAP, RM_XLOG, heap, xlog
 
 ACCOUNT = 16385
-HELD = 5000  # items
+PENDING = 5000  # items
 SAVEPOINTS = 200
 TIMES_AS_LONG = 10  # at most; to go through what is held takes a hundred times as long
 
@@ -87,19 +87,19 @@ def test_a_rolled_back_savepoint_that_wrote_nothing_itself_is_known_by_those_rel
 def test_a_rolled_back_savepoint_costs_what_it_did_and_not_what_its_transaction_holds() -> None:
     note = LogicalMessage(Position(TimelineId(0), Lsn(0), 0), Lsn(8), Oid(1), Xid(701), True, "p", b"note")
 
-    def cost_ns(held: int) -> int:
+    def cost_ns(pending: int) -> int:
         log = ItemLog()
-        for _ in range(held):
+        for _ in range(pending):
             log.append(0, Xid(701), note)
         begun_ns = time.thread_time_ns()
         for xid in range(702, 702 + SAVEPOINTS):
             log.append(0, Xid(xid), note)
             log.drop({Xid(xid)})
         spent_ns = time.thread_time_ns() - begun_ns
-        assert (len(log), log.content_bytes) == (held, held * len(note.content))
+        assert (len(log), log.content_bytes) == (pending, pending * len(note.content))
         return spent_ns
 
-    assert min(cost_ns(HELD) for _ in range(5)) < TIMES_AS_LONG * min(cost_ns(1) for _ in range(5))
+    assert min(cost_ns(PENDING) for _ in range(5)) < TIMES_AS_LONG * min(cost_ns(1) for _ in range(5))
 
 
 def test_ordinals_count_what_is_left_across_rows_and_other_items() -> None:

@@ -2,12 +2,12 @@
 
 cimport cython
 
-from tidemark.decode.transactions.held cimport HeldRows
-from tidemark.decode.transactions.held_children cimport HeldChildren
+from tidemark.decode.transactions.pending_rows cimport PendingRows
+from tidemark.decode.transactions.pending_children cimport PendingChildren
 from tidemark.decode.datum.lookup cimport LookUp
 
 cdef Py_ssize_t IN_RECORD_MAX, RECORD_HEADER, PACKED_HEADER, BLOCK_HEADER_MAX
-cdef long long XID_UNKNOWN, XID_KNOWN, XID_ORDINARY, XID_HELD, FILE_HAS_NO_ROWS, VERSION_BASE, NOTHING, OTHERS
+cdef long long XID_UNKNOWN, XID_KNOWN, XID_ORDINARY, XID_PENDING, FILE_HAS_NO_ROWS, VERSION_BASE, NOTHING, OTHERS
 cdef long long POSTGRES_EPOCH_US
 cdef unsigned int NO_TUPLE
 cdef long long ALL_XIDS, HALF_OF_XIDS
@@ -29,8 +29,8 @@ cdef unsigned int TUPLE_HEADER
 # NB: Cython 3.3 writes no valid C for a final class with a method that returns `long long` and an exception value.
 @cython.final
 cdef class RowExtractor:
-    cdef HeldRows held
-    cdef HeldChildren children
+    cdef PendingRows pending
+    cdef PendingChildren children
     cdef const unsigned char[::1] linear
     cdef public long long next_xid
     cdef readonly bint is_full
@@ -58,7 +58,7 @@ cdef class RowExtractor:
     cpdef know_xid(self, unsigned int xid, long long state)
 
     @cython.locals(state="long long")
-    cpdef Py_ssize_t held_slot(self, unsigned long long xid) except? -2
+    cpdef Py_ssize_t pending_slot(self, unsigned long long xid) except? -2
 
     @cython.locals(slot="long long", child="long long")
     cpdef Py_ssize_t take_child(self, unsigned long long xid) except -1

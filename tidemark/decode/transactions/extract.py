@@ -5,9 +5,9 @@ changed no catalog and has no TOASTed value to put together. Anything else stops
 that record: so the rules stand there once, and here is only what they come to in the ordinary case. What the loop
 takes over is told it in two tables: which files are which relation versions, and which xids are ordinary.
 
-A transaction that is new here is held (`held`), with its subtransactions (`held_children`), and commits here as well if
-its commit record says no more than when, in which database, and which of these are in. The like commit of one that the
-caller knows is taken too, and ends the call.
+A transaction that is new here is held (`pending`), with its subtransactions (`pending_children`), and commits here as
+well if its commit record says no more than when, in which database, and which of these are in. The like commit of one
+that the caller knows is taken too, and ends the call.
 
 Lengths are checked against the record's end before they are followed; a record that does not add up stops the loop as
 well, for `parse_record` to say what is wrong with it.
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from tidemark.decode.datum.lookup import LookUp
 from tidemark.decode.datum.row_entries import ABSENT
-from tidemark.decode.transactions.held import RECORD_ROWS_MAX, HeldRows
-from tidemark.decode.transactions.held_children import HeldChildren
+from tidemark.decode.transactions.pending_children import PendingChildren
+from tidemark.decode.transactions.pending_rows import RECORD_ROWS_MAX, PendingRows
 from tidemark.model.change import BeforeKind, Op
 from tidemark.wal import record
 from tidemark.wal import rmgr as managers
@@ -56,7 +56,7 @@ IN_RECORD_MAX = RECORD_ROWS_MAX
 XID_UNKNOWN = UNKNOWN
 XID_KNOWN = KNOWN
 XID_ORDINARY = ORDINARY
-XID_HELD = ORDINARY + 1  # from here on, the transaction's slot plus this
+XID_PENDING = ORDINARY + 1  # from here on, the transaction's slot plus this
 FILE_HAS_NO_ROWS = NO_ROWS
 VERSION_BASE = FIRST_VERSION
 NOTHING = NONE
@@ -127,11 +127,11 @@ Buffer = bytes | bytearray
 class RowExtractor:
     """Where the loop stands, and what it knows."""
 
-    def __init__(self, image_compressed: int, whole_from: int, held: HeldRows) -> None:
-        self.held = held
+    def __init__(self, image_compressed: int, whole_from: int, pending: PendingRows) -> None:
+        self.pending = pending
         self.linear: Buffer = NO_BYTES  # the block at hand: an argument of this kind would be copied by each call
-        self.children = HeldChildren()
-        self.xids = LookUp()  # xid to UNKNOWN, KNOWN, ORDINARY, or a slot of `held`: a subtransaction to its top's
+        self.children = PendingChildren()
+        self.xids = LookUp()  # xid to UNKNOWN, KNOWN, ORDINARY, or a slot of `pending`: a subtransaction to its top's
         self.files = LookUp()  # database and relfilenode to NO_ROWS or a relation version
         self.tablespaces = LookUp()  # of the same files
         self.image_compressed = image_compressed  # bits of an image's info (WalFormat)
@@ -177,11 +177,11 @@ class RowExtractor:
         open transactions that are not held. `is_full`: it stopped for want of room. `other_end`: it stopped behind the
         commit of such a transaction.
         """
-        room = self.held.tuple_count + len(linear)
+        room = self.pending.tuple_count + len(linear)
         if len(tuples) < room or len(arranged_tuples) < room:
             return start
         self.linear = linear
-        self.held.begin(linear, tuples, arranged_tuples, others_lsn)
+        self.pending.begin(linear, tuples, arranged_tuples, others_lsn)
         self.other_end = NOTHING
         self.is_full = False
         at = start
@@ -189,7 +189,7 @@ class RowExtractor:
             self.xids.grow()
         with cython.nogil:
             while at < stop and self.other_end == NOTHING:
-                if not self.held.has_room() or not self.xids.has_room():
+                if not self.pending.has_room() or not self.xids.has_room():
                     self.is_full = True
                     break
                 self.xid = xids[at]
@@ -199,8 +199,8 @@ class RowExtractor:
                 if not self.take(offsets[at], lengths[at], rmgrs[at], infos[at]):
                     break
                 at += 1
-            self.held.finish()
-        self.linear = self.held.linear = NO_BYTES
+            self.pending.finish()
+        self.linear = self.pending.linear = NO_BYTES
         return at
 
     def forget_files(self) -> None:
@@ -221,14 +221,14 @@ class RowExtractor:
         """Say what is known of a transaction or subtransaction."""
         self.xids.put(xid, state)
 
-    def held_slot(self, xid: int) -> int:
+    def pending_slot(self, xid: int) -> int:
         """Return the slot of a transaction, or of a subtransaction's; NONE if it is not held."""
         state = self.xids.get(xid)
-        return state - XID_HELD if state >= XID_HELD else NOTHING
+        return state - XID_PENDING if state >= XID_PENDING else NOTHING
 
     def take_child(self, xid: int) -> int:
         """Hold a subtransaction of `xid` no longer, and return it; 0 if there is none left."""
-        slot = self.held_slot(xid)
+        slot = self.pending_slot(xid)
         child = self.children.take(slot) if slot != NOTHING else 0
         if child != 0:
             self.xids.enter(child, XID_ORDINARY)
@@ -236,10 +236,10 @@ class RowExtractor:
 
     def let_go(self, xid: int) -> int:
         """Hold a transaction no longer: it is one of the others, which have its rows."""
-        slot = self.held_slot(xid)
-        if slot != NOTHING and self.held.is_top(slot, xid):
+        slot = self.pending_slot(xid)
+        if slot != NOTHING and self.pending.is_top(slot, xid):
             self.know_children(slot, XID_ORDINARY)
-            self.held.let_go(slot)
+            self.pending.let_go(slot)
             self.xids.enter(xid, XID_ORDINARY)
         return 0
 
@@ -280,8 +280,8 @@ class RowExtractor:
         if state != XID_UNKNOWN or self.top == self.xid or not self.children.has_room():
             return 0
         top_state = self.xids.get(self.top)
-        if top_state >= XID_HELD:
-            return self.held.is_top(top_state - XID_HELD, self.top)
+        if top_state >= XID_PENDING:
+            return self.pending.is_top(top_state - XID_PENDING, self.top)
         return 1 if top_state == XID_UNKNOWN and self.is_whole(self.top) else 0
 
     def join(self) -> int:
@@ -289,10 +289,10 @@ class RowExtractor:
         if self.top == 0:
             return 1
         top_state = self.xids.get(self.top)
-        if top_state < XID_HELD or not self.can_join(XID_UNKNOWN):
+        if top_state < XID_PENDING or not self.can_join(XID_UNKNOWN):
             return 0
         self.see(self.xid)
-        self.children.add(top_state - XID_HELD, self.xid)
+        self.children.add(top_state - XID_PENDING, self.xid)
         self.xids.enter(self.xid, top_state)
         return 1
 
@@ -313,16 +313,16 @@ class RowExtractor:
 
     def take_abort(self, state: int) -> int:
         """Take an abort, if nobody else knows of the transaction."""
-        if state != XID_UNKNOWN and state < XID_HELD:
+        if state != XID_UNKNOWN and state < XID_PENDING:
             return 0
         self.see(self.xid)
-        if state >= XID_HELD:
-            slot = state - XID_HELD
-            if self.held.is_top(slot, self.xid):
+        if state >= XID_PENDING:
+            slot = state - XID_PENDING
+            if self.pending.is_top(slot, self.xid):
                 self.know_children(slot, XID_UNKNOWN)
-                self.held.let_go(slot)
+                self.pending.let_go(slot)
             else:
-                self.held.drop(slot, self.xid)
+                self.pending.drop(slot, self.xid)
                 self.children.remove(slot, self.xid)
         self.xids.enter(self.xid, XID_UNKNOWN)
         return 1
@@ -341,9 +341,9 @@ class RowExtractor:
         if high >= NO_ORDINARY_TIME:
             return 0
         time = (low | high << 32) + POSTGRES_EPOCH_US
-        if state >= XID_HELD:
-            self.know_children(state - XID_HELD, XID_UNKNOWN)
-            self.held.commit(state - XID_HELD, self.lsn, self.end_lsn, time, read_u32(self.linear, at + 14))
+        if state >= XID_PENDING:
+            self.know_children(state - XID_PENDING, XID_UNKNOWN)
+            self.pending.commit(state - XID_PENDING, self.lsn, self.end_lsn, time, read_u32(self.linear, at + 14))
         elif state == XID_ORDINARY:
             self.other_end = self.index
             self.other_time = time
@@ -355,10 +355,10 @@ class RowExtractor:
 
     def names_children(self, at: int, size: int, flags: int, state: int) -> int:
         """Tell if a commit names all subtransactions that are held with it, and no other; these come last in it."""
-        slot = state - XID_HELD
-        if state >= XID_HELD and not self.held.is_top(slot, self.xid):
+        slot = state - XID_PENDING
+        if state >= XID_PENDING and not self.pending.is_top(slot, self.xid):
             return 0
-        known = self.children.count(slot) if state >= XID_HELD else 0
+        known = self.children.count(slot) if state >= XID_PENDING else 0
         if not flags & COMMIT_HAS_CHILDREN:
             return 1 if size == 0 and known == 0 else 0
         if size < 4 or read_u32(self.linear, at) != known or size != 4 + 4 * known:
@@ -394,7 +394,7 @@ class RowExtractor:
         if known == FILE_HAS_NO_ROWS or not changes_rows:
             return self.join()
         self.is_new = state == XID_UNKNOWN
-        self.slot = state - XID_HELD if state >= XID_HELD else OTHERS
+        self.slot = state - XID_PENDING if state >= XID_PENDING else OTHERS
         if self.xid == 0 or (state < XID_ORDINARY and not (self.is_new and (self.top != 0 or self.is_whole(self.xid)))):
             return 0
         return self.take_rows(rmgr, info, known - VERSION_BASE if known > 0 else known)
@@ -563,15 +563,15 @@ class RowExtractor:
             new_length = old_length = NO_TUPLE
         if self.is_new:
             top = self.top if self.top != 0 else self.xid
-            self.slot = self.xids.get(top) - XID_HELD
+            self.slot = self.xids.get(top) - XID_PENDING
             if self.slot < 0:
-                self.slot = self.held.hold(self.see(top), self.lsn)
-                self.xids.enter(top, XID_HELD + self.slot)
+                self.slot = self.pending.hold(self.see(top), self.lsn)
+                self.xids.enter(top, XID_PENDING + self.slot)
             self.join()
             self.is_new = False
-        if is_unwanted and self.held.count(self.slot, self.xid):
+        if is_unwanted and self.pending.count(self.slot, self.xid):
             return 0
-        self.held.add(
+        self.pending.add(
             self.slot,
             self.xid,
             self.lsn,
@@ -585,5 +585,5 @@ class RowExtractor:
             old_length,
         )
         if is_unwanted:
-            self.held.begin_count(self.slot)
+            self.pending.begin_count(self.slot)
         return 0

@@ -27,7 +27,7 @@ class _Place(NamedTuple):
     stop: int
 
 
-class _Held(NamedTuple):
+class _Pending(NamedTuple):
     """An item that stands before row number `row`."""
 
     row: int
@@ -44,15 +44,15 @@ class _Held(NamedTuple):
 class ItemLog:
     """The items of a transaction and its subtransactions that are no rows, in their order."""
 
-    __slots__ = ("_content_bytes", "_handles", "_held")
+    __slots__ = ("_content_bytes", "_handles", "_pending")
 
     def __init__(self) -> None:
-        self._held: list[_Held] = []
+        self._pending: list[_Pending] = []
         self._handles: list[int] = []  # of the parts on disk
         self._content_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._pending)
 
     @property
     def content_bytes(self) -> int:
@@ -62,65 +62,65 @@ class ItemLog:
     @property
     def byte_count(self) -> int:
         """Bytes in memory, about."""
-        return self._content_bytes + len(self._held) * ITEM_OVERHEAD_BYTES
+        return self._content_bytes + len(self._pending) * ITEM_OVERHEAD_BYTES
 
     def append(self, row: int, xid: Xid, item: Item) -> None:
         """Take an item that stands before row number `row`."""
-        held = _Held(row, xid, item)
-        self._held.append(held)
-        self._content_bytes += held.content_bytes
+        pending = _Pending(row, xid, item)
+        self._pending.append(pending)
+        self._content_bytes += pending.content_bytes
 
     def drop(self, xids: AbstractSet[Xid]) -> None:
         """Forget what subtransactions did whose abort record comes next: the tail, as of rows."""
-        while self._held and self._held[-1].xid in xids:
-            self._content_bytes -= self._held.pop().content_bytes
+        while self._pending and self._pending[-1].xid in xids:
+            self._content_bytes -= self._pending.pop().content_bytes
 
     def exclude(self, xids: AbstractSet[Xid]) -> None:
         """Forget what aborted subtransactions did, wherever it stands."""
-        self._held = [held for held in self._held if held.xid not in xids]
-        self._content_bytes = sum(held.content_bytes for held in self._held)
+        self._pending = [pending for pending in self._pending if pending.xid not in xids]
+        self._content_bytes = sum(pending.content_bytes for pending in self._pending)
 
     def spill(self, port: SpillPort) -> int:
         """Move all contents to `port`; return their bytes."""
         spilled = self._content_bytes
         begin = waiting = 0
-        for index, held in enumerate(self._held):
-            waiting += held.content_bytes
+        for index, pending in enumerate(self._pending):
+            waiting += pending.content_bytes
             if waiting >= CHUNK_BYTES:
                 self._spill_part(port, begin, index + 1)
                 begin, waiting = index + 1, 0
         if waiting:
-            self._spill_part(port, begin, len(self._held))
+            self._spill_part(port, begin, len(self._pending))
         self._content_bytes = 0
         return spilled
 
     def _spill_part(self, port: SpillPort, begin: int, end: int) -> None:
         """Move the contents of some items to one part."""
         found = [
-            (index, held, held.item)
-            for index, held in enumerate(self._held[begin:end], begin)
-            if isinstance(held.item, LogicalMessage) and held.content_bytes
+            (index, pending, pending.item)
+            for index, pending in enumerate(self._pending[begin:end], begin)
+            if isinstance(pending.item, LogicalMessage) and pending.content_bytes
         ]
         handle = port.write(b"".join(message.content for _, _, message in found))
         self._handles.append(handle)
         at = 0
-        for index, held, message in found:
-            place = _Place(handle, at, at + held.content_bytes)
-            self._held[index] = held._replace(item=replace(message, content=b""), place=place)
+        for index, pending, message in found:
+            place = _Place(handle, at, at + pending.content_bytes)
+            self._pending[index] = pending._replace(item=replace(message, content=b""), place=place)
             at = place.stop
 
     def read(self, port: SpillPort | None) -> Iterator[tuple[int, Item]]:
         """Give out the items, each with the row that it stands before."""
         part, content = 0, b""
-        for held in self._held:
-            if held.place is None:
-                yield held.row, held.item
+        for pending in self._pending:
+            if pending.place is None:
+                yield pending.row, pending.item
                 continue
             assert port is not None, "spilled without a port"
-            assert isinstance(held.item, LogicalMessage), "others have no content"
-            if held.place.handle != part:
-                part, content = held.place.handle, port.read(held.place.handle)
-            yield held.row, replace(held.item, content=content[held.place.start : held.place.stop])
+            assert isinstance(pending.item, LogicalMessage), "others have no content"
+            if pending.place.handle != part:
+                part, content = pending.place.handle, port.read(pending.place.handle)
+            yield pending.row, replace(pending.item, content=content[pending.place.start : pending.place.stop])
 
     def release(self, port: SpillPort | None) -> None:
         """Forget everything, on disk as well."""
@@ -128,5 +128,5 @@ class ItemLog:
             assert port is not None, "spilled without a port"
             port.release(handle)
         self._handles = []
-        self._held = []
+        self._pending = []
         self._content_bytes = 0

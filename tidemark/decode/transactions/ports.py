@@ -22,7 +22,7 @@ class SpillPort(Protocol):
         """Forget the content kept under `handle`."""
 
 
-class HeldTransaction(NamedTuple):
+class PendingTransaction(NamedTuple):
     """What there is to a transaction that is held: rows (`row_entries`), to be copied at once."""
 
     xid: Xid  # the top-level one, whichever of it was asked for
@@ -37,7 +37,7 @@ class Holder(Protocol):
     """Who holds transactions to which there is nothing but a few rows so far."""
 
     @property
-    def held_count(self) -> int:
+    def pending_count(self) -> int:
         """How many transactions are held."""
 
     @property
@@ -47,7 +47,7 @@ class Holder(Protocol):
     def xids(self) -> Sequence[Xid]:
         """Return those that are held."""
 
-    def take_out(self, xid: Xid) -> HeldTransaction | None:
+    def take_out(self, xid: Xid) -> PendingTransaction | None:
         """Hold the transaction no longer to which `xid` belongs; None if it is not held."""
 
 

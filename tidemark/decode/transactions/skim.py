@@ -15,7 +15,8 @@ from tidemark.decode.datum.row_entries import ENTRY_BYTES
 from tidemark.decode.transactions.committed_run import CommittedRun, SmallTransactions
 from tidemark.decode.transactions.committed_transaction import Ended
 from tidemark.decode.transactions.extract import FIRST_VERSION, KNOWN, NO_ROWS, NONE, ORDINARY, UNKNOWN, RowExtractor
-from tidemark.decode.transactions.held import (
+from tidemark.decode.transactions.open_transaction import OpenTransaction
+from tidemark.decode.transactions.pending_rows import (
     BYTE_ENDS,
     END_COLUMNS,
     LONG,
@@ -27,10 +28,9 @@ from tidemark.decode.transactions.held import (
     SLOTS_MAX,
     SMALL_BYTES,
     SMALL_ROWS,
-    HeldRows,
+    PendingRows,
 )
-from tidemark.decode.transactions.open_transaction import OpenTransaction
-from tidemark.decode.transactions.ports import HeldTransaction
+from tidemark.decode.transactions.ports import PendingTransaction
 from tidemark.decode.transactions.transactions import TransactionTable
 from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
 from tidemark.model.relation import RelFileLocator
@@ -38,8 +38,8 @@ from tidemark.wal.page import RecordBlock
 from tidemark.wal.versions import WalFormat
 
 FILES_MAX = 1 << 20  # told; then all are forgotten and looked at again
-HELD_ROWS_MAX = 8192  # of all that are held: each call moves them once
-HELD_BYTES_MAX = 1 << 20
+PENDING_ROWS_MAX = 8192  # of all that are held: each call moves them once
+PENDING_BYTES_MAX = 1 << 20
 XID_MASK = 0xFFFFFFFF
 
 
@@ -58,10 +58,10 @@ class Skimmer:
         self._tuples, self._arranged_tuples = bytearray(), bytearray()
         self._runs, self._ends = _columns(RUN_COLUMNS, ROWS_MAX), _columns(END_COLUMNS, ROWS_MAX)
         self._slots = _columns(SLOT_COLUMNS, SLOTS_MAX)
-        self._held = HeldRows(self._entries, self._arranged, self._runs, self._ends, self._slots)
+        self._pending = PendingRows(self._entries, self._arranged, self._runs, self._ends, self._slots)
         whole_from = transactions.complete_from
         self._extractor = RowExtractor(
-            fmt.image_compressed, NONE if whole_from is None else whole_from & XID_MASK, self._held
+            fmt.image_compressed, NONE if whole_from is None else whole_from & XID_MASK, self._pending
         )
         transactions.holder = self
 
@@ -101,34 +101,34 @@ class Skimmer:
             NONE if others_lsn is None else others_lsn,
         )
         transactions.observe_next_xid(extractor.next_xid)
-        if self._held.run_count:
+        if self._pending.run_count:
             self._hand_over()
         return at
 
     def _make_room(self, size: int) -> None:
         """Have room for the tuples of a block beside those that are held, and hold none that is not small."""
-        held, slots = self._held, self._slots
+        pending, slots = self._pending, self._slots
         _, _, rows, sizes, *_ = slots
-        too_many = held.row_count > HELD_ROWS_MAX or held.tuple_count > HELD_BYTES_MAX
-        for number in self._live() if too_many or held.is_crowded else ():
+        too_many = pending.row_count > PENDING_ROWS_MAX or pending.tuple_count > PENDING_BYTES_MAX
+        for number in self._live() if too_many or pending.is_crowded else ():
             slot = number % SLOTS_MAX
             is_small = rows[slot] <= SMALL_ROWS and sizes[slot] <= SMALL_BYTES
-            if too_many or not is_small or number < held.tail - LONG:
+            if too_many or not is_small or number < pending.tail - LONG:
                 self._transactions.find(Xid(slots[0][slot] & XID_MASK))
-        wanted = held.tuple_count + size
+        wanted = pending.tuple_count + size
         if len(self._tuples) < wanted:
-            kept = self._tuples[: held.tuple_count]
+            kept = self._tuples[: pending.tuple_count]
             self._tuples, self._arranged_tuples = kept + bytes(wanted - len(kept)), bytearray(wanted)
 
     def _hand_over(self) -> None:
         """Give the rows of others than those that are held to their transactions."""
-        held = self._held
-        arranged = held.is_arranged
-        entries = memoryview(self._arranged if arranged else self._entries)[held.others_at * ENTRY_BYTES :]
-        tuples = memoryview(self._arranged_tuples if arranged else self._tuples)[held.others_byte_at :]
+        pending = self._pending
+        arranged = pending.is_arranged
+        entries = memoryview(self._arranged if arranged else self._entries)[pending.others_at * ENTRY_BYTES :]
+        tuples = memoryview(self._arranged_tuples if arranged else self._tuples)[pending.others_byte_at :]
         xids, rows, sizes, more = self._runs
         row = byte = counted = 0
-        for run in range(held.run_count):
+        for run in range(pending.run_count):
             stop, end = rows[run], sizes[run]
             transaction = self._transactions.of(Xid(xids[run]))
             if transaction.is_kept:
@@ -139,7 +139,7 @@ class Skimmer:
 
     def committed(self, timeline: TimelineId) -> CommittedRun | None:
         """Return what was held and has committed."""
-        count = self._held.end_count
+        count = self._pending.end_count
         if not count:
             return None
         rows, sizes = self._ends[ROW_ENDS][:count], self._ends[BYTE_ENDS][:count]
@@ -168,31 +168,31 @@ class Skimmer:
     # --- what is held
 
     @property
-    def held_count(self) -> int:
+    def pending_count(self) -> int:
         """How many transactions are held."""
-        count: int = self._held.held_count
+        count: int = self._pending.pending_count
         return count
 
     @property
     def first_lsn(self) -> Lsn | None:
         """The least first LSN of what is held."""
-        lsn: int = self._held.first_lsn()
+        lsn: int = self._pending.first_lsn()
         return None if lsn == NONE else Lsn(lsn)
 
     def _live(self) -> Iterable[int]:
         xids = self._slots[0]
-        return [number for number in range(self._held.head, self._held.tail) if xids[number % SLOTS_MAX]]
+        return [number for number in range(self._pending.head, self._pending.tail) if xids[number % SLOTS_MAX]]
 
     def xids(self) -> list[Xid]:
         """Return the transactions that are held."""
         return [Xid(self._slots[0][number % SLOTS_MAX] & XID_MASK) for number in self._live()]
 
-    def take_out(self, xid: Xid) -> HeldTransaction | None:
+    def take_out(self, xid: Xid) -> PendingTransaction | None:
         """Hold the transaction no longer to which `xid` belongs; None if it is not held."""
-        slot: int = self._extractor.held_slot(xid)
+        slot: int = self._extractor.pending_slot(xid)
         if slot == NONE:
             return None
-        self._held.settle()
+        self._pending.settle()
         xids, firsts, rows, sizes, row_at, byte_at, more = self._slots
         top = Xid(xids[slot] & XID_MASK)
         row, byte = row_at[slot], byte_at[slot]
@@ -200,7 +200,7 @@ class Skimmer:
         tuples = memoryview(self._tuples)[byte : byte + sizes[slot]]
         children = frozenset(map(Xid, iter(partial(self._extractor.take_child, top), 0)))
         self._extractor.let_go(top)
-        return HeldTransaction(top, Lsn(firsts[slot]), children, entries, tuples, more[slot])
+        return PendingTransaction(top, Lsn(firsts[slot]), children, entries, tuples, more[slot])
 
     # --- what is ordinary
 

@@ -81,7 +81,7 @@ class TransactionTable:
     @property
     def open_count(self) -> int:
         """How many transactions are open."""
-        return len(self._open) + (self.holder.held_count if self.holder is not None else 0)
+        return len(self._open) + (self.holder.pending_count if self.holder is not None else 0)
 
     def _take_over(self) -> None:
         """Take all that are held."""
@@ -93,14 +93,14 @@ class TransactionTable:
         transaction = self._open.get(xid)
         if transaction is not None or self.holder is None:
             return transaction
-        held = self.holder.take_out(xid)
-        if held is None:
+        pending = self.holder.take_out(xid)
+        if pending is None:
             return None
-        taken = self._open[held.xid] = OpenTransaction(held.xid, held.first_lsn, RowLog(self.versions))
-        taken.rows.extend(held.entries, held.tuples, held.more)
-        taken.children.update(held.children)
-        self._top_of.update(dict.fromkeys(held.children, held.xid))
-        self.grew(len(held.entries) + len(held.tuples))
+        taken = self._open[pending.xid] = OpenTransaction(pending.xid, pending.first_lsn, RowLog(self.versions))
+        taken.rows.extend(pending.entries, pending.tuples, pending.more)
+        taken.children.update(pending.children)
+        self._top_of.update(dict.fromkeys(pending.children, pending.xid))
+        self.grew(len(pending.entries) + len(pending.tuples))
         return self._open.get(xid)
 
     def _pop(self, xid: Xid) -> OpenTransaction | None:
@@ -115,9 +115,9 @@ class TransactionTable:
     def restart_lsn(self, otherwise: Lsn) -> Lsn:
         """Return the least first LSN of the transactions that may still be given out, `otherwise` if there are none."""
         least = self.others_lsn
-        held = self.holder.first_lsn if self.holder is not None else None
-        if held is not None and (least is None or held < least):
-            least = held
+        pending = self.holder.first_lsn if self.holder is not None else None
+        if pending is not None and (least is None or pending < least):
+            least = pending
         return otherwise if least is None or otherwise < least else least
 
     @property

@@ -5,7 +5,7 @@ cimport cython
 cdef long long NOTHING
 
 
-cdef class HeldChildren:
+cdef class PendingChildren:
     cdef long long[::1] xids, following, latest, counts
     cdef long long free
 

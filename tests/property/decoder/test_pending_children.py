@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.oracles.twins import interpreted
-from tidemark.decode.transactions.held import SLOTS_MAX
-from tidemark.decode.transactions.held_children import CHILDREN_MAX
+from tidemark.decode.transactions.pending_children import CHILDREN_MAX
+from tidemark.decode.transactions.pending_rows import SLOTS_MAX
 
-HeldChildren = interpreted("tidemark.decode.transactions.held_children").HeldChildren
+PendingChildren = interpreted("tidemark.decode.transactions.pending_children").PendingChildren
 
 
 @dataclass
@@ -35,7 +35,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_held_children_are_a_list_for_each_slot(steps: list[tuple[str, int, int]]) -> None:
-    children, model = HeldChildren(), Model()
+    children, model = PendingChildren(), Model()
     for step, slot, xid in steps:
         if step == "add":
             assert children.has_room()
@@ -52,7 +52,7 @@ def test_held_children_are_a_list_for_each_slot(steps: list[tuple[str, int, int]
 
 
 def test_there_is_room_for_exactly_so_many_children_again_and_again() -> None:
-    children = HeldChildren()
+    children = PendingChildren()
     for let_go in ("take", "remove"):
         for number in range(CHILDREN_MAX):
             assert children.has_room()

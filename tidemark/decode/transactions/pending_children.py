@@ -1,4 +1,4 @@
-"""Which subtransactions belong to the transactions that are held (`held`), until those end or are held no longer.
+"""Which subtransactions belong to the transactions that are held (`pending`), until those end or are held no longer.
 
 A list a slot, in cells that all lists share. A subtransaction that is rolled back goes, one that is released stays:
 what the commit record has to name is what is here then.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 
-from tidemark.decode.transactions.held import SLOTS_MAX
+from tidemark.decode.transactions.pending_rows import SLOTS_MAX
 
 CHILDREN_MAX = 8192  # of all that are held; a transaction that finds no room for one is held no longer
 NONE = -1  # of a cell: there is none
@@ -20,7 +20,7 @@ NONE = -1  # of a cell: there is none
 NOTHING = NONE
 
 
-class HeldChildren:
+class PendingChildren:
     """Subtransactions by the slot of their transaction."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-# The types of held.py. Places in buffers, counts, slots and LSNs are signed, so that differences of them are.
+# The types of pending.py. Places in buffers, counts, slots and LSNs are signed, so that differences of them are.
 
 cimport cython
 
@@ -9,11 +9,11 @@ cdef unsigned int NO_TUPLE
 
 # NB: Cython 3.3 writes no valid C for a final class with a method that returns `long long` and an exception value.
 @cython.final
-cdef class HeldRows:
+cdef class PendingRows:
     cdef readonly Py_ssize_t row_count, tuple_count, run_count, end_count, other_rows, other_bytes
     cdef readonly long long other_more
     cdef readonly Py_ssize_t others_at, others_byte_at
-    cdef readonly long long head, tail, held_count
+    cdef readonly long long head, tail, pending_count
     cdef readonly bint is_arranged, is_crowded, has_gaps, is_sorted
     cdef long long oldest, others_lsn
     cdef unsigned long long[::1] words
@@ -64,7 +64,7 @@ cdef class HeldRows:
     cdef int finish(self) except -1 nogil
 
     @cython.locals(row=Py_ssize_t, byte=Py_ssize_t, end=Py_ssize_t, slot="long long", number="long long",
-                   held_at=Py_ssize_t, held_byte_at=Py_ssize_t)
+                   pending_at=Py_ssize_t, pending_byte_at=Py_ssize_t)
     cdef int arrange(self) except -1 nogil
 
     @cython.locals(at=Py_ssize_t, other=Py_ssize_t, other_byte=Py_ssize_t, row=Py_ssize_t, slot="long long",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.support.oracles.twins import interpreted
 from tidemark.decode.datum.row_entries import ENTRY_BYTES
-from tidemark.decode.transactions.held import (
+from tidemark.decode.transactions.pending_rows import (
     END_COLUMNS,
     LONG,
     NONE,
@@ -29,7 +29,7 @@ from tidemark.decode.transactions.held import (
     SMALL_ROWS,
 )
 
-HeldRows = interpreted("tidemark.decode.transactions.held").HeldRows
+PendingRows = interpreted("tidemark.decode.transactions.pending_rows").PendingRows
 
 NO_TUPLE = (1 << 32) - 1
 COUNT_MAX = (1 << 32) - 1
@@ -73,7 +73,7 @@ def more(rows: list[Row]) -> int:
 
 
 @dataclass
-class Held:
+class Pending:
     """A transaction that is held."""
 
     top: int
@@ -87,7 +87,7 @@ class Held:
 class End:
     """A transaction that was held and has committed."""
 
-    held: Held
+    pending: Pending
     lsn: int
     restart_lsn: int
 
@@ -104,17 +104,17 @@ class Kernel:
             [array("q", [OTHER_XIDS[0]]) * ROWS_MAX for _ in range(n)] for n in (RUN_COLUMNS, END_COLUMNS)
         )
         self.slots = [array("q", bytes(8 * SLOTS_MAX)) for _ in range(SLOT_COLUMNS)]
-        self.held = HeldRows(self.entries, self.arranged, self.runs, self.ends, self.slots)
+        self.pending = PendingRows(self.entries, self.arranged, self.runs, self.ends, self.slots)
 
     def begin(self, others_lsn: int = NONE, block: bytes = BLOCK) -> None:
-        self.held.begin(block, self.tuples, self.arranged_tuples, others_lsn)
+        self.pending.begin(block, self.tuples, self.arranged_tuples, others_lsn)
 
     def add(self, slot: int, row: Row) -> None:
         new, old = (NO_TUPLE if part is None else len(part) for part in (row.new, row.old))
-        at = [self.held.linear.index(part) if part else 0 for part in (row.new, row.old)]
-        self.held.add(slot, row.xid, row.lsn, 2, 1, 5, 9, at[0], new, at[1], old)
+        at = [self.pending.linear.index(part) if part else 0 for part in (row.new, row.old)]
+        self.pending.add(slot, row.xid, row.lsn, 2, 1, 5, 9, at[0], new, at[1], old)
         if row.count:
-            self.held.begin_count(slot)
+            self.pending.begin_count(slot)
 
     def rows_at(self, slot: int) -> tuple[bytes, bytes]:
         """Return entries and tuples of what is held, once it is settled."""
@@ -128,8 +128,8 @@ class Beside:
 
     def __init__(self, first_slot: int) -> None:
         self.kernel = Kernel()
-        self.kernel.held.head = self.kernel.held.tail = self.kernel.held.oldest = first_slot
-        self.held: dict[int, Held] = {}  # by xid, in the order of their first rows
+        self.kernel.pending.head = self.kernel.pending.tail = self.kernel.pending.oldest = first_slot
+        self.pending: dict[int, Pending] = {}  # by xid, in the order of their first rows
         self.others: list[Row] = []
         self.last: Row | None = None  # of all rows of this call
         self.ends: list[End] = []
@@ -140,57 +140,57 @@ class Beside:
     def put(self, top: int, xid: int, *, new: int | None, old: int | None, wanted: bool) -> None:
         """Put a row of a transaction, or of one of the others (`top` 0); count it, where an unwanted one can be."""
         self.lsn += 8
-        held = self.held.get(top)
-        slot = NONE if held is None else held.slot
-        if top and held is None:
-            slot = self.kernel.held.hold(EPOCH + top, self.lsn)
-            held = self.held[top] = Held(top, self.lsn, slot)
-        latest = self.last if held is None else held.latest
-        if not wanted and self._count(latest, held, slot, xid):
+        pending = self.pending.get(top)
+        slot = NONE if pending is None else pending.slot
+        if top and pending is None:
+            slot = self.kernel.pending.hold(EPOCH + top, self.lsn)
+            pending = self.pending[top] = Pending(top, self.lsn, slot)
+        latest = self.last if pending is None else pending.latest
+        if not wanted and self._count(latest, pending, slot, xid):
             return
         row = Row(xid, self.lsn, _part(new) if wanted else None, _part(old) if wanted else None, 0 if wanted else 1)
         self.kernel.add(slot, row)
         self.last = row
-        if held is None:
+        if pending is None:
             self.others.append(row)
         else:
-            held.rows.append(row)
-            held.latest = None if wanted else row
+            pending.rows.append(row)
+            pending.latest = None if wanted else row
 
-    def _count(self, latest: Row | None, held: Held | None, slot: int, xid: int) -> bool:
-        rows = self.others if held is None else held.rows
+    def _count(self, latest: Row | None, pending: Pending | None, slot: int, xid: int) -> bool:
+        rows = self.others if pending is None else pending.rows
         can_count = latest is not None and latest in rows and latest.xid == xid and latest.count > 0
-        assert self.kernel.held.count(slot, xid) == can_count
+        assert self.kernel.pending.count(slot, xid) == can_count
         if can_count:
             assert latest is not None
             latest.count += 1
         return can_count
 
     def commit(self, top: int) -> None:
-        held = self.held.pop(top, None)
-        if held is None:
+        pending = self.pending.pop(top, None)
+        if pending is None:
             return
         self.lsn += 8
-        self.kernel.held.commit(held.slot, self.lsn, self.lsn + 4, self.lsn * 7, 5)
-        if held.rows:
-            firsts = [one.first_lsn for one in self.held.values()] + [self.others_lsn] * (self.others_lsn != NONE)
-            self.ends.append(End(held, self.lsn, min(firsts, default=self.lsn + 4)))
+        self.kernel.pending.commit(pending.slot, self.lsn, self.lsn + 4, self.lsn * 7, 5)
+        if pending.rows:
+            firsts = [one.first_lsn for one in self.pending.values()] + [self.others_lsn] * (self.others_lsn != NONE)
+            self.ends.append(End(pending, self.lsn, min(firsts, default=self.lsn + 4)))
 
     def let_go(self, top: int) -> None:
-        held = self.held.pop(top, None)
-        if held is not None:
-            self.kernel.held.let_go(held.slot)
+        pending = self.pending.pop(top, None)
+        if pending is not None:
+            self.kernel.pending.let_go(pending.slot)
 
     def roll_back(self, top: int, xid: int) -> None:
-        held = self.held.get(top)
-        if held is not None:
-            self.kernel.held.drop(held.slot, xid)
-            while held.rows and held.rows[-1].xid == xid:
-                held.rows.pop()
+        pending = self.pending.get(top)
+        if pending is not None:
+            self.kernel.pending.drop(pending.slot, xid)
+            while pending.rows and pending.rows[-1].xid == xid:
+                pending.rows.pop()
 
     def finish(self, others_lsn: int, *, settle: bool, take: int) -> None:
         """End the call; compare, as the caller reads it; take a transaction out, and begin the next call."""
-        kernel = self.kernel.held
+        kernel = self.kernel.pending
         kernel.finish()
         if kernel.is_arranged:
             self._kept()
@@ -199,19 +199,25 @@ class Beside:
         self._compare_ends()
         self._compare_others()
         if settle or kernel.is_sorted:
-            self._compare_held()
+            self._compare_pending()
         sizes = [len(buffer) for buffer in (self.kernel.tuples, self.kernel.arranged_tuples, self.kernel.arranged)]
         assert sizes == [BYTES_MAX, BYTES_MAX, ROWS_MAX * ENTRY_BYTES], "all is written in place"
-        firsts = [held.first_lsn for held in self.held.values()]
+        firsts = [pending.first_lsn for pending in self.pending.values()]
         assert kernel.first_lsn() == min(firsts, default=NONE)
-        assert kernel.held_count == len(firsts)
+        assert kernel.pending_count == len(firsts)
         assert not kernel.is_crowded
-        for held in self.held.values():
-            columns = [self.kernel.slots[number][held.slot] for number in (0, 1, 2, 3, 6)]
-            expected = [EPOCH + held.top, held.first_lsn, len(held.rows), len(tuples(held.rows)), more(held.rows)]
+        for pending in self.pending.values():
+            columns = [self.kernel.slots[number][pending.slot] for number in (0, 1, 2, 3, 6)]
+            expected = [
+                EPOCH + pending.top,
+                pending.first_lsn,
+                len(pending.rows),
+                len(tuples(pending.rows)),
+                more(pending.rows),
+            ]
             assert columns == expected
-            assert kernel.is_top(held.slot, held.top)
-            assert not kernel.is_top(held.slot, held.top + 1)
+            assert kernel.is_top(pending.slot, pending.top)
+            assert not kernel.is_top(pending.slot, pending.top + 1)
         if settle:
             self._kept()
         self.let_go(take)
@@ -220,23 +226,23 @@ class Beside:
 
     def _kept(self) -> None:
         """What is held was moved to the front: the latest row of each may stand for more."""
-        for held in self.held.values():
-            held.latest = held.rows[-1] if held.rows else None
+        for pending in self.pending.values():
+            pending.latest = pending.rows[-1] if pending.rows else None
 
     def _compare_ends(self) -> None:
         kernel, ends = self.kernel, self.kernel.ends
-        assert kernel.held.end_count == len(self.ends)
+        assert kernel.pending.end_count == len(self.ends)
         for number, end in enumerate(self.ends):
-            before = [row for other in self.ends[:number] for row in other.held.rows]
-            rows = [*before, *end.held.rows]
+            before = [row for other in self.ends[:number] for row in other.pending.rows]
+            rows = [*before, *end.pending.rows]
             assert [column[number] for column in ends[:10]] == [
-                EPOCH + end.held.top,
-                end.held.first_lsn,
+                EPOCH + end.pending.top,
+                end.pending.first_lsn,
                 end.lsn,
                 end.lsn + 4,
                 end.lsn * 7,
                 5,
-                len(end.held.rows) + more(end.held.rows),
+                len(end.pending.rows) + more(end.pending.rows),
                 len(rows),
                 len(tuples(rows)),
                 end.restart_lsn,
@@ -245,9 +251,9 @@ class Beside:
             assert kernel.arranged_tuples[: len(tuples(rows))] == tuples(rows)
 
     def _compare_others(self) -> None:
-        kernel, held, rows = self.kernel, self.kernel.held, self.others
+        kernel, pending, rows = self.kernel, self.kernel.pending, self.others
         runs = [list(run) for _, run in groupby(rows, key=lambda row: row.xid)]
-        assert held.run_count == len(runs)
+        assert pending.run_count == len(runs)
         assert [list(column[: len(runs)]) for column in kernel.runs] == [
             [run[0].xid for run in runs],
             list(accumulate(len(run) for run in runs)),
@@ -255,15 +261,15 @@ class Beside:
             list(accumulate(more(run) for run in runs)),
         ]
         found, bytes_ = (
-            (kernel.arranged, kernel.arranged_tuples) if held.is_arranged else (kernel.entries, kernel.tuples)
+            (kernel.arranged, kernel.arranged_tuples) if pending.is_arranged else (kernel.entries, kernel.tuples)
         )
-        begin = held.others_at * ENTRY_BYTES
+        begin = pending.others_at * ENTRY_BYTES
         assert found[begin : begin + len(entries(rows))] == entries(rows)
-        assert bytes_[held.others_byte_at : held.others_byte_at + len(tuples(rows))] == tuples(rows)
+        assert bytes_[pending.others_byte_at : pending.others_byte_at + len(tuples(rows))] == tuples(rows)
 
-    def _compare_held(self) -> None:
-        for held in self.held.values():
-            assert self.kernel.rows_at(held.slot) == (entries(held.rows), tuples(held.rows))
+    def _compare_pending(self) -> None:
+        for pending in self.pending.values():
+            assert self.kernel.rows_at(pending.slot) == (entries(pending.rows), tuples(pending.rows))
 
 
 def _part(length: int | None) -> bytes | None:
@@ -282,7 +288,7 @@ def _step(beside: Beside, chance: random.Random) -> None:
             xid = chance.choice([top, *CHILDREN])
             beside.put(top, xid, new=_length(chance), old=_length(chance), wanted=chance.random() < 0.6)
         case "other":
-            xid = chance.choice([*OTHER_XIDS, *(gone for gone in TOPS if gone not in beside.held)])
+            xid = chance.choice([*OTHER_XIDS, *(gone for gone in TOPS if gone not in beside.pending)])
             beside.put(0, xid, new=_length(chance), old=_length(chance), wanted=chance.random() < 0.6)
         case "commit":
             beside.commit(top)
@@ -316,35 +322,35 @@ def wanted(lsn: int = 8, length: int = 1) -> Row:
 
 
 def each_slot(kernel: Kernel, count: int, lsn: int = 1000) -> Iterator[int]:
-    return (kernel.held.hold(EPOCH + 1 + number, lsn + number) for number in range(count))
+    return (kernel.pending.hold(EPOCH + 1 + number, lsn + number) for number in range(count))
 
 
 def test_a_record_is_taken_as_long_as_all_of_its_rows_fit(kernel: Kernel) -> None:
-    slot = kernel.held.hold(EPOCH + TOPS[0], 8)
+    slot = kernel.pending.hold(EPOCH + TOPS[0], 8)
     for _ in range(ROWS_MAX - RECORD_ROWS_MAX):
-        assert kernel.held.has_room()
+        assert kernel.pending.has_room()
         kernel.add(slot, wanted(length=0))
-    assert kernel.held.has_room()
+    assert kernel.pending.has_room()
     kernel.add(slot, wanted(length=0))
-    assert not kernel.held.has_room()
+    assert not kernel.pending.has_room()
 
 
 def test_a_record_is_taken_as_long_as_a_slot_is_free_and_slots_are_used_again(kernel: Kernel) -> None:
     gone = 10
     for slot in each_slot(kernel, gone):
         kernel.add(slot, wanted())
-        kernel.held.let_go(slot)
+        kernel.pending.let_go(slot)
     slots = list(each_slot(kernel, SLOTS_MAX - gone, 2000))
     assert slots == list(range(gone, SLOTS_MAX))
-    assert not kernel.held.has_room()
-    kernel.held.finish()
+    assert not kernel.pending.has_room()
+    kernel.pending.finish()
     kernel.begin()
-    assert kernel.held.has_room()
+    assert kernel.pending.has_room()
     assert list(each_slot(kernel, gone - 1, 20_000)) == list(range(gone - 1))
-    assert kernel.held.has_room()
+    assert kernel.pending.has_room()
     assert list(each_slot(kernel, 1, 30_000)) == [gone - 1]
-    assert not kernel.held.has_room()
-    assert kernel.held.first_lsn() == 2000, "the one that was held first, though slots before it are in use again"
+    assert not kernel.pending.has_room()
+    assert kernel.pending.first_lsn() == 2000, "the one that was held first, though slots before it are in use again"
 
 
 @pytest.mark.parametrize(("rows", "crowded"), [(SMALL_ROWS, False), (SMALL_ROWS + 1, True)])
@@ -352,8 +358,8 @@ def test_a_transaction_of_many_rows_is_crowded(kernel: Kernel, rows: int, crowde
     for slot in each_slot(kernel, 2):
         for _ in range(rows if slot == 0 else 1):
             kernel.add(slot, wanted(length=0))
-    kernel.held.settle()
-    assert kernel.held.is_crowded is crowded
+    kernel.pending.settle()
+    assert kernel.pending.is_crowded is crowded
 
 
 @pytest.mark.parametrize(("length", "crowded"), [(SMALL_BYTES, False), (SMALL_BYTES + 1, True)])
@@ -361,8 +367,8 @@ def test_a_transaction_of_many_bytes_is_crowded(kernel: Kernel, length: int, cro
     kernel.begin(block=bytes(length))
     for slot in each_slot(kernel, 2):
         kernel.add(slot, Row(TOPS[0], 8, bytes(length if slot == 0 else 1), None))
-    kernel.held.settle()
-    assert kernel.held.is_crowded is crowded
+    kernel.pending.settle()
+    assert kernel.pending.is_crowded is crowded
 
 
 def test_a_large_transaction_that_has_ended_crowds_nothing(kernel: Kernel) -> None:
@@ -370,37 +376,37 @@ def test_a_large_transaction_that_has_ended_crowds_nothing(kernel: Kernel) -> No
     kernel.add(first, wanted())
     for _ in range(SMALL_ROWS + 1):
         kernel.add(large, wanted(length=0))
-    kernel.held.commit(large, 8, 16, 0, 5)
-    kernel.held.finish()
-    assert kernel.held.end_count == 1
-    assert not kernel.held.is_crowded
+    kernel.pending.commit(large, 8, 16, 0, 5)
+    kernel.pending.finish()
+    assert kernel.pending.end_count == 1
+    assert not kernel.pending.is_crowded
 
 
 def test_a_transaction_whose_rows_were_all_rolled_back_is_held(kernel: Kernel) -> None:
     (slot,) = each_slot(kernel, 1)
     kernel.add(slot, wanted())
-    kernel.held.drop(slot, TOPS[0])
+    kernel.pending.drop(slot, TOPS[0])
     for _ in range(3):
-        kernel.held.finish()
-        assert kernel.held.first_lsn() == 1000
+        kernel.pending.finish()
+        assert kernel.pending.first_lsn() == 1000
         kernel.begin()
-    kernel.held.commit(slot, 8, 16, 0, 5)
-    kernel.held.finish()
-    assert (kernel.held.end_count, kernel.held.first_lsn()) == (0, NONE)
+    kernel.pending.commit(slot, 8, 16, 0, 5)
+    kernel.pending.finish()
+    assert (kernel.pending.end_count, kernel.pending.first_lsn()) == (0, NONE)
 
 
 def test_an_unwanted_row_is_not_counted_with_one_that_was_rolled_back_or_taken_out(kernel: Kernel) -> None:
     unwanted = Row(TOPS[0], 8, None, None, 1)
     (slot,) = each_slot(kernel, 1)
     kernel.add(slot, unwanted)
-    kernel.held.drop(slot, TOPS[0])
-    assert not kernel.held.count(slot, TOPS[0])
+    kernel.pending.drop(slot, TOPS[0])
+    assert not kernel.pending.count(slot, TOPS[0])
     kernel.add(slot, unwanted)
-    kernel.held.finish()
-    kernel.held.settle()
-    kernel.held.let_go(slot)
+    kernel.pending.finish()
+    kernel.pending.settle()
+    kernel.pending.let_go(slot)
     kernel.begin()
-    assert not kernel.held.count(NONE, TOPS[0]), "it is one of the others from now on"
+    assert not kernel.pending.count(NONE, TOPS[0]), "it is one of the others from now on"
 
 
 @pytest.mark.parametrize(("count", "crowded"), [(LONG, False), (LONG + 1, True)])
@@ -411,23 +417,23 @@ def test_a_transaction_since_which_many_have_begun_is_crowded_until_nothing_is_h
 ) -> None:
     slots = list(each_slot(kernel, count))
     kernel.add(slots[0], wanted())
-    kernel.held.drop(slots[0], TOPS[0])
-    kernel.held.settle()
-    assert kernel.held.is_crowded is crowded
+    kernel.pending.drop(slots[0], TOPS[0])
+    kernel.pending.settle()
+    assert kernel.pending.is_crowded is crowded
     kernel.begin()
     for slot in slots:
-        kernel.held.let_go(slot)
-    kernel.held.finish()
-    assert not kernel.held.is_crowded
-    assert kernel.held.head == kernel.held.tail
+        kernel.pending.let_go(slot)
+    kernel.pending.finish()
+    assert not kernel.pending.is_crowded
+    assert kernel.pending.head == kernel.pending.tail
 
 
 @pytest.mark.parametrize("slot", [0, NONE])
 def test_an_entry_that_stands_for_all_that_it_can_count_is_followed_by_another(kernel: Kernel, slot: int) -> None:
     if slot != NONE:
-        kernel.held.hold(EPOCH + TOPS[0], 8)
+        kernel.pending.hold(EPOCH + TOPS[0], 8)
     kernel.add(slot, Row(TOPS[0], 8, None, None, 1))
-    kernel.held.words[2] = NO_TUPLE | COUNT_MAX - 1 << 32
-    assert kernel.held.count(slot, TOPS[0])
-    assert not kernel.held.count(slot, TOPS[0])
-    assert kernel.held.words[2] == NO_TUPLE | COUNT_MAX << 32
+    kernel.pending.words[2] = NO_TUPLE | COUNT_MAX - 1 << 32
+    assert kernel.pending.count(slot, TOPS[0])
+    assert not kernel.pending.count(slot, TOPS[0])
+    assert kernel.pending.words[2] == NO_TUPLE | COUNT_MAX << 32

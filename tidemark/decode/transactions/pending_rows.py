@@ -64,7 +64,7 @@ NO_BYTES = b""
 Buffer = bytes | bytearray
 
 
-class HeldRows:
+class PendingRows:
     """Rows that came in with the last call, and those that are held from one call to the next."""
 
     def __init__(
@@ -107,7 +107,7 @@ class HeldRows:
         self.other_more = 0
         self.others_at = 0  # where their rows begin among those that were arranged
         self.others_byte_at = 0
-        self.held_count = 0
+        self.pending_count = 0
         self.is_sorted = True  # the rows of each transaction that is held lie together
         self.has_gaps = False  # rows that are held no longer, or were rolled back, lie among the others
         self.is_crowded = False  # something is better held no longer
@@ -134,7 +134,7 @@ class HeldRows:
         """Hold a transaction whose first row comes now; return its slot."""
         slot = self.tail & (SLOTS - 1)
         self.tail += 1
-        self.held_count += 1
+        self.pending_count += 1
         self.slot_xids[slot] = xid
         self.slot_firsts[slot] = lsn
         self.slot_rows[slot] = 0
@@ -246,7 +246,7 @@ class HeldRows:
         self.end_counts[end] = self.slot_rows[slot] + self.slot_more[slot]
         self.end_slots[end] = slot
         self.slot_xids[slot] = 0
-        self.held_count -= 1
+        self.pending_count -= 1
         restart = self.oldest_lsn()
         if restart == NOTHING or (self.others_lsn != NOTHING and self.others_lsn < restart):
             restart = self.others_lsn
@@ -280,7 +280,7 @@ class HeldRows:
         """Hold a transaction no longer, and forget its rows."""
         self.slot_xids[slot] = 0
         self.slot_row_at[slot] = NOTHING
-        self.held_count -= 1
+        self.pending_count -= 1
         self.has_gaps = True
         return 0
 
@@ -307,7 +307,7 @@ class HeldRows:
         self.others_at = self.others_byte_at = 0
         if self.other_rows == self.row_count:
             self.row_count = self.tuple_count = 0
-            if self.held_count == 0:  # NB: what is held may have no rows: all were rolled back
+            if self.pending_count == 0:  # NB: what is held may have no rows: all were rolled back
                 self.head = self.oldest = self.tail
                 self.is_crowded = False
             self.has_gaps = False
@@ -336,8 +336,8 @@ class HeldRows:
         self.others_byte_at = byte
         row += self.other_rows
         byte += self.other_bytes
-        held_at = row
-        held_byte_at = byte
+        pending_at = row
+        pending_byte_at = byte
         while self.head < self.tail and self.slot_xids[self.head & (SLOTS - 1)] == 0:
             self.head += 1
         self.oldest = max(self.oldest, self.head)
@@ -349,7 +349,7 @@ class HeldRows:
                 row += self.slot_rows[slot]
                 byte += self.slot_bytes[slot]
         self.place()
-        self.keep(held_at, row - held_at, held_byte_at, byte - held_byte_at)
+        self.keep(pending_at, row - pending_at, pending_byte_at, byte - pending_byte_at)
         return 0
 
     def place(self) -> int:
