@@ -30,9 +30,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.io.archive.held_wal import held_bytes
 from tidemark.io.archive.hole_ledger import ATTEMPTS_APART_S, GivenUp, HoleLedger, boot_clock_ns
 from tidemark.io.archive.spool import Spool
+from tidemark.io.archive.unarchived_wal import unarchived_bytes
 from tidemark.model.errors import TidemarkError
 
 HOLD_S_DEFAULT = 60.0
@@ -47,7 +47,7 @@ HURRIED_BYTES_PER_S = 32 << 20
 CLOCK_STEP_S = 60.0
 OWN_LEDGER_MODE = 0o600
 ARCHIVED, TRY_AGAIN = 0, 1
-_HELD, _GIVEN_UP = 3, 4  # the child's word: the failure is noted, the hole is recorded
+_UNARCHIVED, _GIVEN_UP = 3, 4  # the child's word: the failure is noted, the hole is recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Job:
         """Tell if a file is to be given up after failing for so long: both limits are reached."""
         if failed_s < self.hold_s:
             return False
-        held = held_bytes(self.path.parent, enough=self.hold_bytes)
+        held = unarchived_bytes(self.path.parent, enough=self.hold_bytes)
         return failed_s >= UNLISTED_HOLDS * self.hold_s if held is None else held >= self.hold_bytes
 
 
@@ -133,7 +133,7 @@ def archive(job: Job) -> int:
     noted = _in_child(lambda: _note(job, reason), LEDGER_S)
     if noted == _GIVEN_UP:
         return ARCHIVED
-    if noted == _HELD:
+    if noted == _UNARCHIVED:
         return TRY_AGAIN
     told = _without_spool(job, reason)
     if told == ARCHIVED and copied is None:
@@ -184,7 +184,7 @@ def _note(job: Job, reason: str) -> int:
         _move_holes(job, ledger)
         failed_s = ledger.note_failure(began_ns=job.began_ns, apart_s=ATTEMPTS_APART_S + job.copy_s)
         if not job.is_over(failed_s):
-            return _HELD
+            return _UNARCHIVED
         ledger.give_up(job.name, reason)
     _say(
         f"{job.name} is given up after {failed_s:.0f} s and recorded as a hole, so that the server does not keep "

@@ -20,9 +20,9 @@ from tidemark_archiver.archive_command import (
 )
 
 from tests.support.servers.archiving import segment_bytes
-from tidemark.io.archive.held_wal import held_bytes
 from tidemark.io.archive.hole_ledger import ATTEMPTS_APART_S, LEDGER_BYTES, HoleLedger, boot_clock_ns
 from tidemark.io.archive.spool import Spool
+from tidemark.io.archive.unarchived_wal import unarchived_bytes
 
 CLUSTER = 7_123_456_789_012_345_678
 NAME = "000000010000000000000001"
@@ -152,7 +152,7 @@ def test_a_disk_that_was_full_twice_within_a_minute_makes_no_hole(server: Server
 @pytest.mark.feature("I25")
 def test_a_file_is_given_up_only_with_both_limits_reached(server: Server) -> None:
     server.break_copies()
-    held = held_bytes(server.data / "pg_wal", enough=1 << 40)
+    held = unarchived_bytes(server.data / "pg_wal", enough=1 << 40)
     assert held == server.segment.stat().st_size
     server.fail(server.spool.ledger, HOLD_S)
     assert server.archive("--hold-bytes", str(held + 1))[0] == 1
@@ -171,7 +171,7 @@ def test_a_pg_wal_that_cannot_be_listed_holds_wal_longer_and_not_for_ever(server
     server.break_copies()
     (server.data / "pg_wal" / "archive_status" / f"{NAME}.ready").unlink()
     (server.data / "pg_wal" / "archive_status").rmdir()
-    assert held_bytes(server.data / "pg_wal", enough=1) is None
+    assert unarchived_bytes(server.data / "pg_wal", enough=1) is None
     server.fail(server.spool.ledger, HOLD_S)
     assert server.archive("--hold-bytes", "1")[0] == 1
     server.fail(server.spool.ledger, UNLISTED_HOLDS * HOLD_S)
@@ -186,7 +186,7 @@ def test_wal_that_the_server_keeps_for_another_reason_is_not_held_for_us(server:
         (pg_wal / f"{number:024X}").write_bytes(segment_bytes(CLUSTER))
         (pg_wal / "archive_status" / f"{number:024X}.done").touch()
     (pg_wal / "archive_status" / f"{9:024X}.ready").touch()  # its segment is gone
-    assert held_bytes(pg_wal, enough=1 << 40) == server.segment.stat().st_size
+    assert unarchived_bytes(pg_wal, enough=1 << 40) == server.segment.stat().st_size
 
 
 def test_a_clock_that_was_set_back_is_no_reason_to_hold_wal_for_ever(server: Server) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 _READY = ".ready"
 
 
-def held_bytes(pg_wal: Path, *, enough: int) -> int | None:
+def unarchived_bytes(pg_wal: Path, *, enough: int) -> int | None:
     """Return the bytes of the files that wait to be archived, counted up to `enough`; None if they cannot be listed."""
     if enough == 0:
         return 0
