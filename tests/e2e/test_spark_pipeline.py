@@ -55,7 +55,7 @@ class Place:
         return land(spark, folder, self.lake, self.checkpoint, reader=reader, batch_bytes=BATCH_BYTES)
 
     def held(self) -> Sequence:
-        return Lake(str(self.lake), IDENTITY, shape_of, constants_of).positions.held.sequence
+        return Lake(str(self.lake), IDENTITY, shape_of, constants_of).positions.applied.sequence
 
     def check(self, groups: int = GROUPS, *, besides: Oid = INVALID_OID) -> None:
         """See that the lake is what was fed; `besides` is a table of which the log alone is."""

@@ -267,7 +267,7 @@ def test_another_table_and_the_position_of_the_lake_go_on_beside_a_diverged_tabl
     positions = new_lake(tmp_path).positions
     states = {name: table.state for (_, name), table in positions.tables.items()}
     assert states == {RELATION: TableState.DIVERGED, OTHER: TableState.LIVE}
-    assert positions.held.sequence == told[-1].sequence
+    assert positions.applied.sequence == told[-1].sequence
     assert replica_rows(tmp_path, f"{DATABASE}/{OTHER}-public.other") == other.expected()
 
 
@@ -450,7 +450,7 @@ def write_as_before(root: Path, state: str) -> None:
     rows = table.scan(names).read_all().to_pylist()
     for row in rows:
         row["state"] = state if row["relation"] else "live"
-    table.overwrite(pa.Table.from_pylist(rows, pa.schema([SCHEMA.field(name) for name in names])), table.held)
+    table.overwrite(pa.Table.from_pylist(rows, pa.schema([SCHEMA.field(name) for name in names])), table.applied)
 
 
 def assert_exact(fed: Fed) -> None:
@@ -548,7 +548,7 @@ def test_a_property_that_restricts_writes_stops_its_table_until_it_is_undone(
     names = ("replica",) if restrict is map_columns else ("log", "replica")
     for name in names:
         restrict(fed, name)
-    held = rows_of(fed, "replica")
+    applied = rows_of(fed, "replica")
     fed.update(5, "while stopped")
     fed.table.add_column("extra", "constant")
     fed.update(6, "while stopped, too")
@@ -558,7 +558,7 @@ def test_a_property_that_restricts_writes_stops_its_table_until_it_is_undone(
         assert target.fault is not None
         assert f"ALTER TABLE delta.`{fed.path(name)}` " in target.fault.reason
         assert command in target.fault.reason
-    assert rows_of(fed, "replica") == held
+    assert rows_of(fed, "replica") == applied
     for name in names:
         undo(fed, name)
     later = Position(TimelineId(1), Lsn(900_000), 1)

@@ -13,7 +13,7 @@ from tests.support.lakes.aged_logs import age, checkpoint_path, commit_path, len
 from tests.support.lakes.lakes import IDENTITY, batch
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.io.host.logs import get_log
-from tidemark.pipeline.lake.held import NOTHING
+from tidemark.pipeline.lake.applied import NOTHING
 from tidemark.pipeline.lake.lake import LakeTable
 from tidemark.pipeline.lake.log_cleanup import (
     CHECKPOINT_BEHIND_MAX,

@@ -23,8 +23,8 @@ from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
 from tidemark.model.relation import ReplicaIdentity
+from tidemark.pipeline.lake.applied import Applied
 from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.held import Held
 from tidemark.pipeline.lake.lake import LakeTable, TableFenced
 from tidemark.pipeline.lake.lake_lock import LakeInUse, LakeLock
 from tidemark.pipeline.lake.positions import LakeTaken, Positions, TableState
@@ -131,10 +131,10 @@ def test_a_writer_that_was_overtaken_fails_and_writes_nothing(tmp_path: Path) ->
     uri, app = str(tmp_path / FOLDER / "replica"), f"tidemark:{CAPTURE}:{DATABASE}.{RELATION}:replica"
     overtaken, owner = LakeTable(uri, app), LakeTable(uri, app)
     rows = overtaken.schema.empty_table()
-    held = replace(owner.held, sequence=Sequence(9))
-    owner.append(rows, held)
+    applied = replace(owner.applied, sequence=Sequence(9))
+    owner.append(rows, applied)
     with pytest.raises(TableFenced, match="another writer"):
-        overtaken.append(rows, held)
+        overtaken.append(rows, applied)
     assert LakeTable(uri, app).version == owner.version
 
 
@@ -367,7 +367,7 @@ def test_the_positions_table_says_how_far_all_tables_are_also_quiet_ones(tmp_pat
     later = Position(TimelineId(1), Lsn(900_000), 1)
     lake.apply(LakeBatch("outbox-1", Sequence(40), later, []))
     again = new_lake(tmp_path)
-    assert again.positions.held == Held(Sequence(40), later)
+    assert again.positions.applied == Applied(Sequence(40), later)
     assert again.positions.tables[DATABASE, RELATION].sequence == 1
     assert again.positions.outbox == "outbox-1"
 

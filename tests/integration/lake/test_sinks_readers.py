@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 
 from tests.support.lakes.lakes import CAPTURE, IDENTITY, batch, log_rows, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable, Value
-from tidemark.pipeline.lake.held import read_held
+from tidemark.pipeline.lake.applied import read_applied
 from tidemark.pipeline.lake.positions import FOLDER as FOLDER_OF_POSITIONS
 from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks import sinks
@@ -51,10 +51,10 @@ def test_a_reader_sees_whole_batches_and_the_position_that_belongs_to_them(tmp_p
             if not DeltaTable.is_deltatable(str(tmp_path / FOLDER / "log")):
                 continue
             table = DeltaTable(str(tmp_path / FOLDER / "log"))
-            held = read_held(table.transaction_version, LOG_APP)
+            applied = read_applied(table.transaction_version, LOG_APP)
             places = [(r["_commit_lsn"], r["_ordinal"]) for r in table.to_pyarrow_table().to_pylist()]
-            if places and max(places) != (held.position.commit_lsn, held.position.ordinal):
-                wrong.append(f"{max(places)} seen, {held} told")
+            if places and max(places) != (applied.position.commit_lsn, applied.position.ordinal):
+                wrong.append(f"{max(places)} seen, {applied} told")
             seen.add(len(places))
 
     reader = threading.Thread(target=look)

@@ -23,7 +23,7 @@ from tidemark.pipeline.driver.source import (
     OutboxStreamReader,
     SourceOptions,
 )
-from tidemark.pipeline.lake.held import BEFORE_ALL, NOTHING, Held
+from tidemark.pipeline.lake.applied import BEFORE_ALL, NOTHING, Applied
 from tidemark.wire.items import decode_item, encode_item
 from tidemark.wire.values import HEADER_BYTES, ValueKind, decode_header
 
@@ -196,7 +196,7 @@ def test_a_batch_that_leaves_out_what_the_lake_lacks_is_refused(state: Path) -> 
     start = offset(group_ends(state)[2])
     opened = open_feed(read(reader, start, reader.latestOffset(start, ReadAllAvailable())), "0a0b")
     assert opened is not None
-    check_joins(opened, Held(Sequence(int(start["sequence"])), BEFORE_ALL), "0a0b")
+    check_joins(opened, Applied(Sequence(int(start["sequence"])), BEFORE_ALL), "0a0b")
     with pytest.raises(LakeGap, match="contains values up to 0"):
         check_joins(opened, NOTHING, "0a0b")
 

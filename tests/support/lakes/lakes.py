@@ -78,7 +78,7 @@ class CrashingFeed:
                 arm(None)
                 what = self.chance.random()
                 if what < 0.3:  # the checkpoint is lost: on from the positions table
-                    held = Lake(str(self.root), IDENTITY, shape_of, constants_of).positions.held.sequence
+                    held = Lake(str(self.root), IDENTITY, shape_of, constants_of).positions.applied.sequence
                     at = next((i for i, d in enumerate(numbered) if d.sequence > held), len(numbered))
                 elif what < 0.5:  # the state is lost: a new outbox, numbered on, from anywhere before
                     greatest = max(d.sequence for d in numbered)

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tidemark.pipeline.lake.applied import NOTHING
 from tidemark.pipeline.lake.encodings import DIFFERENCES, PLAIN, SAMPLE_ROWS_MIN, encodings
-from tidemark.pipeline.lake.held import NOTHING
 from tidemark.pipeline.lake.lake import LakeTable
 
 ROWS = 6000

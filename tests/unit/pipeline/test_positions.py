@@ -12,15 +12,15 @@ from tests.support.lakes.lakes import IDENTITY
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.lake import positions as positions_module
+from tidemark.pipeline.lake.applied import NOTHING, Applied
 from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
-from tidemark.pipeline.lake.held import NOTHING, Held
 from tidemark.pipeline.lake.lake import REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
 from tidemark.pipeline.lake.lineage import Recorded
 from tidemark.pipeline.lake.positions import FOLDER, LakeTaken, Positions, TablePosition, TableState
 
 DATABASE = Oid(5)
 AT = Position(TimelineId(1), Lsn(1000), 3)
-HELD = Held(Sequence(9), AT)
+APPLIED = Applied(Sequence(9), AT)
 OUTBOX = "outbox-1"
 LOG = LakeEntry(Recorded(4, "log-id", 17), Fault(FaultKind.STOPPED, "a property", AT))
 REPLICA = LakeEntry(Recorded(2, "replica-id", 18))
@@ -45,7 +45,7 @@ def lake(tmp_path: Path) -> Path:
     """Return the folder of a lake with two tables, whose positions were written twice."""
     written = opened(tmp_path)
     written.write("outbox-0", [ORDERS], NOTHING)
-    written.write(OUTBOX, [ITEMS], HELD)
+    written.write(OUTBOX, [ITEMS], APPLIED)
     return tmp_path
 
 
@@ -56,7 +56,7 @@ def delta(lake: Path) -> DeltaTable:
 def assert_as_written(lake: Path) -> None:
     found = opened(lake)
     assert list(found.tables.values()) == [ORDERS, ITEMS]
-    assert (found.outbox, found.held) == (OUTBOX, HELD)
+    assert (found.outbox, found.applied) == (OUTBOX, APPLIED)
 
 
 def describe(lake: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_blocked_table_with_a_replica_of_before_is_stale(tmp_path: Path) -> No
         2: (table(2, state=TableState.BLOCKED, replica=REPLICA), TableState.STALE),
         3: (table(3, state=TableState.DROPPED, replica=REPLICA), TableState.DROPPED),
     }
-    opened(tmp_path).write(OUTBOX, [written for written, _ in wanted.values()], HELD)
+    opened(tmp_path).write(OUTBOX, [written for written, _ in wanted.values()], APPLIED)
     assert {key[1]: found.state for key, found in opened(tmp_path).tables.items()} == {
         relation: state for relation, (_, state) in wanted.items()
     }
@@ -110,7 +110,7 @@ def test_what_another_writer_changed_last_is_left_out_and_named_until_it_is_writ
     found = opened(lake)
     assert_as_written(lake)
     assert "DELETE at version 4" in found.foreign_change
-    found.write(OUTBOX, [ORDERS], HELD)
+    found.write(OUTBOX, [ORDERS], APPLIED)
     assert_as_written(lake)
     assert not opened(lake).foreign_change
 
@@ -137,7 +137,7 @@ def test_a_table_that_another_writer_made_is_taken_as_it_is(lake: Path, tmp_path
     copy = tmp_path / "copy"
     write_deltalake(str(copy / FOLDER), delta(lake).to_pyarrow_table())
     assert list(opened(copy).tables.values()) == [ORDERS, ITEMS]
-    assert opened(copy).held == NOTHING
+    assert opened(copy).applied == NOTHING
 
 
 @pytest.mark.feature("X11")
@@ -160,7 +160,7 @@ def test_a_second_pipeline_of_one_capture_that_made_the_table_meanwhile_fences_t
     first, second = opened(tmp_path), opened(tmp_path)
     second.lake_id()
     with pytest.raises(TableFenced):
-        first.write(OUTBOX, [ORDERS], HELD)
+        first.write(OUTBOX, [ORDERS], APPLIED)
     assert opened(tmp_path).tables == {}
 
 
@@ -168,10 +168,10 @@ def disturbed(monkeypatch: pytest.MonkeyPatch, times: int, act: Callable[[], Non
     """Have another writer commit right before each of our next commits, so many times."""
     overwrite, left = LakeTable.overwrite, iter(range(times))
 
-    def disturbed_overwrite(self: LakeTable, rows: object, held: Held) -> None:
+    def disturbed_overwrite(self: LakeTable, rows: object, applied: Applied) -> None:
         if next(left, None) is not None:
             act()
-        overwrite(self, rows, held)
+        overwrite(self, rows, applied)
 
     monkeypatch.setattr(LakeTable, "overwrite", disturbed_overwrite)
 
@@ -182,12 +182,12 @@ def test_maintenance_right_before_a_commit_has_it_done_again_so_many_times(
 ) -> None:
     disturbed(monkeypatch, REOPENED_MAX, lambda: describe(lake))
     found = opened(lake)
-    found.write("outbox-2", [], HELD)
+    found.write("outbox-2", [], APPLIED)
     assert found.version == 2 + REOPENED_MAX + 1
     assert opened(lake).outbox == "outbox-2"
     disturbed(monkeypatch, REOPENED_MAX + 1, lambda: describe(lake))
     with pytest.raises(TableMoved):
-        found.write("outbox-3", [], HELD)
+        found.write("outbox-3", [], APPLIED)
     assert opened(lake).outbox == "outbox-2"
 
 
@@ -196,7 +196,7 @@ def test_a_change_by_another_writer_right_before_a_commit_is_written_over(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disturbed(monkeypatch, 1, lambda: delete(lake))
-    opened(lake).write(OUTBOX, [ORDERS], HELD)
+    opened(lake).write(OUTBOX, [ORDERS], APPLIED)
     assert_as_written(lake)
 
 
@@ -204,6 +204,6 @@ def test_replaced_files_are_removed_every_so_many_commits(tmp_path: Path, monkey
     monkeypatch.setattr(positions_module, "_VACUUM_EVERY", 4)
     found, counts = Positions(str(tmp_path), IDENTITY, keep_hours=0), []
     for _ in range(5):  # NB: removing files takes two commits
-        found.write(OUTBOX, [ORDERS], HELD)
+        found.write(OUTBOX, [ORDERS], APPLIED)
         counts.append(len(list((tmp_path / FOLDER).glob("*.parquet"))))
     assert counts == [2, 3, 4, 1, 2]

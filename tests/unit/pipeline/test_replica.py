@@ -13,7 +13,7 @@ from tidemark.model.change import SchemaEffect, Truncation
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.model.relation import Column, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
-from tidemark.pipeline.lake.held import NOTHING
+from tidemark.pipeline.lake.applied import NOTHING
 from tidemark.pipeline.lake.lake import LakeTable
 
 
@@ -143,20 +143,20 @@ def test_a_numeric_that_is_nan_is_null_in_the_lake_and_one_row(tmp_path: Path) -
 
 def test_a_copy_replaces_all_rows_at_its_begin_and_is_known_to_go_on_until_its_end(fed: Fed) -> None:
     fed.table.copy(2, [{1: 7, 2: "copied", 3: None}], whole=False)
-    held = fed.feed().held
-    assert (held.generation, held.copy_sequence > NO_SEQUENCE) == (2, True)
+    applied = fed.feed().applied
+    assert (applied.generation, applied.copy_sequence > NO_SEQUENCE) == (2, True)
     assert [row["id"] for row in fed.rows] == [7]
     fed.table.commit()
     fed.table.copy(3, [{1: 8, 2: "copied", 3: None}])
-    held = fed.feed().held
-    assert (held.generation, held.copy_sequence) == (3, NO_SEQUENCE)
+    applied = fed.feed().applied
+    assert (applied.generation, applied.copy_sequence) == (3, NO_SEQUENCE)
     fed.assert_equal()
 
 
 def test_a_copy_that_has_begun_and_has_no_rows_yet_is_known_to_have_begun(tmp_path: Path) -> None:
     fed = Fed(tmp_path, ScriptedTable())
     fed.table.copy(1, [], whole=False)
-    assert fed.feed().held.generation == 1
+    assert fed.feed().applied.generation == 1
     assert fed.rows == []
 
 
@@ -253,7 +253,7 @@ def test_rows_of_a_table_without_a_key_are_gathered_once_and_become_the_replica_
     fed.feed()
     assert [row["note"] for row in fed.rows] == ["a", "b"]
     assert gathered(fed).scan().read_all().num_rows == 0
-    assert gathered(fed).held == NOTHING
+    assert gathered(fed).applied == NOTHING
     fed.table.rows = {(1,): {1: 1, 2: "a", 3: None}, (2,): {1: 2, 2: "b", 3: None}}
     fed.table.update((1,), {2: "c"})
     fed.feed()
@@ -281,17 +281,17 @@ def test_a_change_without_a_key_blocks_the_table_until_all_its_rows_come_anew(tm
     fed = unkeyed(tmp_path)
     fed.table.rows = {(): {1: 2, 2: "b", 3: None}}
     fed.table.update((), {2: "which?"})
-    assert fed.feed().held.blocked
+    assert fed.feed().applied.blocked
     fed.table.insert({1: 3, 2: "late", 3: None})
-    assert fed.feed().held.blocked
+    assert fed.feed().applied.blocked
     assert gathered(fed).scan().read_all().num_rows == 0
     set_key(fed, key=True)
     fed.table.insert({1: 4, 2: "later", 3: None})
-    assert fed.feed().held.blocked
+    assert fed.feed().applied.blocked
     assert not fed.exists
     fed.table.commit()
     fed.table.copy(2, [{1: 1, 2: "copied", 3: None}, {1: 2, 2: "copied", 3: None}])
-    assert not fed.feed().held.blocked
+    assert not fed.feed().applied.blocked
     fed.table.update((1,), {2: "changed"})
     fed.feed()
     fed.assert_equal()
@@ -301,21 +301,21 @@ def test_a_key_that_was_replaced_by_another_loses_nothing(fed: Fed) -> None:
     set_key(fed, key=False)
     set_key(fed, key=True)
     fed.table.update((1,), {2: "behind it"})
-    assert not fed.feed().held.blocked
+    assert not fed.feed().applied.blocked
     fed.assert_equal()
 
 
 def test_a_replica_whose_table_lost_its_key_is_kept_as_it_was(fed: Fed) -> None:
     there, columns = fed.rows, fed.delta.schema().to_arrow()
     set_key(fed, key=False)
-    assert not fed.feed().held.blocked
+    assert not fed.feed().applied.blocked
     fed.happens(Truncation(fed.table.next_position(), AT, DATABASE, XID, fed.table.relation, False, False))
     left = fed.feed()
-    assert left.held.blocked
+    assert left.applied.blocked
     fed.table.add_column("extra")
     fed.table.insert({1: 9, 2: "unseen", 3: None, 4: None})
     last = fed.feed()
-    assert (last.version, last.held.position) == (left.version, left.held.position), "noted once"
+    assert (last.version, last.applied.position) == (left.version, left.applied.position), "noted once"
     assert (fed.rows, fed.delta.schema().to_arrow()) == (there, columns)
 
 
@@ -324,7 +324,7 @@ def test_a_replica_whose_table_lost_its_key_records_the_position_of_the_last_cha
     fed.table.insert({1: 9, 2: "unseen", 3: None})
     fed.table.insert({1: 9, 2: "unseen", 3: None})
     left = fed.feed()
-    assert left.held.position.ordinal == fed.table.ordinal
+    assert left.applied.position.ordinal == fed.table.ordinal
     assert len(fed.rows) == 3
 
 
@@ -333,7 +333,7 @@ def test_a_truncate_unblocks_a_table_without_a_key(tmp_path: Path) -> None:
     fed.table.rows = {(): {1: 2, 2: "b", 3: None}}
     fed.table.update((), {2: "which?"})
     fed.table.truncate()
-    assert not fed.feed().held.blocked
+    assert not fed.feed().applied.blocked
     fed.table.insert({1: 3, 2: "new", 3: None})
     fed.feed()
     assert [row["note"] for row in gathered(fed).scan().read_all().to_pylist()] == ["new"]

@@ -68,7 +68,7 @@ def block(fed: Fed) -> None:
     fed.table.update((1,), {2: "which?"})
     fed.table.cut()
     fed.table.relation = keyed
-    assert fed.feed().held.blocked
+    assert fed.feed().applied.blocked
     assert fed.rows == there
 
 
@@ -76,12 +76,12 @@ def test_what_happens_to_all_rows_of_a_partition_needs_no_key_of_the_root(tmp_pa
     fed = partitioned(tmp_path, ScriptedTable())
     fed.happens(truncation(fed, as_root(fed), HIGH))
     forget(fed, HIGH)
-    assert not fed.feed().held.blocked
+    assert not fed.feed().applied.blocked
     fed.assert_equal()
     partition = replace(fed.table.relation, oid=LOW, name="low")
     at = fed.table.next_position()
     fed.happens(PartitionEvent(at, AT, DATABASE, XID, PartitionChange.DETACH, as_root(fed), partition))
-    assert not fed.feed().held.blocked
+    assert not fed.feed().applied.blocked
     assert fed.rows == []
 
 
@@ -91,11 +91,11 @@ def test_copied_rows_need_no_key_of_the_root_and_a_copy_unblocks_it(tmp_path: Pa
     there, keyed = fed.rows, fed.table.relation
     fed.table.relation = as_root(fed)
     fed.table.insert({1: 9, 2: "unseen", 3: None, TABLEOID_NUMBER: LOW})
-    assert fed.feed().held.blocked
+    assert fed.feed().applied.blocked
     assert fed.rows == there
     fed.table.commit()
     fed.table.copy(2, [{1: 5, 2: "copied", 3: None, TABLEOID_NUMBER: LOW}])
-    assert not fed.feed().held.blocked
+    assert not fed.feed().applied.blocked
     fed.assert_equal()
     fed.table.relation = keyed
     fed.table.update((5,), {2: "changed"})
@@ -110,10 +110,10 @@ def test_a_truncate_unblocks_a_root_and_that_of_a_partition_does_not(tmp_path: P
     schema_event(fed, root, root)
     for event in (truncation(fed, root, HIGH), truncation(fed, root, LOW)):
         fed.happens(event)
-        assert fed.feed().held.blocked
+        assert fed.feed().applied.blocked
         assert fed.rows == there
     fed.happens(truncation(fed, root))
-    assert not fed.feed().held.blocked
+    assert not fed.feed().applied.blocked
     assert fed.rows == []
 
 
@@ -145,9 +145,9 @@ def test_a_partition_that_is_rewritten_replaces_its_own_rows_and_gives_others_it
 def test_a_partition_that_is_rewritten_unblocks_no_table(tmp_path: Path) -> None:
     fed = partitioned(tmp_path, ScriptedTable(key=(), identity=ReplicaIdentity.NOTHING))
     fed.table.update((), {2: "which?"})
-    assert fed.feed().held.blocked
+    assert fed.feed().applied.blocked
     boundary(fed, begin=True, partition=LOW)
     fed.table.insert({1: 1, 2: "rewritten", 3: None, TABLEOID_NUMBER: LOW}, "r")
     boundary(fed, begin=False, partition=LOW)
-    assert fed.feed().held.blocked
+    assert fed.feed().applied.blocked
     assert gathered(fed).scan().read_all().num_rows == 0

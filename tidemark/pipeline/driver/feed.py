@@ -10,7 +10,7 @@ from tidemark.model.change import GroupItem
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.lake.held import Held
+from tidemark.pipeline.lake.applied import Applied
 from tidemark.pipeline.sinks.sinks import LakeBatch, LakeItem
 from tidemark.wire.items import decode_item
 from tidemark.wire.values import HEADER_BYTES, ValueHeader, ValueKind, decode_header
@@ -72,10 +72,10 @@ def open_values(values: pa.Table) -> Iterator[tuple[OutboxSequence, GroupItem]]:
             yield sequence, decode_item(header.kind, value[HEADER_BYTES:])
 
 
-def check_joins(feed: Feed, held: Held, outbox_of_lake: str) -> None:
+def check_joins(feed: Feed, applied: Applied, outbox_of_lake: str) -> None:
     """Raise `LakeGap` if something lies between what the lake holds and the batch; an empty lake holds nothing."""
-    if outbox_of_lake in ("", feed.lake_batch.outbox) and feed.after > held.sequence:
-        raise LakeGap(f"the lake contains values up to {held.sequence}, but a batch begins after {feed.after}")
+    if outbox_of_lake in ("", feed.lake_batch.outbox) and feed.after > applied.sequence:
+        raise LakeGap(f"the lake contains values up to {applied.sequence}, but a batch begins after {feed.after}")
 
 
 def check_whole(first: ValueHeader, last: ValueHeader) -> None:

@@ -246,13 +246,13 @@ class Pipeline:
     def _holds(self, feed: Feed) -> bool:
         """Tell if the lake has all of a portion."""
         positions, batch = self._lake.positions, feed.lake_batch
-        return positions.outbox == batch.outbox and batch.end <= positions.held.sequence
+        return positions.outbox == batch.outbox and batch.end <= positions.applied.sequence
 
     def _land_portion(self, feed: Feed, replayable: Sequence) -> None:
         outbox, lake, reader = self._outbox, self._lake, self._settings.reader
-        held = lake.positions.held
-        check_joins(feed, held, lake.positions.outbox)
-        known = held.sequence if lake.positions.outbox == self._outbox_id else NO_SEQUENCE
+        applied = lake.positions.applied
+        check_joins(feed, applied, lake.positions.outbox)
+        known = applied.sequence if lake.positions.outbox == self._outbox_id else NO_SEQUENCE
         outbox.confirm(reader, known, replayable)
         before = lake.positions.tables
         lake.apply(feed.lake_batch)
@@ -260,7 +260,7 @@ class Pipeline:
         self._confirm(replayable)
 
     def _confirm(self, replayable: Sequence) -> None:
-        self._outbox.confirm(self._settings.reader, self._lake.positions.held.sequence, replayable)
+        self._outbox.confirm(self._settings.reader, self._lake.positions.applied.sequence, replayable)
         passed(Failpoint.CONFIRMED)
 
     def _judge(self, error: Exception, failed: int) -> None:
@@ -311,7 +311,7 @@ def starting_sequence(positions: Positions, outbox: OutboxReader) -> Sequence:
     lake that knows none needs everything from the first value on, and the outbox says so if that is gone.
     """
     if positions.outbox in ("", outbox.outbox_id):
-        return positions.held.sequence
+        return positions.applied.sequence
     return outbox.ledger().trimmed
 
 

@@ -78,12 +78,12 @@ def wait_for_lake(folder: StateFolder, lake: Path, lsn: Lsn, wait_s: float) -> P
             view = store.view()
             delivered = view.delivered.pointer.position.commit_lsn if view.delivered is not None else Lsn(0)
             positions = Positions(str(lake.absolute()), store.identity)
-            if delivered >= lsn and positions.held.sequence >= view.ledger.head:
+            if delivered >= lsn and positions.applied.sequence >= view.ledger.head:
                 return positions
             if time.monotonic() >= deadline:
                 raise LakeBehind(
                     f"after {wait_s:.0f} s delivered is {format_lsn(delivered)} of {format_lsn(lsn)}, and the lake "
-                    f"holds {positions.held.sequence} of {view.ledger.head} outbox values"
+                    f"holds {positions.applied.sequence} of {view.ledger.head} outbox values"
                 )
             time.sleep(POLL_S)
 

@@ -20,10 +20,10 @@ from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundEr
 
 from tidemark.io.host.disk import StateFull
 from tidemark.model.errors import ConsumerFailed, Disposition, Fenced, InternalError, TidemarkError
+from tidemark.pipeline.lake.applied import NOTHING, Applied, commit_properties, read_applied
 from tidemark.pipeline.lake.commits import TOKEN, has_commit, new_token, read_commit
 from tidemark.pipeline.lake.encodings import SAMPLE_ROWS, properties_for
 from tidemark.pipeline.lake.failures import first_reason, is_of_host, named_failure, says_full
-from tidemark.pipeline.lake.held import NOTHING, Held, commit_properties, read_held
 from tidemark.pipeline.lake.lineage import NEVER_WRITTEN, Recorded, TableDiverged, check_lineage, check_restrictions
 
 KEEP_HOURS = 1  # files that a commit replaced, for readers of older versions: versions are kept for ten minutes
@@ -47,9 +47,9 @@ class TableMoved(ConsumerFailed):
     disposition = Disposition.RETRY
     hint = "no change is lost: the table is opened again; run its maintenance less often"
 
-    def __init__(self, uri: str, cause: str, held: Held) -> None:
+    def __init__(self, uri: str, cause: str, applied: Applied) -> None:
         super().__init__(f"{uri} has new commits of another writer's maintenance: {cause}")
-        self.held = held
+        self.applied = applied
 
 
 def table_id(uri: str) -> str | None:
@@ -121,7 +121,7 @@ class LakeTable:
         self._delta = self._opened_table(recorded, version)
         self._opened = max(self.version, 0)
         version_of = self._delta.transaction_version if self._delta is not None else None
-        self.held = read_held(version_of, app) if version_of else NOTHING
+        self.applied = read_applied(version_of, app) if version_of else NOTHING
         self._token = version_of(f"{app}:{TOKEN}") if version_of else None
         if recorded is not None:
             check_lineage(uri, app, self._delta, self._token, recorded)
@@ -171,9 +171,9 @@ class LakeTable:
             batches = (batch.cast(wanted) for batch in pa.RecordBatchReader.from_stream(found))
             return pa.RecordBatchReader.from_batches(wanted, batches)
 
-    def create_with(self, rows: pa.Table, held: Held) -> None:
+    def create_with(self, rows: pa.Table, applied: Applied) -> None:
         """Create the table with `rows`, in one commit."""
-        with self._commit(held) as properties:
+        with self._commit(applied) as properties:
             write_deltalake(
                 self.uri,
                 rows,
@@ -183,16 +183,16 @@ class LakeTable:
             )
             self._delta = DeltaTable(self.uri)
 
-    def create(self, schema: pa.Schema, held: Held) -> None:
+    def create(self, schema: pa.Schema, applied: Applied) -> None:
         """Create the table without rows."""
-        with self._commit(held) as properties:
+        with self._commit(applied) as properties:
             self._delta = DeltaTable.create(
                 self.uri, schema, configuration=table_properties(KEEP_HOURS), commit_properties=properties
             )
 
-    def append(self, rows: pa.Table, held: Held, *, merge_schema: bool = False) -> None:
+    def append(self, rows: pa.Table, applied: Applied, *, merge_schema: bool = False) -> None:
         """Add `rows`; with `merge_schema` new columns and fields of structs come with them."""
-        with self._commit(held) as properties:
+        with self._commit(applied) as properties:
             write_deltalake(
                 self.delta,
                 rows,
@@ -203,9 +203,9 @@ class LakeTable:
                 commit_properties=properties,
             )
 
-    def overwrite(self, rows: pa.RecordBatchReader | pa.Table, held: Held) -> None:
+    def overwrite(self, rows: pa.RecordBatchReader | pa.Table, applied: Applied) -> None:
         """Replace all rows and the columns as well."""
-        with self._commit(held) as properties:
+        with self._commit(applied) as properties:
             write_deltalake(
                 self.delta,
                 rows,
@@ -215,22 +215,22 @@ class LakeTable:
                 commit_properties=properties,
             )
 
-    def add_columns(self, fields: Sequence[pa.Field], held: Held) -> None:
+    def add_columns(self, fields: Sequence[pa.Field], applied: Applied) -> None:
         """Add columns that are NULL in every row there is."""
-        with self._commit(held) as properties:
+        with self._commit(applied) as properties:
             self.delta.alter.add_columns([Field.from_arrow(field) for field in fields], commit_properties=properties)
 
-    def delete(self, where: str | None, held: Held) -> None:
+    def delete(self, where: str | None, applied: Applied) -> None:
         """Delete the rows that the SQL condition `where` names, or all."""
         version = self.version
-        with self._commit(held) as properties:
+        with self._commit(applied) as properties:
             self.delta.delete(where, commit_properties=properties)
-        self._settle(version, held)
+        self._settle(version, applied)
 
-    def merge(self, rows: pa.Table, on: str, actions: MergeActions, held: Held) -> None:
+    def merge(self, rows: pa.Table, on: str, actions: MergeActions, applied: Applied) -> None:
         """Merge `rows` (alias `s`) into the table (alias `t`)."""
         version = self.version
-        with self._commit(held) as properties:
+        with self._commit(applied) as properties:
             merger = self.delta.merge(
                 rows,
                 on,
@@ -244,7 +244,7 @@ class LakeTable:
                 merger = merger.when_matched_update(dict(actions.assignments), f"NOT ({actions.delete_if})")
                 merger = merger.when_not_matched_insert(dict(actions.inserted), actions.insert_if)
             merger.execute()
-        self._settle(version, held)
+        self._settle(version, applied)
 
     def forget_files(self, hours: int = 0) -> None:
         """Delete the files that no row has needed for `hours`; with 0 not for tables that anybody else reads."""
@@ -265,12 +265,12 @@ class LakeTable:
         configuration = self.delta.metadata().configuration
         changed = {name: value for name, value in wanted.items() if configuration.get(name) != value}
         if changed:
-            with self._commit(self.held) as properties:
+            with self._commit(self.applied) as properties:
                 self.delta.alter.set_table_properties(changed, commit_properties=properties)
 
-    def _settle(self, version: int, held: Held) -> None:
+    def _settle(self, version: int, applied: Applied) -> None:
         if self.version == version:
-            self.append(self.schema.empty_table(), held)
+            self.append(self.schema.empty_table(), applied)
 
     def _opened_table(self, recorded: Recorded | None, version: int | None) -> DeltaTable | None:
         try:
@@ -287,11 +287,11 @@ class LakeTable:
             raise (LakeFailed if recorded is None or is_of_host(error) else TableDiverged)(reason) from error
 
     @contextmanager
-    def _commit(self, held: Held) -> Iterator[CommitProperties]:
+    def _commit(self, applied: Applied) -> Iterator[CommitProperties]:
         token = new_token()
         with self._translated(token):
-            yield commit_properties(self.app, held, token)
-        self.held, self._token = held, token
+            yield commit_properties(self.app, applied, token)
+        self.applied, self._token = applied, token
 
     @contextmanager
     def _translated(self, token: int | None = None) -> Iterator[None]:
@@ -314,5 +314,5 @@ class LakeTable:
             version += 1
         reason = first_reason(str(error))
         if version > self.version + 1:
-            return TableMoved(self.uri, reason, self.held)
+            return TableMoved(self.uri, reason, self.applied)
         return (LakeFull if says_full(str(error)) else LakeFailed)(f"{self.uri}: {reason}")

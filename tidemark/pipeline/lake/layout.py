@@ -122,9 +122,9 @@ class Reshape:
     whole: bool
 
 
-def plan_reshape(held: pa.Schema, wanted: pa.Schema, constants: Mapping[int, pa.Scalar]) -> Reshape | None:
+def plan_reshape(applied: pa.Schema, wanted: pa.Schema, constants: Mapping[int, pa.Scalar]) -> Reshape | None:
     """Compare two layouts; `constants` are what new columns hold in rows that are there already. None: equal."""
-    old, new = numbered(held), numbered(wanted)
+    old, new = numbered(applied), numbered(wanted)
     same = {number for number in old.keys() & new.keys() if _same(old[number], new[number])}
     if len(same) == len(old):
         added = tuple(field for number, field in new.items() if number not in old)
@@ -136,18 +136,18 @@ def plan_reshape(held: pa.Schema, wanted: pa.Schema, constants: Mapping[int, pa.
 
 
 def reshaper(
-    held: pa.Schema,
+    applied: pa.Schema,
     wanted: pa.Schema,
     constants: Mapping[int, pa.Scalar],
     restates: Mapping[int, Callable[[pa.Array], pa.Array]],
     *,
     lenient: bool = False,
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Return the function that gives rows of the layout `held` the layout `wanted`, and says values as `restates` do.
+    """Return the function that changes rows of `applied` into `wanted`, with values as `restates` gives them.
 
     `lenient`: a column whose values do not fit is NULL.
     """
-    old = numbered(held)
+    old = numbered(applied)
 
     def reshape(batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = []

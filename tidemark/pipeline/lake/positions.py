@@ -15,6 +15,7 @@ import pyarrow as pa
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
+from tidemark.pipeline.lake.applied import NOTHING, Applied
 from tidemark.pipeline.lake.commits import has_commit, read_commit
 from tidemark.pipeline.lake.faults import (
     BREAK,
@@ -27,7 +28,6 @@ from tidemark.pipeline.lake.faults import (
     parse_target,
     target_columns,
 )
-from tidemark.pipeline.lake.held import NOTHING, Held
 from tidemark.pipeline.lake.lake import KEEP_HOURS, REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
 from tidemark.pipeline.lake.lineage import NO_VERSION, TableDiverged
 from tidemark.wire.state import Identity
@@ -157,9 +157,9 @@ class Positions:
                 self.tables[table.database, table.relation] = table
 
     @property
-    def held(self) -> Held:
+    def applied(self) -> Applied:
         """Return what the whole lake holds."""
-        return self._table.held
+        return self._table.applied
 
     @property
     def version(self) -> int:
@@ -172,19 +172,19 @@ class Positions:
             reason = "the lake is not mounted, or was removed, renamed or restored from a copy as a whole"
             raise LakeFailed(f"version {self._table.version} of {self._uri} is gone: {reason}")
 
-    def write(self, outbox: str, touched: Iterable[TablePosition], held: Held) -> None:
-        """Record that `touched` tables are where they are and that all tables hold `held`."""
+    def write(self, outbox: str, touched: Iterable[TablePosition], applied: Applied) -> None:
+        """Record that `touched` tables are where they are and that all tables hold `applied`."""
         tables = {**self.tables, **{(table.database, table.relation): table for table in touched}}
-        self._overwrite(self._rows_of(outbox, tables.values(), held), held)
+        self._overwrite(self._rows_of(outbox, tables.values(), applied), applied)
         self.tables, self.outbox = tables, outbox
         if self._table.version % _VACUUM_EVERY == 0:
             self._table.forget_files(self._keep_hours)
 
-    def _overwrite(self, rows: pa.Table, held: Held) -> None:
+    def _overwrite(self, rows: pa.Table, applied: Applied) -> None:
         for reopened in range(REOPENED_MAX + 1):
             try:
                 self._make()
-                self._table.overwrite(rows, held)
+                self._table.overwrite(rows, applied)
             except (TableMoved, TableDiverged):  # NB: a commit has all rows, and so undoes a foreign change
                 if reopened == REOPENED_MAX:
                     raise
@@ -192,8 +192,8 @@ class Positions:
             else:
                 return
 
-    def _rows_of(self, outbox: str, tables: Iterable[TablePosition], held: Held) -> pa.Table:
-        whole = TablePosition(INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, held.sequence, held.position)
+    def _rows_of(self, outbox: str, tables: Iterable[TablePosition], applied: Applied) -> pa.Table:
+        whole = TablePosition(INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, applied.sequence, applied.position)
         rows = [{**table.row(), **self._owner, "outbox": outbox} for table in (whole, *tables)]
         return pa.Table.from_pylist(rows, schema=SCHEMA)
 
@@ -212,8 +212,10 @@ class Positions:
             version -= 1
         if not self.foreign_change:
             return latest
-        held: list[dict[str, object]] = LakeTable(self._uri, self._app, version=version).scan().read_all().to_pylist()
-        return held
+        applied: list[dict[str, object]] = (
+            LakeTable(self._uri, self._app, version=version).scan().read_all().to_pylist()
+        )
+        return applied
 
     def _check_owner(self, rows: Iterable[Mapping[str, object]]) -> None:
         own = self._owner

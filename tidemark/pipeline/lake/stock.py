@@ -26,14 +26,14 @@ def main(arguments: list[str]) -> int:
     except TidemarkError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    sequences = [positions.held.sequence, *(table.sequence for table in positions.tables.values())]
+    sequences = [positions.applied.sequence, *(table.sequence for table in positions.tables.values())]
     tables = [
         [*key, table.generation, table.state in _WHOLE]
         for key, table in positions.tables.items()
         if table.relation != INVALID_OID
     ]
     # NB: a batch that was cut off is in some tables already, and not in the row that stands for all.
-    at = max([positions.held.position, *(table.position for table in positions.tables.values())])
+    at = max([positions.applied.position, *(table.position for table in positions.tables.values())])
     told = {
         "sequence": max(sequences),
         "position": [at.timeline, at.commit_lsn, at.ordinal],

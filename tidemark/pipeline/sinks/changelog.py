@@ -15,8 +15,8 @@ import pyarrow as pa
 from tidemark.io.host.failpoints import passed
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, CopyBoundary, Op, Truncation
 from tidemark.model.position import NO_SEQUENCE
+from tidemark.pipeline.lake.applied import Applied
 from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.held import Held
 from tidemark.pipeline.lake.lake import LakeTable, quoted
 from tidemark.pipeline.lake.layout import Shapes, lake_columns, unchanged_masks
 from tidemark.pipeline.lake.lineage import Recorded
@@ -36,58 +36,58 @@ class ChangeLog:
         """Append what of `items` the log does not hold yet; with `recorded` the log is checked to be that one."""
         table = LakeTable(self.uri, self.app, recorded)
         waiting: list[pa.Table] = []
-        held = table.held
-        for step in steps(items, held):
+        applied = table.applied
+        for step in steps(items, applied):
             if isinstance(step, Rows):
                 rows = log_rows(step)
                 if waiting and waiting[-1].schema != rows.schema:
-                    self._append(table, waiting, held)
+                    self._append(table, waiting, applied)
                 waiting.append(rows)
-                held = replace(held, sequence=step.sequence, position=step.last)
+                applied = replace(applied, sequence=step.sequence, position=step.last)
             elif isinstance(step.event, Truncation):
                 rows = self._truncation(step, step.event)
                 if waiting and waiting[-1].schema != rows.schema:
-                    self._append(table, waiting, held)
+                    self._append(table, waiting, applied)
                 waiting.append(rows)
-                held = replace(held, sequence=step.sequence, position=step.event.position)
+                applied = replace(applied, sequence=step.sequence, position=step.event.position)
             elif isinstance(step.event, CopyBoundary):
-                self._append(table, waiting, held)
-                held = self._bound_copy(table, step, step.event)
-        self._append(table, waiting, held)
+                self._append(table, waiting, applied)
+                applied = self._bound_copy(table, step, step.event)
+        self._append(table, waiting, applied)
         return table
 
-    def _append(self, table: LakeTable, waiting: list[pa.Table], held: Held) -> None:
+    def _append(self, table: LakeTable, waiting: list[pa.Table], applied: Applied) -> None:
         if not waiting:
             return
         rows = pa.concat_tables(waiting)
         waiting.clear()
         if not table.exists:
-            table.create(rows.schema, table.held)
+            table.create(rows.schema, table.applied)
         else:
             rows = spelled(rows, table.schema)
             settle_types(table, rows.schema)
-        table.append(rows, held, merge_schema=True)
+        table.append(rows, applied, merge_schema=True)
         passed(Failpoint.LOG_APPENDED)
 
-    def _bound_copy(self, table: LakeTable, step: Happening, boundary: CopyBoundary) -> Held:
-        held = Held(
+    def _bound_copy(self, table: LakeTable, step: Happening, boundary: CopyBoundary) -> Applied:
+        applied = Applied(
             step.sequence,
             boundary.position,
             boundary.generation,
             step.sequence if boundary.begin else NO_SEQUENCE,
         )
         if not table.exists:
-            table.create(log_schema(boundary.relation, self._shapes(boundary.relation)), held)
-        elif boundary.begin and table.held.copy_sequence:
+            table.create(log_schema(boundary.relation, self._shapes(boundary.relation)), applied)
+        elif boundary.begin and table.applied.copy_sequence:
             # The copy before this one did not come to its end: its rows go, as the snapshot that they belong to did.
             # NB: they all stand at the LSN that the log holds; a sequence alone may be one of an older outbox, too.
-            seq, lsn = table.held.copy_sequence, table.held.position.commit_lsn
+            seq, lsn = table.applied.copy_sequence, table.applied.position.commit_lsn
             where = f"{quoted('_seq')} >= {seq} AND {quoted('_commit_lsn')} = {lsn}"
-            table.delete(f"{quoted('_op')} = '{Op.COPY.value}' AND {where}", held)
+            table.delete(f"{quoted('_op')} = '{Op.COPY.value}' AND {where}", applied)
         else:
-            table.append(table.schema.empty_table(), held)
+            table.append(table.schema.empty_table(), applied)
         passed(Failpoint.LOG_APPENDED)
-        return held
+        return applied
 
     def _truncation(self, step: Happening, event: Truncation) -> pa.Table:
         schema = log_schema(event.relation, self._shapes(event.relation))

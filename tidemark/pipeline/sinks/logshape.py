@@ -73,7 +73,7 @@ def settle_types(table: LakeTable, wanted: pa.Schema) -> None:
     if not changed:
         return
     rows = _Retyped(held, _moves(held, wanted, changed))
-    table.overwrite(pa.RecordBatchReader.from_batches(rows.schema, rows.batches(table.scan())), table.held)
+    table.overwrite(pa.RecordBatchReader.from_batches(rows.schema, rows.batches(table.scan())), table.applied)
     passed(Failpoint.LOG_RESHAPED)
 
 

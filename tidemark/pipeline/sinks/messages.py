@@ -32,11 +32,11 @@ def append_messages(
 ) -> LakeTable:
     """Append what of `messages`, in stream order, the log does not hold yet; return the log."""
     table = LakeTable(uri, app, recorded)
-    late = [(sequence, message) for sequence, message in messages if message.position > table.held.position]
+    late = [(sequence, message) for sequence, message in messages if message.position > table.applied.position]
     if not late:
         return table
     if not table.exists:
-        table.create(SCHEMA, table.held)
+        table.create(SCHEMA, table.applied)
     rows = [
         {
             "_seq": sequence,
@@ -53,7 +53,7 @@ def append_messages(
     ]
     sequence, last = late[-1]
     table.append(
-        pa.Table.from_pylist(rows, schema=SCHEMA), replace(table.held, sequence=sequence, position=last.position)
+        pa.Table.from_pylist(rows, schema=SCHEMA), replace(table.applied, sequence=sequence, position=last.position)
     )
     passed(Failpoint.LOG_APPENDED)
     return table

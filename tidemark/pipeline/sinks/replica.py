@@ -36,8 +36,8 @@ from tidemark.model.change import (
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.model.relation import TABLEOID_NUMBER, Relation
+from tidemark.pipeline.lake.applied import NOTHING, Applied
 from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.held import NOTHING, Held
 from tidemark.pipeline.lake.lake import LakeTable, MergeActions, quoted
 from tidemark.pipeline.lake.layout import (
     Constants,
@@ -89,9 +89,9 @@ class Replica:
         table = LakeTable(self.uri, self.app, recorded)
         if table.version <= 0:
             unkeyed = self._unkeyed()
-            if unkeyed.held.position > table.held.position:
+            if unkeyed.applied.position > table.applied.position:
                 table = unkeyed
-        for step in steps(items, table.held):
+        for step in steps(items, table.applied):
             if not lake_columns(step.relation):
                 continue  # a table without columns has rows that nothing tells apart, and Delta has no such table
             table = self._step(table, step)
@@ -105,13 +105,13 @@ class Replica:
             if not _needs_no_key(table, step):
                 self._leave(table, step)
                 return table
-        elif is_keyed and table.uri != self.uri and not table.held.blocked:
+        elif is_keyed and table.uri != self.uri and not table.applied.blocked:
             table = self._keyed(table)
         if isinstance(step, Rows):
             self._rows(table, step)
         else:
             self._event(table, step)
-        if is_keyed and table.uri != self.uri and not table.held.blocked:
+        if is_keyed and table.uri != self.uri and not table.applied.blocked:
             table = self._keyed(table)
         return table
 
@@ -122,10 +122,10 @@ class Replica:
 
     def _leave(self, table: LakeTable, step: Rows | Happening) -> None:
         """Keep the rows of a replica whose table lost its key, and note that they are not kept up."""
-        if not table.held.blocked:
+        if not table.applied.blocked:
             position = step.last if isinstance(step, Rows) else step.event.position
-            held = replace(table.held, sequence=step.sequence, position=position, blocked=True)
-            table.append(table.schema.empty_table(), held)
+            applied = replace(table.applied, sequence=step.sequence, position=position, blocked=True)
+            table.append(table.schema.empty_table(), applied)
             passed(Failpoint.REPLICA_CHANGED)
 
     def _keyed(self, unkeyed: LakeTable) -> LakeTable:
@@ -135,7 +135,7 @@ class Replica:
             return table
         if not table.exists:
             table.create(unkeyed.schema, NOTHING)
-        table.overwrite(unkeyed.scan(), unkeyed.held)
+        table.overwrite(unkeyed.scan(), unkeyed.applied)
         passed(Failpoint.REPLICA_RESHAPED)
         _empty(unkeyed, unkeyed.schema, NOTHING)
         unkeyed.forget_files()
@@ -150,25 +150,25 @@ class Replica:
         if pc.any(pc.equal(step.changes.column("_op"), Op.REWRITE.value)).as_py():
             self._stage(step)  # a rewrite is alone in its run: boundaries stand on both sides of it
             return
-        if table.held.blocked:
+        if table.applied.blocked:
             return
-        self._settle(table, step.relation, step.changes.schema.field(AFTER).type, table.held)
-        held = replace(table.held, sequence=step.sequence, position=step.last)
+        self._settle(table, step.relation, step.changes.schema.field(AFTER).type, table.applied)
+        applied = replace(table.applied, sequence=step.sequence, position=step.last)
         key = key_names(step.relation)
         if key:
             fetch = partial(_fetch, table, key)
-            self._put(table, key, fold(step.changes, lake_columns(step.relation), key, fetch), held)
+            self._put(table, key, fold(step.changes, lake_columns(step.relation), key, fetch), applied)
         elif only_adds(step.changes):
-            table.append(new_rows(step), held)
+            table.append(new_rows(step), applied)
         else:
             # Which row was meant is not known, and to guess is worse than to stop: the log has it all.
-            table.overwrite(table.schema.empty_table(), replace(held, blocked=True))
+            table.overwrite(table.schema.empty_table(), replace(applied, blocked=True))
         passed(Failpoint.REPLICA_CHANGED)
 
-    def _put(self, table: LakeTable, key: Sequence[str], folded: Folded, held: Held) -> None:
+    def _put(self, table: LakeTable, key: Sequence[str], folded: Folded, applied: Applied) -> None:
         names = table.schema.names
         if folded.only_new:
-            table.append(folded.puts, held)
+            table.append(folded.puts, applied)
             return
         source, keeps = _merge_source(folded)
         remove = quoted(_REMOVE, "s")
@@ -182,13 +182,13 @@ class Replica:
         whole = [f"NOT {condition}" for condition in (remove, *(quoted(flag, "s") for flag in keeps.values()))]
         actions = MergeActions(remove, {**values, **kept}, values, " AND ".join(whole))
         on = " AND ".join(_same(table.schema.field(name)) for name in key)
-        table.merge(source, on, actions, held)
+        table.merge(source, on, actions, applied)
 
     def _stage(self, step: Rows) -> None:
         aside = self.staging_table()
-        late = after(step.changes, aside.held.position)
+        late = after(step.changes, aside.applied.position)
         if late.num_rows:
-            aside.append(new_rows(step, late), replace(aside.held, sequence=step.sequence, position=step.last))
+            aside.append(new_rows(step, late), replace(aside.applied, sequence=step.sequence, position=step.last))
             passed(Failpoint.REWRITE_STAGED)
 
     # Events
@@ -199,34 +199,34 @@ class Replica:
             self.present = event.after
         elif isinstance(event, CopyBoundary):
             self.present = event.relation
-        held = replace(table.held, sequence=step.sequence, position=event.position)
+        applied = replace(table.applied, sequence=step.sequence, position=event.position)
         match event:
             case Truncation():
-                self._settle(table, event.relation, self._shapes(event.relation), table.held)
+                self._settle(table, event.relation, self._shapes(event.relation), table.applied)
                 if event.partition:
-                    table.delete(_of_partition(event.relation, event.partition), held)
+                    table.delete(_of_partition(event.relation, event.partition), applied)
                 else:
-                    table.delete(None, replace(held, blocked=False))
+                    table.delete(None, replace(applied, blocked=False))
             case PartitionEvent(change=PartitionChange.DETACH | PartitionChange.DROP) if table.exists:
-                table.delete(_of_partition(event.relation, event.partition.oid), held)
+                table.delete(_of_partition(event.relation, event.partition.oid), applied)
             case CopyBoundary():
-                self._bound_copy(table, event, held)
+                self._bound_copy(table, event, applied)
             case RewriteBoundary():
-                self._bound_rewrite(table, event, held)
+                self._bound_rewrite(table, event, applied)
             case SchemaEvent(change=SchemaChange.CREATE, after=Relation() as relation) if _is_made_empty(event):
                 # NB: of a table that was there before, unlogged for a while: what it lost meanwhile is not in WAL.
-                _empty(table, replica_schema(relation, self._shapes(relation)), replace(held, blocked=False))
+                _empty(table, replica_schema(relation, self._shapes(relation)), replace(applied, blocked=False))
             case SchemaEvent(after=Relation() as relation) if event.effect is not SchemaEffect.REWRITE:
-                self._settle(table, relation, self._shapes(relation), held, restatements(event.before, relation))
+                self._settle(table, relation, self._shapes(relation), applied, restatements(event.before, relation))
             case _:  # a rewrite brings its columns with its rows; a dropped table stays as it was
                 return
         passed(Failpoint.REPLICA_CHANGED)
 
-    def _bound_copy(self, table: LakeTable, event: CopyBoundary, held: Held) -> None:
+    def _bound_copy(self, table: LakeTable, event: CopyBoundary, applied: Applied) -> None:
         copying = replace(
-            held,
+            applied,
             generation=event.generation,
-            copy_sequence=held.sequence if event.begin else NO_SEQUENCE,
+            copy_sequence=applied.sequence if event.begin else NO_SEQUENCE,
             blocked=False,
         )
         schema = replica_schema(event.relation, self._shapes(event.relation))
@@ -237,20 +237,20 @@ class Replica:
         else:
             table.append(table.schema.empty_table(), copying)
 
-    def _bound_rewrite(self, table: LakeTable, event: RewriteBoundary, held: Held) -> None:
+    def _bound_rewrite(self, table: LakeTable, event: RewriteBoundary, applied: Applied) -> None:
         aside = self.staging_table()
         if event.begin:
-            if event.position > aside.held.position:
-                _empty(aside, replica_schema(event.relation, self._shapes(event.relation)), held)
+            if event.position > aside.applied.position:
+                _empty(aside, replica_schema(event.relation, self._shapes(event.relation)), applied)
             return
         if not table.exists:
-            table.create(aside.schema, table.held)
+            table.create(aside.schema, table.applied)
         if not event.partition:
-            table.overwrite(aside.scan(), replace(held, blocked=False))
-        elif not table.held.blocked:
-            table.overwrite(_with_others(table, aside, event), held)
+            table.overwrite(aside.scan(), replace(applied, blocked=False))
+        elif not table.applied.blocked:
+            table.overwrite(_with_others(table, aside, event), applied)
         passed(Failpoint.REWRITE_ENDED)
-        _empty(aside, aside.schema, held)
+        _empty(aside, aside.schema, applied)
         aside.forget_files()
 
     def staging_table(self) -> LakeTable:
@@ -260,12 +260,12 @@ class Replica:
     # Layout
 
     def _settle(
-        self, table: LakeTable, relation: Relation, columns: pa.StructType, held: Held, restates: Restates = _NONE
+        self, table: LakeTable, relation: Relation, columns: pa.StructType, applied: Applied, restates: Restates = _NONE
     ) -> None:
         """Give the replica the layout of `relation`, making it if it is not there, and its rows what `restates` say."""
         wanted = replica_schema(relation, columns)
         if not table.exists:
-            table.create(wanted, held)
+            table.create(wanted, applied)
             return
         schema = table.schema
         constants = self._constants(relation, self._dialect)
@@ -274,9 +274,9 @@ class Replica:
             return
         if plan is None or plan.whole or restates:
             reshape = reshaper(schema, wanted, constants, restates)
-            table.overwrite(pa.RecordBatchReader.from_batches(wanted, map(reshape, table.scan())), held)
+            table.overwrite(pa.RecordBatchReader.from_batches(wanted, map(reshape, table.scan())), applied)
         else:
-            table.add_columns(plan.added, held)
+            table.add_columns(plan.added, applied)
         passed(Failpoint.REPLICA_RESHAPED)
 
 
@@ -287,7 +287,7 @@ def _needs_no_key(table: LakeTable, step: Rows | Happening) -> bool:
     a partitioned table may have no key where its partitions have theirs, which rows come with: a copy of its rows, and
     what happens to all rows of a partition, need none.
     """
-    gathers, blocked = step.relation.gathers_partitions, table.held.blocked
+    gathers, blocked = step.relation.gathers_partitions, table.applied.blocked
     if isinstance(step, Rows):
         return gathers and not blocked and only_adds(step.changes)
     event = step.event
@@ -332,11 +332,14 @@ def _with_others(table: LakeTable, aside: LakeTable, event: RewriteBoundary) -> 
     wanted = aside.schema
     reshape = reshaper(table.schema, wanted, {}, {}, lenient=True)
 
-    rewritten, held = aside.scan(wanted.names), table.scan()  # NB: not in there: delta-rs draws rows inside its runtime
+    rewritten, applied = (
+        aside.scan(wanted.names),
+        table.scan(),
+    )  # NB: not in there: delta-rs draws rows inside its runtime
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield from rewritten
-        for batch in map(reshape, held):
+        for batch in map(reshape, applied):
             others = pc.not_equal(batch.column(_tableoid(event.relation)), event.partition)
             yield batch.filter(others)
 
@@ -348,11 +351,11 @@ def _is_made_empty(event: SchemaEvent) -> bool:
     return event.effect is SchemaEffect.METADATA and not event.brings_rows
 
 
-def _empty(table: LakeTable, schema: pa.Schema, held: Held) -> None:
+def _empty(table: LakeTable, schema: pa.Schema, applied: Applied) -> None:
     if table.exists:
-        table.overwrite(schema.empty_table(), held)
+        table.overwrite(schema.empty_table(), applied)
     else:
-        table.create(schema, held)
+        table.create(schema, applied)
 
 
 def _merge_source(folded: Folded) -> tuple[pa.Table, dict[str, str]]:

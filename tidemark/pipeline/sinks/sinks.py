@@ -24,10 +24,10 @@ from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
+from tidemark.pipeline.lake.applied import NOTHING, Applied
 from tidemark.pipeline.lake.commits import has_commit
 from tidemark.pipeline.lake.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LogBreak
-from tidemark.pipeline.lake.held import NOTHING, Held
 from tidemark.pipeline.lake.lake import KEEP_HOURS, LakeTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
 from tidemark.pipeline.lake.lineage import Recorded
@@ -134,9 +134,9 @@ class Lake:
             done += [target.result() for _, target in messages]
         passed(Failpoint.TABLES_DONE)
         self.positions.check_place()  # a lake that went away meanwhile is no fault of its tables
-        held = replace(self.positions.held, sequence=batch.end, position=batch.position)
-        if held.position < self.positions.held.position:
-            held = replace(held, position=self.positions.held.position)
+        applied = replace(self.positions.applied, sequence=batch.end, position=batch.position)
+        if applied.position < self.positions.applied.position:
+            applied = replace(applied, position=self.positions.applied.position)
         # NB: one that was only looked at may be ahead, after a crash: it is recorded when its changes come again. What
         # is recorded together belongs to one moment of the source.
         looked_at = {of for of, items in split.tables.items() if not items}
@@ -144,9 +144,9 @@ class Lake:
         touched = [
             table
             for table in touched
-            if (table.database, table.relation) not in looked_at or table.position <= held.position
+            if (table.database, table.relation) not in looked_at or table.position <= applied.position
         ]
-        self.positions.write(batch.outbox, touched, held)
+        self.positions.write(batch.outbox, touched, applied)
         self._touched = touched
         self._beside = [(str(Path(uri).relative_to(self.root)), v) for uri, v in filter(None, (d.beside for d in done))]
         passed(Failpoint.POSITIONS_WRITTEN)
@@ -198,7 +198,7 @@ class Lake:
 
         known = self.positions.tables.get(table)
         return bring_up(
-            Aim(uri, app, known.log if known else UNTOUCHED, _held(known), apply), _stored(items), self._is_over
+            Aim(uri, app, known.log if known else UNTOUCHED, _applied(known), apply), _stored(items), self._is_over
         )
 
     def _replica(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
@@ -216,7 +216,7 @@ class Lake:
 
         known = self.positions.tables.get(table)
         outcome = bring_up(
-            Aim(uri, app, known.replica if known else UNTOUCHED, _held(known), apply), _stored(items), self._is_over
+            Aim(uri, app, known.replica if known else UNTOUCHED, _applied(known), apply), _stored(items), self._is_over
         )
         if applying.present is not None and outcome.table is not None:
             self._present[table] = applying.present
@@ -231,7 +231,7 @@ class Lake:
 
     def _reached(self, table: TableId, items: Sequence[Delivered], log: Outcome, replica: Outcome) -> TablePosition:
         known = self.positions.tables.get(table)
-        held = max(log.held, replica.held, key=lambda held: held.position)
+        applied = max(log.applied, replica.applied, key=lambda applied: applied.position)
         reached = TablePosition(
             database=table[0],
             relation=table[1],
@@ -239,9 +239,9 @@ class Lake:
             name=known.name if known else "",
             folder=self._folder(table, items),
             state=_state(items, log, replica, known),
-            sequence=held.sequence,
-            position=held.position,
-            generation=held.generation,
+            sequence=applied.sequence,
+            position=applied.position,
+            generation=applied.generation,
             log=log.target,
             replica=replica.target,
             breaks=_breaks(known, log),
@@ -264,11 +264,11 @@ class Lake:
         known = self.positions.tables.get((database, INVALID_OID))
         restart = partial(self._accepted_break, database)
         return bring_up(
-            Aim(uri, app, known.log if known else UNTOUCHED, _held(known), apply, restart), messages, self._is_over
+            Aim(uri, app, known.log if known else UNTOUCHED, _applied(known), apply, restart), messages, self._is_over
         )
 
     def _accepted_break(
-        self, database: Oid, messages: Sequence[StoredItem], _held: Held, fault: Fault
+        self, database: Oid, messages: Sequence[StoredItem], _applied: Applied, fault: Fault
     ) -> tuple[int, Position] | None:
         """Messages have no copy to begin anew with: an operator accepts the break."""
         if self._accepted().get(str(database)) != str(fault.position):
@@ -288,8 +288,8 @@ class Lake:
             name=MESSAGES,
             folder=self._messages_folder(database),
             state=_fault_state(log) or TableState.LIVE,
-            sequence=log.held.sequence,
-            position=log.held.position,
+            sequence=log.applied.sequence,
+            position=log.applied.position,
             log=log.target,
             breaks=_breaks(self.positions.tables.get((database, INVALID_OID)), log),
         )
@@ -364,8 +364,8 @@ def _stored(items: Sequence[Delivered]) -> list[StoredItem]:
     return [(delivered.sequence, delivered.item) for delivered in items]
 
 
-def _held(known: TablePosition | None) -> Held:
-    return Held(known.sequence, known.position, known.generation) if known else NOTHING
+def _applied(known: TablePosition | None) -> Applied:
+    return Applied(known.sequence, known.position, known.generation) if known else NOTHING
 
 
 def _breaks(known: TablePosition | None, log: Outcome) -> tuple[LogBreak, ...]:
@@ -390,9 +390,9 @@ def _state(items: Sequence[Delivered], log: Outcome, replica: Outcome, known: Ta
     if fault is not None:
         return fault
     assert replica.table is not None, known
-    if replica.held.copy_sequence:
+    if replica.applied.copy_sequence:
         return TableState.COPYING
-    if replica.held.blocked and replica.target.recorded.version >= 0:
+    if replica.applied.blocked and replica.target.recorded.version >= 0:
         return TableState.STALE
     is_gathered = replica.table.exists and replica.target.recorded.version < 0
-    return TableState.BLOCKED if is_gathered or replica.held.blocked else TableState.LIVE
+    return TableState.BLOCKED if is_gathered or replica.applied.blocked else TableState.LIVE

@@ -27,7 +27,7 @@ from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
-from tidemark.pipeline.lake.held import Held
+from tidemark.pipeline.lake.applied import Applied
 from tidemark.wire.items import relation_of
 
 TableItem = ChangeBatch | SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | CopyBoundary
@@ -71,11 +71,11 @@ class Happening:
 Step = Rows | Happening
 
 
-def steps(items: Sequence[Delivered], held: Held) -> list[Step]:
-    """Cut `items`, all of one table, into the steps that a target holding `held` still has to take."""
+def steps(items: Sequence[Delivered], applied: Applied) -> list[Step]:
+    """Cut `items`, all of one table, into the steps that a target holding `applied` still has to take."""
     found: list[Step] = []
     run: list[tuple[OutboxSequence, ChangeBatch]] = []
-    floor, generation, reached = held.position, held.generation, held.position
+    floor, generation, reached = applied.position, applied.generation, applied.position
 
     def close_run() -> None:
         if run:

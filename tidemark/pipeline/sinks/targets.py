@@ -17,11 +17,11 @@ from deltalake.exceptions import DeltaError
 from tidemark.io.host.disk import is_full
 from tidemark.model.change import CopyBoundary
 from tidemark.model.position import Position
+from tidemark.pipeline.lake.applied import NOTHING, Applied
 from tidemark.pipeline.lake.commits import changed_columns, read_commit
 from tidemark.pipeline.lake.damage import ScanStopped, damage_of
 from tidemark.pipeline.lake.failures import first_reason, is_of_host, says_full
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak
-from tidemark.pipeline.lake.held import NOTHING, Held
 from tidemark.pipeline.lake.lake import (
     REASON_MAX,
     REOPENED_MAX,
@@ -39,15 +39,15 @@ Applying = Callable[[Sequence[StoredItem], Recorded | None], LakeTable]
 """Applies items to a table, which is checked against what is recorded when it is opened; None: not checked."""
 
 
-Restart = Callable[[Sequence[StoredItem], Held, Fault], tuple[int, Position] | None]
+Restart = Callable[[Sequence[StoredItem], Applied, Fault], tuple[int, Position] | None]
 """Finds the item with which a diverged table begins anew, and that item's position; None: it does not yet."""
 
 
-def new_copy(items: Sequence[StoredItem], held: Held, fault: Fault) -> tuple[int, Position] | None:
+def new_copy(items: Sequence[StoredItem], applied: Applied, fault: Fault) -> tuple[int, Position] | None:
     """Find the begin of the first copy that the table did not have before it diverged: that one may be repeated."""
     for at, (_, item) in enumerate(items):
         if isinstance(item, CopyBoundary) and item.begin:
-            is_new = item.position > fault.position or item.generation > held.generation
+            is_new = item.position > fault.position or item.generation > applied.generation
             if is_new:
                 return at, item.position
     return None
@@ -60,7 +60,7 @@ class Aim:
     uri: str
     app: str
     known: LakeEntry
-    held: Held  # of the table that log and replica belong to, as recorded
+    applied: Applied  # of the table that log and replica belong to, as recorded
     apply: Applying
     restart: Restart = new_copy
 
@@ -70,7 +70,7 @@ class Outcome:
     """How a log or replica is left; `table` is None where it was not written."""
 
     target: LakeEntry
-    held: Held
+    applied: Applied
     table: LakeTable | None = None
     broke: LogBreak | None = None  # what a log does not have
     beside: tuple[str, int] | None = None  # URI and version of a Delta table that was written in place of this one
@@ -102,7 +102,7 @@ def _bring_up(aim: Aim, items: Sequence[StoredItem]) -> Outcome:
         waiting = WaitingItems(aim.uri, aim.app)
         waiting.keep(items)
         stopped = Fault(FaultKind.STOPPED, str(error), _last_written(aim))
-        return Outcome(LakeEntry(aim.known.recorded, stopped), aim.held, beside=waiting.written)
+        return Outcome(LakeEntry(aim.known.recorded, stopped), aim.applied, beside=waiting.written)
     return _written(aim, table)
 
 
@@ -128,24 +128,24 @@ def _parts(aim: Aim) -> list[str]:
 
 def _written(aim: Aim, table: LakeTable, broke: LogBreak | None = None) -> Outcome:
     if table.uri == aim.uri:
-        return Outcome(LakeEntry(table.recorded), table.held, table, broke)
+        return Outcome(LakeEntry(table.recorded), table.applied, table, broke)
     beside = (table.uri, table.version) if table.exists else None  # rows without a key
-    return Outcome(UNTOUCHED, table.held, table, broke, beside)
+    return Outcome(UNTOUCHED, table.applied, table, broke, beside)
 
 
 def _last_written(aim: Aim) -> Position:
-    return aim.known.fault.position if aim.known.fault is not None else aim.held.position
+    return aim.known.fault.position if aim.known.fault is not None else aim.applied.position
 
 
 def _apply(aim: Aim, items: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
     """Apply `items`; what another writer's maintenance interrupted is opened again and gone on with."""
-    held, reopened = NOTHING, 0
+    applied, reopened = NOTHING, 0
     while True:
         try:
             return aim.apply(items, recorded)
         except TableMoved as moved:
-            reopened = reopened + 1 if moved.held == held else 0
-            held = moved.held
+            reopened = reopened + 1 if moved.applied == applied else 0
+            applied = moved.applied
             if reopened == REOPENED_MAX:
                 raise
 
@@ -163,8 +163,8 @@ def _catch_up(aim: Aim, items: Sequence[StoredItem]) -> LakeTable:
 
 def _begin_anew(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
     """Make a diverged table anew from the item of `items` that allows it; without one leave it alone."""
-    diverged = Outcome(LakeEntry(aim.known.recorded, fault), aim.held)
-    found = aim.restart(items, aim.held, fault)
+    diverged = Outcome(LakeEntry(aim.known.recorded, fault), aim.applied)
+    found = aim.restart(items, aim.applied, fault)
     if found is None:
         return diverged
     at, position = found
@@ -175,7 +175,7 @@ def _begin_anew(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
     except (TableDiverged, TableStopped) as error:
         reason = f"{error} (a new copy began at {position} and could not be written)"
         again = Fault(FaultKind.DIVERGED, reason, fault.position)
-        return Outcome(LakeEntry(aim.known.recorded, again), aim.held)
+        return Outcome(LakeEntry(aim.known.recorded, again), aim.applied)
     WaitingItems(aim.uri, aim.app).clear()
     return _written(aim, table, LogBreak(fault.reason, fault.position, position))
 
@@ -198,7 +198,7 @@ def _set_aside(aim: Aim, position: Position, fault: Fault) -> None:
         return
     if found is not None and recorded.version != NO_VERSION and recorded.id in ("", found):
         table = LakeTable(aim.uri, aim.app)
-        is_older, is_begun = table.version < recorded.version, table.held.position >= position
+        is_older, is_begun = table.version < recorded.version, table.applied.position >= position
         if is_older or is_begun or not changed_columns(aim.uri, recorded.version, table.version):
             return
     else:

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.lake.held import Held
+from tidemark.pipeline.lake.applied import Applied
 from tidemark.pipeline.lake.lake import KEEP_HOURS, LakeTable
 from tidemark.pipeline.sinks.steps import after, position_of
 from tidemark.wire.items import decode_item, encode_item
@@ -49,25 +49,25 @@ class WaitingItems:
 
     def keep(self, items: Sequence[StoredItem]) -> None:
         """Keep what of `items`, in stream order, is not kept yet."""
-        table, held = self._table, self._table.held
+        table, applied = self._table, self._table.applied
         rows: list[tuple[int, int, int, int, bytes]] = []
         first = table.version + 1 << 32
         for sequence, item in items:
-            late = _behind(item, held)
+            late = _behind(item, applied)
             if late is None:
                 continue
             kind, payload = encode_item(late)
             content = bytes(payload)
             rows.append((first + len(rows), sequence, kind.value, len(content), content))
-            generation = late.generation if isinstance(late, CopyBoundary) else held.generation
-            held = Held(sequence, _last(late), generation)
+            generation = late.generation if isinstance(late, CopyBoundary) else applied.generation
+            applied = Applied(sequence, _last(late), generation)
         if not rows:
             return
         if not table.exists:
-            table.create(SCHEMA, table.held)
+            table.create(SCHEMA, table.applied)
         columns = zip(*rows, strict=True)
         arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
-        table.append(pa.table(arrays, schema=SCHEMA), held)
+        table.append(pa.table(arrays, schema=SCHEMA), applied)
         if table.has_passed(COMPACT_EVERY):
             table.compact(KEEP_HOURS)
 
@@ -90,7 +90,7 @@ class WaitingItems:
     def clear(self) -> None:
         """Forget what waits."""
         if self._table.exists:
-            self._table.overwrite(SCHEMA.empty_table(), self._table.held)
+            self._table.overwrite(SCHEMA.empty_table(), self._table.applied)
             self._table.forget_files()
 
     def _items(self, first: int, last: int) -> list[StoredItem]:
@@ -103,13 +103,13 @@ class WaitingItems:
         ]
 
 
-def _behind(item: GroupItem, held: Held) -> GroupItem | None:
-    """Return what of `item` is behind `held`; a copy that begins anew may have the position of the one before."""
+def _behind(item: GroupItem, applied: Applied) -> GroupItem | None:
+    """Return what of `item` is behind `applied`; a copy that begins anew may have the position of the one before."""
     if isinstance(item, ChangeBatch):
-        rows = after(item.rows, held.position)
+        rows = after(item.rows, applied.position)
         return ChangeBatch(item.database, item.relation, rows) if rows.num_rows else None
-    is_new_copy = isinstance(item, CopyBoundary) and item.begin and item.generation > held.generation
-    return item if is_new_copy or item.position > held.position else None
+    is_new_copy = isinstance(item, CopyBoundary) and item.begin and item.generation > applied.generation
+    return item if is_new_copy or item.position > applied.position else None
 
 
 def _last(item: GroupItem) -> Position:

@@ -19,7 +19,7 @@ BEFORE_ALL = Position(TimelineId(0), Lsn(0), 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Applied:
     """Everything of a table's stream up to `position`, which came as the outbox value `sequence`."""
 
     sequence: Sequence
@@ -29,16 +29,16 @@ class Held:
     blocked: bool = False  # a replica that stopped at a change of a row that is not known
 
 
-NOTHING = Held(NO_SEQUENCE, BEFORE_ALL)
+NOTHING = Applied(NO_SEQUENCE, BEFORE_ALL)
 
 
-def read_held(version_of: Callable[[str], int | None], app: str) -> Held:
+def read_applied(version_of: Callable[[str], int | None], app: str) -> Applied:
     """Read what a table holds from its application transactions; `NOTHING` for a table that never had one."""
 
     def number(name: str) -> int:
         return version_of(f"{app}:{name}") or 0
 
-    return Held(
+    return Applied(
         Sequence(number("sequence")),
         Position(TimelineId(number("timeline")), Lsn(number("lsn")), number("ordinal")),
         number("generation"),
@@ -47,16 +47,16 @@ def read_held(version_of: Callable[[str], int | None], app: str) -> Held:
     )
 
 
-def commit_properties(app: str, held: Held, token: int) -> CommitProperties:
-    """Return the properties of a commit after which the table holds `held`; `token` identifies the commit."""
+def commit_properties(app: str, applied: Applied, token: int) -> CommitProperties:
+    """Return the properties of a commit after which the table holds `applied`; `token` identifies the commit."""
     versions = {
-        "sequence": held.sequence,
-        "timeline": held.position.timeline,
-        "lsn": held.position.commit_lsn,
-        "ordinal": held.position.ordinal,
-        "generation": held.generation,
-        "copy": held.copy_sequence,
-        "blocked": int(held.blocked),
+        "sequence": applied.sequence,
+        "timeline": applied.position.timeline,
+        "lsn": applied.position.commit_lsn,
+        "ordinal": applied.position.ordinal,
+        "generation": applied.generation,
+        "copy": applied.copy_sequence,
+        "blocked": int(applied.blocked),
         TOKEN: token,
     }
     # NB: no retry by delta-rs. A conflict means that another driver wrote: what it wrote has to be read first.
