@@ -48,7 +48,7 @@ def look_at(store: StateStore, role: Role, config: Config) -> Process:
     seen = RoleLock.seen(store.folder, role.value)
     age_s = store.environment.heartbeat.age_s(Slot[role.name])
     hangs = age_s is not None and age_s > config.watchdog.watchdog_s
-    return Process(role, seen.owner if seen.is_held else None, seen.is_held, age_s, hangs)
+    return Process(role, seen.owner if seen.is_locked else None, seen.is_locked, age_s, hangs)
 
 
 def process_tree(process: Process, waits_for_room: str | None = None) -> Tree:

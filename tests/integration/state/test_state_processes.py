@@ -125,16 +125,16 @@ def test_asking_who_holds_a_lock_never_disturbs_a_process_that_takes_it(folder: 
 
 
 def test_the_last_holder_of_a_free_lock_is_known_by_name(folder: StateFolder) -> None:
-    assert RoleLock.seen(folder, "sidecar") == SeenLock(is_held=False, owner=None)
+    assert RoleLock.seen(folder, "sidecar") == SeenLock(is_locked=False, owner=None)
     with RoleLock.take(folder, "sidecar") as lock:
-        assert RoleLock.seen(folder, "sidecar") == SeenLock(is_held=True, owner=lock.owner)
-    assert RoleLock.seen(folder, "sidecar") == SeenLock(is_held=False, owner=lock.owner)
+        assert RoleLock.seen(folder, "sidecar") == SeenLock(is_locked=True, owner=lock.owner)
+    assert RoleLock.seen(folder, "sidecar") == SeenLock(is_locked=False, owner=lock.owner)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"role": "sidecar"}', "\xff", '{"pid": "1"}'])
 def test_a_lock_file_with_other_text_names_nobody(folder: StateFolder, text: str) -> None:
     folder.lock("sidecar").write_text(text)
-    assert RoleLock.seen(folder, "sidecar") == SeenLock(is_held=False, owner=None)
+    assert RoleLock.seen(folder, "sidecar") == SeenLock(is_locked=False, owner=None)
 
 
 def test_a_killed_reader_holds_no_pages_once_it_is_cleared(folder: StateFolder) -> None:

@@ -70,7 +70,7 @@ class Watch:
         lock = RoleLock.seen(self._folder, self._role.value)
         self._beat = self._heartbeat.read(self._slot)
         was = self._condition
-        if lock.is_held:
+        if lock.is_locked:
             self._was_seen = True
             if was in (None, Condition.RESTARTING, Condition.GONE) or self._holder != lock.owner:
                 self._begin(lock.owner, now_boot_ns)

@@ -46,7 +46,7 @@ def begin_incarnation(store: StateStore, role: Role, log: Log, *, moved: bool = 
     born = KnownIncarnation(Incarnation(secrets.token_hex(INCARNATION_BYTES)), role.value)
     with store.transaction(None) as moving:
         # NB: inside: a process takes its lock before it begins, so that none which has begun is taken for ended.
-        alive = tuple(other.value for other in Role if RoleLock.seen(store.folder, other.value).is_held)
+        alive = tuple(other.value for other in Role if RoleLock.seen(store.folder, other.value).is_locked)
         recorded, overtaken = moving.get(PLACE), moving.get(OVERTAKEN)
         is_copy = recorded is not None and not is_same(recorded, here)
         if not moved:

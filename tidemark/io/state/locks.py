@@ -34,7 +34,7 @@ class AlreadyRunning(Fenced):
 class SeenLock:
     """A role's lock as seen from outside."""
 
-    is_held: bool
+    is_locked: bool
     owner: Owner | None  # who wrote its name last: where the lock is free, a former holder; None: nobody has yet
 
 
@@ -74,14 +74,14 @@ class RoleLock:
     @staticmethod
     def holder(folder: StateFolder, role: str) -> str | None:
         """Return who holds the lock of `role`, as text; None where nobody does."""
-        is_held, text = _look(folder, role)
-        return text if is_held else None
+        is_locked, text = _look(folder, role)
+        return text if is_locked else None
 
     @staticmethod
     def seen(folder: StateFolder, role: str) -> SeenLock:
         """Return if the lock of `role` is held, and who stands in its file."""
-        is_held, text = _look(folder, role)
-        return SeenLock(is_held, _parse_owner(text))
+        is_locked, text = _look(folder, role)
+        return SeenLock(is_locked, _parse_owner(text))
 
     def release(self) -> None:
         """Let go."""

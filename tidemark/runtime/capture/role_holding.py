@@ -62,7 +62,7 @@ class RoleHolding:
     def _is_held_here(self) -> bool:
         seen = RoleLock.seen(self._store.folder, self._role)
         own = Owner(self._role, host_name(), boot_id(), os.getpid(), own_start_ticks())
-        return seen.is_held and seen.owner == own
+        return seen.is_locked and seen.owner == own
 
     def _run(self) -> None:
         while True:
