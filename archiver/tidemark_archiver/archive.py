@@ -27,11 +27,11 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Pointer
 from tidemark.runtime.capture.inflow import from_archive
+from tidemark.runtime.daemon.epoch_run import EpochRun
 from tidemark.runtime.daemon.hastening import Hastening
 from tidemark.runtime.daemon.marker_scan import MarkerScan
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition
-from tidemark.runtime.daemon.turn import Turn
 from tidemark.runtime.recovery.taking_over import is_waited_for
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
@@ -61,7 +61,7 @@ class Archive:
         self._errands = daemon.errands
         self._markers = daemon.markers
         self._fence = daemon.fence
-        self._turn = Turn(context, Slot.ARCHIVER)
+        self._run = EpochRun(context, Slot.ARCHIVER)
         self._scan: MarkerScan | None = None
         self._attempt = 0  # the sidecar's, by the last try-start marker met
         self._backoff = Backoff(context.config.retry.first_s, context.config.retry.max_s)
@@ -77,7 +77,7 @@ class Archive:
         """Do what the stage asks for."""
         marks = self._store.marks()
         self._context.metrics.mode.set(marks.stage.number)
-        self._fence.step(marks, self._turn.capture)
+        self._fence.step(marks, self._run.capture)
         is_active = marks.stage.deliverer is Role.ARCHIVER and not is_waited_for(marks)
         self._context.metrics.archiver_active.set(is_active)
         if is_active:
@@ -85,7 +85,7 @@ class Archive:
             self._deliver(marks)
             self._hastening.step(time.monotonic())
         else:
-            self._turn.let_go()
+            self._run.let_go()
             self._scan_markers(marks)
         if marks.stage in WATCHED:
             self._watch_sidecar(marks)
@@ -93,13 +93,13 @@ class Archive:
 
     def pause(self) -> None:
         """Let go of the capture."""
-        self._turn.let_go()
+        self._run.let_go()
 
     def stop(self) -> None:
         """Stop delivering."""
         try:
             self._end_scan()
-            self._turn.stop()
+            self._run.stop()
         finally:
             self._errands.close()
 
@@ -109,11 +109,11 @@ class Archive:
 
     def status(self) -> Mapping[str, Json]:
         """Return how it does."""
-        if self._turn.capture is None:
+        if self._run.capture is None:
             scan = self._scan
             read_lsn = scan.read_lsn if scan is not None else INVALID_LSN
             return {"role": "passive", "read_lsn": format_lsn(read_lsn)}
-        status = self._turn.capture.status()
+        status = self._run.capture.status()
         return {
             "role": "active",
             "copying": status.copying,
@@ -127,39 +127,39 @@ class Archive:
 
     def _deliver(self, marks: StateMarks) -> None:
         try:
-            if self._turn.capture is None:
+            if self._run.capture is None:
                 if self._backoff.wait_s(time.monotonic()) > 0:
                     return
-                self._turn.begin(self._store.take_epoch(self._owner), partial(from_archive, self._context), self._halts)
-            assert self._turn.capture is not None, "it was begun"
-            error = self._turn.capture.poll()
+                self._run.begin(self._store.take_epoch(self._owner), partial(from_archive, self._context), self._halts)
+            assert self._run.capture is not None, "it was begun"
+            error = self._run.capture.poll()
             if error is not None:
                 raise error
         except Fenced as fenced:
-            self._turn.let_go()
+            self._run.let_go()
             if self._store.marks().is_fenced_by_own(Role.ARCHIVER):
                 raise
             self._context.log.warning("another process delivers now", **describe_error(fenced))
             return
         except TidemarkError as failed:
-            if self._turn.goes_back(failed):
+            if self._run.goes_back(failed):
                 return
-            self._turn.let_go()
+            self._run.let_go()
             if failed.disposition is not Disposition.RETRY:
                 raise
             self._context.metrics.errors.inc()
             delay_s = self._backoff.failed(time.monotonic())
             self._context.log.warning("the archiver retries", retry_s=delay_s, **describe_error(failed))
             return
-        halted_at = self._turn.capture.halted_at
+        halted_at = self._run.capture.halted_at
         if halted_at is None:
-            self._turn.copies_now()
+            self._run.copies_now()
         else:
             self._hand_over(marks, halted_at)
 
     def _halts(self, lsn: Lsn, content: bytes) -> bool:
         """Tell if a marker is the one that the sidecar returns at; called by the decode thread."""
-        marker, capture = self._markers.read(lsn, content), self._turn.capture
+        marker, capture = self._markers.read(lsn, content), self._run.capture
         if marker is None:
             return False
         is_own = self._fence.meet(lsn, capture.timeline if capture is not None else None, marker)
@@ -171,12 +171,12 @@ class Archive:
 
     def _hand_over(self, marks: StateMarks, halted_at: Pointer) -> None:
         """Let the sidecar have it: all that commits before its marker is delivered."""
-        self._turn.let_go()
+        self._run.let_go()
         if self._store.view().hand_over.attempt != self._attempt:
             return  # the sidecar asks again by now, and its next marker comes later
         place = halted_at.position
         reached = HandOver(self._attempt, place.timeline, place.commit_lsn)
-        self._mover.try_move(Event.MARKER_REACHED, epoch=self._turn.epoch, hand_over=reached, only_from=marks.stage)
+        self._mover.try_move(Event.MARKER_REACHED, epoch=self._run.epoch, hand_over=reached, only_from=marks.stage)
 
     # --- PASSIVE
 

@@ -19,9 +19,9 @@ from tidemark.model.mode import Stage
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.following import Met
 from tidemark.runtime.capture.inflow import followed_from_node
+from tidemark.runtime.daemon.epoch_run import EpochRun
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import StageTransition
-from tidemark.runtime.daemon.turn import Turn
 from tidemark.runtime.recovery.taking_over import check_start
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
@@ -47,7 +47,7 @@ class Following:
         self._store = daemon.context.store
         self._mover = mover
         self._clock = SystemClock()
-        self._turn = Turn(daemon.context, Slot.SIDECAR)
+        self._run = EpochRun(daemon.context, Slot.SIDECAR)
         self._met: Met | None = None  # by the decode thread
         self._told_strange = False
         self._asked: Future[TimelineId | None] | None = None
@@ -60,7 +60,7 @@ class Following:
     @property
     def capture(self) -> Capture | None:
         """The capture that follows, where there is one."""
-        return self._turn.capture
+        return self._run.capture
 
     @property
     def may_deliver(self) -> bool:
@@ -84,13 +84,13 @@ class Following:
         """Follow; once the node is promoted and all that precedes that is decoded, take over."""
         if not self._is_enabled:
             raise FollowsNobody(f"{self._store.folder.root} follows a standby, but standby.follow is not set")
-        self._turn.check()
-        if self._turn.capture is None:
+        self._run.check()
+        if self._run.capture is None:
             self._begin()
             return
-        error = self._turn.capture.poll()
+        error = self._run.capture.poll()
         if error is not None:
-            if self._turn.goes_back(error):
+            if self._run.goes_back(error):
                 return
             raise error
         assert marks.followed is not None, "the stage says that it follows"
@@ -101,12 +101,12 @@ class Following:
 
     def let_go(self) -> None:
         """Stop following."""
-        self._turn.let_go()
-        self._turn.check()
+        self._run.let_go()
+        self._run.check()
 
     def stop(self) -> None:
         """Stop following; raise what keeps it from stopping in order."""
-        self._turn.stop()
+        self._run.stop()
 
     def status(self, marks: StateMarks) -> Mapping[str, Json]:
         """Return how far the deliverer is known to be."""
@@ -121,7 +121,7 @@ class Following:
     def _begin(self) -> None:
         self._met = None
         epoch = self._store.take_epoch(self._daemon.owner)
-        self._turn.begin(epoch, partial(followed_from_node, self._context), self._meet, lambda: self._met)
+        self._run.begin(epoch, partial(followed_from_node, self._context), self._meet, lambda: self._met)
 
     def _hear(self, asked: Future[TimelineId | None]) -> None:
         error = asked.exception()
@@ -139,7 +139,7 @@ class Following:
     def _meet(self, lsn: Lsn, content: bytes) -> bool:
         """Read a marker and go on; called by the decode thread."""
         marker = self._daemon.markers.read(lsn, content)
-        capture = self._turn.capture
+        capture = self._run.capture
         if marker is None or marker.pointer is None or marker.kind is MarkerKind.CHECK or capture is None:
             return False  # of a check it is told where it was asked for, which may be at a follower
         place = marker.pointer.position

@@ -31,10 +31,10 @@ from tidemark.runtime.capture.inflow import LiveBuffer, MakeInflow, from_node
 from tidemark.runtime.capture.source_thread import Link
 from tidemark.runtime.daemon.archive_report import ArchiveReport
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
+from tidemark.runtime.daemon.epoch_run import EpochRun
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, write_stop_marker
 from tidemark.runtime.daemon.stops import NodeOutOfReach, event_of
-from tidemark.runtime.daemon.turn import Turn
 from tidemark.runtime.first_copy.recopying import cancel_recopies, request_recopies
 from tidemark.runtime.recovery.lake_stock import ASKED_S
 from tidemark.runtime.recovery.taking_over import find_start, is_waited_for
@@ -64,7 +64,7 @@ class Realtime:
         self._markers = daemon.markers
         self._fence = daemon.fence
         self._clock = SystemClock()
-        self._turn = Turn(context, Slot.SIDECAR)
+        self._run = EpochRun(context, Slot.SIDECAR)
         self._since_s = 0.0  # when realtime began
         self._mover = StageTransition(context, self._effects)
         self._stalled = StalledArchive(daemon)
@@ -92,13 +92,13 @@ class Realtime:
 
     def step(self) -> None:
         """Do what the stage asks for."""
-        self._turn.check()
+        self._run.check()
         self._following.look()
         marks = self._store.marks()
         self._context.metrics.mode.set(marks.stage.number)
-        self._fence.step(marks, self._turn.capture)
+        self._fence.step(marks, self._run.capture)
         if marks.stage is not Stage.REALTIME:
-            self._turn.let_go()
+            self._run.let_go()
         if marks.stage is not Stage.FOLLOWER:
             self._following.let_go()
             self._find_start(marks)
@@ -122,14 +122,14 @@ class Realtime:
 
     def pause(self) -> None:
         """Let go of the capture; what is buffered on the way back takes no disk."""
-        self._turn.let_go()
+        self._run.let_go()
         self._following.let_go()
 
     def stop(self) -> None:
         """Stop delivering; whoever waits for us finds the lock free."""
         try:
             self._way_back.drop()
-            self._turn.stop()
+            self._run.stop()
             self._following.stop()
         finally:
             self._errands.close()
@@ -146,7 +146,7 @@ class Realtime:
     def status(self) -> Mapping[str, Json]:
         """Return how the capture does, where there is one."""
         following = self._following.capture
-        capture = following or self._turn.capture
+        capture = following or self._run.capture
         if capture is None:
             return {"link": None}
         status = capture.status()
@@ -171,7 +171,7 @@ class Realtime:
     # --- REALTIME
 
     def _look_at_archive(self, marks: StateMarks) -> None:
-        capture, now_s = self._turn.capture, self._clock.monotonic_s()
+        capture, now_s = self._run.capture, self._clock.monotonic_s()
         received_lsn = capture.progress.received_lsn if capture is not None else None
         found = self._report.step(now_s, received_lsn)
         if found is not None:
@@ -192,27 +192,27 @@ class Realtime:
 
     def _waits_for_node(self, marks: StateMarks) -> bool:
         """Tell if nothing is begun, for the node has not said that it is no standby."""
-        return marks.stage is Stage.REALTIME and self._turn.capture is None and not self._following.may_deliver
+        return marks.stage is Stage.REALTIME and self._run.capture is None and not self._following.may_deliver
 
     def _deliver(self) -> None:
-        if self._turn.capture is None and not (self._following.may_deliver and self._began()):
+        if self._run.capture is None and not (self._following.may_deliver and self._began()):
             return
-        assert self._turn.capture is not None, "it was begun"
-        error = self._turn.capture.poll()
+        assert self._run.capture is not None, "it was begun"
+        error = self._run.capture.poll()
         if error is not None:
             self._fail_over(error)
-        elif self._turn.copies_now() or self._restarted_to_recopy(self._turn.capture):
+        elif self._run.copies_now() or self._restarted_to_recopy(self._run.capture):
             return
         elif self._clock.monotonic_s() - self._since_s > STEADY_SHARE * self._context.config.realtime.return_first_s:
             self._way_back.succeeded()
 
     def _restarted_to_recopy(self, capture: Capture) -> bool:
         """Let go of a capture for the sake of tables that are to be copied again: the next step begins the next one."""
-        assert self._turn.epoch is not None, "a capture has an epoch"
-        if not self._recopies.is_due(capture, self._turn.epoch):
+        assert self._run.epoch is not None, "a capture has an epoch"
+        if not self._recopies.is_due(capture, self._run.epoch):
             return False
         self._context.log.info("restarting capture to copy the tables that were requested")
-        self._turn.let_go()
+        self._run.let_go()
         return True
 
     def _find_start(self, marks: StateMarks) -> None:
@@ -234,24 +234,24 @@ class Realtime:
 
     def _begin(self, epoch: Epoch, make_inflow: MakeInflow) -> None:
         self._since_s = self._clock.monotonic_s()
-        self._turn.begin(epoch, make_inflow, self._meet)
+        self._run.begin(epoch, make_inflow, self._meet)
 
     def _fail_over(self, error: BaseException) -> None:
         """Give delivering up to the archiver, where there is one and it can do better; else raise `error`.
 
         What is let go of here with the stage as it was is begun anew by the next step.
         """
-        if self._turn.goes_back(error):
+        if self._run.goes_back(error):
             return
         if isinstance(error, Fenced) and not self._store.marks().is_fenced_by_own(Role.SIDECAR):
             self._context.log.warning("another process delivers now", **describe_error(error))
-            self._turn.let_go()
+            self._run.let_go()
             return
         event = event_of(error) if self._context.config.has_archive else None
         if event is None:
             raise error
         self._way_back.failed()
-        moved = self._mover.try_move(event, epoch=self._turn.epoch, reason=str(error))
+        moved = self._mover.try_move(event, epoch=self._run.epoch, reason=str(error))
         if moved is None and self._store.marks().stage is Stage.REALTIME:
             raise error
 
@@ -297,14 +297,14 @@ class Realtime:
 
     def _meet(self, lsn: Lsn, content: bytes) -> bool:
         """Read a marker and go on, unless it fences this state; called by the decode thread."""
-        marker, capture = self._markers.read(lsn, content), self._turn.capture
+        marker, capture = self._markers.read(lsn, content), self._run.capture
         if marker is not None:
             self._fence.meet(lsn, capture.timeline if capture is not None else None, marker)
         return False
 
     def _effects(self, switched: Switched) -> Perform:
         return {
-            Effect.STOP_CAPTURE: self._turn.let_go,
+            Effect.STOP_CAPTURE: self._run.let_go,
             Effect.WRITE_STOP_MARKER: partial(write_stop_marker, self._store, self._errands, switched),
             Effect.WRITE_TRY_START_MARKER: self._way_back.write_marker,
             Effect.SWITCH_SEGMENT: self._errands.switch_segment,
@@ -317,7 +317,7 @@ class Realtime:
         horizon, term = marks.horizon, marks.term
         if horizon is None or marks.followed is not None:
             return
-        record_bytes = self._turn.capture.record_bytes if self._turn.capture is not None else 0
+        record_bytes = self._run.capture.record_bytes if self._run.capture is not None else 0
         confirmed = Confirmed(horizon.sequence, horizon.commit_time_us, record_bytes)
         if self._pacing.is_due(confirmed, self._clock.monotonic_s()) and term is not None:
             self._errands.write(MarkerKind.CONFIRM, term.epoch, horizon.pointer, sequence=horizon.sequence)

@@ -14,7 +14,7 @@ from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.replay.diverged import WalDiverged
 
 
-class Turn:
+class EpochRun:
     """Holds a process's capture while it has one; says ahead to the watchdog what takes long."""
 
     def __init__(self, context: CaptureContext, slot: Slot) -> None:
