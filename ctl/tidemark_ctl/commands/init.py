@@ -31,7 +31,7 @@ from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Stage
 from tidemark.runtime.daemon.archiving_watch import note_user
 from tidemark.runtime.daemon.errands import MarkersLeftOut
-from tidemark.runtime.recovery.lake_stock import lake_stock
+from tidemark.runtime.recovery.lake_inventory import lake_inventory
 from tidemark.runtime.recovery.rebuild import rebuild
 from tidemark.runtime.seed.backup_seeding import seed_from_backup
 from tidemark.runtime.seed.copy_rights import lacking_rights
@@ -219,9 +219,9 @@ def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path |
     """Make a lost state anew; false if it is there."""
     spool = Spool(from_spool)
     manifest = read_manifest(spool)
-    stock = lake_stock(lake, manifest.identity) if lake is not None else None
+    inventory = lake_inventory(lake, manifest.identity) if lake is not None else None
     adopt_archive(config, manifest.identity.system_identifier, None)
-    stage = rebuild(config, folder, spool, stock)
+    stage = rebuild(config, folder, spool, inventory)
     make_marker_key(config, folder)
     if stage is Stage.FOLLOWER:
         told = "as a follower: it delivers nothing until the node is a primary"

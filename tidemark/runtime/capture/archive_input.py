@@ -64,7 +64,7 @@ class ArchiveInput(SourceThread):
 
     def _work(self) -> None:
         while not self._stopping.is_set():
-            archive = self._take_stock()
+            archive = self._read_inventory()
             if archive is None:
                 self._stopping.wait(LOOK_S)
                 continue
@@ -90,7 +90,7 @@ class ArchiveInput(SourceThread):
             self._hole_lsn, self._hole_since_s = self._ring.write_lsn, now_s
         return now_s - self._hole_since_s >= HOLE_S
 
-    def _take_stock(self) -> ArchiveFolder | None:
+    def _read_inventory(self) -> ArchiveFolder | None:
         """Return what the folder holds, if that may be new."""
         if not self._changes.may_be_new():
             return None

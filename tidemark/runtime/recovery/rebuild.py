@@ -50,7 +50,7 @@ from tidemark.wire.values import HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class LakeStock:
+class LakeInventory:
     """What a lake holds: its greatest sequence, each table's latest generation, and the last position of any."""
 
     sequence: Sequence = NO_SEQUENCE
@@ -65,7 +65,7 @@ class OtherCapture(ConfigError):
     hint = "capture.name in the configuration must be the name in the lost state"
 
 
-def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeStock | None) -> Stage | None:
+def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeInventory | None) -> Stage | None:
     """Make the state of a capture from a spool; return the stage that it begins in, None if it is there already.
 
     Without a lake all tables are copied; a follower's are as its deliverer has them.
@@ -127,7 +127,7 @@ def _followed(manifest: Manifest) -> Followed:
     return replace(manifest.followed, pointer=start)
 
 
-def _numbers_after(manifest: Manifest, lake: LakeStock | None) -> Sequence:
+def _numbers_after(manifest: Manifest, lake: LakeInventory | None) -> Sequence:
     leader = manifest.followed.leader if manifest.followed is not None else None
     known = max(
         manifest.head,
@@ -152,7 +152,7 @@ def _epoch_after(config: Config, manifest: Manifest) -> Epoch:
     return replacing_epoch(timeline, last, SystemClock().wall_us())
 
 
-def _copy_of(key: TableKey, progress: CopyProgress, lake: LakeStock | None) -> CopyProgress:
+def _copy_of(key: TableKey, progress: CopyProgress, lake: LakeInventory | None) -> CopyProgress:
     """Return where a table's copy goes from here: done only if the lake has the rows of just that generation."""
     if progress.phase is CopyPhase.LEFT:
         return progress

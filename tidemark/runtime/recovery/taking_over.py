@@ -21,8 +21,8 @@ from tidemark.model.errors import StateError
 from tidemark.model.lsn import INVALID_LSN, format_lsn
 from tidemark.runtime.capture.network import Reached, check_delivered
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.recovery.lake_stock import lake_stock
-from tidemark.runtime.recovery.rebuild import LakeStock, numbers_behind
+from tidemark.runtime.recovery.lake_inventory import lake_inventory
+from tidemark.runtime.recovery.rebuild import LakeInventory, numbers_behind
 from tidemark.runtime.replay.diverged import WalDiverged
 from tidemark.runtime.seed.copy_plan import TableKey
 from tidemark.wire.state import (
@@ -74,7 +74,7 @@ def find_start(context: CaptureContext, owner: Owner) -> None:
     view = store.view()
     if view.followed is None:
         return
-    lake = lake_stock(Path(config.standby.lake), view.identity) if config.standby.lake else None
+    lake = lake_inventory(Path(config.standby.lake), view.identity) if config.standby.lake else None
     if lake is not None and lake.position is not None:
         _check_branch(context, lake)
     with store.transaction(None) as moving:
@@ -107,7 +107,7 @@ def is_waited_for(marks: StateMarks) -> bool:
     return marks.followed is not None
 
 
-def _check_branch(context: CaptureContext, lake: LakeStock) -> None:
+def _check_branch(context: CaptureContext, lake: LakeInventory) -> None:
     """Raise `WalDiverged` where the lake holds what never happened on this node."""
     with closing(WalStream(context.config.capture.dsn)) as stream:
         here = stream.identify(context.store.identity.system_identifier)
@@ -122,7 +122,7 @@ def _check_branch(context: CaptureContext, lake: LakeStock) -> None:
         raise WalDiverged(str(error), hint=hint) from error
 
 
-def _number_on(moving: StateTransaction, followed: Followed, lake: LakeStock | None) -> None:
+def _number_on(moving: StateTransaction, followed: Followed, lake: LakeInventory | None) -> None:
     """Let the outbox go on behind the deliverer's numbers; what an earlier turn left in it is confirmed over there.
 
     It gets another name: what Spark's checkpoints and the lake know of an earlier turn's numbers is over.
@@ -142,7 +142,7 @@ def _number_on(moving: StateTransaction, followed: Followed, lake: LakeStock | N
     moving.put(CONFIRMED, here)
 
 
-def _copies(known: Mapping[TableKey, CopyProgress], lake: LakeStock) -> dict[TableKey, CopyProgress]:
+def _copies(known: Mapping[TableKey, CopyProgress], lake: LakeInventory) -> dict[TableKey, CopyProgress]:
     """Return which tables the lake holds whole; all others that are captured are copied (again)."""
     held, begun = lake.generations or {}, lake.unfinished
     found = {key: CopyProgress(CopyPhase.DONE, generation) for key, generation in held.items()}

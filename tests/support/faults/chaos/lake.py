@@ -8,8 +8,8 @@ from tests.support.processes.captures import Sidecar
 from tests.support.processes.spark_process import SparkProcess
 from tests.support.servers.postgres import Cluster
 from tidemark.pipeline.lake.comparison import compare
-from tidemark.runtime.recovery.lake_stock import lake_stock
-from tidemark.runtime.recovery.rebuild import LakeStock
+from tidemark.runtime.recovery.lake_inventory import lake_inventory
+from tidemark.runtime.recovery.rebuild import LakeInventory
 from tidemark.wire.state import Identity
 
 BATCH_BYTES = 8 << 20  # a batch costs seconds whatever it holds
@@ -54,9 +54,9 @@ class LakeTarget:
         """End the driver; its checkpoint was in the state."""
         self._spark.end_all()
 
-    def stock(self, identity: Identity) -> LakeStock | None:
+    def inventory(self, identity: Identity) -> LakeInventory | None:
         """Tell what the lake holds."""
-        return lake_stock(self._spark.lake, identity)
+        return lake_inventory(self._spark.lake, identity)
 
     def rejoin(self) -> None:
         """Start the driver."""

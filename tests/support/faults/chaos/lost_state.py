@@ -28,7 +28,7 @@ def lose_state(world: World) -> None:
     shutil.rmtree(folder.root)
     config = load_config(None, world.sidecar.options)
     config = replace(config, outbox=replace(config.outbox, bytes_max=identity.outbox_bytes_max))
-    assert rebuild(config, folder, world.node.spool, world.target.stock(identity))
+    assert rebuild(config, folder, world.node.spool, world.target.inventory(identity))
     make_marker_key(config, folder)
     world.store = StateStore.open(folder)
     world.markers.forget()

@@ -20,7 +20,7 @@ from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch
 from tidemark.model.position import Position, Sequence
-from tidemark.runtime.recovery.rebuild import LakeStock
+from tidemark.runtime.recovery.rebuild import LakeInventory
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.state import Identity
 from tidemark.wire.values import ValueKind
@@ -80,9 +80,9 @@ class Taker:
         self.close()
         self._after = self.taken[-1].group_end if self.taken else NOWHERE
 
-    def stock(self, _identity: Identity) -> LakeStock | None:
+    def inventory(self, _identity: Identity) -> LakeInventory | None:
         """Tell the greatest sequence; nothing is copied into it."""
-        return LakeStock(self.held)
+        return LakeInventory(self.held)
 
     def rejoin(self) -> None:
         """Begin to take from the new outbox; drop what is known."""

@@ -26,7 +26,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import INVALID_LSN, Lsn, parse_lsn
 from tidemark.model.mode import Stage
-from tidemark.runtime.recovery.rebuild import LakeStock
+from tidemark.runtime.recovery.rebuild import LakeInventory
 from tidemark.wire.control import BadRequest
 from tidemark.wire.state import Identity
 
@@ -85,7 +85,7 @@ class Target(Protocol):
     def leave(self) -> None:
         """Let go of a state that is lost."""
 
-    def stock(self, identity: Identity) -> LakeStock | None:
+    def inventory(self, identity: Identity) -> LakeInventory | None:
         """Tell what it holds to whoever makes the state anew."""
 
     def rejoin(self) -> None:

@@ -11,7 +11,7 @@ from tidemark.io.host.extras import SPARK
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
-from tidemark.runtime.recovery.rebuild import LakeStock
+from tidemark.runtime.recovery.rebuild import LakeInventory
 from tidemark.wire.state import Identity
 
 ASKED_S = 120.0  # a positions table of thousands of tables, on storage that is far away
@@ -25,11 +25,11 @@ class _Told:
     tables: list[tuple[int, int, int, bool]]  # database, relation, generation; false: its copy is not at its end
 
 
-def lake_stock(lake: Path, identity: Identity) -> LakeStock:
+def lake_inventory(lake: Path, identity: Identity) -> LakeInventory:
     """Return what the lake of a capture holds; raise `ConfigError` if it has none of it."""
     SPARK.require()
     asked = [str(lake.absolute()), identity.capture, str(identity.system_identifier)]
-    command = [sys.executable, "-m", "tidemark.pipeline.lake.stock", *asked]
+    command = [sys.executable, "-m", "tidemark.pipeline.lake.inventory", *asked]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ASKED_S)
     except subprocess.TimeoutExpired:
@@ -39,7 +39,7 @@ def lake_stock(lake: Path, identity: Identity) -> LakeStock:
         raise ConfigError(f"the capture cannot continue from the lake: {reason}", hint=_HINT)
     told = TypeAdapter(_Told).validate_json(done.stdout)
     timeline, commit_lsn, ordinal = told.position
-    return LakeStock(
+    return LakeInventory(
         Sequence(told.sequence),
         {(Oid(database), Oid(relation)): number for database, relation, number, whole in told.tables if whole},
         {(Oid(database), Oid(relation)): number for database, relation, number, whole in told.tables if not whole},

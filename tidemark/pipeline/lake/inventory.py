@@ -1,4 +1,4 @@
-"""`python -m tidemark.pipeline.lake.stock LAKE CAPTURE SYSTEM_IDENTIFIER`: what a lake holds, as one line of JSON.
+"""`python -m tidemark.pipeline.lake.inventory LAKE CAPTURE SYSTEM_IDENTIFIER`: what a lake holds, as one line of JSON.
 
 For `cdcctl init --from-spool` and a follower at its promotion, which must not need what reads Delta tables.
 """
