@@ -204,7 +204,7 @@ class Archive:
         condition = self._watch.look(boot_ns())
         if condition not in (Condition.GONE, Condition.HUNG):
             return
-        if not self._watch.kill_remains() and self._watch.look(boot_ns()) is Condition.ALIVE:
+        if not self._watch.kill_process() and self._watch.look(boot_ns()) is Condition.ALIVE:
             return  # it gave a sign of life at the last moment
         self._context.log.warning("the sidecar is lost, and the archiver takes over", condition=condition.value)
         epoch = marks.term.epoch if marks.term is not None else None

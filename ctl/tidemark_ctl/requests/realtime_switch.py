@@ -100,7 +100,7 @@ class RealtimeSwitch:
             )
         elif force:
             self._say("the sidecar hangs: killing it")
-            if not self._watch.kill_remains():
+            if not self._watch.kill_process():
                 raise SidecarHangs(
                     "the sidecar hangs and could not be killed", hint="run this as root, or as the user of the sidecar"
                 )

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.faults.stopped_writer import StoppedWriter
 from tidemark.io.host.clock import boot_id, boot_ns, host_name, own_start_ticks, process_start_ticks
-from tidemark.io.host.remains import kill_remains
+from tidemark.io.host.process_kill import kill_process
 from tidemark.io.process.watchdog import Condition, Watch
 from tidemark.io.state.environment import Environment, WritePoint
 from tidemark.io.state.heartbeat import SLOT_BYTES, HeartbeatFile, Slot
@@ -125,7 +125,7 @@ def test_a_sign_of_life_that_was_never_finished_is_none(store: StateStore, watch
             file.write(bytes([count | 1]))  # as if it had stopped between the slot's two counts
         assert heartbeat.read(Slot.SIDECAR) is None
         assert looks(watch, boot_ns(), 14, 15, 16) == [ALIVE, ALIVE, HUNG]
-        assert watch.kill_remains()
+        assert watch.kill_process()
         assert sidecar.end() == -signal.SIGKILL
 
 
@@ -177,7 +177,7 @@ def test_a_holder_that_has_not_written_its_name_yet_is_given_time(store: StateSt
     with RoleLock.take(store.folder, SIDECAR) as lock:
         store.folder.lock(SIDECAR).write_text("")
         assert looks(watch, boot_ns(), 3600) == [ALIVE]
-        assert not watch.kill_remains()
+        assert not watch.kill_process()
         del lock
 
 
@@ -188,9 +188,9 @@ def test_a_sidecar_stopped_inside_a_write_transaction_is_killed_and_its_lock_and
 ) -> None:
     with StoppedWriter(store.folder, point, role=SIDECAR) as sidecar:
         assert looks(watch, boot_ns(), 15) == [ALIVE]
-        assert not watch.kill_remains(), "as long as it is not known to hang"
+        assert not watch.kill_process(), "as long as it is not known to hang"
         assert looks(watch, boot_ns(), 16) == [HUNG]
-        assert watch.kill_remains()
+        assert watch.kill_process()
         assert RoleLock.holder(store.folder, SIDECAR) is None
         owner = Owner("archiver", host_name(), boot_id(), os.getpid(), own_start_ticks())
         with store.transaction(None) as moving:
@@ -198,7 +198,7 @@ def test_a_sidecar_stopped_inside_a_write_transaction_is_killed_and_its_lock_and
         assert epoch.number == 1
         assert sidecar.end() == -signal.SIGKILL
     assert looks(watch, boot_ns(), 17, 20) == [RESTARTING, GONE]
-    assert watch.kill_remains(), "nothing is left"
+    assert watch.kill_process(), "nothing is left"
 
 
 @pytest.mark.feature("I20")
@@ -206,7 +206,7 @@ def test_a_process_that_beats_at_the_last_moment_is_spared(store: StateStore, wa
     with StoppedWriter(store.folder, role=SIDECAR) as sidecar:
         assert looks(watch, boot_ns(), 15, 16) == [ALIVE, HUNG]
         store.environment.heartbeat.beat(Slot.SIDECAR)
-        assert not watch.kill_remains()
+        assert not watch.kill_process()
         assert sidecar.process.poll() is None
 
 
@@ -215,21 +215,21 @@ def test_an_owner_is_killed_only_if_it_is_the_same_process(store: StateStore) ->
         owner = RoleLock.seen(store.folder, SIDECAR).owner
         assert owner is not None
         assert owner.pid == sidecar.pid
-        assert not kill_remains(replace(owner, host="another"))
-        assert kill_remains(replace(owner, boot_id=str(uuid.uuid4()))), "of an earlier boot nobody lives"
-        assert kill_remains(replace(owner, start_ticks=owner.start_ticks + 1)), "the pid is another's by now"
-        assert not kill_remains(owner, is_still_due=lambda: False)
+        assert not kill_process(replace(owner, host="another"))
+        assert kill_process(replace(owner, boot_id=str(uuid.uuid4()))), "of an earlier boot nobody lives"
+        assert kill_process(replace(owner, start_ticks=owner.start_ticks + 1)), "the pid is another's by now"
+        assert not kill_process(owner, is_still_due=lambda: False)
         assert sidecar.process.poll() is None
-        assert kill_remains(owner)
+        assert kill_process(owner)
         assert sidecar.end() == -signal.SIGKILL
-        assert kill_remains(owner), "killing the dead is no error"
+        assert kill_process(owner), "killing the dead is no error"
 
 
 def test_nobody_kills_itself_or_what_is_no_process() -> None:
     ourselves = Owner(SIDECAR, host_name(), boot_id(), os.getpid(), own_start_ticks())
-    assert not kill_remains(ourselves)
-    assert not kill_remains(replace(ourselves, pid=0))
-    assert not kill_remains(replace(ourselves, pid=-1))
+    assert not kill_process(ourselves)
+    assert not kill_process(replace(ourselves, pid=0))
+    assert not kill_process(replace(ourselves, pid=-1))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
@@ -240,11 +240,11 @@ def test_a_process_of_another_user_is_told_to_be_left() -> None:
 import os, sys
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
 from tidemark.io.host.clock import boot_id, host_name
-from tidemark.io.host.remains import kill_remains
+from tidemark.io.host.process_kill import kill_process
 from tidemark.wire.state import Owner
 owner = Owner("sidecar", host_name(), boot_id(), {target.pid}, {ticks})
 os.setuid(65534)
-print(kill_remains(owner))
+print(kill_process(owner))
 """
     try:
         told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120)

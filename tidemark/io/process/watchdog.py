@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Self
 
 from tidemark.io.host.clock import NS_PER_S, boot_id, host_name
-from tidemark.io.host.remains import kill_remains
+from tidemark.io.host.process_kill import kill_process
 from tidemark.io.process.config import WatchdogConfig
 from tidemark.io.state.environment import Environment
 from tidemark.io.state.heartbeat import Heartbeat, HeartbeatFile, Slot
@@ -83,7 +83,7 @@ class Watch:
             self._condition = Condition.GONE if self._is_late(now_boot_ns) else Condition.RESTARTING
         return self._condition
 
-    def kill_remains(self) -> bool:
+    def kill_process(self) -> bool:
         """Kill what is left of a process that is HUNG or GONE; tell if nothing is.
 
         It is spared, and false returned, if it gave a sign of life since the last look.
@@ -97,7 +97,7 @@ class Watch:
             remains = Owner(self._role.value, host_name(), beat.boot_id, beat.pid, beat.start_ticks)
         if remains is None:
             return self._condition is Condition.GONE
-        return kill_remains(remains, is_still_due=lambda: self._heartbeat.read(self._slot) == beat)
+        return kill_process(remains, is_still_due=lambda: self._heartbeat.read(self._slot) == beat)
 
     def _is_late(self, now_boot_ns: int) -> bool:
         """Tell if a process without its lock has had its time: since this end, or since the first of many."""

@@ -26,7 +26,7 @@ from tidemark.io.host.clock import (
     program_name,
 )
 from tidemark.io.host.logs import Log, describe_error, get_log
-from tidemark.io.host.remains import DEATH_S, kill_remains
+from tidemark.io.host.process_kill import DEATH_S, kill_process
 from tidemark.io.state.environment import Environment
 from tidemark.io.state.heartbeat import WATCHDOG_S_DEFAULT, Slot
 from tidemark.io.state.locks import RoleLock
@@ -151,7 +151,7 @@ class WriteGuard:
 
     def _kill(self, stuck: Writing) -> bool:
         process = Owner("writer", host_name(), boot_id(), stuck.pid, stuck.start_ticks)
-        return kill_remains(process, is_still_due=lambda: self._watch.writing() == stuck)
+        return kill_process(process, is_still_due=lambda: self._watch.writing() == stuck)
 
     def _name(self, stuck: Writing) -> str:
         """Return the role that a process has a lock for, or the name of its program."""

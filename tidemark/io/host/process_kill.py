@@ -20,7 +20,7 @@ def _always() -> bool:
     return True
 
 
-def kill_remains(process: Owner, *, is_still_due: Callable[[], bool] = _always) -> bool:
+def kill_process(process: Owner, *, is_still_due: Callable[[], bool] = _always) -> bool:
     """Kill a process; tell if it is dead. `is_still_due` is asked at the last moment.
 
     Only a process of this host can be killed, and never the one that calls.
