@@ -65,8 +65,8 @@ PLANS = {
     "tidemark/runtime/capture/confirming.py": Plan(("tests/unit/delivery/test_confirming.py",)),
     "tidemark/runtime/daemon/marker_reading.py": Plan(("tests/integration/failover/test_marker_reading.py",)),
     "tidemark/runtime/first_copy/copies.py": Plan(("tests/integration/first_copy/test_copies_shown.py",)),
-    "tidemark/pipeline/sinks/fold.py": Plan(
-        ("tests/unit/pipeline/test_fold_keys.py", "tests/unit/pipeline/test_fold.py")
+    "tidemark/pipeline/sinks/compaction.py": Plan(
+        ("tests/unit/pipeline/test_compaction_keys.py", "tests/unit/pipeline/test_compaction.py")
     ),
     "tidemark/pipeline/lake/positions.py": Plan(
         ("tests/unit/pipeline/test_positions.py",), ("tests/integration/lake/test_sinks.py",)

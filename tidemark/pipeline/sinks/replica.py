@@ -49,7 +49,7 @@ from tidemark.pipeline.lake.layout import (
     reshaper,
 )
 from tidemark.pipeline.lake.lineage import Recorded
-from tidemark.pipeline.sinks.fold import Folded, Key, comparable, fold, keys_of, only_adds
+from tidemark.pipeline.sinks.compaction import Compacted, Key, compact, comparable, keys_of, only_adds
 from tidemark.pipeline.sinks.restating import Restates, restated_rows, restatements
 from tidemark.pipeline.sinks.steps import Delivered, Happening, Rows, after, steps
 
@@ -157,7 +157,7 @@ class Replica:
         key = key_names(step.relation)
         if key:
             fetch = partial(_fetch, table, key)
-            self._put(table, key, fold(step.changes, lake_columns(step.relation), key, fetch), applied)
+            self._put(table, key, compact(step.changes, lake_columns(step.relation), key, fetch), applied)
         elif only_adds(step.changes):
             table.append(new_rows(step), applied)
         else:
@@ -165,12 +165,12 @@ class Replica:
             table.overwrite(table.schema.empty_table(), replace(applied, blocked=True))
         passed(Failpoint.REPLICA_CHANGED)
 
-    def _put(self, table: LakeTable, key: Sequence[str], folded: Folded, applied: Applied) -> None:
+    def _put(self, table: LakeTable, key: Sequence[str], compacted: Compacted, applied: Applied) -> None:
         names = table.schema.names
-        if folded.only_new:
-            table.append(folded.puts, applied)
+        if compacted.only_new:
+            table.append(compacted.puts, applied)
             return
-        source, keeps = _merge_source(folded)
+        source, keeps = _merge_source(compacted)
         remove = quoted(_REMOVE, "s")
         # NB: delta-rs reads a column to write as an expression, too: quoted, for the sake of dots.
         values = {quoted(name): quoted(name, "s") for name in names}
@@ -358,9 +358,9 @@ def _empty(table: LakeTable, schema: pa.Schema, applied: Applied) -> None:
         table.create(schema, applied)
 
 
-def _merge_source(folded: Folded) -> tuple[pa.Table, dict[str, str]]:
+def _merge_source(compacted: Compacted) -> tuple[pa.Table, dict[str, str]]:
     """Return the rows to merge, keys to remove among them, and which column flags the rows that keep another."""
-    puts, removed = folded.puts, folded.removed
+    puts, removed = compacted.puts, compacted.removed
     columns = [
         pa.chunked_array(
             [
@@ -375,7 +375,7 @@ def _merge_source(folded: Folded) -> tuple[pa.Table, dict[str, str]]:
     gone = np.arange(source.num_rows) >= puts.num_rows
     source = source.append_column(_REMOVE, pa.array(gone))
     keeps = {}
-    for number, (name, flags) in enumerate(folded.kept.items()):
+    for number, (name, flags) in enumerate(compacted.kept.items()):
         keeps[name] = f"{_KEEP}{number}"
         none = pa.array(np.zeros(removed.num_rows, np.bool_))
         source = source.append_column(keeps[name], pa.chunked_array([flags, none]))

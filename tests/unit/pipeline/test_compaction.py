@@ -11,13 +11,13 @@ from tests.support.lakes.scripted_table import Row, ScriptedTable, Value
 from tidemark.model.change import ChangeBatch
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.lake.layout import lake_columns
-from tidemark.pipeline.sinks.fold import Folded, Key, fold
+from tidemark.pipeline.sinks.compaction import Compacted, Key, compact
 
 Rows = dict[tuple[Value, ...], Row]
 KEYS = st.integers(0, 4)
 
 
-def fold_script(table: ScriptedTable, before: Rows) -> Folded:
+def fold_script(table: ScriptedTable, before: Rows) -> Compacted:
     """Fold all that happened to `table` since it held `before`."""
     table.cut()
     batches = [item.rows for item in table.items if isinstance(item, ChangeBatch)]
@@ -30,18 +30,18 @@ def fold_script(table: ScriptedTable, before: Rows) -> Folded:
             if row is not None
         }
 
-    return fold(pa.Table.from_batches(batches), lake_columns(table.relation), ("id",), fetch)
+    return compact(pa.Table.from_batches(batches), lake_columns(table.relation), ("id",), fetch)
 
 
-def applied(folded: Folded, before: Rows) -> list[dict[str, object]]:
+def applied(compacted: Compacted, before: Rows) -> list[dict[str, object]]:
     """Do to a dict what a replica does with what was folded."""
     rows: dict[object, dict[str, object]] = {
         row[1]: {"id": row[1], "note": row[2], "big": row[3]} for row in before.values()
     }
-    for key in folded.removed.column("id").to_pylist():
+    for key in compacted.removed.column("id").to_pylist():
         rows.pop(key, None)
-    for at, put in enumerate(folded.puts.to_pylist()):
-        kept = {name: rows[put["id"]][name] for name, flags in folded.kept.items() if flags[at].as_py()}
+    for at, put in enumerate(compacted.puts.to_pylist()):
+        kept = {name: rows[put["id"]][name] for name, flags in compacted.kept.items() if flags[at].as_py()}
         rows[put["id"]] = {**put, **kept}
     return sorted(rows.values(), key=repr)
 
@@ -69,10 +69,10 @@ def test_a_folded_run_does_what_its_changes_do_one_by_one(
             table.update((key,), {1: other, 2: f"note {step}"}, (3,) if keeps else ())
     if not table.changes:
         return
-    folded = fold_script(table, before)
-    keys = folded.removed.column("id").to_pylist() + folded.puts.column("id").to_pylist()
+    compacted = fold_script(table, before)
+    keys = compacted.removed.column("id").to_pylist() + compacted.puts.column("id").to_pylist()
     assert len(keys) == len(set(keys))
-    assert applied(folded, before) == table.expected()
+    assert applied(compacted, before) == table.expected()
 
 
 @pytest.mark.feature("P05")
@@ -80,17 +80,17 @@ def test_an_unchanged_value_comes_from_the_insert_in_the_same_run() -> None:
     table = ScriptedTable()
     table.insert({1: 1, 2: "a", 3: "long"})
     table.update((1,), {2: "b"}, unchanged=(3,))
-    folded = fold_script(table, {})
-    assert folded.puts.to_pylist() == [{"id": 1, "note": "b", "big": "long"}]
-    assert not folded.kept
+    compacted = fold_script(table, {})
+    assert compacted.puts.to_pylist() == [{"id": 1, "note": "b", "big": "long"}]
+    assert not compacted.kept
 
 
 @pytest.mark.feature("P05")
 def test_an_unchanged_value_that_only_the_replica_has_is_flagged_and_not_null_by_guess() -> None:
     table = ScriptedTable(rows={(1,): {1: 1, 2: "a", 3: "long"}})
     table.update((1,), {2: "b"}, unchanged=(3,))
-    folded = fold_script(table, {})
-    assert folded.kept["big"].to_pylist() == [True]
+    compacted = fold_script(table, {})
+    assert compacted.kept["big"].to_pylist() == [True]
 
 
 @pytest.mark.feature("P05")
@@ -99,9 +99,9 @@ def test_an_unchanged_value_stays_in_the_replica_also_beside_rows_whose_value_ch
     table = ScriptedTable(rows=dict(before))
     table.update((1,), {2: "c"}, unchanged=(3,))
     table.update((2,), {3: "changed"})
-    folded = fold_script(table, before)
-    assert folded.kept["big"].to_pylist() == [True, False]
-    assert applied(folded, before) == table.expected()
+    compacted = fold_script(table, before)
+    assert compacted.kept["big"].to_pylist() == [True, False]
+    assert applied(compacted, before) == table.expected()
 
 
 def test_rows_that_swap_keys_take_their_unchanged_values_along() -> None:
@@ -129,9 +129,9 @@ def test_inserts_are_appended_in_any_order_but_not_two_of_one_key(keys: list[int
     table = ScriptedTable()
     for step, key in enumerate(keys):
         table.insert({1: key, 2: f"note {step}", 3: None})
-    folded = fold_script(table, {})
-    assert folded.only_new is only_new
-    assert applied(folded, {}) == table.expected()
+    compacted = fold_script(table, {})
+    assert compacted.only_new is only_new
+    assert applied(compacted, {}) == table.expected()
 
 
 def test_a_row_that_moved_and_that_the_replica_lacks_is_not_made_up_from_what_is_known_of_it() -> None:

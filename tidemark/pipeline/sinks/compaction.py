@@ -26,7 +26,7 @@ _NAN = float("nan")  # one object for all: as a part of a Python key it equals i
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Folded:
+class Compacted:
     """What a run comes to. `kept[name]` marks the rows of `puts` whose column `name` stays as the replica has it."""
 
     puts: pa.Table
@@ -39,14 +39,14 @@ Fetch = Callable[[Sequence[Key], Sequence[str]], dict[Key, dict[str, object]]]
 """Reads columns of some rows of the replica, by key."""
 
 
-def fold(changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str], fetch: Fetch) -> Folded:
+def compact(changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str], fetch: Fetch) -> Compacted:
     """Fold `changes`, rows of one layout in stream order, for a replica whose key is `key`."""
     if only_adds(changes):
         puts = _flat(changes, AFTER, columns)
         if _are_distinct(_comparable_keys(puts, key)):
-            return Folded(puts, puts.select(list(key)).slice(0, 0), {}, only_new=True)
+            return Compacted(puts, puts.select(list(key)).slice(0, 0), {}, only_new=True)
     run = _Run(changes, columns, key)
-    return _fold_by_row(run, fetch) if run.unchanged else _fold_by_column(run)
+    return _compact_by_row(run, fetch) if run.unchanged else _compact_by_column(run)
 
 
 def only_adds(changes: pa.Table) -> bool:
@@ -107,7 +107,7 @@ class _Run:
         return differs
 
 
-def _fold_by_column(run: _Run) -> Folded:
+def _compact_by_column(run: _Run) -> Compacted:
     """Where nothing is unchanged the last word on a key is all that counts: one group-by."""
     put_at, remove_at = np.flatnonzero(~run.deletes), np.flatnonzero(run.deletes | run.moves)
     new, old = _comparable_keys(run.new, run.key), _comparable_keys(run.old, run.key)
@@ -122,7 +122,7 @@ def _fold_by_column(run: _Run) -> Folded:
     last = np.sort(newest.column(f"{_ORDER}_max").to_numpy())
     puts, removals = last[last % 2 == 1] // 2, last[last % 2 == 0] // 2
     removed = run.old.select(run.key).take(pa.array(removals))
-    return Folded(run.new.take(pa.array(puts)), removed, {}, only_new=False)
+    return Compacted(run.new.take(pa.array(puts)), removed, {}, only_new=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class _Row:
     sources: dict[str, int | Key]
 
 
-def _fold_by_row(run: _Run, fetch: Fetch) -> Folded:
+def _compact_by_row(run: _Run, fetch: Fetch) -> Compacted:
     new_keys, old_keys = keys_of(run.new, run.key), keys_of(run.old, run.key)
     rows: dict[Key, _Row | None] = {}
     for at, key in enumerate(new_keys):
@@ -155,7 +155,7 @@ def _fold_by_row(run: _Run, fetch: Fetch) -> Folded:
         names=run.key,
     )
     puts, kept_columns = _puts(run, [(key, row) for key, row in rows.items() if row is not None], fetch)
-    return Folded(puts, removed, kept_columns, only_new=False)
+    return Compacted(puts, removed, kept_columns, only_new=False)
 
 
 def _sources(run: _Run, at: int, earlier: _Row | Key | None, kept: Sequence[str]) -> dict[str, int | Key]:

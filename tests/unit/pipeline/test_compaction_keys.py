@@ -10,7 +10,7 @@ import pytest
 from tidemark.model.change import BeforeKind, batch_schema
 from tidemark.model.errors import InternalError
 from tidemark.pipeline.lake.layout import LakeColumn
-from tidemark.pipeline.sinks.fold import Folded, Key, fold
+from tidemark.pipeline.sinks.compaction import Compacted, Key, compact
 
 COLUMNS = (LakeColumn(1, 0, "id"), LakeColumn(2, 1, "big"))
 BIG_UNCHANGED = b"\2\0"
@@ -37,7 +37,7 @@ def nothing_to_fetch(keys: Sequence[Key], names: Sequence[str]) -> dict[Key, dic
     pytest.fail(f"the replica is asked for {names} of {keys}")
 
 
-def folded(*changes: Change, key_type: pa.DataType = FLOAT8) -> Folded:
+def compacted(*changes: Change, key_type: pa.DataType = FLOAT8) -> Compacted:
     """Fold changes for which the replica need not be read."""
     schema = batch_schema(pa.struct([pa.field("id", key_type), pa.field("big", pa.string())]))
     places = [
@@ -45,14 +45,14 @@ def folded(*changes: Change, key_type: pa.DataType = FLOAT8) -> Folded:
         for ordinal in range(len(changes))
     ]
     rows = [{**place, **change} for place, change in zip(places, changes, strict=True)]
-    return fold(pa.Table.from_pylist(rows, schema=schema), COLUMNS, ("id",), nothing_to_fetch)
+    return compact(pa.Table.from_pylist(rows, schema=schema), COLUMNS, ("id",), nothing_to_fetch)
 
 
-def puts(found: Folded) -> list[tuple[str, object]]:
+def puts(found: Compacted) -> list[tuple[str, object]]:
     return [(repr(row["id"]), row["big"]) for row in found.puts.to_pylist()]
 
 
-def removed(found: Folded) -> list[str]:
+def removed(found: Compacted) -> list[str]:
     return [repr(key) for key in found.removed.column("id").to_pylist()]
 
 
@@ -61,10 +61,10 @@ def removed(found: Folded) -> list[str]:
 def test_keys_that_postgresql_takes_for_equal_are_one_row(other: tuple[float, float], *, keeps: bool) -> None:
     first, second = other
     beside = change("u", 5.0, keeps=keeps, big=None if keeps else "e")  # decides by which way the run is folded
-    found = folded(change("i", 5.0, big="e"), change("i", first, big="a"), change("d", None, second), beside)
+    found = compacted(change("i", 5.0, big="e"), change("i", first, big="a"), change("d", None, second), beside)
     assert puts(found) == [("5.0", "e")]
     assert len(found.removed) == 1
-    found = folded(
+    found = compacted(
         change("i", 5.0, big="e"), change("i", first, big="a"), change("u", second, first, keeps=keeps, big="a"), beside
     )
     assert sorted(puts(found)) == sorted([("5.0", "e"), (repr(second), "a")])
@@ -80,16 +80,16 @@ def test_keys_that_differ_are_different_rows(
 ) -> None:
     update = change("u", second, keeps=keeps, big=None if keeps else "y")
     inserts = [change("i", second, big="y"), change("i", first, big="x")]
-    found = folded(*inserts, update, key_type=key_type)
+    found = compacted(*inserts, update, key_type=key_type)
     assert sorted(puts(found)) == [(repr(first), "x"), (repr(second), "y")]
-    found = folded(*inserts, update, change("d", None, first), key_type=key_type)
+    found = compacted(*inserts, update, change("d", None, first), key_type=key_type)
     assert (puts(found), removed(found)) == ([(repr(second), "y")], [repr(first)])
-    assert folded(*inserts, key_type=key_type).only_new
+    assert compacted(*inserts, key_type=key_type).only_new
 
 
 @pytest.mark.parametrize("keys", [[1.0, 1.0], [0.0, -0.0], [2.0, 1.0, 2.0]], ids=repr)
 def test_inserts_of_one_key_are_not_appended(keys: list[float]) -> None:
-    found = folded(*(change("i", key, big=f"{step}") for step, key in enumerate(keys)))
+    found = compacted(*(change("i", key, big=f"{step}") for step, key in enumerate(keys)))
     assert not found.only_new
     assert len(found.puts) == len(set(keys))
 
@@ -98,16 +98,16 @@ def test_new_rows_under_a_numeric_key_are_appended_also_where_one_is_nan() -> No
     """NaN of numeric is NULL in the lake."""
     inserts = [change("i", key, big="a") for key in (Decimal("1.5"), Decimal("2.5"))]
     inserts[1]["_after"] = {"id": None, "big": "b"}
-    found = folded(*inserts, key_type=pa.decimal128(10, 2))
+    found = compacted(*inserts, key_type=pa.decimal128(10, 2))
     assert found.only_new
     assert puts(found) == [("Decimal('1.50')", "a"), ("None", "b")]
 
 
 def test_a_delete_that_does_not_say_which_row_is_refused_with_its_position() -> None:
     with pytest.raises(InternalError, match=r"does not identify its row: 1:0/3E8:1"):
-        folded(change("i", 1.0, big="x"), change("d", None))
+        compacted(change("i", 1.0, big="x"), change("d", None))
 
 
 def test_an_update_that_keeps_a_value_of_a_row_that_is_gone_is_refused_with_its_position() -> None:
     with pytest.raises(InternalError, match=r"refers to a value of a row that does not exist: 1:0/3E8:1"):
-        folded(change("d", None, 1.0), change("u", 1.0, keeps=True))
+        compacted(change("d", None, 1.0), change("u", 1.0, keeps=True))
