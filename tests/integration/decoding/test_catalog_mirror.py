@@ -16,8 +16,8 @@ from tests.support.servers.postgres import Cluster, StopMode, new_cluster, sql
 from tests.support.servers.servers import MAJORS
 from tests.support.workloads.ddl_script import REWRITES, STEPS
 from tests.support.workloads.random_sessions.crew import storm
-from tidemark.decode.catalog.alike import Alike
 from tidemark.decode.catalog.describe import DescribedRelation, Describer, Incomplete, RowReaders
+from tidemark.decode.catalog.interning import Interner
 from tidemark.decode.catalog.layout import PG_CLASS, PG_TYPE
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.redo import CatalogDiverged, SeedOvertaken
@@ -420,7 +420,7 @@ class Witness:
 
     def tables(self, xid: Xid | None) -> Tables:
         describer = Describer(
-            self.mirror.store, self.readers, self.mirror.dialect.encoding, xid, Shelf(PG_TYPE.oid), alike=Alike()
+            self.mirror.store, self.readers, self.mirror.dialect.encoding, xid, Shelf(PG_TYPE.oid), interner=Interner()
         )
         heap, found = self.mirror.store.heap(PG_CLASS, xid), dict[Oid, Relation | None]()
         oids = {heap.subject(packed) for packed in heap.rows.values()}

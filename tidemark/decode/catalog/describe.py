@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from sys import intern
 from typing import NamedTuple, Protocol
 
-from tidemark.decode.catalog.alike import Alike
+from tidemark.decode.catalog.interning import Interner
 from tidemark.decode.catalog.layout import (
     PG_ATTRIBUTE,
     PG_CLASS,
@@ -179,7 +179,7 @@ class RowReaders:
 
 
 class Describer:
-    """Describes what one transaction, or without one everybody, sees; `types` and `alike` keep what was described."""
+    """Describes what one transaction, or without one everybody, sees; `types` and `interner` keep it."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Describer:
         top_xid: Xid | None,
         types: DescribedTypes,
         *,
-        alike: Alike,
+        interner: Interner,
     ) -> None:
         self._store = store
         self._readers = readers
@@ -198,7 +198,7 @@ class Describer:
         self._top_xid = top_xid
         self._sight = store.sight(top_xid)
         self._types = types
-        self._alike = alike
+        self._interner = interner
 
     def class_row(self, oid: Oid) -> ClassRow | None:
         """Return the row of pg_class with that OID."""
@@ -235,7 +235,7 @@ class Describer:
             partition_of=parent,
             ancestors=ancestors,
         )
-        return DescribedRelation(relation, self._alike.subjects(subjects))
+        return DescribedRelation(relation, self._interner.subjects(subjects))
 
     def type(self, oid: Oid, depth: int = 0) -> DescribedType:
         """Describe a type."""
@@ -303,7 +303,7 @@ class Describer:
         namespace = self._namespace(row.namespace)
         hidden = namespace == PUBLIC and self._is_catalogs(PG_CLASS, "relnamespace", row.name)
         text = visible_name(namespace, self._name(row.name), self._major, hidden=hidden)
-        return DescribedName(text, self._alike.subjects({Subject(PG_NAMESPACE.oid, row.namespace)}))
+        return DescribedName(text, self._interner.subjects({Subject(PG_NAMESPACE.oid, row.namespace)}))
 
     def type_name(self, oid: Oid) -> str | None:
         """Return what `regtype` prints for a type; None if there is none."""
@@ -332,7 +332,7 @@ class Describer:
         for packed in self._rows(PG_ATTRIBUTE, "attrelid", oid):
             at = data_at(packed)
             told = packed[at + begin : at + end]
-            column = self._alike.column(told)
+            column = self._interner.column(told)
             if column is not None and column.number > count:
                 continue  # ALTER TABLE has not yet counted it in pg_class
             if column is None or not self._is_of_type(column, types, subjects, depth):
@@ -342,7 +342,7 @@ class Describer:
                 described = None if row.dropped else self._type_of(row.type_oid, types, subjects, depth)
                 column = self._column(row, described, packed)
                 if not row.has_missing:
-                    self._alike.keep_column(told, column)
+                    self._interner.keep_column(told, column)
             columns[column.number] = column
         if columns.keys() != set(range(1, count + 1)):
             raise Incomplete(f"relation {oid} has {len(columns)} of {count} columns")

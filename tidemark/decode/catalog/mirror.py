@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from tidemark.decode.catalog.alike import Alike
 from tidemark.decode.catalog.dependents import Dependents
 from tidemark.decode.catalog.describe import (
     Above,
@@ -26,6 +25,7 @@ from tidemark.decode.catalog.describe import (
     RowReaders,
 )
 from tidemark.decode.catalog.heap import format_tid
+from tidemark.decode.catalog.interning import Interner
 from tidemark.decode.catalog.layout import CATALOG_OF_NAME, PG_CLASS, PG_DATABASE, data_at, name_text
 from tidemark.decode.catalog.missing import is_same_version
 from tidemark.decode.catalog.redo import CatalogDiverged
@@ -61,7 +61,7 @@ class CatalogMirror:
         self.encoding = encoding
         self.dialect = Dialect.of(encoding, store.format.major)
         self._readers = RowReaders(store)
-        self._alike = Alike()
+        self._interner = Interner()
         self.described_count = 0  # descriptions of relations made, ever
         self.outdated_count = 0  # commits that changed what was told of a relation or a file
         self._view = View()
@@ -272,7 +272,7 @@ class CatalogMirror:
 
     def _describer(self, top_xid: Xid | None, view: PrivateView | None = None) -> Describer:
         types: DescribedTypes = self._view.types if view is None else view.types_with(self._view.types)
-        return Describer(self.store, self._readers, self.dialect.encoding, top_xid, types, alike=self._alike)
+        return Describer(self.store, self._readers, self.dialect.encoding, top_xid, types, interner=self._interner)
 
     def _oid_of_file(self, locator: RelFileLocator, top_xid: Xid | None) -> Oid | None:
         if locator.db != self.database:

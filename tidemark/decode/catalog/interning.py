@@ -12,7 +12,7 @@ from tidemark.model.relation import Column
 KEPT_MAX = 4096  # of each sort; then all are forgotten
 
 
-class Alike:
+class Interner:
     """Columns by their rows of pg_attribute but for whose they are, and sets of subjects."""
 
     __slots__ = ("_columns", "_subjects")
