@@ -24,8 +24,8 @@ from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.follower import CatalogFollower
 from tidemark.decode.catalog.layout import PG_DATABASE
 from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.record_filter import RecordFilter
 from tidemark.decode.catalog.redo import CatalogDiverged, SeedOvertaken
-from tidemark.decode.catalog.sieve import RecordSieve
 from tidemark.decode.catalog.store import GLOBAL_TABLESPACE
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.backup.backup import BackupFolder
@@ -101,7 +101,7 @@ class _Replay:
         self._mirrors = self._begin(files)
         followed = DatabaseMirrors(self._mirrors, lambda row: row.oid in source.selected)
         self._follower = CatalogFollower(backup.format, followed)
-        self._sieve = RecordSieve(backup.format, followed)
+        self._filter = RecordFilter(backup.format, followed)
         self._followed = followed
         stores = [store for mirror in self._mirrors for store in (mirror.store, mirror.shared.store)]
         self._images = page_seed.PageImages(heap.file for store in stores for heap in store.heaps.values())
@@ -225,7 +225,7 @@ class _Replay:
                     self._multixacts.note(created)
             for index in _of_rmgr(block, stop, RM_DBASE):
                 self._note_remade(block.record(index))
-            for record in self._sieve.records(block, stop):
+            for record in self._filter.records(block, stop):
                 self._take(record)
             self._next_xid = next_xid_after(self._next_xid, block, stop)
             if stop:

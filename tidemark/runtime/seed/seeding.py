@@ -32,8 +32,8 @@ from typing import Protocol, Self
 from tidemark.decode.catalog import seed
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.follower import CatalogFollower
+from tidemark.decode.catalog.record_filter import RecordFilter
 from tidemark.decode.catalog.redo import SeedOvertaken
-from tidemark.decode.catalog.sieve import RecordSieve
 from tidemark.decode.transactions.decoder import Decoder
 from tidemark.decode.transactions.ports import SpillPort
 from tidemark.io.node.node import Blocker, Node, NodeFacts, RedoPoint
@@ -310,7 +310,7 @@ class _Replay:
     ) -> None:
         fmt = wal_format(facts.major)
         self.follower = CatalogFollower(fmt, mirrors)
-        self._sieve = RecordSieve(fmt, mirrors)
+        self._filter = RecordFilter(fmt, mirrors)
         self._dsn = dsn
         self._facts = facts
         self.timeline = redo.timeline  # of what is received
@@ -394,7 +394,7 @@ class _Replay:
             if isinstance(block, Invalid):
                 raise CorruptWal(f"the stream: {block}")
             stop = len(block) if stop_lsn is None else bisect_left(block.lsns, stop_lsn, 0, len(block))
-            for record in self._sieve.records(block, stop):
+            for record in self._filter.records(block, stop):
                 self.follower.follow(record)
             self.next_xid = next_xid_after(self.next_xid, block, stop)
             if stop:

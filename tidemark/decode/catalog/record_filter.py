@@ -30,7 +30,7 @@ _IMAGE_HAS_HOLE = 0x01
 _SAME_REL = 0x80
 
 
-class RecordSieve:
+class RecordFilter:
     """Lets through what `mirrors` may need."""
 
     def __init__(self, fmt: WalFormat, mirrors: DatabaseMirrors) -> None:
