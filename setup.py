@@ -19,7 +19,7 @@ KERNELS = [
     "tidemark.decode.catalog.run_index",
     "tidemark.decode.arrow.columns",
     "tidemark.decode.copy.copy_fields",
-    "tidemark.decode.datum.places",
+    "tidemark.decode.datum.deforming",
     "tidemark.decode.transactions.extract",
     "tidemark.decode.transactions.pending_rows",
     "tidemark.decode.transactions.pending_children",

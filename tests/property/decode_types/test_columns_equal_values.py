@@ -15,7 +15,7 @@ from tests.support.forged.spans import add, inserts
 from tests.support.oracles.twins import interpreted
 from tidemark.decode.arrow import columns, text_columns
 from tidemark.decode.arrow.batches import BatchBuilder, RowSpans
-from tidemark.decode.datum import places
+from tidemark.decode.datum import deforming
 from tidemark.decode.datum.tuples import Datum, TupleLayout, deform, external_pointers, replace_external
 from tidemark.decode.datum.varlena import ExternalPointer
 from tidemark.decode.types.codec import ArrowValue
@@ -25,7 +25,7 @@ from tidemark.model.lsn import Oid
 from tidemark.model.relation import Column, Relation, ReplicaIdentity, TypeDescription
 
 twin_columns = interpreted("tidemark.decode.arrow.columns")
-twin_places = interpreted("tidemark.decode.datum.places")
+twin_deforming = interpreted("tidemark.decode.datum.deforming")
 twin_texts = interpreted("tidemark.decode.arrow.text_columns")
 
 
@@ -195,7 +195,7 @@ def test_both_builds_of_the_kernels_agree_on_any_bytes(data: bytes, cells: list[
             assert getattr(module, name)(data, cells_at, 0, rows, *bounds, numbers) == columns.DONE
         assert outs[0] == outs[1], name
     results = []
-    for module, place, texts in ((columns, places, text_columns), (twin_columns, twin_places, twin_texts)):
+    for module, place, texts in ((columns, deforming, text_columns), (twin_columns, twin_deforming, twin_texts)):
         offsets = array("i", bytes(4 * (rows + 1)))
         found: list[object] = [module.measure(cells_at, sizes, 0, rows, offsets), offsets.tobytes()]
         out = bytearray(max(offsets[rows], 0))
@@ -238,23 +238,23 @@ def test_both_builds_locate_alike_in_damaged_tuples(table: tuple[Relation, list[
     starts = array("q", [sum(lengths[:at]) for at in range(len(tuples))])
     width = len(relation.columns)
     results = []
-    for module in (places, twin_places):
+    for module in (deforming, twin_deforming):
         found, sizes = (array("q", bytes(8 * width * len(tuples))) for _ in range(2))
         shape = (array("i", layout.lengths), array("i", layout.aligns), array("i", range(width)))
-        absent, kinds = array("q", bytes(8 * width)), array("q", bytes(8 * places.KINDS))
+        absent, kinds = array("q", bytes(8 * width)), array("q", bytes(8 * deforming.KINDS))
         odd = module.locate(arena, starts, lengths, *shape, found, sizes, absent, kinds)
         results.append((odd, found, sizes, absent, kinds))
-        if odd == places.DONE:
+        if odd == deforming.DONE:
             rows = len(tuples)
             assert absent.tolist() == [sum(at < 0 for at in found[at : at + rows]) for at in range(0, len(found), rows)]
             assert list(kinds) == [
                 sum(at >= 0 > size for at, size in zip(found, sizes, strict=True)),
-                found.count(places.Place.MISSING),
-                found.count(places.Place.EXTERNAL),
+                found.count(deforming.Location.MISSING),
+                found.count(deforming.Location.EXTERNAL),
             ]
     assert results[0] == results[1]
     for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        if results[0][0] in (places.DONE, row):
+        if results[0][0] in (deforming.DONE, row):
             packed = arena[start : start + length]
             if results[0][0] == row:
                 with pytest.raises(CorruptWal):

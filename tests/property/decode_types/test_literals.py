@@ -216,13 +216,13 @@ def test_both_builds_write_and_stop_alike(way: datum_text.TextWay, data: st.Data
     payloads = data.draw(st.lists(values, min_size=1, max_size=6))
     arena = b"".join(payloads) + bytes(8)
     sizes = array("q", map(len, payloads))
-    places = array("q", [sum(sizes[:at]) for at in range(len(sizes))])
+    locations = array("q", [sum(sizes[:at]) for at in range(len(sizes))])
     found = []
     for module in (datum_text, slow_datum_text):
         out, offsets = np.zeros(room, np.uint8), np.zeros(len(sizes) + 1, np.int64)
         told = (
             arena,
-            places,
+            locations,
             sizes,
             0,
             width,

@@ -58,8 +58,8 @@ def damaged(draw: st.DrawFn, case: Case) -> bytes:
     """Draw `case`'s bytes with some overwritten, most of them in the headers of pages and records."""
     data = bytearray(case.data)
     headers = [lsn - case.first_lsn for lsn in case.lsns] + list(range(0, len(data), PAGE))
-    places = st.tuples(st.sampled_from(headers or [0]), st.integers(0, 47)).map(sum)
-    for place in draw(st.lists(st.one_of(places, st.integers(0, len(data))), min_size=1, max_size=4)):
+    locations = st.tuples(st.sampled_from(headers or [0]), st.integers(0, 47)).map(sum)
+    for place in draw(st.lists(st.one_of(locations, st.integers(0, len(data))), min_size=1, max_size=4)):
         if place < len(data):
             data[place] = draw(st.one_of(st.integers(0, 255), st.just(data[place] ^ 1), st.just(0)))
     return bytes(data)

@@ -11,7 +11,7 @@ from tests.support.forged import tuple_forms as forms
 from tests.support.forged.spans import inserts
 from tidemark.decode.arrow.batch_columns import ROWS_TOGETHER
 from tidemark.decode.arrow.batches import BatchBuilder, RowSpans
-from tidemark.decode.datum.places import DONE, measure_arrays
+from tidemark.decode.datum.deforming import DONE, measure_arrays
 from tidemark.decode.datum.varlena import BadDatum
 from tidemark.model.lsn import Oid, format_lsn
 from tidemark.model.relation import Relation
@@ -101,5 +101,5 @@ def test_damage_among_many_rows_is_told_with_its_own(row: int) -> None:
 
 def test_an_array_whose_dimensions_multiply_beyond_all_integers_is_none() -> None:
     header = struct.pack("<iiIIIii", 2, 0, 23, (1 << 32) - 1, (1 << 32) - 1, 1, 1)
-    places, sizes = array("q", [0]), array("q", [1 << 30])
-    assert measure_arrays(header, places, sizes, 0, 1, array("i", [0, 0])) == DONE
+    locations, sizes = array("q", [0]), array("q", [1 << 30])
+    assert measure_arrays(header, locations, sizes, 0, 1, array("i", [0, 0])) == DONE

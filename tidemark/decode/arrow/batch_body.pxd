@@ -1,8 +1,8 @@
-# The types of batch_body.py. Numbers of an IPC message are unsigned, places and counts signed.
+# The types of batch_body.py. Numbers of an IPC message are unsigned, locations and counts signed.
 
 cimport cython
 
-from tidemark.decode.datum.places cimport mark_unchanged, present
+from tidemark.decode.datum.deforming cimport mark_unchanged, present
 
 cdef long long UNIT_BITS, UNIT_OFFSETS, MARKED_NODE, MARKED_BUFFER
 
@@ -43,7 +43,7 @@ cpdef long long put_rows(const unsigned char[::1] op, const int[::1] timeline, c
 
 @cython.locals(rows="long long", bitmap="long long", offsets_at="long long", start="long long", width="long long",
                end="long long", marked="long long", place="long long", buffer="long long")
-cpdef long long put_unchanged(const long long[::1] places, const long long[::1] tuple_at, long long columns,
+cpdef long long put_unchanged(const long long[::1] locations, const long long[::1] tuple_at, long long columns,
                               long long found, unsigned char[::1] out, int[::1] offsets,
                               unsigned long long[::1] words, long long nodes, long long buffers, long long body,
                               long long at) except -1

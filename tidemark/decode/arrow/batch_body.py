@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.decode.datum.places import mark_unchanged, present
+from tidemark.decode.datum.deforming import mark_unchanged, present
 
 try:
     import cython
@@ -24,7 +24,7 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy, memset
 
 if TYPE_CHECKING:
-    from tidemark.decode.datum.places import Buffer, Integers, Room
+    from tidemark.decode.datum.deforming import Buffer, Integers, Room
 
 COMPILED = bool(cython.compiled)
 BITS = -1  # bytes a row of a buffer: a bit
@@ -161,7 +161,7 @@ def put_rows(
 
 
 def put_unchanged(
-    places: Integers, tuple_at: Integers, columns: int, found: int,
+    locations: Integers, tuple_at: Integers, columns: int, found: int,
     out: Room, offsets: Integers, words: Integers, nodes: int, buffers: int, body: int, at: int,
 ) -> int:  # fmt: skip
     """Put the bitmaps of the columns that are external, NULL for rows without one; return where they end."""
@@ -176,7 +176,7 @@ def put_unchanged(
     if found:
         place = offsets_at >> 2
         marked = mark_unchanged(
-            places, tuple_at, columns, out[start:end], offsets[place : place + rows + 1], out[at:offsets_at]
+            locations, tuple_at, columns, out[start:end], offsets[place : place + rows + 1], out[at:offsets_at]
         )
     put_node(words, nodes + MARKED_NODE * 2, rows, rows - marked)
     buffer = buffers + MARKED_BUFFER * 2

@@ -36,7 +36,7 @@ from tidemark.decode.arrow.columns import (
     valid_utf8,
 )
 from tidemark.decode.arrow.text_columns import build_jsonb_text, build_numeric_text
-from tidemark.decode.datum.places import OFFSET_MAX, present
+from tidemark.decode.datum.deforming import OFFSET_MAX, present
 from tidemark.decode.types import strings
 
 try:
@@ -45,7 +45,7 @@ except ImportError:
     from tidemark.wal import cython_stub as cython
 
 if TYPE_CHECKING:
-    from tidemark.decode.datum.places import Buffer, Integers, Room
+    from tidemark.decode.datum.deforming import Buffer, Integers, Room
 
 COMPILED = bool(cython.compiled)
 
@@ -125,7 +125,7 @@ def unset(bits: Room, count: int) -> int:
 
 
 def put_columns(
-    data: Buffer, places: Integers, sizes: Integers, absent: Integers, rows: int, plan: Integers, labels: bytes,
+    data: Buffer, locations: Integers, sizes: Integers, absent: Integers, rows: int, plan: Integers, labels: bytes,
     stack: Integers, out: Room, out_16: Integers, out_32: Integers, out_64: Integers, offsets: Integers,
     nodes: int, buffers: int, body: int, state: Integers,
 ) -> int:  # fmt: skip
@@ -136,10 +136,10 @@ def put_columns(
     halt = STOP_DONE
     while halt == STOP_DONE and state[1] < len(absent):
         slot = state[1]
-        halt = reserve(places, sizes, absent, rows, plan, out, out_64, offsets, nodes, buffers, body, state)
+        halt = reserve(locations, sizes, absent, rows, plan, out, out_64, offsets, nodes, buffers, body, state)
         reserved = state[1]
         filled = fill(
-            data, places, sizes, rows, plan, out, out_16, out_32, out_64, offsets, buffers, body, slot, reserved
+            data, locations, sizes, rows, plan, out, out_16, out_32, out_64, offsets, buffers, body, slot, reserved
         )
         whole = seal(rows, plan, out, out_64, offsets, nodes, buffers, body, slot, filled)
         if whole < reserved:  # its kernel does not like it
@@ -148,7 +148,7 @@ def put_columns(
             halt = STOP_OTHER
         elif halt == STOP_WRITTEN:
             halt = put_written(
-                data, places, sizes, absent[reserved], rows, reserved, plan, labels, stack, out, out_64, offsets,
+                data, locations, sizes, absent[reserved], rows, reserved, plan, labels, stack, out, out_64, offsets,
                 nodes, buffers, body, state,
             )  # fmt: skip
     return halt
@@ -168,7 +168,7 @@ def byte_count(way: int, rows: int) -> int:
 
 
 def reserve(
-    places: Integers, sizes: Integers, absent: Integers, rows: int, plan: Integers,
+    locations: Integers, sizes: Integers, absent: Integers, rows: int, plan: Integers,
     out: Room, out_64: Integers, offsets: Integers, nodes: int, buffers: int, body: int, state: Integers,
 ) -> int:  # fmt: skip
     """Place the buffers of the columns from `state[1]` on; return why it stopped, with `state` moved on."""
@@ -194,7 +194,7 @@ def reserve(
         elif way >= WAY_BYTES:
             needed = (rows - nulls) * UUID_TEXT_BYTES
             if way != WAY_UUID:
-                needed = measure(places, sizes, first, rows, offsets[start >> 2 : (start >> 2) + rows + 1])
+                needed = measure(locations, sizes, first, rows, offsets[start >> 2 : (start >> 2) + rows + 1])
             if needed < 0 or needed > TEXT_BYTES_MAX:
                 halt = STOP_TOO_LONG
             elif end + (needed + 7 & ~7) > len(out):
@@ -203,7 +203,7 @@ def reserve(
             return halt
         if start > at:
             clear(out, at, start)
-            present(places, first, rows, out[at:start])
+            present(locations, first, rows, out[at:start])
         clear(out, start if way == WAY_BOOL or (nulls > 0 and way < WAY_BYTES) else start + size, end)
         buffer = buffers + plan[step + 2] * 2
         put_node(out_64, nodes + plan[step + 1] * 2, rows, nulls)
@@ -220,7 +220,7 @@ def reserve(
 
 
 def fill(
-    data: Buffer, places: Integers, sizes: Integers, rows: int, plan: Integers,
+    data: Buffer, locations: Integers, sizes: Integers, rows: int, plan: Integers,
     out: Room, out_16: Integers, out_32: Integers, out_64: Integers, offsets: Integers,
     buffers: int, body: int, slot: int, last: int,
 ) -> int:  # fmt: skip
@@ -239,43 +239,43 @@ def fill(
             odd = STOP_DONE
             if way == WAY_BOOL:
                 start += begin >> 3
-                build_bool(data, places, first, count, out[start : start + (count + 7 >> 3)])
+                build_bool(data, locations, first, count, out[start : start + (count + 7 >> 3)])
             elif way == WAY_16:
                 start = (start >> 1) + begin
-                build_16(data, places, first, count, out_16[start : start + count])
+                build_16(data, locations, first, count, out_16[start : start + count])
             elif way == WAY_32:
                 start = (start >> 2) + begin
-                build_32(data, places, first, count, out_32[start : start + count])
+                build_32(data, locations, first, count, out_32[start : start + count])
             elif way == WAY_64:
                 start = (start >> 3) + begin
-                build_64(data, places, first, count, out_64[start : start + count])
+                build_64(data, locations, first, count, out_64[start : start + count])
             elif way == WAY_UNSIGNED:
                 start = (start >> 3) + begin
-                build_widened(data, places, first, count, out_64[start : start + count])
+                build_widened(data, locations, first, count, out_64[start : start + count])
             elif way == WAY_DATE:
                 start = (start >> 2) + begin
                 build_clamped_32(
-                    data, places, first, count, plan[step + 3], plan[step + 4], plan[step + 5],
+                    data, locations, first, count, plan[step + 3], plan[step + 4], plan[step + 5],
                     out_32[start : start + count],
                 )  # fmt: skip
             elif way == WAY_TIMESTAMP:
                 start = (start >> 3) + begin
                 build_clamped_64(
-                    data, places, first, count, plan[step + 3], plan[step + 4], plan[step + 5],
+                    data, locations, first, count, plan[step + 3], plan[step + 4], plan[step + 5],
                     out_64[start : start + count],
                 )  # fmt: skip
             elif way == WAY_DECIMAL:
                 at += begin >> 3
                 start = (start >> 3) + begin * 2
                 odd = build_decimal(
-                    data, places, sizes, first, count, plan[step + 3], plan[step + 4],
+                    data, locations, sizes, first, count, plan[step + 3], plan[step + 4],
                     out_64[start : start + count * 2], out[at : at + (count + 7 >> 3)],
                 )  # fmt: skip
             else:
                 start = (start >> 2) + begin
                 at = body + out_64[buffer + 4]
                 odd = fill_texts(
-                    data, places, sizes, first, count, way, offsets[start : start + count + 1],
+                    data, locations, sizes, first, count, way, offsets[start : start + count + 1],
                     out[at : at + (out_64[buffer + 5] + 7 & ~7)],
                 )  # fmt: skip
             if odd != STOP_DONE:
@@ -286,12 +286,12 @@ def fill(
 
 
 def fill_texts(
-    data: Buffer, places: Integers, sizes: Integers, first: int, count: int, way: int, ends: Integers, out: Room
+    data: Buffer, locations: Integers, sizes: Integers, first: int, count: int, way: int, ends: Integers, out: Room
 ) -> int:
     """Fill a column with values of any length, as it says of each where it ends; return why not, or DONE."""
     if way == WAY_UUID:
-        return build_uuid(data, places, sizes, first, count, DIGITS, ends, out)
-    return copy_bytes(data, places, sizes, first, count, ends, out)
+        return build_uuid(data, locations, sizes, first, count, DIGITS, ends, out)
+    return copy_bytes(data, locations, sizes, first, count, ends, out)
 
 
 def seal(
@@ -321,7 +321,7 @@ def seal(
 
 
 def put_written(
-    data: Buffer, places: Integers, sizes: Integers, nulls: int, rows: int, slot: int, plan: Integers, labels: bytes,
+    data: Buffer, locations: Integers, sizes: Integers, nulls: int, rows: int, slot: int, plan: Integers, labels: bytes,
     stack: Integers, out: Room, out_64: Integers, offsets: Integers, nodes: int, buffers: int, body: int,
     state: Integers,
 ) -> int:  # fmt: skip
@@ -338,7 +338,7 @@ def put_written(
         return STOP_FULL
     if start > at:
         clear(out, at, start)
-        present(places, first, rows, out[at:start])
+        present(locations, first, rows, out[at:start])
     clear(out, start + size, end)
     ends = offsets[start >> 2 : (start >> 2) + rows + 1]
     room = min(len(out) - end, TEXT_BYTES_MAX)
@@ -347,14 +347,14 @@ def put_written(
         if needed > room:
             return STOP_TOO_LONG if needed > TEXT_BYTES_MAX else STOP_FULL
         odd = build_labels(
-            data, places, first, rows, plan, plan[step + 3], plan[step + 4], labels, ends, out[end : end + room]
+            data, locations, first, rows, plan, plan[step + 3], plan[step + 4], labels, ends, out[end : end + room]
         )
     else:
         ends[0] = 0
         if way == WAY_NUMERIC_TEXT:
-            odd = build_numeric_text(data, places, sizes, first, 0, rows, ends, out[end : end + room])
+            odd = build_numeric_text(data, locations, sizes, first, 0, rows, ends, out[end : end + room])
         else:
-            odd = build_jsonb_text(data, places, sizes, first, 0, rows, ends, out[end : end + room], stack)
+            odd = build_jsonb_text(data, locations, sizes, first, 0, rows, ends, out[end : end + room], stack)
         if odd >= 0:  # the first row that did not fit
             return STOP_TOO_LONG if room == TEXT_BYTES_MAX else STOP_FULL
     if odd != STOP_DONE:

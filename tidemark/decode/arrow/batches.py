@@ -16,8 +16,8 @@ from tidemark.decode.arrow.batch_shapes import batch_shape
 from tidemark.decode.arrow.column_plans import ColumnPlan
 from tidemark.decode.arrow.column_values import NONE_MISSING, BadCell, TooLong, put
 from tidemark.decode.arrow.located_tuples import Side, TupleLocator
-from tidemark.decode.datum import places
-from tidemark.decode.datum.places import Place
+from tidemark.decode.datum import deforming
+from tidemark.decode.datum.deforming import Location
 from tidemark.decode.types.codec import ArrowValue, Dialect
 from tidemark.decode.types.registry import UTF8
 from tidemark.model.change import ChangeBatch, RowsMessage
@@ -145,7 +145,7 @@ class BatchBuilder:
         before = self._locator.side(rows.data, rows.lsn, rows.old_at, rows.old_length)
         after = self._locator.side(rows.data, rows.lsn, rows.new_at, rows.new_length)
         count, form, plan = len(rows), self._shape.form, self._shape.plan
-        external = after.kinds[places.EXTERNAL]
+        external = after.kinds[deforming.EXTERNAL]
         room = count * (ROW_BYTES + (len(plan.codecs) >> 3 if external else 0)) + HEAD_BYTES
         message = BatchMessage(form, room + _room(before, plan) + _room(after, plan))
         message.at = batch_body.put_rows(
@@ -167,7 +167,7 @@ class BatchBuilder:
             message.at,
         )
         message.at = batch_body.put_unchanged(
-            after.places,
+            after.locations,
             after.at,
             len(plan.codecs),
             external,
@@ -203,7 +203,7 @@ class BatchBuilder:
         message.at = batch_body.put_validity(
             side.at, side.nulls, message.out, message.words, nodes, buffers, message.body, message.at
         )
-        missing = self._missing_values(side) if self._shape.texts and side.kinds[places.MISSING] else NONE_MISSING
+        missing = self._missing_values(side) if self._shape.texts and side.kinds[deforming.MISSING] else NONE_MISSING
         try:
             put(self._shape.plan, side, message, nodes=nodes, buffers=buffers, missing=missing)
         except BadCell as bad:
@@ -214,7 +214,7 @@ class BatchBuilder:
         return {
             slot: self._shape.plan.codecs[slot].parse_text(text)
             for slot, text in self._shape.texts.items()
-            if places.fill_missing(side.places, side.sizes, slot * side.rows, side.rows, Place.MISSING, 0)
+            if deforming.fill_missing(side.locations, side.sizes, slot * side.rows, side.rows, Location.MISSING, 0)
         }
 
 

@@ -9,8 +9,8 @@ from tidemark.decode.arrow import batch_body, batch_columns, text_columns
 from tidemark.decode.arrow.batch_columns import STEP, Stop, Way
 from tidemark.decode.arrow.batch_message import MEMORY_POOL, BatchMessage, padded
 from tidemark.decode.arrow.column_plans import ColumnPlan
-from tidemark.decode.datum import places
-from tidemark.decode.datum.places import DONE, Buffer, Place
+from tidemark.decode.datum import deforming
+from tidemark.decode.datum.deforming import DONE, Buffer, Location
 from tidemark.decode.types.arrays import ArrayCodec
 from tidemark.decode.types.codec import ArrowValue, Codec
 from tidemark.model.errors import CorruptWal
@@ -38,13 +38,13 @@ class TooLong(Exception):
 class Located:
     """Where the values of some columns are in the arena `data`, a column after the other."""
 
-    __slots__ = ("absent", "data", "places", "rows", "sizes")
+    __slots__ = ("absent", "data", "locations", "rows", "sizes")
 
     def __init__(self, data: Buffer, rows: int, slots: int, *, located: bool = True) -> None:
         """Have room for the places; for none if there is nothing to locate."""
         self.data = data
         self.rows = rows
-        self.places = _room(rows * slots * located)  # NB: nobody clears them: who locates writes every place
+        self.locations = _room(rows * slots * located)  # NB: nobody clears them: who locates writes every place
         self.sizes = _room(rows * slots * located)
         self.absent = zeros(slots)  # rows without a value, by column
 
@@ -79,7 +79,7 @@ def put(
     while True:
         stop = batch_columns.put_columns(
             located.data,
-            located.places,
+            located.locations,
             located.sizes,
             located.absent,
             located.rows,
@@ -126,11 +126,11 @@ def _put_lists(plan: ColumnPlan, located: Located, slot: int, message: BatchMess
     message.require(end - begin)
     message.out[begin:end] = bytes(end - begin)
     offsets = message.offsets[offsets_at >> 2 : (offsets_at >> 2) + rows + 1]
-    total = places.measure_arrays(located.data, located.places, located.sizes, first, rows, offsets)
+    total = deforming.measure_arrays(located.data, located.locations, located.sizes, first, rows, offsets)
     if total == DONE:
         return False
     if nulls:
-        places.present(located.places, first, rows, message.out[begin:offsets_at])
+        deforming.present(located.locations, first, rows, message.out[begin:offsets_at])
     message.at = end
     if not _put_elements(
         plan.elements[slot], codec.element, located, first, offsets, message=message, node=node + 2, buffer=buffer + 4
@@ -161,7 +161,9 @@ def _put_plain_elements(
     at = message.at
     out = message.out[at : at + end]
     if (
-        places.copy_elements(located.data, located.places, located.sizes, first, located.rows, width, offsets, out)
+        deforming.copy_elements(
+            located.data, located.locations, located.sizes, first, located.rows, width, offsets, out
+        )
         != DONE
     ):
         return False
@@ -191,21 +193,21 @@ def _put_elements(
     ):
         return True
     elements = Located(located.data, offsets[located.rows], 1)
-    odd = places.locate_elements(
+    odd = deforming.locate_elements(
         located.data,
-        located.places,
+        located.locations,
         located.sizes,
         first,
         located.rows,
         element.length,
         element.align.width,
         offsets,
-        elements.places,
+        elements.locations,
         elements.sizes,
-    ) != DONE or places.next_compressed(elements.places, elements.sizes, 0) != DONE  # fmt: skip
+    ) != DONE or deforming.next_compressed(elements.locations, elements.sizes, 0) != DONE  # fmt: skip
     if odd:
         return False
-    elements.absent[0] = batch_body.survey(elements.places, elements.sizes, zeros(1))
+    elements.absent[0] = batch_body.survey(elements.locations, elements.sizes, zeros(1))
     try:
         put(plan, elements, message, nodes=node, buffers=buffer)
     except BadCell:  # NB: it names an element; the whole array's way names the row
@@ -218,7 +220,7 @@ def _objects(codec: Codec, located: Located, slot: int, missing: ArrowValue) -> 
     values: list[ArrowValue] = []
     for row in range(located.rows):
         cell = slot * located.rows + row
-        place = located.places[cell]
+        place = located.locations[cell]
         if place >= 0:
             payload = bytes(located.data[place : place + located.sizes[cell]])
             try:
@@ -226,7 +228,7 @@ def _objects(codec: Codec, located: Located, slot: int, missing: ArrowValue) -> 
             except CorruptWal as error:
                 raise BadCell(slot, row, error) from error
         else:
-            values.append(missing if place == Place.MISSING else None)
+            values.append(missing if place == Location.MISSING else None)
     made = pa.array(values, codec.arrow_type)
     if isinstance(made, pa.ChunkedArray):  # NB: what pyarrow makes of more than one array can hold
         raise TooLong

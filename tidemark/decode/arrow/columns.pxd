@@ -18,60 +18,60 @@ cdef u128 GROUP_BASE, TEN, ZERO
 
 
 @cython.locals(row="long long", place="long long")
-cpdef long long build_bool(const unsigned char[::1] data, const long long[::1] places, long long first, long long rows,
-                           unsigned char[::1] out) except? -2
+cpdef long long build_bool(const unsigned char[::1] data, const long long[::1] locations, long long first,
+                           long long rows, unsigned char[::1] out) except? -2
 
 
 @cython.locals(row="long long", place="long long")
-cpdef long long build_16(const unsigned char[::1] data, const long long[::1] places, long long first, long long rows,
+cpdef long long build_16(const unsigned char[::1] data, const long long[::1] locations, long long first, long long rows,
                          unsigned short[::1] out) except? -2
 
 
 @cython.locals(row="long long", place="long long")
-cpdef long long build_32(const unsigned char[::1] data, const long long[::1] places, long long first, long long rows,
+cpdef long long build_32(const unsigned char[::1] data, const long long[::1] locations, long long first, long long rows,
                          unsigned int[::1] out) except? -2
 
 
 @cython.locals(row="long long", place="long long")
-cpdef long long build_64(const unsigned char[::1] data, const long long[::1] places, long long first, long long rows,
+cpdef long long build_64(const unsigned char[::1] data, const long long[::1] locations, long long first, long long rows,
                          unsigned long long[::1] out) except? -2
 
 
 @cython.locals(row="long long", place="long long")
-cpdef long long build_widened(const unsigned char[::1] data, const long long[::1] places, long long first,
+cpdef long long build_widened(const unsigned char[::1] data, const long long[::1] locations, long long first,
                               long long rows, unsigned long long[::1] out) except? -2
 
 
 @cython.locals(row="long long", place="long long", ordered="unsigned int")
-cpdef long long build_clamped_32(const unsigned char[::1] data, const long long[::1] places, long long first,
+cpdef long long build_clamped_32(const unsigned char[::1] data, const long long[::1] locations, long long first,
                                  long long rows, unsigned int low, unsigned int high, unsigned int epoch,
                                  unsigned int[::1] out) except? -2
 
 
 @cython.locals(row="long long", place="long long", ordered="unsigned long long")
-cpdef long long build_clamped_64(const unsigned char[::1] data, const long long[::1] places, long long first,
+cpdef long long build_clamped_64(const unsigned char[::1] data, const long long[::1] locations, long long first,
                                  long long rows, unsigned long long low, unsigned long long high,
                                  unsigned long long epoch, unsigned long long[::1] out) except? -2
 
 
 @cython.locals(total="long long", row="long long")
-cpdef long long measure(const long long[::1] places, const long long[::1] sizes, long long first, long long rows,
+cpdef long long measure(const long long[::1] locations, const long long[::1] sizes, long long first, long long rows,
                         int[::1] offsets) except? -2
 
 
 @cython.locals(row="long long", place="long long", size="long long", at="long long")
-cpdef long long copy_bytes(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
+cpdef long long copy_bytes(const unsigned char[::1] data, const long long[::1] locations, const long long[::1] sizes,
                            long long first, long long rows, const int[::1] offsets, unsigned char[::1] out) except? -2
 
 
 @cython.locals(at="long long", row="long long", place="long long", index="long long", byte="unsigned int")
-cpdef long long build_uuid(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
+cpdef long long build_uuid(const unsigned char[::1] data, const long long[::1] locations, const long long[::1] sizes,
                            long long first, long long rows, const unsigned char[::1] digits, int[::1] offsets,
                            unsigned char[::1] out) except? -2
 
 
 @cython.locals(row="long long", place="long long", taken=int)
-cpdef long long build_decimal(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
+cpdef long long build_decimal(const unsigned char[::1] data, const long long[::1] locations, const long long[::1] sizes,
                               long long first, long long rows, long long precision, long long scale,
                               unsigned long long[::1] out, unsigned char[::1] validity) except? -2
 
@@ -85,7 +85,7 @@ cdef inline int decimal(const unsigned char[::1] data, long long place, long lon
 
 @cython.locals(written="long long", row="long long", place="long long", wanted="unsigned int", low="long long",
                high="long long", middle="long long", start="long long", size="long long", index="long long")
-cpdef long long build_labels(const unsigned char[::1] data, const long long[::1] places, long long first,
+cpdef long long build_labels(const unsigned char[::1] data, const long long[::1] locations, long long first,
                              long long rows, const unsigned long long[::1] labels, long long at, long long count,
                              const unsigned char[::1] text, int[::1] offsets, unsigned char[::1] out) except? -2
 

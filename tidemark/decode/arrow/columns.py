@@ -1,4 +1,4 @@
-"""The second pass: each column of located values (`places`) to the buffers of an Arrow array.
+"""The second pass: each column of located values (`locations`) to the buffers of an Arrow array.
 
 The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
 same. No loop makes an object for a row or a value, and all run without the interpreter lock. A value that a loop cannot
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.decode.datum.places import OFFSET_MAX
+from tidemark.decode.datum.deforming import OFFSET_MAX
 from tidemark.decode.types import numeric, strings
 
 try:
@@ -30,7 +30,7 @@ else:
     from cython.cimports.tidemark.wal.byte_readers import read_u16, read_u32, read_u64  # type: ignore[no-redef] # the same ones
 
 if TYPE_CHECKING:
-    from tidemark.decode.datum.places import Buffer, Integers, Room
+    from tidemark.decode.datum.deforming import Buffer, Integers, Room
 
 COMPILED = bool(cython.compiled)
 DONE = -1
@@ -61,68 +61,68 @@ TEN = 10
 ZERO = 0
 
 
-def build_bool(data: Buffer, places: Integers, first: int, rows: int, out: Room) -> int:
+def build_bool(data: Buffer, locations: Integers, first: int, rows: int, out: Room) -> int:
     """Set the bit of each row whose one byte is not zero."""
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row + AHEAD, first + rows - 1)
-            place = places[first + row]
+                fetch(data, locations, first + row + AHEAD, first + rows - 1)
+            place = locations[first + row]
             if place >= 0 and data[place] != 0:
                 out[row >> 3] |= 1 << (row & 7)
     return ALL_DONE
 
 
-def build_16(data: Buffer, places: Integers, first: int, rows: int, out: Integers) -> int:
+def build_16(data: Buffer, locations: Integers, first: int, rows: int, out: Integers) -> int:
     """Take two bytes a row."""
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row + AHEAD, first + rows - 1)
-            place = places[first + row]
+                fetch(data, locations, first + row + AHEAD, first + rows - 1)
+            place = locations[first + row]
             if place >= 0:
                 out[row] = read_u16(data, place)
     return ALL_DONE
 
 
-def build_32(data: Buffer, places: Integers, first: int, rows: int, out: Integers) -> int:
+def build_32(data: Buffer, locations: Integers, first: int, rows: int, out: Integers) -> int:
     """Take four bytes a row."""
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row + AHEAD, first + rows - 1)
-            place = places[first + row]
+                fetch(data, locations, first + row + AHEAD, first + rows - 1)
+            place = locations[first + row]
             if place >= 0:
                 out[row] = read_u32(data, place)
     return ALL_DONE
 
 
-def build_64(data: Buffer, places: Integers, first: int, rows: int, out: Integers) -> int:
+def build_64(data: Buffer, locations: Integers, first: int, rows: int, out: Integers) -> int:
     """Take eight bytes a row."""
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row + AHEAD, first + rows - 1)
-            place = places[first + row]
+                fetch(data, locations, first + row + AHEAD, first + rows - 1)
+            place = locations[first + row]
             if place >= 0:
                 out[row] = read_u64(data, place)
     return ALL_DONE
 
 
-def build_widened(data: Buffer, places: Integers, first: int, rows: int, out: Integers) -> int:
+def build_widened(data: Buffer, locations: Integers, first: int, rows: int, out: Integers) -> int:
     """Take four bytes a row as an unsigned integer, into eight."""
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row + AHEAD, first + rows - 1)
-            place = places[first + row]
+                fetch(data, locations, first + row + AHEAD, first + rows - 1)
+            place = locations[first + row]
             if place >= 0:
                 out[row] = read_u32(data, place)
     return ALL_DONE
 
 
 def build_clamped_32(
-    data: Buffer, places: Integers, first: int, rows: int, low: int, high: int, epoch: int, out: Integers
+    data: Buffer, locations: Integers, first: int, rows: int, low: int, high: int, epoch: int, out: Integers
 ) -> int:
     """Take a signed integer of four bytes a row, clamp it between `low` and `high`, and add `epoch`.
 
@@ -131,8 +131,8 @@ def build_clamped_32(
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row + AHEAD, first + rows - 1)
-            place = places[first + row]
+                fetch(data, locations, first + row + AHEAD, first + rows - 1)
+            place = locations[first + row]
             if place >= 0:
                 ordered = read_u32(data, place) ^ SIGN_32
                 ordered = max(min(ordered, high), low)
@@ -141,14 +141,14 @@ def build_clamped_32(
 
 
 def build_clamped_64(
-    data: Buffer, places: Integers, first: int, rows: int, low: int, high: int, epoch: int, out: Integers
+    data: Buffer, locations: Integers, first: int, rows: int, low: int, high: int, epoch: int, out: Integers
 ) -> int:
     """Do the same with eight bytes."""
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row + AHEAD, first + rows - 1)
-            place = places[first + row]
+                fetch(data, locations, first + row + AHEAD, first + rows - 1)
+            place = locations[first + row]
             if place >= 0:
                 ordered = read_u64(data, place) ^ SIGN_64
                 ordered = max(min(ordered, high), low)
@@ -156,13 +156,13 @@ def build_clamped_64(
     return ALL_DONE
 
 
-def measure(places: Integers, sizes: Integers, first: int, rows: int, offsets: Integers) -> int:
+def measure(locations: Integers, sizes: Integers, first: int, rows: int, offsets: Integers) -> int:
     """Lay the values end to end: fill `offsets`, return the sum; DONE if 32 bits do not hold it."""
     total = 0
     with cython.nogil:
         for row in range(rows):
             offsets[row] = total
-            if places[first + row] >= 0:
+            if locations[first + row] >= 0:
                 total += sizes[first + row]
                 if total > TEXT_BYTES_MAX:
                     return ALL_DONE
@@ -171,14 +171,14 @@ def measure(places: Integers, sizes: Integers, first: int, rows: int, offsets: I
 
 
 def copy_bytes(
-    data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, offsets: Integers, out: Room
+    data: Buffer, locations: Integers, sizes: Integers, first: int, rows: int, offsets: Integers, out: Room
 ) -> int:
     """Copy the payloads to where `measure` put them."""
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row + AHEAD, first + rows - 1)
-            place = places[first + row]
+                fetch(data, locations, first + row + AHEAD, first + rows - 1)
+            place = locations[first + row]
             size = sizes[first + row]
             if place >= 0 and size > 0:
                 if place + size > len(data) or offsets[row] + size > len(out):
@@ -194,7 +194,7 @@ def copy_bytes(
 
 
 def build_uuid(
-    data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, digits: bytes, offsets: Integers,
+    data: Buffer, locations: Integers, sizes: Integers, first: int, rows: int, digits: bytes, offsets: Integers,
     out: Room,
 ) -> int:  # fmt: skip
     """Write 16 bytes as text, the first ones at `offsets[0]`."""
@@ -203,8 +203,8 @@ def build_uuid(
         for row in range(rows):
             offsets[row] = at
             if cython.compiled:
-                fetch(data, places, first + row + AHEAD, first + rows - 1)
-            place = places[first + row]
+                fetch(data, locations, first + row + AHEAD, first + rows - 1)
+            place = locations[first + row]
             if place < 0:
                 continue
             if sizes[first + row] != UUID_BYTES:
@@ -229,7 +229,7 @@ def build_uuid(
 
 def build_decimal(
     data: Buffer,
-    places: Integers,
+    locations: Integers,
     sizes: Integers,
     first: int,
     rows: int,
@@ -242,8 +242,8 @@ def build_decimal(
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row + AHEAD, first + rows - 1)
-            place = places[first + row]
+                fetch(data, locations, first + row + AHEAD, first + rows - 1)
+            place = locations[first + row]
             if place < 0:
                 continue
             taken = decimal(data, place, sizes[first + row], precision, scale, row, out)
@@ -310,7 +310,7 @@ def decimal(data: Buffer, place: int, size: int, precision: int, scale: int, row
 
 
 def build_labels(
-    data: Buffer, places: Integers, first: int, rows: int, labels: Integers, at: int, count: int, text: bytes,
+    data: Buffer, locations: Integers, first: int, rows: int, labels: Integers, at: int, count: int, text: bytes,
     offsets: Integers, out: Room,
 ) -> int:  # fmt: skip
     """Write the labels of OIDs: `labels` has `count` sorted ones from `at` on, then where their texts begin."""
@@ -318,7 +318,7 @@ def build_labels(
     with cython.nogil:
         for row in range(rows):
             offsets[row] = written
-            place = places[first + row]
+            place = locations[first + row]
             if place < 0:
                 continue
             wanted = read_u32(data, place)

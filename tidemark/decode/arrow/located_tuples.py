@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from tidemark.decode.arrow import batch_body
 from tidemark.decode.arrow.batch_shapes import BatchShape
 from tidemark.decode.arrow.column_values import Located, TooLong, zeros
-from tidemark.decode.datum import places
-from tidemark.decode.datum.places import DONE
+from tidemark.decode.datum import deforming
+from tidemark.decode.datum.deforming import DONE
 from tidemark.decode.datum.tuples import deform
 from tidemark.decode.datum.varlena import PLAIN_HEADER_BYTES, BadDatum, decompress
 from tidemark.model.errors import CorruptWal, InternalError
@@ -34,7 +34,7 @@ class Side(Located):
         self.lsn = lsn
         self.at = at
         self.length = length
-        self.kinds = zeros(places.KINDS)
+        self.kinds = zeros(deforming.KINDS)
         super().__init__(data, len(at), slots, located=self.any_tuple)
 
 
@@ -62,14 +62,14 @@ class TupleLocator:
         return self._shape.texts.get(slot)
 
     def _locate(self, side: Side) -> None:
-        odd = places.locate(
+        odd = deforming.locate(
             side.data,
             side.at,
             side.length,
             self._shape.lengths,
             self._shape.aligns,
             self._shape.slots,
-            side.places,
+            side.locations,
             side.sizes,
             side.absent,
             side.kinds,
@@ -93,23 +93,25 @@ class TupleLocator:
         """Put decompressed and missing values behind the arena's end, until the batch is built."""
         expanded = bytearray()
         end = len(side.data)
-        cell = places.next_compressed(side.places, side.sizes, 0) if side.kinds[places.COMPRESSED] else DONE
+        cell = deforming.next_compressed(side.locations, side.sizes, 0) if side.kinds[deforming.COMPRESSED] else DONE
         while cell != DONE:
-            place = side.places[cell]
+            place = side.locations[cell]
             try:
                 payload = decompress(bytes(side.data[place + PLAIN_HEADER_BYTES : place - side.sizes[cell]]))
             except CorruptWal as error:
                 raise self.bad(side, cell % side.rows, error, cell // side.rows) from error
-            side.places[cell] = end + len(expanded)
+            side.locations[cell] = end + len(expanded)
             side.sizes[cell] = len(payload)
             expanded += payload
             if len(expanded) > self._expanded_bytes_max and side.rows > 1:
                 raise TooLong
-            cell = places.next_compressed(side.places, side.sizes, cell + 1)
-        for slot, missing in enumerate(self._shape.missing if side.kinds[places.MISSING] else ()):
+            cell = deforming.next_compressed(side.locations, side.sizes, cell + 1)
+        for slot, missing in enumerate(self._shape.missing if side.kinds[deforming.MISSING] else ()):
             if isinstance(missing, bytes):
                 place = end + len(expanded)
-                filled = places.fill_missing(side.places, side.sizes, slot * side.rows, side.rows, place, len(missing))
+                filled = deforming.fill_missing(
+                    side.locations, side.sizes, slot * side.rows, side.rows, place, len(missing)
+                )
                 if filled:
                     expanded += missing
                     side.absent[slot] -= filled

@@ -62,12 +62,12 @@ cdef inline long long write_jsonb(const unsigned char[::1] data, long long place
 
 
 @cython.locals(at="long long", place="long long", written="long long")
-cpdef long long build_numeric_text(const unsigned char[::1] data, const long long[::1] places,
+cpdef long long build_numeric_text(const unsigned char[::1] data, const long long[::1] locations,
                                    const long long[::1] sizes, long long first, long long row, long long rows,
                                    int[::1] offsets, unsigned char[::1] out) except? -9
 
 
 @cython.locals(at="long long", place="long long", written="long long")
-cpdef long long build_jsonb_text(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
-                                 long long first, long long row, long long rows, int[::1] offsets,
-                                 unsigned char[::1] out, long long[::1] stack) except? -9
+cpdef long long build_jsonb_text(const unsigned char[::1] data, const long long[::1] locations,
+                                 const long long[::1] sizes, long long first, long long row, long long rows,
+                                 int[::1] offsets, unsigned char[::1] out, long long[::1] stack) except? -9

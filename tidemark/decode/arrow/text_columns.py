@@ -30,7 +30,7 @@ else:
     from cython.cimports.tidemark.wal.byte_readers import read_u16, read_u32  # type: ignore[no-redef] # the same ones
 
 if TYPE_CHECKING:
-    from tidemark.decode.datum.places import Buffer, Integers, Room
+    from tidemark.decode.datum.deforming import Buffer, Integers, Room
 
 COMPILED = bool(cython.compiled)
 DONE = -1
@@ -391,7 +391,7 @@ def write_jsonb(data: Buffer, place: int, size: int, out: Room, at: int, stack: 
 
 
 def build_numeric_text(
-    data: Buffer, places: Integers, sizes: Integers, first: int, row: int, rows: int, offsets: Integers,
+    data: Buffer, locations: Integers, sizes: Integers, first: int, row: int, rows: int, offsets: Integers,
     out: Room,
 ) -> int:  # fmt: skip
     """Write the numerics from `row` on; return the first row that is not written, or DONE, or ODD."""
@@ -399,8 +399,8 @@ def build_numeric_text(
         at = offsets[row]
         while row < rows:
             if cython.compiled:
-                fetch(data, places, first + row + AHEAD, first + rows - 1)
-            place = places[first + row]
+                fetch(data, locations, first + row + AHEAD, first + rows - 1)
+            place = locations[first + row]
             if place >= 0:
                 written = write_numeric(data, place, sizes[first + row], out, at)
                 if written == FULL:
@@ -414,7 +414,7 @@ def build_numeric_text(
 
 
 def build_jsonb_text(
-    data: Buffer, places: Integers, sizes: Integers, first: int, row: int, rows: int, offsets: Integers,
+    data: Buffer, locations: Integers, sizes: Integers, first: int, row: int, rows: int, offsets: Integers,
     out: Room, stack: Integers,
 ) -> int:  # fmt: skip
     """Write the jsonb values from `row` on; return the first row that is not written, or DONE, or ODD."""
@@ -422,8 +422,8 @@ def build_jsonb_text(
         at = offsets[row]
         while row < rows:
             if cython.compiled:
-                fetch(data, places, first + row + AHEAD, first + rows - 1)
-            place = places[first + row]
+                fetch(data, locations, first + row + AHEAD, first + rows - 1)
+            place = locations[first + row]
             if place >= 0:
                 written = write_jsonb(data, place, sizes[first + row], out, at, stack)
                 if written == FULL:

@@ -24,7 +24,7 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
 if TYPE_CHECKING:
-    from tidemark.decode.datum.places import Buffer, Integers
+    from tidemark.decode.datum.deforming import Buffer, Integers
 
 ALL_FIT = -1
 DIGITS_MAX = 18  # of a number, with a point among them; that many fit into 64 bits

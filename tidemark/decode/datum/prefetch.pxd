@@ -13,9 +13,9 @@ cdef extern from *:
 
 # Starts to load the value of `cell`, or of the `last` one where `cell` is behind it.
 # NB: the place of a value without bytes can be behind all bytes.
-cdef inline int fetch(const unsigned char[::1] data, const long long[::1] places, long long cell,
+cdef inline int fetch(const unsigned char[::1] data, const long long[::1] locations, long long cell,
                       long long last) except -1 nogil:
-    cdef long long place = places[min(cell, last)]
+    cdef long long place = locations[min(cell, last)]
     if 0 <= place < len(data):
         prefetch(&data[place])
     return 0

@@ -144,21 +144,21 @@ def _walk(packed: bytes, layout: TupleLayout) -> list[tuple[int, int, int]]:
         raise BadDatum(f"tuple of {len(packed)} bytes has its values at {hoff}")
     if stored > len(layout.lengths):
         raise BadDatum(f"tuple has {stored} columns where its relation has {len(layout.lengths)}")
-    places = []
+    locations = []
     at = base
     for index, declared, align in zip(range(stored), layout.lengths, layout.aligns, strict=False):
         if bitmap >= 0 and not packed[bitmap + index // 8] >> index % 8 & 1:
-            places.append((index, -1, 0))
+            locations.append((index, -1, 0))
             continue
         # A short or external datum follows without padding; a zero byte is padding before an aligned one.
         if declared != VARLENA or (at < len(packed) and packed[at] == 0):
             at += -(at - base) % align
         length = _varlena_length(packed, at, index) if declared == VARLENA else declared
-        places.append((index, at, length))
+        locations.append((index, at, length))
         at += length
         if at > len(packed):
             raise BadDatum(f"column {index + 1}: value ends at byte {at} of {len(packed)}")
-    return places
+    return locations
 
 
 def _varlena_length(packed: bytes, at: int, index: int) -> int:

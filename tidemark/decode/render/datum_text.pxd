@@ -66,7 +66,7 @@ cdef long long write_datum(const unsigned char[::1] data, long long place, long 
 
 
 @cython.locals(at="long long", place="long long", size="long long")
-cpdef long long write_datums(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
+cpdef long long write_datums(const unsigned char[::1] data, const long long[::1] locations, const long long[::1] sizes,
                              long long column_at, long long width, long long way, int quoted, int shows_nulls,
                              const unsigned char[::1] label, const unsigned long long[::1] powers, long long row,
                              long long rows, unsigned char[::1] out,

@@ -1,9 +1,9 @@
 """The loop that writes columns of datums as literals, in the text form of PostgreSQL's own output functions.
 
-The values are in the arena where the tuples are, at the places that `tidemark.decode.datum.places` found. The module is
-compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the same. The loop
-stops at the first row that has no room, as those of `value_text` do, or answers `ODD` less the row whose bytes are no
-value of its type; the codec then raises the error, with its words.
+The values are in the arena where the tuples are, at the places that `tidemark.decode.datum.deforming` found. The module
+is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the same. The
+loop stops at the first row that has no room, as those of `value_text` do, or answers `ODD` less the row whose bytes are
+no value of its type; the codec then raises the error, with its words.
 
 NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.decode.arrow.text_columns import NO_ROOM
 from tidemark.decode.arrow.text_columns import ODD as NO_VALUE
-from tidemark.decode.datum.places import Place
+from tidemark.decode.datum.deforming import Location
 
 try:
     import cython
@@ -83,7 +83,7 @@ AS_NUMERIC = int(TextWay.NUMERIC)
 AS_UUID = int(TextWay.UUID)
 AS_SINGLE = int(TextWay.SINGLE)
 AS_DOUBLE = int(TextWay.DOUBLE)
-AT_EXTERNAL = int(Place.EXTERNAL)
+AT_EXTERNAL = int(Location.EXTERNAL)
 
 FULL = int(NO_ROOM)
 BAD = int(NO_VALUE)  # in place of where a value ends
@@ -288,7 +288,7 @@ def write_datum(
 
 
 def write_datums(
-    data: Data, places: Integers, sizes: Integers, column_at: int, width: int, way: int, quoted: int,
+    data: Data, locations: Integers, sizes: Integers, column_at: int, width: int, way: int, quoted: int,
     shows_nulls: int, label: bytes, powers: Integers, row: int, rows: int, out: Integers, offsets: Integers, base: int,
 ) -> int:  # fmt: skip
     """Write values, each behind the column's label; `width` is what all are long, or 0; `powers` are those of ten.
@@ -298,7 +298,7 @@ def write_datums(
     with cython.nogil:
         at = offsets[base + row]
         while row < rows:
-            place = places[column_at + row]
+            place = locations[column_at + row]
             size = sizes[column_at + row] if place >= 0 else 0
             if at + len(label) + size * 2 + VALUE_BYTES > len(out):
                 return row

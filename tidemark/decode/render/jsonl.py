@@ -231,24 +231,24 @@ class Known:
 
     def of(self, kind: RowKind) -> list[Piece]:
         """Return what is known of a kind of rows."""
-        places = range(len(self._names))
+        locations = range(len(self._names))
         pieces: list[Piece] = []
         if kind.before_kind is not BeforeKind.NONE:
-            shown = [place for place in places if kind.before_kind is BeforeKind.FULL or place in self._key]
+            shown = [place for place in locations if kind.before_kind is BeforeKind.FULL or place in self._key]
             pieces += [b',"before":', *self._object(self._old, shown)]
         if kind.has_after:
-            known = [place for place in places if not kind.is_unchanged(place)]
+            known = [place for place in locations if not kind.is_unchanged(place)]
             pieces += [b',"after":', *self._object(self._new, known)]
         if kind.unchanged is not None:
-            unchanged: list[Json] = [self._names[place] for place in places if kind.is_unchanged(place)]
+            unchanged: list[Json] = [self._names[place] for place in locations if kind.is_unchanged(place)]
             pieces.append(f',"unchanged":{dumped(unchanged)}'.encode())
         return pieces
 
-    def _object(self, columns: list[TextColumn], places: list[int]) -> list[Piece]:
-        if not places:
+    def _object(self, columns: list[TextColumn], locations: list[int]) -> list[Piece]:
+        if not locations:
             return [b"{}"]
         pieces: list[Piece] = []
-        for place in places:
+        for place in locations:
             pieces += [f"{',' if pieces else '{'}{encode_basestring(self._names[place])}:".encode(), columns[place]]
         return [*pieces, b"}"]
 

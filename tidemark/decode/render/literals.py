@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode.arrow.located_tuples import Side, TupleLocator
-from tidemark.decode.datum.places import Place
+from tidemark.decode.datum.deforming import Location
 from tidemark.decode.render import datum_text
 from tidemark.decode.render.column_texts import ColumnTexts
 from tidemark.decode.render.datum_text import ODD, TextWay
@@ -112,7 +112,7 @@ class Literals:
         written = partial(
             datum_text.write_datums,
             side.data,
-            side.places,
+            side.locations,
             side.sizes,
             begin,
             self._width,
@@ -134,12 +134,12 @@ class Literals:
 
     def _made(self, side: Side, cell: int, row: int, shows_nulls: bool) -> bytes:  # noqa: FBT001 - of one kind
         """Return label and literal of one value."""
-        place = side.places[cell]
-        if place == Place.EXTERNAL:
+        place = side.locations[cell]
+        if place == Location.EXTERNAL:
             return self._label + b"unchanged-toast-datum"
         if place >= 0:
             return self._label + self._literal(bytes(side.data[place : place + side.sizes[cell]]), side, row)
-        if place == Place.MISSING and self._missing is not None:
+        if place == Location.MISSING and self._missing is not None:
             return self._label + self._quote(self._missing)
         return self._label + b"null" if shows_nulls else b""
 
@@ -171,7 +171,7 @@ class Literals:
 
 def _has_missing(side: Side, begin: int, rows: int) -> bool:
     """Tell if tuples are older than the column that begins there."""
-    return bool((np.frombuffer(side.places, np.int64)[begin : begin + rows] == Place.MISSING).any())
+    return bool((np.frombuffer(side.locations, np.int64)[begin : begin + rows] == Location.MISSING).any())
 
 
 class SideLiterals(NamedTuple):

@@ -53,7 +53,7 @@ class SparseVectorCodec(TextCodec):
         dimensions, count, _ = _SPARSE_HEAD.unpack_from(payload) if len(payload) >= _SPARSE_HEAD.size else (0, -1, 0)
         if count < 0 or _SPARSE_HEAD.size + count * 8 != len(payload):
             raise BadDatum(f"sparse vector of {count} elements in {len(payload)} bytes")
-        places = struct.unpack_from(f"<{count}i", payload, _SPARSE_HEAD.size)
+        locations = struct.unpack_from(f"<{count}i", payload, _SPARSE_HEAD.size)
         values = struct.unpack_from(f"<{count}f", payload, _SPARSE_HEAD.size + count * 4)
-        parts = (f"{place + 1}:{_single_text(value)}" for place, value in zip(places, values, strict=True))
+        parts = (f"{place + 1}:{_single_text(value)}" for place, value in zip(locations, values, strict=True))
         return "{" + ",".join(parts) + "}/" + str(dimensions)

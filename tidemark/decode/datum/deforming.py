@@ -4,9 +4,9 @@ The module is compiled where a compiler is there (its `.pxd` has the types) and 
 same. No loop makes an object for a row or a value, and all run without the interpreter lock.
 
 Places are kept a column after the other: of the value of column c in row r at `c * rows + r`, where its payload begins
-in the arena, or a negative `Place`; beside it its size, negative if the payload is compressed (the whole datum then).
-A row whose bytes contradict its layout is answered with its number; the value-level path then raises the error, with
-its words. `DONE` means that there was none.
+in the arena, or a negative `Location`; beside it its size, negative if the payload is compressed (the whole datum
+then). A row whose bytes contradict its layout is answered with its number; the value-level path then raises the error,
+with its words. `DONE` means that there was none.
 
 NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
 """
@@ -44,7 +44,7 @@ COMPILED = bool(cython.compiled)
 DONE = -1
 
 
-class Place(IntEnum):
+class Location(IntEnum):
     """What stands in place of an offset where there is no payload in the arena."""
 
     NULL = -1  # or no tuple at all
@@ -60,9 +60,9 @@ OFFSET_MAX = (1 << 31) - 1  # Arrow's offsets have 32 bits, signed
 COMPRESSED_KIND = int(COMPRESSED)
 MISSING_KIND = int(MISSING)
 EXTERNAL_KIND = int(EXTERNAL)
-AT_NULL = int(Place.NULL)
-AT_MISSING = int(Place.MISSING)
-AT_EXTERNAL = int(Place.EXTERNAL)
+AT_NULL = int(Location.NULL)
+AT_MISSING = int(Location.MISSING)
+AT_EXTERNAL = int(Location.EXTERNAL)
 ALL_DONE = int(DONE)
 
 PACKED_HEADER = PACKED_HEADER_BYTES
@@ -109,7 +109,7 @@ def locate(
     lengths: Integers,
     aligns: Integers,
     slots: Integers,
-    places: Integers,
+    locations: Integers,
     sizes: Integers,
     absent: Integers,
     kinds: Integers,
@@ -128,22 +128,22 @@ def locate(
                 if row & 7 == 0:
                     for column in range(columns):
                         cell = column * rows + row + AHEAD
-                        if cell < len(places) and cell < len(sizes):
-                            prefetch(cython.address(places[cell]))
+                        if cell < len(locations) and cell < len(sizes):
+                            prefetch(cython.address(locations[cell]))
                             prefetch(cython.address(sizes[cell]))
             start = tuple_at[row]
             if start < 0:
                 for column in range(columns):
                     slot = slots[column]
                     if slot >= 0:
-                        places[slot * rows + row] = AT_NULL
+                        locations[slot * rows + row] = AT_NULL
                         absent[slot] += 1
                 continue
             end = start + tuple_length[row]
             if tuple_length[row] < PACKED_HEADER or end > room:
                 return row
             if locate_row(
-                data, start, end, row, rows, columns, lengths, aligns, slots, places, sizes, absent, kinds
+                data, start, end, row, rows, columns, lengths, aligns, slots, locations, sizes, absent, kinds
             ) < 0:  # fmt: skip
                 return row
     return ALL_DONE
@@ -159,7 +159,7 @@ def locate_row(
     lengths: Integers,
     aligns: Integers,
     slots: Integers,
-    places: Integers,
+    locations: Integers,
     sizes: Integers,
     absent: Integers,
     kinds: Integers,
@@ -178,7 +178,7 @@ def locate_row(
         slot = slots[column]
         if has_nulls and not data[bitmap + (column >> 3)] >> (column & 7) & 1:
             if slot >= 0:
-                places[slot * rows + row] = AT_NULL
+                locations[slot * rows + row] = AT_NULL
                 absent[slot] += 1
             continue
         place = at
@@ -215,42 +215,42 @@ def locate_row(
         if at > end:
             return -1
         if slot >= 0:
-            places[slot * rows + row] = place
+            locations[slot * rows + row] = place
             sizes[slot * rows + row] = size
     for column in range(stored, columns):
         slot = slots[column]
         if slot >= 0:
-            places[slot * rows + row] = AT_MISSING
+            locations[slot * rows + row] = AT_MISSING
             absent[slot] += 1
             kinds[MISSING_KIND] += 1
     return 0
 
 
-def next_compressed(places: Integers, sizes: Integers, cell: int) -> int:
+def next_compressed(locations: Integers, sizes: Integers, cell: int) -> int:
     """Return the first cell from `cell` on whose payload is compressed, or DONE."""
-    cells = len(places)
+    cells = len(locations)
     with cython.nogil:
         while cell < cells:
-            if places[cell] >= 0 and sizes[cell] < 0:
+            if locations[cell] >= 0 and sizes[cell] < 0:
                 return cell
             cell += 1
     return ALL_DONE
 
 
-def fill_missing(places: Integers, sizes: Integers, first: int, rows: int, place: int, size: int) -> int:
+def fill_missing(locations: Integers, sizes: Integers, first: int, rows: int, place: int, size: int) -> int:
     """Put the missing value, at `place`, where the column that begins at cell `first` needs it; return how often."""
     filled = 0
     with cython.nogil:
         for cell in range(first, first + rows):
-            if places[cell] == AT_MISSING:
-                places[cell] = place
+            if locations[cell] == AT_MISSING:
+                locations[cell] = place
                 sizes[cell] = size
                 filled += 1
     return filled
 
 
 def mark_unchanged(
-    places: Integers, tuple_at: Integers, columns: int, bitmaps: Room, offsets: Integers, validity: Room
+    locations: Integers, tuple_at: Integers, columns: int, bitmaps: Room, offsets: Integers, validity: Room
 ) -> int:
     """Note for each row which columns are external: a bitmap of `columns` bits; return how many rows have one."""
     rows = len(tuple_at)
@@ -261,7 +261,7 @@ def mark_unchanged(
             offsets[row] = marked * width
             found = 0
             for column in range(columns):
-                if places[column * rows + row] == AT_EXTERNAL:
+                if locations[column * rows + row] == AT_EXTERNAL:
                     bitmaps[marked * width + (column >> 3)] |= 1 << (column & 7)
                     found = 1
             if found:
@@ -271,27 +271,27 @@ def mark_unchanged(
     return marked
 
 
-def present(places: Integers, first: int, rows: int, validity: Room) -> int:
+def present(locations: Integers, first: int, rows: int, validity: Room) -> int:
     """Set the bits of the rows that have a value; return how many have none."""
     nulls = 0
     with cython.nogil:
         for row in range(rows):
-            if places[first + row] >= 0:
+            if locations[first + row] >= 0:
                 validity[row >> 3] |= 1 << (row & 7)
             else:
                 nulls += 1
     return nulls
 
 
-def measure_arrays(data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, offsets: Integers) -> int:
+def measure_arrays(data: Buffer, locations: Integers, sizes: Integers, first: int, rows: int, offsets: Integers) -> int:
     """Lay the elements of all arrays end to end: fill `offsets`, return their number; DONE if a header is odd."""
     total = 0
     with cython.nogil:
         for row in range(rows):
             offsets[row] = total
             if cython.compiled:
-                fetch(data, places, first + row + AHEAD, first + rows - 1)
-            place = places[first + row]
+                fetch(data, locations, first + row + AHEAD, first + rows - 1)
+            place = locations[first + row]
             if place < 0:
                 continue
             size = sizes[first + row]
@@ -313,14 +313,14 @@ def measure_arrays(data: Buffer, places: Integers, sizes: Integers, first: int, 
 
 def locate_elements(
     data: Buffer,
-    places: Integers,
+    locations: Integers,
     sizes: Integers,
     first: int,
     rows: int,
     length: int,
     align: int,
     offsets: Integers,
-    element_places: Integers,
+    element_locations: Integers,
     element_sizes: Integers,
 ) -> int:
     """Find every element of every array; return DONE, or the row of an odd one."""
@@ -329,7 +329,7 @@ def locate_elements(
             count = offsets[row + 1] - offsets[row]
             if count == 0:
                 continue
-            place = places[first + row]
+            place = locations[first + row]
             origin = place - 4  # of alignment: the header that is gone
             end = place + sizes[first + row]
             bounds_end = place + ARRAY_HEADER + read_u32(data, place) * 8
@@ -341,7 +341,7 @@ def locate_elements(
             for index in range(count):
                 cell = offsets[row] + index
                 if bitmap != 0 and not data[bitmap + (index >> 3)] >> (index & 7) & 1:
-                    element_places[cell] = AT_NULL
+                    element_locations[cell] = AT_NULL
                     continue
                 at += (origin - at) & (align - 1)
                 size = length if length != VARLENA else datum_length(data, at, end)
@@ -355,14 +355,14 @@ def locate_elements(
                     lead = 1 if head & 1 else 4
                     if head & 3 == 2:
                         lead = 0
-                element_places[cell] = at + lead
+                element_locations[cell] = at + lead
                 element_sizes[cell] = size - lead if length != VARLENA or lead != 0 else -size
                 at += size
     return ALL_DONE
 
 
 def copy_elements(
-    data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, length: int, offsets: Integers, out: Room
+    data: Buffer, locations: Integers, sizes: Integers, first: int, rows: int, length: int, offsets: Integers, out: Room
 ) -> int:
     """Copy the elements of arrays without NULLs, `length` bytes each, next to each other; return DONE.
 
@@ -371,11 +371,11 @@ def copy_elements(
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row + AHEAD, first + rows - 1)
+                fetch(data, locations, first + row + AHEAD, first + rows - 1)
             size = (offsets[row + 1] - offsets[row]) * length
             if size == 0:
                 continue
-            place = places[first + row]
+            place = locations[first + row]
             bounds_end = place + ARRAY_HEADER + read_u32(data, place) * 8
             at = bounds_end + ((place - 4 - bounds_end) & 7)
             to = offsets[row] * length

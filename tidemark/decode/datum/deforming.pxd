@@ -1,4 +1,4 @@
-# The types of places.py. Places and sizes are signed (negative ones mean something), wire integers unsigned.
+# The types of locations.py. Places and sizes are signed (negative ones mean something), wire integers unsigned.
 
 cimport cython
 
@@ -19,7 +19,7 @@ cdef inline long long datum_length(const unsigned char[::1] data, long long at, 
 @cython.locals(rows="long long", columns="long long", room="long long", row="long long", start="long long",
                end="long long", column="long long", slot="long long", cell="long long")
 cpdef long long locate(const unsigned char[::1] data, const long long[::1] tuple_at, const long long[::1] tuple_length,
-                       const int[::1] lengths, const int[::1] aligns, const int[::1] slots, long long[::1] places,
+                       const int[::1] lengths, const int[::1] aligns, const int[::1] slots, long long[::1] locations,
                        long long[::1] sizes, long long[::1] absent, long long[::1] kinds) except? -2
 
 
@@ -28,46 +28,46 @@ cpdef long long locate(const unsigned char[::1] data, const long long[::1] tuple
                length="long long", size="long long", first="unsigned int")
 cdef inline int locate_row(const unsigned char[::1] data, long long start, long long end, long long row, long long rows,
                            long long columns, const int[::1] lengths, const int[::1] aligns, const int[::1] slots,
-                           long long[::1] places, long long[::1] sizes, long long[::1] absent,
+                           long long[::1] locations, long long[::1] sizes, long long[::1] absent,
                            long long[::1] kinds) except? -2 nogil
 
 
 @cython.locals(cells="long long")
-cpdef long long next_compressed(const long long[::1] places, const long long[::1] sizes, long long cell) except? -2
+cpdef long long next_compressed(const long long[::1] locations, const long long[::1] sizes, long long cell) except? -2
 
 
 @cython.locals(filled="long long", cell="long long")
-cpdef long long fill_missing(long long[::1] places, long long[::1] sizes, long long first, long long rows,
+cpdef long long fill_missing(long long[::1] locations, long long[::1] sizes, long long first, long long rows,
                              long long place, long long size) except? -2
 
 
 @cython.locals(rows="long long", width="long long", marked="long long", row="long long", column="long long", found=int)
-cpdef long long mark_unchanged(const long long[::1] places, const long long[::1] tuple_at, long long columns,
+cpdef long long mark_unchanged(const long long[::1] locations, const long long[::1] tuple_at, long long columns,
                                unsigned char[::1] bitmaps, int[::1] offsets, unsigned char[::1] validity) except? -2
 
 
 @cython.locals(nulls="long long", row="long long")
-cpdef long long present(const long long[::1] places, long long first, long long rows,
+cpdef long long present(const long long[::1] locations, long long first, long long rows,
                         unsigned char[::1] validity) except? -2
 
 
 @cython.locals(total="long long", row="long long", place="long long", size="long long", dimensions="long long",
                count="long long", index="long long")
-cpdef long long measure_arrays(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
-                               long long first, long long rows, int[::1] offsets) except? -2
+cpdef long long measure_arrays(const unsigned char[::1] data, const long long[::1] locations,
+                               const long long[::1] sizes, long long first, long long rows, int[::1] offsets) except? -2
 
 
 @cython.locals(row="long long", count="long long", place="long long", origin="long long", end="long long",
                bounds_end="long long", data_offset="long long", bitmap="long long", at="long long", index="long long",
                cell="long long", size="long long", lead="long long", head="unsigned int")
-cpdef long long locate_elements(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
-                                long long first, long long rows, long long length, long long align,
-                                const int[::1] offsets, long long[::1] element_places,
+cpdef long long locate_elements(const unsigned char[::1] data, const long long[::1] locations,
+                                const long long[::1] sizes, long long first, long long rows, long long length,
+                                long long align, const int[::1] offsets, long long[::1] element_locations,
                                 long long[::1] element_sizes) except? -2
 
 
 @cython.locals(row="long long", size="long long", place="long long", bounds_end="long long", at="long long",
                to="long long")
-cpdef long long copy_elements(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
+cpdef long long copy_elements(const unsigned char[::1] data, const long long[::1] locations, const long long[::1] sizes,
                               long long first, long long rows, long long length, const int[::1] offsets,
                               unsigned char[::1] out) except? -2
