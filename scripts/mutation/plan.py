@@ -32,7 +32,7 @@ PLANS = {
     "tidemark/engine/handover.py": Plan(("tests/unit/engine/test_handover.py", "tests/property/handover")),
     "tidemark/engine/archive_wait.py": Plan(("tests/unit/engine/test_archive_wait.py",)),
     "tidemark/engine/incarnations.py": Plan(("tests/property/handover/test_incarnations.py",)),
-    "tidemark/engine/places.py": Plan(("tests/unit/engine/test_places.py",)),
+    "tidemark/engine/folder_identity.py": Plan(("tests/unit/engine/test_folder_identity.py",)),
     "tidemark/engine/progress.py": Plan(("tests/unit/engine/test_progress_retry_selection.py",)),
     "tidemark/engine/marking.py": Plan(("tests/unit/engine/test_marking.py",)),
     "tidemark/engine/dead_branch.py": Plan(("tests/unit/engine/test_dead_branch.py",)),

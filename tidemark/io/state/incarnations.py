@@ -8,8 +8,8 @@ import os
 import secrets
 from pathlib import Path
 
+from tidemark.engine.folder_identity import is_same_folder
 from tidemark.engine.incarnations import EPOCHS_LEAPT, ended, with_one_more
-from tidemark.engine.places import is_same
 from tidemark.io.host.disk import sync, writing
 from tidemark.io.host.logs import Log
 from tidemark.io.state.locks import RoleLock
@@ -48,7 +48,7 @@ def begin_incarnation(store: StateStore, role: Role, log: Log, *, moved: bool = 
         # NB: inside: a process takes its lock before it begins, so that none which has begun is taken for ended.
         alive = tuple(other.value for other in Role if RoleLock.seen(store.folder, other.value).is_locked)
         recorded, overtaken = moving.get(PLACE), moving.get(OVERTAKEN)
-        is_copy = recorded is not None and not is_same(recorded, here)
+        is_copy = recorded is not None and not is_same_folder(recorded, here)
         if not moved:
             if recorded is not None and is_copy:
                 raise CopiedState(

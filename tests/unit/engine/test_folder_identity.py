@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.engine.places import is_same
+from tidemark.engine.folder_identity import is_same_folder
 from tidemark.model.incarnation import StatePlace
 
 HERE = StatePlace(machine="a" * 32, path="/var/lib/tidemark/main", inode=1234, ctime_ns=1_700_000_000_000_000_001)
@@ -27,14 +27,14 @@ COPIES = {
 @pytest.mark.feature("I21")
 @pytest.mark.parametrize("here", SAME.values(), ids=SAME)
 def test_a_state_goes_on_in_its_place(here: StatePlace) -> None:
-    assert is_same(HERE, here)
+    assert is_same_folder(HERE, here)
 
 
 @pytest.mark.feature("I21")
 @pytest.mark.parametrize("here", COPIES.values(), ids=COPIES)
 def test_a_copy_of_a_state_is_told_from_it(here: StatePlace) -> None:
-    assert not is_same(HERE, here)
+    assert not is_same_folder(HERE, here)
 
 
 def test_two_machines_without_an_id_are_not_one() -> None:
-    assert not is_same(replace(HERE, machine=""), COPIES["a copy in a container, in the same path"])
+    assert not is_same_folder(replace(HERE, machine=""), COPIES["a copy in a container, in the same path"])

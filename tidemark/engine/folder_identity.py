@@ -14,7 +14,7 @@ another number. A clone of a whole volume cannot be told from it by any of these
 from tidemark.model.incarnation import StatePlace
 
 
-def is_same(recorded: StatePlace, here: StatePlace) -> bool:
+def is_same_folder(recorded: StatePlace, here: StatePlace) -> bool:
     """Tell if the state that was used at `recorded` is the one that is found at `here`, and no copy of it."""
     if recorded.inode == here.inode and (recorded.ctime_ns == here.ctime_ns or recorded.path == here.path):
         return True
