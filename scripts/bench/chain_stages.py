@@ -20,7 +20,7 @@ from scripts.bench.decode_workloads import Recording
 from tests.support.processes.captures import config_for
 from tests.support.servers.postgres import SUPERUSER, Cluster
 from tests.support.workloads.feeder import make_state
-from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.host.logs import get_log
@@ -88,16 +88,18 @@ def decoded(recording: Recording) -> list[ChangeGroup]:
     with StateStore.open(folder) as store:
         view = store.view()
     start = begin_from_history(view, folder.history, recording.begin, memory_bytes=OUTBOX_BYTES, spill=None)
-    grouper = Grouper(PrintContext.of(view.identity.server_major, start.mirrors, start.databases, start.types).dialects)
-    start.decoding.decoder.want_only(grouper.wants)
+    builder = GroupBuilder(
+        PrintContext.of(view.identity.server_major, start.mirrors, start.databases, start.types).dialects
+    )
+    start.decoding.decoder.want_only(builder.wants)
     segments = ArchiveFolder(recording.archive, of=view.identity.system_identifier)
     groups: list[ChangeGroup] = []
     for found in decode_archive(segments, start, LsnRange(recording.begin, recording.end), print):
         if isinstance(found, CommittedTransaction):
-            groups += grouper.add_transaction(found)
+            groups += builder.add_transaction(found)
         elif hasattr(found, "__len__"):
-            groups += grouper.add_run(found)
-    last = grouper.flush()
+            groups += builder.add_run(found)
+    last = builder.flush()
     return [*groups, *([last] if last is not None else [])]
 
 

@@ -10,14 +10,14 @@ import tidemark_ctl.commands.decode
 from tests.support.forged.forged_records import Wal, packed_row
 from tests.support.forged.groups import DATABASE, relation
 from tidemark.decode.types.codec import Dialect
-from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.model.change import ChangeBatch
 from tidemark.wire.state import HISTORY, HistoryIndex
 
 stream = Wal(relation())
 stream.insert(701, 16385, packed_row(1))
 stream.commit(701)
-grouper = Grouper({DATABASE: Dialect()})
+grouper = GroupBuilder({DATABASE: Dialect()})
 assert not list(grouper.add_transaction(stream.committed[0]))
 assert isinstance(grouper.flush().items[0], ChangeBatch)
 assert HISTORY.decode(HISTORY.encode(HistoryIndex())) == HistoryIndex()

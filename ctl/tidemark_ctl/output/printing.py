@@ -20,7 +20,7 @@ from typing import BinaryIO, Protocol, Self
 import pyarrow as pa
 
 from tidemark.decode.catalog.databases import DatabaseMirrors, MappedDialects
-from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.render.jsonl import JsonLines
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
 from tidemark.decode.transactions.committed_run import CommittedRun
@@ -168,7 +168,7 @@ class _GroupPrinter:
         self, databases: PrintContext, selection: Selection, write: Callable[[ChangeGroup], None], *, counting: bool
     ) -> None:
         self.counts = Counts()
-        self._grouper = Grouper(
+        self._builder = GroupBuilder(
             databases.dialects,
             selected=selection.selects,
             root_of=selection.root_of,
@@ -176,26 +176,26 @@ class _GroupPrinter:
             wants_message=selection.selects_message,
             counting=counting,
         )
-        self.wants = self._grouper.wants
+        self.wants = self._builder.wants
         self._write = write
 
     def take(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:
         """Gather a transaction or many, or a message outside one; print the groups that it fills."""
         if isinstance(decoded, CommittedRun):
             self.counts.transactions += len(decoded)
-            full = self._grouper.add_run(decoded)
+            full = self._builder.add_run(decoded)
         elif isinstance(decoded, CommittedTransaction):
             self.counts.transactions += 1
-            full = self._grouper.add_transaction(decoded)
+            full = self._builder.add_transaction(decoded)
         else:
             self.counts.messages += 1
-            full = self._grouper.add_message(decoded, restart_lsn)
+            full = self._builder.add_message(decoded, restart_lsn)
         for group in full:
             self._print(group)
 
     def flush(self) -> None:
         """Print what was gathered."""
-        group = self._grouper.flush()
+        group = self._builder.flush()
         if group is not None:
             self._print(group)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tests.support.oracles.oracle import FENCE, OurSide, emit_fence
 from tests.support.processes.json_lines import lines_in
-from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.render.jsonl import JsonLines
 from tidemark.decode.transactions.decoder import Decoded
 from tidemark.engine.selection import Selection
@@ -24,7 +24,7 @@ class Gathering(OurSide):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._groups: list[ChangeGroup] = []
-        self._grouper = Grouper(
+        self._builder = GroupBuilder(
             {oid: mirror.dialect for oid, mirror in self.seed.mirrors.items()},
             selected=self.selection.selects,
             root_of=self.selection.root_of,
@@ -36,17 +36,17 @@ class Gathering(OurSide):
     def take(self, decoded: Decoded) -> None:
         """Gather what was decoded; remember fences, which are in no group."""
         if isinstance(decoded, LogicalMessage):
-            self._groups += self._grouper.add_message(decoded, self.changes.decoding.decoder.restart_lsn)
+            self._groups += self._builder.add_message(decoded, self.changes.decoding.decoder.restart_lsn)
             return
         for item in decoded.items():
             if isinstance(item, LogicalMessage) and item.prefix == FENCE:
                 self.fences.add(item.content.decode())
-        self._groups += self._grouper.add_transaction(decoded)
+        self._groups += self._builder.add_transaction(decoded)
 
     def catch_up(self) -> list[ChangeGroup]:
         """Follow to now; return the groups since the last call."""
         self.read_until(emit_fence(self.cluster, self.databases[0]))
-        last = self._grouper.flush()
+        last = self._builder.flush()
         groups, self._groups = [*self._groups, *([last] if last is not None else [])], []
         return groups
 

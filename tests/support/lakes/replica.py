@@ -15,7 +15,7 @@ from psycopg import sql as quoting
 from tests.support.oracles.oracle import OTHER_TYPES, OurSide, emit_fence
 from tests.support.servers.postgres import Cluster
 from tidemark.decode.datum.tuples import missing_value
-from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.types.codec import ArrowValue, Dialect
 from tidemark.decode.types.registry import column_codec, prints_names
@@ -274,11 +274,11 @@ class Replicating(OurSide):
         super().__post_init__()
         dialects = {oid: mirror.dialect for oid, mirror in self.seed.mirrors.items()}
         self.replica = Replica(dialects)
-        self.grouper = Grouper(dialects, rows_max=self.ROWS_MAX)
+        self.builder = GroupBuilder(dialects, rows_max=self.ROWS_MAX)
 
     def finish(self, transaction: CommittedTransaction) -> None:
         """Apply a transaction that was printed."""
-        for group in self.grouper.add_transaction(transaction):
+        for group in self.builder.add_transaction(transaction):
             self.replica.apply(group)
 
     def catch_up(self) -> Mapping[str, Table]:
@@ -288,7 +288,7 @@ class Replicating(OurSide):
 
     def flushed(self) -> Mapping[str, Table]:
         """Return the replica's tables by name, as of what was read."""
-        last = self.grouper.flush()
+        last = self.builder.flush()
         if last is not None:
             self.replica.apply(last)
         assert not self.replica.rewriting, "a rewrite's end is in its transaction"

@@ -5,9 +5,9 @@ import json
 from tests.support.forged.forged_records import Wal, external, packed_row
 from tests.support.forged.groups import DATABASE, relation
 from tests.support.processes.json_lines import lines_in
-from tests.unit.decoder.test_grouping import DIALECTS, groups_of
+from tests.unit.decoder.test_group_builder import DIALECTS, groups_of
 from tests.unit.decoder.test_rows import POINTER
-from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.decode.render.debezium_values import UNAVAILABLE
 from tidemark.wal.rmgr import heap
@@ -24,7 +24,7 @@ def wal() -> Wal:
 
 def events(stream: Wal, *, counting: bool = False, rows_max: int = 65536) -> list[Event]:
     lines = DebeziumLines({DATABASE: "app"}, version="1", now_ns=lambda: NOW_NS)
-    groups = groups_of(stream, Grouper(DIALECTS, counting=counting, rows_max=rows_max))
+    groups = groups_of(stream, GroupBuilder(DIALECTS, counting=counting, rows_max=rows_max))
     return [json.loads(line) for group in groups for line in lines_in(lines.lines(group))]
 
 

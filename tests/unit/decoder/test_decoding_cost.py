@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from tests.support.forged.forged_records import Wal, block_of, packed_row
-from tests.unit.decoder.test_grouping import DIALECTS, groups_of
+from tests.unit.decoder.test_group_builder import DIALECTS, groups_of
 from tests.unit.decoder.test_small_transactions import (
     ACCOUNT,
     calls_outside_kernels,
@@ -15,7 +15,7 @@ from tests.unit.decoder.test_small_transactions import (
     lines_outside_kernels,
     new_wal,
 )
-from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.decode.render.jsonl import JsonLines
 from tidemark.model.change import ChangeBatch, ChangeGroup
@@ -46,9 +46,9 @@ def blocks_of(stream: Wal, count: int) -> list[RecordBlock]:
 
 def decode(blocks: Sequence[RecordBlock]) -> int:
     """Decode from blocks to batches; return how many rows there are."""
-    decoder, grouper = new_wal().decoder, Grouper(DIALECTS)
-    groups = [group for block in blocks for found in decoder.decode_runs(block) for group in gathered(grouper, found)]
-    last = grouper.flush()
+    decoder, builder = new_wal().decoder, GroupBuilder(DIALECTS)
+    groups = [group for block in blocks for found in decoder.decode_runs(block) for group in gathered(builder, found)]
+    last = builder.flush()
     assert last is not None
     items = [item for group in (*groups, last) for item in group.items]
     return sum(item.rows.num_rows for item in items if isinstance(item, ChangeBatch))
@@ -67,7 +67,7 @@ def test_rows_cost_no_call_of_python_each_on_their_way_to_json() -> None:
     for rendering in (JsonLines({}), DebeziumLines({}, version="1", now_ns=lambda: 0)):
         calls = {}
         for rows in (ROWS // 4, ROWS):
-            (group,) = groups_of(inserted(rows), Grouper(DIALECTS))
+            (group,) = groups_of(inserted(rows), GroupBuilder(DIALECTS))
             calls[rows] = calls_outside_kernels(partial(lines_of, rendering, group))
         assert calls[ROWS] - calls[ROWS // 4] < ROWS // 10, (rendering, calls)
 

@@ -1,7 +1,7 @@
 """Memory that one group of rows leaves to the next, and long runs of rows that are kept as they come."""
 
 from tidemark.decode.datum.row_entries import ENTRY, ENTRY_BYTES, ROWS_AT
-from tidemark.decode.groups.gathering import ARENA_KEPT_BYTES, Arena
+from tidemark.decode.groups.group_rows import ARENA_KEPT_BYTES, Arena
 from tidemark.decode.transactions.rowlog import RUN_BYTES, RelationVersions, RowChunk, RowLog
 
 FIRST, SECOND = 701, 702

@@ -7,13 +7,13 @@ import pytest
 
 from tests.support.forged.forged_records import Wal, packed_row
 from tests.support.forged.groups import relation
-from tests.unit.decoder.test_grouping import DIALECTS
-from tests.unit.decoder.test_grouping_restart import places
+from tests.unit.decoder.test_group_builder import DIALECTS
+from tests.unit.decoder.test_group_builder_restart import places
 from tests.unit.decoder.test_small_transactions import by_blocks, gathered, groups, tellers
 from tidemark.decode.arrow import batch_shapes
 from tidemark.decode.arrow.batch_costs import batch_bytes
 from tidemark.decode.arrow.batches import BatchBuilder, RowSpans
-from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_run import singly
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import DecodedRun
@@ -46,8 +46,8 @@ def message_bytes(group: ChangeGroup) -> list[int]:
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_group_is_full_when_batches_take_its_bytes_beside_their_rows(*, at_once: bool) -> None:
     stream = one_row_each(at_once=at_once)
-    unbounded = groups(stream, Grouper(DIALECTS), 50, *TABLES)
-    found = groups(stream, Grouper(DIALECTS, batch_bytes_max=10 * OF_ONE), 50, *TABLES)
+    unbounded = groups(stream, GroupBuilder(DIALECTS), 50, *TABLES)
+    found = groups(stream, GroupBuilder(DIALECTS, batch_bytes_max=10 * OF_ONE), 50, *TABLES)
     assert [len(message_bytes(group)) for group in unbounded] == [60]
     assert max(len(message_bytes(group)) for group in found) <= 11  # few tables are not counted
     assert len(found) == 6
@@ -59,7 +59,7 @@ def test_a_group_that_is_full_where_versions_are_numbered_anew_ends_before_the_n
     def twice() -> list[DecodedRun]:
         return [found for _ in range(2) for found in by_blocks(tellers(30))]  # each time with numbers of its own
 
-    runs, one_by_one = (Grouper(DIALECTS, bytes_max=bytes_max) for _ in range(2))
+    runs, one_by_one = (GroupBuilder(DIALECTS, bytes_max=bytes_max) for _ in range(2))
     made = [group for found in twice() for group in gathered(runs, found)]
     expected = [group for found in twice() for one in _singly(found) for group in one_by_one.add_transaction(one)]
     assert [group.last for group in made] == [group.last for group in expected]
@@ -72,7 +72,7 @@ def test_a_table_that_a_group_has_rows_of_costs_nothing_more() -> None:
     for number in range(200):
         stream.insert(801, TABLES[number % 9].oid, packed_row(number))
     stream.commit(801)
-    (group,) = groups(stream, Grouper(DIALECTS, batch_bytes_max=10 * OF_ONE), 50, *TABLES)
+    (group,) = groups(stream, GroupBuilder(DIALECTS, batch_bytes_max=10 * OF_ONE), 50, *TABLES)
     assert len(message_bytes(group)) == 9
 
 
@@ -86,7 +86,7 @@ def test_what_a_batch_is_held_to_take_is_what_one_of_a_row_takes(columns: int) -
 
 
 def test_a_group_says_what_its_batches_take() -> None:
-    (group,) = groups(one_row_each(at_once=True), Grouper(DIALECTS), 50, *TABLES)
+    (group,) = groups(one_row_each(at_once=True), GroupBuilder(DIALECTS), 50, *TABLES)
     assert group.byte_count == pytest.approx(sum(message_bytes(group)) + OBJECT_BYTES * 60, rel=0.3)
 
 

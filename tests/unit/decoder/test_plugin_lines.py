@@ -5,7 +5,7 @@ import pytest
 from tests.support.forged.forged_records import Wal, block_of, packed_row
 from tests.support.forged.groups import relation
 from tests.support.oracles.plugin_lines import PluginLines
-from tests.unit.decoder.test_grouping import DIALECTS
+from tests.unit.decoder.test_group_builder import DIALECTS
 from tests.unit.decoder.test_small_transactions import (
     ACCOUNT,
     LEDGER,

@@ -6,9 +6,9 @@ from tests.support.forged.forged_records import Wal, external, packed_row
 from tests.support.forged.groups import DATABASE, relation
 from tests.support.oracles.plugin_lines import PluginLines
 from tests.support.processes.json_lines import lines_in
-from tests.unit.decoder.test_grouping import DIALECTS, groups_of
+from tests.unit.decoder.test_group_builder import DIALECTS, groups_of
 from tests.unit.decoder.test_rows import POINTER
-from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.render.jsonl import JsonLines
 from tidemark.wal.rmgr import heap
 
@@ -27,7 +27,7 @@ def printed(stream: Wal, major: int = 15, hidden: tuple[str, ...] = ()) -> list[
 def json_lines(stream: Wal) -> list[dict[str, object]]:
     lines = JsonLines({DATABASE: "app"})
     found: list[dict[str, object]] = []
-    for group in groups_of(stream, Grouper(DIALECTS)):
+    for group in groups_of(stream, GroupBuilder(DIALECTS)):
         found.extend(json.loads(line) for line in lines_in(lines.lines(group)))
     return found
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from tests.support.forged.forged_records import Wal, block_of, packed_row, told
-from tests.unit.decoder.test_grouping import DIALECTS
+from tests.unit.decoder.test_group_builder import DIALECTS
 from tests.unit.decoder.test_small_transactions import (
     ACCOUNT,
     CALLS_PER_TRANSACTION,
@@ -16,7 +16,7 @@ from tests.unit.decoder.test_small_transactions import (
     groups,
     new_wal,
 )
-from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_run import CommittedRun, singly
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.pending_children import CHILDREN_MAX
@@ -65,8 +65,8 @@ def test_what_was_rolled_back_is_gone_and_what_was_released_is_there(size: int) 
     assert [each.end for each in found] == [each.end for each in stream.committed]
     assert [told(each) for each in found] == [told(each) for each in stream.committed]
     assert [each.end.item_count for each in found] == [3, 4] * 28 + [3]
-    expected = content(groups(stream, Grouper(DIALECTS, rows_max=20), 1))
-    assert content(groups(stream, Grouper(DIALECTS, rows_max=20), size)) == expected
+    expected = content(groups(stream, GroupBuilder(DIALECTS, rows_max=20), 1))
+    assert content(groups(stream, GroupBuilder(DIALECTS, rows_max=20), size)) == expected
 
 
 def test_a_transaction_with_savepoints_more_takes_no_call_more() -> None:

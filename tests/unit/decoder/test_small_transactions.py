@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.forged.forged_records import Wal, block_of, locator, packed_row, told
 from tests.support.forged.groups import relation
-from tests.unit.decoder.test_grouping import DIALECTS
-from tests.unit.decoder.test_grouping_restart import places
-from tidemark.decode.groups.grouping import Grouper
+from tests.unit.decoder.test_group_builder import DIALECTS
+from tests.unit.decoder.test_group_builder_restart import places
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_run import CommittedRun, singly
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import DecodedRun
@@ -52,16 +52,16 @@ def by_blocks(stream: Wal, size: int = BLOCK_RECORDS, *tables: Relation) -> Iter
         yield from decoder.decode_runs(block_of(stream.raws[begin : begin + size]))
 
 
-def gathered(grouper: Grouper, found: DecodedRun) -> Iterator[ChangeGroup]:
+def gathered(builder: GroupBuilder, found: DecodedRun) -> Iterator[ChangeGroup]:
     if isinstance(found, CommittedRun):
-        return grouper.add_run(found)
+        return builder.add_run(found)
     assert isinstance(found, CommittedTransaction)
-    return grouper.add_transaction(found)
+    return builder.add_transaction(found)
 
 
-def groups(stream: Wal, grouper: Grouper, size: int = BLOCK_RECORDS, *tables: Relation) -> list[ChangeGroup]:
-    made = [group for found in by_blocks(stream, size, *tables) for group in gathered(grouper, found)]
-    last = grouper.flush()
+def groups(stream: Wal, builder: GroupBuilder, size: int = BLOCK_RECORDS, *tables: Relation) -> list[ChangeGroup]:
+    made = [group for found in by_blocks(stream, size, *tables) for group in gathered(builder, found)]
+    last = builder.flush()
     return made if last is None else [*made, last]
 
 
@@ -92,11 +92,11 @@ def test_small_transactions_come_out_together() -> None:
 def test_runs_give_the_groups_that_their_transactions_give_one_by_one(bounds: tuple[int, int]) -> None:
     stream = tellers(100)
     rows_max, bytes_max = bounds
-    one_by_one = Grouper(DIALECTS, rows_max=rows_max, bytes_max=bytes_max)
+    one_by_one = GroupBuilder(DIALECTS, rows_max=rows_max, bytes_max=bytes_max)
     expected = [group for transaction in stream.committed for group in one_by_one.add_transaction(transaction)]
     last = one_by_one.flush()
     expected += [] if last is None else [last]
-    found = groups(stream, Grouper(DIALECTS, rows_max=rows_max, bytes_max=bytes_max))
+    found = groups(stream, GroupBuilder(DIALECTS, rows_max=rows_max, bytes_max=bytes_max))
     pointers = [group.last.position for group in expected]
     assert [group.last.position for group in found] == pointers
     assert places(found) == places(expected)
@@ -107,9 +107,9 @@ def test_runs_give_the_groups_that_their_transactions_give_one_by_one(bounds: tu
 
 def test_groups_do_not_depend_on_where_blocks_end() -> None:
     stream = tellers(60)
-    expected = content(groups(stream, Grouper(DIALECTS, rows_max=20), 1))
+    expected = content(groups(stream, GroupBuilder(DIALECTS, rows_max=20), 1))
     for size in (2, 3, 10, 1000):
-        assert content(groups(stream, Grouper(DIALECTS, rows_max=20), size)) == expected
+        assert content(groups(stream, GroupBuilder(DIALECTS, rows_max=20), size)) == expected
 
 
 def test_what_was_delivered_or_copied_is_left_out_of_runs_as_well() -> None:
@@ -118,16 +118,16 @@ def test_what_was_delivered_or_copied_is_left_out_of_runs_as_well() -> None:
     def copied(table: Oid, end: TransactionEnd) -> bool:
         return table == LEDGER and end.full_xid <= 820
 
-    everything = places(groups(stream, Grouper(DIALECTS)))
+    everything = places(groups(stream, GroupBuilder(DIALECTS)))
     for index in (0, 1, 50, len(everything) - 1):
-        assert places(groups(stream, Grouper(DIALECTS, after=everything[index]))) == everything[index + 1 :]
-    kept = content(groups(stream, Grouper(DIALECTS, copied=copied)))
+        assert places(groups(stream, GroupBuilder(DIALECTS, after=everything[index]))) == everything[index + 1 :]
+    kept = content(groups(stream, GroupBuilder(DIALECTS, copied=copied)))
     snapshot = Snapshot(FullXid(821), FullXid(821), frozenset())
-    assert content(groups(stream, Grouper(DIALECTS, copied=copied, copied_by=(snapshot,)))) == kept
-    assert len(places(groups(stream, Grouper(DIALECTS, copied=copied)))) == len(everything) - 2 * 20
-    assert len(places(groups(stream, Grouper(DIALECTS, behind=snapshot)))) == len(everything) - 3 * 20
+    assert content(groups(stream, GroupBuilder(DIALECTS, copied=copied, copied_by=(snapshot,)))) == kept
+    assert len(places(groups(stream, GroupBuilder(DIALECTS, copied=copied)))) == len(everything) - 2 * 20
+    assert len(places(groups(stream, GroupBuilder(DIALECTS, behind=snapshot)))) == len(everything) - 3 * 20
     standby = ReplayedSnapshot(FullXid(801), stream.committed[20].end.commit_lsn)
-    assert len(places(groups(stream, Grouper(DIALECTS, behind=standby)))) == len(everything) - 3 * 20
+    assert len(places(groups(stream, GroupBuilder(DIALECTS, behind=standby)))) == len(everything) - 3 * 20
 
 
 def test_what_is_held_is_open_and_holds_the_restart_lsn() -> None:
@@ -189,14 +189,14 @@ def test_a_small_transaction_more_takes_no_call_more() -> None:
 def calls_of(stream: Wal) -> int:
     """Count the calls that it takes from blocks to batches."""
     blocks = [block_of(stream.raws[begin : begin + 1000]) for begin in range(0, len(stream.raws), 1000)]
-    decoder, grouper = new_wal().decoder, Grouper(DIALECTS)
+    decoder, builder = new_wal().decoder, GroupBuilder(DIALECTS)
     made: list[ChangeGroup] = []
 
     def work() -> None:
         for block in blocks:
             for found in decoder.decode_runs(block):
-                made.extend(gathered(grouper, found))
-        last = grouper.flush()
+                made.extend(gathered(builder, found))
+        last = builder.flush()
         assert last is not None
         made.append(last)
 

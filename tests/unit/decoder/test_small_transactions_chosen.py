@@ -7,10 +7,10 @@ import pytest
 
 from tests.support.forged.forged_records import Wal, packed_row
 from tests.support.forged.groups import relation
-from tests.unit.decoder.test_grouping import DIALECTS
-from tests.unit.decoder.test_grouping_restart import places
+from tests.unit.decoder.test_group_builder import DIALECTS
+from tests.unit.decoder.test_group_builder_restart import places
 from tests.unit.decoder.test_small_transactions import BLOCK_RECORDS, by_blocks, groups, tellers
-from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_run import CommittedRun
 from tidemark.model.change import TABLE_ORDINAL, ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Oid
@@ -41,7 +41,7 @@ def column(made: list[ChangeGroup], name: str, table: str) -> list[object]:
 
 
 def test_each_row_comes_with_its_own_origin() -> None:
-    made = groups(replicated(), Grouper(DIALECTS))
+    made = groups(replicated(), GroupBuilder(DIALECTS))
     assert column(made, "_origin", "ledger") == list(ORIGINS) * 20
     assert set(column(made, "_origin", "account")) == {0}
 
@@ -55,13 +55,13 @@ def test_each_row_comes_with_its_own_origin() -> None:
     ],
 )
 def test_rows_are_left_out_by_their_origin(excluded: ExcludedOrigins, kept: list[int]) -> None:
-    made = groups(replicated(), Grouper(DIALECTS, excluded=excluded))
+    made = groups(replicated(), GroupBuilder(DIALECTS, excluded=excluded))
     assert column(made, "_origin", "ledger") == kept
     assert len(column(made, "_origin", "account")) == 60
 
 
 def test_transactions_are_counted_as_one_by_one() -> None:
-    made = groups(replicated(), Grouper(DIALECTS, counting=True, rows_max=7))
+    made = groups(replicated(), GroupBuilder(DIALECTS, counting=True, rows_max=7))
     ends = [end for group in made for end in group.transactions]
     assert [{table.name: table.count for table in end.tables or ()} for end in ends] == [
         {"account": 1, "ledger": 1}
@@ -73,10 +73,10 @@ def test_transactions_are_counted_as_one_by_one() -> None:
 @pytest.mark.feature("P03")
 def test_what_follows_any_position_is_given_out_exactly_once_of_transactions_that_come_together() -> None:
     stream = tellers(40)
-    everything = places(groups(stream, Grouper(DIALECTS)))
+    everything = places(groups(stream, GroupBuilder(DIALECTS)))
     assert len(everything) > 100
     for index, place in enumerate(everything):
-        rest = groups(stream, Grouper(DIALECTS, after=place))
+        rest = groups(stream, GroupBuilder(DIALECTS, after=place))
         assert places(rest) == everything[index + 1 :]
 
 
@@ -94,7 +94,7 @@ def test_rows_of_partitions_come_under_the_name_of_the_table_above_in_stream_ord
         stream.commit(801 + number)
     found = list(by_blocks(stream, BLOCK_RECORDS, *partitioned()))
     assert sum(len(run) for run in found if isinstance(run, CommittedRun)) > 50
-    by_root = Grouper(DIALECTS, root_of=lambda lineage: lineage[-1])
+    by_root = GroupBuilder(DIALECTS, root_of=lambda lineage: lineage[-1])
     made = groups(stream, by_root, BLOCK_RECORDS, *partitioned())
     batches = [item for group in made for item in group.items if isinstance(item, ChangeBatch)]
     assert {each.relation.name for each in batches} == {"sale"}

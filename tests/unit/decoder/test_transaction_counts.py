@@ -10,8 +10,8 @@ import pytest
 from tests.support.forged.forged_records import Wal, block_of, packed_row
 from tests.support.forged.groups import DATABASE, end, relation
 from tests.support.processes.json_lines import lines_in
-from tests.unit.decoder.test_grouping import DIALECTS, groups_of
-from tests.unit.decoder.test_grouping_restart import places, stream
+from tests.unit.decoder.test_group_builder import DIALECTS, groups_of
+from tests.unit.decoder.test_group_builder_restart import places, stream
 from tests.unit.decoder.test_small_transactions import (
     ACCOUNT,
     BLOCK_RECORDS,
@@ -21,7 +21,7 @@ from tests.unit.decoder.test_small_transactions import (
     new_wal,
     tellers,
 )
-from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.groups.transaction_counts import TransactionCounts
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.decode.render.jsonl import JsonLines
@@ -53,7 +53,7 @@ def counts(groups: Sequence[ChangeGroup]) -> Counts:
 
 
 def test_changes_are_numbered_and_counted_by_table() -> None:
-    groups = groups_of(stream(), Grouper(DIALECTS, counting=True))
+    groups = groups_of(stream(), GroupBuilder(DIALECTS, counting=True))
     told = counts(groups)
     assert told[701] == {"account": 2, "ledger": 4}
     assert told[702] == {"account": 2, "ledger": 5}, "the TRUNCATE is one of its table's"
@@ -61,24 +61,24 @@ def test_changes_are_numbered_and_counted_by_table() -> None:
 
 
 def test_cuts_and_restarts_anywhere_leave_numbers_and_counts_as_they_are() -> None:
-    whole = groups_of(stream(), Grouper(DIALECTS, counting=True))
+    whole = groups_of(stream(), GroupBuilder(DIALECTS, counting=True))
     for rows_max in (1, 2, 3):
-        cut = groups_of(stream(), Grouper(DIALECTS, counting=True, rows_max=rows_max))
+        cut = groups_of(stream(), GroupBuilder(DIALECTS, counting=True, rows_max=rows_max))
         assert (numbers(cut), counts(cut)) == (numbers(whole), counts(whole))
     for place in places(whole):
-        rest = groups_of(stream(), Grouper(DIALECTS, counting=True, after=place, rows_max=2))
+        rest = groups_of(stream(), GroupBuilder(DIALECTS, counting=True, after=place, rows_max=2))
         assert numbers(rest).items() <= numbers(whole).items()
         assert counts(rest).items() <= counts(whole).items()
 
 
 def test_what_is_not_selected_is_not_counted() -> None:
-    grouper = Grouper(DIALECTS, counting=True, selected=lambda found: found.name == "ledger")
-    assert set(map(str, counts(groups_of(stream(), grouper)).values())) == {"{'ledger': 4}", "{'ledger': 5}"}
+    builder = GroupBuilder(DIALECTS, counting=True, selected=lambda found: found.name == "ledger")
+    assert set(map(str, counts(groups_of(stream(), builder)).values())) == {"{'ledger': 4}", "{'ledger': 5}"}
 
 
 def test_each_transaction_is_told_of_once_around_its_changes_however_groups_are_cut() -> None:
     for rows_max in (1, 2, 100):
-        groups = groups_of(stream(), Grouper(DIALECTS, counting=True, rows_max=rows_max))
+        groups = groups_of(stream(), GroupBuilder(DIALECTS, counting=True, rows_max=rows_max))
         printed = JsonLines({})
         lines = [json.loads(line) for group in groups for line in lines_in(printed.lines(group))]
         ops = "".join({"begin": "(", "end": ")"}.get(line["op"], ".") for line in lines)
@@ -89,15 +89,15 @@ def test_each_transaction_is_told_of_once_around_its_changes_however_groups_are_
 
 
 def test_a_transaction_that_went_on_before_a_restart_is_not_begun_again() -> None:
-    first = places(groups_of(stream(), Grouper(DIALECTS)))[0]
-    groups = groups_of(stream(), Grouper(DIALECTS, counting=True, after=first))
+    first = places(groups_of(stream(), GroupBuilder(DIALECTS)))[0]
+    groups = groups_of(stream(), GroupBuilder(DIALECTS, counting=True, after=first))
     printed = JsonLines({})
     ops = [json.loads(line)["op"] for group in groups for line in lines_in(printed.lines(group))]
     assert ops[:7] == ["i"] * 5 + ["end", "begin"]
 
 
 def test_nothing_is_counted_unless_it_is_asked_for() -> None:
-    (group,) = groups_of(stream(), Grouper(DIALECTS))
+    (group,) = groups_of(stream(), GroupBuilder(DIALECTS))
     assert {end.tables for end in group.transactions} == {None}
     assert not any(TABLE_ORDINAL in item.rows.schema.names for item in group.items if isinstance(item, ChangeBatch))
 
@@ -160,9 +160,9 @@ def in_runs(stream: Wal) -> list[DecodedRun]:
     return found
 
 
-def grouped(grouper: Grouper, decoded: Sequence[DecodedRun]) -> list[ChangeGroup]:
-    made = [group for each in decoded for group in gathered(grouper, each)]
-    last = grouper.flush()
+def grouped(builder: GroupBuilder, decoded: Sequence[DecodedRun]) -> list[ChangeGroup]:
+    made = [group for each in decoded for group in gathered(builder, each)]
+    last = builder.flush()
     return made if last is None else [*made, last]
 
 
@@ -178,11 +178,11 @@ def test_small_transactions_together_have_the_bounds_that_they_have_one_by_one(
     behind.lsn = between.lsn
     several(behind, range(862, 922))
 
-    def grouper() -> Grouper:
-        return Grouper(DIALECTS, counting=True, selected=selected, rows_max=rows_max)
+    def builder() -> GroupBuilder:
+        return GroupBuilder(DIALECTS, counting=True, selected=selected, rows_max=rows_max)
 
-    expected = grouped(grouper(), [*before.committed, *between.committed, *behind.committed])
-    found = grouped(grouper(), [*in_runs(before), *again.committed, *in_runs(behind)])
+    expected = grouped(builder(), [*before.committed, *between.committed, *behind.committed])
+    found = grouped(builder(), [*in_runs(before), *again.committed, *in_runs(behind)])
     assert counts(found) == counts(expected)
     assert numbers(found) == numbers(expected)
     assert [end.xid for group in found for end in group.begun] == [end.xid for group in expected for end in group.begun]
@@ -196,7 +196,7 @@ def test_a_table_is_told_by_its_last_name_and_where_it_was_first_counted() -> No
     stream.insert(801, ACCOUNT, packed_row(2))
     stream.insert(801, LEDGER, packed_row(3))
     stream.commit(801)
-    (group,) = groups_of(stream, Grouper(DIALECTS, counting=True))
+    (group,) = groups_of(stream, GroupBuilder(DIALECTS, counting=True))
     (end,) = group.transactions
     assert [(table.name, table.count) for table in end.tables or ()] == [("book", 2), ("account", 1)]
 
@@ -213,8 +213,8 @@ def test_small_transactions_are_counted_without_a_line_of_python_each() -> None:
 
 
 def print_counted(blocks: Sequence[RecordBlock], form: str) -> None:
-    decoder, grouper, lines = new_wal().decoder, Grouper(DIALECTS, counting=True), RENDERINGS[form]()
-    made = grouped(grouper, [found for block in blocks for found in decoder.decode_runs(block)])
+    decoder, builder, lines = new_wal().decoder, GroupBuilder(DIALECTS, counting=True), RENDERINGS[form]()
+    made = grouped(builder, [found for block in blocks for found in decoder.decode_runs(block)])
     assert sum(len(block) for group in made for block in lines.lines(group)) > 10_000
 
 

@@ -11,13 +11,13 @@ from tests.property.decoder.test_skimming import STEPS, played
 from tests.property.decoder.test_skimming import new_wal as forged
 from tests.support.forged.forged_records import Wal, block_of, packed_row
 from tests.support.forged.groups import relation
-from tests.unit.decoder.test_grouping import DIALECTS
+from tests.unit.decoder.test_group_builder import DIALECTS
 from tests.unit.decoder.test_small_savepoints import savers
 from tests.unit.decoder.test_small_transactions import ACCOUNT, LEDGER, gathered, new_wal, tellers
 from tidemark.decode.arrow.batch_costs import NO_END
 from tidemark.decode.datum.row_entries import ENTRY_BYTES
-from tidemark.decode.groups.gathering import Arenas, GatheredRows
-from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.group_builder import GroupBuilder
+from tidemark.decode.groups.group_rows import Arenas, GroupRows
 from tidemark.decode.transactions.committed_run import CommittedRun
 from tidemark.decode.transactions.decoder import Decoder
 from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage
@@ -55,15 +55,15 @@ def committed() -> Wal:
     return stream
 
 
-def groups(decoder: Decoder, grouper: Grouper, stream: Wal, size: int) -> list[ChangeGroup]:
+def groups(decoder: Decoder, builder: GroupBuilder, stream: Wal, size: int) -> list[ChangeGroup]:
     made: list[ChangeGroup] = []
     for begin in range(0, len(stream.raws), size):
         for found in decoder.decode_runs(block_of(stream.raws[begin : begin + size])):
             if isinstance(found, LogicalMessage):
-                made += grouper.add_message(found, decoder.restart_lsn)
+                made += builder.add_message(found, decoder.restart_lsn)
             else:
-                made += gathered(grouper, found)
-    last = grouper.flush()
+                made += gathered(builder, found)
+    last = builder.flush()
     return made if last is None else [*made, last]
 
 
@@ -79,20 +79,20 @@ def rows(group: ChangeGroup) -> list[object]:
 @pytest.mark.parametrize("made", [tellers, savers], ids=["small", "savepoints"])
 def test_what_is_wanted_stays_as_it_is_and_where_it_is(made: Callable[[int], Wal], size: int) -> None:
     stream = made(60)
-    decoder, grouper = new_wal().decoder, Grouper(DIALECTS, selected=is_ledger, rows_max=20)
-    decoder.want_only(grouper.wants)
-    everything = groups(new_wal().decoder, Grouper(DIALECTS, selected=is_ledger, rows_max=20), stream, size)
-    assert content(groups(decoder, grouper, stream, size)) == content(everything)
+    decoder, builder = new_wal().decoder, GroupBuilder(DIALECTS, selected=is_ledger, rows_max=20)
+    decoder.want_only(builder.wants)
+    everything = groups(new_wal().decoder, GroupBuilder(DIALECTS, selected=is_ledger, rows_max=20), stream, size)
+    assert content(groups(decoder, builder, stream, size)) == content(everything)
     assert sum(len(rows(group)) for group in everything) > 0
 
 
 @pytest.mark.parametrize("size", [1, 50])
 def test_rows_of_a_large_transaction_keep_their_ordinals(size: int) -> None:
     stream = committed()
-    decoder, grouper = new_wal().decoder, Grouper(DIALECTS, selected=is_ledger)
-    decoder.want_only(grouper.wants)
-    everything = groups(new_wal().decoder, Grouper(DIALECTS, selected=is_ledger), stream, size)
-    assert content(groups(decoder, grouper, stream, size)) == content(everything)
+    decoder, builder = new_wal().decoder, GroupBuilder(DIALECTS, selected=is_ledger)
+    decoder.want_only(builder.wants)
+    everything = groups(new_wal().decoder, GroupBuilder(DIALECTS, selected=is_ledger), stream, size)
+    assert content(groups(decoder, builder, stream, size)) == content(everything)
 
 
 @pytest.mark.parametrize("size", [1, 50, 1000])
@@ -120,10 +120,10 @@ def test_rows_beside_those_that_nobody_wants_come_out_as_ever(
     def wanted(found: Relation) -> bool:
         return found.name in names
 
-    decoder, grouper = forged().decoder, Grouper(DIALECTS, selected=wanted, rows_max=rows_max)
-    decoder.want_only(grouper.wants)
-    everything = groups(forged().decoder, Grouper(DIALECTS, selected=wanted), stream, size)
-    told = groups(decoder, grouper, stream, size)
+    decoder, builder = forged().decoder, GroupBuilder(DIALECTS, selected=wanted, rows_max=rows_max)
+    decoder.want_only(builder.wants)
+    everything = groups(forged().decoder, GroupBuilder(DIALECTS, selected=wanted), stream, size)
+    told = groups(decoder, builder, stream, size)
     assert flat(told) == flat(everything)
     assert [end for group in told for end in group.transactions] == [
         end for group in everything for end in group.transactions
@@ -142,9 +142,9 @@ def test_a_restart_among_rows_that_nobody_wants_gives_the_rest(size: int) -> Non
     (end,) = (one for one in stream.committed if one.end.xid == 801)
     for ordinal in (0, 3, 4, 5, 297, 298, 299, 300, 597, 598, 599):
         after = Position(end.end.timeline, end.end.commit_lsn, ordinal)
-        decoder, grouper = new_wal().decoder, Grouper(DIALECTS, selected=is_ledger, after=after)
-        decoder.want_only(grouper.wants)
-        made = groups(decoder, grouper, stream, size)
+        decoder, builder = new_wal().decoder, GroupBuilder(DIALECTS, selected=is_ledger, after=after)
+        decoder.want_only(builder.wants)
+        made = groups(decoder, builder, stream, size)
         batches = [item for group in made for item in group.items if isinstance(item, ChangeBatch)]
         found = [place for batch in batches for place in batch.rows.column("_ordinal").to_pylist()]
         assert found == [place for place in range(4, 600, 6) if place > ordinal]
@@ -159,7 +159,7 @@ def test_of_small_transactions_whose_rows_nobody_wants_nothing_is_gathered_and_a
     runs = [run for run in found if isinstance(run, CommittedRun)]
     assert sum(map(len, runs)) > 50
     for run in runs:
-        gathered_rows = GatheredRows(run.versions, arenas, uncounted_bytes=NO_END)
+        gathered_rows = GroupRows(run.versions, arenas, uncounted_bytes=NO_END)
         gathered_rows.take_transactions(run, 0, len(run))
         assert (len(gathered_rows), gathered_rows.byte_count) == (run.row_ends[-1], run.row_ends[-1] * ENTRY_BYTES)
         assert (arenas.entries.size, arenas.tuples.size, arenas.runs.count) == (0, 0, 0)
@@ -174,7 +174,7 @@ def test_rows_that_nobody_wants_come_back_from_disk_as_many_as_they_were() -> No
     stream.commit(801)
     wal = Wal(relation(), relation("ledger", LEDGER), memory_bytes=1500, spill=spill)
     wal.decoder.want_only(is_ledger)
-    everything = groups(new_wal().decoder, Grouper(DIALECTS, selected=is_ledger), stream, 7)
-    told = groups(wal.decoder, Grouper(DIALECTS, selected=is_ledger), stream, 7)
+    everything = groups(new_wal().decoder, GroupBuilder(DIALECTS, selected=is_ledger), stream, 7)
+    told = groups(wal.decoder, GroupBuilder(DIALECTS, selected=is_ledger), stream, 7)
     assert spill.writes
     assert flat(told) == flat(everything)

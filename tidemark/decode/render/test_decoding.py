@@ -17,7 +17,7 @@ from tidemark.decode.arrow.batch_shapes import batch_shape
 from tidemark.decode.arrow.batches import CELLS_MAX, RowSpans
 from tidemark.decode.arrow.column_values import TooLong
 from tidemark.decode.arrow.located_tuples import TupleLocator
-from tidemark.decode.groups.gathering import Arenas, GatheredRows
+from tidemark.decode.groups.group_rows import Arenas, GroupRows
 from tidemark.decode.render.column_texts import Integers
 from tidemark.decode.render.json_columns import whole_numbers
 from tidemark.decode.render.literals import Literals
@@ -222,10 +222,10 @@ class TestDecodingRenderer:
             else:
                 yield from self._writer.blocks(parts)
 
-    def _gathered(self, versions: RelationVersions) -> GatheredRows:
-        return GatheredRows(versions, self._arenas, NEVER_COUNTED)
+    def _gathered(self, versions: RelationVersions) -> GroupRows:
+        return GroupRows(versions, self._arenas, NEVER_COUNTED)
 
-    def _parts(self, gathered: GatheredRows) -> list[Lines]:
+    def _parts(self, gathered: GroupRows) -> list[Lines]:
         """Return the rows that were gathered, those of each table by themselves."""
         found = gathered.by_relation(self._is_selected)
         return [self._table(relation, database).lines(rows) for database, relation, rows in found]

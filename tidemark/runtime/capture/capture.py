@@ -16,7 +16,7 @@ from functools import partial
 
 from tidemark.decode.catalog.databases import MappedDialects, by_name
 from tidemark.decode.catalog.history import Base
-from tidemark.decode.groups.grouping import Grouper, nothing_copied
+from tidemark.decode.groups.group_builder import GroupBuilder, nothing_copied
 from tidemark.decode.transactions.decoder import Decoder, OnMarker
 from tidemark.engine.ports import Consumer
 from tidemark.engine.progress import Progress
@@ -364,7 +364,7 @@ class Capture:
         )
         enter_open(decoder.transactions, base, start.restart_lsn, wanted=True)
         copies = Copies(self._store.view())
-        grouper = Grouper(
+        builder = GroupBuilder(
             MappedDialects(base.mirrors, beginning.types, base.major),
             selected=config.select.selection().selects,
             root_of=config.select.selection().root_of,
@@ -378,11 +378,11 @@ class Capture:
             rows_max=config.deliver.group_rows_max,
             bytes_max=config.deliver.group_bytes_max,
         )
-        decoder.want_only(grouper.wants)
+        decoder.want_only(builder.wants)
         return WalReader(
             framer,
             decoder,
-            grouper,
+            builder,
             self._history,
             base.mirrors,
             check_fork=copies.check_fork,

@@ -17,7 +17,7 @@ from enum import Enum
 
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.history import Base, OpenTransactionStart
-from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_run import CommittedRun
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import Decoder
@@ -60,7 +60,7 @@ class WalReader:
         self,
         framer: Framer,
         decoder: Decoder,
-        grouper: Grouper,
+        builder: GroupBuilder,
         history: HistoryWriter,
         mirrors: DatabaseMirrors,
         *,
@@ -73,7 +73,7 @@ class WalReader:
         self._check_fork = check_fork
         self.horizon_lsn = INVALID_LSN  # set by the owner: no restart begins before it
         self._decoding = WalDecoding(framer, decoder, decoder.timeline, self._journal, self._leave_timeline)
-        self._grouper = grouper
+        self._builder = builder
         self._history = history
         self._mirrors = mirrors
         self._base_every_bytes = base_every_bytes
@@ -94,11 +94,11 @@ class WalReader:
         """Take the next slice; give out the groups that became full."""
         for decoded in self._decoding.feed_runs(segment):
             if isinstance(decoded, CommittedRun):
-                yield from map(self._with_databases, self._grouper.add_run(decoded))
+                yield from map(self._with_databases, self._builder.add_run(decoded))
             elif isinstance(decoded, CommittedTransaction):
-                yield from map(self._with_databases, self._grouper.add_transaction(decoded))
+                yield from map(self._with_databases, self._builder.add_transaction(decoded))
             else:
-                yield from map(self._with_databases, self._grouper.add_message(decoded, self.decoder.restart_lsn))
+                yield from map(self._with_databases, self._builder.add_message(decoded, self.decoder.restart_lsn))
 
     @property
     def open_transactions(self) -> int:
@@ -107,13 +107,13 @@ class WalReader:
 
     def flush(self, *, also_empty: bool) -> ChangeGroup | None:
         """Give out what is gathered; `also_empty`: a group that has nothing but its position, too."""
-        group = self._grouper.flush() if self._grouper.byte_count or also_empty else None
+        group = self._builder.flush() if self._builder.byte_count or also_empty else None
         return group and self._with_databases(group)
 
     @property
     def is_gathering(self) -> bool:
         """Tell if there are changes that no group was given out with."""
-        return self._grouper.byte_count > 0
+        return self._builder.byte_count > 0
 
     @property
     def record_bytes(self) -> int:

@@ -6,7 +6,7 @@ All of the branch that is there is decoded, also what was not delivered: a first
 from pathlib import Path
 
 from tidemark.decode.catalog.databases import MappedDialects
-from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_run import CommittedRun
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import DecodedRun
@@ -58,7 +58,7 @@ def _touched(
         memory_bytes=MEMORY_BYTES_DEFAULT,
         spill=SpillFolder(store.folder.spill),
     )
-    grouper = Grouper(
+    builder = GroupBuilder(
         MappedDialects(start.mirrors, start.types, identity.server_major),
         selected=selection.selects,
         root_of=selection.root_of,
@@ -66,9 +66,9 @@ def _touched(
     )
     found: set[TableKey] = set()
     for decoded in decode_archive(archive, start, LsnRange(branch.fork_lsn), _is_the_end):
-        for group in _groups(grouper, decoded):
+        for group in _groups(builder, decoded):
             found |= _tables_of(group)
-    last = grouper.flush()
+    last = builder.flush()
     if last is not None:
         found |= _tables_of(last)
     if start.decoded_lsn <= branch.delivered.commit_lsn:
@@ -76,11 +76,11 @@ def _touched(
     return frozenset(found)
 
 
-def _groups(grouper: Grouper, decoded: DecodedRun) -> list[ChangeGroup]:
+def _groups(builder: GroupBuilder, decoded: DecodedRun) -> list[ChangeGroup]:
     if isinstance(decoded, CommittedRun):
-        return list(grouper.add_run(decoded))
+        return list(builder.add_run(decoded))
     if isinstance(decoded, CommittedTransaction):
-        return list(grouper.add_transaction(decoded))
+        return list(builder.add_transaction(decoded))
     return []  # a message, which is about no table
 
 

@@ -18,7 +18,7 @@ from tidemark.decode.catalog.history import (
     load_base,
     replay,
 )
-from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import Decoder
 from tidemark.model.change import ChangeGroup  # noqa: TC001 - one import of all that is used
@@ -71,16 +71,16 @@ def _decoded(data: bytes, *, by_block: bool) -> list[EncodedGroup]:
     """Decode records over a real catalog, one by one or as framing gives them, down to what the outbox holds."""
     base = load_base(_BASE, "base")
     decoder = Decoder(FORMAT, TIMELINE, base.mirrors, next_xid=NEXT_XID, memory_bytes=MEMORY_BYTES, spill=MemorySpill())
-    grouper = Grouper({oid: mirror.dialect for oid, mirror in base.mirrors.items()}, rows_max=8)
+    builder = GroupBuilder({oid: mirror.dialect for oid, mirror in base.mirrors.items()}, rows_max=8)
     records = records_of(data, base.lsn)
     groups: list[ChangeGroup] = []
     raws = [(found.lsn, found.end_lsn, found.raw) for found in records]
     for decoded in decoder.decode_block(block_of(raws)) if by_block else map(decoder.decode, records):
         if isinstance(decoded, CommittedTransaction):
-            groups += grouper.add_transaction(decoded)
+            groups += builder.add_transaction(decoded)
         elif decoded is not None:
-            groups += grouper.add_message(decoded, decoder.restart_lsn)
-    left = grouper.flush()
+            groups += builder.add_message(decoded, decoder.restart_lsn)
+    left = builder.flush()
     return [encode_group(group) for group in (*groups, *([left] if left is not None else []))]
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tidemark.decode.arrow.batch_costs import batch_bytes
 from tidemark.decode.arrow.batches import BatchBuilder
 from tidemark.decode.datum.row_entries import ENTRY_BYTES, rows_within
-from tidemark.decode.groups.gathering import Arenas, GatheredRows
+from tidemark.decode.groups.group_rows import Arenas, GroupRows
 from tidemark.decode.groups.origins import has_excluded, kept_rows
 from tidemark.decode.groups.partitions import PartitionRoutes, RootOf, RoutedItem, by_leaf
 from tidemark.decode.groups.stream_order import in_stream_order
@@ -84,7 +84,7 @@ class _Reached(NamedTuple):
         return Pointer(self.position, self.restart_lsn)
 
 
-class Grouper:
+class GroupBuilder:
     """Gathers what the decoder gives out; hands over a group whenever one is full."""
 
     def __init__(
@@ -136,7 +136,7 @@ class Grouper:
         self._first: _Reached | None = None
         self._last: _Reached | None = None
         self._items: list[GroupItem] = []
-        self._gathered: GatheredRows | None = None
+        self._gathered: GroupRows | None = None
         self._transactions = EndsInGroup()
         self._begun = EndsInGroup()  # where that counts
         self._row_count = 0
@@ -264,11 +264,11 @@ class Grouper:
             return stop
         return bisect_left(range(stop), True, lo=index, key=fills)
 
-    def _gather(self, run: RowRun | CommittedRun) -> GatheredRows:
+    def _gather(self, run: RowRun | CommittedRun) -> GroupRows:
         """Return where the rows of `run` go."""
         if self._gathered is None or not self._gathered.fits(run):
             self._end_batches()
-            self._gathered = GatheredRows(run.versions, self._arenas, self._uncounted_bytes)
+            self._gathered = GroupRows(run.versions, self._arenas, self._uncounted_bytes)
         return self._gathered
 
     def _add_transactions(self, run: CommittedRun, start: int, stop: int) -> None:

@@ -114,7 +114,7 @@ class Arenas:
         self.runs = Runs()
 
 
-class GatheredRows:
+class GroupRows:
     """Rows in stream order, each run with what its transaction says of it."""
 
     __slots__ = ("_entries", "_passed_over", "_runs", "_tuples", "_uncounted_bytes", "_versions", "met")

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.forged.forged_records import FORMAT, Wal, packed_row
 from tests.support.forged.groups import DATABASE, relation
-from tests.unit.decoder.test_grouping import ACCOUNT, DIALECTS, LEDGER, groups_of
-from tidemark.decode.groups.grouping import Grouper
+from tests.unit.decoder.test_group_builder import ACCOUNT, DIALECTS, LEDGER, groups_of
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage, TransactionEnd, Truncation
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.position import Position
@@ -65,20 +65,20 @@ def _places(group: ChangeGroup) -> Iterator[Position]:
 
 @pytest.mark.feature("P03")
 def test_what_follows_any_position_is_given_out_exactly_once() -> None:
-    everything = places(groups_of(stream(), Grouper(DIALECTS)))
+    everything = places(groups_of(stream(), GroupBuilder(DIALECTS)))
     assert len(everything) == 19
     for index, place in enumerate(everything):
-        rest = places(groups_of(stream(), Grouper(DIALECTS, after=place, rows_max=2)))
+        rest = places(groups_of(stream(), GroupBuilder(DIALECTS, after=place, rows_max=2)))
         assert rest == everything[index + 1 :]
 
 
 @pytest.mark.feature("P03")
 @pytest.mark.parametrize("rows_max", [1, 2, 5])
 def test_the_pointer_of_any_cut_begins_where_all_of_the_rest_can_be_read(rows_max: int) -> None:
-    everything = places(groups_of(overlapping(), Grouper(DIALECTS)))
-    for group in groups_of(overlapping(), Grouper(DIALECTS, rows_max=rows_max)):
+    everything = places(groups_of(overlapping(), GroupBuilder(DIALECTS)))
+    for group in groups_of(overlapping(), GroupBuilder(DIALECTS, rows_max=rows_max)):
         again = read_again(overlapping(), group.last.restart_lsn)
-        rest = places(groups_of(again, Grouper(DIALECTS, after=group.last.position)))
+        rest = places(groups_of(again, GroupBuilder(DIALECTS, after=group.last.position)))
         assert rest == everything[everything.index(group.last.position) + 1 :]
 
 
@@ -87,7 +87,7 @@ def test_what_the_copy_of_a_table_has_seen_is_left_out_of_that_table_only() -> N
         assert end.database == DATABASE
         return table == LEDGER and end.full_xid <= 702
 
-    groups = groups_of(stream(), Grouper(DIALECTS, copied=copied))
+    groups = groups_of(stream(), GroupBuilder(DIALECTS, copied=copied))
     rows = {
         (item.relation.name, row["id"])
         for group in groups
@@ -101,7 +101,7 @@ def test_what_the_copy_of_a_table_has_seen_is_left_out_of_that_table_only() -> N
 
 
 def test_nothing_of_a_table_that_is_not_selected_is_given_out() -> None:
-    groups = groups_of(stream(), Grouper(DIALECTS, selected=lambda found: found.name == "account"))
+    groups = groups_of(stream(), GroupBuilder(DIALECTS, selected=lambda found: found.name == "account"))
     assert {item.relation.name for group in groups for item in group.items if isinstance(item, ChangeBatch)} == {
         "account"
     }

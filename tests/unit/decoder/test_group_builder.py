@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.support.forged.forged_records import Wal, packed_row
 from tests.support.forged.groups import DATABASE, relation
-from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.types.codec import Dialect
 from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage, SchemaEvent, Truncation
@@ -17,15 +17,15 @@ def wal() -> Wal:
     return Wal(relation(), relation("ledger", LEDGER))
 
 
-def groups_of(stream: Wal, grouper: Grouper) -> list[ChangeGroup]:
+def groups_of(stream: Wal, builder: GroupBuilder) -> list[ChangeGroup]:
     """Feed what came out of the decoder; return all groups, the last one flushed."""
     groups: list[ChangeGroup] = []
     for decoded in stream.out:
         if isinstance(decoded, CommittedTransaction):
-            groups.extend(grouper.add_transaction(decoded))
+            groups.extend(builder.add_transaction(decoded))
         elif isinstance(decoded, LogicalMessage):
-            groups.extend(grouper.add_message(decoded, stream.decoder.restart_lsn))
-    last = grouper.flush()
+            groups.extend(builder.add_message(decoded, stream.decoder.restart_lsn))
+    last = builder.flush()
     return groups if last is None else [*groups, last]
 
 
@@ -40,7 +40,7 @@ def test_rows_of_one_relation_are_one_batch_across_transactions() -> None:
         stream.insert(xid, ACCOUNT, packed_row(xid))
         stream.insert(xid, LEDGER, packed_row(xid))
         stream.commit(xid)
-    (group,) = groups_of(stream, Grouper(DIALECTS))
+    (group,) = groups_of(stream, GroupBuilder(DIALECTS))
     assert [(item.relation.name, ids(item)) for item in group.items if isinstance(item, ChangeBatch)] == [
         ("account", [701, 702]),
         ("ledger", [701, 702]),
@@ -55,7 +55,7 @@ def test_every_row_carries_its_position() -> None:
     stream.insert(701, LEDGER, packed_row(2))
     stream.insert(701, ACCOUNT, packed_row(3))
     commit = stream.commit(701)
-    (group,) = groups_of(stream, Grouper(DIALECTS))
+    (group,) = groups_of(stream, GroupBuilder(DIALECTS))
     batch = group.items[0]
     assert isinstance(batch, ChangeBatch)
     assert batch.rows.column("_ordinal").to_pylist() == [0, 2]
@@ -70,7 +70,7 @@ def test_a_full_group_ends_inside_a_transaction_and_points_before_it() -> None:
     for number in range(1, 5):
         stream.insert(701, ACCOUNT, packed_row(number))
     stream.commit(701)
-    first, second, third = groups_of(stream, Grouper(DIALECTS, rows_max=2))
+    first, second, third = groups_of(stream, GroupBuilder(DIALECTS, rows_max=2))
     assert [ids(group.items[0]) for group in (first, second, third)] == [[0, 1], [2, 3], [4]]
     assert [group.last.position.ordinal for group in (first, second, third)] == [1, 3, 4]
     assert first.last.restart_lsn == second.last.restart_lsn == begin
@@ -83,7 +83,7 @@ def test_a_group_that_is_full_at_a_commit_holds_that_commit() -> None:
     stream.insert(701, ACCOUNT, packed_row(1))
     stream.insert(701, ACCOUNT, packed_row(2))
     stream.commit(701)
-    (group,) = groups_of(stream, Grouper(DIALECTS, rows_max=2))
+    (group,) = groups_of(stream, GroupBuilder(DIALECTS, rows_max=2))
     assert len(group.transactions) == 1
     assert group.last.restart_lsn == stream.decoder.decoded_lsn
 
@@ -93,7 +93,7 @@ def test_bytes_fill_a_group_as_rows_do() -> None:
     for number in range(4):
         stream.insert(701, ACCOUNT, packed_row(number, bytes(5000)))
     stream.commit(701)
-    groups = groups_of(stream, Grouper(DIALECTS, bytes_max=10_000))
+    groups = groups_of(stream, GroupBuilder(DIALECTS, bytes_max=10_000))
     assert [group.row_count for group in groups] == [2, 2]
 
 
@@ -105,7 +105,7 @@ def test_batches_never_reach_over_a_schema_event_or_a_truncate() -> None:
     stream.truncate(701, LEDGER)
     stream.insert(701, LEDGER, packed_row(3))
     stream.commit(701)
-    (group,) = groups_of(stream, Grouper(DIALECTS))
+    (group,) = groups_of(stream, GroupBuilder(DIALECTS))
     kinds = [type(item) for item in group.items]
     assert kinds == [ChangeBatch, SchemaEvent, ChangeBatch, Truncation, ChangeBatch]
 
@@ -117,7 +117,7 @@ def test_messages_do_not_end_batches() -> None:
     stream.insert(701, ACCOUNT, packed_row(2))
     stream.commit(701)
     stream.message(b"note", b"outside")
-    (group,) = groups_of(stream, Grouper(DIALECTS))
+    (group,) = groups_of(stream, GroupBuilder(DIALECTS))
     assert [type(item) for item in group.items] == [LogicalMessage, LogicalMessage, ChangeBatch]
     assert isinstance(group.items[1], LogicalMessage)
     assert group.last.position == group.items[1].position
@@ -129,7 +129,7 @@ def test_rows_that_are_not_selected_move_the_position_and_nothing_else() -> None
     stream.insert(701, ACCOUNT, packed_row(2))
     stream.insert(701, LEDGER, packed_row(3))
     stream.commit(701)
-    (group,) = groups_of(stream, Grouper(DIALECTS, selected=lambda found: found.name == "account"))
+    (group,) = groups_of(stream, GroupBuilder(DIALECTS, selected=lambda found: found.name == "account"))
     (batch,) = group.items
     assert isinstance(batch, ChangeBatch)
     assert batch.rows.column("_ordinal").to_pylist() == [1]
@@ -140,10 +140,10 @@ def test_materialized_views_are_never_in_batches() -> None:
     stream = Wal(replace(relation(), kind="m"))
     stream.insert(701, ACCOUNT, packed_row(1))
     stream.commit(701)
-    (group,) = groups_of(stream, Grouper(DIALECTS))
+    (group,) = groups_of(stream, GroupBuilder(DIALECTS))
     assert group.items == []
     assert group.row_count == 0
 
 
 def test_nothing_gathered_is_no_group() -> None:
-    assert Grouper(DIALECTS).flush() is None
+    assert GroupBuilder(DIALECTS).flush() is None
