@@ -69,14 +69,14 @@ def test_what_is_confirmed_in_on_revoked_is_durable_and_does_not_come_again(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     first = Buffering()
-    thread, handoff = application(store, epoch, first, progress, stopping)
+    thread, group_queue = application(store, epoch, first, progress, stopping)
     thread.start()
     for lsn in (100, 200):
-        handoff.put(group(lsn))
+        group_queue.put(group(lsn))
     eventually(lambda: first.seen == [100, 200])
     assert store.view().start == START
     stopping.set()
-    handoff.close()
+    group_queue.close()
     assert thread.join(DEADLINE_S)
     assert (thread.error, first.flushed, first.calls[-2:]) == (None, [100, 200], ["revoked", "stop"])
     view = store.view()
@@ -202,12 +202,14 @@ def test_a_stop_ends_the_wait_before_another_try(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     consumer = Failing(*[OSError()] * 10)
-    thread, handoff = application(store, epoch, consumer, progress, stopping, retry=RetryPolicy(9, Backoff(3600, 3600)))
+    thread, group_queue = application(
+        store, epoch, consumer, progress, stopping, retry=RetryPolicy(9, Backoff(3600, 3600))
+    )
     thread.start()
-    handoff.put(group(100))
+    group_queue.put(group(100))
     eventually(lambda: consumer.seen == [100])
     stopping.set()
-    handoff.close()
+    group_queue.close()
     assert thread.join(DEADLINE_S)
     assert (thread.error, consumer.seen) == (None, [100])
     assert store.view().start == START

@@ -26,7 +26,7 @@ from tidemark.model.position import Epoch, Partition, Pointer, Sequence
 from tidemark.runtime.capture.consumer_target import ConsumerTarget
 from tidemark.runtime.capture.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.capture.delivery import ApplicationThread, OutboxTarget
-from tidemark.runtime.capture.handoff import Handoff
+from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.liveness import Liveness
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.context import Stopped
@@ -407,13 +407,13 @@ def application(
     *,
     liveness: Liveness | None = None,
     retry: RetryPolicy | None = None,
-) -> tuple[ApplicationThread, Handoff]:
-    handoff = Handoff(1 << 20, Signal())
+) -> tuple[ApplicationThread, GroupQueue]:
+    group_queue = GroupQueue(1 << 20, Signal())
     target = new_target(consumer, store, epoch, progress, stopping, liveness=liveness, retry=retry)
     thread = ApplicationThread(
-        handoff, target, empty_history(store), prelude=lambda: None, metrics=Metrics("main"), stopping=stopping
+        group_queue, target, empty_history(store), prelude=lambda: None, metrics=Metrics("main"), stopping=stopping
     )
-    return thread, handoff
+    return thread, group_queue
 
 
 @pytest.mark.feature("I39")
@@ -431,12 +431,12 @@ def test_stop_never_overlaps_on_events(
             return done
 
     consumer = Slow([])
-    thread, handoff = application(store, epoch, consumer, progress, stopping)
+    thread, group_queue = application(store, epoch, consumer, progress, stopping)
     thread.start()
-    handoff.put(group(100))
+    group_queue.put(group(100))
     assert inside.wait(DEADLINE_S)
     stopping.set()
-    handoff.close()
+    group_queue.close()
     assert not thread.join(0.05)
     assert "stop" not in consumer.calls
     leave.set()
@@ -473,11 +473,11 @@ def test_a_consumer_that_hangs_in_its_callback_is_found_out_while_it_is_in_there
 ) -> None:
     consumer = Gated()
     liveness = Liveness(consumer, alive_s=5.0, hang_s=0.2)
-    thread, handoff = application(store, epoch, consumer, progress, stopping, liveness=liveness)
+    thread, group_queue = application(store, epoch, consumer, progress, stopping, liveness=liveness)
     liveness.start()
     thread.start()
     assert liveness.error() is None
-    handoff.put(group(100))
+    group_queue.put(group(100))
     assert consumer.inside.wait(DEADLINE_S)
     eventually(lambda: liveness.error() is not None)
     assert "has been in on_events for over 0.2 s" in str(liveness.error())
@@ -522,9 +522,9 @@ def test_the_consumers_exception_ends_delivery_and_nothing_is_confirmed(
             raise ZeroDivisionError
 
     consumer = Broken([])
-    thread, handoff = application(store, epoch, consumer, progress, stopping)
+    thread, group_queue = application(store, epoch, consumer, progress, stopping)
     thread.start()
-    handoff.put(group(100))
+    group_queue.put(group(100))
     eventually(lambda: thread.error is not None)
     assert isinstance(thread.error, ConsumerFailed)
     assert isinstance(thread.error.__cause__, ZeroDivisionError)
@@ -566,9 +566,9 @@ def test_whatever_a_consumer_raises_is_its_failure_and_told_without_its_text(
 
     consumer = Scripted([])
     setattr(consumer, callback, broken)
-    thread, handoff = application(store, epoch, consumer, progress, stopping)
+    thread, group_queue = application(store, epoch, consumer, progress, stopping)
     thread.start()
-    handoff.put(group(100))
+    group_queue.put(group(100))
     eventually(lambda: store.view().start == group(100).last or thread.error is not None)
     stopping.set()
     assert thread.join(DEADLINE_S)
@@ -579,19 +579,19 @@ def test_whatever_a_consumer_raises_is_its_failure_and_told_without_its_text(
 
 
 def test_the_queue_is_bounded_and_wakes_its_putter_when_closed() -> None:
-    handoff = Handoff(1000, Signal())
+    group_queue = GroupQueue(1000, Signal())
     put: list[bool] = []
-    assert handoff.put(group(100))
-    worker = threading.Thread(target=lambda: put.append(handoff.put(group(200))))
+    assert group_queue.put(group(100))
+    worker = threading.Thread(target=lambda: put.append(group_queue.put(group(200))))
     worker.start()
     worker.join(0.05)
     assert worker.is_alive()
-    assert handoff.take(1.0) is not None
+    assert group_queue.take(1.0) is not None
     worker.join(DEADLINE_S)
     assert put == [True]
-    worker = threading.Thread(target=lambda: put.append(handoff.put(group(300))))
+    worker = threading.Thread(target=lambda: put.append(group_queue.put(group(300))))
     worker.start()
-    handoff.close()
+    group_queue.close()
     worker.join(DEADLINE_S)
     assert put == [True, False]
-    assert handoff.take(1.0) is None
+    assert group_queue.take(1.0) is None

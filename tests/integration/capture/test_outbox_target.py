@@ -37,7 +37,7 @@ from tidemark.runtime.capture.delivery import (
     CopyKeep,
     OutboxTarget,
 )
-from tidemark.runtime.capture.handoff import Handoff
+from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.context import Stopped
 from tidemark.wire.state import DELIVERED, Watermark
@@ -199,12 +199,12 @@ def test_slots_of_killed_readers_are_freed_every_few_seconds_and_no_more_often(
 
 def application(
     store: StateStore, target: Target, metrics: Metrics, stopping: threading.Event
-) -> tuple[ApplicationThread, Handoff]:
-    handoff = Handoff(1 << 20, Signal())
+) -> tuple[ApplicationThread, GroupQueue]:
+    group_queue = GroupQueue(1 << 20, Signal())
     thread = ApplicationThread(
-        handoff, target, empty_history(store), prelude=lambda: None, metrics=metrics, stopping=stopping
+        group_queue, target, empty_history(store), prelude=lambda: None, metrics=metrics, stopping=stopping
     )
-    return thread, handoff
+    return thread, group_queue
 
 
 @pytest.mark.parametrize("lag", [(LAG_US, 2.0), (-LAG_US, 0.0)], ids=["behind", "a clock set back"])
@@ -224,9 +224,9 @@ def test_what_is_delivered_is_counted_unless_the_target_counts_itself(
 
     lag_us, lag_s = lag
     clock.now_us = COMMITTED_US + lag_us
-    thread, handoff = application(store, Target(counts=counts, on_group=take), metrics, stopping)
+    thread, group_queue = application(store, Target(counts=counts, on_group=take), metrics, stopping)
     assert thread.join(0.0), "not started, so it is not running"
-    handoff.put(group(100))
+    group_queue.put(group(100))
     thread.start()
     assert thread.join(DEADLINE_S)
     assert thread.error is None
@@ -241,10 +241,10 @@ def test_a_target_is_idle_while_nothing_comes_and_delivers_what_comes_after_that
 ) -> None:
     stopping = threading.Event()
     target = Target(on_group=stopping.set)
-    thread, handoff = application(store, target, metrics, stopping)
+    thread, group_queue = application(store, target, metrics, stopping)
     thread.start()
     assert target.idled.wait(DEADLINE_S)
-    handoff.put(group(100))
+    group_queue.put(group(100))
     assert stopping.wait(DEADLINE_S)
     assert thread.join(DEADLINE_S)
     assert thread.error is None
@@ -259,8 +259,8 @@ def test_joining_waits_for_the_delivery_in_hand_up_to_its_bound(store: StateStor
         taken.set()
         may_end.wait(DEADLINE_S)
 
-    thread, handoff = application(store, Target(on_group=take), metrics, stopping)
-    handoff.put(group(100))
+    thread, group_queue = application(store, Target(on_group=take), metrics, stopping)
+    group_queue.put(group(100))
     thread.start()
     assert taken.wait(DEADLINE_S)
     assert not thread.join(0.01)
@@ -283,8 +283,8 @@ def test_the_first_error_is_kept_when_closing_fails_as_well(
 
     target = Target(on_group=take)
     target.closing = ZeroDivisionError()
-    thread, handoff = application(store, target, metrics, stopping)
-    handoff.put(group(100))
+    thread, group_queue = application(store, target, metrics, stopping)
+    group_queue.put(group(100))
     thread.start()
     assert thread.join(DEADLINE_S)
     assert thread.error is (delivering or target.closing)

@@ -14,7 +14,7 @@ from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Position
 from tidemark.runtime.capture.decoding import DecodeThread, WalReader
-from tidemark.runtime.capture.handoff import Handoff
+from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.signal import Signal
 from tidemark.wal.segments import WalSlice
 
@@ -38,7 +38,7 @@ def test_a_stop_tells_whether_the_thread_may_still_write_to_the_journal() -> Non
         ring,
         arrived,
         reader,
-        Handoff(1 << 16, arrived),
+        GroupQueue(1 << 16, arrived),
         delivered=Position(TimelineId(1), Lsn(8192), 0),
         progress=Progress(),
         idle_pointer_s=1.0,
@@ -111,12 +111,12 @@ class Between:
     def __init__(self, reader: Numbering) -> None:
         self.ring, self.reader, self.arrived = Ring(1 << 20, START_LSN), reader, Signal()
         self.progress = Progress(received_lsn=START_LSN)
-        self.handoff = Handoff(4000, self.arrived)
+        self.group_queue = GroupQueue(4000, self.arrived)
         self.thread = DecodeThread(
             self.ring,
             self.arrived,
             self.reader,
-            self.handoff,
+            self.group_queue,
             delivered=Position(TimelineId(1), START_LSN, 0),
             progress=self.progress,
             idle_pointer_s=1000.0,
@@ -132,13 +132,13 @@ class Between:
 
     def take(self, timeout_s: float = DEADLINE_S) -> int:
         """Take a group; return its number."""
-        group = self.handoff.take(timeout_s)
+        group = self.group_queue.take(timeout_s)
         assert group is not None
         return group.last.position.commit_lsn - NUMBERS_FROM
 
     def stop(self) -> None:
         """End the decode thread, which must have met no error."""
-        self.handoff.close()
+        self.group_queue.close()
         assert self.thread.stop()
         assert self.thread.error is None
 
@@ -170,7 +170,7 @@ def test_who_waits_for_changes_decodes_them_by_itself(between: Between) -> None:
 
 def test_decoding_goes_on_while_the_application_is_busy(between: Between) -> None:
     between.receive()
-    eventually(lambda: between.handoff.byte_count > 0)
+    eventually(lambda: between.group_queue.byte_count > 0)
     between.receive()
     eventually(lambda: len(between.reader.threads) == 2)
     assert set(between.reader.threads) == {"decode"}
@@ -182,7 +182,7 @@ def test_what_is_left_of_a_slice_is_decoded_while_its_first_changes_are_delivere
     later.start()
     assert between.take() == 1
     later.join()
-    eventually(lambda: between.handoff.byte_count > 0)
+    eventually(lambda: between.group_queue.byte_count > 0)
     assert [between.take(), between.take()] == [2, 3]
 
 
@@ -198,11 +198,11 @@ def test_whoever_decodes_there_is_one_order(between: Between) -> None:
     network = threading.Thread(target=receive_all)
     network.start()
     taken: list[ChangeGroup] = []
-    while network.is_alive() or between.reader.read_lsn < between.ring.write_lsn or between.handoff.byte_count:
-        group = between.handoff.take(0.05)
+    while network.is_alive() or between.reader.read_lsn < between.ring.write_lsn or between.group_queue.byte_count:
+        group = between.group_queue.take(0.05)
         taken += [group] if group is not None else []
         threading.Event().wait(draw.choice((0.0, 0.0, 0.0001, 0.003)))
-    taken += iter(partial(between.handoff.take, 0.05), None)
+    taken += iter(partial(between.group_queue.take, 0.05), None)
     numbers = [group.last.position.commit_lsn - NUMBERS_FROM for group in taken]
     assert numbers == list(range(1, between.reader.made + 1))
     assert len(set(between.reader.threads)) == 2
@@ -242,7 +242,7 @@ def test_who_could_not_decode_comes_to_the_socket_once_the_other_is_done() -> No
     between = Between(reader)
     between.receive()
     assert reader.inside.wait(30)
-    between.handoff.inflow = Socket(between.receive)
+    between.group_queue.inflow = Socket(between.receive)
     later = threading.Timer(0.2, reader.leave.set)
     later.start()
     assert between.take() == 1

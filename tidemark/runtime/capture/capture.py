@@ -33,7 +33,7 @@ from tidemark.model.snapshot import parse_visibility
 from tidemark.runtime.capture.decoding import DecodeThread, WalReader
 from tidemark.runtime.capture.delivery import ApplicationThread
 from tidemark.runtime.capture.following import AskLeader
-from tidemark.runtime.capture.handoff import Handoff
+from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.inflow import MakeInflow
 from tidemark.runtime.capture.role_holding import RoleHolding
 from tidemark.runtime.capture.source_thread import Link
@@ -140,8 +140,8 @@ class Capture:
         self._is_restored = False
         self._error: BaseException | None = None
         self._history = self._make_history(config, view, [each.entry.file for each in damaged])
-        self._handoff = Handoff(config.decode.queue_bytes, self._inflow.arrived)
-        self._handoff.inflow = self._inflow.input
+        self._group_queue = GroupQueue(config.decode.queue_bytes, self._inflow.arrived)
+        self._group_queue.inflow = self._inflow.input
         self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
         self._decoding: DecodeThread | None = None
         names = base.mirrors.remember(beginning.databases)
@@ -161,7 +161,7 @@ class Capture:
             stopping=self._stopping,
         )
         self._application = ApplicationThread(
-            self._handoff,
+            self._group_queue,
             target,
             self._history,
             prelude=first_copy.run if ask_leader is None and is_due(config, view) else _nothing_before,
@@ -258,7 +258,7 @@ class Capture:
     def _stop(self) -> None:
         self._stopping.set()
         self._inflow.input.stop()
-        self._handoff.close()
+        self._group_queue.close()
         if self._liveness is not None:
             self._liveness.stop()
         if self._decoding is not None and not self._decoding.stop():
@@ -292,7 +292,7 @@ class Capture:
             ring_used_bytes=self._inflow.ring.used_bytes,
             ring_high_water_bytes=self._inflow.ring.high_water_bytes,
             ring_bytes=self._inflow.ring.capacity,
-            queue_bytes=self._handoff.byte_count,
+            queue_bytes=self._group_queue.byte_count,
             open_transactions=self._decoding.reader.open_transactions if self._decoding is not None else 0,
             progress=self.progress,
         )
@@ -335,7 +335,7 @@ class Capture:
             self._inflow.slices,
             self._inflow.arrived,
             self._make_reader(config, base, beginning, start),
-            self._handoff,
+            self._group_queue,
             delivered=start.position,
             progress=self.progress,
             idle_pointer_s=config.deliver.idle_pointer_s,
@@ -416,7 +416,7 @@ class Capture:
         progress, metrics = self.progress, self._metrics
         metrics.ring_used.set(self._inflow.ring.used_bytes)
         metrics.ring_high_water.set(self._inflow.ring.high_water_bytes)
-        metrics.queue_used.set(self._handoff.byte_count)
+        metrics.queue_used.set(self._group_queue.byte_count)
         metrics.open_transactions.set(self._decoding.reader.open_transactions if self._decoding is not None else 0)
         metrics.received_lsn.set(progress.received_lsn)
         metrics.decoded_lsn.set(progress.decoded_lsn)

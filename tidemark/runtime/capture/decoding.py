@@ -29,7 +29,7 @@ from tidemark.io.state.history_files import HistoryWriter
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Pointer, Position
-from tidemark.runtime.capture.handoff import Handoff, TurnTaken
+from tidemark.runtime.capture.group_queue import GroupQueue, TurnTaken
 from tidemark.runtime.capture.inflow import Slices
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.replay.decode_run import InvalidWal, WalDecoding
@@ -221,7 +221,8 @@ class DecodeThread:
     """Runs a `WalReader` between the ring and the queue, until it is stopped or a marker halts it.
 
     Two threads may do so, one at a time: its own, and the application thread while that has nothing else to do
-    (`Handoff`). Then a commit passes to the consumer with one change of threads, or none where it reads the socket too.
+    (`GroupQueue`). Then a commit passes to the consumer with one change of threads, or none where it reads the socket
+    too.
     """
 
     def __init__(
@@ -229,7 +230,7 @@ class DecodeThread:
         slices: Slices,
         arrived: Signal,
         reader: WalReader,
-        handoff: Handoff,
+        group_queue: GroupQueue,
         *,
         delivered: Position,
         progress: Progress,
@@ -241,7 +242,7 @@ class DecodeThread:
         self._slices = slices
         self._arrived = arrived
         self.reader = reader
-        self._handoff = handoff
+        self._group_queue = group_queue
         self._progress = progress
         self._idle_pointer_s = idle_pointer_s
         self._clock = SystemClock()
@@ -256,7 +257,7 @@ class DecodeThread:
     def start(self) -> None:
         """Start decoding."""
         self._thread.start()
-        self._handoff.turns = self
+        self._group_queue.turns = self
 
     def stop(self, timeout_s: float = STOP_S) -> bool:
         """Stop after the slice in hand; tell if that came to its end in time."""
@@ -282,7 +283,7 @@ class DecodeThread:
             raise TurnTaken
         self._is_turn_awaited = False
         try:
-            while not (self._handoff.byte_count or self._stopping.is_set()):  # what is in the queue comes first
+            while not (self._group_queue.byte_count or self._stopping.is_set()):  # what is in the queue comes first
                 found = self._next()
                 if isinstance(found, ChangeGroup):
                     return found
@@ -299,8 +300,8 @@ class DecodeThread:
             if is_over:
                 return
             came = self.reader.is_gathering or self.has_more  # while we had the turn
-            if self._handoff.is_wanted and (came or self._is_turn_awaited):
-                self._handoff.wake_taker()
+            if self._group_queue.is_wanted and (came or self._is_turn_awaited):
+                self._group_queue.wake_taker()
             self._arrived.wait(QUIET_S)
 
     def _decode_into_queue(self) -> bool:
@@ -310,7 +311,7 @@ class DecodeThread:
             if found is None:
                 return True
             if isinstance(found, ChangeGroup):
-                if not self._handoff.put(found):
+                if not self._group_queue.put(found):
                     self._stopping.set()  # nobody takes any more; the rest of a large transaction need not be read
             elif found is _Pause.EMPTY:
                 return False
@@ -340,7 +341,7 @@ class DecodeThread:
                         yield from self._last_groups()
                         return
                     self._let_go(segment)
-                if self._handoff.is_wanted and (waiting := self.reader.flush(also_empty=False)) is not None:
+                if self._group_queue.is_wanted and (waiting := self.reader.flush(also_empty=False)) is not None:
                     yield self._handed_over(waiting)
                 if segment is not None:
                     self.reader.tend(segment)
@@ -371,7 +372,7 @@ class DecodeThread:
         if waiting is not None:
             yield self._handed_over(waiting)
         until_s = self._clock.monotonic_s() + STOP_S
-        while not (self._handoff.is_wanted or self._stopping.is_set()) and self._clock.monotonic_s() < until_s:
+        while not (self._group_queue.is_wanted or self._stopping.is_set()) and self._clock.monotonic_s() < until_s:
             yield _Pause.EMPTY
 
     def _last_groups(self) -> Iterator[ChangeGroup]:

@@ -23,7 +23,7 @@ from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch
-from tidemark.runtime.capture.handoff import Handoff
+from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.whole_tables import WholeTables
 from tidemark.wire.outbox import encode_group
@@ -177,7 +177,7 @@ class ApplicationThread:
 
     def __init__(
         self,
-        handoff: Handoff,
+        group_queue: GroupQueue,
         target: Target,
         history: HistoryWriter,
         *,
@@ -189,7 +189,7 @@ class ApplicationThread:
         self.error: BaseException | None = None
         self.prelude_is_over = threading.Event()
         self._prelude = prelude
-        self._handoff = handoff
+        self._group_queue = group_queue
         self._target = target
         self._history = history
         self._metrics = metrics
@@ -213,7 +213,7 @@ class ApplicationThread:
             self._prelude()
             self.prelude_is_over.set()
             while not self._stopping.is_set():
-                group = self._handoff.take(TAKE_S)
+                group = self._group_queue.take(TAKE_S)
                 if group is None:
                     self._target.idle()
                 else:

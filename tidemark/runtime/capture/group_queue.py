@@ -40,7 +40,7 @@ class Turns(Protocol):
         """Decode what is there up to the next group; raise `TurnTaken` if another thread is at it."""
 
 
-class Handoff:
+class GroupQueue:
     """First in, first out; a put waits while the queue is over its bound, however large the group is."""
 
     def __init__(self, bytes_max: int, arrived: Signal) -> None:
