@@ -37,8 +37,8 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import META_FIELDS, ChangeBatch, ChangeGroup, RowsMessage, batch_schema
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.consumers import NullConsumer
-from tidemark.runtime.capture.inflow import from_node
 from tidemark.runtime.capture.interpreter import put_latency_first
+from tidemark.runtime.capture.wal_source import from_node
 from tidemark.runtime.context import CaptureContext
 from tidemark.wal.page import Framer, RecordBlock
 from tidemark.wal.rmgr import RM_HEAP, RM_XACT

@@ -18,7 +18,7 @@ from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Stage
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.following import Met
-from tidemark.runtime.capture.inflow import followed_from_node
+from tidemark.runtime.capture.wal_source import followed_from_node
 from tidemark.runtime.daemon.epoch_run import EpochRun
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import StageTransition

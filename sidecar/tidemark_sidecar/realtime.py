@@ -27,8 +27,8 @@ from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch
 from tidemark.runtime.capture.capture import Capture
-from tidemark.runtime.capture.inflow import LiveBuffer, MakeInflow, from_node
 from tidemark.runtime.capture.source_thread import Link
+from tidemark.runtime.capture.wal_source import LiveBuffer, MakeWalSource, from_node
 from tidemark.runtime.daemon.archive_report import ArchiveReport
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
 from tidemark.runtime.daemon.epoch_run import EpochRun
@@ -232,9 +232,9 @@ class Realtime:
         self._begin(epoch, partial(from_node, self._context))
         return True
 
-    def _begin(self, epoch: Epoch, make_inflow: MakeInflow) -> None:
+    def _begin(self, epoch: Epoch, make_wal_source: MakeWalSource) -> None:
         self._since_s = self._clock.monotonic_s()
-        self._run.begin(epoch, make_inflow, self._meet)
+        self._run.begin(epoch, make_wal_source, self._meet)
 
     def _fail_over(self, error: BaseException) -> None:
         """Give delivering up to the archiver, where there is one and it can do better; else raise `error`.
@@ -262,7 +262,7 @@ class Realtime:
             buffer.stop()
             return
         try:
-            self._begin(switched.epoch, buffer.inflow)
+            self._begin(switched.epoch, buffer.wal_source)
         except Exception as error:  # noqa: BLE001 - `_fail_over` raises what it does not know
             buffer.stop()
             self._fail_over(error)

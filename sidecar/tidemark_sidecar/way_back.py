@@ -14,8 +14,8 @@ from tidemark.io.process.marker_key import KeysDiffer
 from tidemark.io.state.state_views import StateMarks
 from tidemark.model.lsn import Lsn
 from tidemark.model.mode import Stage
-from tidemark.runtime.capture.inflow import LiveBuffer
 from tidemark.runtime.capture.source_thread import Link
+from tidemark.runtime.capture.wal_source import LiveBuffer
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import StageTransition
 from tidemark.runtime.daemon.stops import event_of

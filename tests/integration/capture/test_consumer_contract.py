@@ -42,7 +42,7 @@ from tidemark.model.errors import ConsumerFailed, NodeUnreachable
 from tidemark.model.position import Epoch, Partition
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.consumers import NullConsumer
-from tidemark.runtime.capture.inflow import from_node
+from tidemark.runtime.capture.wal_source import from_node
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.state import Owner

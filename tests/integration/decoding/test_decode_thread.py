@@ -242,7 +242,7 @@ def test_who_could_not_decode_comes_to_the_socket_once_the_other_is_done() -> No
     between = Between(reader)
     between.receive()
     assert reader.inside.wait(30)
-    between.group_queue.inflow = Socket(between.receive)
+    between.group_queue.wal_source = Socket(between.receive)
     later = threading.Timer(0.2, reader.leave.set)
     later.start()
     assert between.take() == 1

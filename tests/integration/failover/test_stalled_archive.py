@@ -14,7 +14,7 @@ from tidemark.io.host.logs import get_log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.model.mode import Stage
-from tidemark.runtime.capture.inflow import streams_from, where_the_node_is
+from tidemark.runtime.capture.wal_source import streams_from, where_the_node_is
 from tidemark.runtime.context import CaptureContext
 
 BROKEN = "false"

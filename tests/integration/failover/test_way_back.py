@@ -32,7 +32,7 @@ from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer
 from tidemark.runtime.capture.capture import Capture, DecodingStuck
-from tidemark.runtime.capture.inflow import where_the_node_is
+from tidemark.runtime.capture.wal_source import where_the_node_is
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.runtime.daemon.fencing import Fence

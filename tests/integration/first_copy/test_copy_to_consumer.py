@@ -20,7 +20,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.consumers import NullConsumer
-from tidemark.runtime.capture.inflow import from_node
+from tidemark.runtime.capture.wal_source import from_node
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.state import CopyPhase, CopyProgress

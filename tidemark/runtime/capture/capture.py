@@ -34,10 +34,10 @@ from tidemark.runtime.capture.decoding import DecodeThread, WalReader
 from tidemark.runtime.capture.delivery import ApplicationThread
 from tidemark.runtime.capture.following import AskLeader
 from tidemark.runtime.capture.group_queue import GroupQueue
-from tidemark.runtime.capture.inflow import MakeInflow
 from tidemark.runtime.capture.role_holding import RoleHolding
 from tidemark.runtime.capture.source_thread import Link
 from tidemark.runtime.capture.targets import TargetMaker
+from tidemark.runtime.capture.wal_source import MakeWalSource
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.copies import Copies
 from tidemark.runtime.first_copy.first_copy import FirstCopy
@@ -87,7 +87,7 @@ class Capture:
         self,
         context: CaptureContext,
         epoch: Epoch,
-        make_inflow: MakeInflow,
+        make_wal_source: MakeWalSource,
         *,
         consumer: Consumer | None = None,
         on_marker: OnMarker | None = None,
@@ -131,8 +131,8 @@ class Capture:
         self._tell_damaged(damaged, base)
         self._log.info("starting", restart_lsn=start.restart_lsn, delivered=str(start.position), base_lsn=base.lsn)
         page_lsn = first_page_lsn(start.restart_lsn)
-        self._inflow = make_inflow(page_lsn, base.timeline, start.position, copying=takes_time(config, view))
-        self.progress = self._inflow.progress
+        self._wal_source = make_wal_source(page_lsn, base.timeline, start.position, copying=takes_time(config, view))
+        self.progress = self._wal_source.progress
         self.progress.delivered = start
         self._start = start
         self._copies_wait_for = waits_for(view)
@@ -140,8 +140,8 @@ class Capture:
         self._is_restored = False
         self._error: BaseException | None = None
         self._history = self._make_history(config, view, [each.entry.file for each in damaged])
-        self._group_queue = GroupQueue(config.decode.queue_bytes, self._inflow.arrived)
-        self._group_queue.inflow = self._inflow.input
+        self._group_queue = GroupQueue(config.decode.queue_bytes, self._wal_source.arrived)
+        self._group_queue.wal_source = self._wal_source.input
         self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
         self._decoding: DecodeThread | None = None
         names = base.mirrors.remember(beginning.databases)
@@ -176,8 +176,8 @@ class Capture:
         self._application.start()
         if self._liveness is not None:
             self._liveness.start()
-        if self._inflow.input.link is Link.IDLE:
-            self._inflow.input.start()
+        if self._wal_source.input.link is Link.IDLE:
+            self._wal_source.input.start()
         self._application.prelude_is_over.wait(PRELUDE_S)
         self._start_decoding()
 
@@ -189,16 +189,16 @@ class Capture:
             needed = marks.horizon.pointer.restart_lsn
             self._decoding.reader.horizon_lsn = history_horizon_lsn(needed, self._keep_bytes)
         if marks.start is not None:
-            self._inflow.input.tend(marks.start.restart_lsn)
+            self._wal_source.input.tend(marks.start.restart_lsn)
         self._report()
         decoding_error = self._decoding_error() if self._error is None else None
         consumer_error = self._liveness.error() if self._liveness is not None else None
-        self._tell(self._application.error or consumer_error or decoding_error or self._inflow.input.error)
+        self._tell(self._application.error or consumer_error or decoding_error or self._wal_source.input.error)
         return self._error
 
     def _decoding_error(self) -> BaseException | None:
         """Return what ended decoding: damage with the file that it is in, where the WAL comes from an archive."""
-        decoding, archive = self._decoding, self._inflow.archive
+        decoding, archive = self._decoding, self._wal_source.archive
         if decoding is None or archive is None or not isinstance(decoding.error, CorruptWal):
             return decoding.error if decoding is not None else None
         lsn = decoding.reader.last_record_lsn if decoding.error.lsn is None else Lsn(decoding.error.lsn)
@@ -257,13 +257,13 @@ class Capture:
 
     def _stop(self) -> None:
         self._stopping.set()
-        self._inflow.input.stop()
+        self._wal_source.input.stop()
         self._group_queue.close()
         if self._liveness is not None:
             self._liveness.stop()
         if self._decoding is not None and not self._decoding.stop():
             raise DecodingStuck("decoding did not stop in time")
-        self._inflow.ring.free()  # an error of the network thread holds on to it by its traceback
+        self._wal_source.ring.free()  # an error of the network thread holds on to it by its traceback
         self._metrics.ring_used.set(0)
         self._metrics.queue_used.set(0)
         is_idle = self._application.join(self._stop_s)
@@ -287,11 +287,11 @@ class Capture:
     def status(self) -> CaptureStatus:
         """Return how the capture does."""
         return CaptureStatus(
-            link=self._inflow.input.link,
+            link=self._wal_source.input.link,
             copying=not self._application.prelude_is_over.is_set(),
-            ring_used_bytes=self._inflow.ring.used_bytes,
-            ring_high_water_bytes=self._inflow.ring.high_water_bytes,
-            ring_bytes=self._inflow.ring.capacity,
+            ring_used_bytes=self._wal_source.ring.used_bytes,
+            ring_high_water_bytes=self._wal_source.ring.high_water_bytes,
+            ring_bytes=self._wal_source.ring.capacity,
             queue_bytes=self._group_queue.byte_count,
             open_transactions=self._decoding.reader.open_transactions if self._decoding is not None else 0,
             progress=self.progress,
@@ -328,12 +328,12 @@ class Capture:
         if self._decoding is None and self._application.prelude_is_over.is_set():
             self._decoding = self._make_decoding()
             self._decoding.start()
-            self._inflow.input.drain()
+            self._wal_source.input.drain()
 
     def _new_decoding(self, config: Config, base: Base, beginning: Beginning, start: Pointer) -> DecodeThread:
         return DecodeThread(
-            self._inflow.slices,
-            self._inflow.arrived,
+            self._wal_source.slices,
+            self._wal_source.arrived,
             self._make_reader(config, base, beginning, start),
             self._group_queue,
             delivered=start.position,
@@ -414,8 +414,8 @@ class Capture:
 
     def _report(self) -> None:
         progress, metrics = self.progress, self._metrics
-        metrics.ring_used.set(self._inflow.ring.used_bytes)
-        metrics.ring_high_water.set(self._inflow.ring.high_water_bytes)
+        metrics.ring_used.set(self._wal_source.ring.used_bytes)
+        metrics.ring_high_water.set(self._wal_source.ring.high_water_bytes)
         metrics.queue_used.set(self._group_queue.byte_count)
         metrics.open_transactions.set(self._decoding.reader.open_transactions if self._decoding is not None else 0)
         metrics.received_lsn.set(progress.received_lsn)

@@ -30,8 +30,8 @@ from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Pointer, Position
 from tidemark.runtime.capture.group_queue import GroupQueue, TurnTaken
-from tidemark.runtime.capture.inflow import Slices
 from tidemark.runtime.capture.signal import Signal
+from tidemark.runtime.capture.wal_source import Slices
 from tidemark.runtime.replay.decode_run import InvalidWal, WalDecoding
 from tidemark.wal.page import Framer
 from tidemark.wal.record import Record

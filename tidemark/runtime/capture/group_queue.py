@@ -46,7 +46,7 @@ class GroupQueue:
     def __init__(self, bytes_max: int, arrived: Signal) -> None:
         """`arrived` is set when there is something to decode; it wakes the taker while that waits."""
         self.turns: Turns | None = None
-        self.inflow: Brings | None = None
+        self.wal_source: Brings | None = None
         self._bytes_max = bytes_max
         self._arrived = arrived
         self._groups: deque[tuple[ChangeGroup, int]] = deque()
@@ -108,13 +108,13 @@ class GroupQueue:
     def _wait(self, until_s: float) -> ChangeGroup | None:
         while True:
             self._taker_waits = True
-            group, inflow = self._take_turn()
+            group, wal_source = self._take_turn()
             if group is None:
                 group = self._first()
             remaining_s = until_s - time.monotonic()
             if group is not None or self._closed or remaining_s <= 0:
                 return group
-            if inflow is None or self._woken.is_set or not inflow.bring(min(remaining_s, BRING_S)):
+            if wal_source is None or self._woken.is_set or not wal_source.bring(min(remaining_s, BRING_S)):
                 self._woken.wait(remaining_s)
 
     def _take_turn(self) -> tuple[ChangeGroup | None, Brings | None]:
@@ -122,7 +122,7 @@ class GroupQueue:
         if self.turns is None:
             return None, None
         try:
-            return self.turns.take_turn(), self.inflow
+            return self.turns.take_turn(), self.wal_source
         except TurnTaken:
             return None, None
 

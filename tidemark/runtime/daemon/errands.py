@@ -27,7 +27,7 @@ from tidemark.model.errors import NodeUnfit, NodeUnreachable
 from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, TimelineId, parse_lsn
 from tidemark.model.position import Epoch, Pointer, Sequence
-from tidemark.runtime.capture.inflow import streams_from, where_the_node_is
+from tidemark.runtime.capture.wal_source import streams_from, where_the_node_is
 from tidemark.runtime.context import CaptureContext
 from tidemark.wal.segments import segment_of, segment_start
 from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker

@@ -20,7 +20,7 @@ from tidemark.model.errors import ConfigError, CorruptWal, NodeUnreachable, WalG
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.mode import Stage
 from tidemark.model.position import Pointer
-from tidemark.runtime.capture.inflow import read_between
+from tidemark.runtime.capture.wal_source import read_between
 from tidemark.wal.page import Framer, Invalid, NeedMore
 from tidemark.wal.rmgr import RM_LOGICALMSG, message
 from tidemark.wal.segments import TimelineHistory, WalSlice, segment_of, segment_start

@@ -42,7 +42,7 @@ class Slices(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Inflow:
+class WalSource:
     """All of it, made and not started."""
 
     ring: Ring
@@ -53,13 +53,13 @@ class Inflow:
     archive: Path | None = None  # that the WAL comes from, or the first of it
 
 
-class MakeInflow(Protocol):
+class MakeWalSource(Protocol):
     """Makes the inflow of a capture that decodes from `page_lsn` on, and leaves out what was delivered.
 
     `timeline`: of the catalog base; so of `page_lsn`, or an earlier one. `copying`: behind a first copy.
     """
 
-    def __call__(self, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool) -> Inflow:
+    def __call__(self, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool) -> WalSource:
         """Make it."""
 
 
@@ -78,7 +78,7 @@ def from_node(
     *,
     copying: bool,
     may_overflow: MayOverflow = always,
-) -> Inflow:
+) -> WalSource:
     """Stream from the node; the spool has to be read where a copy is due, or was not caught up with."""
     ring, arrived, progress = new_ring(context, page_lsn), Signal(), Progress(received_lsn=page_lsn)
     spool = WalSpool(context.store.folder.copy, context.config.copy.spool_bytes, context.store.folder.file_mode)
@@ -86,7 +86,7 @@ def from_node(
         spool.drop_below(None)
     if not copying and spool.is_empty:
         network = _network(context, ring, timeline, progress, arrived, delivered=delivered, may_overflow=may_overflow)
-        return Inflow(ring, ring, arrived, progress, network)
+        return WalSource(ring, ring, arrived, progress, network)
     if spool.is_empty:
         spool.begin(page_lsn, timeline)
     progress.receive(spool.write_lsn)
@@ -96,17 +96,17 @@ def from_node(
             context, sink, spool.timeline, progress, arrived, delivered=delivered, may_overflow=may_overflow
         )
 
-    return Inflow(ring, ring, arrived, progress, SpooledInput(spool, ring, arrived, into, context.log))
+    return WalSource(ring, ring, arrived, progress, SpooledInput(spool, ring, arrived, into, context.log))
 
 
 def followed_from_node(
     context: CaptureContext, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool
-) -> Inflow:
+) -> WalSource:
     """Stream from a standby for nobody: no copy is made, and a full ring is no reason to leave it to an archiver."""
     del copying
     ring, arrived, progress = new_ring(context, page_lsn), Signal(), Progress(received_lsn=page_lsn)
     network = _network(context, ring, timeline, progress, arrived, delivered=delivered, follows=True)
-    return Inflow(ring, ring, arrived, progress, network)
+    return WalSource(ring, ring, arrived, progress, network)
 
 
 def cut_spool(context: CaptureContext, lsn: Lsn) -> None:
@@ -116,7 +116,7 @@ def cut_spool(context: CaptureContext, lsn: Lsn) -> None:
 
 def from_archive(
     context: CaptureContext, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool
-) -> Inflow:
+) -> WalSource:
     """Read the archive; around a first copy it simply waits: nothing of it goes away."""
     del copying
     ring, arrived, progress = new_ring(context, page_lsn), Signal(), Progress(received_lsn=page_lsn)
@@ -131,7 +131,7 @@ def from_archive(
         log=context.log,
         delivered=delivered,
     )
-    return Inflow(ring, ring, arrived, progress, source, Path(context.config.archive.folder))
+    return WalSource(ring, ring, arrived, progress, source, Path(context.config.archive.folder))
 
 
 def where_the_node_is(context: CaptureContext) -> NodeIdentity:
@@ -195,14 +195,16 @@ class LiveBuffer:
         self._network.stop()
         self._ring.free()
 
-    def inflow(self, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool) -> Inflow:
+    def wal_source(self, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool) -> WalSource:
         """Return what a capture decodes from `page_lsn` on: the archive up to the buffer, then the buffer."""
         del copying, timeline, delivered
         if page_lsn >= self.start_lsn:
-            return Inflow(self._ring, Later(self._ring, page_lsn), self._arrived, self._progress, self._network)
+            return WalSource(self._ring, Later(self._ring, page_lsn), self._arrived, self._progress, self._network)
         archive = Path(self._context.config.archive.folder)
         earlier = read_between(archive, page_lsn, self.start_lsn, self._context.store.identity.system_identifier)
-        return Inflow(self._ring, CatchUp(earlier, self._ring), self._arrived, self._progress, self._network, archive)
+        return WalSource(
+            self._ring, CatchUp(earlier, self._ring), self._arrived, self._progress, self._network, archive
+        )
 
 
 class Later:
