@@ -32,7 +32,7 @@ from tidemark.runtime.daemon.hastening import Hastening
 from tidemark.runtime.daemon.marker_scan import MarkerScan
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition
-from tidemark.runtime.recovery.taking_over import is_waited_for
+from tidemark.runtime.recovery.promotion import is_waited_for
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver

@@ -22,7 +22,7 @@ from tidemark.runtime.capture.wal_source import followed_from_node
 from tidemark.runtime.daemon.epoch_run import EpochRun
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import StageTransition
-from tidemark.runtime.recovery.taking_over import check_start
+from tidemark.runtime.recovery.promotion import check_start
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 

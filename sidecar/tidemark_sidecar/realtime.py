@@ -37,7 +37,7 @@ from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, w
 from tidemark.runtime.daemon.stops import NodeOutOfReach, event_of
 from tidemark.runtime.first_copy.recopying import cancel_recopies, request_recopies
 from tidemark.runtime.recovery.lake_inventory import ASKED_S
-from tidemark.runtime.recovery.taking_over import find_start, is_waited_for
+from tidemark.runtime.recovery.promotion import find_start, is_waited_for
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.recopies import decode_cancellation, decode_request, encode_generations

@@ -21,7 +21,7 @@ from tidemark.model.mode import Stage
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.errands import MarkersLeftOut, NodeErrands
-from tidemark.runtime.recovery.taking_over import is_waited_for
+from tidemark.runtime.recovery.promotion import is_waited_for
 from tidemark.wal.versions import PAGE_BYTES
 from tidemark.wire.marker import Marker, MarkerKind
 from tidemark.wire.state import Overtaken
