@@ -28,7 +28,7 @@ from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
-from tidemark_ctl.requests.asking import Asking
+from tidemark_ctl.requests.polling import PolledAnswer
 from tidemark_ctl.requests.realtime_switch import slow_archiving
 from tidemark_ctl.requests.waiting import Say, Told
 from tidemark_ctl.views.processes import Process, ask, start_hint
@@ -83,7 +83,7 @@ class EndToEndCheck:
         self._context = context
         self._errands = errands
         self._deadline_s = deadline_s
-        self._archiving = Asking(errands.ask_archiving)
+        self._archiving = PolledAnswer(errands.ask_archiving)
         self._told = Told(say)
         self._legs = dict.fromkeys(LegName, Leg(LegEnd.PENDING))
         self._due: Sequence | None = None  # readers that hold this much hold all that was before the marker

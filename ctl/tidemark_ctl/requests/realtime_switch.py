@@ -28,7 +28,7 @@ from tidemark.model.mode import Role, Stage
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, write_stop_marker
-from tidemark_ctl.requests.asking import Asking
+from tidemark_ctl.requests.polling import PolledAnswer
 from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Say, Told
 from tidemark_ctl.requests.without_archive import NOTHING_ARCHIVES, nothing_archives, why_not_from_node
 from tidemark_ctl.views.processes import Process, ask, look_at, start_hint
@@ -70,8 +70,8 @@ class RealtimeSwitch:
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
         self._watch = Watch.configured(self._store.environment, Role.SIDECAR, config.watchdog)
-        self._node = Asking(errands.find_node)
-        self._archiving = Asking(errands.ask_archiving)
+        self._node = PolledAnswer(errands.find_node)
+        self._archiving = PolledAnswer(errands.ask_archiving)
         self._asked_s = 0.0
 
     # --- off

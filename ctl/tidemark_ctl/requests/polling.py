@@ -11,7 +11,7 @@ EVERY_S = 1.0
 AnswerT = TypeVar("AnswerT")
 
 
-class Asking(Generic[AnswerT]):
+class PolledAnswer(Generic[AnswerT]):
     """Keeps the latest answer; asks anew, at most once every `EVERY_S`, when it is looked at."""
 
     def __init__(self, ask: Callable[[], Future[AnswerT]]) -> None:
