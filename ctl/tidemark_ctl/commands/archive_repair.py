@@ -17,7 +17,7 @@ from tidemark.io.state.write_guard import told_of_stuck_writers
 from tidemark.runtime.recovery.archive_repair import ArchiveBreak, RepairPoint, find_break, give_up
 from tidemark_ctl import settings
 from tidemark_ctl.options import config_option, state_option
-from tidemark_ctl.output.narration import Narrator
+from tidemark_ctl.output.seed_progress import SeedProgress
 from tidemark_ctl.views.archive_tree import US_PER_S, archive_of, clock_text, loss_text, names_text
 
 
@@ -49,7 +49,7 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
             click.echo(line, err=True)
         if not yes:
             click.confirm("Give up this WAL?", abort=True, err=True)
-        loss = give_up(chosen, store, broken, replace(lock.owner, role="cdcctl"), Narrator())
+        loss = give_up(chosen, store, broken, replace(lock.owner, role="cdcctl"), SeedProgress())
     click.echo(loss_text(loss))
     click.echo(f"start the archiver again; a sidecar copies {loss.tables} tables at its next start")
 

@@ -39,7 +39,7 @@ from tidemark.runtime.seed.initialise import archiving_user, initialise, initial
 from tidemark.runtime.seed.steady_stream import check_stream
 from tidemark_ctl import settings
 from tidemark_ctl.options import PATH, config_option, state_option
-from tidemark_ctl.output.narration import OF_BACKUP, Narrator
+from tidemark_ctl.output.seed_progress import OF_BACKUP, SeedProgress
 
 ALL_TABLES = ("*.*",)
 
@@ -105,7 +105,7 @@ def init(
     _close_to_others(folder)
     folder.share(chosen.capture.group)
     is_new = (
-        initialise(chosen, folder, Narrator()) if from_spool is None else _rebuild(chosen, folder, from_spool, lake)
+        initialise(chosen, folder, SeedProgress()) if from_spool is None else _rebuild(chosen, folder, from_spool, lake)
     )
     if chosen.has_archive:
         _tell_of_archive(chosen, folder)
@@ -190,8 +190,8 @@ def _init_from_backup(
             hint = "give --archive: the WAL since the start of the backup is needed, and the backup contains none"
             raise ConfigError("no archive is named", hint=hint)
         segments = ArchiveFolder(where, of=opened.control.system_identifier)
-        narrator = Narrator(reading=OF_BACKUP)
-        seed = seed_from_backup(opened, segments, selects, chosen.seed.follows, narrator)
+        progress = SeedProgress(reading=OF_BACKUP)
+        seed = seed_from_backup(opened, segments, selects, chosen.seed.follows, progress)
     names = sorted(seed.databases.values())
     if missing := [told for told in databases if not any(map(Selection((told,)).selects_database, names))]:
         raise ConfigError(f"{backup} has no database {', '.join(missing)}", hint="choose with --database")

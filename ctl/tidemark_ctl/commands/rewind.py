@@ -18,7 +18,7 @@ from tidemark.runtime.recovery.rewinding import RewindPoint
 from tidemark.runtime.recovery.rewinding import rewind as go_back
 from tidemark_ctl import settings
 from tidemark_ctl.options import PATH, config_option, state_option
-from tidemark_ctl.output.narration import Narrator
+from tidemark_ctl.output.seed_progress import SeedProgress
 from tidemark_ctl.views.archive_tree import loss_text
 from tidemark_ctl.views.rewind_text import rewind_text
 
@@ -51,7 +51,7 @@ def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool
             click.echo(line, err=True)
         if not yes:
             click.confirm("Go back?", abort=True, err=True)
-        told, loss = go_back(chosen, store, plan, replace(lock.owner, role="cdcctl"), Narrator())
+        told, loss = go_back(chosen, store, plan, replace(lock.owner, role="cdcctl"), SeedProgress())
     click.echo(rewind_text(told))
     if loss is not None:
         click.echo(loss_text(loss))

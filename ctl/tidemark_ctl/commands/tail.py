@@ -29,8 +29,8 @@ from tidemark_ctl.options import (
     transactions_option,
 )
 from tidemark_ctl.output.damaged_base import tell_of_damaged_base
-from tidemark_ctl.output.narration import BEFORE_FROM, Narrator
 from tidemark_ctl.output.printing import FORMATS, Format, PrintContext, Printer, keep_what_is_printed, printer
+from tidemark_ctl.output.seed_progress import BEFORE_FROM, SeedProgress
 from tidemark_ctl.output.spill import spill_of_command
 
 READ_WAIT_S = 0.2
@@ -115,12 +115,12 @@ def tail(
 def _tail_from_now(
     dsn: str, databases: tuple[str, ...], wanted: LsnRange, wait_s: float, printer_for: PrinterFor
 ) -> CountsByName:
-    narrator = Narrator()
+    progress = SeedProgress()
     removed = 0
     while True:
-        seed = take_seed(dsn, databases, wait_s=wait_s, observer=narrator)
+        seed = take_seed(dsn, databases, wait_s=wait_s, observer=progress)
         shown = printer_for(PrintContext.of(seed.node.major, seed.mirrors, seed.databases))
-        with LiveChanges(dsn, seed, wait_s=wait_s, observer=narrator, away=narrator.away) as changes:
+        with LiveChanges(dsn, seed, wait_s=wait_s, observer=progress, away=progress.away) as changes:
             keep_what_is_printed(changes.decoding.decoder, shown)
             click.echo(f"catalogs of {', '.join(seed.databases.values())} seeded at {format_lsn(seed.lsn)}", err=True)
             try:
@@ -129,7 +129,7 @@ def _tail_from_now(
                 removed += 1
                 if changes.snapshot is not None or removed == REMOVED_ATTEMPTS_MAX:
                     raise WalRemoved(str(error), hint=FELL_BEHIND_HINT) from error
-                narrator.repeating(error, removed, REMOVED_ATTEMPTS_MAX)  # nothing was printed so far
+                progress.repeating(error, removed, REMOVED_ATTEMPTS_MAX)  # nothing was printed so far
             else:
                 return shown.counts.as_dict(changes.decoded_lsn - seed.lsn)
 
@@ -164,8 +164,8 @@ def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_fo
         shown = printer_for(PrintContext.of(view.identity.server_major, start.mirrors, start.databases, start.types))
         keep_what_is_printed(start.decoding.decoder, shown)
         identifier = view.identity.system_identifier
-        narrator = Narrator(reading=BEFORE_FROM)
-        stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, narrator.away))
+        progress = SeedProgress(reading=BEFORE_FROM)
+        stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, progress.away))
         while wanted.to_lsn is None or start.decoded_lsn < wanted.to_lsn:
             segment = stream.read(READ_WAIT_S)
             for decoded in start.decoding.feed_runs(segment) if segment is not None else ():
@@ -173,6 +173,6 @@ def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_fo
                 if part is not None:
                     shown.take(part, start.decoding.decoder.restart_lsn)
             if wanted.from_lsn is not None:
-                narrator.replaying(start.lsn, start.decoded_lsn, wanted.from_lsn)
+                progress.replaying(start.lsn, start.decoded_lsn, wanted.from_lsn)
             shown.flush()
     return shown.counts.as_dict(start.decoded_lsn - start.lsn)

@@ -3,8 +3,8 @@
 from io import StringIO
 
 import pytest
-from tidemark_ctl.output import narration
-from tidemark_ctl.output.narration import ADVICE, LOG_S, QUIET_S, Narrator
+from tidemark_ctl.output import seed_progress
+from tidemark_ctl.output.seed_progress import ADVICE, LOG_S, QUIET_S, SeedProgress
 
 from tidemark.io.node.node_errors import WalRemoved
 from tidemark.model.lsn import Lsn
@@ -28,13 +28,13 @@ class Screen(StringIO):
 class Reading:
     """A narrator that is told of a replay, a second at a time by a clock of ours."""
 
-    def __init__(self, *, is_terminal: bool, reading: narration.Reading = narration.SINCE_CHECKPOINT) -> None:
+    def __init__(self, *, is_terminal: bool, reading: seed_progress.Reading = seed_progress.SINCE_CHECKPOINT) -> None:
         self.screen = Screen(is_terminal=is_terminal)
         self.now_s = 100.0
-        self.narrator = Narrator(self.screen, lambda: self.now_s, reading)
+        self.progress = SeedProgress(self.screen, lambda: self.now_s, reading)
 
     def second(self, read_mb: int) -> None:
-        self.narrator.replaying(START, Lsn(START + read_mb * MB), Lsn(START + TOTAL_MB * MB))
+        self.progress.replaying(START, Lsn(START + read_mb * MB), Lsn(START + TOTAL_MB * MB))
         self.now_s += 1.0
 
     @property
@@ -56,8 +56,8 @@ def test_a_replay_that_takes_long_is_told_in_bytes_with_what_the_operator_can_do
     assert (QUIET_S, LOG_S) == (2.0, 5.0)
 
 
-@pytest.mark.parametrize("what", [narration.OF_BACKUP, narration.BEFORE_FROM])
-def test_other_wal_that_takes_long_is_told_as_what_it_is(what: narration.Reading) -> None:
+@pytest.mark.parametrize("what", [seed_progress.OF_BACKUP, seed_progress.BEFORE_FROM])
+def test_other_wal_that_takes_long_is_told_as_what_it_is(what: seed_progress.Reading) -> None:
     reading = Reading(is_terminal=False, reading=what)
     for second in range(4):
         reading.second(second * 100)
@@ -86,7 +86,7 @@ def test_other_lines_do_not_stand_behind_the_one_in_place(capsys: pytest.Capture
     reading = Reading(is_terminal=True)
     for second in range(4):
         reading.second(second * 100)
-    reading.narrator.repeating(WalRemoved("node: requested WAL segment X has already been removed"), 2, 20)
+    reading.progress.repeating(WalRemoved("node: requested WAL segment X has already been removed"), 2, 20)
     assert reading.screen.getvalue().endswith("\r\033[K")
     told = "attempt 2 of 20 to read the catalogs failed, retrying: node: requested WAL segment X has"
     assert capsys.readouterr().err.startswith(told)

@@ -43,7 +43,7 @@ BEFORE_FROM = Reading(
 )
 
 
-class Narrator:
+class SeedProgress:
     """Says what a seed does (`tidemark.runtime.seed.seeding.SeedObserver`), and when the node is away."""
 
     def __init__(
