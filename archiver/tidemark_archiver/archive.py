@@ -28,7 +28,7 @@ from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Pointer
 from tidemark.runtime.capture.wal_source import from_archive
 from tidemark.runtime.daemon.epoch_run import EpochRun
-from tidemark.runtime.daemon.hastening import Hastening
+from tidemark.runtime.daemon.forced_switches import ForcedSwitches
 from tidemark.runtime.daemon.marker_scan import MarkerScan
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition
@@ -68,7 +68,7 @@ class Archive:
         self._watch = Watch.configured(context.store.environment, Role.SIDECAR, context.config.watchdog)
         self._upkeep = Upkeep(context, daemon.errands)
         self._mover = StageTransition(context, _nothing_to_do)
-        self._hastening = Hastening(daemon.errands, context.config.archive.switch_s)
+        self._forced_switches = ForcedSwitches(daemon.errands, context.config.archive.switch_s)
 
     def start(self) -> None:
         """Begin."""
@@ -83,7 +83,7 @@ class Archive:
         if is_active:
             self._end_scan()
             self._deliver(marks)
-            self._hastening.step(time.monotonic())
+            self._forced_switches.step(time.monotonic())
         else:
             self._run.let_go()
             self._scan_markers(marks)

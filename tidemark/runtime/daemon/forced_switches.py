@@ -8,7 +8,7 @@ from tidemark.runtime.daemon.errands import NodeErrands
 
 
 @dataclass(slots=True)
-class Hastening:
+class ForcedSwitches:
     """Asks the node when it is time, and looks at the answer later."""
 
     errands: NodeErrands
