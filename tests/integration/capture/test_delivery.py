@@ -30,14 +30,14 @@ from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.liveness import Liveness
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.context import Stopped
-from tidemark.runtime.first_copy.whole_tables import WholeTables
+from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.state import DELIVERED, Identity, Owner, Watermark
 
 BOUND = 4 << 20
 IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, BOUND)
 OWNER = Owner("sidecar", "host", "boot", 1, 1)
 DEADLINE_S = 120.0
-WHOLE = WholeTables(Selection(), copying=True, log=get_log("test"))
+WHOLE = SelectedTables(Selection(), copying=True, log=get_log("test"))
 OFFERS = 10  # with the waits between them, 0.02 s and longer by as much each time, about a second
 START = Pointer(groups.position(1), groups.end(20).first_lsn)
 

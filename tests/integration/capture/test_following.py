@@ -19,7 +19,7 @@ from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Sequence
 from tidemark.runtime.capture.following import FollowTarget, Met
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.first_copy.whole_tables import WholeTables
+from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.marker import Instance, Marker, MarkerKind
 from tidemark.wire.state import (
     DELIVERED,
@@ -62,7 +62,7 @@ class Following:
         config = Config(standby=StandbyConfig(unmarked_bytes_max=UNMARKED_BYTES_MAX))
         context = CaptureContext(config, self.store, Metrics("main"), get_log("test"))
         self.met: Met | None = None
-        whole = WholeTables(Selection(), copying=False, log=context.log)
+        whole = SelectedTables(Selection(), copying=False, log=context.log)
         epoch = self.store.take_epoch(OWNER)
         self._target = FollowTarget(
             context, epoch, lambda: self.met, history=empty_history(self.store), whole=whole, progress=Progress()

@@ -34,7 +34,7 @@ from tidemark.runtime.capture.confirming import Confirming
 from tidemark.runtime.capture.delivery import ROOM_FIRST_S, ROOM_MAX_S, CopyKeep
 from tidemark.runtime.capture.liveness import ConsumerRaised, Liveness
 from tidemark.runtime.context import Stopped
-from tidemark.runtime.first_copy.whole_tables import WholeTables
+from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.state import CONFIRMED
 from tidemark.wire.values import EncodedGroup
 
@@ -70,7 +70,7 @@ class ConsumerTarget:
         epoch: Epoch,
         *,
         history: HistoryWriter,
-        whole: WholeTables,
+        whole: SelectedTables,
         unconfirmed_bytes_max: int,
         progress: Progress,
         stopping: threading.Event,

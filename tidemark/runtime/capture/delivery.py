@@ -25,7 +25,7 @@ from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch
 from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.context import Stopped
-from tidemark.runtime.first_copy.whole_tables import WholeTables
+from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.outbox import encode_group
 from tidemark.wire.state import CopyProgress, OutboxLedger, Watermark
 from tidemark.wire.values import EncodedGroup
@@ -74,7 +74,7 @@ class OutboxTarget:
         epoch: Epoch,
         *,
         history: HistoryWriter,
-        whole: WholeTables,
+        whole: SelectedTables,
         progress: Progress,
         metrics: Metrics,
         log: Log,

@@ -19,7 +19,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer
 from tidemark.runtime.capture.delivery import CopyKeep
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.first_copy.whole_tables import WholeTables
+from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.marker import Marker, MarkerKind
 from tidemark.wire.state import DELIVERED, FOLLOWED, Followed, Leader, Watermark
 
@@ -56,7 +56,7 @@ class FollowTarget:
         ask_leader: AskLeader,
         *,
         history: HistoryWriter,
-        whole: WholeTables,
+        whole: SelectedTables,
         progress: Progress,
     ) -> None:
         self._store = context.store

@@ -16,7 +16,7 @@ from tidemark.runtime.capture.delivery import OutboxTarget, Target
 from tidemark.runtime.capture.following import AskLeader, FollowTarget
 from tidemark.runtime.capture.liveness import Liveness
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.first_copy.whole_tables import WholeTables
+from tidemark.runtime.first_copy.selected_tables import SelectedTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,6 @@ class TargetMaker:
         )
         return own, liveness
 
-    def _whole(self) -> WholeTables:
+    def _whole(self) -> SelectedTables:
         config = self.context.config
-        return WholeTables(config.select.selection(), copying=config.copy.enabled, log=self.context.log)
+        return SelectedTables(config.select.selection(), copying=config.copy.enabled, log=self.context.log)

@@ -3,7 +3,7 @@
 A table is captured whole from its first copy on, or from its creation if the stream told of it, for as long as it is
 selected. The state has that under its OID (`CopyPhase`), since names change hands: a table that leaves the selection,
 by configuration, by RENAME or by SET SCHEMA, has changes that nobody was given, and is copied anew when it comes back.
-What the stream tells of that is noted with the group that tells it (`tidemark.runtime.first_copy.whole_tables`).
+What the stream tells of that is noted with the group that tells it (`tidemark.runtime.first_copy.selected_tables`).
 """
 
 from collections.abc import Collection, Container

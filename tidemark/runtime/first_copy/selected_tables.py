@@ -22,7 +22,7 @@ COPIED_KIND = "r"  # pg_class.relkind: what has rows of its own
 Turn = tuple[Oid, Oid, CopyPhase | None]  # database, relation, what its copy is from now on; None: it is gone
 
 
-class WholeTables:
+class SelectedTables:
     """Finds the tables that come, go, or change sides in a group, and notes them in the state."""
 
     def __init__(self, selection: Selection, *, copying: bool, log: Log) -> None:
