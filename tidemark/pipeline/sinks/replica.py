@@ -50,7 +50,7 @@ from tidemark.pipeline.lake.layout import (
 )
 from tidemark.pipeline.lake.lineage import Recorded
 from tidemark.pipeline.sinks.compaction import Compacted, Key, compact, comparable, keys_of, only_adds
-from tidemark.pipeline.sinks.restating import Restates, restated_rows, restatements
+from tidemark.pipeline.sinks.rerendering import Restates, rerendered_rows, rerenderings
 from tidemark.pipeline.sinks.steps import Delivered, Happening, Rows, after, steps
 
 _REMOVE = "__tidemark_remove"
@@ -146,7 +146,7 @@ class Replica:
     def _rows(self, table: LakeTable, step: Rows) -> None:
         # NB: DDL of a type waits for no writer of its values: rows told in its old form come behind it.
         if self.present is not None and step.relation != self.present:
-            step = replace(step, changes=restated_rows(step.changes, step.relation, self.present))
+            step = replace(step, changes=rerendered_rows(step.changes, step.relation, self.present))
         if pc.any(pc.equal(step.changes.column("_op"), Op.REWRITE.value)).as_py():
             self._stage(step)  # a rewrite is alone in its run: boundaries stand on both sides of it
             return
@@ -217,7 +217,7 @@ class Replica:
                 # NB: of a table that was there before, unlogged for a while: what it lost meanwhile is not in WAL.
                 _empty(table, replica_schema(relation, self._shapes(relation)), replace(applied, blocked=False))
             case SchemaEvent(after=Relation() as relation) if event.effect is not SchemaEffect.REWRITE:
-                self._settle(table, relation, self._shapes(relation), applied, restatements(event.before, relation))
+                self._settle(table, relation, self._shapes(relation), applied, rerenderings(event.before, relation))
             case _:  # a rewrite brings its columns with its rows; a dropped table stays as it was
                 return
         passed(Failpoint.REPLICA_CHANGED)

@@ -24,7 +24,7 @@ _Held = str | list["_Held"] | None
 _NESTED = 2  # lists of lists: arrays of a domain over arrays
 
 
-def restatements(before: Relation | None, after: Relation) -> Restates:
+def rerenderings(before: Relation | None, after: Relation) -> Restates:
     """Return which columns print otherwise since one version became the other, and how."""
     found: dict[int, Restate] = {
         number: partial(relabelled, names=names) for number, names in renamed_labels(before, after).items()
@@ -33,13 +33,13 @@ def restatements(before: Relation | None, after: Relation) -> Restates:
     for column in after.live_columns:
         reshape = _of_column(was[column.number], column) if column.number in was else None
         if reshape is not None:
-            found[column.number] = partial(_restated, reshape=reshape)
+            found[column.number] = partial(_rerendered, reshape=reshape)
     return found
 
 
-def restated_rows(changes: pa.Table, was: Relation, now: Relation) -> pa.Table:
+def rerendered_rows(changes: pa.Table, was: Relation, now: Relation) -> pa.Table:
     """Return changes of one version with their values as they print in another, of the same columns."""
-    restates = restatements(was, now)
+    restates = rerenderings(was, now)
     if not restates:
         return changes
     for name in (BEFORE, AFTER):
@@ -157,7 +157,7 @@ def unquoted(raw: str) -> str:
     return raw[1:-1].replace('""', '"').replace("\\\\", "\\") if raw.startswith('"') else raw
 
 
-def _restated(values: pa.Array, reshape: _Reshape) -> pa.Array:
+def _rerendered(values: pa.Array, reshape: _Reshape) -> pa.Array:
     return pa.array([_told(value, reshape) for value in values.to_pylist()], values.type)
 
 
