@@ -58,7 +58,7 @@ class Archive:
         self._context = context
         self._store = context.store
         self._owner = daemon.owner
-        self._errands = daemon.errands
+        self._node_requests = daemon.node_requests
         self._markers = daemon.markers
         self._fence = daemon.fence
         self._run = EpochRun(context, Slot.ARCHIVER)
@@ -66,9 +66,9 @@ class Archive:
         self._attempt = 0  # the sidecar's, by the last try-start marker met
         self._backoff = Backoff(context.config.retry.first_s, context.config.retry.max_s)
         self._watch = Watch.configured(context.store.environment, Role.SIDECAR, context.config.watchdog)
-        self._upkeep = Upkeep(context, daemon.errands)
+        self._upkeep = Upkeep(context, daemon.node_requests)
         self._mover = StageTransition(context, _nothing_to_do)
-        self._forced_switches = ForcedSwitches(daemon.errands, context.config.archive.switch_s)
+        self._forced_switches = ForcedSwitches(daemon.node_requests, context.config.archive.switch_s)
 
     def start(self) -> None:
         """Begin."""
@@ -101,7 +101,7 @@ class Archive:
             self._end_scan()
             self._run.stop()
         finally:
-            self._errands.close()
+            self._node_requests.close()
 
     def commands(self) -> Mapping[str, Handler]:
         """Return none: operators speak with the state, or with the sidecar."""

@@ -8,7 +8,7 @@ from tidemark.model.lsn import Lsn
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.archive_report import ArchiveReport
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
-from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.daemon.spool_tending import SpoolTender
 
 TEND_S = 10.0
@@ -17,9 +17,9 @@ TEND_S = 10.0
 class Upkeep:
     """Looks after one archive folder."""
 
-    def __init__(self, context: CaptureContext, errands: NodeErrands) -> None:
+    def __init__(self, context: CaptureContext, node_requests: NodeRequests) -> None:
         self._context = context
-        self._report = ArchiveReport(context, ArchivingWatch(context, errands))
+        self._report = ArchiveReport(context, ArchivingWatch(context, node_requests))
         self._tender = SpoolTender(context.config, context.store)
         self._not_before_s = 0.0
         self._is_told = False

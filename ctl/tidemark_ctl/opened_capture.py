@@ -14,7 +14,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import WriteGuard
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
 from tidemark_ctl import settings
 
@@ -22,7 +22,7 @@ from tidemark_ctl import settings
 @contextmanager
 def opened_capture(
     state: Path, config: Path | None, *, kills: bool = False
-) -> Iterator[tuple[CaptureContext, NodeErrands]]:
+) -> Iterator[tuple[CaptureContext, NodeRequests]]:
     """Open the state; its counters are for nobody, its log is for the terminal.
 
     A process that is stuck inside a write transaction is told there, since whoever writes waits for it; `kills`: or
@@ -36,8 +36,8 @@ def opened_capture(
     guard = partial(WriteGuard, watchdog_s=chosen.watchdog.watchdog_s, log=log, kills=kills)
     with StateStore.open(folder, guarded=guard) as store:
         context = CaptureContext(chosen, store, Metrics(store.identity.capture), log)
-        errands = NodeErrands(context, load_marker_key(chosen, folder))
+        node_requests = NodeRequests(context, load_marker_key(chosen, folder))
         try:
-            yield context, errands
+            yield context, node_requests
         finally:
-            errands.close()
+            node_requests.close()

@@ -76,7 +76,7 @@ class Following:
             asked, self._asked = self._asked, None
             self._hear(asked)
         elif self._asked is None and now_s - self._asked_s >= LOOK_S:
-            self._asked, self._asked_s = self._daemon.errands.ask_timeline(), now_s
+            self._asked, self._asked_s = self._daemon.node_requests.ask_timeline(), now_s
         if self._is_standby and (stage := self._store.marks().stage) is not Stage.FOLLOWER:
             self._mover.try_move(Event.DEMOTED, only_from=stage)
 

@@ -60,7 +60,7 @@ class Realtime:
         self._context = context
         self._store = context.store
         self._owner = daemon.owner
-        self._errands = daemon.errands
+        self._node_requests = daemon.node_requests
         self._markers = daemon.markers
         self._fence = daemon.fence
         self._clock = SystemClock()
@@ -70,7 +70,7 @@ class Realtime:
         self._stalled = StalledArchive(daemon)
         self._way_back = WayBack(daemon, self._mover, self._stalled)
         self._following = Following(daemon, self._mover)
-        self._report = ArchiveReport(context, ArchivingWatch(context, daemon.errands))
+        self._report = ArchiveReport(context, ArchivingWatch(context, daemon.node_requests))
         self._reach = Reach(config.realtime.away_s)
         self._recopies = RecopyRestart(daemon)
         bytes_min = config.markers.min_bytes or identity.segment_bytes
@@ -132,7 +132,7 @@ class Realtime:
             self._run.stop()
             self._following.stop()
         finally:
-            self._errands.close()
+            self._node_requests.close()
 
     def commands(self) -> Mapping[str, Handler]:
         """Return the operator's switches and requests."""
@@ -305,9 +305,9 @@ class Realtime:
     def _effects(self, switched: Switched) -> Perform:
         return {
             Effect.STOP_CAPTURE: self._run.let_go,
-            Effect.WRITE_STOP_MARKER: partial(write_stop_marker, self._store, self._errands, switched),
+            Effect.WRITE_STOP_MARKER: partial(write_stop_marker, self._store, self._node_requests, switched),
             Effect.WRITE_TRY_START_MARKER: self._way_back.write_marker,
-            Effect.SWITCH_SEGMENT: self._errands.switch_segment,
+            Effect.SWITCH_SEGMENT: self._node_requests.switch_segment,
             Effect.RETURN_SOON: self._way_back.hasten,
             Effect.FIND_START: lambda: self._find_start(self._store.marks()),
         }
@@ -320,4 +320,4 @@ class Realtime:
         record_bytes = self._run.capture.record_bytes if self._run.capture is not None else 0
         confirmed = Confirmed(horizon.sequence, horizon.commit_time_us, record_bytes)
         if self._pacing.is_due(confirmed, self._clock.monotonic_s()) and term is not None:
-            self._errands.write(MarkerKind.CONFIRM, term.epoch, horizon.pointer, sequence=horizon.sequence)
+            self._node_requests.write(MarkerKind.CONFIRM, term.epoch, horizon.pointer, sequence=horizon.sequence)

@@ -14,7 +14,7 @@ from tidemark.model.errors import NodeUnreachable
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, format_lsn
 from tidemark.model.position import Epoch
 from tidemark.runtime.capture.capture import Capture
-from tidemark.runtime.daemon.errands import OlderOpen
+from tidemark.runtime.daemon.node_requests import OlderOpen
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.first_copy.recopying import Due, Recopying
 
@@ -42,7 +42,7 @@ class RecopyRestart:
 
     def __init__(self, daemon: DaemonContext) -> None:
         self._recopying = Recopying(daemon.context.store)
-        self._errands = daemon.errands
+        self._node_requests = daemon.node_requests
         self._log = daemon.context.log
         self._clock = SystemClock()
         self._asked: Asked | None = None
@@ -85,7 +85,7 @@ class RecopyRestart:
             if now_s >= self._not_before_s and capture.progress.delivered is not None:
                 self._not_before_s = now_s + LOOK_S
                 self._asked_lsn = capture.progress.delivered.restart_lsn
-                self._asked = self._errands.has_wal(self._asked_lsn)
+                self._asked = self._node_requests.has_wal(self._asked_lsn)
             return
         if not self._asked.done():
             return
@@ -105,7 +105,7 @@ class RecopyRestart:
         if self._asked_older is None:
             if now_s >= self._not_before_s:
                 self._not_before_s = now_s + OLDER_LOOK_S
-                self._asked_older = self._errands.find_older(self._below)
+                self._asked_older = self._node_requests.find_older(self._below)
             return
         if not self._asked_older.done():
             return

@@ -22,7 +22,7 @@ class StalledArchive:
         self._log = context.log
         self._heartbeat = context.store.environment.heartbeat
         self._watchdog_s = context.config.watchdog.watchdog_s
-        self._errands = daemon.errands
+        self._node_requests = daemon.node_requests
         self._wait = ArchiveWait(context.config.realtime.archive_wait_s, context.store.identity.segment_bytes)
         self._asked: Future[bool] | None = None
         self._archived_lsn: Lsn | None = None  # by the last look at the archive
@@ -50,7 +50,7 @@ class StalledArchive:
         delivered = marks.delivered.pointer.position if marks.delivered is not None else None
         seen = ArchiveProgress(delivered, self._archived_lsn, self.archiver_lives)
         if self._wait.is_over(seen, boot_ns() / NS_PER_S):
-            self._asked = self._errands.has_wal(start.restart_lsn)
+            self._asked = self._node_requests.has_wal(start.restart_lsn)
         return False
 
     def went_on(self) -> None:

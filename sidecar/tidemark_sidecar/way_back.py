@@ -36,7 +36,7 @@ class WayBack:
         self._context = context
         self._store = context.store
         self._stalled = stalled
-        self._errands = daemon.errands
+        self._node_requests = daemon.node_requests
         self._mover = mover
         self._clock = SystemClock()
         self._buffer: LiveBuffer | None = None
@@ -99,7 +99,7 @@ class WayBack:
         assert view.term is not None, "somebody has delivered"
         pointer = view.horizon.pointer if view.horizon else None
         attempt = view.hand_over.attempt
-        self._marker = self._errands.write(MarkerKind.TRY_START, view.term.epoch, pointer, sequence=attempt)
+        self._marker = self._node_requests.write(MarkerKind.TRY_START, view.term.epoch, pointer, sequence=attempt)
         self._marker_asked_s = self._clock.monotonic_s()
 
     def _return_if_due(self, marks: StateMarks) -> None:
@@ -112,7 +112,7 @@ class WayBack:
                 self._asked_node = None
         elif now_s >= self._not_before_s and self._may_return(now_s):
             self._not_before_s = now_s + LOOK_S
-            self._asked_node = self._errands.find_node()
+            self._asked_node = self._node_requests.find_node()
 
     def _may_return(self, now_s: float) -> bool:
         """Tell if it is time, and there is an archiver that would meet the marker, and know it."""
@@ -166,7 +166,7 @@ class WayBack:
                 "the archiver did not reach the try-start marker; writing it again", after_s=MARKER_LOST_S
             )
             self.write_marker()
-            self._errands.switch_segment()
+            self._node_requests.switch_segment()
 
     def _arrive(self) -> LiveBuffer | None:
         """Give out the buffer, once it has come to the marker, and on the timeline on which the archiver met that."""

@@ -37,8 +37,8 @@ def check(state: Path, *, config: Path | None, deadline_s: float, as_json: bool)
     Exit code 0: the marker arrived everywhere. 1: the message names the broken legs, and the hint what to do about the
     first one. The command works in every mode; for the archive it requests a segment switch, if this is granted.
     """
-    with opened_capture(state, config) as (context, errands):
-        legs = EndToEndCheck(context, errands, deadline_s=deadline_s, say=partial(click.echo, err=True)).run()
+    with opened_capture(state, config) as (context, node_requests):
+        legs = EndToEndCheck(context, node_requests, deadline_s=deadline_s, say=partial(click.echo, err=True)).run()
         seen = see(context.store, context.config)
     broken = _broken(legs)
     tree = {

@@ -30,7 +30,7 @@ from tidemark.model.errors import ConfigError, NodeUnreachable
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Stage
 from tidemark.runtime.daemon.archiving_watch import note_user
-from tidemark.runtime.daemon.errands import MarkersLeftOut
+from tidemark.runtime.daemon.node_requests import MarkersLeftOut
 from tidemark.runtime.recovery.lake_inventory import lake_inventory
 from tidemark.runtime.recovery.rebuild import rebuild
 from tidemark.runtime.seed.backup_seeding import seed_from_backup

@@ -55,9 +55,9 @@ def _switching(
     state: Path, config: Path | None, deadline_s: float, *, as_json: bool, kills: bool = False
 ) -> Iterator[RealtimeSwitch]:
     """Give a switch; print the state that it left, also if it is not the requested one."""
-    with opened_capture(state, config, kills=kills) as (context, errands):
+    with opened_capture(state, config, kills=kills) as (context, node_requests):
         try:
-            yield RealtimeSwitch(context, errands, deadline_s=deadline_s, say=partial(click.echo, err=True))
+            yield RealtimeSwitch(context, node_requests, deadline_s=deadline_s, say=partial(click.echo, err=True))
         except NotComplete:
             show(stage_tree(see(context.store, context.config)), as_json=as_json)
             raise

@@ -55,7 +55,7 @@ def recopy(
     With --cancel, open and failed requests are removed; if a copy has begun, the command is refused.
     """
     names = list(dict.fromkeys(TableName.parse(text) for text in tables))
-    with opened_capture(state, config) as (context, _errands):
+    with opened_capture(state, config) as (context, _node_requests):
         if cancel:
             RecopyCancellation(context, names, deadline_s=deadline_s, say=partial(click.echo, err=True)).cancel()
             return

@@ -25,7 +25,7 @@ from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch, Sequence
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark_ctl.requests.polling import PolledAnswer
@@ -79,11 +79,11 @@ class _Written(NamedTuple):
 class EndToEndCheck:
     """One check."""
 
-    def __init__(self, context: CaptureContext, errands: NodeErrands, *, deadline_s: float, say: Say) -> None:
+    def __init__(self, context: CaptureContext, node_requests: NodeRequests, *, deadline_s: float, say: Say) -> None:
         self._context = context
-        self._errands = errands
+        self._node_requests = node_requests
         self._deadline_s = deadline_s
-        self._archiving = PolledAnswer(errands.ask_archiving)
+        self._archiving = PolledAnswer(node_requests.ask_archiving)
         self._told = Told(say)
         self._legs = dict.fromkeys(LegName, Leg(LegEnd.PENDING))
         self._due: Sequence | None = None  # readers that hold this much hold all that was before the marker
@@ -117,7 +117,7 @@ class EndToEndCheck:
         horizon, term = seen.view.horizon, seen.view.term
         epoch = term.epoch if term is not None else Epoch(TimelineId(1), 0)
         pointer = horizon.pointer if horizon is not None else None
-        asked = self._errands.write(MarkerKind.CHECK, epoch, pointer, sequence=sequence)
+        asked = self._node_requests.write(MarkerKind.CHECK, epoch, pointer, sequence=sequence)
         try:
             end_lsn = asked.result(self._deadline_s)
         except TidemarkError as error:
@@ -131,7 +131,7 @@ class EndToEndCheck:
             LegEnd.PASSED, f"the marker ends at {format_lsn(end_lsn)}", after_s=_since(began_ns)
         )
         if seen.archive is not None:
-            self._errands.switch_segment()
+            self._node_requests.switch_segment()
         return _Written(sequence, end_lsn, began_ns)
 
     def _judge(self, seen: Seen, written: _Written) -> None:

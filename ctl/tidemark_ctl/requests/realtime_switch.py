@@ -26,7 +26,7 @@ from tidemark.model.errors import ConfigError, Fenced, TidemarkError
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, write_stop_marker
 from tidemark_ctl.requests.polling import PolledAnswer
 from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Say, Told
@@ -57,12 +57,12 @@ class SidecarHangs(Fenced):
 class RealtimeSwitch:
     """One switch by an operator."""
 
-    def __init__(self, context: CaptureContext, errands: NodeErrands, *, deadline_s: float, say: Say) -> None:
+    def __init__(self, context: CaptureContext, node_requests: NodeRequests, *, deadline_s: float, say: Say) -> None:
         config = context.config
         self._context = context
         self._config = config
         self._store = context.store
-        self._errands = errands
+        self._node_requests = node_requests
         self._say = say
         self._told = Told(say)
         self._transition = StageTransition(context, self._effects)
@@ -70,8 +70,8 @@ class RealtimeSwitch:
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
         self._watch = Watch.configured(self._store.environment, Role.SIDECAR, config.watchdog)
-        self._node = PolledAnswer(errands.find_node)
-        self._archiving = PolledAnswer(errands.ask_archiving)
+        self._node = PolledAnswer(node_requests.find_node)
+        self._archiving = PolledAnswer(node_requests.ask_archiving)
         self._asked_s = 0.0
 
     # --- off
@@ -81,7 +81,7 @@ class RealtimeSwitch:
         if self._marks().stage is not Stage.HELD:
             move(self._marks().stage, Event.OPERATOR_OFF)
             self._check_archive("no process could deliver")
-            if nothing_archives(self._context, self._errands):
+            if nothing_archives(self._context, self._node_requests):
                 self._say(NOTHING_ARCHIVES)
         while self._marks().stage is not Stage.HELD:
             self._check_time("off", "the sidecar has not stopped")
@@ -133,7 +133,7 @@ class RealtimeSwitch:
         """Say what makes changes late from now on: that the archiver delivers does not tell that it gets any WAL."""
         try:
             ArchiveLook(Path(self._config.archive.folder), self._store.identity.segment_bytes).result(ANSWER_S)
-            late = slow_archiving(self._errands.ask_archiving().result(ANSWER_S))
+            late = slow_archiving(self._node_requests.ask_archiving().result(ANSWER_S))
         except (TidemarkError, TimeoutError) as error:
             late = f": {str(error) or 'the node does not say how its archiving does'}"
         if late:
@@ -176,7 +176,7 @@ class RealtimeSwitch:
         missing = self._missing_text()
         if not self._look(Role.SIDECAR).is_running:
             raise CannotSwitch(f"{told}{missing}", hint=WAY_OUT if missing else start_hint(Role.ARCHIVER))
-        obstacle = why_not_from_node(self._context, self._errands)
+        obstacle = why_not_from_node(self._context, self._node_requests)
         if obstacle is not None:
             hint = WAY_OUT if missing else start_hint(Role.ARCHIVER)
             raise CannotSwitch(f"{told}; {obstacle}{missing}", hint=hint)
@@ -272,9 +272,9 @@ class RealtimeSwitch:
         return {
             Effect.STOP_CAPTURE: lambda: None,
             Effect.WRITE_STOP_MARKER: lambda: self._pending.append(
-                write_stop_marker(self._store, self._errands, switched)
+                write_stop_marker(self._store, self._node_requests, switched)
             ),
-            Effect.SWITCH_SEGMENT: lambda: self._pending.append(self._errands.switch_segment()),
+            Effect.SWITCH_SEGMENT: lambda: self._pending.append(self._node_requests.switch_segment()),
             Effect.RETURN_SOON: lambda: None,
         }
 

@@ -8,7 +8,7 @@ from tidemark.io.archive.archive_progress import is_filled_by_nothing
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import format_lsn
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.daemon.node_requests import NodeRequests
 
 ANSWER_S = 10.0
 NOTHING_ARCHIVES = (
@@ -19,24 +19,24 @@ NOTHING_ARCHIVES = (
 )
 
 
-def nothing_archives(context: CaptureContext, errands: NodeErrands) -> bool:
+def nothing_archives(context: CaptureContext, node_requests: NodeRequests) -> bool:
     """Tell if the server is to fill the spool and does not archive; false where that cannot be learnt."""
     config = context.config.archive
     try:
-        node = errands.ask_archiving().result(ANSWER_S)
+        node = node_requests.ask_archiving().result(ANSWER_S)
         found = ArchiveLook(Path(config.folder), context.store.identity.segment_bytes).result(ANSWER_S)
     except (TidemarkError, NotInTime):
         return False
     return is_filled_by_nothing(node, found, config.filled_by)
 
 
-def why_not_from_node(context: CaptureContext, errands: NodeErrands) -> str | None:
+def why_not_from_node(context: CaptureContext, node_requests: NodeRequests) -> str | None:
     """Return what keeps the sidecar from going on by the node's WAL alone; None: nothing does."""
     start = context.store.marks().start
     if start is None:
         return "no change has been delivered"
     try:
-        has_wal = errands.has_wal(start.restart_lsn).result(ANSWER_S)
+        has_wal = node_requests.has_wal(start.restart_lsn).result(ANSWER_S)
     except (TidemarkError, NotInTime) as error:
         return str(error) or "the node does not report whether it has the WAL"
     return None if has_wal else f"the node has removed WAL from {format_lsn(start.restart_lsn)} on"

@@ -35,7 +35,7 @@ from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
-from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.seed.initialise import initialise
 
 DEADLINE_S = 120.0
@@ -241,12 +241,12 @@ class Watched:
 
     node: Archiving
     store: StateStore
-    errands: NodeErrands
+    node_requests: NodeRequests
     watch: ArchivingWatch
 
     def seen(self) -> None:
         """Ask the node, and then look at the folder."""
-        self.watch = ArchivingWatch(self.watch.context, self.errands)
+        self.watch = ArchivingWatch(self.watch.context, self.node_requests)
 
         def is_answered() -> bool:
             self.watch.ask()
@@ -273,12 +273,12 @@ def watched(node: Cluster, root: Path) -> Iterator[Watched]:
     make_marker_key(config, folder)
     with StateStore.open(folder) as store:
         context = CaptureContext(config, store, Metrics("main"), get_log("test"))
-        errands = NodeErrands(context, load_marker_key(config, folder))
+        node_requests = NodeRequests(context, load_marker_key(config, folder))
         try:
             archiving = Archiving(node, Spool(Path(config.archive.folder)))
-            yield Watched(archiving, store, errands, ArchivingWatch(context, errands))
+            yield Watched(archiving, store, node_requests, ArchivingWatch(context, node_requests))
         finally:
-            errands.close()
+            node_requests.close()
 
 
 def write(node: Cluster) -> None:
@@ -289,11 +289,11 @@ def write(node: Cluster) -> None:
 def test_no_segment_is_switched_while_the_last_one_has_not_arrived(node: Cluster, root: Path) -> None:
     with watched(node, root) as made:
         write(node)
-        made.errands.switch_segment().result(DEADLINE_S)
+        made.node_requests.switch_segment().result(DEADLINE_S)
         first = made.segment()
         for _ in range(4):
             write(node)
-            assert not made.errands.switch_segment().result(DEADLINE_S)
+            assert not made.node_requests.switch_segment().result(DEADLINE_S)
         assert made.segment() == first, "archive_command fails: the node would keep each of them"
         made.seen()
         archiving = made.store.archiving()

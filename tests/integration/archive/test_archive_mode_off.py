@@ -68,7 +68,7 @@ def test_wal_written_while_archive_mode_was_off_is_named_as_missing_and_not_wait
         assert made.watch.holes == 0, "each look was another process's"
         made.look()
         assert made.watch.holes == count
-        assert not made.errands.switch_segment().result(DEADLINE_S), "nothing fills the archive: no switch helps"
+        assert not made.node_requests.switch_segment().result(DEADLINE_S), "nothing fills the archive: no switch helps"
 
         node.stop()
         node.configure(reload=False, archive_mode="on", archive_command="/bin/false")
@@ -77,10 +77,12 @@ def test_wal_written_while_archive_mode_was_off_is_named_as_missing_and_not_wait
         assert made.store.archiving().waiting == 0, "what will not arrive is not waited for"
         write(node)
         current = made.segment()
-        assert made.errands.switch_segment().result(DEADLINE_S), "no earlier segment is still to arrive"
+        assert made.node_requests.switch_segment().result(DEADLINE_S), "no earlier segment is still to arrive"
         after = made.segment()
         write(node)
-        assert not made.errands.switch_segment().result(DEADLINE_S), "the one that was switched is still to arrive"
+        assert not made.node_requests.switch_segment().result(DEADLINE_S), (
+            "the one that was switched is still to arrive"
+        )
         assert made.segment() == after
         node.configure(archive_command=f"{archive_script()} --spool {made.node.spool.folder} --free-bytes-min 0 %p %f")
         made.node.wait_for((made.node.spool.folder / current).exists)

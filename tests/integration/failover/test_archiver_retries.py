@@ -18,9 +18,9 @@ from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.daemon.marker_reading import MarkerReader
+from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.wire.state import STAGE, Identity, Owner
 
@@ -42,9 +42,9 @@ def test_each_retry_of_the_archiver_counts_as_an_error(tmp_path: Path, monkeypat
             load_config(None, chosen | {"TIDEMARK_RETRY__FIRST_S": "1e-6"}), store, metrics, get_log("test")
         )
         incarnation = begin_incarnation(store, Role.ARCHIVER, context.log)
-        with closing(NodeErrands(context, KEY, incarnation)) as errands:
-            fence = Fence(context, incarnation, errands)
-            made = Archive(DaemonContext(context, lock.owner, errands, MarkerReader(context, KEY), fence))
+        with closing(NodeRequests(context, KEY, incarnation)) as node_requests:
+            fence = Fence(context, incarnation, node_requests)
+            made = Archive(DaemonContext(context, lock.owner, node_requests, MarkerReader(context, KEY), fence))
             monkeypatch.setattr(store, "take_epoch", unreachable)
             for count in (1, 2):
                 made.step()

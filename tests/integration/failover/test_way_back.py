@@ -34,9 +34,9 @@ from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer
 from tidemark.runtime.capture.capture import Capture, DecodingStuck
 from tidemark.runtime.capture.wal_source import where_the_node_is
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.daemon.marker_reading import MarkerReader
+from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.marker import MarkerKind
@@ -48,7 +48,7 @@ AT_ONCE_S = 1e-6
 STEPS = 5  # more than the sidecar needs to see that the archive does not arrive, and to ask for the WAL
 
 
-class SlowErrands(NodeErrands):
+class SlowRequests(NodeRequests):
     """Tells where the node was a while ago."""
 
     def __init__(self, context: CaptureContext, key: bytes) -> None:
@@ -82,7 +82,7 @@ class SlowErrands(NodeErrands):
 @contextmanager
 def made(
     node: Archiving, root: Path, ring_bytes: int = RING_BYTES, *, automatic_return: bool = True
-) -> Iterator[tuple[Realtime, StateStore, SlowErrands]]:
+) -> Iterator[tuple[Realtime, StateStore, SlowRequests]]:
     """Give a sidecar's work in a new capture."""
     config = config_for(node.node, "postgres")
     config = replace(
@@ -104,11 +104,11 @@ def made(
         context = CaptureContext(config, store, Metrics("main"), get_log("test"))
         key = load_marker_key(config, folder)
         incarnation = begin_incarnation(store, Role.SIDECAR, context.log)
-        errands = SlowErrands(context, key)
-        fence = Fence(context, incarnation, errands)
-        realtime = Realtime(DaemonContext(context, lock.owner, errands, MarkerReader(context, key), fence))
+        node_requests = SlowRequests(context, key)
+        fence = Fence(context, incarnation, node_requests)
+        realtime = Realtime(DaemonContext(context, lock.owner, node_requests, MarkerReader(context, key), fence))
         try:
-            yield realtime, store, errands
+            yield realtime, store, node_requests
         finally:
             realtime.stop()
 
@@ -179,36 +179,36 @@ def test_decoding_that_does_not_end_by_the_operators_off_ends_the_process(
 def test_realtime_goes_on_only_from_the_timeline_on_which_the_archiver_met_the_marker(
     node: Archiving, tmp_path: Path, *, is_same: bool
 ) -> None:
-    with made(node, tmp_path) as (realtime, store, errands):
+    with made(node, tmp_path) as (realtime, store, node_requests):
         realtime.step()
         fail_over(store)
-        errands.was_at = where_the_node_is(errands.context)
+        node_requests.was_at = where_the_node_is(node_requests.context)
         step_until(realtime, store, lambda: store.marks().stage is Stage.RETURNING)
         view = store.view()
-        timeline = errands.was_at.timeline if is_same else TimelineId(errands.was_at.timeline + 1)
-        met = HandOver(view.hand_over.attempt, timeline, errands.was_at.flush_lsn)
+        timeline = node_requests.was_at.timeline if is_same else TimelineId(node_requests.was_at.timeline + 1)
+        met = HandOver(view.hand_over.attempt, timeline, node_requests.was_at.flush_lsn)
         switch(store, Event.MARKER_REACHED, log=get_log("test"), now_us=SystemClock().wall_us(), hand_over=met)
         step_until(realtime, store, lambda: store.marks().stage is not Stage.RETURNED)
         assert store.marks().stage is (Stage.REALTIME if is_same else Stage.ARCHIVE)
 
 
 def test_a_buffer_that_is_full_before_it_came_to_the_node_is_given_up(node: Archiving, tmp_path: Path) -> None:
-    with made(node, tmp_path, SMALL_RING_BYTES) as (realtime, store, errands):
+    with made(node, tmp_path, SMALL_RING_BYTES) as (realtime, store, node_requests):
         realtime.step()
         fail_over(store)
         node.node.sql("CREATE TABLE much AS SELECT n, repeat('x', 500) FROM generate_series(1, 20000) n")
-        step_until(realtime, store, lambda: errands.asked > 1)
+        step_until(realtime, store, lambda: node_requests.asked > 1)
 
 
 def test_a_marker_that_nobody_meets_is_written_again(
     node: Archiving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(way_back, "MARKER_LOST_S", 0.1)
-    with made(node, tmp_path) as (realtime, store, errands):
+    with made(node, tmp_path) as (realtime, store, node_requests):
         realtime.step()
         fail_over(store)
-        errands.was_at = where_the_node_is(errands.context)
-        step_until(realtime, store, lambda: errands.written.count(MarkerKind.TRY_START) > 1)
+        node_requests.was_at = where_the_node_is(node_requests.context)
+        step_until(realtime, store, lambda: node_requests.written.count(MarkerKind.TRY_START) > 1)
         assert store.marks().stage is Stage.RETURNING
         assert store.view().hand_over.attempt == 1
 
@@ -229,27 +229,27 @@ def step_alone_until(realtime: Realtime, condition: Callable[[], bool]) -> None:
 def test_what_is_confirmed_first_in_a_new_state_gets_its_marker_though_nothing_follows(
     node: Archiving, tmp_path: Path
 ) -> None:
-    with made(node, tmp_path) as (realtime, store, errands), OutboxReader.open(store.folder) as reader:
+    with made(node, tmp_path) as (realtime, store, node_requests), OutboxReader.open(store.folder) as reader:
         reader.register("spark")
         assert store.marks().horizon is None, "nothing is confirmed"
         realtime.start()
         node.node.sql("CREATE TABLE confirmed_once (id int)")
         step_alone_until(realtime, lambda: reader.head() > NO_SEQUENCE)
         reader.confirm("spark", reader.head(), reader.head())
-        step_alone_until(realtime, lambda: MarkerKind.CONFIRM in errands.written)
+        step_alone_until(realtime, lambda: MarkerKind.CONFIRM in node_requests.written)
 
 
 @pytest.mark.feature("I17")
 def test_the_operators_wish_to_return_ends_with_a_return_without_the_archive(node: Archiving, tmp_path: Path) -> None:
-    with made(node, tmp_path, automatic_return=False) as (realtime, store, errands):
+    with made(node, tmp_path, automatic_return=False) as (realtime, store, node_requests):
         realtime.step()
         fail_over(store)
         realtime.step()
         assert realtime.commands()["realtime-on"]({})["stage"] == "archive"
         step_alone_until(realtime, lambda: store.marks().stage is Stage.REALTIME)
-        asked = errands.asked_wal
+        asked = node_requests.asked_wal
         fail_over(store)
         for _ in range(STEPS):
             realtime.step()
         assert store.marks().stage is Stage.ARCHIVE
-        assert errands.asked_wal == asked > 0
+        assert node_requests.asked_wal == asked > 0

@@ -26,8 +26,8 @@ from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Role
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.runtime.daemon.fencing import Fence
+from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.seed.initialise import initialise_from_backup
 from tidemark.runtime.seed.seeding import take_seed
 from tidemark.wal.segments import history_name
@@ -208,8 +208,8 @@ def test_a_confirmed_state_stays_confirmed_until_it_has_delivered_what_precedes_
         note_overtaken(store, rival)
         incarnation = begin_incarnation(store, Role.SIDECAR, log, moved=True)
         context = CaptureContext(load_config(None, {}), store, Metrics("main"), log)
-        with closing(NodeErrands(context, b"k" * 16, incarnation)) as errands:
-            fence = Fence(context, incarnation, errands)
+        with closing(NodeRequests(context, b"k" * 16, incarnation)) as node_requests:
+            fence = Fence(context, incarnation, node_requests)
             instance, epoch = Instance(identity.system_identifier, "main"), Epoch(first, 8)
             start = Marker(MarkerKind.START, instance, epoch, NO_SEQUENCE, None, incarnation=incarnation)
             assert fence.meet(Lsn(1000), first, start)
@@ -220,7 +220,7 @@ def test_a_confirmed_state_stays_confirmed_until_it_has_delivered_what_precedes_
             assert not store.incarnations()[0].is_confirmed
 
 
-class KeptErrands(NodeErrands):
+class KeptRequests(NodeRequests):
     """Keeps the markers that the node would be given."""
 
     kept: list[Marker]
@@ -238,17 +238,17 @@ def test_markers_name_their_writer_only_once_it_has_read_its_own_start_marker(tm
     with StateStore.create(StateFolder(tmp_path / "state"), identity) as store:
         incarnation = begin_incarnation(store, Role.SIDECAR, get_log("test"))
         context = CaptureContext(load_config(None, {}), store, Metrics("main"), get_log("test"))
-        with closing(KeptErrands(context, b"k" * 16, incarnation)) as errands:
-            errands.kept = []
-            fence = Fence(context, incarnation, errands)
+        with closing(KeptRequests(context, b"k" * 16, incarnation)) as node_requests:
+            node_requests.kept = []
+            fence = Fence(context, incarnation, node_requests)
             for kind in (*others, MarkerKind.START):
-                errands.write(kind, epoch, None).result(DEADLINE_S)
-            assert [marker.incarnation for marker in errands.kept] == [None, None, None, incarnation]
-            fence.meet(Lsn(1000), TimelineId(1), errands.kept.pop())
-            errands.kept.clear()
+                node_requests.write(kind, epoch, None).result(DEADLINE_S)
+            assert [marker.incarnation for marker in node_requests.kept] == [None, None, None, incarnation]
+            fence.meet(Lsn(1000), TimelineId(1), node_requests.kept.pop())
+            node_requests.kept.clear()
             for kind in others:
-                errands.write(kind, epoch, None).result(DEADLINE_S)
-            assert [marker.incarnation for marker in errands.kept] == [incarnation] * 3
+                node_requests.write(kind, epoch, None).result(DEADLINE_S)
+            assert [marker.incarnation for marker in node_requests.kept] == [incarnation] * 3
 
 
 @pytest.mark.feature("I21")
@@ -272,8 +272,8 @@ def test_a_state_from_a_backup_is_not_fenced_by_markers_of_the_states_that_it_re
             incarnation = begin_incarnation(store, Role.ARCHIVER, log)
             context = CaptureContext(config, store, Metrics("main"), log)
             instance = Instance(store.identity.system_identifier, "main")
-            with closing(NodeErrands(context, b"k" * 16, incarnation)) as errands:
-                fence = Fence(context, incarnation, errands)
+            with closing(NodeRequests(context, b"k" * 16, incarnation)) as node_requests:
+                fence = Fence(context, incarnation, node_requests)
                 own = store.take_epoch(Owner("archiver", "host", "boot", 1, 1))
                 for epoch in rivals:
                     lost = Marker(MarkerKind.START, instance, epoch, NO_SEQUENCE, pointer, incarnation=RIVAL)

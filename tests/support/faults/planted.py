@@ -18,7 +18,7 @@ from tidemark.io.state.switching import Switched, Terms, switch
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Epoch, Pointer
 from tidemark.runtime.daemon import stage_transition
-from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.daemon.stage_transition import Effects, perform
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import LEDGER, OutboxLedger
@@ -57,10 +57,10 @@ def trim_at_delivered() -> None:
 
 def marker_before_state() -> None:
     """Write the markers of an operator's switch, and only then make the switch durable."""
-    write = NodeErrands.write
+    write = NodeRequests.write
 
     def write_now(
-        errands: NodeErrands,
+        node_requests: NodeRequests,
         kind: MarkerKind,
         epoch: Epoch,
         pointer: Pointer | None,
@@ -68,7 +68,7 @@ def marker_before_state() -> None:
         sequence: int = 0,
         reason: str = "",
     ) -> Future[Lsn]:
-        written = write(errands, kind, epoch, pointer, sequence=sequence, reason=reason)
+        written = write(node_requests, kind, epoch, pointer, sequence=sequence, reason=reason)
         wait([written], WRITTEN_S)
         return written
 
@@ -87,7 +87,7 @@ def marker_before_state() -> None:
         while late:
             late.pop()()
 
-    setattr(NodeErrands, "write", write_now)  # noqa: B010 - assigning it is no type
+    setattr(NodeRequests, "write", write_now)  # noqa: B010 - assigning it is no type
     setattr(stage_transition, "switch", only_decide)  # noqa: B010 - assigning it is no type
     setattr(stage_transition, "perform", effects_first)  # noqa: B010 - assigning it is no type
 

@@ -34,7 +34,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.wal.segments import segment_of, segment_start
 from tidemark.wire.state import Archiving
 
@@ -49,7 +49,7 @@ class ArchivingWatch:
     """Asks the node now and then; what comes of it goes into the state and the metrics."""
 
     context: CaptureContext
-    errands: NodeErrands
+    node_requests: NodeRequests
     _asked: Future[NodeArchiving] | None = None
     _asked_s: float = -ASK_S
     _answer: NodeArchiving | None = None
@@ -67,7 +67,7 @@ class ArchivingWatch:
             self._asked = None
         if self._asked is None and now_s - self._asked_s >= ASK_S:
             self._asked_s = now_s
-            self._asked = self.errands.ask_archiving()
+            self._asked = self.node_requests.ask_archiving()
 
     @property
     def answer(self) -> NodeArchiving | None:
@@ -151,7 +151,7 @@ class ArchivingWatch:
         self._told = told
 
 
-def check_archiving(context: CaptureContext, errands: NodeErrands) -> None:
+def check_archiving(context: CaptureContext, node_requests: NodeRequests) -> None:
     """Raise `ServerCannotArchive` before a daemon begins where the server's user cannot fill the spool.
 
     A node that is down, and a folder that gives no answer, are no reason not to begin: `ArchivingWatch` looks again.
@@ -160,7 +160,7 @@ def check_archiving(context: CaptureContext, errands: NodeErrands) -> None:
     if not config.has_archive:
         return
     try:
-        answer = errands.ask_archiving().result(START_S)
+        answer = node_requests.ask_archiving().result(START_S)
         user = answer.server
         if user is None or not answer.is_on:  # a server that runs no archive_command loses nothing by it
             return

@@ -20,7 +20,7 @@ from tidemark.model.lsn import NO_TIMELINE, Lsn, TimelineId
 from tidemark.model.mode import Stage
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.daemon.errands import MarkersLeftOut, NodeErrands
+from tidemark.runtime.daemon.node_requests import MarkersLeftOut, NodeRequests
 from tidemark.runtime.recovery.promotion import is_waited_for
 from tidemark.wal.versions import PAGE_BYTES
 from tidemark.wire.marker import Marker, MarkerKind
@@ -34,11 +34,11 @@ ANSWERED_MAX = 16  # rivals; each costs one marker
 class Fence:
     """Of one process. `meet` and `watch` are called by the thread that reads the WAL, the rest by the daemon's loop."""
 
-    def __init__(self, context: CaptureContext, incarnation: Incarnation, errands: NodeErrands) -> None:
+    def __init__(self, context: CaptureContext, incarnation: Incarnation, node_requests: NodeRequests) -> None:
         self._context = context
         self._store = context.store
         self._incarnation = incarnation
-        self._errands = errands
+        self._node_requests = node_requests
         self._clock = SystemClock()
         self._began = self._store.marks().extent  # before this process took its first epoch
         self._start_lsn: Lsn | None = None  # of the own start marker, once that was read
@@ -60,7 +60,7 @@ class Fence:
             return False
         if marker.kind is MarkerKind.START and marker.incarnation == self._incarnation and self._start_lsn is None:
             self._start_lsn, self._start = lsn, marker
-            self._errands.has_read_start = True
+            self._node_requests.has_read_start = True
             return True
         has_started = self._start_lsn is not None and lsn > self._start_lsn
         return self._judge(lsn, timeline, marker, delivers=True, has_started=has_started)
@@ -126,7 +126,7 @@ class Fence:
         if self._written is not None:
             self._look_after(self._written, marks, now_s)
         elif self._asked_node is None:
-            self._asked_node = self._errands.find_node()
+            self._asked_node = self._node_requests.find_node()
         elif self._asked_node.done() and self._is_due(capture, self._asked_node, now_s):
             self._write(marks)
 
@@ -142,7 +142,7 @@ class Fence:
         if self._store.incarnations()[0].is_confirmed:
             return True
         if asked.exception() is not None:
-            self._asked_node, self._not_before_s = self._errands.find_node(), now_s + TRY_AGAIN_S
+            self._asked_node, self._not_before_s = self._node_requests.find_node(), now_s + TRY_AGAIN_S
             return False
         # NB: a page's header may stand between the end of the last record and where the node writes on.
         return capture.progress.decoded_lsn + PAGE_BYTES >= asked.result().flush_lsn
@@ -168,4 +168,4 @@ class Fence:
         is_first = not is_answer and self._start_lsn is None and not self._store.incarnations()[0].is_confirmed
         pointer = horizon.pointer if horizon is not None else None
         sequence = FIRST_START if is_first else 0
-        self._written = self._errands.write(MarkerKind.START, term.epoch, pointer, sequence=sequence)
+        self._written = self._node_requests.write(MarkerKind.START, term.epoch, pointer, sequence=sequence)

@@ -4,14 +4,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from tidemark.engine.marking import WalMark
-from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.daemon.node_requests import NodeRequests
 
 
 @dataclass(slots=True)
 class ForcedSwitches:
     """Asks the node when it is time, and looks at the answer later."""
 
-    errands: NodeErrands
+    node_requests: NodeRequests
     every_s: float
     _wal: WalMark | None = None
     _asked: Future[WalMark] | None = None
@@ -25,4 +25,4 @@ class ForcedSwitches:
             self._asked = None
         if self._asked is None and now_s >= self._not_before_s:
             self._not_before_s = now_s + self.every_s
-            self._asked = self.errands.switch_if_moved(self._wal)
+            self._asked = self.node_requests.switch_if_moved(self._wal)

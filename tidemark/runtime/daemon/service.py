@@ -37,9 +37,9 @@ from tidemark.runtime.capture.capture import kernels_are_compiled
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.archiving_watch import check_archiving
 from tidemark.runtime.daemon.daemon import Daemon, Work
-from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.daemon.marker_reading import MarkerReader
+from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
 from tidemark.wire.control import Json
 from tidemark.wire.marker import key_name
@@ -54,7 +54,7 @@ class DaemonContext:
 
     context: CaptureContext
     owner: Owner
-    errands: NodeErrands
+    node_requests: NodeRequests
     markers: MarkerReader
     fence: Fence
 
@@ -116,9 +116,11 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         context, key = CaptureContext(config, store, metrics, log), load_marker_key(config, folder)
         patiently(partial(store.note_marker_key, role.value, key_name(key)), folder.root, log)
         markers = MarkerReader(context, key)
-        errands = NodeErrands(context, key, incarnation)
-        check_archiving(context, errands)
-        work = make_work(DaemonContext(context, lock.owner, errands, markers, Fence(context, incarnation, errands)))
+        node_requests = NodeRequests(context, key, incarnation)
+        check_archiving(context, node_requests)
+        work = make_work(
+            DaemonContext(context, lock.owner, node_requests, markers, Fence(context, incarnation, node_requests))
+        )
         disks = FullDisks([folder.root], config.decode.memory_bytes)  # that spilling may write at once
         room = Room(disks, metrics.disk_full_seconds, log)
         daemon = Daemon(work, beat, slot, metrics=metrics, log=log, room=room)

@@ -17,7 +17,7 @@ from tidemark.io.state.switching import Switched, Terms, switch
 from tidemark.model.errors import Fenced
 from tidemark.model.lsn import Lsn
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.wire.marker import MarkerKind
 
 
@@ -77,10 +77,10 @@ def perform(switched: Switched, effects: Effects) -> None:
         passed(HandoverPoint[f"AFTER_{effect.name}"])
 
 
-def write_stop_marker(store: StateStore, errands: NodeErrands, switched: Switched) -> Future[Lsn] | None:
+def write_stop_marker(store: StateStore, node_requests: NodeRequests, switched: Switched) -> Future[Lsn] | None:
     """Request the stop marker of a transition; None if no process has delivered yet: then there is nothing to stop."""
     if switched.epoch is None:
         return None
     horizon = store.marks().horizon
     pointer = horizon.pointer if horizon is not None else None
-    return errands.write(MarkerKind.STOP, switched.epoch, pointer, reason=switched.reason)
+    return node_requests.write(MarkerKind.STOP, switched.epoch, pointer, reason=switched.reason)

@@ -13,7 +13,7 @@ from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.seed.initialise import initialise
 
 DEADLINE_S = 120.0
@@ -43,15 +43,15 @@ def test_what_commits_just_behind_a_switch_forces_the_next_one_and_then_nothing_
         initialise(config, folder)
         with StateStore.open(folder) as store:
             context = CaptureContext(config, store, Metrics("main"), get_log("test"))
-            errands = NodeErrands(context, load_marker_key(config, folder))
+            node_requests = NodeRequests(context, load_marker_key(config, folder))
             try:
-                mark = errands.switch_if_moved(None).result(DEADLINE_S)
+                mark = node_requests.switch_if_moved(None).result(DEADLINE_S)
                 files = [segment_in_hand(node.node)]
                 for _ in range(3):
-                    mark = errands.switch_if_moved(mark).result(DEADLINE_S)
+                    mark = node_requests.switch_if_moved(mark).result(DEADLINE_S)
                     files.append(segment_in_hand(node.node))
             finally:
-                errands.close()
+                node_requests.close()
     first, second, third, fourth = files
     assert first != second, "the row was inserted behind the first switch"
     assert second == third == fourth

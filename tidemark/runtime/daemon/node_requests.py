@@ -32,7 +32,7 @@ from tidemark.runtime.context import CaptureContext
 from tidemark.wal.segments import segment_of, segment_start
 from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
 
-ERRANDS_MAX = 16
+REQUESTS_MAX = 16
 STOP_S = 2.0
 IDLE_S = 0.5
 ARRIVAL_S = 10.0  # for the archive's folder to say what has arrived
@@ -40,7 +40,7 @@ SWITCH_WAIT_S, SWITCH_WAIT_S_MAX = 0.1, 30.0  # before a switch that waits is tr
 ResultT = TypeVar("ResultT")
 
 
-class ErrandsPending(NodeUnreachable):
+class RequestsPending(NodeUnreachable):
     """The node has not answered to what was asked of it before."""
 
     hint = "check that the node answers SQL; the request is repeated"
@@ -62,7 +62,7 @@ class OlderOpen(NamedTuple):
     names: str | None  # None: there is none
 
 
-class NodeErrands:
+class NodeRequests:
     """Runs errands until it is closed."""
 
     def __init__(self, context: CaptureContext, key: bytes, incarnation: Incarnation | None = None) -> None:
@@ -78,7 +78,7 @@ class NodeErrands:
         self._late_wait_s, self._late_at_s = 0.0, math.inf
         self._told_left_out = False
         self._closing = threading.Event()
-        self._queue: Queue[Callable[[], None]] = Queue(ERRANDS_MAX)
+        self._queue: Queue[Callable[[], None]] = Queue(REQUESTS_MAX)
         self._thread = threading.Thread(target=self._run, name="errands", daemon=True)
         self._thread.start()
 
@@ -129,12 +129,12 @@ class NodeErrands:
         """
         return self._ask(self._switch_segment)
 
-    def _ask(self, errand: Callable[[], ResultT]) -> Future[ResultT]:
+    def _ask(self, request: Callable[[], ResultT]) -> Future[ResultT]:
         answer: Future[ResultT] = Future()
 
         def run() -> None:
             try:
-                answer.set_result(errand())
+                answer.set_result(request())
             except Exception as error:  # noqa: BLE001 - it is the asker's
                 self._forget_nodes()
                 answer.set_exception(error)
@@ -142,17 +142,17 @@ class NodeErrands:
         try:
             self._queue.put_nowait(run)
         except Full:
-            answer.set_exception(ErrandsPending(f"{ERRANDS_MAX} requests wait for the node"))
+            answer.set_exception(RequestsPending(f"{REQUESTS_MAX} requests wait for the node"))
         return answer
 
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                errand = self._queue.get(timeout=max(0.0, min(IDLE_S, self._late_at_s - time.monotonic())))
+                request = self._queue.get(timeout=max(0.0, min(IDLE_S, self._late_at_s - time.monotonic())))
             except Empty:
                 self._switch_late()
                 continue
-            errand()
+            request()
         self._forget_nodes()
 
     def _session(self, dsn: str | None = None) -> Node:
