@@ -121,9 +121,9 @@ class Outbox:
             epoch = store.take_epoch(OWNER)
             for group in self._groups:
                 encoded = encode_group(group)
-                with store.transaction(epoch) as moving:
-                    moving.settle()
-                    moving.deliver(encoded)
+                with store.transaction(epoch) as transaction:
+                    transaction.settle()
+                    transaction.deliver(encoded)
         return rows_of(self._groups)
 
     def anew(self) -> None:
@@ -278,7 +278,7 @@ class Copying:
 
 def _store_copied(store: StateStore, epoch: Epoch, group: ChangeGroup, progress: tuple[Oid, Oid, CopyProgress]) -> None:
     encoded = replace(encode_group(group), moves_delivered=False)
-    with store.transaction(epoch) as moving:
-        moving.settle()
-        moving.deliver(encoded)
-        moving.put_copy(*progress)
+    with store.transaction(epoch) as transaction:
+        transaction.settle()
+        transaction.deliver(encoded)
+        transaction.put_copy(*progress)

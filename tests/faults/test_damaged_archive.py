@@ -60,8 +60,8 @@ class Archived:
         folder = {"TIDEMARK_ARCHIVE__FOLDER": str(archive.spool.folder), "TIDEMARK_ARCHIVE__KEEP_BYTES": str(1 << 30)}
         self.archiver = Archiver(archive.node, "postgres", root, copy=False, **QUICK, **folder)
         self.archiver.init()
-        with StateStore.open(self.archiver.folder) as store, store.transaction(None) as moving:
-            moving.put(STAGE, Stage.ARCHIVE)
+        with StateStore.open(self.archiver.folder) as store, store.transaction(None) as transaction:
+            transaction.put(STAGE, Stage.ARCHIVE)
         self.paths: list[Path] = []
         archive.switch()
         for number in range(SEGMENTS):

@@ -16,6 +16,9 @@ from tidemark_ctl.options import state_option
 @click.confirmation_option(prompt="Values that this reader has not read may then be trimmed. Drop it?")
 def drop_reader(state: Path, name: str) -> None:
     """Remove a reader that will not return, so that the outbox is trimmed without it."""
-    with StateStore.open(StateFolder(state), guarded=told_of_stuck_writers) as store, store.transaction(None) as moving:
-        moving.drop_reader(name)
+    with (
+        StateStore.open(StateFolder(state), guarded=told_of_stuck_writers) as store,
+        store.transaction(None) as transaction,
+    ):
+        transaction.drop_reader(name)
     click.echo(f"reader {name} dropped")

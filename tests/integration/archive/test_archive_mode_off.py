@@ -99,8 +99,8 @@ def test_wal_written_while_archive_mode_was_off_is_named_as_missing_and_not_wait
         assert "cdcctl archive repair" in told(done.err)[1]
 
         delivered = Pointer(Position(TimelineId(1), node_end(made), 0), node_end(made))
-        with made.store.transaction(None) as moving:
-            moving.put(DELIVERED, Watermark(delivered, NO_SEQUENCE))
+        with made.store.transaction(None) as transaction:
+            transaction.put(DELIVERED, Watermark(delivered, NO_SEQUENCE))
         made.node.switch(1)
         made.node.wait_until_archived()
         made.seen()

@@ -74,8 +74,8 @@ class Holed:
                 shutil.copy(path, self.archive)
 
     def set_stage(self, stage: Stage) -> None:
-        with StateStore.open(self.sidecar.folder) as store, store.transaction(None) as moving:
-            moving.put(STAGE, stage)
+        with StateStore.open(self.sidecar.folder) as store, store.transaction(None) as transaction:
+            transaction.put(STAGE, stage)
 
     def run(self, *arguments: str) -> tuple[str, str]:
         done = succeeded(cdcctl("archive", *arguments, "--state", self.state, **self.sidecar.options))

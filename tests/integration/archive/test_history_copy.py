@@ -96,9 +96,9 @@ class Shop:
     def make_anew(self, *more: str | Path) -> None:
         """Make the state from the spool."""
         self.init_from_spool(*more)
-        with StateStore.open(self.sidecar.folder) as store, store.transaction(None) as moving:
-            assert moving.stage() is Stage.ARCHIVE
-            moving.put(STAGE, Stage.REALTIME)  # the node still has the WAL: no archiver is needed to go on
+        with StateStore.open(self.sidecar.folder) as store, store.transaction(None) as transaction:
+            assert transaction.stage() is Stage.ARCHIVE
+            transaction.put(STAGE, Stage.REALTIME)  # the node still has the WAL: no archiver is needed to go on
 
     def epoch(self) -> Epoch:
         with StateStore.open(self.sidecar.folder) as store:

@@ -45,8 +45,8 @@ START = Pointer(groups.position(1), groups.end(20).first_lsn)
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[StateStore]:
     with StateStore.create(StateFolder(tmp_path / "state"), IDENTITY) as made:
-        with made.transaction(None) as moving:
-            moving.put(DELIVERED, Watermark(START, Sequence(0)))
+        with made.transaction(None) as transaction:
+            transaction.put(DELIVERED, Watermark(START, Sequence(0)))
         yield made
 
 

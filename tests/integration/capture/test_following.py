@@ -55,10 +55,10 @@ class Following:
     def __init__(self, folder: StateFolder) -> None:
         self.store = StateStore.create(folder, IDENTITY)
         begin = pointer(500, 400)
-        with self.store.transaction(None) as moving:
-            moving.put(STAGE, Stage.FOLLOWER)
-            moving.put(DELIVERED, Watermark(begin, NO_SEQUENCE))
-            moving.put(FOLLOWED, Followed(begin, pointer(FLOOR, 600), has_start=False))
+        with self.store.transaction(None) as transaction:
+            transaction.put(STAGE, Stage.FOLLOWER)
+            transaction.put(DELIVERED, Watermark(begin, NO_SEQUENCE))
+            transaction.put(FOLLOWED, Followed(begin, pointer(FLOOR, 600), has_start=False))
         config = Config(standby=StandbyConfig(unmarked_bytes_max=UNMARKED_BYTES_MAX))
         context = CaptureContext(config, self.store, Metrics("main"), get_log("test"))
         self.met: Met | None = None
@@ -144,12 +144,12 @@ def test_what_is_too_old_is_let_go_of_until_another_marker_comes(following: Foll
 def test_the_epoch_behind_a_promotion_is_above_all_that_were_met_and_never_falls_back(following: Following) -> None:
     following.met = met(2000, pointer(1900), epoch=40)
     following.pass_by(2100)
-    with following.store.transaction(None) as moving:
-        followed = moving.followed()
+    with following.store.transaction(None) as transaction:
+        followed = transaction.followed()
         assert followed is not None
-        moving.put(
+        transaction.put(
             FOLLOWED, Followed(pointer(3000, timeline=NEXT), followed.floor, has_start=True, leader=followed.leader)
         )
-        assert moving.take_epoch(OWNER) == Epoch(NEXT, 41)
-        moving.drop(FOLLOWED)
-        assert moving.take_epoch(OWNER) == Epoch(NEXT, 42)
+        assert transaction.take_epoch(OWNER) == Epoch(NEXT, 41)
+        transaction.drop(FOLLOWED)
+        assert transaction.take_epoch(OWNER) == Epoch(NEXT, 42)

@@ -20,8 +20,8 @@ from tidemark.wire.state import DELIVERED, CopyPhase, CopyProgress, Watermark
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[StateStore]:
     with StateStore.create(StateFolder(tmp_path / "state"), IDENTITY) as made:
-        with made.transaction(None) as moving:
-            moving.put(DELIVERED, Watermark(START, Sequence(0)))
+        with made.transaction(None) as transaction:
+            transaction.put(DELIVERED, Watermark(START, Sequence(0)))
         yield made
 
 

@@ -36,8 +36,8 @@ def test_each_retry_of_the_archiver_counts_as_an_error(tmp_path: Path, monkeypat
     chosen = {"TIDEMARK_ARCHIVE__FOLDER": str(archive), "TIDEMARK_CAPTURE__DSN": "host=127.0.0.1 port=1"}
     metrics, folder = Metrics("main"), StateFolder(tmp_path / "state")
     with StateStore.create(folder, IDENTITY) as store, RoleLock.take(folder, "archiver") as lock:
-        with store.transaction(None) as moving:
-            moving.put(STAGE, Stage.HELD)
+        with store.transaction(None) as transaction:
+            transaction.put(STAGE, Stage.HELD)
         context = CaptureContext(
             load_config(None, chosen | {"TIDEMARK_RETRY__FIRST_S": "1e-6"}), store, metrics, get_log("test")
         )

@@ -286,7 +286,7 @@ def test_a_switch_without_an_archive_or_at_a_standby_is_refused_with_the_reason(
     plain.init()
     place = ("--state", plain.folder.root)
     refused(cdcctl("realtime", "off", *place, **plain.options), ExitCode.CONFIG, "no archive is configured")
-    with StateStore.open(plain.folder) as store, store.transaction(None) as moving:
-        moving.put(STAGE, Stage.FOLLOWER)
+    with StateStore.open(plain.folder) as store, store.transaction(None) as transaction:
+        transaction.put(STAGE, Stage.FOLLOWER)
     for direction in ("on", "off"):
         refused(cdcctl("realtime", direction, *place, **plain.options), ExitCode.CONFIG, "this node is a standby")

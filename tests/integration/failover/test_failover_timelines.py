@@ -154,10 +154,10 @@ def test_a_sidecar_does_not_return_to_a_node_that_has_not_what_was_delivered(
 def test_a_node_that_stayed_behind_on_an_older_timeline_is_refused(node: Archiving, tmp_path: Path) -> None:
     pair = Pair(node, tmp_path)
     pair.sidecar.init()
-    with StateStore.open(pair.sidecar.folder) as store, store.transaction(None) as moving:
-        before = moving.delivered()
+    with StateStore.open(pair.sidecar.folder) as store, store.transaction(None) as transaction:
+        before = transaction.delivered()
         assert before is not None
         ahead = replace(before.pointer.position, timeline=TimelineId(2))
-        moving.put(DELIVERED, replace(before, pointer=replace(before.pointer, position=ahead)))
+        transaction.put(DELIVERED, replace(before, pointer=replace(before.pointer, position=ahead)))
     pair.insert(1)
     pair.sidecar.refuses(ExitCode.CORRUPT_WAL, "timeline 1", "timeline 2")

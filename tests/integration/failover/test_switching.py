@@ -34,8 +34,8 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 
 def deliver(store: StateStore, commit_lsn: int) -> Watermark:
-    with store.transaction(None) as moving:
-        return moving.deliver(encode_group(groups.group(commit_lsn, [groups.batch(commit_lsn, [1])])))
+    with store.transaction(None) as transaction:
+        return transaction.deliver(encode_group(groups.group(commit_lsn, [groups.batch(commit_lsn, [1])])))
 
 
 @pytest.mark.feature("I12")

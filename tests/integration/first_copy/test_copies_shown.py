@@ -26,11 +26,11 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 
 def copies(store: StateStore, fingerprint: Fingerprint | None = None, **found: CopyProgress) -> Copies:
-    with store.transaction(None) as moving:
+    with store.transaction(None) as transaction:
         for number, progress in enumerate(found.values()):
-            moving.put_copy(groups.DATABASE, Oid(20000 + number), progress)
+            transaction.put_copy(groups.DATABASE, Oid(20000 + number), progress)
         if fingerprint is not None:
-            moving.put(FINGERPRINT, fingerprint)
+            transaction.put(FINGERPRINT, fingerprint)
     return Copies(store.view())
 
 

@@ -62,9 +62,9 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
     """Make a state in which a table is whole, and all up to `REACHED` is delivered."""
     with StateStore.create(StateFolder(tmp_path / "state"), IDENTITY) as made:
         pointer = Pointer(Position(TimelineId(1), REACHED, 0), REACHED)
-        with made.transaction(None) as moving:
-            moving.put(DELIVERED, Watermark(pointer, NO_SEQUENCE))
-            moving.put_copy(*TABLE, WHOLE)
+        with made.transaction(None) as transaction:
+            transaction.put(DELIVERED, Watermark(pointer, NO_SEQUENCE))
+            transaction.put_copy(*TABLE, WHOLE)
         yield made
 
 
@@ -146,8 +146,8 @@ def test_a_copy_that_has_begun_or_is_about_to_is_not_taken_back(store: StateStor
     request(store)
     recopying.queue(epoch, 0.0)
     assert cancel_recopies(store, [TABLE], is_copying=True) == {TABLE: RecopyStep.QUEUED}
-    with store.transaction(epoch) as moving:
-        moving.put_copy(*TABLE, CopyProgress(CopyPhase.COPYING, 2))
+    with store.transaction(epoch) as transaction:
+        transaction.put_copy(*TABLE, CopyProgress(CopyPhase.COPYING, 2))
     put_off(store, epoch, [TABLE])
     fail(store, epoch, {TABLE: "no SELECT"})
     for is_copying in (True, False):
@@ -163,8 +163,8 @@ def test_a_queued_copy_is_cancelled_where_no_sidecar_runs_unless_it_is_due_in_an
     assert cancel_recopies(store, [TABLE], is_copying=False) == {}
     assert store.copy(*TABLE) == WHOLE
     waiting = CopyProgress(CopyPhase.WAITING, 1)
-    with store.transaction(epoch) as moving:
-        moving.put_copy(*TABLE, waiting)
+    with store.transaction(epoch) as transaction:
+        transaction.put_copy(*TABLE, waiting)
     request(store)
     recopying.queue(epoch, 0.0)
     assert not_begun(store) == frozenset()
@@ -176,8 +176,8 @@ def first_copy(store: StateStore, dsn: str) -> FirstCopy:
     """Return the first copy of a capture that is to stop already, of a configuration that is as it was."""
     config = load_config(None, {"TIDEMARK_CAPTURE__DSN": dsn})
     timeline = TimelineId(1)
-    with store.transaction(None) as moving:
-        moving.put(FINGERPRINT, Fingerprint(selection_told(config), REACHED, timeline))
+    with store.transaction(None) as transaction:
+        transaction.put(FINGERPRINT, Fingerprint(selection_told(config), REACHED, timeline))
     stopping = Event()
     stopping.set()
     beginning = Beginning(timeline, REACHED, FullXid(1), {Oid(1): "db"}, types=config.types.mapping())
@@ -207,8 +207,8 @@ def test_requested_copies_do_not_wait_for_a_node_that_gives_no_connection(
 @pytest.mark.feature("P22")
 def test_tables_that_are_to_be_copied_in_any_case_wait_for_the_node(store: StateStore, cluster: Cluster) -> None:
     request(store)
-    with store.transaction(None) as moving:
-        moving.put_copy(Oid(1), Oid(3), CopyProgress(CopyPhase.WAITING, 0))
+    with store.transaction(None) as transaction:
+        transaction.put_copy(Oid(1), Oid(3), CopyProgress(CopyPhase.WAITING, 0))
     with pytest.raises(Stopped):
         first_copy(store, AWAY).run()
     assert step(store) is RecopyStep.QUEUED
@@ -226,8 +226,8 @@ def test_a_refused_copy_is_a_failed_request_and_leaves_a_table_whole_only_where_
     Recopying(store).queue(epoch, 0.0)
     begun = CopyProgress(CopyPhase.COPYING, 2, "9:9:", seen_lsn=REACHED, timeline=TimelineId(1))
     if has_begun:
-        with store.transaction(epoch) as moving:
-            moving.put_copy(*TABLE, begun)
+        with store.transaction(epoch) as transaction:
+            transaction.put_copy(*TABLE, begun)
     refuse(store, epoch, TABLE, Recopy("db.public.account", 0, REACHED, 0, failed="too large"))
     assert step(store) is RecopyStep.FAILED
     assert store.copy(*TABLE) == (replace(begun.blind(), phase=CopyPhase.LEFT) if has_begun else WHOLE)
@@ -236,8 +236,8 @@ def test_a_refused_copy_is_a_failed_request_and_leaves_a_table_whole_only_where_
 
 
 def test_a_table_whose_first_copy_is_refused_is_shown_and_copied_when_it_is_requested(store: StateStore) -> None:
-    with store.transaction(None) as moving:
-        moving.put_copy(*TABLE, CopyProgress(CopyPhase.WAITING, 0))
+    with store.transaction(None) as transaction:
+        transaction.put_copy(*TABLE, CopyProgress(CopyPhase.WAITING, 0))
     epoch = taken(store)
     refuse(store, epoch, TABLE, Recopy("db.public.account", 0, REACHED, 0, failed="too large"))
     assert (step(store), store.copy(*TABLE)) == (RecopyStep.FAILED, CopyProgress(CopyPhase.LEFT, 0))

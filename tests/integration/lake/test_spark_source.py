@@ -128,8 +128,8 @@ def test_a_trimmed_start_is_an_error_of_its_own(state: Path) -> None:
         outbox.register("spark")
         held = Sequence(group_ends(state)[3])
         outbox.confirm("spark", held, held)
-        with store.transaction(None) as moving:
-            moving.settle()
+        with store.transaction(None) as transaction:
+            transaction.settle()
     reader = reader_of(state)
     with pytest.raises(OutboxTrimmed, match="requested were the values after 0"):
         reader.partitions(offset(0), offset(held))

@@ -193,8 +193,8 @@ def test_a_sidecar_stopped_inside_a_write_transaction_is_killed_and_its_lock_and
         assert watch.kill_process()
         assert RoleLock.holder(store.folder, SIDECAR) is None
         owner = Owner("archiver", host_name(), boot_id(), os.getpid(), own_start_ticks())
-        with store.transaction(None) as moving:
-            epoch = moving.take_epoch(owner)
+        with store.transaction(None) as transaction:
+            epoch = transaction.take_epoch(owner)
         assert epoch.number == 1
         assert sidecar.end() == -signal.SIGKILL
     assert looks(watch, boot_ns(), 17, 20) == [RESTARTING, GONE]

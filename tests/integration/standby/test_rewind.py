@@ -480,15 +480,15 @@ def test_nothing_is_rewound_where_nothing_diverged_or_nobody_may(primary: Cluste
         elsewhere = {**sidecar.options, "TIDEMARK_CAPTURE__DSN": other.dsn(DATABASE)}
         refused(cdcctl(*command, **elsewhere), ExitCode.NODE_UNFIT, "is the cluster")
     assert state_of(sidecar) == before
-    with StateStore.open(sidecar.folder) as store, store.transaction(None) as moving:
-        moving.put(STAGE, Stage.RETURNING)
+    with StateStore.open(sidecar.folder) as store, store.transaction(None) as transaction:
+        transaction.put(STAGE, Stage.RETURNING)
     refused(cdcctl(*command, **sidecar.options), ExitCode.CONFIG, "stage returning")
-    with StateStore.open(sidecar.folder) as store, store.transaction(None) as moving:
-        moving.put(STAGE, Stage.REALTIME)
-        delivered = moving.delivered()
+    with StateStore.open(sidecar.folder) as store, store.transaction(None) as transaction:
+        transaction.put(STAGE, Stage.REALTIME)
+        delivered = transaction.delivered()
         assert delivered is not None
         ahead = replace(delivered.pointer.position, timeline=TimelineId(7))
-        moving.put(DELIVERED, replace(delivered, pointer=replace(delivered.pointer, position=ahead)))
+        transaction.put(DELIVERED, replace(delivered, pointer=replace(delivered.pointer, position=ahead)))
     refused(cdcctl(*command, **sidecar.options), ExitCode.CONFIG, "does not come from timeline 7")
 
 

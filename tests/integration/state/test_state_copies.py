@@ -125,8 +125,8 @@ def test_a_copy_whose_place_shows_nothing_is_fenced_where_the_original_went_on(
     original: Sidecar, copy: Sidecar
 ) -> None:
     go_on(original, 2)
-    with StateStore.open(copy.folder) as store, store.transaction(None) as moving:
-        moving.drop(PLACE)  # as on a clone of the volume
+    with StateStore.open(copy.folder) as store, store.transaction(None) as transaction:
+        transaction.drop(PLACE)  # as on a clone of the volume
     copy.refuses(ExitCode.FENCED, "fenced by the marker at")
     insert(original, 3)
     original.catch_up()  # undisturbed
@@ -199,8 +199,8 @@ def test_a_confirmed_state_stays_confirmed_until_it_has_delivered_what_precedes_
     first, log = TimelineId(1), get_log("test")
 
     def deliver_to(store: StateStore, lsn: int) -> None:
-        with store.transaction(None) as moving:
-            moving.put(DELIVERED, Watermark(Pointer(Position(first, Lsn(lsn), 0), Lsn(lsn)), NO_SEQUENCE))
+        with store.transaction(None) as transaction:
+            transaction.put(DELIVERED, Watermark(Pointer(Position(first, Lsn(lsn), 0), Lsn(lsn)), NO_SEQUENCE))
 
     with StateStore.create(StateFolder(tmp_path / "state"), identity) as store:
         deliver_to(store, 100)

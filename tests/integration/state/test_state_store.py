@@ -63,13 +63,13 @@ def epoch(store: StateStore) -> Epoch:
 
 def deliver(store: StateStore, epoch: Epoch, commit_lsn: int, ids: int = 3, note: str = "x") -> Watermark:
     encoded = encode_group(groups.group(commit_lsn, [groups.batch(commit_lsn, range(ids), note)]))
-    with store.transaction(epoch) as moving:
-        return moving.deliver(encoded)
+    with store.transaction(epoch) as transaction:
+        return transaction.deliver(encoded)
 
 
 def settle(store: StateStore, epoch: Epoch) -> None:
-    with store.transaction(epoch) as moving:
-        moving.settle()
+    with store.transaction(epoch) as transaction:
+        transaction.settle()
 
 
 def test_the_files_are_the_owners_alone(store: StateStore) -> None:
@@ -100,8 +100,8 @@ def test_the_state_of_another_system_is_refused(store: StateStore) -> None:
 @pytest.mark.feature("I12")
 def test_a_missing_stage_means_realtime(store: StateStore, epoch: Epoch) -> None:
     assert store.view().stage is Stage.REALTIME
-    with store.transaction(epoch) as moving:
-        moving.put(STAGE, Stage.HELD)
+    with store.transaction(epoch) as transaction:
+        transaction.put(STAGE, Stage.HELD)
     assert store.view().stage is Stage.HELD
 
 
@@ -112,8 +112,8 @@ def test_values_pointer_and_schema_version_appear_together_or_not_at_all(
     encoded = encode_group(groups.group(100, [groups.batch(100, [1, 2])]))
 
     def fail_after_delivery() -> None:
-        with store.transaction(epoch) as moving:
-            moving.deliver(encoded)
+        with store.transaction(epoch) as transaction:
+            transaction.deliver(encoded)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -134,8 +134,8 @@ def test_a_delivery_never_moves_back(store: StateStore, epoch: Epoch) -> None:
 
 def test_a_pointer_moves_without_values(store: StateStore, reader: OutboxReader, epoch: Epoch) -> None:
     deliver(store, epoch, 100)
-    with store.transaction(epoch) as moving:
-        moved = moving.deliver(encode_group(groups.group(200, [])))
+    with store.transaction(epoch) as transaction:
+        moved = transaction.deliver(encode_group(groups.group(200, [])))
     assert store.view().delivered == moved
     assert (moved.sequence, reader.head()) == (2, 2)
 
@@ -145,10 +145,10 @@ def test_the_commit_time_told_is_that_of_the_last_commit_also_behind_a_clock_tha
 ) -> None:
     deliver(store, epoch, 200)
     set_back = replace(groups.group(300, []), transactions=(replace(groups.end(300), commit_time_us=100),))
-    with store.transaction(epoch) as moving:
-        assert moving.deliver(encode_group(set_back)).commit_time_us == 100
-    with store.transaction(epoch) as moving:
-        idle = moving.deliver(encode_group(replace(groups.group(400, []), transactions=())))
+    with store.transaction(epoch) as transaction:
+        assert transaction.deliver(encode_group(set_back)).commit_time_us == 100
+    with store.transaction(epoch) as transaction:
+        idle = transaction.deliver(encode_group(replace(groups.group(400, []), transactions=())))
     assert idle.commit_time_us == 100, "no transaction ended"
 
 
@@ -165,8 +165,8 @@ def test_the_older_epoch_fails_inside_its_transaction(store: StateStore, epoch: 
 def test_what_is_read_is_what_was_delivered_in_order(store: StateStore, reader: OutboxReader, epoch: Epoch) -> None:
     sent = [groups.group(lsn, [groups.message(lsn, b"m" * lsn), groups.batch(lsn, [lsn])]) for lsn in (100, 200, 300)]
     for group in sent:
-        with store.transaction(epoch) as moving:
-            moving.deliver(encode_group(group))
+        with store.transaction(epoch) as transaction:
+            transaction.deliver(encode_group(group))
     values = list(reader.read(Sequence(0), reader.head()))
     assert [value.header.sequence for value in values] == list(range(1, 10))
     assert [value.item() for value in values if value.header.kind == 5] == [group.items[0] for group in sent]
@@ -215,8 +215,8 @@ def test_the_ledger_counts_exactly_what_is_there(store: StateStore, reader: Outb
         deliver(store, epoch, lsn, note="n" * (lsn * 2000))
     reader.confirm("spark", Sequence(4), Sequence(2))
     settle(store, epoch)
-    with store.transaction(epoch) as moving:
-        assert moving.outbox.measured() == moving.ledger()
+    with store.transaction(epoch) as transaction:
+        assert transaction.outbox.measured() == transaction.ledger()
     reader.confirm("spark", Sequence(6), Sequence(6))
     settle(store, epoch)
     assert reader.ledger().byte_count == 0
@@ -237,8 +237,8 @@ def test_a_zombies_late_confirmation_changes_nothing(store: StateStore, reader: 
 def test_an_unregistered_reader_confirms_nothing(store: StateStore, reader: OutboxReader) -> None:
     with pytest.raises(UnknownReader):
         reader.confirm("nobody", Sequence(0), Sequence(0))
-    with pytest.raises(UnknownReader), store.transaction(None) as moving:
-        moving.drop_reader("nobody")
+    with pytest.raises(UnknownReader), store.transaction(None) as transaction:
+        transaction.drop_reader("nobody")
     with pytest.raises(ConfigError):
         reader.register("a/b")
 
@@ -252,8 +252,8 @@ def test_a_full_outbox_refuses_more_until_readers_let_go(store: StateStore, read
         deliver(store, epoch, 103, ids=1, note=note)
     full = reader.ledger()
     assert BOUND - (2 << 20) < full.byte_count <= BOUND
-    with store.transaction(epoch) as moving:  # a pointer needs no room
-        moving.deliver(encode_group(groups.group(102, [], ordinal=2_000_000)))
+    with store.transaction(epoch) as transaction:  # a pointer needs no room
+        transaction.deliver(encode_group(groups.group(102, [], ordinal=2_000_000)))
     reader.confirm("spark", Sequence(2), Sequence(2))
     settle(store, epoch)
     deliver(store, epoch, 103, ids=1, note=note)
@@ -298,8 +298,8 @@ def test_a_damaged_position_is_derived_from_the_outbox(store: StateStore, reader
 
 @pytest.mark.feature("I24")
 def test_a_damaged_position_with_nothing_to_derive_it_from_halts(store: StateStore, epoch: Epoch) -> None:
-    with store.transaction(epoch) as moving:
-        moving.deliver(encode_group(groups.group(100, [])))
+    with store.transaction(epoch) as transaction:
+        transaction.deliver(encode_group(groups.group(100, [])))
     overwrite(store, DELIVERED)
     with pytest.raises(DamagedValue, match="damaged value in the state: delivered"):
         store.view()
@@ -320,9 +320,9 @@ def test_a_damaged_reader_holds_everything(store: StateStore, reader: OutboxRead
 def test_what_is_looked_at_all_the_time_does_not_grow_with_the_tables(store: StateStore, epoch: Epoch) -> None:
     deliver(store, epoch, 100)
     done = CopyProgress(CopyPhase.DONE, 1)
-    with store.transaction(epoch) as moving:
-        moving.put_copy(groups.DATABASE, Oid(20001), done)
-        moving.put_copy(groups.DATABASE, Oid(20002), done)
+    with store.transaction(epoch) as transaction:
+        transaction.put_copy(groups.DATABASE, Oid(20001), done)
+        transaction.put_copy(groups.DATABASE, Oid(20002), done)
     with store.environment.write() as transaction:
         key = named(store.scope, f"{groups.DATABASE}/20001")
         transaction.put(key, b"rubbish", db=store.environment.database("copies"))

@@ -86,19 +86,19 @@ def reader(store: StateStore) -> Iterator[OutboxReader]:
 
 def moved(store: StateStore, move: Callable[[StateTransaction], ValueT]) -> ValueT:
     """Do one thing in a transaction."""
-    with store.transaction(None) as moving:
-        return move(moving)
+    with store.transaction(None) as transaction:
+        return move(transaction)
 
 
 def put(store: StateStore, key: Key[ValueT], value: ValueT) -> None:
     """Store one value in a transaction."""
-    moved(store, lambda moving: moving.put(key, value))
+    moved(store, lambda transaction: transaction.put(key, value))
 
 
 def deliver(store: StateStore, commit_lsn: int, *, rows: int = 1, note: str = "x", timeline: int = 1) -> Watermark:
     group = groups.group(commit_lsn, [groups.batch(commit_lsn, range(rows), note)] if rows else [])
     last = replace(group.last, position=replace(group.last.position, timeline=TimelineId(timeline)))
-    return moved(store, lambda moving: moving.deliver(encode_group(replace(group, last=last))))
+    return moved(store, lambda transaction: transaction.deliver(encode_group(replace(group, last=last))))
 
 
 def damage(store: StateStore, name: str, database: str = "state") -> None:
@@ -120,36 +120,36 @@ def test_a_watermark_moves_forward_only_and_a_later_timeline_is_forward(store: S
     for backward in (pointer(2, 99), pointer(1, 1000)):
         with pytest.raises(InternalError, match=f"{key.name} would move back"):
             put(store, key, Watermark(backward, Sequence(5)))
-    assert moved(store, lambda moving: moving.get(key)) == Watermark(pointer(2, 100), Sequence(5))
+    assert moved(store, lambda transaction: transaction.get(key)) == Watermark(pointer(2, 100), Sequence(5))
 
 
 def test_a_follower_moves_forward_only_until_it_follows_no_more(store: StateStore) -> None:
-    moved(store, lambda moving: moving.put(FOLLOWED, FOLLOWS))
+    moved(store, lambda transaction: transaction.put(FOLLOWED, FOLLOWS))
     behind = replace(FOLLOWS, pointer=pointer(1, 199))
     with pytest.raises(InternalError, match="followed would move back"):
-        moved(store, lambda moving: moving.put(FOLLOWED, behind))
-    moved(store, lambda moving: moving.drop(FOLLOWED))
-    moved(store, lambda moving: moving.put(FOLLOWED, behind))
+        moved(store, lambda transaction: transaction.put(FOLLOWED, behind))
+    moved(store, lambda transaction: transaction.drop(FOLLOWED))
+    moved(store, lambda transaction: transaction.put(FOLLOWED, behind))
 
 
 @pytest.mark.parametrize("ledger", [OutboxLedger(Sequence(4), Sequence(3)), OutboxLedger(Sequence(5), Sequence(2))])
 def test_numbers_of_the_outbox_never_move_back(store: StateStore, ledger: OutboxLedger) -> None:
-    moved(store, lambda moving: moving.put(LEDGER, OutboxLedger(Sequence(5), Sequence(3))))
+    moved(store, lambda transaction: transaction.put(LEDGER, OutboxLedger(Sequence(5), Sequence(3))))
     with pytest.raises(InternalError, match="ledger would move back"):
-        moved(store, lambda moving: moving.put(LEDGER, ledger))
+        moved(store, lambda transaction: transaction.put(LEDGER, ledger))
 
 
 def test_an_epoch_never_moves_back(store: StateStore) -> None:
     store.take_epoch(OWNER)
     store.take_epoch(OWNER)
     with pytest.raises(InternalError, match="term would move back"):
-        moved(store, lambda moving: moving.put(TERM, Term(Epoch(TimelineId(1), 1), OWNER)))
+        moved(store, lambda transaction: transaction.put(TERM, Term(Epoch(TimelineId(1), 1), OWNER)))
 
 
 def test_a_value_that_is_damaged_is_replaced_without_a_comparison(store: StateStore) -> None:
-    moved(store, lambda moving: moving.put(DELIVERED, Watermark(pointer(2, 100), Sequence(5))))
+    moved(store, lambda transaction: transaction.put(DELIVERED, Watermark(pointer(2, 100), Sequence(5))))
     damage(store, DELIVERED.name)
-    moved(store, lambda moving: moving.put(DELIVERED, Watermark(pointer(1, 8), Sequence(0))))
+    moved(store, lambda transaction: transaction.put(DELIVERED, Watermark(pointer(1, 8), Sequence(0))))
 
 
 @pytest.mark.feature("I21")
@@ -163,26 +163,26 @@ def test_an_epoch_that_was_never_taken_is_over_and_the_error_names_the_present_o
 
 def test_what_every_process_may_write_does_not_depend_on_who_delivers(store: StateStore) -> None:
     damage(store, TERM.name)
-    moved(store, lambda moving: moving.put(STAGE, Stage.HELD))
-    assert moved(store, lambda moving: moving.stage()) is Stage.HELD
+    moved(store, lambda transaction: transaction.put(STAGE, Stage.HELD))
+    assert moved(store, lambda transaction: transaction.stage()) is Stage.HELD
 
 
 @pytest.mark.feature("I21")
 def test_an_epoch_follows_all_that_is_known_on_the_latest_timeline_of_them(store: StateStore) -> None:
     def next_epoch() -> Epoch:
-        return moved(store, lambda moving: moving.take_epoch(OWNER))
+        return moved(store, lambda transaction: transaction.take_epoch(OWNER))
 
     assert [next_epoch(), next_epoch()] == [Epoch(TimelineId(1), 1), Epoch(TimelineId(1), 2)]
     deliver(store, 100, timeline=3)
     assert next_epoch() == Epoch(TimelineId(3), 3)
     followed = Followed(pointer(4, 200), pointer(4, 200), has_start=True)
-    moved(store, lambda moving: moving.put(FOLLOWED, followed))
+    moved(store, lambda transaction: transaction.put(FOLLOWED, followed))
     assert next_epoch() == Epoch(TimelineId(4), 4)
     led = replace(followed, leader=Leader(Epoch(TimelineId(2), 9), Lsn(1)))
-    moved(store, lambda moving: moving.put(FOLLOWED, led))
+    moved(store, lambda transaction: transaction.put(FOLLOWED, led))
     assert next_epoch() == Epoch(TimelineId(4), 10)
     led = replace(followed, leader=Leader(Epoch(TimelineId(5), 3), Lsn(1)))
-    moved(store, lambda moving: moving.put(FOLLOWED, led))
+    moved(store, lambda transaction: transaction.put(FOLLOWED, led))
     assert next_epoch() == Epoch(TimelineId(5), 11)
 
 
@@ -190,7 +190,7 @@ def test_an_epoch_follows_all_that_is_known_on_the_latest_timeline_of_them(store
 def test_requested_copies_are_kept_and_forgotten_where_they_are_damaged(store: StateStore) -> None:
     assert store.recopies() == Recopies()
     asked = Recopies({"1/7": Recopy("public.account", 1, Lsn(500), 2)})
-    moved(store, lambda moving: moving.put_recopies(asked))
+    moved(store, lambda transaction: transaction.put_recopies(asked))
     assert store.recopies() == asked
     damage(store, "recopies")
     assert store.recopies() == Recopies()
@@ -199,7 +199,13 @@ def test_requested_copies_are_kept_and_forgotten_where_they_are_damaged(store: S
 @pytest.mark.feature("I24")
 def test_what_is_told_to_people_is_kept_and_forgotten_where_it_is_damaged(store: StateStore) -> None:
     assert moved(
-        store, lambda moving: (moving.switches(), moving.losses(), moving.rewinds(), moving.marker_keys())
+        store,
+        lambda transaction: (
+            transaction.switches(),
+            transaction.losses(),
+            transaction.rewinds(),
+            transaction.marker_keys(),
+        ),
     ) == (
         SwitchLog(),
         LossLog(),
@@ -207,11 +213,11 @@ def test_what_is_told_to_people_is_kept_and_forgotten_where_it_is_damaged(store:
         MarkerKeys(),
     )
 
-    def note(moving: StateTransaction) -> None:
-        moving.note_switch(SWITCH)
-        moving.note_loss(LOSS)
-        moving.note_rewind(REWIND)
-        moving.put(MARKER_KEYS, MarkerKeys({"sidecar": "aa"}))
+    def note(transaction: StateTransaction) -> None:
+        transaction.note_switch(SWITCH)
+        transaction.note_loss(LOSS)
+        transaction.note_rewind(REWIND)
+        transaction.put(MARKER_KEYS, MarkerKeys({"sidecar": "aa"}))
 
     def told() -> tuple[tuple[Switch, ...], tuple[Loss, ...], tuple[Rewind, ...], dict[str, str]]:
         view = store.view()
@@ -232,7 +238,7 @@ def test_what_is_told_to_people_is_kept_and_forgotten_where_it_is_damaged(store:
 def test_how_processes_ended_is_kept_and_forgotten_where_it_is_damaged(store: StateStore) -> None:
     assert store.processes() == ProcessLog()
     known = ProcessLog({"sidecar": OWNER}, {"archiver": ProcessEnd(7, 5, "corrupt WAL")})
-    moved(store, lambda moving: moving.put(PROCESSES, known))
+    moved(store, lambda transaction: transaction.put(PROCESSES, known))
     assert store.processes() == known
     damage(store, "processes")
     assert store.processes() == ProcessLog()
@@ -242,16 +248,16 @@ def test_how_processes_ended_is_kept_and_forgotten_where_it_is_damaged(store: St
 def test_a_group_of_a_first_copy_moves_no_position(store: StateStore) -> None:
     before = deliver(store, 200)
     copied = replace(encode_group(groups.group(100, [groups.batch(100, [1])])), moves_delivered=False)
-    after = moved(store, lambda moving: moving.deliver(copied))
+    after = moved(store, lambda transaction: transaction.deliver(copied))
     assert (after.pointer, after.sequence) == (before.pointer, before.sequence + 2)
     assert store.view().delivered == after
 
 
 def test_a_position_may_stay_where_it_is_and_the_first_may_have_no_commit(store: StateStore) -> None:
     idle = encode_group(replace(groups.group(100, []), transactions=()))
-    first = moved(store, lambda moving: moving.deliver(idle))
+    first = moved(store, lambda transaction: transaction.deliver(idle))
     assert (first.commit_time_us, first.sequence) == (0, 0)
-    assert moved(store, lambda moving: moving.deliver(idle)) == first
+    assert moved(store, lambda transaction: transaction.deliver(idle)) == first
 
 
 def test_a_pointer_goes_into_an_outbox_that_is_over_its_bound(store: StateStore, reader: OutboxReader) -> None:
@@ -269,7 +275,7 @@ def test_what_holds_no_values_is_confirmed_once_all_before_it_is(store: StateSto
     damage(store, "spark", "readers")
     deliver(store, 100, rows=0)
     assert store.view().confirmed is None, "a damaged reader may hold what it cannot tell"
-    moved(store, lambda moving: moving.drop_reader("spark"))
+    moved(store, lambda transaction: transaction.drop_reader("spark"))
     reader.register("spark")
     deliver(store, 200)
     deliver(store, 300, rows=0)
@@ -283,7 +289,7 @@ def test_what_holds_no_values_is_confirmed_once_all_before_it_is(store: StateSto
     reader.confirm("spark", Sequence(4), Sequence(4))
     deliver(store, 600, rows=0)
     assert store.view().confirmed == idle, "the other one has not read so far"
-    moved(store, lambda moving: moving.drop_reader("other"))
+    moved(store, lambda transaction: transaction.drop_reader("other"))
     damage(store, "spark", "readers")
     deliver(store, 600, rows=0)
     assert store.view().confirmed == idle
@@ -292,7 +298,7 @@ def test_what_holds_no_values_is_confirmed_once_all_before_it_is(store: StateSto
 def test_nothing_is_confirmed_or_trimmed_while_no_reader_is_registered(store: StateStore) -> None:
     deliver(store, 100)
     before = store.view()
-    assert moved(store, lambda moving: moving.settle()) == before.ledger
+    assert moved(store, lambda transaction: transaction.settle()) == before.ledger
     assert store.view() == before
 
 
@@ -301,10 +307,10 @@ def test_a_reader_that_confirms_what_is_no_end_of_a_group_is_refused(store: Stat
     deliver(store, 100)
     for held in (1, 9):  # inside a group, and beyond the outbox
         word = Reader(Sequence(held), Sequence(0), 0)
-        with store.transaction(None) as moving:
-            moving.put_reader("spark", word)
+        with store.transaction(None) as transaction:
+            transaction.put_reader("spark", word)
         with pytest.raises(StateError, match=f"readers confirmed {held}, which is not the end of a group"):
-            moved(store, lambda moving: moving.settle())
+            moved(store, lambda transaction: transaction.settle())
     assert store.view().confirmed is None
 
 
@@ -314,14 +320,14 @@ def test_settling_confirms_the_least_that_is_held_once(store: StateStore, reader
     first, second = deliver(store, 100), deliver(store, 200)
     reader.confirm("spark", Sequence(4), Sequence(0))
     reader.confirm("other", Sequence(2), Sequence(0))
-    moved(store, lambda moving: moving.settle())
+    moved(store, lambda transaction: transaction.settle())
     assert store.view().confirmed == first
     reader.confirm("other", Sequence(4), Sequence(0))
-    moved(store, lambda moving: moving.settle())
+    moved(store, lambda transaction: transaction.settle())
     assert store.view().confirmed == second
-    moved(store, lambda moving: moving.drop(CONFIRMED))
-    moved(store, lambda moving: moving.put(LEDGER, replace(moving.ledger(), trimmed=Sequence(4))))
-    moved(store, lambda moving: moving.settle())
+    moved(store, lambda transaction: transaction.drop(CONFIRMED))
+    moved(store, lambda transaction: transaction.put(LEDGER, replace(transaction.ledger(), trimmed=Sequence(4))))
+    moved(store, lambda transaction: transaction.settle())
     assert store.view().confirmed is None, "what is trimmed was confirmed: there is no header to read it from"
 
 
@@ -332,10 +338,10 @@ def test_what_is_confirmed_stays_so_when_another_reader_begins_behind_it(
     deliver(store, 100)
     second = deliver(store, 200)
     reader.confirm("spark", Sequence(4), Sequence(0))
-    moved(store, lambda moving: moving.settle())
+    moved(store, lambda transaction: transaction.settle())
     reader.register("other")
     reader.confirm("other", Sequence(2), Sequence(2))
-    moved(store, lambda moving: moving.settle())
+    moved(store, lambda transaction: transaction.settle())
     assert store.view().confirmed == second
 
 
@@ -378,7 +384,7 @@ def test_a_damaged_ledger_is_counted_anew_or_halts_where_nothing_is_left_to_coun
     damage(store, LEDGER.name)
     with pytest.raises(DamagedValue, match="ledger"):
         store.view()
-    moved(store, lambda moving: moving.drop(LEDGER))
+    moved(store, lambda transaction: transaction.drop(LEDGER))
     assert store.view().ledger == OutboxLedger()
     deliver(store, 100)
     before = store.view().ledger
@@ -404,44 +410,44 @@ def test_the_journal_mark_moves_on_with_what_is_durable_and_back_where_the_journ
         return HistoryIndex(journals=tuple(entries))
 
     assert (store.view().journal, store.view().history) == (JournalMark(), HistoryIndex())
-    assert marked(lambda moving: moving.rely_on_journal(Lsn(500))) == 500
-    assert marked(lambda moving: moving.rely_on_journal(Lsn(400))) == 500
-    assert marked(lambda moving: moving.put_history(index(300, 0))) == 500, "it is being written"
-    assert marked(lambda moving: moving.put_history(index(300, 600))) == 500
-    assert marked(lambda moving: moving.put_history(index(300, 450))) == 450
-    assert marked(lambda moving: moving.put_history(index(300))) == 300
+    assert marked(lambda transaction: transaction.rely_on_journal(Lsn(500))) == 500
+    assert marked(lambda transaction: transaction.rely_on_journal(Lsn(400))) == 500
+    assert marked(lambda transaction: transaction.put_history(index(300, 0))) == 500, "it is being written"
+    assert marked(lambda transaction: transaction.put_history(index(300, 600))) == 500
+    assert marked(lambda transaction: transaction.put_history(index(300, 450))) == 450
+    assert marked(lambda transaction: transaction.put_history(index(300))) == 300
     assert store.view().history == index(300)
-    assert marked(lambda moving: moving.put_history(index())) == 0
+    assert marked(lambda transaction: transaction.put_history(index())) == 0
 
 
 def test_databases_that_come_into_the_capture_are_added_to_its_beginning(store: StateStore) -> None:
     told = {Oid(2): KnownDatabase("two", "LATIN1")}
-    moved(store, lambda moving: moving.learn_databases(told))
+    moved(store, lambda transaction: transaction.learn_databases(told))
     assert store.view().beginning is None
     begun = Beginning(TimelineId(1), Lsn(1), FullXid(5), {Oid(1): "one"}, encodings={Oid(1): "UTF8"})
-    moved(store, lambda moving: moving.put(BEGINNING, begun))
-    moved(store, lambda moving: moving.learn_databases({}))
+    moved(store, lambda transaction: transaction.put(BEGINNING, begun))
+    moved(store, lambda transaction: transaction.learn_databases({}))
     assert store.view().beginning == begun
-    moved(store, lambda moving: moving.learn_databases(told))
+    moved(store, lambda transaction: transaction.learn_databases(told))
     after = replace(begun, databases={Oid(1): "one", Oid(2): "two"}, encodings={Oid(1): "UTF8", Oid(2): "LATIN1"})
     assert store.view().beginning == after
-    moved(store, lambda moving: moving.learn_databases({Oid(2): KnownDatabase("two", "UTF8")}))
+    moved(store, lambda transaction: transaction.learn_databases({Oid(2): KnownDatabase("two", "UTF8")}))
     assert store.view().beginning == replace(after, encodings={Oid(1): "UTF8", Oid(2): "UTF8"})
 
 
 def test_the_hand_over_record_is_as_it_was_written(store: StateStore) -> None:
     assert store.view().hand_over == HandOver()
     met = HandOver(3, TimelineId(1), Lsn(500))
-    moved(store, lambda moving: moving.put(HAND_OVER, met))
+    moved(store, lambda transaction: transaction.put(HAND_OVER, met))
     assert store.view().hand_over == met
 
 
 def test_the_copies_of_a_capture_are_its_own_and_end_with_their_table(store: StateStore) -> None:
     done, waiting = CopyProgress(CopyPhase.DONE, 1), CopyProgress(CopyPhase.WAITING, 0)
-    moved(store, lambda moving: moving.put_copy(Oid(1), Oid(7), done))
-    moved(store, lambda moving: moving.put_copy(Oid(1), Oid(8), waiting))
+    moved(store, lambda transaction: transaction.put_copy(Oid(1), Oid(7), done))
+    moved(store, lambda transaction: transaction.put_copy(Oid(1), Oid(8), waiting))
     assert store.view().copies == {(Oid(1), Oid(7)): done, (Oid(1), Oid(8)): waiting}
-    moved(store, lambda moving: moving.drop_copy(Oid(1), Oid(7)))
+    moved(store, lambda transaction: transaction.drop_copy(Oid(1), Oid(7)))
     assert store.view().copies == {(Oid(1), Oid(8)): waiting}
 
 
@@ -462,26 +468,26 @@ def test_room_is_kept_back_on_the_disk_and_the_bound_itself_may_be_reached(
     least = wanted.byte_count + FREE_BYTES_MIN
     monkeypatch.setattr(Environment, "free_bytes", lambda _: least - 1)
     with pytest.raises(StateFull, match="are free under"):
-        moved(store, lambda moving: moving.deliver(wanted))
+        moved(store, lambda transaction: transaction.deliver(wanted))
     monkeypatch.setattr(Environment, "free_bytes", lambda _: least)
     ledger = store.view().ledger
     identity = replace(store.identity, outbox_bytes_max=ledger.byte_count + wanted.byte_count)
     for more, fits in ((-1, False), (0, True)):
         bounded = replace(identity, outbox_bytes_max=identity.outbox_bytes_max + more)
-        with store.environment.write() as transaction:
-            moving = StateTransaction(store.environment, transaction, store.scope, bounded, {})
+        with store.environment.write() as written:
+            transaction = StateTransaction(store.environment, written, store.scope, bounded, {})
             if fits:
-                assert moving.deliver(wanted).sequence == 4
+                assert transaction.deliver(wanted).sequence == 4
             else:
                 with pytest.raises(StateFull, match="the outbox is full"):
-                    moving.deliver(wanted)
+                    transaction.deliver(wanted)
 
 
 def test_a_relation_version_has_one_number_however_often_it_comes(store: StateStore, reader: OutboxReader) -> None:
     other = groups.relation("other", 20000)
     batches = [groups.batch(100, [1]), groups.batch(100, [2]), groups.batch(100, [3], of=other)]
     encoded = encode_group(groups.group(100, batches))
-    moved(store, lambda moving: moving.deliver(encoded))
+    moved(store, lambda transaction: transaction.deliver(encoded))
     deliver(store, 200)
     assert [relation.name for _, relation in store.relations().values()] == ["account", "other"]
     versions = [

@@ -36,7 +36,7 @@ class SwitchTerms(Terms):
 def no_epoch_check() -> None:
     """Let whoever owned an earlier epoch go on writing."""
 
-    def check_nothing(_moving: StateTransaction, _epoch: Epoch | None) -> None:
+    def check_nothing(_transaction: StateTransaction, _epoch: Epoch | None) -> None:
         return
 
     setattr(StateTransaction, "check_epoch", check_nothing)  # noqa: B010 - assigning it is no type
@@ -46,10 +46,10 @@ def trim_at_delivered() -> None:
     """Delete from the outbox what is delivered into it, whether readers have it or not."""
     settle = StateTransaction.settle
 
-    def settle_and_trim(moving: StateTransaction) -> OutboxLedger:
-        ledger = settle(moving)
-        trimmed = moving.outbox.trim(ledger, ledger.head)
-        moving.put(LEDGER, trimmed)
+    def settle_and_trim(transaction: StateTransaction) -> OutboxLedger:
+        ledger = settle(transaction)
+        trimmed = transaction.outbox.trim(ledger, ledger.head)
+        transaction.put(LEDGER, trimmed)
         return trimmed
 
     setattr(StateTransaction, "settle", settle_and_trim)  # noqa: B010 - assigning it is no type

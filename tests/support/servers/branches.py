@@ -52,8 +52,8 @@ class Branches:
         """Let go of all that the lake has taken."""
         with OutboxReader.open(self.sidecar.folder) as reader:
             reader.confirm("lake", reader.head(), reader.head())
-        with StateStore.open(self.sidecar.folder) as store, store.transaction(None) as moving:
-            moving.settle()
+        with StateStore.open(self.sidecar.folder) as store, store.transaction(None) as transaction:
+            transaction.settle()
 
     def keep_standby_back(self) -> None:
         """Stop the standby, which then has nothing of what comes."""

@@ -97,9 +97,9 @@ def feed(root: Path, groups: Iterable[ChangeGroup], pause_s: float = 0.0) -> Non
             deadline = time.monotonic() + ROOM_WAIT_S
             while True:
                 try:
-                    with store.transaction(epoch) as moving:
-                        moving.settle()
-                        moving.deliver(encoded)
+                    with store.transaction(epoch) as transaction:
+                        transaction.settle()
+                        transaction.deliver(encoded)
                     break
                 except StateFull:
                     if time.monotonic() > deadline:

@@ -49,9 +49,9 @@ def recorded(store: StateStore, owner: Owner, log: Log) -> Iterator[Run]:
 def _record(store: StateStore, log: Log, change: Callable[[ProcessLog], ProcessLog]) -> ProcessLog | None:
     """Change the record; return what it was, None where it could not be changed."""
     try:
-        with store.transaction(None) as moving:
-            before = moving.processes()
-            moving.put(PROCESSES, change(before))
+        with store.transaction(None) as transaction:
+            before = transaction.processes()
+            transaction.put(PROCESSES, change(before))
     except TidemarkError as error:  # a full disk keeps no process from starting or ending
         log.warning("the end of the run was not recorded in the state", **describe_error(error))
         return None

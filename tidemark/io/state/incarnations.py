@@ -44,10 +44,10 @@ def begin_incarnation(store: StateStore, role: Role, log: Log, *, moved: bool = 
     """
     here = place_of(store.folder)
     born = KnownIncarnation(Incarnation(secrets.token_hex(INCARNATION_BYTES)), role.value)
-    with store.transaction(None) as moving:
+    with store.transaction(None) as transaction:
         # NB: inside: a process takes its lock before it begins, so that none which has begun is taken for ended.
         alive = tuple(other.value for other in Role if RoleLock.seen(store.folder, other.value).is_locked)
-        recorded, overtaken = moving.get(PLACE), moving.get(OVERTAKEN)
+        recorded, overtaken = transaction.get(PLACE), transaction.get(OVERTAKEN)
         is_copy = recorded is not None and not is_same_folder(recorded, here)
         if not moved:
             if recorded is not None and is_copy:
@@ -57,11 +57,11 @@ def begin_incarnation(store: StateStore, role: Role, log: Log, *, moved: bool = 
                 )
             check_not_overtaken(overtaken)
         elif is_copy or overtaken is not None:
-            _confirm(moving, overtaken)
-        known = moving.get(INCARNATIONS) or Incarnations()
-        kept = with_one_more(known.kept, born, alive=alive, now=moving.marks().extent)
-        moving.put(INCARNATIONS, Incarnations(kept, known.is_confirmed))
-        moving.put(PLACE, here)
+            _confirm(transaction, overtaken)
+        known = transaction.get(INCARNATIONS) or Incarnations()
+        kept = with_one_more(known.kept, born, alive=alive, now=transaction.marks().extent)
+        transaction.put(INCARNATIONS, Incarnations(kept, known.is_confirmed))
+        transaction.put(PLACE, here)
     if moved:
         is_needed = is_copy or overtaken is not None
         told = "this state is confirmed as the one that delivers" if is_needed else "--moved was not needed"
@@ -69,30 +69,30 @@ def begin_incarnation(store: StateStore, role: Role, log: Log, *, moved: bool = 
     return born.incarnation
 
 
-def expect_markers_ahead(moving: StateTransaction) -> None:
+def expect_markers_ahead(transaction: StateTransaction) -> None:
     """Note that other writers' markers may be ahead of this state: it was made anew, or takes over from them."""
-    known = moving.get(INCARNATIONS) or Incarnations()
-    moving.put(INCARNATIONS, Incarnations(known.kept, is_confirmed=True))
+    known = transaction.get(INCARNATIONS) or Incarnations()
+    transaction.put(INCARNATIONS, Incarnations(known.kept, is_confirmed=True))
 
 
 def note_started(store: StateStore) -> None:
     """Note that this state has delivered all before a start marker of its own: what follows is not ahead of it."""
     if store.incarnations()[0].is_confirmed:
-        with store.transaction(None) as moving:
-            known = moving.get(INCARNATIONS) or Incarnations()
-            moving.put(INCARNATIONS, Incarnations(known.kept))
+        with store.transaction(None) as transaction:
+            known = transaction.get(INCARNATIONS) or Incarnations()
+            transaction.put(INCARNATIONS, Incarnations(known.kept))
 
 
 def note_overtaken(store: StateStore, found: Overtaken) -> Overtaken:
     """Fence this state: no process delivers from it any more. Return the marker that fenced it first."""
-    with store.transaction(None) as moving:
-        earlier = moving.get(OVERTAKEN)
+    with store.transaction(None) as transaction:
+        earlier = transaction.get(OVERTAKEN)
         if earlier is not None:
             return earlier
-        moving.put(OVERTAKEN, found)
-        term = moving.term()
+        transaction.put(OVERTAKEN, found)
+        term = transaction.term()
         if term is not None:  # the owner of the epoch fails in its next transaction
-            moving.put(TERM, Term(Epoch(term.epoch.timeline, term.epoch.number + 1), None))
+            transaction.put(TERM, Term(Epoch(term.epoch.timeline, term.epoch.number + 1), None))
     return found
 
 
@@ -117,15 +117,15 @@ def _machine() -> str:
     return "" if found == _NOT_YET else found
 
 
-def _confirm(moving: StateTransaction, overtaken: Overtaken | None) -> None:
+def _confirm(transaction: StateTransaction, overtaken: Overtaken | None) -> None:
     """Count on in epochs that the other copy has not come to: its processes stop at our markers."""
-    marks = moving.marks()
-    known = moving.get(INCARNATIONS) or Incarnations()
+    marks = transaction.marks()
+    known = transaction.get(INCARNATIONS) or Incarnations()
     reached = [Epoch(TimelineId(1), 0)]
     reached += [marks.term.epoch] if marks.term is not None else []
     reached += [overtaken.rival_epoch] if overtaken is not None else []
     last = max(reached)
     number = max(epoch.number for epoch in reached) + EPOCHS_LEAPT
-    moving.put(INCARNATIONS, Incarnations(ended(known.kept, marks.extent), is_confirmed=True))
-    moving.put(TERM, Term(Epoch(last.timeline, number), None))
-    moving.drop(OVERTAKEN)
+    transaction.put(INCARNATIONS, Incarnations(ended(known.kept, marks.extent), is_confirmed=True))
+    transaction.put(TERM, Term(Epoch(last.timeline, number), None))
+    transaction.drop(OVERTAKEN)

@@ -119,8 +119,8 @@ class StateStore(OpenedState):
         """Write down by which key a daemon writes and reads markers from now on."""
         known = self.marker_keys().names
         if known.get(role) != name:
-            with self.transaction(None) as moving:
-                moving.put(MARKER_KEYS, MarkerKeys({**moving.marker_keys().names, role: name}))
+            with self.transaction(None) as transaction:
+                transaction.put(MARKER_KEYS, MarkerKeys({**transaction.marker_keys().names, role: name}))
 
     def archiving(self) -> Archiving:
         """Read what a daemon saw last of the node's archiving; damaged: nothing."""
@@ -134,8 +134,8 @@ class StateStore(OpenedState):
     def note_archiving(self, seen: Archiving) -> None:
         """Write down what was seen of the node's archiving."""
         if self.archiving() != seen:
-            with self.transaction(None) as moving:
-                moving.put(ARCHIVING, seen)
+            with self.transaction(None) as transaction:
+                transaction.put(ARCHIVING, seen)
 
     def copy(self, database: Oid, relation: Oid) -> CopyProgress | None:
         """Read how far the first copy of one table is."""
@@ -165,24 +165,24 @@ class StateStore(OpenedState):
     @contextmanager
     def transaction(self, epoch: Epoch | None) -> Iterator[StateTransaction]:
         """Run one durable transaction as the owner of `epoch`; None: for what every process may write."""
-        with self.environment.write() as transaction:
-            moving = self._inside(transaction)
-            moving.check_epoch(epoch)
-            yield moving
-        self._versions.update(moving.new_versions)
+        with self.environment.write() as written:
+            transaction = self._inside(written)
+            transaction.check_epoch(epoch)
+            yield transaction
+        self._versions.update(transaction.new_versions)
 
     def take_epoch(self, owner: Owner) -> Epoch:
         """Begin a new epoch: whoever owned the last one fails in its next transaction.
 
         Raises `NotDeliverer` where the stage wants another role to deliver, or to follow.
         """
-        with self.transaction(None) as moving:
-            stage = moving.stage()
+        with self.transaction(None) as transaction:
+            stage = transaction.stage()
             if stage.worker is None or stage.worker.value != owner.role:
                 raise NotDeliverer(
                     f"the stage of {self.folder.root} is {stage.value}: the {owner.role} may not deliver"
                 )
-            epoch = moving.take_epoch(owner)
+            epoch = transaction.take_epoch(owner)
         self.learn_versions()
         return epoch
 

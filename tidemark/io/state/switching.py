@@ -54,27 +54,27 @@ def switch(
     `epoch`: of the mover, which fails if it is over. `taking`: who takes the next epoch with the move. `only_from`: the
     stage that the event was seen in; raises `Fenced` where it is another one by now.
     """
-    with store.transaction(epoch) as moving:
-        before = moving.stage()
+    with store.transaction(epoch) as transaction:
+        before = transaction.stage()
         if only_from is not None and before is not only_from:
             raise Fenced(f"the stage is now {before.value}, no longer {only_from.value}", hint="see `cdcctl status`")
         found = move(before, event)
-        moving.put(STAGE, found.stage)
+        transaction.put(STAGE, found.stage)
         if hand_over is not None:
-            moving.put(HAND_OVER, hand_over)
-        delivered = moving.delivered()
+            transaction.put(HAND_OVER, hand_over)
+        delivered = transaction.delivered()
         if found.stage is Stage.FOLLOWER and before is not found.stage:
             # What was delivered here is a place to go on from, unless somebody else's markers tell a later one.
             assert delivered is not None, "it has delivered, or was to"
-            moving.put(FOLLOWED, Followed(delivered.pointer, delivered.pointer, has_start=True))
+            transaction.put(FOLLOWED, Followed(delivered.pointer, delivered.pointer, has_start=True))
         if taking is not None:
-            epoch = moving.take_epoch(taking)
-        elif (term := moving.term()) is not None:
+            epoch = transaction.take_epoch(taking)
+        elif (term := transaction.term()) is not None:
             epoch = term.epoch
         told = reason or event.value
         place = str(delivered.pointer.position) if delivered else ""
         if before is not found.stage:
-            moving.note_switch(Switch(now_us, before, found.stage, told, epoch, place))
+            transaction.note_switch(Switch(now_us, before, found.stage, told, epoch, place))
     if taking is not None:
         store.learn_versions()
     if before is not found.stage:

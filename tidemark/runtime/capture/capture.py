@@ -309,8 +309,8 @@ class Capture:
 
     def _make_history(self, config: Config, view: StateView, unreadable: Sequence[str]) -> HistoryWriter:
         def keep(index: HistoryIndex) -> None:
-            with self._store.transaction(self._epoch) as moving:
-                moving.put_history(index)
+            with self._store.transaction(self._epoch) as transaction:
+                transaction.put_history(index)
 
         return HistoryWriter(
             self._store.folder.history,

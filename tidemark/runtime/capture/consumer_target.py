@@ -116,8 +116,8 @@ class ConsumerTarget:
         assert start is not None, "a first copy comes after the base"
         if progress[-1].begins:
             # A generation is used up once it was offered: killed before it confirmed, the next one is a greater one.
-            with self._store.transaction(self._epoch) as moving:
-                moving.put_copy(*progress)
+            with self._store.transaction(self._epoch) as transaction:
+                transaction.put_copy(*progress)
         self._offer_until_taken(_Offered(replace(group, last=start), progress))
         self._confirming.wait()  # what is copied is asked of the state
 
@@ -249,16 +249,16 @@ class ConsumerTarget:
         """Make durable what the consumer has confirmed; the confirm thread does so."""
         last = confirmed[-1].group
         latest = max(commit_times_us(last.transactions), default=0)
-        with self._store.transaction(self._epoch) as moving:
+        with self._store.transaction(self._epoch) as transaction:
             for offered in confirmed:
                 if offered.copying is not None:
-                    moving.put_copy(*offered.copying)
-            moving.rely_on_journal(self._history.durable_lsn)
-            self._whole.note(moving, [offered.group for offered in confirmed])
+                    transaction.put_copy(*offered.copying)
+            transaction.rely_on_journal(self._history.durable_lsn)
+            self._whole.note(transaction, [offered.group for offered in confirmed])
             for offered in confirmed:
-                moving.learn_databases(offered.group.databases)
-            delivered = moving.deliver(EncodedGroup(last.last, latest, ()))
-            moving.put(CONFIRMED, delivered)
+                transaction.learn_databases(offered.group.databases)
+            delivered = transaction.deliver(EncodedGroup(last.last, latest, ()))
+            transaction.put(CONFIRMED, delivered)
         self._progress.deliver(delivered.pointer)
         self._progress.confirm(delivered.pointer)
 

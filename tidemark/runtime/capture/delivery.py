@@ -97,17 +97,17 @@ class OutboxTarget:
     def deliver(self, group: ChangeGroup) -> None:
         """Store a group; wait while the outbox is full."""
 
-        def note(moving: StateTransaction) -> None:
-            moving.rely_on_journal(self._history.durable_lsn)
-            self._whole.note(moving, [group])
-            moving.learn_databases(group.databases)
+        def note(transaction: StateTransaction) -> None:
+            transaction.rely_on_journal(self._history.durable_lsn)
+            self._whole.note(transaction, [group])
+            transaction.learn_databases(group.databases)
 
         self._store_group(encode_group(group), note)
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
         """Store a group of a first copy, and how far the copy is, in one transaction."""
         encoded = replace(encode_group(group), moves_delivered=False)
-        self._store_group(encoded, lambda moving: moving.put_copy(*progress))
+        self._store_group(encoded, lambda transaction: transaction.put_copy(*progress))
 
     def idle(self) -> None:
         """Move confirmed and trim, if readers confirmed meanwhile."""
@@ -128,11 +128,11 @@ class OutboxTarget:
         wait_s = ROOM_FIRST_S
         while True:
             try:
-                with self._store.transaction(self._epoch) as moving:
-                    moving.settle()
-                    delivered = moving.deliver(encoded)
-                    note(moving)
-                    ledger, confirmed = moving.ledger(), moving.confirmed()
+                with self._store.transaction(self._epoch) as transaction:
+                    transaction.settle()
+                    delivered = transaction.deliver(encoded)
+                    note(transaction)
+                    ledger, confirmed = transaction.ledger(), transaction.confirmed()
             except StateFull as full:
                 self._wait_for_room(full, wait_s)
                 wait_s = min(ROOM_MAX_S, wait_s * 2)
@@ -155,8 +155,8 @@ class OutboxTarget:
             raise Stopped
 
     def _settle(self) -> None:
-        with self._store.transaction(self._epoch) as moving:
-            ledger, confirmed = moving.settle(), moving.confirmed()
+        with self._store.transaction(self._epoch) as transaction:
+            ledger, confirmed = transaction.settle(), transaction.confirmed()
         self._report(ledger, confirmed)
 
     def _report(self, ledger: OutboxLedger, confirmed: Watermark | None) -> None:

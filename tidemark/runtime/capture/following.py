@@ -75,16 +75,16 @@ class FollowTarget:
     def deliver(self, group: ChangeGroup) -> None:
         """Note how far decoding is, and where the deliverer is known to be."""
         met = self._ask_leader()
-        with self._store.transaction(self._epoch) as moving:
-            moving.rely_on_journal(self._history.durable_lsn)
-            self._whole.note(moving, [group])
-            moving.learn_databases(group.databases)
-            before = moving.followed()
+        with self._store.transaction(self._epoch) as transaction:
+            transaction.rely_on_journal(self._history.durable_lsn)
+            self._whole.note(transaction, [group])
+            transaction.learn_databases(group.databases)
+            before = transaction.followed()
             if before is None:
                 raise InternalError("the state of the follower has no position")
-            followed = self._led(moving, replace(before, pointer=group.last), met)
-            moving.put(FOLLOWED, followed)
-            known = moving.delivered()
+            followed = self._led(transaction, replace(before, pointer=group.last), met)
+            transaction.put(FOLLOWED, followed)
+            known = transaction.delivered()
         self._progress.deliver(group.last)
         leader = followed.leader if followed.has_start else None
         self._metrics.leader_lsn.set(leader.lsn if leader is not None else INVALID_LSN)
@@ -104,20 +104,20 @@ class FollowTarget:
     def abandon(self) -> None:
         """Do nothing: nobody outside is called."""
 
-    def _led(self, moving: StateTransaction, followed: Followed, met: Met | None) -> Followed:
+    def _led(self, transaction: StateTransaction, followed: Followed, met: Met | None) -> Followed:
         """Move `delivered` to what a new marker tells; give it up where none came for too long."""
-        delivered = moving.delivered()
+        delivered = transaction.delivered()
         assert delivered is not None, "a follower begins with one"
         if met is not None and met.lsn <= followed.pointer.position.commit_lsn and met.is_news(followed.leader):
             followed = replace(followed, leader=_leader(met, followed.leader))
             if met.pointer.position >= max(followed.floor.position, delivered.pointer.position):
                 restart_lsn = max(met.pointer.restart_lsn, followed.floor.restart_lsn)
-                self._move(moving, Pointer(met.pointer.position, restart_lsn))
+                self._move(transaction, Pointer(met.pointer.position, restart_lsn))
                 return replace(followed, has_start=True)
         here = followed.pointer
         if here.restart_lsn - delivered.pointer.restart_lsn <= self._unmarked_bytes_max:
             return followed
-        self._move(moving, here)
+        self._move(transaction, here)
         if followed.has_start:
             self._log.warning(
                 "no marker of the delivering capture for too long; removing the WAL that was kept for a promotion",
@@ -129,8 +129,8 @@ class FollowTarget:
         return replace(followed, floor=here, has_start=False)
 
     @staticmethod
-    def _move(moving: StateTransaction, pointer: Pointer) -> None:
-        moving.put(DELIVERED, Watermark(pointer, moving.ledger().head))
+    def _move(transaction: StateTransaction, pointer: Pointer) -> None:
+        transaction.put(DELIVERED, Watermark(pointer, transaction.ledger().head))
 
 
 def _leader(met: Met, before: Leader | None) -> Leader:

@@ -187,11 +187,11 @@ class FirstCopy:
             for key, progress in plan.moves.items()
         }
         found = Fingerprint(selection_told(self._config), seen_lsn, timeline)
-        with self._store.transaction(self._epoch) as moving:
+        with self._store.transaction(self._epoch) as transaction:
             for key, progress in moves.items():
-                moving.put_copy(*key, progress)
+                transaction.put_copy(*key, progress)
             if plan.is_of_all:
-                moving.put(FINGERPRINT, found)
+                transaction.put(FINGERPRINT, found)
         self._log.info("first copy planned", tables=len(plan.tasks))
         self._fail(plan.denied)
         return plan.tasks
@@ -408,8 +408,8 @@ class FirstCopy:
 
     def _finish(self, key: TableKey, flushed: tuple[TimelineId, Lsn], progress: CopyProgress) -> None:
         timeline, seen_lsn = flushed
-        with self._store.transaction(self._epoch) as moving:
-            moving.put_copy(*key, replace(progress, seen_lsn=seen_lsn, timeline=timeline))
+        with self._store.transaction(self._epoch) as transaction:
+            transaction.put_copy(*key, replace(progress, seen_lsn=seen_lsn, timeline=timeline))
 
 
 def _is_without_connection(error: TidemarkError) -> bool:

@@ -50,15 +50,15 @@ def request_recopies(store: StateStore, wanted: Iterable[Wanted], after_lsn: Lsn
     A request that is open stays as it is, and its copy fulfils this one too.
     """
     found: dict[TableKey, Recopy] = {}
-    with store.transaction(None) as moving:
-        if moving.stage() is Stage.FOLLOWER:
+    with store.transaction(None) as transaction:
+        if transaction.stage() is Stage.FOLLOWER:
             raise FollowerCopiesNothing("this capture follows a standby and delivers nothing")
-        requests = _kept(moving)
+        requests = _kept(transaction)
         for table in wanted:
-            copy, open_one = moving.copy(*table.key), requests.get(table.key)
+            copy, open_one = transaction.copy(*table.key), requests.get(table.key)
             fresh = Recopy(table.name, now_us, after_lsn, copy.generation if copy is not None else 0)
             found[table.key] = fresh if open_one is None or open_one.failed else open_one
-        moving.put_recopies(recopies_of(requests | found))
+        transaction.put_recopies(recopies_of(requests | found))
     return {key: request.generation for key, request in found.items()}
 
 
@@ -85,8 +85,8 @@ class Recopying:
         """
         requests = recopies_by_table(self._store.recopies())
         if any(_is_gone(request, self._store.copy(*key)) for key, request in requests.items()):
-            with self._store.transaction(epoch) as moving:
-                moving.put_recopies(recopies_of(_kept(moving)))
+            with self._store.transaction(epoch) as transaction:
+                transaction.put_recopies(recopies_of(_kept(transaction)))
         delivered = progress.delivered
         if delivered is None:
             return Due.NOTHING
@@ -115,18 +115,18 @@ class Recopying:
         if not self._store.recopies().tables:
             return 0
         self._queued_s = now_s
-        with self._store.transaction(epoch) as moving:
-            delivered, requests = moving.delivered(), _kept(moving)
+        with self._store.transaction(epoch) as transaction:
+            delivered, requests = transaction.delivered(), _kept(transaction)
             reached_lsn = delivered.pointer.position.commit_lsn if delivered is not None else INVALID_LSN
             due = {key: request for key, request in requests.items() if _is_due(request, reached_lsn)}
             queued: dict[TableKey, Recopy] = {}
             for key, request in due.items():
-                copy = moving.copy(*key) or CopyProgress(CopyPhase.LEFT, 0)
+                copy = transaction.copy(*key) or CopyProgress(CopyPhase.LEFT, 0)
                 before = None if copy.is_open else copy.phase
                 queued[key] = replace(request, is_queued=True, phase_before=before)
                 if before is not None:
-                    moving.put_copy(*key, replace(copy, phase=CopyPhase.WAITING))
-            moving.put_recopies(recopies_of(requests | queued))
+                    transaction.put_copy(*key, replace(copy, phase=CopyPhase.WAITING))
+            transaction.put_recopies(recopies_of(requests | queued))
         return len(due)
 
 
@@ -162,51 +162,51 @@ def refuse(store: StateStore, epoch: Epoch, key: TableKey, refused: Recopy) -> N
     What was requested and has not begun leaves the table's copy as it was. Of any other table some rows were never
     given out: it is not captured whole until it is requested again or the selection changes.
     """
-    with store.transaction(epoch) as moving:
-        requests = recopies_by_table(moving.recopies())
-        request, copy = requests.get(key), moving.copy(*key) or CopyProgress(CopyPhase.LEFT, 0)
+    with store.transaction(epoch) as transaction:
+        requests = recopies_by_table(transaction.recopies())
+        request, copy = requests.get(key), transaction.copy(*key) or CopyProgress(CopyPhase.LEFT, 0)
         if request is not None and request.phase_before is not None and _is_not_begun(request, copy):
-            moving.put_copy(*key, replace(copy, phase=request.phase_before))
+            transaction.put_copy(*key, replace(copy, phase=request.phase_before))
         else:
-            moving.put_copy(*key, replace(copy.blind(), phase=CopyPhase.LEFT))
+            transaction.put_copy(*key, replace(copy.blind(), phase=CopyPhase.LEFT))
         kept = request or replace(refused, generation=copy.generation)
         requests[key] = replace(kept, is_queued=False, phase_before=None, failed=refused.failed)
-        moving.put_recopies(recopies_of(requests))
+        transaction.put_recopies(recopies_of(requests))
 
 
 def cancel_recopies(store: StateStore, keys: Iterable[TableKey], *, is_copying: bool) -> dict[TableKey, RecopyStep]:
     """Remove requests; return the steps of those that stay. `is_copying`: a sidecar may be about to copy."""
     left: dict[TableKey, RecopyStep] = {}
-    with store.transaction(None) as moving:
-        requests = _kept(moving)
+    with store.transaction(None) as transaction:
+        requests = _kept(transaction)
         for key in keys:
-            request, copy = requests.get(key), moving.copy(*key)
+            request, copy = requests.get(key), transaction.copy(*key)
             if request is None:
                 continue
             step = step_of(request, copy)
             if step is RecopyStep.QUEUED and not is_copying:
                 if copy is not None and request.phase_before is not None:  # else it is to be copied in any case
-                    moving.put_copy(*key, replace(copy, phase=request.phase_before))
+                    transaction.put_copy(*key, replace(copy, phase=request.phase_before))
             elif step not in (RecopyStep.REQUESTED, RecopyStep.FAILED):
                 left[key] = step
                 continue
             del requests[key]
-        moving.put_recopies(recopies_of(requests))
+        transaction.put_recopies(recopies_of(requests))
     return left
 
 
 def _take_back(store: StateStore, epoch: Epoch, reasons: Mapping[TableKey, str]) -> None:
-    with store.transaction(epoch) as moving:
-        requests = recopies_by_table(moving.recopies())
+    with store.transaction(epoch) as transaction:
+        requests = recopies_by_table(transaction.recopies())
         for key, reason in reasons.items():
-            request, copy = requests.get(key), moving.copy(*key)
+            request, copy = requests.get(key), transaction.copy(*key)
             if request is None or copy is None or not _is_not_begun(request, copy):
                 continue
             assert request.phase_before is not None, "its copy has not begun"
-            moving.put_copy(*key, replace(copy, phase=request.phase_before))
+            transaction.put_copy(*key, replace(copy, phase=request.phase_before))
             waits = replace(request, is_queued=False, phase_before=None)
             requests[key] = replace(waits, failed=reason) if reason else replace(waits, put_off=request.put_off + 1)
-        moving.put_recopies(recopies_of(requests))
+        transaction.put_recopies(recopies_of(requests))
 
 
 def _is_due(request: Recopy, reached_lsn: Lsn) -> bool:
@@ -224,7 +224,7 @@ def _is_gone(request: Recopy, copy: CopyProgress | None) -> bool:
     return step.is_over and step is not RecopyStep.FAILED
 
 
-def _kept(moving: StateTransaction) -> dict[TableKey, Recopy]:
+def _kept(transaction: StateTransaction) -> dict[TableKey, Recopy]:
     """Return the requests that are not over, or have failed."""
-    requests = recopies_by_table(moving.recopies())
-    return {key: request for key, request in requests.items() if not _is_gone(request, moving.copy(*key))}
+    requests = recopies_by_table(transaction.recopies())
+    return {key: request for key, request in requests.items() if not _is_gone(request, transaction.copy(*key))}

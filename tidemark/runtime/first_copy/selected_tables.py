@@ -31,14 +31,14 @@ class SelectedTables:
         self._copying = copying
         self._log = log
 
-    def note(self, moving: StateTransaction, groups: Sequence[ChangeGroup]) -> None:
+    def note(self, transaction: StateTransaction, groups: Sequence[ChangeGroup]) -> None:
         """Note in an open transaction what the groups' schema events turned."""
         for database, relation, phase in (turn for group in groups for turn in self._turns(group)):
             if phase is None:
-                moving.drop_copy(database, relation)
+                transaction.drop_copy(database, relation)
                 continue
-            known = moving.copy(database, relation) or CopyProgress(phase, 0)
-            moving.put_copy(database, relation, replace(known, phase=phase))
+            known = transaction.copy(database, relation) or CopyProgress(phase, 0)
+            transaction.put_copy(database, relation, replace(known, phase=phase))
             if phase is CopyPhase.WAITING:
                 self._log.warning(
                     "a table was added to the selection; its rows are copied at the next start",

@@ -77,21 +77,21 @@ def find_start(context: CaptureContext, owner: Owner) -> None:
     lake = lake_inventory(Path(config.standby.lake), view.identity) if config.standby.lake else None
     if lake is not None and lake.position is not None:
         _check_branch(context, lake)
-    with store.transaction(None) as moving:
-        followed = moving.followed()
+    with store.transaction(None) as transaction:
+        followed = transaction.followed()
         if followed is None:
             return
-        epoch = moving.take_epoch(owner)
-        expect_markers_ahead(moving)
+        epoch = transaction.take_epoch(owner)
+        expect_markers_ahead(transaction)
         # NB: the WAL that is read again holds the lost sidecar's try-start markers, and ours have to be others.
-        moving.put(HAND_OVER, HandOver(attempt=epoch.number + ATTEMPTS_MAX))
+        transaction.put(HAND_OVER, HandOver(attempt=epoch.number + ATTEMPTS_MAX))
         if followed.leader is not None:
-            _number_on(moving, followed, lake)
+            _number_on(transaction, followed, lake)
         if lake is not None and config.copy.enabled:
             for key, progress in _copies(view.copies, lake).items():
-                moving.put_copy(*key, progress)
-        moving.drop(FOLLOWED)
-        delivered = moving.delivered()
+                transaction.put_copy(*key, progress)
+        transaction.drop(FOLLOWED)
+        delivered = transaction.delivered()
     context.metrics.leader_lsn.set(INVALID_LSN)
     context.log.info(
         "start found",
@@ -122,24 +122,24 @@ def _check_branch(context: CaptureContext, lake: LakeInventory) -> None:
         raise WalDiverged(str(error), hint=hint) from error
 
 
-def _number_on(moving: StateTransaction, followed: Followed, lake: LakeInventory | None) -> None:
+def _number_on(transaction: StateTransaction, followed: Followed, lake: LakeInventory | None) -> None:
     """Let the outbox go on behind the deliverer's numbers; what an earlier turn left in it is confirmed over there.
 
     It gets another name: what Spark's checkpoints and the lake know of an earlier turn's numbers is over.
     """
     assert followed.leader is not None, "somebody else has delivered"
-    ledger, delivered = moving.ledger(), moving.delivered()
+    ledger, delivered = transaction.ledger(), transaction.delivered()
     assert delivered is not None, "it began somewhere"
-    moving.outbox.trim(ledger, ledger.head)
+    transaction.outbox.trim(ledger, ledger.head)
     known = max(ledger.head, followed.leader.sequence, lake.sequence if lake is not None else ledger.head)
-    head = numbers_behind(known, moving.identity.outbox_bytes_max)
-    moving.put(LEDGER, OutboxLedger(head, head))
-    moving.put(IDENTITY, replace(moving.identity, outbox_id=uuid.uuid4().hex))
-    for name, reader in moving.readers()[0].items():
-        moving.put_reader(name, Reader(head, head, reader.confirmed_at_us))
+    head = numbers_behind(known, transaction.identity.outbox_bytes_max)
+    transaction.put(LEDGER, OutboxLedger(head, head))
+    transaction.put(IDENTITY, replace(transaction.identity, outbox_id=uuid.uuid4().hex))
+    for name, reader in transaction.readers()[0].items():
+        transaction.put_reader(name, Reader(head, head, reader.confirmed_at_us))
     here = Watermark(delivered.pointer, head)
-    moving.put(DELIVERED, here)
-    moving.put(CONFIRMED, here)
+    transaction.put(DELIVERED, here)
+    transaction.put(CONFIRMED, here)
 
 
 def _copies(known: Mapping[TableKey, CopyProgress], lake: LakeInventory) -> dict[TableKey, CopyProgress]:

@@ -85,23 +85,23 @@ def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeInvento
         if store.view().beginning is not None:
             return None
         fetch_history(spool, manifest, folder.history, folder.file_mode)
-        with store.transaction(None) as moving:
-            moving.put(HISTORY, manifest.history)
-            moving.put(JOURNAL, manifest.journal)
-            moving.put(BEGINNING, manifest.beginning)
-            moving.put(DELIVERED, Watermark(manifest.start, moving.ledger().head))
-            moving.put(STAGE, stage)
+        with store.transaction(None) as transaction:
+            transaction.put(HISTORY, manifest.history)
+            transaction.put(JOURNAL, manifest.journal)
+            transaction.put(BEGINNING, manifest.beginning)
+            transaction.put(DELIVERED, Watermark(manifest.start, transaction.ledger().head))
+            transaction.put(STAGE, stage)
             if stage is Stage.FOLLOWER:
-                moving.put(FOLLOWED, _followed(manifest))
-            moving.put(TERM, Term(epoch, None))
-            expect_markers_ahead(moving)
+                transaction.put(FOLLOWED, _followed(manifest))
+            transaction.put(TERM, Term(epoch, None))
+            expect_markers_ahead(transaction)
             # NB: the WAL that is read again holds the lost sidecar's try-start markers, and ours have to be others.
-            moving.put(HAND_OVER, HandOver(attempt=epoch.number))
+            transaction.put(HAND_OVER, HandOver(attempt=epoch.number))
             if manifest.fingerprint is not None:
-                moving.put(FINGERPRINT, manifest.fingerprint)
+                transaction.put(FINGERPRINT, manifest.fingerprint)
             for key, progress in manifest.copies.items():
                 copies = config.copy.enabled and manifest.followed is None
-                moving.put_copy(*key, _copy_of(key, progress, lake) if copies else progress)
+                transaction.put_copy(*key, _copy_of(key, progress, lake) if copies else progress)
     return stage
 
 

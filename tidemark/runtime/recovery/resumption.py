@@ -179,21 +179,25 @@ def go_on(
     store.learn_versions()
     told = _group(config, at, [*_messages(at, messages), *tables.items])
     group = replace(told, moves_delivered=at.after is None)
-    with store.transaction(None) as moving:
-        if (moving.stage(), moving.term(), moving.history()) != (before.stage, before.term, before.history):
+    with store.transaction(None) as transaction:
+        if (transaction.stage(), transaction.term(), transaction.history()) != (
+            before.stage,
+            before.term,
+            before.history,
+        ):
             raise Fenced("another process delivered meanwhile", hint="see `cdcctl status`, then try again")
-        moving.put_history(at.history)
+        transaction.put_history(at.history)
         if at.beginning is not None:
-            moving.put(BEGINNING, at.beginning)
-        moving.deliver(group)
-        moving.take_epoch(owner)
+            transaction.put(BEGINNING, at.beginning)
+        transaction.deliver(group)
+        transaction.take_epoch(owner)
         for key, progress in tables.copies.items():
-            moving.put_copy(*key, progress)
+            transaction.put_copy(*key, progress)
         for key in tables.gone:
-            moving.drop_copy(*key)
+            transaction.drop_copy(*key)
         if config.copy.enabled and at.beginning is not None:
-            moving.put(FINGERPRINT, Fingerprint())  # so that planning looks at every table there is
-        note(moving)
+            transaction.put(FINGERPRINT, Fingerprint())  # so that planning looks at every table there is
+        note(transaction)
 
 
 def _tables_of(at: Resumption) -> Iterator[TableKey]:

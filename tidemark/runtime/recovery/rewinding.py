@@ -91,13 +91,13 @@ def rewind(
     return told, loss
 
 
-def _note(told: Rewind, loss: Loss | None, moving: StateTransaction) -> None:
+def _note(told: Rewind, loss: Loss | None, transaction: StateTransaction) -> None:
     # NB: a marker that was met may stand on the dead branch; attempts are counted on.
-    moving.put(HAND_OVER, HandOver(attempt=(moving.get(HAND_OVER) or HandOver()).attempt))
-    moving.note_rewind(told)
-    moving.put(FINGERPRINT, Fingerprint((moving.get(FINGERPRINT) or Fingerprint()).selection))
+    transaction.put(HAND_OVER, HandOver(attempt=(transaction.get(HAND_OVER) or HandOver()).attempt))
+    transaction.note_rewind(told)
+    transaction.put(FINGERPRINT, Fingerprint((transaction.get(FINGERPRINT) or Fingerprint()).selection))
     if loss is not None:
-        moving.note_loss(loss)
+        transaction.note_loss(loss)
 
 
 def _wrong_tables(view: StateView, plan: RewindPlan) -> frozenset[TableKey] | None:

@@ -138,11 +138,11 @@ def _begin_to_follow(config: Config, store: StateStore, seed: Seed, observer: Se
         told = plan_copies(config, view, sessions).moves
     before = Pointer(place_before(seed), seed.lsn)
 
-    def note(moving: StateTransaction) -> None:
-        moving.put(FOLLOWED, Followed(before, floor, has_start=False))
-        moving.put(FINGERPRINT, Fingerprint(selection_told(config)))
+    def note(transaction: StateTransaction) -> None:
+        transaction.put(FOLLOWED, Followed(before, floor, has_start=False))
+        transaction.put(FINGERPRINT, Fingerprint(selection_told(config)))
         for key in told:
-            moving.put_copy(*key, CopyProgress(CopyPhase.DONE, 0))
+            transaction.put_copy(*key, CopyProgress(CopyPhase.DONE, 0))
 
     return note
 
@@ -179,11 +179,11 @@ def latest_timeline(
     return max(known, found or known)
 
 
-def _replace_earlier(epoch: Epoch, moving: StateTransaction) -> None:
+def _replace_earlier(epoch: Epoch, transaction: StateTransaction) -> None:
     """Note that this state replaces an earlier one of the capture, whose epochs and attempts are before `epoch`."""
-    moving.put(TERM, Term(epoch, None))
-    moving.put(HAND_OVER, HandOver(attempt=epoch.number))
-    expect_markers_ahead(moving)
+    transaction.put(TERM, Term(epoch, None))
+    transaction.put(HAND_OVER, HandOver(attempt=epoch.number))
+    expect_markers_ahead(transaction)
 
 
 def _create(
@@ -234,14 +234,14 @@ def _write_beginning(
     """Write the first base, then in one transaction all that names it, and what `note` puts there."""
     history = write_base(config, store, store.view(), seed)
     start = Pointer(place_before(seed), seed.lsn)
-    with store.transaction(None) as moving:
-        moving.put(HISTORY, history)
-        moving.put(BEGINNING, beginning_of(seed, snapshot, config.types.mapping()))
-        moving.put(DELIVERED, Watermark(start, moving.ledger().head))
+    with store.transaction(None) as transaction:
+        transaction.put(HISTORY, history)
+        transaction.put(BEGINNING, beginning_of(seed, snapshot, config.types.mapping()))
+        transaction.put(DELIVERED, Watermark(start, transaction.ledger().head))
         if stage is not STAGE_WHEN_MISSING:
-            moving.put(STAGE, stage)
+            transaction.put(STAGE, stage)
         if note is not None:
-            note(moving)
+            note(transaction)
 
 
 def write_base(config: Config, store: StateStore, before: StateView, seed: Seed) -> HistoryIndex:
