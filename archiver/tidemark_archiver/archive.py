@@ -85,7 +85,7 @@ class Archive:
             self._deliver(marks)
             self._forced_switches.step(time.monotonic())
         else:
-            self._run.let_go()
+            self._run.release()
             self._scan_markers(marks)
         if marks.stage in WATCHED:
             self._watch_sidecar(marks)
@@ -93,7 +93,7 @@ class Archive:
 
     def pause(self) -> None:
         """Let go of the capture."""
-        self._run.let_go()
+        self._run.release()
 
     def stop(self) -> None:
         """Stop delivering."""
@@ -136,7 +136,7 @@ class Archive:
             if error is not None:
                 raise error
         except Fenced as fenced:
-            self._run.let_go()
+            self._run.release()
             if self._store.marks().is_fenced_by_own(Role.ARCHIVER):
                 raise
             self._context.log.warning("another process delivers now", **describe_error(fenced))
@@ -144,7 +144,7 @@ class Archive:
         except TidemarkError as failed:
             if self._run.goes_back(failed):
                 return
-            self._run.let_go()
+            self._run.release()
             if failed.disposition is not Disposition.RETRY:
                 raise
             self._context.metrics.errors.inc()
@@ -171,7 +171,7 @@ class Archive:
 
     def _hand_over(self, marks: StateMarks, halted_at: Pointer) -> None:
         """Let the sidecar have it: all that commits before its marker is delivered."""
-        self._run.let_go()
+        self._run.release()
         if self._store.view().hand_over.attempt != self._attempt:
             return  # the sidecar asks again by now, and its next marker comes later
         place = halted_at.position

@@ -96,12 +96,12 @@ class Following:
         assert marks.followed is not None, "the stage says that it follows"
         if self._writes_on is not None and marks.followed.pointer.position.timeline >= self._writes_on:
             check_start(self._store.view())
-            self.let_go()
+            self.release()
             self._mover.try_move(Event.PROMOTED, only_from=Stage.FOLLOWER)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Stop following."""
-        self._run.let_go()
+        self._run.release()
         self._run.check()
 
     def stop(self) -> None:

@@ -98,9 +98,9 @@ class Realtime:
         self._context.metrics.mode.set(marks.stage.number)
         self._fence.step(marks, self._run.capture)
         if marks.stage is not Stage.REALTIME:
-            self._run.let_go()
+            self._run.release()
         if marks.stage is not Stage.FOLLOWER:
-            self._following.let_go()
+            self._following.release()
             self._find_start(marks)
         match marks.stage:
             case Stage.REALTIME:
@@ -122,8 +122,8 @@ class Realtime:
 
     def pause(self) -> None:
         """Let go of the capture; what is buffered on the way back takes no disk."""
-        self._run.let_go()
-        self._following.let_go()
+        self._run.release()
+        self._following.release()
 
     def stop(self) -> None:
         """Stop delivering; whoever waits for us finds the lock free."""
@@ -212,7 +212,7 @@ class Realtime:
         if not self._recopies.is_due(capture, self._run.epoch):
             return False
         self._context.log.info("restarting capture to copy the tables that were requested")
-        self._run.let_go()
+        self._run.release()
         return True
 
     def _find_start(self, marks: StateMarks) -> None:
@@ -245,7 +245,7 @@ class Realtime:
             return
         if isinstance(error, Fenced) and not self._store.marks().is_fenced_by_own(Role.SIDECAR):
             self._context.log.warning("another process delivers now", **describe_error(error))
-            self._run.let_go()
+            self._run.release()
             return
         event = event_of(error) if self._context.config.has_archive else None
         if event is None:
@@ -304,7 +304,7 @@ class Realtime:
 
     def _effects(self, switched: Switched) -> Perform:
         return {
-            Effect.STOP_CAPTURE: self._run.let_go,
+            Effect.STOP_CAPTURE: self._run.release,
             Effect.WRITE_STOP_MARKER: partial(write_stop_marker, self._store, self._node_requests, switched),
             Effect.WRITE_TRY_START_MARKER: self._way_back.write_marker,
             Effect.SWITCH_SEGMENT: self._node_requests.switch_segment,

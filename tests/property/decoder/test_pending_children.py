@@ -53,13 +53,13 @@ def test_held_children_are_a_list_for_each_slot(steps: list[tuple[str, int, int]
 
 def test_there_is_room_for_exactly_so_many_children_again_and_again() -> None:
     children = PendingChildren()
-    for let_go in ("take", "remove"):
+    for release in ("take", "remove"):
         for number in range(CHILDREN_MAX):
             assert children.has_room()
             children.add(number % 2, 700 + number)
         assert not children.has_room()
         for number in reversed(range(CHILDREN_MAX)):
-            if let_go == "take":
+            if release == "take":
                 assert children.take(number % 2) == 700 + number
             else:
                 children.remove(number % 2, 700 + number)

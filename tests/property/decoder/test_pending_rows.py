@@ -176,10 +176,10 @@ class Beside:
             firsts = [one.first_lsn for one in self.pending.values()] + [self.others_lsn] * (self.others_lsn != NONE)
             self.ends.append(End(pending, self.lsn, min(firsts, default=self.lsn + 4)))
 
-    def let_go(self, top: int) -> None:
+    def release(self, top: int) -> None:
         pending = self.pending.pop(top, None)
         if pending is not None:
-            self.kernel.pending.let_go(pending.slot)
+            self.kernel.pending.release(pending.slot)
 
     def roll_back(self, top: int, xid: int) -> None:
         pending = self.pending.get(top)
@@ -220,7 +220,7 @@ class Beside:
             assert not kernel.is_top(pending.slot, pending.top + 1)
         if settle:
             self._kept()
-        self.let_go(take)
+        self.release(take)
         self.others, self.ends, self.last, self.others_lsn = [], [], None, others_lsn
         self.kernel.begin(others_lsn)
 
@@ -293,7 +293,7 @@ def _step(beside: Beside, chance: random.Random) -> None:
         case "commit":
             beside.commit(top)
         case "let go":
-            beside.let_go(top)
+            beside.release(top)
         case "roll back":
             beside.roll_back(top, xid)
         case "finish":
@@ -339,7 +339,7 @@ def test_a_record_is_taken_as_long_as_a_slot_is_free_and_slots_are_used_again(ke
     gone = 10
     for slot in each_slot(kernel, gone):
         kernel.add(slot, wanted())
-        kernel.pending.let_go(slot)
+        kernel.pending.release(slot)
     slots = list(each_slot(kernel, SLOTS_MAX - gone, 2000))
     assert slots == list(range(gone, SLOTS_MAX))
     assert not kernel.pending.has_room()
@@ -404,7 +404,7 @@ def test_an_unwanted_row_is_not_counted_with_one_that_was_rolled_back_or_taken_o
     kernel.add(slot, unwanted)
     kernel.pending.finish()
     kernel.pending.settle()
-    kernel.pending.let_go(slot)
+    kernel.pending.release(slot)
     kernel.begin()
     assert not kernel.pending.count(NONE, TOPS[0]), "it is one of the others from now on"
 
@@ -422,7 +422,7 @@ def test_a_transaction_since_which_many_have_begun_is_crowded_until_nothing_is_h
     assert kernel.pending.is_crowded is crowded
     kernel.begin()
     for slot in slots:
-        kernel.pending.let_go(slot)
+        kernel.pending.release(slot)
     kernel.pending.finish()
     assert not kernel.pending.is_crowded
     assert kernel.pending.head == kernel.pending.tail

@@ -297,7 +297,7 @@ class Extraction:
             if at % 3 == 2:
                 found.append(self.extractor.take_child(block.xids[at // 3]))
             if at % 5 == 4:
-                self.extractor.let_go(block.xids[at // 2])
+                self.extractor.release(block.xids[at // 2])
             at += self.extractor.other_end == pending_rows.NONE
         return found
 

@@ -64,7 +64,7 @@ cdef class RowExtractor:
     cpdef Py_ssize_t take_child(self, unsigned long long xid) except -1
 
     @cython.locals(slot="long long")
-    cpdef int let_go(self, unsigned long long xid) except -1
+    cpdef int release(self, unsigned long long xid) except -1
 
     @cython.locals(child="long long")
     cdef int know_children(self, long long slot, long long state) except -1 nogil

@@ -234,12 +234,12 @@ class RowExtractor:
             self.xids.enter(child, XID_ORDINARY)
         return child
 
-    def let_go(self, xid: int) -> int:
+    def release(self, xid: int) -> int:
         """Hold a transaction no longer: it is one of the others, which have its rows."""
         slot = self.pending_slot(xid)
         if slot != NOTHING and self.pending.is_top(slot, xid):
             self.know_children(slot, XID_ORDINARY)
-            self.pending.let_go(slot)
+            self.pending.release(slot)
             self.xids.enter(xid, XID_ORDINARY)
         return 0
 
@@ -320,7 +320,7 @@ class RowExtractor:
             slot = state - XID_PENDING
             if self.pending.is_top(slot, self.xid):
                 self.know_children(slot, XID_UNKNOWN)
-                self.pending.let_go(slot)
+                self.pending.release(slot)
             else:
                 self.pending.drop(slot, self.xid)
                 self.children.remove(slot, self.xid)

@@ -22,4 +22,4 @@ cdef class PendingChildren:
     @cython.locals(cell="long long")
     cdef long long take(self, long long slot) except -1 nogil
 
-    cdef int let_go(self, long long slot, long long cell) except -1 nogil
+    cdef int release(self, long long slot, long long cell) except -1 nogil

@@ -62,7 +62,7 @@ class PendingChildren:
             self.latest[slot] = self.following[cell]
         else:
             self.following[before] = self.following[cell]
-        return self.let_go(slot, cell)
+        return self.release(slot, cell)
 
     def take(self, slot: int) -> int:
         """Forget the latest, and return it; 0 if there is none."""
@@ -70,10 +70,10 @@ class PendingChildren:
         if cell == NOTHING:
             return 0
         self.latest[slot] = self.following[cell]
-        self.let_go(slot, cell)
+        self.release(slot, cell)
         return self.xids[cell]
 
-    def let_go(self, slot: int, cell: int) -> int:
+    def release(self, slot: int, cell: int) -> int:
         """Put a cell that is in no list any more among the free."""
         self.following[cell] = self.free
         self.free = cell

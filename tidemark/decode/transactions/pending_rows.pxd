@@ -57,7 +57,7 @@ cdef class PendingRows:
     @cython.locals(row=Py_ssize_t, owner="long long", rows="long long")
     cdef int drop(self, long long slot, long long xid) except -1 nogil
 
-    cdef int let_go(self, long long slot) except -1 nogil
+    cdef int release(self, long long slot) except -1 nogil
 
     cdef Py_ssize_t oldest_lsn(self) except? -2 nogil
 

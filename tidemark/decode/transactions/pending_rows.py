@@ -235,7 +235,7 @@ class PendingRows:
     def commit(self, slot: int, lsn: int, end_lsn: int, time: int, database: int) -> int:
         """Put a held transaction behind those that have committed so far, if it has rows."""
         if self.slot_rows[slot] == 0:
-            return self.let_go(slot)
+            return self.release(slot)
         end = self.end_count
         self.end_xids[end] = self.slot_xids[slot]
         self.end_firsts[end] = self.slot_firsts[slot]
@@ -276,7 +276,7 @@ class PendingRows:
             row -= 1
         return 0
 
-    def let_go(self, slot: int) -> int:
+    def release(self, slot: int) -> int:
         """Hold a transaction no longer, and forget its rows."""
         self.slot_xids[slot] = 0
         self.slot_row_at[slot] = NOTHING

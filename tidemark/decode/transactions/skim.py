@@ -199,7 +199,7 @@ class Skimmer:
         entries = memoryview(self._entries)[row * ENTRY_BYTES : (row + rows[slot]) * ENTRY_BYTES]
         tuples = memoryview(self._tuples)[byte : byte + sizes[slot]]
         children = frozenset(map(Xid, iter(partial(self._extractor.take_child, top), 0)))
-        self._extractor.let_go(top)
+        self._extractor.release(top)
         return PendingTransaction(top, Lsn(firsts[slot]), children, entries, tuples, more[slot])
 
     # --- what is ordinary

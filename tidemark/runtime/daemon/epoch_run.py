@@ -37,7 +37,7 @@ class EpochRun:
         self.capture.start()
         put_latency_first()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Stop the capture, if there is one; what it has in hand and cannot end comes again."""
         capture, self.capture = self.capture, None
         if capture is None:
@@ -59,7 +59,7 @@ class EpochRun:
         if self.capture is None or not self.capture.is_to_begin_anew:
             return False
         self._context.log.info("restarting capture to copy the tables that the rewind queued")
-        self.let_go()
+        self.release()
         return True
 
     def goes_back(self, error: BaseException) -> bool:
@@ -70,7 +70,7 @@ class EpochRun:
         capture = self.capture
         if capture is None or not isinstance(error, WalDiverged) or error.fork_lsn is None:
             return False
-        self.let_go()
+        self.release()
         if capture.may_have_given_out(error.fork_lsn):
             return False
         cut_spool(self._context, error.fork_lsn)
