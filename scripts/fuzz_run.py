@@ -62,8 +62,8 @@ def fuzz(name: str, seconds: int, options: argparse.Namespace) -> bool:
             f"-seed={options.seed}",
             f"-artifact_prefix={failures}",
         )
-        told = [line for line in ended.stderr.splitlines() if line.startswith("stat::number_of_executed_units")]
-        runs = told[0].split()[-1] if told else "?"
+        reported = [line for line in ended.stderr.splitlines() if line.startswith("stat::number_of_executed_units")]
+        runs = reported[0].split()[-1] if reported else "?"
         print(f"{name}: {runs} inputs in {seconds} s, {len(list(found.iterdir()))} reach what none before reached")
         if ended.returncode:
             print(ended.stdout[-6000:], file=sys.stderr)

@@ -135,10 +135,10 @@ def archive(job: Job) -> int:
         return ARCHIVED
     if noted == _UNARCHIVED:
         return TRY_AGAIN
-    told = _without_spool(job, reason)
-    if told == ARCHIVED and copied is None:
+    reported = _without_spool(job, reason)
+    if reported == ARCHIVED and copied is None:
         _leave_behind(lambda: _reach(job))
-    return told
+    return reported
 
 
 def copy_deadline_s(job: Job) -> float:

@@ -22,7 +22,7 @@ class Upkeep:
         self._report = ArchiveReport(context, ArchivingWatch(context, node_requests))
         self._tender = SpoolTender(context.config, context.store)
         self._not_before_s = 0.0
-        self._is_told = False
+        self._is_reported = False
 
     def step(self, read_lsn: Lsn | None) -> None:
         """Do what is due; a folder that is in trouble is told, and is no reason to stop. `read_lsn`: see `tend`."""
@@ -34,12 +34,12 @@ class Upkeep:
         try:
             tended = self._tender.tend(read_lsn)
         except TidemarkError as error:
-            if not self._is_told:  # once: of a disk that stays full it would be said for hours
+            if not self._is_reported:  # once: of a disk that stays full it would be said for hours
                 self._context.log.warning("the spool cannot be maintained", **describe_error(error))
-            self._is_told = True
+            self._is_reported = True
             return
-        if self._is_told:
-            self._is_told = False
+        if self._is_reported:
+            self._is_reported = False
             self._context.log.info("the spool is maintained again")
         if tended is None or tended.horizon is None or not tended.trimmed.file_count:
             return

@@ -96,10 +96,10 @@ def main() -> None:
     rows, rounds = (QUICK_ROWS, QUICK_ROUNDS) if arguments.quick else (arguments.rows, arguments.rounds)
     started = time.monotonic()
     about = {**machine(), "settings": SETTINGS}
-    told: list[dict[str, object]] = []
+    reported: list[dict[str, object]] = []
 
     def tell(stage: str, costs: Mapping[str, Sequence[Cost]]) -> None:
-        told.append(result(stage, rows, costs))
+        reported.append(result(stage, rows, costs))
         if not arguments.json:
             show(stage, rows, costs)
 
@@ -138,7 +138,7 @@ def main() -> None:
             tell("spark", take_turns(turns, rounds))
     took_s = round(time.monotonic() - started, 1)
     if arguments.json:
-        json.dump({**about, "took_s": took_s, "stages": told}, sys.stdout, indent=2)
+        json.dump({**about, "took_s": took_s, "stages": reported}, sys.stdout, indent=2)
         print()
     else:
         print(f"\nmedian (least-most) of the rounds; {took_s} s in all")

@@ -74,12 +74,12 @@ class Debezium:
         command += ["--rows", str(self.recording.rows), "--timeout", str(ENGINE_TIMEOUT_S)]
         with (
             copied_slot(self.session, source_slot(self.recording.name, PLUGIN), slot),
-            tempfile.TemporaryFile() as told,
+            tempfile.TemporaryFile() as reported,
         ):
             before_s = self._server_cpu_s()
-            cost = timed(command, told, ENGINE_TIMEOUT_S + 60)
-            told.seek(0)
-            said = json.loads(told.read().splitlines()[-1])
+            cost = timed(command, reported, ENGINE_TIMEOUT_S + 60)
+            reported.seek(0)
+            said = json.loads(reported.read().splitlines()[-1])
             if said["rows"] < self.recording.rows:
                 raise SystemExit(f"{THEIRS} gave {said['rows']} of {self.recording.rows} changes")
             seconds = said["last_s"] - said["first_s"]
@@ -110,16 +110,16 @@ def turns_of(engine: Debezium, recording: Recording) -> dict[str, Turn]:
 def summary(recording: Recording, costs: Mapping[str, Sequence[Cost]]) -> dict[str, object]:
     """Return what was measured on a recording."""
     theirs = costs[THEIRS]
-    told = {}
+    reported = {}
     for name, own in costs.items():
-        told[name] = {
+        reported[name] = {
             "wall_s": [number(cost.wall_s) for cost in own],
             "cpu_s": [number(cost.cpu_s) for cost in own],
             "rows_per_s": number(recording.rows / spread([cost.wall_s for cost in own]).median),
             "wall_ratio": number(spread(ratios(theirs, own, "wall_s")).median),
             "cpu_ratio": number(spread(ratios(theirs, own, "cpu_s")).median),
         }
-    return {"workload": recording.name, "what": recording.what, "rows": recording.rows, "contestants": told}
+    return {"workload": recording.name, "what": recording.what, "rows": recording.rows, "contestants": reported}
 
 
 def show(recording: Recording, costs: Mapping[str, Sequence[Cost]]) -> None:
@@ -133,8 +133,8 @@ def show(recording: Recording, costs: Mapping[str, Sequence[Cost]]) -> None:
         wall_ratio = spread(ratios(theirs, own, "wall_s"))
         cpu_ratio = spread(ratios(theirs, own, "cpu_s"))
         speed = "-" if math.isnan(wall.median) else f"{recording.rows / wall.median:,.0f}"
-        told = (f"{wall:.2f}", f"{cpu:.2f}", speed, f"{wall_ratio:.1f}", f"{cpu_ratio:.1f}")
-        print(line.format(name, *told), flush=True)
+        reported = (f"{wall:.2f}", f"{cpu:.2f}", speed, f"{wall_ratio:.1f}", f"{cpu_ratio:.1f}")
+        print(line.format(name, *reported), flush=True)
     if any(math.isnan(cost.wall_s + cost.cpu_s) for own in costs.values() for cost in own):
         print("-: a turn took hardly longer than its start, which says nothing: take more --rows", flush=True)
 
@@ -153,7 +153,7 @@ def main() -> None:
     started = time.monotonic()
     about = {**machine(), "settings": SETTINGS, "debezium": PACKAGE}
     python = environment(arguments.cache)
-    told = []
+    reported = []
     if not arguments.json:
         print(", ".join(f"{name} {value}" for name, value in about.items() if name != "settings"))
     with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder, node() as cluster:
@@ -161,12 +161,12 @@ def main() -> None:
             recording = record(cluster, name, rows, Path(folder), init_state)
             with cluster.connect(name) as session:
                 costs = take_turns(turns_of(Debezium(python, cluster, session, recording), recording), rounds)
-            told.append(summary(recording, costs))
+            reported.append(summary(recording, costs))
             if not arguments.json:
                 show(recording, costs)
     took_s = round(time.monotonic() - started, 1)
     if arguments.json:
-        json.dump({**about, "took_s": took_s, "workloads": told}, sys.stdout, indent=2)
+        json.dump({**about, "took_s": took_s, "workloads": reported}, sys.stdout, indent=2)
         print()
     else:
         print(f"\nmedian (least-most) of the rounds; {took_s} s in all")

@@ -126,9 +126,9 @@ def show(recording: Recording, results: Sequence[Result]) -> None:
     for result in results:
         wall, cpu = result.wall(), result.cpu()
         speeds = (megabytes / wall.median, recording.rows / wall.median, recording.rows / cpu.median)
-        told = ("-" if math.isnan(speed) else f"{speed:,.0f}" for speed in speeds)
+        reported = ("-" if math.isnan(speed) else f"{speed:,.0f}" for speed in speeds)
         ratios = (f"{result.wall_by(own):.2f}", f"{result.cpu_by(own):.2f}")
-        print(line.format(result.name, f"{wall:.2f}", f"{cpu:.2f}", *told, *ratios), flush=True)
+        print(line.format(result.name, f"{wall:.2f}", f"{cpu:.2f}", *reported, *ratios), flush=True)
     print(f"scan ratio {scan_ratio(results):.2f}", flush=True)
 
 

@@ -241,8 +241,8 @@ def main() -> None:
                 show(kind, measured[kind])
     took_s = round(time.monotonic() - started, 1)
     if given.json:
-        told = {kind: [asdict(turn) for turn in turns] for kind, turns in measured.items()}
-        json.dump({**about, "took_s": took_s, "measured": told}, sys.stdout, indent=2)
+        reported = {kind: [asdict(turn) for turn in turns] for kind, turns in measured.items()}
+        json.dump({**about, "took_s": took_s, "measured": reported}, sys.stdout, indent=2)
         print()
     else:
         print(f"\n{took_s} s in all; load {about['load']} at its beginning")

@@ -47,7 +47,7 @@ class Feed:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._tables = [ScriptedTable(oid=Oid(RELATION + n), name=f"t{n}") for n in range(TABLES)]
-        self._told = [0] * TABLES
+        self._reported = [0] * TABLES
         self._batches = 0
         self._sequence = 0
         self._lake = Lake(str(root), IDENTITY, shape_of, constants_of)
@@ -64,10 +64,10 @@ class Feed:
             for row in range(ROWS):
                 table.insert({1: self._batches * ROWS + row, 2: "new", 3: None})
             table.cut()
-            for item in table.items[self._told[number] :]:
+            for item in table.items[self._reported[number] :]:
                 self._sequence += 1
                 items.append(Delivered(Sequence(self._sequence), item))
-            self._told[number] = len(table.items)
+            self._reported[number] = len(table.items)
         self._batches += 1
         begun_s = time.process_time()
         self._lake.apply(batch(items))

@@ -163,7 +163,7 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
-def told(values: Sequence[float], digits: int = 2) -> str:
+def reported(values: Sequence[float], digits: int = 2) -> str:
     """Return median, least and most."""
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
@@ -176,12 +176,12 @@ def show(turns: Sequence[Turn]) -> None:
         for reader in READERS:
             own = [turn for turn in turns if (turn.rate, turn.reader) == (rate, reader)]
             cells = (
-                told([turn.achieved for turn in own], 0),
-                told([turn.p50 for turn in own]),
-                told([turn.p99 for turn in own]),
-                told([turn.stamp_p50 for turn in own]),
-                told([turn.stamp_p99 for turn in own]),
-                told([turn.cpu_us for turn in own], 0),
+                reported([turn.achieved for turn in own], 0),
+                reported([turn.p50 for turn in own]),
+                reported([turn.p99 for turn in own]),
+                reported([turn.stamp_p50 for turn in own]),
+                reported([turn.stamp_p99 for turn in own]),
+                reported([turn.cpu_us for turn in own], 0),
             )
             print("{:>9}  {:15}{:>22}{:>24}{:>24}{:>24}{:>24}{:>22}".format(rate, reader, *cells))
 

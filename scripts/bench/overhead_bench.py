@@ -185,7 +185,7 @@ def ratios(turns: Sequence[Turn], name: str, what: str) -> list[float]:
     return [found[name, number] / statistics.mean((found[NONE, number], found[AGAIN, number])) for number in rounds]
 
 
-def told(values: Sequence[float], digits: int = 2) -> str:
+def reported(values: Sequence[float], digits: int = 2) -> str:
     """Return median, least and most."""
     if any(map(math.isnan, values)):
         return "-"
@@ -204,18 +204,18 @@ def show(names: Sequence[str], turns: Sequence[Turn]) -> None:
             for what in ("wal_kept_before", "wal_kept_after", "wal_written")
         )
         cells = (
-            told([turn.tps for turn in own], 0),
-            told(ratios(turns, name, "tps")),
-            told([turn.server_cpu_us for turn in own], 0),
-            told(ratios(turns, name, "server_cpu_us")),
-            told([turn.walsender_cpu_us for turn in own], 0),
-            told([turn.reader_cpu_us for turn in own], 0),
-            told([turn.catch_up_s for turn in own], 1),
+            reported([turn.tps for turn in own], 0),
+            reported(ratios(turns, name, "tps")),
+            reported([turn.server_cpu_us for turn in own], 0),
+            reported(ratios(turns, name, "server_cpu_us")),
+            reported([turn.walsender_cpu_us for turn in own], 0),
+            reported([turn.reader_cpu_us for turn in own], 0),
+            reported([turn.catch_up_s for turn in own], 1),
             f"{before:.0f} to {after:.0f}, {written:.0f}",
         )
         print(line.format(name, *cells))
     for what, words in (("tps", "tps"), ("server_cpu_us", "server CPU")):
-        apart = told(_apart(turns, what))
+        apart = reported(_apart(turns, what))
         print(f"nothing again by nothing, {words}: {apart}: a ratio within that says nothing")
 
 

@@ -138,10 +138,10 @@ def show(turns: Sequence[Turn], sizes: dict[str, int]) -> None:
             [turn.cpu_s for turn in turns if (turn.workload, turn.reader) == (name, reader)] for reader in READERS
         )
         by = [their / own for own, their in zip(ours, theirs, strict=True)]
-        print(f"{name:10}{size / 1e6:>9.0f}{_told(ours, 3):>26}{_told(theirs, 2):>26}{_told(by, 1):>26}")
+        print(f"{name:10}{size / 1e6:>9.0f}{_reported(ours, 3):>26}{_reported(theirs, 2):>26}{_reported(by, 1):>26}")
 
 
-def _told(values: Sequence[float], digits: int) -> str:
+def _reported(values: Sequence[float], digits: int) -> str:
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
 
 
@@ -161,8 +161,8 @@ def main() -> None:
     turns, sizes = measure(list(dict.fromkeys(given.workload or WORKLOADS)), rows, rounds)
     took_s = round(time.monotonic() - started, 1)
     if given.json:
-        told = [asdict(turn) for turn in turns]
-        json.dump({**about, "took_s": took_s, "wal_bytes": sizes, "turns": told}, sys.stdout, indent=2)
+        reported = [asdict(turn) for turn in turns]
+        json.dump({**about, "took_s": took_s, "wal_bytes": sizes, "turns": reported}, sys.stdout, indent=2)
         print()
     else:
         print(", ".join(f"{name} {value}" for name, value in about.items()))

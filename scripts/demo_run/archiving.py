@@ -27,11 +27,11 @@ def archive_program(server: Server, folder: Path) -> str:
     return _copied(server, folder)
 
 
-def archive_line(told: str) -> str:
+def archive_line(reported: str) -> str:
     """Return the line for postgresql.conf out of what `cdcctl init` told."""
-    found = _LINE.search(told)
+    found = _LINE.search(reported)
     if found is None:
-        raise SystemExit(f"cdcctl init printed no archive_command:\n{told}")
+        raise SystemExit(f"cdcctl init printed no archive_command:\n{reported}")
     return found.group(0)
 
 

@@ -48,9 +48,9 @@ class Demonstration:
     lag: LagWatch = field(init=False)
     ports: dict[str, int] = field(init=False)
     began_us: int = field(init=False)  # the wall clock at second 0 of what is told
-    told: list[tuple[int, str]] = field(default_factory=list)  # what was done to it, at which microsecond
+    reported: list[tuple[int, str]] = field(default_factory=list)  # what was done to it, at which microsecond
     _open: ExitStack = field(default_factory=ExitStack)
-    _told_at_s: float = 0.0
+    _reported_at_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.began_us = _now_us()
@@ -92,10 +92,10 @@ class Demonstration:
         dsn = self.server.dsn(ROLE)
         program = archive_program(self.server, self.folder / "program")
         configuration.write(config, dsn=dsn, group=self.server.group, spool=self.spool, program=program)
-        told = run(CTL, "init", "--config", str(config), "--state", str(self.state)).stderr
+        reported = run(CTL, "init", "--config", str(config), "--state", str(self.state)).stderr
         assigned = assigned_ports(StateFolder(self.state))
         self.ports = asdict(assigned) if assigned is not None else {}
-        self.server.configure(archive_line(told))
+        self.server.configure(archive_line(reported))
         self.say("cdcctl init: catalogs seeded by plain SELECTs, no slot; the server archives by the line it printed")
         self.store = StateStore.open(StateFolder(self.state))
         self._open.callback(self.store.close)
@@ -117,7 +117,7 @@ class Demonstration:
 
     def scene(self, text: str) -> None:
         """Print, and keep for the timeline, what is done to it."""
-        self.told.append((_now_us(), text))
+        self.reported.append((_now_us(), text))
         self.say(f"[{self.passed_s:5.1f} s] >> {text}")
 
     # --- how far it is
@@ -134,10 +134,10 @@ class Demonstration:
     def landed(self) -> Lsn | None:
         """Return up to which LSN the lake holds everything, by the pipeline's own word; None before its first batch."""
         try:
-            told: dict[str, str] = json.loads((self.state / "pipeline-spark.json").read_text())
+            reported: dict[str, str] = json.loads((self.state / "pipeline-spark.json").read_text())
         except FileNotFoundError:
             return None
-        return parse_lsn(told["lsn"])
+        return parse_lsn(reported["lsn"])
 
     def behind(self) -> int:
         """Return how many of the outbox's values are not in the lake."""
@@ -193,8 +193,8 @@ class Demonstration:
         if self.work.failure is not None:
             raise SystemExit(f"a client of the workload failed: {self.work.failure}\n{self.ends_of_logs()}")
         self.lag.look()
-        if self.work.transactions and began_s - self._told_at_s >= TELL_EVERY_S:
-            self._told_at_s = began_s
+        if self.work.transactions and began_s - self._reported_at_s >= TELL_EVERY_S:
+            self._reported_at_s = began_s
             self.say(f"[{self.passed_s:5.1f} s] {self.status()}")
         time.sleep(max(0.0, LOOK_EVERY_S - (time.monotonic() - began_s)))
 

@@ -73,7 +73,7 @@ class Verdict:
 
 def judge(journal: Sequence[Entry], snapshots: Mapping[str, Snapshot], log: Log) -> Verdict:
     """Compare what was committed with what the log holds; `snapshots`: what the first copy saw, by table."""
-    expected: Counter[Kind] = Counter(dict(_told(journal, snapshots)))
+    expected: Counter[Kind] = Counter(dict(_reported(journal, snapshots)))
     written: Counter[tuple[object, object]] = Counter((entry.client, entry.number) for entry in journal)
     return Verdict(
         transactions=len(journal),
@@ -125,10 +125,10 @@ def _count(table: TablePosition, lake: Path, log: Log) -> None:
             log.numbers[row["client"], row["number"]] += 1
 
 
-def _told(journal: Sequence[Entry], snapshots: Mapping[str, Snapshot]) -> Iterator[tuple[Kind, int]]:
+def _reported(journal: Sequence[Entry], snapshots: Mapping[str, Snapshot]) -> Iterator[tuple[Kind, int]]:
     """Yield what the journal tells that the first copy did not see."""
     for entry in journal:
-        for told, count in {**entry.changes, f"{JOURNAL} {Op.INSERT.value}": 1}.items():
-            name, op = told.split()
+        for reported, count in {**entry.changes, f"{JOURNAL} {Op.INSERT.value}": 1}.items():
+            name, op = reported.split()
             if name not in snapshots or not snapshots[name].sees(FullXid(entry.xid)):
                 yield Kind(entry.xid, name, op), count

@@ -50,7 +50,7 @@ def _timeline(demonstration: Demonstration) -> None:
     """Print who delivered when and why, with what was done to it in between."""
     switches = demonstration.store.view().switches.kept
     rows = [(each.at_us, _named(each.before), _named(each.after), each.reason) for each in switches]
-    rows += [(at_us, "", "", text) for at_us, text in demonstration.told]
+    rows += [(at_us, "", "", text) for at_us, text in demonstration.reported]
     table = _table("timeline of modes", "second>", "from", "to", "reason, or what was done")
     for at_us, before, after, text in sorted(rows):
         style = None if after else "dim"

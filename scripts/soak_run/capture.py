@@ -104,8 +104,8 @@ class Capture:
                 connection.execute(statement.encode())
         config = self.folder / "tidemark.toml"
         config.write_text(self._configuration())
-        told = run(CTL, "init", "--config", str(config), "--state", str(self.state)).stderr
-        self.server.configure(archive_line(told))
+        reported = run(CTL, "init", "--config", str(config), "--state", str(self.state)).stderr
+        self.server.configure(archive_line(reported))
         os.environ["JAVA_TOOL_OPTIONS"] = NATIVE_MEMORY_TRACKING + " " + os.environ.get("JAVA_TOOL_OPTIONS", "")
         self.sidecar.start()
         self.archiver.start()
@@ -132,11 +132,11 @@ class Capture:
 
     def _is_drained(self) -> bool:
         try:
-            told: dict[str, int] = json.loads((self.state / "pipeline-spark.json").read_text())
+            reported: dict[str, int] = json.loads((self.state / "pipeline-spark.json").read_text())
         except FileNotFoundError:
             return False
         with OutboxReader.open(StateFolder(self.state)) as outbox:
-            return told["sequence"] == outbox.head()
+            return reported["sequence"] == outbox.head()
 
     def _until(self, condition: Callable[[], bool], what: str, within_s: float) -> None:
         end_s = time.monotonic() + within_s

@@ -37,7 +37,7 @@ def parse(heap_info: str, native_memory: str) -> dict[str, float]:
     heap, metaspace = _HEAP.search(heap_info), _METASPACE.search(heap_info)
     if heap is None or metaspace is None:
         return {}
-    told = {
+    reported = {
         "heap_used_mb": int(heap[2]) / MIB_KIB,
         "heap_committed_mb": int(heap[1]) / MIB_KIB,
         "metaspace_mb": int(metaspace[2]) / MIB_KIB,
@@ -45,9 +45,9 @@ def parse(heap_info: str, native_memory: str) -> dict[str, float]:
     native = _native(native_memory)
     if "Total" in native:
         outside = native["Total"] - native.get("Java Heap", 0.0)
-        told |= {"native_mb": outside, "threads_mb": native.get("Thread", 0.0)}
-        told |= {"code_mb": native.get("Code", 0.0), "gc_mb": native.get("GC", 0.0)}
-    return told
+        reported |= {"native_mb": outside, "threads_mb": native.get("Thread", 0.0)}
+        reported |= {"code_mb": native.get("Code", 0.0), "gc_mb": native.get("GC", 0.0)}
+    return reported
 
 
 def _native(text: str) -> Mapping[str, float]:

@@ -78,14 +78,14 @@ def _descendants(pid: int, *, below_jvm: bool) -> Iterator[tuple[int, bool]]:
 
 
 def _used(pid: int) -> Used:
-    told = dict(line.split(":", 1) for line in _read(PROC / str(pid) / "status").splitlines() if ":" in line)
+    reported = dict(line.split(":", 1) for line in _read(PROC / str(pid) / "status").splitlines() if ":" in line)
     stat = _read(PROC / str(pid) / "stat").rpartition(")")[2].split()
-    if "VmRSS" not in told or not stat:
+    if "VmRSS" not in reported or not stat:
         return Used()
-    kib = {name: int(told[name].split()[0]) for name in ("VmRSS", "RssAnon")}
+    kib = {name: int(reported[name].split()[0]) for name in ("VmRSS", "RssAnon")}
     descriptors = len(_listed(PROC / str(pid) / "fd"))
     cpu_s = (int(stat[11]) + int(stat[12])) / TICKS_PER_S  # utime, stime of proc(5), counted behind the name
-    return Used(1, kib["VmRSS"] / MIB_KIB, kib["RssAnon"] / MIB_KIB, descriptors, int(told["Threads"]), cpu_s)
+    return Used(1, kib["VmRSS"] / MIB_KIB, kib["RssAnon"] / MIB_KIB, descriptors, int(reported["Threads"]), cpu_s)
 
 
 def _name(pid: int) -> str:

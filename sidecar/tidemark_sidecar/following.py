@@ -49,10 +49,10 @@ class Following:
         self._clock = SystemClock()
         self._run = EpochRun(daemon.context, Slot.SIDECAR)
         self._met: Met | None = None  # by the decode thread
-        self._told_strange = False
+        self._reported_strange = False
         self._asked: Future[TimelineId | None] | None = None
         self._asked_s = 0.0
-        self._told_silent = False
+        self._reported_silent = False
         self._is_enabled = daemon.context.config.standby.follow
         self._writes_on: TimelineId | None = None  # where the node writes, by its last word
         self._is_standby = False
@@ -128,11 +128,11 @@ class Following:
         if error is not None:
             # What it said last may be over: a node that is being made a standby does not answer for a while.
             self._writes_on, self._is_standby = None, False
-            if not self._told_silent:
-                self._told_silent = True
+            if not self._reported_silent:
+                self._reported_silent = True
                 self._context.log.warning("the node does not report whether it is a standby", **describe_error(error))
             return
-        self._told_silent = False
+        self._reported_silent = False
         self._writes_on = asked.result()
         self._is_standby = self._writes_on is None
 
@@ -146,8 +146,8 @@ class Following:
         # A deliverer on a dead branch may write to the new primary: its positions are of WAL that is not ours.
         if place.timeline == capture.timeline and place.commit_lsn < lsn:
             self._met = Met(marker, marker.pointer, lsn)
-        elif not self._told_strange:
-            self._told_strange = True
+        elif not self._reported_strange:
+            self._reported_strange = True
             self._context.log.warning(
                 "a marker with a pointer of another timeline is ignored",
                 at_lsn=lsn,

@@ -51,7 +51,7 @@ class RecopyRestart:
         self._below: FullXid | None = None  # transactions older than it have to end first
         self._has_wal = self._are_older_over = False
         self._not_before_s = 0.0
-        self._told = ""
+        self._reported = ""
         self.waits_for = ""  # why a request that is due is not served yet
 
     def queue(self, epoch: Epoch) -> None:
@@ -127,6 +127,6 @@ class RecopyRestart:
     def _tell(self, error: BaseException, *, is_logged: bool = True) -> None:
         described = describe_error(error)
         self.waits_for = described["error"]
-        if is_logged and self.waits_for != self._told:
-            self._told = self.waits_for
+        if is_logged and self.waits_for != self._reported:
+            self._reported = self.waits_for
             self._log.warning("requested copies wait", **described)

@@ -45,7 +45,7 @@ class WayBack:
         self._marker_asked_s = 0.0
         self._not_before_s = 0.0
         self._wants_soon = False
-        self._told_keys = False
+        self._reported_keys = False
         self._is_too_far = False  # the archiver from the node, when that was asked last
         self._backoff = Backoff(context.config.realtime.return_first_s, context.config.realtime.return_max_s)
         self._lag_bytes_max = context.config.return_lag_bytes_max(context.store.identity.segment_bytes)
@@ -119,11 +119,11 @@ class WayBack:
         if not self._stalled.archiver_lives:
             return False
         if not self._store.marker_keys().are_one:
-            if not self._told_keys:
-                self._told_keys = True
+            if not self._reported_keys:
+                self._reported_keys = True
                 self._context.log.warning("cannot return", **describe_error(KeysDiffer()))
             return False
-        self._told_keys = False
+        self._reported_keys = False
         return self._is_due(now_s)
 
     def _is_due(self, now_s: float) -> bool:

@@ -157,8 +157,8 @@ def test_a_package_with_the_extra_brings_changes_into_the_lake(
         arguments = ("spark", "run", "--state", state, "--lake", lake, *LOCAL_SPARK, "--", "--once")
         succeeded(cdcctl(*arguments, program=installed.program))
         asked = ("--dsn", dsn, "--state", str(state), "--lake", str(lake), "--json")
-        told = json.loads(run(installed.python, "-m", "tidemark.pipeline.lake.compare", *asked, cwd=tmp_path))
-    (table,) = told["tables"]
+        reported = json.loads(run(installed.python, "-m", "tidemark.pipeline.lake.compare", *asked, cwd=tmp_path))
+    (table,) = reported["tables"]
     assert table["identical"], table
     assert table["source_rows"] == ROWS - ROWS // 7 + 1
 

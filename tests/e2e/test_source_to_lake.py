@@ -233,8 +233,8 @@ def new_stand(cluster: Cluster, tmp_path: Path, spark: SparkSession) -> Iterator
     with ExitStack() as stack:
 
         def start(schema: str, encoding: str, /, **options: str) -> Stand:
-            told = f"ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0"
-            database = stack.enter_context(database_in(cluster, f"lake_{uuid.uuid4().hex[:8]}", options=told))
+            reported = f"ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0"
+            database = stack.enter_context(database_in(cluster, f"lake_{uuid.uuid4().hex[:8]}", options=reported))
             run_script(cluster, database, schema)
             sidecar = stack.enter_context(running(cluster, database, tmp_path, copy=True, **options))
             return Stand(cluster, database, sidecar, tmp_path, spark)

@@ -44,7 +44,7 @@ def test_a_pipeline_waits_for_room_on_a_full_disk_and_loses_nothing(
         place.run(spark)
         feed(place.state, groups[1:])
         disk.fill()
-        with capture_logs() as told, ThreadPoolExecutor(1) as pool:
+        with capture_logs() as reported, ThreadPoolExecutor(1) as pool:
             done = pool.submit(land, spark, folder, place.lake, place.checkpoint, stop=stop, metrics=metrics)
 
             def waited() -> float:
@@ -69,7 +69,7 @@ def test_a_pipeline_waits_for_room_on_a_full_disk_and_loses_nothing(
         assert metrics.registry.get_sample_value(DISK_FULL, {CAPTURE_LABEL: CAPTURE}) == 0
         assert metrics.registry.get_sample_value(RESTARTS, {CAPTURE_LABEL: CAPTURE}) == 0
         assert '"waits_for_room"' not in shown(place)
-    events = [line["event"] for line in told]
+    events = [line["event"] for line in reported]
     assert WAITS in events
     assert "query failed" not in events
 

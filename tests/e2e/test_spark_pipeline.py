@@ -108,8 +108,8 @@ def test_a_table_that_another_writer_changed_stops_alone_and_is_named(spark: Spa
         assert view.readers["spark"].held == view.ledger.head
     assert others
     assert metrics.get_sample_value(TABLES_DIVERGED, {CAPTURE_LABEL: CAPTURE}) == 1
-    told = json.loads(succeeded(cdcctl("status", "--json", "--state", place.state)).out)["lake"]["spark"]
-    ((line,), name) = told["not_written"], changed.relation.qualified_name
+    reported = json.loads(succeeded(cdcctl("status", "--json", "--state", place.state)).out)["lake"]["spark"]
+    ((line,), name) = reported["not_written"], changed.relation.qualified_name
     assert line.startswith(f"{name} replica: diverged after ")
     assert "DELETE" in line
 

@@ -91,8 +91,8 @@ def other_timeline(given: Given) -> None:
 
 def other_checkpoint(given: Given) -> None:
     text = (given.backup / "backup_label").read_text()
-    told = text.split("CHECKPOINT LOCATION: ")[1].split()[0]
-    given.label(f"CHECKPOINT LOCATION: {told}", "CHECKPOINT LOCATION: 0/FFF000")
+    reported = text.split("CHECKPOINT LOCATION: ")[1].split()[0]
+    given.label(f"CHECKPOINT LOCATION: {reported}", "CHECKPOINT LOCATION: 0/FFF000")
 
 
 def old_major(given: Given) -> None:
@@ -162,7 +162,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Given:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "code", "told"),
+    ("spoil", "code", "reported"),
     [
         (no_folder, ExitCode.CONFIG, "is not a folder"),
         (empty, ExitCode.CONFIG, "is not a base backup: PG_VERSION is missing"),
@@ -186,13 +186,13 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Given:
     ],
 )
 def test_what_is_no_backup_or_has_not_the_wal_of_it_is_refused_by_name(
-    sound: Given, tmp_path: Path, spoil: Callable[[Given], None], code: ExitCode, told: str
+    sound: Given, tmp_path: Path, spoil: Callable[[Given], None], code: ExitCode, reported: str
 ) -> None:
     shutil.copytree(sound.backup, tmp_path / "backup")
     shutil.copytree(sound.archive, tmp_path / "archive")
     given = Given(tmp_path / "backup", tmp_path / "archive", sound.running)
     spoil(given)
-    with pytest.raises(TidemarkError, match=re.escape(told)) as caught, open_backup(given.backup) as opened:
+    with pytest.raises(TidemarkError, match=re.escape(reported)) as caught, open_backup(given.backup) as opened:
         seed_from_backup(opened, ArchiveFolder(given.archive), lambda name: name == given.database)
     assert caught.value.exit_code == code
     assert caught.value.hint

@@ -27,11 +27,11 @@ def inserted(lines: Path) -> list[int]:
     return [item["after"]["id"] for item in items if item["op"] == "i"]
 
 
-@pytest.mark.parametrize(("text", "told"), BAD)
-def test_init_names_file_and_key_of_a_bad_configuration(tmp_path: Path, text: str, told: str) -> None:
+@pytest.mark.parametrize(("text", "reported"), BAD)
+def test_init_names_file_and_key_of_a_bad_configuration(tmp_path: Path, text: str, reported: str) -> None:
     path = tmp_path / "tidemark.toml"
     path.write_text(text)
-    refused(cdcctl("init", "--state", tmp_path / "state", "--config", path), ExitCode.CONFIG, str(path), told)
+    refused(cdcctl("init", "--state", tmp_path / "state", "--config", path), ExitCode.CONFIG, str(path), reported)
     assert not (tmp_path / "state").exists()
 
 
@@ -39,7 +39,7 @@ def test_the_sidecar_names_file_and_key_and_a_typo_in_the_environment(tmp_path: 
     path = tmp_path / "tidemark.toml"
     path.write_text(BAD[0][0])
     command = ("run", "sidecar", "--state", tmp_path / "state")
-    for more, variables, told in (
+    for more, variables, reported in (
         (("--config", path), {}, f"{path}: {BAD[0][1]}"),
         (("--config", tmp_path / "none.toml"), {}, f"cannot read the configuration {tmp_path / 'none.toml'}"),
         (("--config", tmp_path), {}, f"cannot read the configuration {tmp_path}"),
@@ -48,7 +48,7 @@ def test_the_sidecar_names_file_and_key_and_a_typo_in_the_environment(tmp_path: 
     ):
         done = cdcctl(*command, *more, **variables)
         assert done.code == ExitCode.CONFIG, done.err
-        assert told in done.err
+        assert reported in done.err
         assert '"hint": ' in done.err
         assert "Traceback" not in done.err
 

@@ -68,8 +68,8 @@ def test_delivery_waits_on_a_full_disk_and_goes_on_by_itself(node: Cluster, disk
         sidecar.catch_up()
         disk.fill(leave_bytes=KEPT_BACK)
         insert(node, ROWS + 1)
-        told = sidecar.wait_for_event("outbox is full, delivery waits")
-        assert str(disk.root) in str(told["reason"])
+        reported = sidecar.wait_for_event("outbox is full, delivery waits")
+        assert str(disk.root) in str(reported["reason"])
         succeeded(cdcctl("status", "--state", sidecar.folder.root))
         disk.empty()
         assert_all_arrived(sidecar, 2 * ROWS)
@@ -124,7 +124,7 @@ def test_a_stop_ends_the_wait_and_a_start_waits_as_well(node: Cluster, disk: Sma
 
 def count(sidecar: Sidecar, event: str) -> int:
     """Return how often the sidecar has said that."""
-    return sum(told["event"] == event for told in sidecar.events())
+    return sum(reported["event"] == event for reported in sidecar.events())
 
 
 def test_a_state_on_a_read_only_file_system_is_shown_and_whoever_writes_says_why_not(
@@ -163,7 +163,7 @@ def test_a_transaction_that_finds_no_room_to_spill_waits_and_comes_whole(node: C
             disk.fill()
             insert(node, 1 + attempt * ROWS)
             sidecar.wait_until(lambda: count(sidecar, WAITS) > attempt, "waiting")  # noqa: B023 - at once
-            last = [told for told in sidecar.events() if told["event"] == WAITS][-1]
+            last = [reported for reported in sidecar.events() if reported["event"] == WAITS][-1]
             disk.empty()
             assert_all_arrived(sidecar, (attempt + 1) * ROWS)
             if str(sidecar.folder.spill) in str(last["error"]):

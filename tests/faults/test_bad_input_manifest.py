@@ -46,8 +46,8 @@ class Given:
         text, changes = re.subn(pattern, by, self.manifest.read_text(), count=1)
         assert changes == 1
         head = text[: text.rindex("\n", 0, -1) + 1]
-        told = hashlib.sha256(head.encode()).hexdigest()
-        self.manifest.write_text(f'{head}"Manifest-Checksum": "{told}"}}\n')
+        reported = hashlib.sha256(head.encode()).hexdigest()
+        self.manifest.write_text(f'{head}"Manifest-Checksum": "{reported}"}}\n')
 
 
 def flip(path: Path, at: int) -> None:
@@ -189,8 +189,8 @@ def label_altered(given: Given) -> str:
 def test_a_backup_that_is_not_as_its_manifest_says_is_refused_by_name(
     given: Given, spoil: Callable[[Given], str]
 ) -> None:
-    told = spoil(given)
-    with pytest.raises(TidemarkError, match=re.escape(told)) as caught:
+    reported = spoil(given)
+    with pytest.raises(TidemarkError, match=re.escape(reported)) as caught:
         seed_of(given.backup, given.archive)
     assert caught.value.exit_code == ExitCode.CONFIG
     assert caught.value.hint

@@ -73,7 +73,7 @@ def damage(path: Path, change: Callable[[bytes], bytes]) -> Callable[[], object]
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         (lambda content: content[: len(content) // 2], "is truncated"),
         (lambda content: bytes(2 * PAGE_BYTES) + content[2 * PAGE_BYTES :], "is damaged"),
@@ -82,12 +82,12 @@ def damage(path: Path, change: Callable[[bytes], bytes]) -> Callable[[], object]
     ids=["truncated", "overwritten", "foreign"],
 )
 def test_a_data_file_that_is_damaged_is_named_and_left_alone(
-    sidecar: Sidecar, change: Callable[[bytes], bytes], told: str
+    sidecar: Sidecar, change: Callable[[bytes], bytes], reported: str
 ) -> None:
     path = sidecar.folder.lmdb / "data.mdb"
     mend = damage(path, change)
     broken = path.read_bytes()
-    sidecar.refuses(ExitCode.STATE, str(path), told)
+    sidecar.refuses(ExitCode.STATE, str(path), reported)
     assert path.read_bytes() == broken
     mend()
     assert_goes_on(sidecar)
@@ -114,17 +114,17 @@ def torn(stored: bytes) -> bytes:
 
 @pytest.mark.feature("I24")
 @pytest.mark.parametrize(
-    ("key", "change", "told"),
+    ("key", "change", "reported"),
     [(IDENTITY.name, newer, "has format 200"), (HISTORY.name, torn, "checksum mismatch")],
 )
 def test_a_value_that_is_damaged_or_newer_is_named_and_never_begun_anew(
-    sidecar: Sidecar, key: str, change: Callable[[bytes], bytes], told: str
+    sidecar: Sidecar, key: str, change: Callable[[bytes], bytes], reported: str
 ) -> None:
     with StateStore.open(sidecar.folder) as store:
         environment, place = store.environment, named(store.scope, key)
         before = exchange(environment, place, change)
-        refused(cdcctl("status", "--state", sidecar.folder.root), ExitCode.STATE, key, told)
-        sidecar.refuses(ExitCode.STATE, key, told)
+        refused(cdcctl("status", "--state", sidecar.folder.root), ExitCode.STATE, key, reported)
+        sidecar.refuses(ExitCode.STATE, key, reported)
         exchange(environment, place, lambda _: before)
     assert_goes_on(sidecar)
 
@@ -173,8 +173,8 @@ def test_an_older_catalog_base_and_the_journal_take_the_place_of_a_damaged_one(s
     damage(path, lambda content: content[:-3] + bytes(3))
     spoilt = path.read_bytes()
     sidecar.start()
-    told = sidecar.wait_for_event("catalog base is damaged; using an older base and the journal")
-    assert path.name in str(told["error"])
+    reported = sidecar.wait_for_event("catalog base is damaged; using an older base and the journal")
+    assert path.name in str(reported["error"])
     assert sidecar.metric('tidemark_catalog_bases_damaged{capture="main"}') == 1
     node.sql("INSERT INTO account VALUES (3, 'at last'); INSERT INTO more VALUES (4, 'most')")
     items = sidecar.catch_up()
@@ -197,8 +197,8 @@ def test_a_full_map_stops_delivery_by_name_and_a_larger_one_goes_on(sidecar: Sid
     sizes = [set_map_bytes(path, used + 8 * PAGE_BYTES)]
     sidecar.cluster.sql("INSERT INTO account SELECT n, repeat(md5(n::text), 40) FROM generate_series(11, 500) n")
     sidecar.start()
-    told = sidecar.wait_for_event("outbox is full, delivery waits")
-    assert str(sidecar.folder.root) in str(told["reason"])
+    reported = sidecar.wait_for_event("outbox is full, delivery waits")
+    assert str(sidecar.folder.root) in str(reported["reason"])
     assert sidecar.stop() == ExitCode.SUCCESS
     set_map_bytes(path, *sizes)
     sidecar.start()

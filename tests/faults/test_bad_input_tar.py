@@ -150,7 +150,7 @@ def forged_size(size: int, name: str = "base/5/1259") -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("header", "told"),
+    ("header", "reported"),
     [
         (forged_size(MEMBER_BYTES_MAX + 1), "at most 1073741824 are read"),
         (forged_size(MEMBER_BYTES_MAX), "is truncated within base/5/1259"),
@@ -160,8 +160,8 @@ def forged_size(size: int, name: str = "base/5/1259") -> bytes:
     ],
 )
 @pytest.mark.parametrize("suffix", PACK)
-def test_a_forged_size_is_refused(tmp_path: Path, room: Path, header: bytes, told: str, suffix: str) -> None:
-    with pytest.raises(BackupUnusable, match=told):
+def test_a_forged_size_is_refused(tmp_path: Path, room: Path, header: bytes, reported: str, suffix: str) -> None:
+    with pytest.raises(BackupUnusable, match=reported):
         copied(backup(tmp_path, PACK[suffix](header + END), suffix))
     assert not list(room.iterdir())
 
@@ -169,10 +169,10 @@ def test_a_forged_size_is_refused(tmp_path: Path, room: Path, header: bytes, tol
 def test_headers_that_announce_more_are_passed_over_unread(tmp_path: Path) -> None:
     long = io.BytesIO()
     with tarfile.open(fileobj=long, mode="w:", format=tarfile.PAX_FORMAT) as archive:
-        told = tarfile.TarInfo("PG_VERSION")
-        told.pax_headers = {"comment": "x" * 100_000}
-        told.size = 3
-        archive.addfile(told, io.BytesIO(b"15\n"))
+        reported = tarfile.TarInfo("PG_VERSION")
+        reported.pax_headers = {"comment": "x" * 100_000}
+        reported.size = 3
+        archive.addfile(reported, io.BytesIO(b"15\n"))
     assert copied(backup(tmp_path, long.getvalue())) == {"PG_VERSION": 3}
 
 

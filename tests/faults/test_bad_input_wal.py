@@ -41,8 +41,8 @@ def test_wal_that_the_node_removed_while_the_sidecar_was_down_is_a_gap_until_it_
         for path in segments(node.data / "pg_wal"):
             shutil.copy2(path, kept)  # as an archive does
         node.sql("CHECKPOINT")
-    told = sidecar.refuses(ExitCode.GAP, "already been removed", "streaming timeline 1 at 0/")
-    assert "wal_keep_size" in str(told["hint"])
+    reported = sidecar.refuses(ExitCode.GAP, "already been removed", "streaming timeline 1 at 0/")
+    assert "wal_keep_size" in str(reported["hint"])
     node.stop()
     owner = node.data.stat()
     for path in segments(kept):
@@ -67,8 +67,8 @@ def test_wal_that_the_node_removed_while_the_sidecar_fell_behind_is_a_gap_and_no
         node.sql(f"SELECT pg_logical_emit_message(false, 'x', repeat('x', {MB})), pg_switch_wal()")
         node.sql("CHECKPOINT")
     sidecar.process.send_signal(signal.SIGCONT)
-    told = sidecar.ended(ExitCode.GAP, "already been removed", "streaming timeline 1 at 0/")
-    assert "wal_keep_size" in str(told["hint"])
+    reported = sidecar.ended(ExitCode.GAP, "already been removed", "streaming timeline 1 at 0/")
+    assert "wal_keep_size" in str(reported["hint"])
 
 
 def flip(path: Path, offset: int) -> None:
@@ -87,8 +87,8 @@ def test_wal_that_is_damaged_on_the_node_stops_the_sidecar_at_its_lsn_until_it_i
     node.sql("INSERT INTO account SELECT n, repeat('x', 100) FROM generate_series(2, 50) n")
     path = node.data / "pg_wal" / segment_name(TimelineId(1), at // MB, MB)
     flip(path, at % MB + 2000)
-    told = sidecar.refuses(ExitCode.CORRUPT_WAL, format_lsn(at)[:3])
-    assert "CRC" in str(told["error"]) or "invalid" in str(told["error"])
+    reported = sidecar.refuses(ExitCode.CORRUPT_WAL, format_lsn(at)[:3])
+    assert "CRC" in str(reported["error"]) or "invalid" in str(reported["error"])
     flip(path, at % MB + 2000)
     sidecar.start()
     assert set(replayed(change_log(sidecar.catch_up(), "account"))) == set(range(1, 51))

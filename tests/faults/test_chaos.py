@@ -51,7 +51,7 @@ def nothing_directed(_world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "directed", "told"),
+    ("plant", "directed", "reported"),
     [
         ("no-epoch-check", linger_often, "ended with code (9|70)|doubled|stands in the group"),
         ("marker-before-state", die_behind_the_stop_marker, "the state knows of no stop"),
@@ -59,6 +59,6 @@ def nothing_directed(_world: World) -> None:
     ],
 )
 @pytest.mark.feature("I21")
-def test_a_bug_put_in_on_purpose_is_found(root: Path, plant: str, directed: Directed, told: str) -> None:
-    with pytest.raises(AssertionError, match=told):
+def test_a_bug_put_in_on_purpose_is_found(root: Path, plant: str, directed: Directed, reported: str) -> None:
+    with pytest.raises(AssertionError, match=reported):
         run(root, Setting(SEED, plant=plant), seconds=2, directed=directed)

@@ -99,8 +99,8 @@ def test_a_damaged_segment_stops_the_archiver_by_lsn_and_file_until_it_is_whole(
             assert victim.name in found.reason, name
             assert start_lsn - PAGE <= found.start_lsn < found.end_lsn == start_lsn + MB, name
             if name in STOPPING:
-                told = archived.archiver.refuses(ExitCode.CORRUPT_WAL, victim.name)
-                assert format_lsn(start_lsn)[:4] in str(told["error"]), (name, told)
+                reported = archived.archiver.refuses(ExitCode.CORRUPT_WAL, victim.name)
+                assert format_lsn(start_lsn)[:4] in str(reported["error"]), (name, reported)
         victim.write_bytes(whole)
         assert find_damage(archive.spool.folder, system, begin.restart_lsn) is None
         assert archived.delivered() == archived.ids

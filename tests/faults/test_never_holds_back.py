@@ -224,10 +224,10 @@ def test_status_tells_mode_pointers_and_lag_with_daemon_and_node_both_dead(tmp_p
             sidecar.kill()
         finally:
             sidecar.close()
-    told = json.loads(succeeded(cdcctl("status", "--json", "--state", sidecar.folder.root)).out)
-    assert told["sidecar"] == "not running"
-    assert told["mode"] == "realtime"
-    assert told["delivered"]["position"] == running["delivered"]
-    assert told["delivered"]["commit_age_s"] > 0
-    assert told["outbox"]["head"] == alive["outbox"]["head"] > told["outbox"]["trimmed"]
-    assert told["catalog_bases"]
+    reported = json.loads(succeeded(cdcctl("status", "--json", "--state", sidecar.folder.root)).out)
+    assert reported["sidecar"] == "not running"
+    assert reported["mode"] == "realtime"
+    assert reported["delivered"]["position"] == running["delivered"]
+    assert reported["delivered"]["commit_age_s"] > 0
+    assert reported["outbox"]["head"] == alive["outbox"]["head"] > reported["outbox"]["trimmed"]
+    assert reported["catalog_bases"]

@@ -157,10 +157,10 @@ def test_databases_that_are_created_behind_a_backup_are_followed_from_their_temp
     made = ["followed"]
     node.sql("CREATE TABLE fresh (id int PRIMARY KEY)", "followed")
     for strategy in ("FILE_COPY", "WAL_LOG") if major >= LOGGED_SINCE else ("",):
-        told = strategy and f"STRATEGY {strategy}"
+        reported = strategy and f"STRATEGY {strategy}"
         for template in ("template0", "template1", "golden"):
             made.append(f"of_{template}_{strategy.lower()}")
-            node.sql(f"CREATE DATABASE {made[-1]} TEMPLATE {template} {told}")
+            node.sql(f"CREATE DATABASE {made[-1]} TEMPLATE {template} {reported}")
             node.sql("CREATE TABLE fresh (id int PRIMARY KEY)", made[-1])
     follow(node, seed)
     for name in made:

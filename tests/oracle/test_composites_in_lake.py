@@ -76,8 +76,8 @@ def held_rows(cluster: Cluster) -> list[str]:
     """Return the rows that hold arrays of rows within rows, as SQL prints them."""
     found = []
     for key, h, *lists in cluster.sql(HELD, DATABASE):
-        told = [None if lists[at] else lists[at + 1] for at in (0, 2, 4)]
-        found.append(repr(dict(zip(("id", "h", "hs", "ss", "ms"), (key, h, *told), strict=True))))
+        reported = [None if lists[at] else lists[at + 1] for at in (0, 2, 4)]
+        found.append(repr(dict(zip(("id", "h", "hs", "ss", "ms"), (key, h, *reported), strict=True))))
     return found
 
 

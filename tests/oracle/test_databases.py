@@ -72,7 +72,7 @@ class AllDatabases(OurSide):
 
     def oid(self, database: str) -> Oid:
         known = self.seed.mirrors.known()
-        return next(oid for oid, told in known.items() if told.name == database)
+        return next(oid for oid, reported in known.items() if reported.name == database)
 
     def catch_up(self) -> None:
         self.cluster.sql("CHECKPOINT")
@@ -83,7 +83,7 @@ class AllDatabases(OurSide):
         self.catch_up()
         mirrors = self.seed.mirrors
         assert mirrors.left_out_by_name() == {}
-        names = {oid: told.name for oid, told in mirrors.known().items()}
+        names = {oid: reported.name for oid, reported in mirrors.known().items()}
         with Node(self.dsn) as node:
             assert sorted(names.values()) == sorted(user_databases(node))
         rows = {oid: server_catalogs(self.cluster, name, mirrors[oid]) for oid, name in names.items()}
@@ -160,10 +160,10 @@ def test_databases_of_every_template_and_strategy_are_followed_from_their_creati
         sql(session, "CREATE TABLE later (id int)")
         sql(session, "ALTER TABLE later RENAME COLUMN id TO number")
     made = []
-    for strategy, told in strategies(major).items():
+    for strategy, reported in strategies(major).items():
         for template in ("template0", "template1", "golden"):
             made.append(name := f"of_{template}_{strategy}")
-            cluster.sql(f"CREATE DATABASE {name} TEMPLATE {template} {told}")
+            cluster.sql(f"CREATE DATABASE {name} TEMPLATE {template} {reported}")
     cluster.sql("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
     cluster.sql(f"CREATE DATABASE grandchild TEMPLATE {made[-1]}")
     made += ["latin", "grandchild"]
@@ -232,10 +232,10 @@ def test_databases_and_tables_are_followed_between_tablespaces(new_cluster: NewC
     ours.settle()
     cluster.sql("ALTER DATABASE golden SET TABLESPACE one")
     names = ["golden"]
-    for strategy, told in strategies(major).items():
+    for strategy, reported in strategies(major).items():
         names += [f"in_one_{strategy}", f"back_{strategy}"]
-        cluster.sql(f"CREATE DATABASE in_one_{strategy} TEMPLATE golden {told}")
-        cluster.sql(f"CREATE DATABASE back_{strategy} TEMPLATE golden TABLESPACE pg_default {told}")
+        cluster.sql(f"CREATE DATABASE in_one_{strategy} TEMPLATE golden {reported}")
+        cluster.sql(f"CREATE DATABASE back_{strategy} TEMPLATE golden TABLESPACE pg_default {reported}")
     with decoded_by_the_server(cluster, ours, names):
         for name in names:
             cluster.sql("INSERT INTO aside VALUES (1)", name)

@@ -59,32 +59,32 @@ def database(oracle_cluster: Cluster) -> Iterator[str]:
     oracle_cluster.sql("SELECT pg_replication_origin_drop('north'), pg_replication_origin_drop('south')")
 
 
-def server_told(cluster: Cluster, *options: str) -> list[str]:
+def server_reported(cluster: Cluster, *options: str) -> list[str]:
     rows = cluster.sql(
         f"SELECT data FROM pg_logical_slot_peek_changes('{SLOT}', NULL, NULL, 'include-xids', '0'"
         + "".join(f", '{option}'" for option in options)
         + ")",
         DATABASE,
     )
-    told = []
+    reported = []
     for (line,) in rows:
         if found := _LINE.search(str(line)):
-            told.append(" ".join(part for part in found.groups() if part))
+            reported.append(" ".join(part for part in found.groups() if part))
         elif found := _MESSAGE.search(str(line)):
-            told.append(found[1])
-    return told
+            reported.append(found[1])
+    return reported
 
 
-def we_told(lines: Sequence[Mapping[str, Json]]) -> list[str]:
-    told = []
+def we_reported(lines: Sequence[Mapping[str, Json]]) -> list[str]:
+    reported = []
     for line in lines:
         if line["op"] == "m":
-            told.append(str(line["content"]))
+            reported.append(str(line["content"]))
         elif line["op"] in _VERBS:
             shown = line.get("after") or line.get("before")
             key = f" {shown['id']}" if isinstance(shown, dict) else ""
-            told.append(f"{line['table']} {_VERBS[str(line['op'])]}{key}")
-    return told
+            reported.append(f"{line['table']} {_VERBS[str(line['op'])]}{key}")
+    return reported
 
 
 def test_changes_are_left_out_by_their_origin_as_the_server_leaves_them_out(
@@ -100,15 +100,15 @@ def test_changes_are_left_out_by_their_origin_as_the_server_leaves_them_out(
         for statement in SESSIONS:
             session.execute(statement.encode())
     lines = everything.lines_to_now()
-    expected = [line for line in server_told(oracle_cluster) if not line.startswith("fence")]
-    assert sorted(we_told(lines)) == sorted(expected)
-    kept = we_told(local.lines_to_now())
-    expected = server_told(oracle_cluster, "only-local", "1")
+    expected = [line for line in server_reported(oracle_cluster) if not line.startswith("fence")]
+    assert sorted(we_reported(lines)) == sorted(expected)
+    kept = we_reported(local.lines_to_now())
+    expected = server_reported(oracle_cluster, "only-local", "1")
     assert sorted(kept) == sorted(expected)
     assert 0 < len(kept) < len(lines)
     origins = {line["origin"] for line in lines if "origin" in line}
     assert len(origins) == 2
-    without_north = we_told(not_north.lines_to_now())
+    without_north = we_reported(not_north.lines_to_now())
     assert [line for line in without_north if line in ("t INSERT 11", "t TRUNCATE", "north")] == []
     assert {"t INSERT 35", "t DELETE 31", "u INSERT 1"} <= set(without_north), "the other origin's stay"
     for side in (everything, local, not_north):

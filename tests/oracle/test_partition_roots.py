@@ -187,7 +187,7 @@ def test_what_happens_to_a_partition_is_told_of_its_root(
     session.execute("INSERT INTO root VALUES (1, 'x')")
     ours.news()
 
-    def told(statement: str) -> list[str]:
+    def reported(statement: str) -> list[str]:
         oracle_cluster.sql(statement, DATABASE)
         found = []
         for item in ours.news():
@@ -205,25 +205,25 @@ def test_what_happens_to_a_partition_is_told_of_its_root(
                     pass
         return found
 
-    assert told("CREATE TABLE leaf_q PARTITION OF root FOR VALUES IN ('q')") == ["create leaf_q of root"]
-    assert told("ALTER TABLE root ADD more int DEFAULT 1") == ["alter root constant"]
-    assert told("ALTER TABLE root ALTER more TYPE text") == ["alter root rewrite"]
-    assert told("TRUNCATE leaf_x") == ["truncate root part"]
-    assert told("ALTER TABLE root DETACH PARTITION leaf_q") == [
+    assert reported("CREATE TABLE leaf_q PARTITION OF root FOR VALUES IN ('q')") == ["create leaf_q of root"]
+    assert reported("ALTER TABLE root ADD more int DEFAULT 1") == ["alter root constant"]
+    assert reported("ALTER TABLE root ALTER more TYPE text") == ["alter root rewrite"]
+    assert reported("TRUNCATE leaf_x") == ["truncate root part"]
+    assert reported("ALTER TABLE root DETACH PARTITION leaf_q") == [
         "create leaf_q metadata with rows",
         "detach leaf_q of root",
     ]
-    assert told("ALTER TABLE root ATTACH PARTITION leaf_q FOR VALUES IN ('q')") == [
+    assert reported("ALTER TABLE root ATTACH PARTITION leaf_q FOR VALUES IN ('q')") == [
         "drop leaf_q metadata",
         "attach leaf_q of root",
     ]
-    assert told("DROP TABLE leaf_q") == ["drop leaf_q of root"]
-    assert told("ALTER TABLE root DETACH PARTITION middle") == [
+    assert reported("DROP TABLE leaf_q") == ["drop leaf_q of root"]
+    assert reported("ALTER TABLE root DETACH PARTITION middle") == [
         "create leaf_low metadata with rows",
         "detach leaf_low of root",
         "create leaf_high metadata with rows",
         "detach leaf_high of root",
         "create middle metadata",
     ]
-    assert told("DROP TABLE root") == ["drop root metadata"]
+    assert reported("DROP TABLE root") == ["drop root metadata"]
     ours.changes.close()

@@ -59,11 +59,11 @@ def in_their_terms(line: Mapping[str, Json]) -> RowChange:
     return RowChange(str(line["op"]), str(line["table"]), _row(line.get("before")), new)
 
 
-def _row(told: Json) -> Row | None:
-    if told is None:
+def _row(reported: Json) -> Row | None:
+    if reported is None:
         return None
-    assert isinstance(told, dict)
-    return {name: value if value is None else str(value) for name, value in told.items() if name != "tableoid"}
+    assert isinstance(reported, dict)
+    return {name: value if value is None else str(value) for name, value in reported.items() if name != "tableoid"}
 
 
 def known(change: RowChange) -> RowChange:

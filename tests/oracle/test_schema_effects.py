@@ -134,8 +134,8 @@ def test_a_replica_shows_what_the_lines_do_not(
     ours.settle()
     oracle_cluster.sql("INSERT INTO item (id, amount) SELECT i, i FROM generate_series(1, 3) i", database)
     oracle_cluster.sql("ALTER TABLE item ALTER amount TYPE text USING 'amount ' || amount", database)
-    (told,) = differences(oracle_cluster, database, ours.catch_up()["public.item"])[:1]
-    assert "public.item: 3 rows are only in the table" in told
+    (reported,) = differences(oracle_cluster, database, ours.catch_up()["public.item"])[:1]
+    assert "public.item: 3 rows are only in the table" in reported
     ours.changes.close()
 
 

@@ -75,7 +75,7 @@ def shapes(session: psycopg.Connection[TupleRow]) -> dict[int, Shape]:
     return found
 
 
-def told(shown: Json) -> Shape | None:
+def reported(shown: Json) -> Shape | None:
     if shown is None:
         return None
     assert isinstance(shown, dict)
@@ -126,7 +126,7 @@ def test_each_event_holds_what_sql_showed_before_and_after_it(
         session.execute("COMMIT")
     lines = ours.lines_to_now()
     events: list[Mapping[str, Json]] = [line for line in lines if line["op"] == "schema"]
-    assert [(told(event["before"]), told(event["after"])) for event in events] == expected
+    assert [(reported(event["before"]), reported(event["after"])) for event in events] == expected
     assert [event["change"] for event in events] == changes
     assert {"create", "alter", "drop"} == set(changes)
     assert len(events) > 15

@@ -120,8 +120,8 @@ def test_a_record_that_was_sent_by_half_is_let_go_of_where_the_next_timeline_beg
         ours.read_until(emit_fence(primary, "postgres"))
         framer = ours.changes.decoding.framer
         sql(lost, "INSERT INTO lost SELECT n, repeat('x', 300) FROM generate_series(1, 3000) n")
-        ((told,),) = primary.sql("SELECT pg_current_wal_insert_lsn()::text")
-        inserted = parse_lsn(told)
+        ((reported,),) = primary.sql("SELECT pg_current_wal_insert_lsn()::text")
+        inserted = parse_lsn(reported)
         # Whole pages are flushed of what nobody commits: wait for the last of them.
         while framer.fed_lsn is None or framer.fed_lsn < inserted - inserted % PAGE_BYTES:
             follow(ours, 0.1)

@@ -85,5 +85,5 @@ def test_rows_of_tables_that_change_places_under_load_come_under_the_name_of_the
                     sql(session, statement.format(index))
         lines = oracle.check("swaps")
     for made_as in ("hot", "cold"):
-        told = [line for line in lines if line.startswith("table public.hot: INSERT") and f"'{made_as}'" in line]
-        assert len(told) > ROUNDS, made_as
+        reported = [line for line in lines if line.startswith("table public.hot: INSERT") and f"'{made_as}'" in line]
+        assert len(reported) > ROUNDS, made_as

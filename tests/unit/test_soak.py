@@ -36,9 +36,9 @@ Total: reserved=2963183KB, committed=436287KB
 
 
 def test_a_jvms_account_of_its_memory_is_split_into_heap_and_the_rest() -> None:
-    told = jvm.parse(HEAP_INFO, NATIVE_MEMORY)
-    assert tuple(told) == jvm.COLUMNS
-    assert [round(value, 1) for value in told.values()] == [117.5, 154.0, 131.6, 272.1, 8.4, 44.6, 59.6]
+    reported = jvm.parse(HEAP_INFO, NATIVE_MEMORY)
+    assert tuple(reported) == jvm.COLUMNS
+    assert [round(value, 1) for value in reported.values()] == [117.5, 154.0, 131.6, 272.1, 8.4, 44.6, 59.6]
 
 
 def test_a_jvm_without_native_memory_tracking_still_gives_its_heap() -> None:

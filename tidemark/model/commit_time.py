@@ -35,9 +35,9 @@ class CommitTime:
 def parse_commit_time(text: str) -> CommitTime:
     """Return the moment that `text` (`2026-11-22T14:00:00Z`) names; raise `InvalidTime` for anything else."""
     try:
-        told = datetime.fromisoformat(text)
+        reported = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidTime(f"neither an LSN nor a time: {text!r}") from None
-    if told.tzinfo is None:
+    if reported.tzinfo is None:
         raise InvalidTime(f"{text!r} names no time zone")
-    return CommitTime((told - _EPOCH) // _MICROSECOND)
+    return CommitTime((reported - _EPOCH) // _MICROSECOND)

@@ -8,7 +8,7 @@ from importlib import import_module
 
 from tidemark.io.host.extras import SPARK, MissingExtra
 from tidemark.io.host.logs import configure_logs, get_log
-from tidemark.io.process.ending import tell_ending
+from tidemark.io.process.ending import report_ending
 
 
 def main() -> int:
@@ -17,7 +17,7 @@ def main() -> int:
         SPARK.require()
     except MissingExtra as error:
         configure_logs("json", "info")
-        return tell_ending(get_log("pipeline"), "pipeline ends", error)
+        return report_ending(get_log("pipeline"), "pipeline ends", error)
     return int(import_module("tidemark.pipeline.driver.program").main())
 
 

@@ -93,7 +93,7 @@ class BackupManifest:
     @property
     def end_lsn(self) -> Lsn | None:
         """Where the WAL of the backup ends; None where nothing is said of WAL."""
-        return max((told.end_lsn for told in self.wal_ranges), default=None)
+        return max((reported.end_lsn for reported in self.wal_ranges), default=None)
 
 
 class _NamedFile(NamedTuple):
@@ -110,8 +110,8 @@ def parse_manifest(content: bytes, where: str, wanted: Callable[[str], bool]) ->
         return _manifest(top)
     except (ValueError, KeyError, TypeError, RecursionError, InvalidLsn) as error:
         # NB: not its repr, which of a decoding error is the whole document
-        told = f"{type(error).__name__}: {error}"
-        raise NotAsListed(f"{where} is no backup manifest that can be read: {told}") from error
+        reported = f"{type(error).__name__}: {error}"
+        raise NotAsListed(f"{where} is no backup manifest that can be read: {reported}") from error
 
 
 def _check_own_checksum(content: bytes, where: str) -> None:

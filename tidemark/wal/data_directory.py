@@ -127,16 +127,16 @@ def parse_label(text: str, where: str) -> BackupLabel:
     """Return what backup_label says; `where` names it in errors."""
     if re.search(r"^INCREMENTAL FROM LSN: ", text, re.MULTILINE):
         raise NotABackup(f"{where} is of an incremental backup", hint="put it together with pg_combinebackup first")
-    timeline = _told(text, r"START TIMELINE: (\d{1,9})$", where)
+    timeline = _reported(text, r"START TIMELINE: (\d{1,9})$", where)
     return BackupLabel(
-        _lsn(_told(text, r"START WAL LOCATION: ([0-9A-F/]+) ", where), where),
-        _lsn(_told(text, r"CHECKPOINT LOCATION: ([0-9A-F/]+)$", where), where),
+        _lsn(_reported(text, r"START WAL LOCATION: ([0-9A-F/]+) ", where), where),
+        _lsn(_reported(text, r"CHECKPOINT LOCATION: ([0-9A-F/]+)$", where), where),
         TimelineId(int(timeline)),
-        _told(text, r"BACKUP FROM: (primary|standby)$", where) == "standby",
+        _reported(text, r"BACKUP FROM: (primary|standby)$", where) == "standby",
     )
 
 
-def _told(text: str, pattern: str, where: str) -> str:
+def _reported(text: str, pattern: str, where: str) -> str:
     found = re.search(f"^{pattern}", text, re.MULTILINE)
     if found is None:
         raise NotABackup(f"{where} has no line {pattern.partition(':')[0]}")

@@ -13,7 +13,7 @@ from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateView
-from tidemark.io.state.write_guard import told_of_stuck_writers
+from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.runtime.recovery.archive_repair import ArchiveBreak, RepairPoint, find_break, give_up
 from tidemark_ctl import settings
 from tidemark_ctl.options import config_option, state_option
@@ -36,7 +36,7 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
     chosen = settings.load(state, config)
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
     folder.admit_group()
-    with StateStore.open(folder, guarded=told_of_stuck_writers) as store, RoleLock.take(folder, "archiver") as lock:
+    with StateStore.open(folder, guarded=reporting_stuck_writers) as store, RoleLock.take(folder, "archiver") as lock:
         view = store.view()
         found = archive_of(chosen, view)
         broken = find_break(view, found)
@@ -45,7 +45,7 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
                 "the archive has no hole and no damage between the delivered pointer and its end: nothing to repair"
             )
             return
-        for line in _told(found, broken, view, copies=chosen.copy.enabled):
+        for line in _reported(found, broken, view, copies=chosen.copy.enabled):
             click.echo(line, err=True)
         if not yes:
             click.confirm("Give up this WAL?", abort=True, err=True)
@@ -54,7 +54,7 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
     click.echo(f"start the archiver again; a sidecar copies {loss.tables} tables at its next start")
 
 
-def _told(found: ArchiveState, broken: ArchiveBreak, view: StateView, *, copies: bool) -> Iterator[str]:
+def _reported(found: ArchiveState, broken: ArchiveBreak, view: StateView, *, copies: bool) -> Iterator[str]:
     """Say what is lost, as far as anything knows."""
     stretch = broken.stretch
     if broken.damage:

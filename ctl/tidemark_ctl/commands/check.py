@@ -49,8 +49,8 @@ def check(state: Path, *, config: Path | None, deadline_s: float, as_json: bool)
     }
     show(tree, as_json=as_json)
     if broken:
-        told = "; ".join(f"leg {name.value} is broken: {leg.told}" for name, leg in broken.items())
-        raise LegBroken(told, hint=next(iter(broken.values())).hint)
+        reported = "; ".join(f"leg {name.value} is broken: {leg.reported}" for name, leg in broken.items())
+        raise LegBroken(reported, hint=next(iter(broken.values())).hint)
 
 
 def _broken(legs: Mapping[LegName, Leg]) -> dict[LegName, Leg]:

@@ -31,7 +31,7 @@ from tidemark_ctl.options import (
     state_option,
     transactions_option,
 )
-from tidemark_ctl.output.damaged_base import tell_of_damaged_base
+from tidemark_ctl.output.damaged_base import report_damaged_base
 from tidemark_ctl.output.printing import FORMATS, Format, PrintContext, keep_what_is_printed, printer
 from tidemark_ctl.output.spill import spill_of_command
 from tidemark_ctl.views.render import show
@@ -93,7 +93,7 @@ def decode(
             from_lsn,
             memory_bytes=MEMORY_BYTES_DEFAULT,
             spill=spill,
-            passed_over=tell_of_damaged_base,
+            passed_over=report_damaged_base,
             archive=segments,
         )
         if from_lsn is None and start.from_lsn is not None:
@@ -120,8 +120,8 @@ def decode(
 
 
 def _tell_later_start(archive: Path, from_lsn: Lsn) -> None:
-    told = f"{archive} does not reach back to the oldest catalog base: decoding begins at {format_lsn(from_lsn)}"
-    click.echo(f"{told}; archive.keep_bytes keeps more WAL in a spool for this command", err=True)
+    reported = f"{archive} does not reach back to the oldest catalog base: decoding begins at {format_lsn(from_lsn)}"
+    click.echo(f"{reported}; archive.keep_bytes keeps more WAL in a spool for this command", err=True)
 
 
 def _tell_end(error: InvalidWal) -> None:
@@ -129,9 +129,9 @@ def _tell_end(error: InvalidWal) -> None:
 
 
 def _tell_set_back(end: RecordedEnd) -> None:
-    told = f"the server's clock was set back at {format_lsn(end.lsn)}, to {end.time}"
+    reported = f"the server's clock was set back at {format_lsn(end.lsn)}, to {end.time}"
     click.echo(
-        f"{told}: transactions of that time may also be elsewhere in WAL; give LSNs to select all of them", err=True
+        f"{reported}: transactions of that time may also be elsewhere in WAL; give LSNs to select all of them", err=True
     )
 
 

@@ -156,13 +156,13 @@ def _write_settings(
 
 
 def _close_to_others(folder: StateFolder) -> None:
-    for told in folder.close_to_others():
-        click.echo(told, err=True)
+    for reported in folder.close_to_others():
+        click.echo(reported, err=True)
 
 
 def _tell_of_rights(config: Config, folder: StateFolder) -> None:
-    for told in lacking_rights(config, folder):
-        click.echo(told, err=True)
+    for reported in lacking_rights(config, folder):
+        click.echo(reported, err=True)
 
 
 def _check_alone(**others: object) -> None:
@@ -193,7 +193,7 @@ def _init_from_backup(
         progress = SeedProgress(reading=OF_BACKUP)
         seed = seed_from_backup(opened, segments, selects, chosen.seed.follows, progress)
     names = sorted(seed.databases.values())
-    if missing := [told for told in databases if not any(map(Selection((told,)).selects_database, names))]:
+    if missing := [reported for reported in databases if not any(map(Selection((reported,)).selects_database, names))]:
         raise ConfigError(f"{backup} has no database {', '.join(missing)}", hint="choose with --database")
     _close_to_others(folder)
     folder.share(chosen.capture.group)
@@ -224,8 +224,8 @@ def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path |
     stage = rebuild(config, folder, spool, inventory)
     make_marker_key(config, folder)
     if stage is Stage.FOLLOWER:
-        told = "as a follower: it delivers nothing until the node is a primary"
-        click.echo(f"rebuilt as of {manifest.start.position}, {told}", err=True)
+        reported = "as a follower: it delivers nothing until the node is a primary"
+        click.echo(f"rebuilt as of {manifest.start.position}, {reported}", err=True)
     elif stage is not None:
         click.echo(f"rebuilt as of {manifest.start.position}: later changes are delivered again", err=True)
     return stage is not None

@@ -6,7 +6,7 @@ import click
 
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.write_guard import told_of_stuck_writers
+from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark_ctl.options import state_option
 
 
@@ -17,7 +17,7 @@ from tidemark_ctl.options import state_option
 def drop_reader(state: Path, name: str) -> None:
     """Remove a reader that will not return, so that the outbox is trimmed without it."""
     with (
-        StateStore.open(StateFolder(state), guarded=told_of_stuck_writers) as store,
+        StateStore.open(StateFolder(state), guarded=reporting_stuck_writers) as store,
         store.transaction(None) as transaction,
     ):
         transaction.drop_reader(name)

@@ -11,7 +11,7 @@ from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.write_guard import told_of_stuck_writers
+from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.lsn import format_lsn
 from tidemark.runtime.recovery.rewind_plan import RewindPlan, plan_rewind
 from tidemark.runtime.recovery.rewinding import RewindPoint
@@ -42,23 +42,23 @@ def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
     folder.admit_group()
     with (
-        StateStore.open(folder, guarded=told_of_stuck_writers) as store,
+        StateStore.open(folder, guarded=reporting_stuck_writers) as store,
         RoleLock.take(folder, "sidecar"),
         RoleLock.take(folder, "archiver") as lock,
     ):
         plan = plan_rewind(chosen, store, dead_wal)
-        for line in _told(plan, copies=chosen.copy.enabled):
+        for line in _reported(plan, copies=chosen.copy.enabled):
             click.echo(line, err=True)
         if not yes:
             click.confirm("Go back?", abort=True, err=True)
-        told, loss = go_back(chosen, store, plan, replace(lock.owner, role="cdcctl"), SeedProgress())
-    click.echo(rewind_text(told))
+        reported, loss = go_back(chosen, store, plan, replace(lock.owner, role="cdcctl"), SeedProgress())
+    click.echo(rewind_text(reported))
     if loss is not None:
         click.echo(loss_text(loss))
-    click.echo(f"start the daemons again; {told.tables} tables are copied once the stream has caught up")
+    click.echo(f"start the daemons again; {reported.tables} tables are copied once the stream has caught up")
 
 
-def _told(plan: RewindPlan, *, copies: bool) -> Iterator[str]:
+def _reported(plan: RewindPlan, *, copies: bool) -> Iterator[str]:
     """Say what is dead, where delivering goes on, and what is done to the tables."""
     given = "delivered" if plan.is_delivered else "copied by first copies, but not delivered by the stream"
     yield f"{given}, but not part of the node's history: {plan.branch}"

@@ -89,7 +89,7 @@ def describe(seen: Seen, now_us: int) -> dict[str, Tree]:
             for name, reader in view.readers.items()
         },
         "losses": view.losses.count,
-        "rewinds": [rewind_text(told) for told in view.rewinds.kept],
+        "rewinds": [rewind_text(reported) for reported in view.rewinds.kept],
         "catalog_bases": [f"{format_lsn(base.lsn)} ({base.byte_count} bytes)" for base in view.history.bases],
     }
 
@@ -122,12 +122,12 @@ def _recopy(view: StateView) -> dict[str, Tree]:
 
 
 def _recopy_text(step: RecopyStep, request: Recopy, copy: CopyProgress | None) -> str:
-    told = str(step.value)
+    reported = str(step.value)
     if step is RecopyStep.FAILED:
-        return f"{told}: {request.failed}"
+        return f"{reported}: {request.failed}"
     if step is not RecopyStep.COPYING or copy is None:
-        return told
-    return f"{told}: {copy.row_count} rows of generation {copy.generation}"
+        return reported
+    return f"{reported}: {copy.row_count} rows of generation {copy.generation}"
 
 
 def _metrics_ports(folder: StateFolder, config: Config) -> Tree:

@@ -28,7 +28,7 @@ from tidemark_ctl.options import (
     partition_root_option,
     transactions_option,
 )
-from tidemark_ctl.output.damaged_base import tell_of_damaged_base
+from tidemark_ctl.output.damaged_base import report_damaged_base
 from tidemark_ctl.output.printing import FORMATS, Format, PrintContext, Printer, keep_what_is_printed, printer
 from tidemark_ctl.output.seed_progress import BEFORE_FROM, SeedProgress
 from tidemark_ctl.output.spill import spill_of_command
@@ -136,15 +136,15 @@ def _tail_from_now(
 
 def print_live(changes: LiveChanges, shown: Printer, wanted: LsnRange) -> None:
     """Print what commits in the range, to its end."""
-    until, told = wanted.to_lsn, False
+    until, reported = wanted.to_lsn, False
     while until is None or changes.snapshot is None or changes.decoded_lsn < until:
         for decoded in changes.read_runs(READ_WAIT_S):
             part = wanted.part_of(decoded)
             if part is not None:
                 shown.take(part, changes.decoding.decoder.restart_lsn)
         shown.flush()
-        if not told and changes.snapshot is not None:
-            told = True
+        if not reported and changes.snapshot is not None:
+            reported = True
             click.echo("changes follow from here on", err=True)
 
 
@@ -159,7 +159,7 @@ def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_fo
             wanted.from_lsn,
             memory_bytes=MEMORY_BYTES_DEFAULT,
             spill=spill,
-            passed_over=tell_of_damaged_base,
+            passed_over=report_damaged_base,
         )
         shown = printer_for(PrintContext.of(view.identity.server_major, start.mirrors, start.databases, start.types))
         keep_what_is_printed(start.decoding.decoder, shown)

@@ -52,15 +52,15 @@ class SeedProgress:
         now: Callable[[], float] = time.monotonic,
         reading: Reading = SINCE_CHECKPOINT,
     ) -> None:
-        self._told: tuple[FullXid, ...] | None = None
+        self._reported: tuple[FullXid, ...] | None = None
         self._replay = _ReplayLine(output or sys.stderr, now, reading)
 
     def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
         """Name the transactions that are waited for, whenever they are others than before."""
         del waited_s
         waited_for = tuple(blocker.xid for blocker in blockers)
-        if waited_for != self._told:
-            self._told = waited_for
+        if waited_for != self._reported:
+            self._reported = waited_for
             names = "; ".join(map(str, blockers)) or "none that this role can see"
             self._say(f"waiting for older transactions to end: {names}")
 

@@ -29,7 +29,7 @@ from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, write_stop_marker
 from tidemark_ctl.requests.polling import PolledAnswer
-from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Say, Told
+from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Reported, Say
 from tidemark_ctl.requests.without_archive import NOTHING_ARCHIVES, nothing_archives, why_not_from_node
 from tidemark_ctl.views.processes import Process, ask, look_at, start_hint
 from tidemark_ctl.views.realtime_tree import WAY_OUT, missing_text
@@ -64,7 +64,7 @@ class RealtimeSwitch:
         self._store = context.store
         self._node_requests = node_requests
         self._say = say
-        self._told = Told(say)
+        self._reported = Reported(say)
         self._transition = StageTransition(context, self._effects)
         self._pending: list[Future[Lsn] | Future[bool] | None] = []  # what effects requested from the node
         self._deadline_s = deadline_s
@@ -95,7 +95,7 @@ class RealtimeSwitch:
     def _bear_with_sidecar(self, *, force: bool) -> None:
         """Wait for a sidecar that gives no answer: it starts, it ends, or it hangs."""
         if self._watch.look(boot_ns()) is not Condition.HUNG:
-            self._told.tell(
+            self._reported.tell(
                 "silent", "the sidecar does not answer at its socket: waiting until it answers, or counts as hung"
             )
         elif force:
@@ -105,7 +105,7 @@ class RealtimeSwitch:
                     "the sidecar hangs and could not be killed", hint="run this as root, or as the user of the sidecar"
                 )
         elif self._look(Role.ARCHIVER).is_running:
-            self._told.tell("hung", "the sidecar hangs: waiting until the archiver's watchdog kills it")
+            self._reported.tell("hung", "the sidecar hangs: waiting until the archiver's watchdog kills it")
         else:
             raise SidecarHangs("the sidecar hangs, and no archiver runs that would kill it")
         time.sleep(POLL_S)
@@ -123,10 +123,10 @@ class RealtimeSwitch:
             if archiver.hangs:
                 missing = f"waiting for {_hung_text(archiver)}"
                 self._check_time("off", missing)
-                self._told.tell("hung archiver", missing)
+                self._reported.tell("hung archiver", missing)
             else:
                 self._check_time("off", "the archiver has not begun to deliver; see its log")
-                self._told.tell("archiver", "waiting for the archiver to take over")
+                self._reported.tell("archiver", "waiting for the archiver to take over")
             time.sleep(POLL_S)
 
     def _tell_delay(self) -> None:
@@ -165,21 +165,21 @@ class RealtimeSwitch:
                 raise self._sidecar_away()
             if marks.stage is Stage.RETURNING:
                 self._check_keys()
-            self._told.tell(*self._what_is_missing(marks))
+            self._reported.tell(*self._what_is_missing(marks))
             if marks.stage is Stage.ARCHIVE and time.monotonic() - self._asked_s >= ASK_AGAIN_S:
                 self._ask_for_return()
             time.sleep(POLL_S)
 
     def _check_way_without_archiver(self) -> None:
         """Raise unless the sidecar runs and the node has the WAL: then it goes on without the archive."""
-        told = "the archiver does not run, but must deliver the older changes before realtime begins"
+        reported = "the archiver does not run, but must deliver the older changes before realtime begins"
         missing = self._missing_text()
         if not self._look(Role.SIDECAR).is_running:
-            raise CannotSwitch(f"{told}{missing}", hint=WAY_OUT if missing else start_hint(Role.ARCHIVER))
+            raise CannotSwitch(f"{reported}{missing}", hint=WAY_OUT if missing else start_hint(Role.ARCHIVER))
         obstacle = why_not_from_node(self._context, self._node_requests)
         if obstacle is not None:
             hint = WAY_OUT if missing else start_hint(Role.ARCHIVER)
-            raise CannotSwitch(f"{told}; {obstacle}{missing}", hint=hint)
+            raise CannotSwitch(f"{reported}; {obstacle}{missing}", hint=hint)
         wait_s = self._config.realtime.archive_wait_s
         self._say(
             "the archiver does not run, but the node has the WAL: the sidecar continues from it after "
@@ -203,7 +203,7 @@ class RealtimeSwitch:
             if ask(self._store.folder, Role.SIDECAR, "realtime-on") is not None:
                 return
             self._check_time("on", "the sidecar does not answer at its socket")
-            self._told.tell("silent", "the sidecar does not answer at its socket: waiting until it answers")
+            self._reported.tell("silent", "the sidecar does not answer at its socket: waiting until it answers")
             time.sleep(POLL_S)
 
     def _sidecar_away(self) -> NotComplete:
@@ -222,8 +222,8 @@ class RealtimeSwitch:
         archiver = self._look(Role.ARCHIVER)
         if not archiver.is_running:
             without = f"for {self._config.realtime.archive_wait_s:g} s without progress, if the node has the WAL"
-            told = f"waiting for the archiver, which no longer runs, or {without}; {start_hint(Role.ARCHIVER)}"
-            return "archiver", f"{told}{self._missing_text()}"
+            reported = f"waiting for the archiver, which no longer runs, or {without}; {start_hint(Role.ARCHIVER)}"
+            return "archiver", f"{reported}{self._missing_text()}"
         if archiver.hangs:
             return "hung archiver", f"waiting for {_hung_text(archiver)}"
         if marks.stage is Stage.RETURNING:

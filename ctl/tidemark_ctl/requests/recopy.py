@@ -25,7 +25,7 @@ from tidemark.runtime.first_copy.recopying import request_recopies
 from tidemark.runtime.seed.copy_plan import TableKey, database_names
 from tidemark.wire.recopies import RecopyStep, Wanted, decode_generations, encode_request, recopies_by_table, step_of
 from tidemark.wire.state import Recopy
-from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Say, Told
+from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Reported, Say
 from tidemark_ctl.views.processes import ask, look_at, start_hint
 from tidemark_ctl.views.render import Tree
 
@@ -151,7 +151,7 @@ class TableRecopy:
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
         self._say = say
-        self._told = Told(say)
+        self._reported = Reported(say)
         self._generations: dict[TableKey, int] = {}
 
     def request(self) -> None:
@@ -168,7 +168,7 @@ class TableRecopy:
                 continue
             silent = "the sidecar does not answer at its socket: waiting until it answers"
             self._check_time(silent)
-            self._told.tell("silent", silent)
+            self._reported.tell("silent", silent)
             time.sleep(POLL_S)
         stage = self._store.marks().stage
         if stage is not Stage.REALTIME:
@@ -194,7 +194,7 @@ class TableRecopy:
                     hint=f"the request is kept; {start_hint(Role.SIDECAR)}",
                 )
             self._check_time(missing)
-            self._told.tell(about, missing)
+            self._reported.tell(about, missing)
             time.sleep(POLL_S)
         ended = [table.name for table in self._wanted if self._step(table.key) is RecopyStep.ENDED]
         failed = {table.name: why for table in self._wanted if (why := self._failure(table.key))}
@@ -256,5 +256,7 @@ class TableRecopy:
 
     def _check_time(self, missing: str) -> None:
         if time.monotonic() >= self._end_s:
-            told = f"the tables were not copied within {self._deadline_s:g} s: {missing}"
-            raise NotComplete(told, hint="the request is kept: run the same command to wait again; see `cdcctl status`")
+            reported = f"the tables were not copied within {self._deadline_s:g} s: {missing}"
+            raise NotComplete(
+                reported, hint="the request is kept: run the same command to wait again; see `cdcctl status`"
+            )

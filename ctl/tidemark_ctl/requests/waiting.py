@@ -18,7 +18,7 @@ class NotComplete(TidemarkError):
 
 
 @dataclass(slots=True)
-class Told:
+class Reported:
     """Says what is waited for: when it changes, and now and then."""
 
     say: Say

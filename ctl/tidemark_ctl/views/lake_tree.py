@@ -32,7 +32,7 @@ class LakeFault:
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineTold:
+class PipelineReport:
     """The part of a pipeline's file that concerns tables."""
 
     reader: str
@@ -61,10 +61,10 @@ class LakeLoss:
         )
 
 
-_TOLD = TypeAdapter(PipelineTold)
+_TOLD = TypeAdapter(PipelineReport)
 
 
-def pipelines_told(state: Path) -> Iterator[PipelineTold]:
+def pipeline_reports(state: Path) -> Iterator[PipelineReport]:
     """Give what each pipeline wrote last, by reader; a file that cannot be read is left out."""
     for path in sorted(state.glob(PIPELINE_FILES)):
         try:
@@ -76,9 +76,9 @@ def pipelines_told(state: Path) -> Iterator[PipelineTold]:
 def diverged_logs(state: Path, tables: Collection[tuple[int, int]] | None = None) -> list[LakeLoss]:
     """Return the logs that have diverged, of `tables` by database and relation; None: those of messages."""
     return [
-        LakeLoss(told.reader, told.lake, fault)
-        for told in pipelines_told(state)
-        for fault in told.faults
+        LakeLoss(reported.reader, reported.lake, fault)
+        for reported in pipeline_reports(state)
+        for fault in reported.faults
         if (fault.target, fault.kind) == (LOG, DIVERGED) and fault.concerns(tables)
     ]
 
@@ -86,15 +86,15 @@ def diverged_logs(state: Path, tables: Collection[tuple[int, int]] | None = None
 def lake_tree(state: Path) -> Tree:
     """Return the lakes by reader; None where no pipeline has written."""
     return {
-        told.reader: {
-            "lake": told.lake,
-            "lsn": told.lsn,
-            "tables": told.tables,
+        reported.reader: {
+            "lake": reported.lake,
+            "lsn": reported.lsn,
+            "tables": reported.tables,
             "not_written": [
-                f"{one.table} {one.target}: {one.kind} after {one.after}: {one.reason}" for one in told.faults
+                f"{one.table} {one.target}: {one.kind} after {one.after}: {one.reason}" for one in reported.faults
             ],
-            "stale_replicas": list(told.stale),
-            **({"waits_for_room": told.waits_for_room} if told.waits_for_room else {}),
+            "stale_replicas": list(reported.stale),
+            **({"waits_for_room": reported.waits_for_room} if reported.waits_for_room else {}),
         }
-        for told in pipelines_told(state)
+        for reported in pipeline_reports(state)
     } or None

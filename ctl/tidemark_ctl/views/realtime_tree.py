@@ -68,20 +68,20 @@ def arriving_text(seen: Seen) -> str:
     archiving = seen.archiving
     if seen.kept_out is not None:
         return f"it cannot: {seen.kept_out}"
-    told = []
+    reported = []
     if archiving.is_off:
-        told.append("archive_mode is off on the node: nothing is archived")
+        reported.append("archive_mode is off on the node: nothing is archived")
     if archiving.missing:
-        told.append(f"{missing_text(archiving)} ({WAY_OUT})")
+        reported.append(f"{missing_text(archiving)} ({WAY_OUT})")
     if archiving.unrecorded:
-        told.append(
+        reported.append(
             f"{archiving.unrecorded} segments from {archiving.unrecorded_first} on never arrived, although the "
             "server reports them as archived: a hole without a record"
         )
     if archiving.waiting_since_us:
         since = clock_text(archiving.waiting_since_us / US_PER_S)
-        told.append(f"no segment was archived since {since}: {archiving.waiting} segments wait")
-    return "; ".join(told) or "no complete segment waits"
+        reported.append(f"no segment was archived since {since}: {archiving.waiting} segments wait")
+    return "; ".join(reported) or "no complete segment waits"
 
 
 def missing_text(archiving: Archiving) -> str:

@@ -5,10 +5,10 @@ from tidemark.wire.state import Rewind
 from tidemark_ctl.views.archive_tree import US_PER_S, clock_text
 
 
-def rewind_text(told: Rewind) -> str:
+def rewind_text(rewind: Rewind) -> str:
     """Return a rewind in a line."""
     return (
-        f"{clock_text(told.at_us / US_PER_S)}: timeline {told.timeline} from {format_lsn(told.fork_lsn)} to "
-        f"{format_lsn(told.delivered.commit_lsn)} was delivered, but is not part of the node's history; "
-        f"resumed at {told.resumed_timeline}:{format_lsn(told.resumed_lsn)}; {told.tables} tables to copy again"
+        f"{clock_text(rewind.at_us / US_PER_S)}: timeline {rewind.timeline} from {format_lsn(rewind.fork_lsn)} to "
+        f"{format_lsn(rewind.delivered.commit_lsn)} was delivered, but is not part of the node's history; "
+        f"resumed at {rewind.resumed_timeline}:{format_lsn(rewind.resumed_lsn)}; {rewind.tables} tables to copy again"
     )

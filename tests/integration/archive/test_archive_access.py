@@ -80,16 +80,16 @@ def as_user(uid: int, gids: list[int], work: Callable[[], str]) -> str:
             os.setgroups(gids)
             os.setgid(gids[0])
             os.setuid(uid)
-            told = work()
+            reported = work()
         except Exception as error:  # noqa: BLE001 - it is told
-            told = f"{type(error).__name__}: {error}"
-        os.write(writer, told.encode())
+            reported = f"{type(error).__name__}: {error}"
+        os.write(writer, reported.encode())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as pipe:
-        told = pipe.read()
+        reported = pipe.read()
     os.waitpid(pid, 0)
-    return told
+    return reported
 
 
 # --- (a) the spool
@@ -163,8 +163,8 @@ def test_a_capture_of_a_third_user_shares_the_spool_by_a_group_or_is_refused(nod
     def adopt(config: Config) -> str:
         return str(adopt_archive(config, system, user))
 
-    told = as_user(CAPTURE_UID, [CAPTURE_UID], lambda: adopt(alone))
-    assert told.startswith("ServerCannotArchive: ")
+    reported = as_user(CAPTURE_UID, [CAPTURE_UID], lambda: adopt(alone))
+    assert reported.startswith("ServerCannotArchive: ")
     assert not (root / "spool").exists()
     assert as_user(CAPTURE_UID, [CAPTURE_UID, server.st_gid], lambda: adopt(shared)) == "ArchiveKind.SPOOL"
     with_servers = Archiving(node, Spool(root / "spool"))
@@ -204,7 +204,7 @@ def test_bits_are_read_as_the_kernel_reads_them(tmp_path: Path) -> None:
 @as_root
 @pytest.mark.feature("I25")
 @pytest.mark.parametrize(
-    ("content", "bits", "told"),
+    ("content", "bits", "reported"),
     [
         ("#!/bin/sh\nexit 0\n", 0o644, "cannot execute"),
         ("#!/nonexistent/python\n", 0o755, "/nonexistent/python does not exist"),
@@ -213,7 +213,7 @@ def test_bits_are_read_as_the_kernel_reads_them(tmp_path: Path) -> None:
     ],
 )
 def test_a_program_that_the_servers_user_cannot_run_is_refused(
-    node: Cluster, root: Path, content: str, bits: int, told: str
+    node: Cluster, root: Path, content: str, bits: int, reported: str
 ) -> None:
     program = root / "cdcctl-archive"
     program.write_text(content)
@@ -221,7 +221,7 @@ def test_a_program_that_the_servers_user_cannot_run_is_refused(
     config = configured(node, root, group=group_of(node))
     with Node(node.dsn()) as session:
         user = session.server_user()
-    with pytest.raises(ServerCannotArchive, match=f"the server cannot run {program}.*{told}"):
+    with pytest.raises(ServerCannotArchive, match=f"the server cannot run {program}.*{reported}"):
         try_program(replace(config, archive=replace(config.archive, program=str(program))), user)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.archive.test_archive_access import DEADLINE_S, Watched, watched, write
-from tests.support.processes.cdcctl import Done, cdcctl, refused, succeeded, told
+from tests.support.processes.cdcctl import Done, cdcctl, refused, reported, succeeded
 from tests.support.servers.archiving import archive_script
 from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.model.errors import ExitCode
@@ -90,13 +90,13 @@ def test_wal_written_while_archive_mode_was_off_is_named_as_missing_and_not_wait
         made.seen()
         assert missing in shown(made)
         checked = run(made, "check", "--deadline-s", "1")
-        message, hint = told(checked.err)
+        message, hint = reported(checked.err)
         assert missing in message
         assert "cdcctl archive repair" in hint
         assert "126" not in hint
         done = run(made, "realtime", "on")
         refused(done, ExitCode.CONFIG, "the archiver does not run", missing)
-        assert "cdcctl archive repair" in told(done.err)[1]
+        assert "cdcctl archive repair" in reported(done.err)[1]
 
         delivered = Pointer(Position(TimelineId(1), node_end(made), 0), node_end(made))
         with made.store.transaction(None) as transaction:

@@ -132,7 +132,7 @@ def make_the_hole(holed: Holed) -> tuple[str, Lsn]:
     return lost, segment_start(int(lost[8:16], 16) << 12 | int(lost[16:], 16), MB)
 
 
-def check_told(holed: Holed, start: Lsn) -> None:
+def check_reported(holed: Holed, start: Lsn) -> None:
     """See that state and outbox tell of the loss, and where it goes on."""
     with StateStore.open(holed.sidecar.folder) as store:
         view = store.view()
@@ -169,7 +169,7 @@ def test_a_hole_is_shown_given_up_told_and_the_tables_are_copied_again(node: Clu
         assert contents(sidecar.folder.history) == before
         out, _ = holed.run("repair", "--yes")
         assert "2 tables to copy again" in out
-        check_told(holed, start)
+        check_reported(holed, start)
         assert "nothing to repair" in holed.run("repair", "--yes")[0]
 
         feed_by_hand(sidecar.folder, holed.lake, "lake")
@@ -211,7 +211,7 @@ def test_a_repair_that_is_killed_leaves_the_one_state_or_the_other_and_a_second_
             assert cdcctl(*repair, **sidecar.options, TIDEMARK_FAILPOINT=point).code == -signal.SIGKILL
             assert holed.view() == before, point
         assert cdcctl(*repair, **sidecar.options, TIDEMARK_FAILPOINT="repair-repaired").code == -signal.SIGKILL
-        check_told(holed, start)
+        check_reported(holed, start)
         assert "nothing to repair" in holed.run("repair", "--yes")[0]
         holed.set_stage(Stage.REALTIME)
         sidecar.start()

@@ -104,14 +104,14 @@ def test_a_folder_of_another_cluster_or_of_no_wal_is_refused_before_anything_is_
     (foreign / NAME).write_bytes(segment_bytes(5))
     Spool(spool).create(5)
     (other / "letter.txt").write_text("mine")
-    for folder, told in (
+    for folder, reported in (
         (foreign, f"{foreign} contains WAL of cluster 5"),
         (spool, f"{spool} is the spool of cluster 5"),
         (other, f"{other} contains no WAL segment"),
         (other / "letter.txt", f"{other}/letter.txt"),
     ):
         options = ("--state", tmp_path / "state", "--dsn", cluster.dsn(), "--archive", folder)
-        refused(cdcctl("init", *options), ExitCode.CONFIG, told)
+        refused(cdcctl("init", *options), ExitCode.CONFIG, reported)
         assert not (tmp_path / "state").exists()
 
 

@@ -115,9 +115,9 @@ def test_a_history_file_that_cannot_be_read_is_named_with_what_to_do(tmp_path: P
         history.symlink_to(tmp_path / "a disk that is away")
     else:
         history.write_text(content)
-    with pytest.raises(NoArchive, match=r"00000002\.history cannot be read") as told:
+    with pytest.raises(NoArchive, match=r"00000002\.history cannot be read") as reported:
         taken(tmp_path)
-    assert "fetch it again" in told.value.hint
+    assert "fetch it again" in reported.value.hint
 
 
 def test_a_hundred_thousand_files_are_listed_in_moments(tmp_path: Path) -> None:

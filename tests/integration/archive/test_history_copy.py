@@ -281,13 +281,13 @@ def test_what_cannot_be_made_anew_is_refused_by_name(shop: Shop, tmp_path: Path)
     config.write_text('[capture]\nname = "other"\n')
     command = ("init", "--state", state, "--config", config)
     folder = shop.spool.folder
-    for more, code, told in (
+    for more, code, reported in (
         (("--from-spool", tmp_path / "none"), ExitCode.STATE, "cannot be read"),
         (("--from-spool", folder), ExitCode.CONFIG, "history of capture 'main', not of 'other'"),
         (("--from-spool", folder, "--lake", tmp_path / "no-lake"), ExitCode.CONFIG, "is not a lake of this capture"),
         (("--lake", shop.lake), ExitCode.CONFIG, "--lake requires --from-spool"),
     ):
-        refused(cdcctl(*command, *more), code, told)
+        refused(cdcctl(*command, *more), code, reported)
         assert not state.exists()
     config.write_text("")
     there = cdcctl("init", "--state", shop.state, "--config", config, "--from-spool", folder)

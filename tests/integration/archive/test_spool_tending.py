@@ -80,13 +80,13 @@ def test_what_is_trimmed_nobody_needs_and_a_state_made_anew_goes_on_from_the_res
     assert state.path[0].start_lsn == start_lsn // MB * MB
     assert state.gap_after(start_lsn) is None
     assert tend(archive, sidecar, keep_bytes=1 << 30).trimmed == Trimmed()
-    told = json.loads(
+    reported = json.loads(
         succeeded(cdcctl("archive", "status", "--json", "--state", sidecar.folder.root, **sidecar.options)).out
     )
-    assert told["history_copied"]
-    assert told["owner"] == "Tidemark: trimmed"
-    assert "no WAL is missing" in told["delivered"] or "has not been archived yet" in told["delivered"]
-    assert told["holes"] == []
+    assert reported["history_copied"]
+    assert reported["owner"] == "Tidemark: trimmed"
+    assert "no WAL is missing" in reported["delivered"] or "has not been archived yet" in reported["delivered"]
+    assert reported["holes"] == []
     sidecar.kill()
     archive.node.sql("INSERT INTO item VALUES (1000)")
     archive.switch(2)
@@ -153,14 +153,14 @@ def test_the_spool_of_another_cluster_or_capture_is_refused_and_left_as_it_is(
     owner, manifest = archive.spool.folder / ".tidemark", history_folder(archive.spool) / "manifest"
     of_ours = read_manifest(archive.spool)
     of_another = replace(of_ours, identity=replace(of_ours.identity, capture="other"))
-    for path, content, told in (
+    for path, content, reported in (
         (owner, b"5\n", "the spool of cluster 5"),
         (manifest, MANIFEST.encode(of_another), "the spool of capture 'other'"),
     ):
         kept = path.read_bytes()
         path.write_bytes(content)
         before = contents(archive.spool.folder)
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=reported):
             tend(archive, sidecar)
         assert contents(archive.spool.folder) == before
         path.write_bytes(kept)

@@ -43,13 +43,13 @@ def test_without_a_copy_init_waits_for_open_transactions_and_the_changes_begin_b
 ) -> None:
     sidecar = Sidecar(cluster, database, tmp_path, copy=False)
     cluster.sql("CHECKPOINT")
-    told = Telling()
+    reported = Telling()
     with cluster.connect(database, autocommit=False) as older:
         older.execute("INSERT INTO account VALUES (1)")
-        init = threading.Thread(target=initialise, args=(sidecar.config, sidecar.folder, told))
+        init = threading.Thread(target=initialise, args=(sidecar.config, sidecar.folder, reported))
         init.start()
-        assert told.waits.wait(DEADLINE_S)
-        assert f"process {older.info.backend_pid}" in told.names[0]
+        assert reported.waits.wait(DEADLINE_S)
+        assert f"process {older.info.backend_pid}" in reported.names[0]
         older.execute("INSERT INTO account VALUES (2)")
         cluster.sql("INSERT INTO account VALUES (3)", database)
         older.commit()

@@ -165,8 +165,8 @@ def test_messages_come_with_prefix_and_bytes_the_transactional_ones_only_if_they
             session.execute("SELECT pg_logical_emit_message(true, 'with', %s::bytea)", (b"\x00\xff" + ending.encode(),))
             session.execute("SELECT pg_logical_emit_message(false, 'at once', %s)", (ending,))
             session.execute(ending.encode())
-    told = [item for item in sidecar.catch_up() if isinstance(item, LogicalMessage)]
-    assert [(item.prefix, bytes(item.content), item.transactional) for item in told] == [
+    reported = [item for item in sidecar.catch_up() if isinstance(item, LogicalMessage)]
+    assert [(item.prefix, bytes(item.content), item.transactional) for item in reported] == [
         ("at once", b"COMMIT", False),
         ("with", b"\x00\xffCOMMIT", True),
         ("at once", b"ROLLBACK", False),

@@ -74,7 +74,7 @@ def test_it_names_the_older_transactions_that_it_waits_for(cluster: Cluster, dat
             tail.wait_for_err(f"prepared transaction '{gid}'")
             assert f"process {session.info.backend_pid} (" in tail.err
             session.commit()
-            tail.wait_for(lambda: len(told_waits(tail.err)) > 1, "that one is left")
+            tail.wait_for(lambda: len(reported_waits(tail.err)) > 1, "that one is left")
             assert tail.out == []
             cluster.sql(f"COMMIT PREPARED '{gid}'", database)
             tail.wait_for_err(FOLLOWING)
@@ -85,12 +85,12 @@ def test_it_names_the_older_transactions_that_it_waits_for(cluster: Cluster, dat
         for (left,) in cluster.sql("SELECT gid FROM pg_prepared_xacts", database):
             cluster.sql(f"ROLLBACK PREPARED '{left}'", database)
     assert json.loads(line)["after"]["id"] == 3  # the others had ended before the changes began
-    both, one = told_waits(tail.err)
+    both, one = reported_waits(tail.err)
     assert "process" in both
     assert "process" not in one
 
 
-def told_waits(err: str) -> list[str]:
+def reported_waits(err: str) -> list[str]:
     """Return the lines that name who is waited for: one for each set of transactions, not one a second."""
     return re.findall("^waiting for older transactions to end: (.*)$", err, re.MULTILINE)
 

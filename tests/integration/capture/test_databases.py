@@ -172,11 +172,11 @@ def _go(sidecar: Shops, server: Cluster, names: set[str]) -> None:
 def _is_not_known(sidecar: Shops, server: Cluster) -> None:
     server.sql("CREATE DATABASE shop_unseen TEMPLATE plain STRATEGY FILE_COPY")
     write(server, "shop_unseen", 8)
-    told = sidecar.wait_for_event(NOT_CAPTURED, database="shop_unseen")
-    assert "its template is not captured, and FILE_COPY writes no pages" in str(told["reason"])
+    reported = sidecar.wait_for_event(NOT_CAPTURED, database="shop_unseen")
+    assert "its template is not captured, and FILE_COPY writes no pages" in str(reported["reason"])
     server.sql("ALTER DATABASE plain RENAME TO shop_plain")  # it is not mirrored
-    told = sidecar.wait_for_event(NOT_CAPTURED, database="shop_plain")
-    assert "before it was selected" in str(told["reason"])
+    reported = sidecar.wait_for_event(NOT_CAPTURED, database="shop_plain")
+    assert "before it was selected" in str(reported["reason"])
     write(server, "app", 8)
     assert sidecar.accounts(sidecar.catch_up())["app"] == sidecar.expected("app")["app"]
 
@@ -271,9 +271,9 @@ def test_a_database_that_is_followed_from_the_seed_on_can_be_renamed_into_the_se
         server.sql("ALTER DATABASE waiting RENAME TO shop_awaited")
         server.sql("ALTER DATABASE stranger RENAME TO shop_stranger")
         write(server, "shop_awaited", 3)
-        told = sidecar.wait_for_event(NOT_CAPTURED, database="shop_stranger")
-        assert "before it was selected" in str(told["reason"])
-        assert "cdcctl init --database" in str(told["hint"])
+        reported = sidecar.wait_for_event(NOT_CAPTURED, database="shop_stranger")
+        assert "before it was selected" in str(reported["reason"])
+        assert "cdcctl init --database" in str(reported["hint"])
         sidecar.catch_up()
         sidecar.restart()  # copies what was there before
         write(server, "shop_awaited", 4)

@@ -65,7 +65,7 @@ def test_a_full_ring_stops_realtime_for_good_and_its_memory_is_given_back(node: 
         while pair.stage is Stage.REALTIME:
             number = write_rows(pair, number)
             peak_bytes = max(peak_bytes, resident_bytes(pair.sidecar))
-            assert number < 100 * ROWS_AT_ONCE, pair.told()
+            assert number < 100 * ROWS_AT_ONCE, pair.reported()
         pair.sidecar.wait_for_event("stopped")
         assert pair.sidecar.status()["link"] is None
         pair.wait_for(lambda: peak_bytes - resident_bytes(pair.sidecar) > RING_BYTES // 2, "the ring's memory")

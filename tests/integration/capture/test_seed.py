@@ -74,11 +74,11 @@ def test_a_seed_goes_on_when_those_it_waits_for_are_done(new_cluster: NewCluster
     with node.connect(autocommit=False) as session:
         sql(session, "CREATE TABLE open (a int)")
         node.sql("CHECKPOINT")
-        told = threading.Event()
-        recorder = Recorder(told)
+        reported = threading.Event()
+        recorder = Recorder(reported)
 
         def commit_when_told() -> None:
-            assert told.wait(DEADLINE_S)
+            assert reported.wait(DEADLINE_S)
             session.commit()
 
         thread = threading.Thread(target=commit_when_told)

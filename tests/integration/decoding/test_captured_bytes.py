@@ -66,7 +66,7 @@ def test_what_is_captured_is_the_segment_files_across_switches_and_restarts_and_
         names = [segment_name(TimelineId(1), number, MB) for number in range(collector.begin // MB, -(-end // MB))]
         files = b"".join((folder / name).read_bytes() for name in names)
         assert bytes(collector.content) == files[: len(collector.content)]
-        assert records_of(node, collector, first_record) == told_by_waldump(node, folder, first_record, end)
+        assert records_of(node, collector, first_record) == waldump_reported(node, folder, first_record, end)
 
 
 def test_a_slice_counts_as_received_before_the_sink_has_it(cluster: Cluster) -> None:
@@ -88,7 +88,7 @@ def records_of(node: Cluster, collector: Collector, begin: Lsn) -> list[str]:
     return found
 
 
-def told_by_waldump(node: Cluster, folder: Path, begin: Lsn, end: Lsn) -> list[str]:
+def waldump_reported(node: Cluster, folder: Path, begin: Lsn, end: Lsn) -> list[str]:
     said = waldump(node, folder, begin, end)
     lsns = [parse_lsn(line.partition("lsn: ")[2].partition(",")[0]) for line in said.splitlines() if "lsn: " in line]
     return [format_lsn(lsn) for lsn in lsns]

@@ -415,7 +415,7 @@ class Witness:
         self.mirror = mirror
         self.random = random.Random(seed)
         self.readers = RowReaders(mirror.store)
-        self.told: dict[Xid, Tables] = {}  # what the transaction was said to see otherwise than others
+        self.reported: dict[Xid, Tables] = {}  # what the transaction was said to see otherwise than others
         self.compared = self.different = 0
 
     def tables(self, xid: Xid | None) -> Tables:
@@ -444,16 +444,16 @@ class Witness:
             assert self.mirror.relation(oid, xid) == relation
         self.compared += len(tables)
         if self.random.random() < 0.3:
-            told = self.told.setdefault(xid, {})
-            known = {**self.tables(None), **told}
+            reported = self.reported.setdefault(xid, {})
+            known = {**self.tables(None), **reported}
             different = {oid for oid in known.keys() | tables.keys() if known.get(oid) != tables.get(oid)}
             assert different <= self.mirror.take_touched(xid)
-            told.update({oid: tables.get(oid) for oid in different})
+            reported.update({oid: tables.get(oid) for oid in different})
             self.different += len(different)
 
     def take(self) -> None:
         """Look at some moments of some transactions, and at what is committed."""
-        self.told = {xid: told for xid, told in self.told.items() if xid in self.mirror.store.open}
+        self.reported = {xid: reported for xid, reported in self.reported.items() if xid in self.mirror.store.open}
         for xid in list(self.mirror.store.open):
             if self.random.random() < 0.3:
                 self.check(xid)

@@ -189,8 +189,8 @@ def pieces_of(cluster: Cluster, server: ServerSide) -> list[Piece]:
 
 
 def commit_time(cluster: Cluster, xid: int) -> CommitTime:
-    ((told,),) = cluster.sql(f"SELECT (extract(epoch FROM pg_xact_commit_timestamp('{xid}')) * 1000000)::int8")
-    return CommitTime(int(told))
+    ((reported,),) = cluster.sql(f"SELECT (extract(epoch FROM pg_xact_commit_timestamp('{xid}')) * 1000000)::int8")
+    return CommitTime(int(reported))
 
 
 def records_of(cluster: Cluster) -> tuple[dict[int, Lsn], dict[str, list[Lsn]]]:
@@ -369,8 +369,8 @@ def test_arrow_is_read_by_others_to_its_end_and_null_counts_the_same(recorded: R
                 assert about["tidemark.relation"] in ("public.account", "public.note", "public.slow")
             if "tidemark.item" in about:
                 items.append(json.loads(about["tidemark.item"]))
-    told = json.loads(succeeded(recorded.decode("null", "--json")).out)
+    reported = json.loads(succeeded(recorded.decode("null", "--json")).out)
     lines = [line for name in DATABASES for line in recorded.expected(name, 0, recorded.end_lsn)]
-    assert (told["rows"], told["batches"]) == (rows, batches)
+    assert (reported["rows"], reported["batches"]) == (rows, batches)
     assert rows == sum(line.startswith("table ") for line in lines)
     assert len([item for item in items if item["op"] == "schema"]) == 4

@@ -124,11 +124,11 @@ def test_values_are_what_sql_makes_of_them(cluster: Cluster, database: str, tmp_
                     count += 1
             events = [json.loads(line) for line in tail.wait_for_lines(count)]
             tail.stop()
-        told: dict[str, list[object]] = {}
+        reported: dict[str, list[object]] = {}
         for event in events:
-            told.setdefault(event["source"]["table"], []).append(event["after"]["value"])
+            reported.setdefault(event["source"]["table"], []).append(event["after"]["value"])
         for declaration in EXPECTED:
-            assert told[name_of(declaration)] == expected(session, declaration), declaration
+            assert reported[name_of(declaration)] == expected(session, declaration), declaration
 
 
 @pytest.mark.feature("P14")

@@ -57,8 +57,8 @@ def test_invalid_bytes_in_names_and_values_are_told_with_a_mark_in_their_place(
         run(cluster, database, f"{ODD};{LIFE}")
         items = sidecar.catch_up()
     archive = ("--state", sidecar.folder.root, "--archive", cluster.data / "pg_wal", "--database", database)
-    told = succeeded(cdcctl("decode", *archive)).out.decode()
-    assert '"schema":"sch\ufffdma","table":"caf\ufffd"' in told
+    reported = succeeded(cdcctl("decode", *archive)).out.decode()
+    assert '"schema":"sch\ufffdma","table":"caf\ufffd"' in reported
     assert "caf\ufffd".encode() in succeeded(cdcctl("decode", *archive, "--format", "arrow")).out
     as_test_decoding = succeeded(cdcctl("decode", *archive, "--format", "test_decoding")).out
     assert 'table "schéma"."café": INSERT'.encode("latin-1") in as_test_decoding, "to the byte"

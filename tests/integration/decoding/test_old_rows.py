@@ -9,7 +9,7 @@ from tests.support.processes.captures import change_log
 from tests.support.servers.postgres import Cluster, sql
 from tidemark.model.change import BeforeKind, GroupItem
 
-Told = tuple[object, object, object]  # op, what is known of the old row, and the old row
+Reported = tuple[object, object, object]  # op, what is known of the old row, and the old row
 NONE, KEY, FULL = (kind.value for kind in (BeforeKind.NONE, BeforeKind.KEY, BeforeKind.FULL))
 STEPS = (
     "INSERT INTO {0} VALUES (1, 10, 'a')",
@@ -20,14 +20,14 @@ STEPS = (
 )
 PLAIN = "CREATE TABLE {0} (id int, code int NOT NULL, note text)"
 KEYED = f"{PLAIN}; ALTER TABLE {{0}} ADD PRIMARY KEY (id)"
-UNKNOWN: list[Told] = [("i", NONE, None), *[("u", NONE, None)] * 3, ("d", NONE, None)]
+UNKNOWN: list[Reported] = [("i", NONE, None), *[("u", NONE, None)] * 3, ("d", NONE, None)]
 
 
 def row(number: int | None = None, code: int | None = None, note: str | None = None) -> dict[str, object]:
     return {"id": number, "code": code, "note": note}
 
 
-IDENTITIES: dict[str, tuple[str, list[Told]]] = {
+IDENTITIES: dict[str, tuple[str, list[Reported]]] = {
     "by_key": (
         KEYED,
         [("i", NONE, None), ("u", NONE, None), ("u", KEY, row(1)), ("u", NONE, None), ("d", KEY, row(2))],
@@ -81,8 +81,8 @@ def test_what_is_known_of_an_old_row_is_what_its_replica_identity_has_the_server
             session.commit()
     came = items(ours)
     for name, (_, expected) in IDENTITIES.items():
-        told = [(found["_op"], found["_before_kind"], found["_before"]) for found in change_log(came, name)]
-        assert told == expected, name
+        reported = [(found["_op"], found["_before_kind"], found["_before"]) for found in change_log(came, name)]
+        assert reported == expected, name
 
 
 @pytest.mark.feature("P05")

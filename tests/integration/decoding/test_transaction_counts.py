@@ -70,8 +70,8 @@ def test_counts_and_numbers_are_the_same_through_a_kill_in_the_middle_of_a_large
 def check(path: Path, sidecar: Sidecar, killed_at: int) -> None:
     lines = lines_of(path)
     ends = [line for line in lines if line["op"] == "end"]
-    told = [{table["table"]: table["count"] for table in _tables(end)} for end in ends]
-    assert told == [{"first": 2}, {"first": ROWS + 10, "second": ROWS + 5, "third": 3}, {"second": 1}]
+    reported = [{table["table"]: table["count"] for table in _tables(end)} for end in ends]
+    assert reported == [{"first": 2}, {"first": ROWS + 10, "second": ROWS + 5, "third": 3}, {"second": 1}]
     assert [line["op"] for line in lines[:4]] == ["begin", "i", "i", "end"]
     assert sum(line["op"] == "begin" for line in lines) == 3, "what went on is not begun again"
     large = str(ends[1]["xid"])

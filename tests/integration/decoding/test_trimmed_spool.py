@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from tests.support.processes.captures import Sidecar
-from tests.support.processes.cdcctl import cdcctl, refused, succeeded, told
+from tests.support.processes.cdcctl import cdcctl, refused, reported, succeeded
 from tests.support.servers.postgres import Cluster
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ExitCode
@@ -51,4 +51,4 @@ def test_a_spool_that_is_trimmed_is_decoded_from_where_everything_can_be_had(
     assert succeeded(cdcctl("decode", *place, "--message", "none", "--from", behind)).out == done.out
     too_early = cdcctl("decode", *place, "--from", early)
     refused(too_early, ExitCode.GAP, early, f"decoding is possible from {behind} on")
-    assert "archive.keep_bytes" in told(too_early.err)[1]
+    assert "archive.keep_bytes" in reported(too_early.err)[1]

@@ -84,7 +84,7 @@ def our_records(cluster: Cluster, begin: Lsn, end: Lsn) -> Iterator[Record]:
         assert not isinstance(outcome, Invalid) or outcome.lsn >= end, str(outcome)
 
 
-def told_by_us(record: Record) -> tuple[object, ...]:
+def reported_by_us(record: Record) -> tuple[object, ...]:
     """Return of a record what `pg_waldump -b` prints."""
     blocks = []
     for block in record.blocks:
@@ -101,7 +101,7 @@ def told_by_us(record: Record) -> tuple[object, ...]:
     return RMGRS[record.rmgr], len(record.raw), record.xid, record.lsn, record.prev, tuple(blocks)
 
 
-def told_by_waldump(text: str) -> Iterator[tuple[object, ...]]:
+def waldump_reported(text: str) -> Iterator[tuple[object, ...]]:
     """Parse what `pg_waldump -b` printed."""
     head: tuple[object, ...] = ()
     blocks: list[tuple[object, ...]] = []
@@ -141,10 +141,10 @@ def written(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Lsn, Lsn]
 @pytest.mark.parametrize("written", [15, 16, 18], indirect=True)
 def test_our_records_are_those_of_pg_waldump(written: tuple[Cluster, Lsn, Lsn]) -> None:
     cluster, begin, end = written
-    expected = list(told_by_waldump(waldump(cluster, cluster.data / "pg_wal", begin, end, "-b")))
+    expected = list(waldump_reported(waldump(cluster, cluster.data / "pg_wal", begin, end, "-b")))
     assert len(expected) > 10_000
     assert {row[0] for row in expected} >= set(RMGRS) - RARE_RMGRS
-    found = [told_by_us(record) for record in our_records(cluster, begin, end)]
+    found = [reported_by_us(record) for record in our_records(cluster, begin, end)]
     for ours, theirs in zip(found, expected, strict=False):
         assert ours == theirs
     assert len(found) == len(expected)
@@ -236,10 +236,10 @@ def test_a_record_that_a_crash_cut_off_is_dropped_as_the_server_drops_it(major: 
         records = list(our_records(cluster, begin, end))
     assert records[-1].end_lsn == end
     (at,) = [at for at, one in enumerate(records) if one.rmgr == 0 and one.info & 0xF0 == xlog.OVERWRITE_CONTRECORD]
-    told = xlog.parse(records[at], wal_format(major))
-    assert isinstance(told, xlog.OverwrittenContrecord)
-    assert torn <= told.overwritten_lsn < records[at].lsn
-    assert told.overwritten_lsn - records[at - 1].end_lsn in {0, 24, 40}  # a page header may stand between
+    reported = xlog.parse(records[at], wal_format(major))
+    assert isinstance(reported, xlog.OverwrittenContrecord)
+    assert torn <= reported.overwritten_lsn < records[at].lsn
+    assert reported.overwritten_lsn - records[at - 1].end_lsn in {0, 24, 40}  # a page header may stand between
 
 
 @pytest.mark.parametrize("written", MAJORS, indirect=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.captures import Sidecar, change_log, replayed
-from tests.support.processes.cdcctl import Done, cdcctl, refused, running, succeeded, told
+from tests.support.processes.cdcctl import Done, cdcctl, refused, reported, running, succeeded
 from tests.support.processes.failover import HANGS_SOON, RING_BYTES, Pair, paired
 from tests.support.servers.archiving import Archiving
 from tests.support.servers.postgres import Cluster
@@ -94,7 +94,7 @@ def test_off_with_a_dead_sidecar_fences_it_and_on_brings_realtime_back_when_it_i
         assert ids(pair.catch_up()) == [1, 2]
         on = realtime(pair, "on")
         assert on.code == ExitCode.UNEXPECTED
-        message, hint = told(on.err)
+        message, hint = reported(on.err)
         assert "the sidecar does not run" in message
         assert "cdcctl run sidecar" in hint
         assert pair.stage is Stage.ARCHIVE
@@ -161,9 +161,9 @@ def test_a_switch_that_waits_for_an_archiver_that_hangs_names_it(hanging_soon: P
 
     pair.wait_for(hangs, "its last sign of life to be old")
     on = realtime(pair, "on", "--deadline-s", "1")
-    assert f"not on after 1 s: waiting for {hung}" in told(on.err)[0]
+    assert f"not on after 1 s: waiting for {hung}" in reported(on.err)[0]
     off = realtime(pair, "off", "--deadline-s", "1")
-    assert f"not off after 1 s: waiting for {hung}" in told(off.err)[0]
+    assert f"not off after 1 s: waiting for {hung}" in reported(off.err)[0]
     pair.archiver.kill()
     pair.archiver.start()
     assert shown(succeeded(realtime(pair, "on", "--json")))["delivering"] == "sidecar"
@@ -174,7 +174,7 @@ def test_past_the_deadline_it_tells_the_state_that_it_found(pair: Pair) -> None:
     pair.archiver.process.send_signal(signal.SIGSTOP)
     off = realtime(pair, "off", "--json", "--deadline-s", "1")
     assert off.code == ExitCode.UNEXPECTED
-    assert "not off after 1 s" in told(off.err)[0]
+    assert "not off after 1 s" in reported(off.err)[0]
     assert (shown(off)["stage"], shown(off)["delivering"]) == ("held", "nobody")
     pair.archiver.process.send_signal(signal.SIGCONT)
     assert shown(succeeded(realtime(pair, "off", "--json")))["delivering"] == "archiver"
@@ -182,11 +182,11 @@ def test_past_the_deadline_it_tells_the_state_that_it_found(pair: Pair) -> None:
     missing = "waiting for the archiver to reach the try-start marker: the node's archive_command fails with"
     asked: list[Done] = []
 
-    def is_told() -> bool:
+    def is_reported() -> bool:
         asked.append(realtime(pair, "on", "--json", "--deadline-s", "2"))
         return missing in asked[-1].err
 
-    pair.wait_for(is_told, missing)
+    pair.wait_for(is_reported, missing)
     assert asked[-1].code == ExitCode.UNEXPECTED
     assert shown(asked[-1])["stage"] == "returning"
 

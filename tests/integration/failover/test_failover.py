@@ -83,7 +83,7 @@ def test_realtime_comes_back_through_the_least_ring(node: Archiving, tmp_path: P
         pair.switch_on()
         pair.wait_for(lambda: Stage.RETURNING in [each.before for each in pair.switches()], "the first attempt's end")
         ended = next(each for each in pair.switches() if each.before is Stage.RETURNING)
-        assert ended.after is Stage.RETURNED, pair.told()
+        assert ended.after is Stage.RETURNED, pair.reported()
         pair.wait_for_stage(Stage.REALTIME)
         pair.insert(2)
         assert ids(pair.catch_up()) == [1, 2]
@@ -118,11 +118,11 @@ def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Arch
             def stops() -> list[Marker]:
                 return [marker for marker in pair.markers() if marker.kind is MarkerKind.STOP]
 
-            def is_told_once() -> bool:  # each time: on a slow machine the ring may be full again at once
+            def is_reported_once() -> bool:  # each time: on a slow machine the ring may be full again at once
                 lines = [event for event in pair.sidecar.events() if event["event"] == "capture failed"]
                 return len(stops()) == len(lines) == sum(each.before is Stage.REALTIME for each in pair.switches())
 
-            pair.wait_for(is_told_once, "a line and a marker for each stop")
+            pair.wait_for(is_reported_once, "a line and a marker for each stop")
             assert stops()[0].reason == pair.switches()[0].reason
             assert stops()[0].pointer is not None
             pair.insert(2)
@@ -244,8 +244,8 @@ def test_a_forged_marker_is_ignored_counted_and_told_once(node: Archiving, tmp_p
         pair.wait_for_stage(Stage.REALTIME)
         pair.insert(1)
         assert ids(pair.catch_up()) == [1]
-        told = [event["reason"] for event in pair.archiver.events() if "ignored" in str(event["event"])]
-        assert told == [why.value for why in (Ignored.FORGED, Ignored.FOREIGN, Ignored.MALFORMED)]
+        reported = [event["reason"] for event in pair.archiver.events() if "ignored" in str(event["event"])]
+        assert reported == [why.value for why in (Ignored.FORGED, Ignored.FOREIGN, Ignored.MALFORMED)]
         assert pair.archiver.metric('tidemark_markers_ignored_total{capture="main",kind="FORGED"}') >= 2
 
 
@@ -279,11 +279,11 @@ def test_confirm_markers_are_paced_and_an_idle_node_archives_nothing_on_our_acco
         written = f'tidemark_markers_written_total{{capture="main",kind="{MarkerKind.CONFIRM.value}"}}'
         began_s, numbers = time.monotonic(), itertools.count(1)
 
-        def has_told_three_times() -> bool:
+        def has_reported_three_times() -> bool:
             pair.insert(next(numbers))
             return pair.sidecar.metric(written) >= 3
 
-        pair.wait_for(has_told_three_times, "confirm markers")
+        pair.wait_for(has_reported_three_times, "confirm markers")
         pair.catch_up()
         confirms = [marker.pointer for marker in pair.markers() if marker.kind is MarkerKind.CONFIRM]
         assert 3 <= len(confirms) <= (time.monotonic() - began_s) / confirm_s + 2
@@ -388,7 +388,7 @@ def test_segments_are_forced_in_archive_mode_alone_at_most_every_switch_s_and_on
         while ended < 2:
             ended += forced(pair, next(numbers))
             assert ended <= (time.monotonic() - began_s) / 2 + 2, "a switch each 2 s, and the one of the stop"
-            assert time.monotonic() - began_s < MOVED_S, pair.told()
+            assert time.monotonic() - began_s < MOVED_S, pair.reported()
         assert ids(pair.catch_up()) == list(range(1, next(numbers)))
     node.node.sql("CREATE ROLE plain LOGIN")
     plain = {"TIDEMARK_ARCHIVE__SWITCH_S": "1", "TIDEMARK_MARKERS__DSN": node.node.dsn(user="plain")}
@@ -411,8 +411,8 @@ def test_segments_are_forced_in_archive_mode_alone_at_most_every_switch_s_and_on
         node.node.sql("REVOKE EXECUTE ON FUNCTION pg_switch_wal() FROM plain")
         pair.wait_for(lambda: forced(pair, next(numbers), next(numbers)) == 0, "an end of it")
         assert forced(pair, next(numbers), next(numbers)) == 0
-        told = [event["event"] for event in pair.archiver.events() if event["event"] in (granted, refused)]
-        assert told == [refused, granted, refused]
+        reported = [event["event"] for event in pair.archiver.events() if event["event"] in (granted, refused)]
+        assert reported == [refused, granted, refused]
     node.node.sql("DROP ROLE plain")
 
 

@@ -26,8 +26,8 @@ def take_away(pair: Pair) -> None:
     spool = pair.archiving.spool.folder
     spool.rename(aside := spool.with_name("away"))
     try:
-        told = "the archive cannot be listed"
-        pair.wait_for(lambda: told in pair.archiver.log_path.read_text(), "the archiver's word")
+        reported = "the archive cannot be listed"
+        pair.wait_for(lambda: reported in pair.archiver.log_path.read_text(), "the archiver's word")
     finally:
         aside.rename(spool)
 
@@ -45,7 +45,7 @@ def test_an_archive_that_is_away_for_a_moment_is_waited_for(pair: Pair, stage: S
     if stage is Stage.REALTIME:
         pair.switch_off()
     assert list(replayed(change_log(pair.catch_up(), "account"))) == [1, 2]
-    assert pair.archiver.running, pair.told()
+    assert pair.archiver.running, pair.reported()
 
 
 @pytest.mark.feature("I41")
@@ -56,8 +56,8 @@ def test_an_archive_that_hangs_holds_up_neither_realtime_nor_the_operator(pair: 
     ledger = pair.archiving.spool.ledger
     ledger.unlink()
     os.mkfifo(ledger)  # who opens it waits for ever
-    told = pair.sidecar.wait_for_event("the archive cannot be listed")
-    assert "does not respond" in str(told["error"])
+    reported = pair.sidecar.wait_for_event("the archive cannot be listed")
+    assert "does not respond" in str(reported["error"])
     place = ("--json", "--state", pair.sidecar.folder.root)
     shown = json.loads(succeeded(cdcctl("status", *place, **pair.sidecar.options)).out)
     assert "does not respond" in shown["archive"]

@@ -90,7 +90,7 @@ def test_the_archiver_may_reach_the_marker_before_the_buffer_has_received_it(tmp
                 pair.wait_for_stage(Stage.REALTIME)
             assert list(replayed(change_log(pair.catch_up(), "account"))) == keys
             assert pair.stage is Stage.REALTIME
-            assert pair.sidecar.running, pair.told()
+            assert pair.sidecar.running, pair.reported()
 
 
 @pytest.mark.feature("I22")
@@ -138,7 +138,7 @@ def test_a_record_that_the_stream_spoilt_is_read_from_the_archive(tmp_path: Path
                 (2, "as it was written"),
                 (3, "n3"),
             ]
-            assert pair.sidecar.running, pair.told()
+            assert pair.sidecar.running, pair.reported()
 
 
 def test_delivery_goes_on_without_markers_and_a_return_waits_for_its_own(tmp_path: Path) -> None:
@@ -155,8 +155,8 @@ def test_delivery_goes_on_without_markers_and_a_return_waits_for_its_own(tmp_pat
             pair.catch_up()
             assert keys_of(pair) == [1, 2]
             pair.switch_on()
-            told = pair.sidecar.wait_for_event("the try-start marker was not written")
-            assert f"port={way.port}" in str(told["error"])
+            reported = pair.sidecar.wait_for_event("the try-start marker was not written")
+            assert f"port={way.port}" in str(reported["error"])
             assert pair.sidecar.metric('tidemark_markers_failed_total{capture="main"}') > 0
             pair.insert(3)
             pair.catch_up()

@@ -55,5 +55,5 @@ def test_a_marker_of_the_lost_states_sidecar_is_not_taken_for_one_of_the_new_one
         pair.archiver.start()
         pair.insert(3)
         pair.wait_for_stage(Stage.ARCHIVE)
-        assert pair.archiver.running, pair.told()
+        assert pair.archiver.running, pair.reported()
         assert list(replayed(change_log(pair.catch_up(), "account"))) == [3]

@@ -57,8 +57,8 @@ def test_cdcctl_that_stops_inside_its_write_transaction_is_killed_and_the_switch
         pair.sidecar.kill()
         off = ("realtime", "off", "--state", pair.sidecar.folder.root)
         with running(tmp_path, *off, **pair.sidecar.options, **STUCK_INSIDE) as stuck:
-            told = pair.archiver.wait_for_event(KILLED)
-            assert told["pid"] == stuck.process.pid
+            reported = pair.archiver.wait_for_event(KILLED)
+            assert reported["pid"] == stuck.process.pid
             assert stuck.process.wait(timeout=120) == -signal.SIGKILL
         assert pair.stage is Stage.REALTIME
         succeeded(cdcctl(*off, **pair.sidecar.options))
@@ -77,6 +77,6 @@ def test_sparks_runner_that_stops_inside_its_write_transaction_is_killed_and_del
         command = [sys.executable, "-m", "tidemark.pipeline", *place]
         with subprocess.Popen(command, env=environment(**STUCK_INSIDE), stderr=subprocess.DEVNULL) as runner:
             assert runner.wait(timeout=120) == -signal.SIGKILL
-        pair.wait_for(lambda: KILLED in pair.told(), "who killed it")
+        pair.wait_for(lambda: KILLED in pair.reported(), "who killed it")
         pair.insert(2)
         assert ids(pair.catch_up()) == [1, 2]

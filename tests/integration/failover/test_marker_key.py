@@ -47,7 +47,7 @@ def test_no_key_a_short_one_and_one_that_everybody_reads_are_refused_by_name(
     folder: StateFolder, tmp_path: Path
 ) -> None:
     path = tmp_path / "theirs"
-    for content, mode, told in (
+    for content, mode, reported in (
         (None, 0, "No such file"),
         (SECRET[: KEY_BYTES_MIN - 1], 0o600, f"{KEY_BYTES_MIN - 1} bytes"),
         (" " * 100, 0o600, "0 bytes"),
@@ -59,7 +59,7 @@ def test_no_key_a_short_one_and_one_that_everybody_reads_are_refused_by_name(
             path.write_text(content)
             path.chmod(mode)
         for act in (load_marker_key, make_marker_key):
-            with pytest.raises(BadMarkerKey, match=told) as caught:
+            with pytest.raises(BadMarkerKey, match=reported) as caught:
                 act(named(path), folder)
             assert str(path) in str(caught.value)
             assert SECRET not in str(caught.value) + caught.value.hint

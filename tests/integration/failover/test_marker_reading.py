@@ -47,7 +47,7 @@ def counted(context: CaptureContext, name: str) -> dict[str, float]:
 @pytest.mark.feature("I10")
 def test_markers_of_ours_are_read_and_counted_by_kind_and_a_check_is_kept(context: CaptureContext) -> None:
     reader = MarkerReader(context, KEY)
-    with capture_logs() as told:
+    with capture_logs() as reported:
         found = reader.read(Lsn(100), content(MarkerKind.STOP))
         assert found is not None
         assert (found.kind, reader.met_check) == (MarkerKind.STOP, None)
@@ -57,20 +57,20 @@ def test_markers_of_ours_are_read_and_counted_by_kind_and_a_check_is_kept(contex
     assert (reader.met_check.sequence, reader.met_check.lsn) == (9, 200)
     read = counted(context, "tidemark_markers_read_total")
     assert read == {MarkerKind.STOP.value: 2, MarkerKind.CHECK.value: 1}
-    assert (counted(context, "tidemark_markers_ignored_total"), told) == ({}, [])
+    assert (counted(context, "tidemark_markers_ignored_total"), reported) == ({}, [])
 
 
 @pytest.mark.feature("I10")
 def test_what_is_no_marker_of_ours_is_counted_and_told_once_for_each_reason(context: CaptureContext) -> None:
     reader = MarkerReader(context, KEY)
-    with capture_logs() as told:
+    with capture_logs() as reported:
         for lsn in (100, 200):
             assert reader.read(Lsn(lsn), content(MarkerKind.STOP, key=OTHER_KEY)) is None
             assert reader.read(Lsn(lsn), b"rubbish") is None
             assert reader.read(Lsn(lsn), b"") is None, "a flush of our own"
     assert counted(context, "tidemark_markers_ignored_total") == {"FORGED": 2, "MALFORMED": 2}
     assert counted(context, "tidemark_markers_read_total") == {}
-    assert [(line["at_lsn"], line["reason"]) for line in told] == [
+    assert [(line["at_lsn"], line["reason"]) for line in reported] == [
         (100, Ignored.FORGED.value),
         (100, Ignored.MALFORMED.value),
     ]

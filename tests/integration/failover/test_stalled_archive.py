@@ -62,8 +62,8 @@ def test_realtime_comes_back_without_the_archive_and_later_hand_overs_go_through
         assert pair.switches()[-1].reason == Event.TAKEN_OVER.value
         pair.insert(7)
         assert delivered(pair) == [1, 3, 4, 2, 5, 6, 7]
-        assert pair.sidecar.running, pair.told()
-        assert pair.archiver.running, pair.told()
+        assert pair.sidecar.running, pair.reported()
+        assert pair.archiver.running, pair.reported()
 
 
 @pytest.mark.feature("I17")

@@ -42,7 +42,7 @@ def deliver(store: StateStore, commit_lsn: int) -> Watermark:
 def test_a_move_is_written_with_its_epoch_and_place_and_told_once(store: StateStore) -> None:
     epoch = store.take_epoch(SIDECAR)
     delivered = deliver(store, 100)
-    with capture_logs() as told:
+    with capture_logs() as reported:
         found = switch(store, Event.RING_FULL, log=LOG, now_us=5, epoch=epoch)
     effects = (Effect.STOP_CAPTURE, Effect.WRITE_STOP_MARKER, Effect.SWITCH_SEGMENT)
     assert found == Switched(Stage.REALTIME, Stage.ARCHIVE, effects, epoch, "the ring is full")
@@ -50,24 +50,24 @@ def test_a_move_is_written_with_its_epoch_and_place_and_told_once(store: StateSt
     (kept,) = store.view().switches.kept
     assert (kept.at_us, kept.before, kept.after, kept.reason) == (5, Stage.REALTIME, Stage.ARCHIVE, "the ring is full")
     assert (kept.epoch, kept.delivered, store.view().stage) == (epoch, place, Stage.ARCHIVE)
-    (line,) = told
+    (line,) = reported
     assert (line["event"], line["before"], line["after"]) == ("mode switched", "realtime", "archive")
     assert (line["reason"], line["epoch"], line["delivered"]) == ("the ring is full", str(epoch), place)
 
 
 def test_before_anything_was_delivered_or_owned_a_move_has_no_place_and_no_epoch(store: StateStore) -> None:
-    with capture_logs() as told:
+    with capture_logs() as reported:
         found = switch(store, Event.OPERATOR_OFF, log=LOG, now_us=5, reason="asked for")
     (kept,) = store.view().switches.kept
     assert (found.epoch, kept.epoch, kept.delivered, kept.reason) == (None, None, "", "asked for")
-    assert (told[0]["epoch"], told[0]["delivered"], told[0]["reason"]) == (None, None, "asked for")
+    assert (reported[0]["epoch"], reported[0]["delivered"], reported[0]["reason"]) == (None, None, "asked for")
 
 
 def test_an_event_that_leaves_the_stage_as_it_is_is_neither_kept_nor_told(store: StateStore) -> None:
-    with capture_logs() as told:
+    with capture_logs() as reported:
         found = switch(store, Event.OPERATOR_ON, log=LOG, now_us=5)
     assert (found.before, found.after) == (Stage.REALTIME, Stage.REALTIME)
-    assert (store.view().switches.kept, told) == ((), [])
+    assert (store.view().switches.kept, reported) == ((), [])
 
 
 @pytest.mark.feature("I21")

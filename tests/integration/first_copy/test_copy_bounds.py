@@ -38,10 +38,10 @@ SPOOL_FILLS = (
 
 
 def eventually(sidecar: Sidecar, condition: Callable[[], bool]) -> None:
-    wait_until(condition, told=lambda: sidecar.log_path.read_text()[-4000:])
+    wait_until(condition, reported=lambda: sidecar.log_path.read_text()[-4000:])
 
 
-def told(sidecar: Sidecar, event: str) -> list[dict[str, object]]:
+def reported(sidecar: Sidecar, event: str) -> list[dict[str, object]]:
     return [dict(line) for line in sidecar.events() if line["event"] == event]
 
 
@@ -54,7 +54,7 @@ def test_nothing_is_held_at_the_node_while_the_outbox_is_full(cluster: Cluster, 
     sidecar.init(bytes_max=2 << 20)
     try:
         sidecar.start()
-        eventually(sidecar, lambda: bool(told(sidecar, FULL)))
+        eventually(sidecar, lambda: bool(reported(sidecar, FULL)))
         held = (
             "SELECT a.query FROM pg_stat_activity a WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()"
             " AND (a.backend_xmin IS NOT NULL OR a.xact_start IS NOT NULL) AND backend_type = 'client backend'"
@@ -68,7 +68,7 @@ def test_nothing_is_held_at_the_node_while_the_outbox_is_full(cluster: Cluster, 
         with OutboxReader.open(sidecar.folder) as reader:
             reader.register("spark")
             # A copy group moves no position: whoever reads nothing of it still lets it go once it holds it.
-            eventually(sidecar, lambda: _drained(reader) and bool(told(sidecar, "first copy done")))
+            eventually(sidecar, lambda: _drained(reader) and bool(reported(sidecar, "first copy done")))
     finally:
         sidecar.close()
 
@@ -227,11 +227,11 @@ def test_no_database_is_entered_while_a_first_copy_waits_for_older_transactions(
         with cluster.connect(database, autocommit=False) as older:
             older.execute("INSERT INTO account VALUES (11, 'held')")
             sidecar.start()
-            eventually(sidecar, lambda: bool(told(sidecar, WAITS)))
+            eventually(sidecar, lambda: bool(reported(sidecar, WAITS)))
             inside = f"SELECT 1 FROM pg_stat_activity WHERE datname = '{database}' AND application_name = 'tidemark'"
             assert cluster.sql(inside) == []
             older.commit()
-            eventually(sidecar, lambda: [line["rows"] for line in told(sidecar, "table copied")] == [11])
+            eventually(sidecar, lambda: [line["rows"] for line in reported(sidecar, "table copied")] == [11])
     finally:
         sidecar.close()
 
@@ -256,11 +256,11 @@ def test_a_spool_that_fills_up_is_told_from_half_on_with_its_setting(
         older.execute("INSERT INTO account VALUES (11, 'held')")  # the copy waits for its end
         try:
             sidecar.start()
-            assert told(sidecar, SPOOL_FILLS) == []
+            assert reported(sidecar, SPOOL_FILLS) == []
             cluster.sql("SELECT count(pg_logical_emit_message(false, 'app', repeat('x', 1000))) "
                         "FROM generate_series(1, 2500)", database)  # fmt: skip
-            eventually(sidecar, lambda: bool(told(sidecar, SPOOL_FILLS)))
-            warned = told(sidecar, SPOOL_FILLS)[0]
+            eventually(sidecar, lambda: bool(reported(sidecar, SPOOL_FILLS)))
+            warned = reported(sidecar, SPOOL_FILLS)[0]
             assert (warned["setting"], warned["setting_bytes"]) == ("copy.spool_bytes", 4 << 20)
             older.commit()
             assert len(replayed(change_log(sidecar.catch_up(), "account"))) == 11

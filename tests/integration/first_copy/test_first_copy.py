@@ -211,8 +211,8 @@ def test_tables_without_select_are_refused_by_name(cluster: Cluster, database: s
         sidecar.start(wait=False)
         assert sidecar.process is not None
         assert sidecar.process.wait(timeout=120) == ExitCode.NODE_UNFIT
-        (told,) = [event for event in sidecar.events() if event["event"] == "sidecar ends"]
-        assert "no SELECT on public.account" in str(told["error"])
+        (reported,) = [event for event in sidecar.events() if event["event"] == "sidecar ends"]
+        assert "no SELECT on public.account" in str(reported["error"])
         cluster.sql(f"GRANT SELECT ON account TO {role}", database)
         sidecar.start()
         assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {1}

@@ -126,9 +126,9 @@ def test_a_root_that_comes_with_its_whole_database_is_copied_whole_and_goes_with
             before = len(_events(sidecar))
             cluster.sql(f"ALTER DATABASE {made} RENAME TO elsewhere")
             cluster.sql(f"ALTER DATABASE elsewhere RENAME TO {made}")
-            told = _events(sidecar)[before:]
-            assert _names(told) == ["root", "late", "root", "late"], "it goes, and comes again"
-            changes = [event.change for event in told if isinstance(event, PartitionEvent)]
+            reported = _events(sidecar)[before:]
+            assert _names(reported) == ["root", "late", "root", "late"], "it goes, and comes again"
+            changes = [event.change for event in reported if isinstance(event, PartitionEvent)]
             assert changes == [PartitionChange.CREATE] * 5, "what goes with its root is not told"
         finally:
             cluster.sql(f"DROP DATABASE {made} WITH (FORCE)")

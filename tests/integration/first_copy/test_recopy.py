@@ -11,7 +11,7 @@ from tests.conftest import NewCluster
 from tests.integration.first_copy.test_first_copy import Workload, fill, newest_generation, source_rows, times_full
 from tests.support.lakes.lakes import feed_by_hand, rows_by_key
 from tests.support.processes.captures import Sidecar, Taking, change_log, replayed, running
-from tests.support.processes.cdcctl import Done, cdcctl, refused, succeeded, told
+from tests.support.processes.cdcctl import Done, cdcctl, refused, reported, succeeded
 from tests.support.processes.cdcctl import running as running_cdcctl
 from tests.support.processes.failover import paired
 from tests.support.servers.archiving import Archiving
@@ -20,7 +20,7 @@ from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import CopyBoundary, GroupItem
 from tidemark.model.errors import ExitCode
-from tidemark.pipeline.driver.progress import fault_told
+from tidemark.pipeline.driver.progress import fault_reported
 from tidemark.pipeline.driver.reporting import faults_of
 from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
 
@@ -91,9 +91,9 @@ def test_a_diverged_log_gets_its_break_after_the_operator_accepted_the_loss(
         feed_by_hand(sidecar.folder, lake, "lake")
         table = position_of(sidecar, lake, "account")
         assert table.state is TableState.DIVERGED
-        faults = [fault_told(table, name, fault) for name, fault in faults_of(table)]
-        told_file = {"reader": "lake", "lake": str(lake), "lsn": "0/0", "tables": 1, "faults": faults, "stale": []}
-        (sidecar.folder.root / "pipeline-lake.json").write_text(json.dumps(told_file))
+        faults = [fault_reported(table, name, fault) for name, fault in faults_of(table)]
+        reported_file = {"reader": "lake", "lake": str(lake), "lsn": "0/0", "tables": 1, "faults": faults, "stale": []}
+        (sidecar.folder.root / "pipeline-lake.json").write_text(json.dumps(reported_file))
         asked = recopy(sidecar, "account")
         assert asked.code == ExitCode.CONFIG
         assert "1 logs of the lake would lose changes" in asked.err
@@ -132,7 +132,7 @@ def test_a_request_survives_a_kill_before_and_in_the_copy_and_is_made_once(
             sidecar.kill()
             fulls = times_full(sidecar)
             unstarted = recopy(sidecar, "public.account")
-            message, hint = told(unstarted.err)
+            message, hint = reported(unstarted.err)
             assert (unstarted.code, steps(unstarted)) == (ExitCode.UNEXPECTED, {name: "requested"})
             assert "the sidecar does not run" in message
             assert "cdcctl run sidecar" in hint
@@ -173,7 +173,7 @@ def test_while_the_archiver_delivers_a_request_waits_for_realtime_and_the_comman
         late = recopy(pair.sidecar, "account", "--deadline-s", "0")
         assert late.code == ExitCode.UNEXPECTED
         assert "the stage is held: the tables are copied after the return to realtime" in late.err
-        assert "cdcctl realtime on" in told(late.err)[0]
+        assert "cdcctl realtime on" in reported(late.err)[0]
         pair.insert(3)
         assert generations(pair.catch_up()) == [(1, True), (1, False)]
         state, options = pair.sidecar.folder.root, pair.sidecar.options
@@ -249,7 +249,7 @@ def test_what_cannot_be_copied_is_refused_by_name_with_what_to_do(
         done = recopy(sidecar, "account", *refusals)
         refused(done, code, *(f"{name} {because}".strip() for name, (because, _) in refusals.items() if because))
         for _, remedy in refusals.values():
-            assert remedy in told(done.err)[1], remedy
+            assert remedy in reported(done.err)[1], remedy
     assert recopies_in_status(sidecar) == {}
     good = succeeded(recopy(sidecar, "--no-wait", "account", "rooted", 'public."Say.""so"""'))
     assert set(steps(good)) == {f"{database}.public.{name}" for name in ("account", "rooted", '"Say.""so"""')}
@@ -269,8 +269,8 @@ def test_a_request_waits_while_the_node_lacks_the_wal_of_a_restart(new_cluster: 
             cluster.sql("CHECKPOINT")  # removes what the stream has had, and a restart would need
             late = recopy(sidecar, "account", "--no-wait")
             assert set(steps(succeeded(late)).values()) == {"requested"}
-            told_of = sidecar.wait_for_event("requested copies wait")
-            assert "the node has removed WAL from" in str(told_of["error"])
+            reported_of = sidecar.wait_for_event("requested copies wait")
+            assert "the node has removed WAL from" in str(reported_of["error"])
             state, options = sidecar.folder.root, sidecar.options
             with running_cdcctl(tmp_path, "table", "recopy", "account", "--state", state, **options) as waiting:
                 waiting.wait_for_err("the node has removed WAL from")
@@ -292,8 +292,8 @@ def test_the_stream_goes_on_while_a_request_waits_for_older_transactions(
         with cluster.connect(database, autocommit=False) as session:
             session.execute("INSERT INTO account VALUES (100, 'open')")
             succeeded(recopy(sidecar, "account", "--no-wait"))
-            told_of = sidecar.wait_for_event("requested copies wait")
-            assert "the copy would wait for open transactions: process" in str(told_of["error"])
+            reported_of = sidecar.wait_for_event("requested copies wait")
+            assert "the copy would wait for open transactions: process" in str(reported_of["error"])
             cluster.sql("INSERT INTO account VALUES (101, 'beside it')", database)
             assert generations(sidecar.catch_up()) == [(1, True), (1, False)]
             session.commit()

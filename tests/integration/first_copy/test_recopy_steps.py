@@ -34,7 +34,7 @@ from tidemark.runtime.first_copy.recopying import (
     refuse,
     request_recopies,
 )
-from tidemark.runtime.seed.copy_plan import selection_told
+from tidemark.runtime.seed.copy_plan import selection_reported
 from tidemark.wire.recopies import RecopyStep, Wanted, recopies_by_table, step_of
 from tidemark.wire.state import (
     DELIVERED,
@@ -177,7 +177,7 @@ def first_copy(store: StateStore, dsn: str) -> FirstCopy:
     config = load_config(None, {"TIDEMARK_CAPTURE__DSN": dsn})
     timeline = TimelineId(1)
     with store.transaction(None) as transaction:
-        transaction.put(FINGERPRINT, Fingerprint(selection_told(config), REACHED, timeline))
+        transaction.put(FINGERPRINT, Fingerprint(selection_reported(config), REACHED, timeline))
     stopping = Event()
     stopping.set()
     beginning = Beginning(timeline, REACHED, FullXid(1), {Oid(1): "db"}, types=config.types.mapping())

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.captures import running
-from tests.support.processes.cdcctl import Done, cdcctl, succeeded, told
+from tests.support.processes.cdcctl import Done, cdcctl, reported, succeeded
 from tests.support.processes.failover import Pair, paired
 from tests.support.servers.archiving import Archiving
 from tests.support.servers.postgres import Cluster
@@ -28,7 +28,7 @@ def verdicts(done: Done) -> dict[str, str]:
 def broken(done: Done, *said: str) -> dict[str, str]:
     """See that the check failed for what is said, with a hint; return the verdicts."""
     assert done.code == ExitCode.UNEXPECTED, done.err
-    message, hint = told(done.err)
+    message, hint = reported(done.err)
     for words in said:
         assert words in message, message
     assert hint

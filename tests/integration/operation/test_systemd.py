@@ -43,7 +43,7 @@ def test_a_listener_that_is_gone_full_or_none_stops_nobody(tmp_path: Path) -> No
 
 
 @contextmanager
-def told(kind: type[Sidecar], cluster: Cluster, root: Path) -> Iterator[tuple[Sidecar, socket.socket]]:
+def reported(kind: type[Sidecar], cluster: Cluster, root: Path) -> Iterator[tuple[Sidecar, socket.socket]]:
     """Start a daemon where systemd listens."""
     name, archive = str(root / "notify"), root / "wal"
     archive.mkdir()
@@ -65,7 +65,7 @@ each_daemon = pytest.mark.parametrize("kind", [Sidecar, Archiver])
 def test_a_daemon_says_when_it_is_ready_and_when_it_stops(
     cluster: Cluster, tmp_path: Path, kind: type[Sidecar]
 ) -> None:
-    with told(kind, cluster, tmp_path) as (daemon, channel):
+    with reported(kind, cluster, tmp_path) as (daemon, channel):
         assert channel.recv(100).decode() == READY
         assert daemon.stop() == 0
         said = ""
@@ -75,5 +75,5 @@ def test_a_daemon_says_when_it_is_ready_and_when_it_stops(
 
 @each_daemon
 def test_a_daemon_answers_the_watchdog_while_it_runs(cluster: Cluster, tmp_path: Path, kind: type[Sidecar]) -> None:
-    with told(kind, cluster, tmp_path) as (_, channel):
+    with reported(kind, cluster, tmp_path) as (_, channel):
         assert [channel.recv(100).decode() for _ in range(3)] == [READY, ALIVE, ALIVE]

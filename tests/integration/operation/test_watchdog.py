@@ -247,8 +247,10 @@ os.setuid(65534)
 print(kill_process(owner))
 """
     try:
-        told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120)
-        assert told.stdout == "False\n"
+        reported = subprocess.run(
+            [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
+        )
+        assert reported.stdout == "False\n"
         assert target.poll() is None
     finally:
         target.communicate(b"\n", timeout=120)

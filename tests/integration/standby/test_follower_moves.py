@@ -304,10 +304,10 @@ def test_what_is_kept_for_a_deliverer_that_says_nothing_is_bounded(
 
         for _ in range(4):
             write_more()
-        told = two.wait_for_event(
+        reported = two.wait_for_event(
             "no marker of the delivering capture for too long; removing the WAL that was kept for a promotion"
         )
-        assert told["setting"] == "standby.unmarked_bytes_max"
+        assert reported["setting"] == "standby.unmarked_bytes_max"
 
         def is_let_go_of() -> bool:
             write_more()  # what is written next, once the process has looked at itself, lets go of what precedes

@@ -158,8 +158,8 @@ def check_lake(branches: Branches, meanwhile: Sequence[Change] = (), *, lost: bo
     (message,) = branches.messages(REWIND_PREFIX)
     content = message["content"]
     assert isinstance(content, bytes)
-    told = json.loads(content)
-    assert (told["timeline"], told["from"]) == (1, format_lsn(branches.fork_lsn))
+    reported = json.loads(content)
+    assert (reported["timeline"], reported["from"]) == (1, format_lsn(branches.fork_lsn))
     assert len(branches.messages(LOSS_PREFIX)) == lost
     dead = {str(row["note"]) for row in branches.log("busy") if is_dead(branches, row)}
     alive = {str(row["note"]) for row in branches.log("busy") if not is_dead(branches, row)}

@@ -13,7 +13,7 @@ from tests.integration.first_copy.test_first_copy import newest_generation
 from tests.support.oracles.oracle import OurSide, ensure_role
 from tests.support.processes.captures import Sidecar, change_log, replayed
 from tests.support.processes.cdcctl import cdcctl, refused, succeeded
-from tests.support.processes.cdcctl import told as told_by
+from tests.support.processes.cdcctl import reported as reported_by
 from tests.support.processes.failover import Pair, archiving_node, paired
 from tests.support.servers.archiving import Archiving
 from tests.support.servers.postgres import Cluster, StopMode, sql
@@ -146,15 +146,15 @@ def test_markers_go_to_the_primary_that_is_named_and_are_left_out_otherwise(
     with sidecar_at(standby, primary, tmp_path / "without", often) as sidecar:
         primary.sql("INSERT INTO account VALUES (-1, 'x')")
         sidecar.catch_up()
-        told = sidecar.wait_for_event("no markers are written")
-        assert "markers.dsn" in str(told["hint"])
+        reported = sidecar.wait_for_event("no markers are written")
+        assert "markers.dsn" in str(reported["hint"])
         primary.sql("INSERT INTO account VALUES (-2, 'x')")
         sidecar.catch_up()
         assert sidecar.metric('tidemark_markers_failed_total{capture="main"}') == 0
         done = cdcctl("check", "--state", sidecar.folder.root, **sidecar.options)
         assert done.code != ExitCode.SUCCESS
-        assert "is a standby" in told_by(done.err)[0]
-        assert "markers.dsn" in told_by(done.err)[1]
+        assert "is a standby" in reported_by(done.err)[0]
+        assert "markers.dsn" in reported_by(done.err)[1]
     assert sum(event["event"] == "no markers are written" for event in sidecar.events()) == 1
     (tmp_path / "with").mkdir()
     to_primary = {**often, "TIDEMARK_MARKERS__DSN": primary.dsn()}
@@ -229,8 +229,8 @@ def test_a_copy_that_the_standby_breaks_off_is_made_again_and_not_for_ever(prima
     with standby_of(primary, max_standby_streaming_delay=0) as standby, exclusive_locks(primary) as stop:
         (tmp_path / "once").mkdir()
         with sidecar_at(standby, primary, tmp_path / "once", quick, copy=True) as sidecar:
-            told = sidecar.wait_for_event("first copy interrupted", kind="RecoveryConflict")
-            assert "hot_standby_feedback" in str(told["hint"])
+            reported = sidecar.wait_for_event("first copy interrupted", kind="RecoveryConflict")
+            assert "hot_standby_feedback" in str(reported["hint"])
             assert sidecar.metric('tidemark_errors_total{capture="main"}') > 0
             stop.set()
             kept = newest_generation(sidecar.catch_up())  # of one that was broken off some rows may be there
@@ -307,8 +307,8 @@ def test_a_record_of_which_the_lost_primary_sent_a_part_is_let_go_of_at_the_fork
         sidecar.written_to = standby
         standby.sql("INSERT INTO account VALUES (-2, 'behind')")
         items = sidecar.catch_up()
-        told = sidecar.wait_for_event("discarding WAL that was not delivered: its timeline ended before it")
-        assert parse_lsn(str(told["at_lsn"])) < torn_lsn == parse_lsn(str(told["received_lsn"]))
+        reported = sidecar.wait_for_event("discarding WAL that was not delivered: its timeline ended before it")
+        assert parse_lsn(str(reported["at_lsn"])) < torn_lsn == parse_lsn(str(reported["received_lsn"]))
         standby.sql("INSERT INTO account VALUES (-3, 'and on')")
         items = sidecar.catch_up()
         assert list(replayed(change_log(items, "account"))) == [-1, -2, -3]
@@ -389,8 +389,10 @@ def test_an_archiver_lets_go_of_a_record_that_the_last_segment_of_a_lost_primary
             restored.sql("INSERT INTO account VALUES (2)")
             with switching(Archiving(restored, archiving.spool)):
                 assert list(replayed(change_log(pair.catch_up(), "account"))) == [1, 2]
-            told = pair.archiver.wait_for_event("discarding WAL that was not delivered: its timeline ended before it")
-            assert parse_lsn(str(told["at_lsn"])) < read_lsn
+            reported = pair.archiver.wait_for_event(
+                "discarding WAL that was not delivered: its timeline ended before it"
+            )
+            assert parse_lsn(str(reported["at_lsn"])) < read_lsn
 
 
 def test_a_primary_whose_level_no_standby_tells_ends_decoding_at_its_first_row(new_cluster: NewCluster) -> None:

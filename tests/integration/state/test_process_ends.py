@@ -89,13 +89,13 @@ def test_a_state_that_takes_no_record_lets_a_process_start_and_end(tmp_path: Pat
             fail_as(store, "sidecar", WalGap("gone"))
     finally:
         configure_logs("json", "info")
-    told = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
-    assert told == ["the end of the run was not recorded in the state"] * 2
+    reported = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+    assert reported == ["the end of the run was not recorded in the state"] * 2
 
 
 def status(sidecar: Sidecar) -> Json:
-    told = json.loads(succeeded(cdcctl("status", "--json", "--state", sidecar.folder.root)).out)
-    found: Json = told["last_end"]["sidecar"]
+    reported = json.loads(succeeded(cdcctl("status", "--json", "--state", sidecar.folder.root)).out)
+    found: Json = reported["last_end"]["sidecar"]
     return found
 
 

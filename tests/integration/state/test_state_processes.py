@@ -384,9 +384,9 @@ def test_another_user_is_refused() -> None:
         program = f"import socket\ns = socket.socket(socket.AF_UNIX)\ns.connect({str(path)!r})\n"
         program += "s.sendall(b'{}\\n')\nprint(s.makefile().readline())"
         command = ["/usr/bin/env", "python3", "-c", program]
-        told = subprocess.run(command, check=False, capture_output=True, text=True, user=65534, timeout=120)
+        reported = subprocess.run(command, check=False, capture_output=True, text=True, user=65534, timeout=120)
         served.close()
-    assert "user 65534 may not control this process" in told.stdout, told
+    assert "user 65534 may not control this process" in reported.stdout, reported
 
 
 def test_a_socket_that_nobody_serves_says_so(folder: StateFolder) -> None:

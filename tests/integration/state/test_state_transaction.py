@@ -219,19 +219,19 @@ def test_what_is_told_to_people_is_kept_and_forgotten_where_it_is_damaged(store:
         transaction.note_rewind(REWIND)
         transaction.put(MARKER_KEYS, MarkerKeys({"sidecar": "aa"}))
 
-    def told() -> tuple[tuple[Switch, ...], tuple[Loss, ...], tuple[Rewind, ...], dict[str, str]]:
+    def reported() -> tuple[tuple[Switch, ...], tuple[Loss, ...], tuple[Rewind, ...], dict[str, str]]:
         view = store.view()
         return view.switches.kept, view.losses.kept, view.rewinds.kept, dict(store.marker_keys().names)
 
     moved(store, note)
-    assert told() == ((SWITCH,), (LOSS,), (REWIND,), {"sidecar": "aa"})
+    assert reported() == ((SWITCH,), (LOSS,), (REWIND,), {"sidecar": "aa"})
     moved(store, note)
-    assert told() == ((SWITCH, SWITCH), (LOSS, LOSS), (REWIND, REWIND), {"sidecar": "aa"})
+    assert reported() == ((SWITCH, SWITCH), (LOSS, LOSS), (REWIND, REWIND), {"sidecar": "aa"})
     for name in ("switches", "losses", "rewinds", "markerkeys"):
         damage(store, name)
-    assert told() == ((), (), (), {})
+    assert reported() == ((), (), (), {})
     moved(store, note)
-    assert told() == ((SWITCH,), (LOSS,), (REWIND,), {"sidecar": "aa"})
+    assert reported() == ((SWITCH,), (LOSS,), (REWIND,), {"sidecar": "aa"})
 
 
 @pytest.mark.feature("I24")
@@ -421,14 +421,14 @@ def test_the_journal_mark_moves_on_with_what_is_durable_and_back_where_the_journ
 
 
 def test_databases_that_come_into_the_capture_are_added_to_its_beginning(store: StateStore) -> None:
-    told = {Oid(2): KnownDatabase("two", "LATIN1")}
-    moved(store, lambda transaction: transaction.learn_databases(told))
+    reported = {Oid(2): KnownDatabase("two", "LATIN1")}
+    moved(store, lambda transaction: transaction.learn_databases(reported))
     assert store.view().beginning is None
     begun = Beginning(TimelineId(1), Lsn(1), FullXid(5), {Oid(1): "one"}, encodings={Oid(1): "UTF8"})
     moved(store, lambda transaction: transaction.put(BEGINNING, begun))
     moved(store, lambda transaction: transaction.learn_databases({}))
     assert store.view().beginning == begun
-    moved(store, lambda transaction: transaction.learn_databases(told))
+    moved(store, lambda transaction: transaction.learn_databases(reported))
     after = replace(begun, databases={Oid(1): "one", Oid(2): "two"}, encodings={Oid(1): "UTF8", Oid(2): "LATIN1"})
     assert store.view().beginning == after
     moved(store, lambda transaction: transaction.learn_databases({Oid(2): KnownDatabase("two", "UTF8")}))

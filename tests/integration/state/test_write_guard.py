@@ -94,10 +94,10 @@ def test_a_writer_that_stops_anywhere_in_a_transaction_dies_and_the_next_one_goe
             assert transaction.get(KEY, db=environment.database("state")) is None
         assert writer.end() == -signal.SIGKILL
     (line,) = lines.getvalue().splitlines()
-    told = json.loads(line)
-    assert told["event"] == "killed a process that was stuck inside a write transaction"
-    assert told["pid"] == writer.pid
-    assert told["writer"].startswith("python")
+    reported = json.loads(line)
+    assert reported["event"] == "killed a process that was stuck inside a write transaction"
+    assert reported["pid"] == writer.pid
+    assert reported["writer"].startswith("python")
 
 
 @pytest.mark.feature("I20")
@@ -181,16 +181,16 @@ def test_a_slot_that_names_another_process_than_the_lock_does_is_not_believed(en
 def test_a_guard_never_kills_its_own_process_and_says_that_it_is_stuck(
     environment: Environment, lines: io.StringIO
 ) -> None:
-    told = threading.Event()
+    reported = threading.Event()
 
     class Telling(io.StringIO):
         def write(self, text: str) -> int:
-            told.set()
+            reported.set()
             return lines.write(text)
 
     configure_logs("json", "info", Telling())
     with WriteGuard(environment, watchdog_s=0.05, log=get_log("test")), environment.write():
-        assert told.wait(30)
+        assert reported.wait(30)
     line = json.loads(lines.getvalue().splitlines()[0])
     assert line["event"] == "this process is stuck inside a write transaction"
     assert line["pid"] == os.getpid()

@@ -115,9 +115,9 @@ def test_damage_is_named_by_lsn_and_file_or_makes_no_difference(kind: str, data:
     if error is None or damage is None:
         assert found == lsns
     else:
-        for told in (str(error), damage.reason):
-            assert NAME.search(told), told
-            assert LSN.search(told) or "truncated" in told or "cluster" in told, told
+        for reported in (str(error), damage.reason):
+            assert NAME.search(reported), reported
+            assert LSN.search(reported) or "truncated" in reported or "cluster" in reported, reported
         assert damage.start_lsn < damage.end_lsn
 
 

@@ -255,9 +255,9 @@ def test_a_hole_has_the_time_that_is_told_or_now(tmp_path: Path) -> None:
         before_s = int(time.time())
         ledger.give_up("A", "full")
         ledger.give_up("B", "full", at_s=1234)
-        now, told = ledger.holes()
+        now, reported = ledger.holes()
         assert before_s <= now.at_s <= time.time()
-        assert told.at_s == 1234
+        assert reported.at_s == 1234
 
 
 def test_a_torn_header_of_version_1_counts_as_an_empty_ledger(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ CORPUS_BYTES_MAX = 1 << 20
 def test_nothing_in_the_corpus_fails(name: str) -> None:
     target = TARGETS[name]
     assert target.seeds
-    for told, data in {**target.seeds, **corpus(name)}.items():
+    for reported, data in {**target.seeds, **corpus(name)}.items():
         try:
             target.run(data)
         except Exception as error:
-            raise AssertionError(f"{name}: {told}") from error
+            raise AssertionError(f"{name}: {reported}") from error
 
 
 @st.composite

@@ -274,12 +274,12 @@ def test_damaged_tuples_give_a_valid_batch_or_say_that_wal_is_corrupt(
     try:
         batches = BatchBuilder(Oid(5), relation).build(inserts(map(bytes, damaged)))
     except CorruptWal as error:
-        told = str(error)
+        reported = str(error)
     else:
-        told = "public.t, record at 0/"
+        reported = "public.t, record at 0/"
         for batch in batches:
             batch.rows.validate(full=True)
-    assert "public.t, record at 0/" in told
+    assert "public.t, record at 0/" in reported
 
 
 EVERY_TYPE = [*((described, typmod) for described, typmod, _ in POOL), *((other, -1) for other in forms.OTHERS)]

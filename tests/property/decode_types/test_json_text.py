@@ -75,10 +75,10 @@ def texts_of(values: pa.Array, form: Form) -> list[str]:
 
 def read(values: pa.Array, form: Form) -> list[object]:
     """Return what JSON's reader makes of each value's text, also of those of a part of an array."""
-    told = [json.loads(text) for text in texts_of(values, form)]
+    reported = [json.loads(text) for text in texts_of(values, form)]
     longer = pa.concat_arrays([pa.nulls(BEFORE_IT, values.type), values]).slice(BEFORE_IT)
-    assert [json.loads(text) for text in texts_of(longer, form)] == told
-    return told
+    assert [json.loads(text) for text in texts_of(longer, form)] == reported
+    return reported
 
 
 def sound(value: str | None) -> str | None:
@@ -159,8 +159,8 @@ def test_lists_are_read_back(values: list[list[str | None] | None]) -> None:
 @given(st.lists(st.none() | st.binary(), min_size=1))
 def test_bytes_are_written_in_base64_and_in_hex(values: list[bytes | None]) -> None:
     array = pa.array(values, pa.binary())
-    told = [None if text is None else b64decode(str(text)) for text in read(array, base64)]
-    assert told == values
+    reported = [None if text is None else b64decode(str(text)) for text in read(array, base64)]
+    assert reported == values
     assert read(array, in_hex) == [None if value is None else f"\\x{value.hex()}" for value in values]
 
 

@@ -220,7 +220,7 @@ def test_both_builds_write_and_stop_alike(way: datum_text.TextWay, data: st.Data
     found = []
     for module in (datum_text, slow_datum_text):
         out, offsets = np.zeros(room, np.uint8), np.zeros(len(sizes) + 1, np.int64)
-        told = (
+        reported = (
             arena,
             locations,
             sizes,
@@ -237,7 +237,7 @@ def test_both_builds_write_and_stop_alike(way: datum_text.TextWay, data: st.Data
             offsets.data,
             0,
         )
-        stopped = module.write_datums(*told)
+        stopped = module.write_datums(*reported)
         found.append((stopped, offsets.tolist(), out[: offsets.max()].tobytes()))
     assert found[0] == found[1]
 

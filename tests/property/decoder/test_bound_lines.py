@@ -27,10 +27,10 @@ TRANSACTION = st.tuples(st.integers(1, 1 << 40), TIMES, st.sampled_from([5, 6]),
 @pytest.mark.parametrize("op", [BEGIN, END])
 @given(st.lists(TRANSACTION, min_size=1, max_size=8), st.data())
 def test_bounds_of_many_are_those_of_each(
-    form: str, op: str, told: list[tuple[int, int, int, int, dict[int, int]]], data: st.DataObject
+    form: str, op: str, reported: list[tuple[int, int, int, int, dict[int, int]]], data: st.DataObject
 ) -> None:
-    xids, times, databases, items, counted = (list(column) for column in zip(*told, strict=True))
-    lsns = [1000 + 40 * number for number in range(len(told))]
+    xids, times, databases, items, counted = (list(column) for column in zip(*reported, strict=True))
+    lsns = [1000 + 40 * number for number in range(len(reported))]
     columns = [array("q", column) for column in (xids, lsns, lsns, lsns, times, databases, items)]
     ends = SmallTransactions(TimelineId(3), *columns)
     begins = np.cumsum([0, *map(len, counted)])
@@ -40,7 +40,7 @@ def test_bounds_of_many_are_those_of_each(
         np.array([count for one in counted for count in one.values()], np.int64),
         TABLES,
     )
-    chosen = sorted(data.draw(st.sets(st.integers(0, len(told) - 1), min_size=1)))
+    chosen = sorted(data.draw(st.sets(st.integers(0, len(reported) - 1), min_size=1)))
     some = SmallEnds(ends, counts, np.array(chosen, np.int64))
     lines = Lines(some.column("commit_lsns"), some.column("row_counts"), *FORMS[form].pieces(op, some))
     expected = [FORMS[form].line(op, replace(ends.end(number), tables=counts.of(number))) for number in chosen]

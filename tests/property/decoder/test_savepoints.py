@@ -6,7 +6,7 @@ from typing import NamedTuple
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.forged.forged_records import Wal, packed_row, told
+from tests.support.forged.forged_records import Wal, packed_row, reported
 from tests.support.forged.groups import relation
 
 ACCOUNT = 16385
@@ -108,7 +108,7 @@ def play(stream: Wal, steps: Sequence[str]) -> list[int]:
 def test_a_transaction_holds_the_rows_of_the_savepoints_that_were_kept(steps: list[str]) -> None:
     stream = Wal(relation())
     expected = play(stream, steps)
-    found = told(stream.committed[0]) if stream.committed else []
+    found = reported(stream.committed[0]) if stream.committed else []
     assert found == [f"i account {number}/-" for number in expected]
 
 
@@ -119,7 +119,7 @@ def test_spilling_changes_nothing_and_leaves_nothing(steps: list[str]) -> None:
     spill = MemorySpill()
     stream = Wal(relation(), memory_bytes=1, spill=spill)
     expected = play(stream, steps)
-    found = [line for transaction in stream.committed for line in told(transaction)]
+    found = [line for transaction in stream.committed for line in reported(transaction)]
     assert found == [f"i account {number}/-" for number in expected]
     assert bool(spill.writes) == ("row" in steps)
     for transaction in stream.committed:

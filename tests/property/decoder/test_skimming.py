@@ -16,7 +16,7 @@ from tests.support.forged.forged_records import (
     locator,
     packed_chunk,
     packed_row,
-    told,
+    reported,
 )
 from tests.support.forged.groups import DATABASE, relation
 from tests.support.oracles.twins import interpreted
@@ -192,7 +192,7 @@ def played(steps: list[tuple[str, int]]) -> Wal:
 
 def summary(out: list[object]) -> list[object]:
     return [
-        [replace(decoded.end, first_lsn=Lsn(0)), *told(decoded)]
+        [replace(decoded.end, first_lsn=Lsn(0)), *reported(decoded)]
         if isinstance(decoded, CommittedTransaction)
         else decoded
         for decoded in out
@@ -240,10 +240,10 @@ def test_what_is_left_out_of_blocks_says_nothing(steps: list[tuple[str, int]], d
     out: list[object] = []
     for begin, end in pairwise([0, *cuts, len(raws)]):
         kept: list[tuple[Lsn, Lsn, bytes]] = []
-        for told_raw in raws[begin:end]:
-            raw = told_raw[2]
+        for reported_raw in raws[begin:end]:
+            raw = reported_raw[2]
             if not kept or raw[17] not in by_block.quiet or raw[4:8] not in (bytes(4), kept[-1][2][4:8]):
-                kept.append(told_raw)
+                kept.append(reported_raw)
         block = block_of(kept)
         if kept:
             block.last_lsn, block.end_lsn = raws[end - 1][:2]
@@ -416,13 +416,13 @@ def arranged(module: ModuleType, entries: bytes, tuples: bytes, runs: list[list[
         next_row[number] = -1 if number == left_out else row
         row += 0 if number == left_out else row_counts[number]
     cuts = [array("q", values) for values in runs]
-    timelines, *told = [array(code, range(number, len(runs[0]) + number)) for number, code in enumerate("iqqq")]
+    timelines, *reported = [array(code, range(number, len(runs[0]) + number)) for number, code in enumerate("iqqq")]
     letters = [bytearray(row), bytearray(row)]
     columns = [array(code, [0] * row) for code in "iqqiqqqqqqq"]
-    moved = module.arrange(entries, len(tuples), *cuts, timelines, *told, next_row, *letters, *columns)
-    told_runs = [array("q", range(number, number + len(cuts[0]))) for number in range(4)]
+    moved = module.arrange(entries, len(tuples), *cuts, timelines, *reported, next_row, *letters, *columns)
+    reported_runs = [array("q", range(number, number + len(cuts[0]))) for number in range(4)]
     put = [array(code, [7] * (len(cuts[0]) + 2)) for code in "qqiqqq"]
-    module.put_runs(*told_runs, 0, len(cuts[0]), 1 << 33, 3, 1, *put)
+    module.put_runs(*reported_runs, 0, len(cuts[0]), 1 << 33, 3, 1, *put)
     total = module.tuple_bytes(entries, 0, count)
     within = [module.rows_within(entries, 0, count, room) for room in (0, 1, total // 2, total + 1)]
     wanted = [module.has_wanted(entries, row, count) for row in range(count + 1)]

@@ -119,9 +119,9 @@ def test_a_name_that_is_no_utf8_is_shown_with_a_mark() -> None:
 
 def test_a_pointer_that_cannot_be_is_a_misfit() -> None:
     form: JsonForm[position.Pointer] = JsonForm(position.Pointer)
-    told = form.write(groups.group(100, []).last)
+    reported = form.write(groups.group(100, []).last)
     with pytest.raises(Misfit, match="cannot be"):
-        form.read(told.replace(b'"restart_lsn":', b'"restart_lsn":-'))
+        form.read(reported.replace(b'"restart_lsn":', b'"restart_lsn":-'))
 
 
 @given(st.binary(max_size=30))

@@ -315,7 +315,7 @@ def block_of(raws: Sequence[tuple[Lsn, Lsn, bytes]]) -> RecordBlock:
     return block
 
 
-def told(transaction: CommittedTransaction) -> list[str | Item]:
+def reported(transaction: CommittedTransaction) -> list[str | Item]:
     """Return what a transaction tells: rows as `op relation new/old`, the rest as it is."""
     rows: list[str | Item] = []
     for item in transaction.items():

@@ -26,7 +26,7 @@ class Fed:
         self.table = table
         self.uri = str(root / "replica")
         self.replica = Replica(self.uri, APP, shape_of, constants_of, UTF8)
-        self._told = 0
+        self._reported = 0
 
     def feed(self) -> LakeTable:
         """Apply what has happened since, and then all of it again."""
@@ -38,8 +38,8 @@ class Fed:
 
     def apply(self) -> LakeTable:
         items = self.table.delivered()
-        told, self._told = self._told, len(items)
-        return self.replica.apply(items[told:])
+        reported, self._reported = self._reported, len(items)
+        return self.replica.apply(items[reported:])
 
     def happens(self, event: TableItem) -> None:
         self.table.add_event(event)

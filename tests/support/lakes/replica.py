@@ -154,10 +154,10 @@ class Replica:
         assert is_rewritten == (relation.oid in self.rewriting), "rewritten rows stand in boundaries"
         previous: Row | None = None
         if change.op in (Op.UPDATE.value, Op.DELETE.value):
-            told = _told(change)
-            previous = table.take(*told) if told is not None and not table.is_lost else None
+            reported = _reported(change)
+            previous = table.take(*reported) if reported is not None and not table.is_lost else None
             if previous is None:
-                assert told is None or table.is_lost, f"no row of {relation.qualified_name} is as {told}"
+                assert reported is None or table.is_lost, f"no row of {relation.qualified_name} is as {reported}"
                 table.is_lost = True
                 return
         if change.new is not None and not table.is_lost:
@@ -218,14 +218,14 @@ def _changes(batch: ChangeBatch) -> Iterator[_Change]:
             ]
         )
     meta = ("_commit_lsn", "_ordinal", "_op", "_before_kind", "_unchanged")
-    told = zip(*(batch.rows.column(name).to_pylist() for name in meta), *sides, strict=True)
-    for commit_lsn, ordinal, op, before_kind, bitmap, old, new in told:
+    reported = zip(*(batch.rows.column(name).to_pylist() for name in meta), *sides, strict=True)
+    for commit_lsn, ordinal, op, before_kind, bitmap, old, new in reported:
         bits = int.from_bytes(bitmap or b"", "little")
         unchanged = frozenset(number for place, number in enumerate(numbers) if bits >> place & 1)
         yield _Change(batch.relation, (commit_lsn, ordinal), op, BeforeKind(before_kind), old or {}, new, unchanged)
 
 
-def _told(change: _Change) -> tuple[Row, tuple[int, ...]] | None:
+def _reported(change: _Change) -> tuple[Row, tuple[int, ...]] | None:
     """Return what is told of the old row, and in which columns; None if that is too little to find it."""
     relation = change.relation
     if change.before_kind is BeforeKind.FULL:

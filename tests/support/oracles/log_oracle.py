@@ -73,22 +73,22 @@ class ServerLog:
     def __init__(self, cluster: Cluster, database: str) -> None:
         self._cluster = cluster
         self._database = database
-        self._told: Transactions = {}
+        self._reported: Transactions = {}
         self.messages: list[str] = []  # as told, in commit order
         cluster.sql(f"SELECT pg_create_logical_replication_slot('{SLOT}', 'test_decoding')", database)
 
     def transactions(self) -> Transactions:
         """Return all changes so far."""
         self.advance()
-        return {xid: changes for xid, changes in self._told.items() if changes}
+        return {xid: changes for xid, changes in self._reported.items() if changes}
 
     def advance(self) -> None:
         """Take what is new, so that the server need not keep it; after a crash it may tell the latest again."""
-        known, changes = set(self._told), list[Change]()
+        known, changes = set(self._reported), list[Change]()
         for line in self._lines():
             if line.startswith("BEGIN "):
                 xid = int(line.removeprefix("BEGIN "))
-                changes = [] if xid in known else self._told.setdefault(xid, [])
+                changes = [] if xid in known else self._reported.setdefault(xid, [])
             elif line.startswith("message: "):
                 self.messages.append(line)
             elif not line.startswith("COMMIT "):
@@ -145,7 +145,7 @@ def check_log(server: ServerLog, folder: StateFolder, lake: Path) -> Tally:
     return Tally(len(expected), sum(map(len, expected.values())), copied_rows)
 
 
-def without_copied(told: Transactions, view: StateView, tables: list[TablePosition]) -> Transactions:
+def without_copied(reported: Transactions, view: StateView, tables: list[TablePosition]) -> Transactions:
     """Leave out what stands in the log as copied rows: what the snapshot of a table's copy saw."""
     snapshots = {
         table.name: parse_snapshot(copy.snapshot)
@@ -158,7 +158,7 @@ def without_copied(told: Transactions, view: StateView, tables: list[TablePositi
             for change in changes
             if change.table not in snapshots or not snapshots[change.table].sees(FullXid(xid))
         ]
-        for xid, changes in told.items()
+        for xid, changes in reported.items()
     }
     return {xid: changes for xid, changes in left.items() if changes}
 
@@ -181,7 +181,8 @@ def read_log(table: TablePosition, lake: Path) -> tuple[list[LoggedChange], int]
 def assert_equal(expected: Transactions, found: Transactions) -> None:
     """Fail with what is lost, what is there too often, and what is out of order."""
     wanted, seen = (
-        Counter((xid, change) for xid, changes in told.items() for change in changes) for told in (expected, found)
+        Counter((xid, change) for xid, changes in reported.items() for change in changes)
+        for reported in (expected, found)
     )
     lost, doubled = wanted - seen, seen - wanted
     assert not lost, f"lost {lost.total()}, doubled {doubled.total()}: {lost.most_common(TOLD_MAX)}"

@@ -52,8 +52,8 @@ _fences = count(1)
 class ServerCannotDecode(Exception):
     """The server's own decoder failed on what the server itself wrote; `lines` are those that came before."""
 
-    def __init__(self, told: str, lines: list[str]) -> None:
-        super().__init__(f"test_decoding ended by itself after {len(lines)} lines: {told}")
+    def __init__(self, reported: str, lines: list[str]) -> None:
+        super().__init__(f"test_decoding ended by itself after {len(lines)} lines: {reported}")
         self.lines = lines
 
 

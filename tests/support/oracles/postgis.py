@@ -13,7 +13,7 @@ def need_postgis(cluster: Cluster) -> None:
     """Skip where the server has no PostGIS; fail where it was asked for."""
     if cluster.sql("SELECT 1 FROM pg_available_extensions WHERE name = 'postgis'"):
         return
-    told = f"{cluster.server.bin} has no PostGIS (Debian's postgresql-{cluster.major}-postgis-3)"
+    reported = f"{cluster.server.bin} has no PostGIS (Debian's postgresql-{cluster.major}-postgis-3)"
     if os.environ.get(REQUIRED):
-        pytest.fail(told)
-    pytest.skip(f"{told}: what it printed is held by tests/unit/decode_types/test_postgis.py")
+        pytest.fail(reported)
+    pytest.skip(f"{reported}: what it printed is held by tests/unit/decode_types/test_postgis.py")

@@ -91,13 +91,13 @@ class Sidecar:
         def is_ready() -> bool:
             if self._ready_count() > ready_before:
                 return True
-            assert process.poll() is None, self.told()
+            assert process.poll() is None, self.reported()
             return False
 
         if wait:
-            wait_until(is_ready, "its start", within_s=READY_S, told=self.told)
+            wait_until(is_ready, "its start", within_s=READY_S, reported=self.reported)
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """Return the end of the log."""
         return self.log_path.read_text()[-4000:]
 
@@ -108,7 +108,7 @@ class Sidecar:
         """Wait until this process has put that many values into the outbox."""
         with OutboxReader.open(self.folder) as reader:
             wanted = reader.head() + count // 100
-            wait_until(lambda: reader.head() >= wanted, f"{count} rows", within_s=CAUGHT_UP_S, told=self.told)
+            wait_until(lambda: reader.head() >= wanted, f"{count} rows", within_s=CAUGHT_UP_S, reported=self.reported)
 
     def status(self) -> Mapping[str, Json]:
         """Ask the process how it does, until it comes to an answer."""
@@ -169,18 +169,18 @@ class Sidecar:
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait until something holds that this process brings about."""
-        wait_until(condition, what, within_s=CAUGHT_UP_S, told=self.told)
+        wait_until(condition, what, within_s=CAUGHT_UP_S, reported=self.reported)
 
     def walsenders(self, query: str) -> list[TupleRow]:
         """Return what `query` tells of walsenders, once there is one: behind the first copy we connect once more."""
-        told: list[TupleRow] = []
+        reported: list[TupleRow] = []
 
         def is_connected() -> bool:
-            told[:] = self.cluster.sql(query)
-            return bool(told)
+            reported[:] = self.cluster.sql(query)
+            return bool(reported)
 
         self.wait_until(is_connected, "a walsender")
-        return told
+        return reported
 
     def wait_for_event(self, name: str, **fields: Json) -> dict[str, Json]:
         """Wait until the log has an event of that name and these fields; return the first one."""
@@ -190,7 +190,7 @@ class Sidecar:
             found.extend(event for event in self.events() if event["event"] == name and fields.items() <= event.items())
             return bool(found)
 
-        wait_until(has_come, f"the event {name!r}", within_s=CAUGHT_UP_S, told=self.told)
+        wait_until(has_come, f"the event {name!r}", within_s=CAUGHT_UP_S, reported=self.reported)
         return found[0]
 
     def catch_up(self, *, alive: bool = True) -> list[GroupItem]:

@@ -64,14 +64,14 @@ def succeeded(done: Done) -> Done:
 def refused(done: Done, code: ExitCode, *said: str) -> None:
     """Check the code, that the message says what and where, that a hint follows, and that nothing was printed."""
     assert done.code == code, f"{done.code}: {done.err}"
-    message, hint = told(done.err)
+    message, hint = reported(done.err)
     for words in said:
         assert words in message, f"{words!r} is not in {message!r}"
     assert hint
     assert done.out == b""
 
 
-def told(err: str) -> tuple[str, str]:
+def reported(err: str) -> tuple[str, str]:
     """Return message and hint, which are the last two lines; nothing of Python's is among them."""
     assert "Traceback" not in err
     message, hint = err.splitlines()[-2:]
@@ -112,7 +112,7 @@ class Running:
             assert self.process.poll() is None, f"ended before {what}: {self.process.returncode}\n{self.err[-4000:]}"
             return False
 
-        wait_until(holds, what, within_s=RUN_S, told=lambda: self.err[-4000:])
+        wait_until(holds, what, within_s=RUN_S, reported=lambda: self.err[-4000:])
 
     def wait_for_err(self, text: str) -> None:
         """Wait until it says `text`."""

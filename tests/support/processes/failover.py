@@ -87,7 +87,7 @@ class Pair:
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
         """Wait until something holds; fail with both logs."""
-        wait_until(condition, what, within_s=MOVED_S, told=self.told)
+        wait_until(condition, what, within_s=MOVED_S, reported=self.reported)
 
     def wait_for_stage(self, *stages: Stage) -> None:
         """Wait until the capture is in one of these stages."""
@@ -98,9 +98,9 @@ class Pair:
         try:
             return self.sidecar.catch_up(alive=False)
         except AssertionError as error:
-            raise AssertionError(self.told()) from error
+            raise AssertionError(self.reported()) from error
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """Return the ends of both logs."""
         return "\n".join(
             f"--- {process.role}\n{process.log_path.read_text()[-3000:]}"

@@ -115,23 +115,23 @@ class SparkProcess:
         assert self._process is not None
         assert self._process.wait(DEADLINE_S) == 0, self.log()
 
-    def told(self) -> dict[str, int]:
+    def reported(self) -> dict[str, int]:
         """Return what it says of itself; nothing before the first batch."""
         try:
-            told: dict[str, int] = json.loads((self.state / "pipeline-spark.json").read_text())
+            reported: dict[str, int] = json.loads((self.state / "pipeline-spark.json").read_text())
         except FileNotFoundError:
             return {}
-        return told
+        return reported
 
     @property
     def sequence(self) -> int:
         """The last outbox value that it brought into the lake."""
-        return self.told().get("sequence", 0)
+        return self.reported().get("sequence", 0)
 
     def batches(self) -> int:
         """Return how many batches this process brought into the lake."""
-        told = self.told()
-        return told["batches"] if told and self._process and told["pid"] == self._process.pid else 0
+        reported = self.reported()
+        return reported["batches"] if reported and self._process and reported["pid"] == self._process.pid else 0
 
     def is_drained(self) -> bool:
         """Tell if the lake holds all that is in the outbox now."""

@@ -12,10 +12,10 @@ def wait_until(
     what: str = "what the test waits for",
     *,
     within_s: float = DEADLINE_S,
-    told: Callable[[], str] = str,
+    reported: Callable[[], str] = str,
 ) -> None:
-    """Return once `condition` holds, which may raise what makes waiting useless; fail with `what` and `told()`."""
+    """Return once `condition` holds, which may raise what makes waiting useless; fail with `what` and `reported()`."""
     deadline = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come within {within_s} s\n{told()}"
+        assert time.monotonic() < deadline, f"{what} did not come within {within_s} s\n{reported()}"
         time.sleep(POLL_S)

@@ -50,7 +50,7 @@ class Archiving:
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait until something holds; fail with the server's log."""
-        wait_until(condition, within_s=ARCHIVED_S, told=lambda: self.node.log[-3000:])
+        wait_until(condition, within_s=ARCHIVED_S, reported=lambda: self.node.log[-3000:])
 
     def wait_until_archived(self) -> None:
         """Wait until the server keeps nothing for us."""

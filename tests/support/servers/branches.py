@@ -77,8 +77,8 @@ class Branches:
     def status(self) -> dict[str, list[str]]:
         """Return what `cdcctl status` says."""
         done = succeeded(cdcctl("status", "--json", "--state", self.sidecar.folder.root, **self.sidecar.options))
-        told: dict[str, list[str]] = json.loads(done.out)
-        return told
+        reported: dict[str, list[str]] = json.loads(done.out)
+        return reported
 
     def log(self, table: str) -> list[dict[str, object]]:
         """Return all rows of the change logs of tables of that name, in order."""

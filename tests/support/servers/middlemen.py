@@ -85,8 +85,8 @@ def silence() -> Iterator[int]:
 
 def as_major(shown: int, real: int) -> Change:
     """Let a server of major `real` say that it is of major `shown`; both have two digits."""
-    told = b"server_version\0"
-    return lambda said: said.replace(told + str(real).encode(), told + str(shown).encode())
+    reported = b"server_version\0"
+    return lambda said: said.replace(reported + str(real).encode(), reported + str(shown).encode())
 
 
 def _accept(listener: socket.socket, port: int, change: Change) -> None:

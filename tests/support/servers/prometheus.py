@@ -39,9 +39,9 @@ class Prometheus:
         """Return the series of an instant query; raise what the server says is wrong with it."""
         arguments = urllib.parse.urlencode({"query": expression})
         with urllib.request.urlopen(f"{self._base}/api/v1/query?{arguments}", timeout=60) as answer:
-            told = json.load(answer)
-        assert told["status"] == "success", told
-        found: list[dict[str, object]] = told["data"]["result"]
+            reported = json.load(answer)
+        assert reported["status"] == "success", reported
+        found: list[dict[str, object]] = reported["data"]["result"]
         return found
 
     def wait_for(self, expression: str) -> None:

@@ -118,12 +118,12 @@ class Watched:
         """Wait until this process has delivered so many rows."""
 
         def is_delivered() -> bool:
-            assert self.sidecar.running, self.told()
+            assert self.sidecar.running, self.reported()
             return self.metric(ROWS) >= count
 
-        wait_until(is_delivered, f"{count} rows", within_s=DELIVERED_S, told=self.told)
+        wait_until(is_delivered, f"{count} rows", within_s=DELIVERED_S, reported=self.reported)
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """Return the end of the log."""
         return self.sidecar.log_path.read_text()[-4000:]
 

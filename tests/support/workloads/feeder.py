@@ -41,7 +41,7 @@ class World:
         self._chance = random.Random(seed)
         self._lsn = 10_000
         self._step = 0
-        self._told: dict[Oid, int] = {}
+        self._reported: dict[Oid, int] = {}
         self.tables = [ScriptedTable(oid=Oid(RELATION + n), name=f"table {n}", lsn=self._lsn) for n in range(TABLES)]
 
     def groups(self, count: int) -> Iterator[ChangeGroup]:
@@ -65,9 +65,9 @@ class World:
             action = chance.choice(RARE_ACTIONS if chance.random() < RARE else ROW_ACTIONS)
             act(table, action, chance.randrange(KEYS), self._step)
         table.cut()
-        told = self._told.get(table.oid, 0)
-        self._told[table.oid] = len(table.items)
-        return table.items[told:]
+        reported = self._reported.get(table.oid, 0)
+        self._reported[table.oid] = len(table.items)
+        return table.items[reported:]
 
 
 def _group(items: Sequence[TableItem]) -> ChangeGroup:

@@ -21,7 +21,7 @@ class Kept:
     def __init__(self, folder: Path, *, unreadable: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self.index = HistoryIndex()
-        self.told: list[DamagedBase] = []
+        self.reported: list[DamagedBase] = []
         self.writer = HistoryWriter(
             folder,
             self.index,
@@ -45,7 +45,7 @@ class Kept:
 
     def load(self, seeded_lsn: Lsn | None) -> Lsn:
         base = load_catalogs(
-            self.folder, self.index, JournalMark(), WANTED, seeded_lsn=seeded_lsn, passed_over=self.told.append
+            self.folder, self.index, JournalMark(), WANTED, seeded_lsn=seeded_lsn, passed_over=self.reported.append
         )
         return base.lsn
 
@@ -58,14 +58,14 @@ def spoil(path: Path) -> bytes:
 @pytest.mark.feature("I24")
 def test_an_older_base_takes_the_place_of_a_damaged_one_which_is_named_and_left_as_it_is(tmp_path: Path) -> None:
     kept = Kept(tmp_path)
-    assert (kept.load(FIRST), kept.told) == (THIRD, [])
+    assert (kept.load(FIRST), kept.reported) == (THIRD, [])
     spoilt = spoil(kept.file(THIRD))
     assert kept.load(FIRST) == SECOND
     kept.file(SECOND).unlink()
-    kept.told.clear()
+    kept.reported.clear()
     assert kept.load(FIRST) == FIRST
-    assert [damaged.entry.lsn for damaged in kept.told] == [THIRD, SECOND]
-    assert kept.file(THIRD).name in str(kept.told[0].error)
+    assert [damaged.entry.lsn for damaged in kept.reported] == [THIRD, SECOND]
+    assert kept.file(THIRD).name in str(kept.reported[0].error)
     assert kept.file(THIRD).read_bytes() == spoilt
 
 
@@ -78,7 +78,7 @@ def test_no_base_of_before_the_last_seed_takes_the_place_of_one_behind_it(
     spoil(kept.file(THIRD))
     with pytest.raises(DamagedHistory, match=kept.file(THIRD).name):
         kept.load(seeded_lsn)
-    assert kept.told == []
+    assert kept.reported == []
 
 
 def test_where_every_base_is_damaged_the_newest_is_named(tmp_path: Path) -> None:

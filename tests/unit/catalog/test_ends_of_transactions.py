@@ -52,6 +52,6 @@ def test_the_end_of_a_transaction_that_changed_catalogs_is_told_once() -> None:
     for ends in ("commit", "abort"):
         made = mirrors(2)
         xid = begin_ddl(made)
-        told = [made.commit({xid}, LSN) if ends == "commit" else made.abort({xid}) for _ in range(2)]
-        assert told == [True, False]
+        reported = [made.commit({xid}, LSN) if ends == "commit" else made.abort({xid}) for _ in range(2)]
+        assert reported == [True, False]
         assert not any(mirror.store.open for mirror in made.values())

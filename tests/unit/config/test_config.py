@@ -35,7 +35,7 @@ def test_every_key_stands_in_the_file_with_a_comment_above_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("[rign]\nbytes_max = 1", "unknown key rign"),
         ("[ring]\nbyte_max = 1", "unknown key ring.byte_max"),
@@ -57,11 +57,11 @@ def test_every_key_stands_in_the_file_with_a_comment_above_it() -> None:
         ("[ring", "is not TOML"),
     ],
 )
-def test_a_wrong_configuration_is_refused_by_its_key(text: str, told: str) -> None:
+def test_a_wrong_configuration_is_refused_by_its_key(text: str, reported: str) -> None:
     with pytest.raises(BadConfig) as raised:
         parse_config(text, {}, where="test.toml")
     assert str(raised.value).startswith("test.toml")
-    assert told in str(raised.value)
+    assert reported in str(raised.value)
     assert raised.value.exit_code is ExitCode.CONFIG
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tidemark.io.host.logs import configure_logs, get_log
-from tidemark.io.process.ending import tell_ending
+from tidemark.io.process.ending import report_ending
 from tidemark.model.errors import ExitCode, InternalError, WalGap
 from tidemark.wire.envelope import DamagedValue, unseal
 
@@ -27,7 +27,7 @@ def fail_by_a_cause() -> None:
 
 @pytest.mark.feature("I40")
 @pytest.mark.parametrize(
-    ("error", "code", "told"),
+    ("error", "code", "reported"),
     [
         (WalGap("gone", hint="restore it"), ExitCode.GAP, "gone"),
         (PermissionError(errno.EACCES, "Permission denied", "/some/file"), ExitCode.UNEXPECTED, "/some/file"),
@@ -35,19 +35,19 @@ def fail_by_a_cause() -> None:
         (ValueError(VALUE), ExitCode.INTERNAL, "internal error"),
     ],
 )
-def test_each_kind_of_error_ends_a_daemon_by_its_own_code(error: Exception, code: ExitCode, told: str) -> None:
+def test_each_kind_of_error_ends_a_daemon_by_its_own_code(error: Exception, code: ExitCode, reported: str) -> None:
     assert code in (ExitCode.GAP, ExitCode.UNEXPECTED, ExitCode.INTERNAL)
     stream = io.StringIO()
     configure_logs("json", "info", stream)
     try:
         with pytest.raises(type(error)) as caught:
             fail(error)
-        assert tell_ending(get_log("sidecar"), "sidecar ends", caught.value) == code
+        assert report_ending(get_log("sidecar"), "sidecar ends", caught.value) == code
     finally:
         configure_logs("json", "info")
     event = json.loads(stream.getvalue())
     assert (event["event"], event["exit_code"]) == ("sidecar ends", code)
-    assert told in event["error"]
+    assert reported in event["error"]
     assert event["hint"]
     assert ("test_ending.py" in str(event.get("passed"))) == (code is not ExitCode.GAP)
     assert VALUE not in stream.getvalue()
@@ -59,7 +59,7 @@ def test_a_report_has_the_modules_by_their_paths_and_the_cause() -> None:
     try:
         with pytest.raises(ValueError, match=VALUE) as caught:
             fail_by_a_cause()
-        tell_ending(get_log("sidecar"), "sidecar ends", caught.value)
+        report_ending(get_log("sidecar"), "sidecar ends", caught.value)
     finally:
         configure_logs("json", "info")
     passed = json.loads(stream.getvalue())["passed"]

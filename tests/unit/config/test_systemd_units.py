@@ -41,9 +41,9 @@ def test_a_unit_restarts_by_just_the_exit_codes_that_the_page_says_a_restart_hel
     held = {ExitCode(int(code)) for code in found["RestartPreventExitStatus"].split()}
     assert found["Restart"] == "on-failure"
     assert held == set(ExitCode) - A_RESTART_HELPS - {ExitCode.SUCCESS}
-    told = re.search(r"restart on ([\d, ]+) and on death by a signal", PAGE.read_text())
-    assert told
-    assert {int(code) for code in told.group(1).split(",")} == A_RESTART_HELPS
+    reported = re.search(r"restart on ([\d, ]+) and on death by a signal", PAGE.read_text())
+    assert reported
+    assert {int(code) for code in reported.group(1).split(",")} == A_RESTART_HELPS
     assert f"RestartPreventExitStatus={found['RestartPreventExitStatus']}`" in PAGE.read_text()
 
 

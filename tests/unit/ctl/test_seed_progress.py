@@ -88,5 +88,5 @@ def test_other_lines_do_not_stand_behind_the_one_in_place(capsys: pytest.Capture
         reading.second(second * 100)
     reading.progress.repeating(WalRemoved("node: requested WAL segment X has already been removed"), 2, 20)
     assert reading.screen.getvalue().endswith("\r\033[K")
-    told = "attempt 2 of 20 to read the catalogs failed, retrying: node: requested WAL segment X has"
-    assert capsys.readouterr().err.startswith(told)
+    reported = "attempt 2 of 20 to read the catalogs failed, retrying: node: requested WAL segment X has"
+    assert capsys.readouterr().err.startswith(reported)

@@ -124,7 +124,7 @@ def test_text_of_another_encoding_is_transcoded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("relation", "values", "told"),
+    ("relation", "values", "reported"),
     [
         (forms.relation_of(forms.INT4, forms.TEXT), [i4(1), b"\xf0\0\0\0"], "column 2: value at byte"),
         (forms.relation_of(forms.MOOD), [struct.pack("<I", 7)], "column 'c1': enum mood has no label with OID 7"),
@@ -136,8 +136,8 @@ def test_text_of_another_encoding_is_transcoded() -> None:
         (forms.relation_of(forms.BYTEA), [struct.pack("<IIB", 9 << 2 | 2, 7 | 1 << 30, 255)], "column 'c1': lz4 data"),
     ],
 )
-def test_damage_is_told_with_table_record_and_column(relation: Relation, values: list[bytes], told: str) -> None:
+def test_damage_is_told_with_table_record_and_column(relation: Relation, values: list[bytes], reported: str) -> None:
     packed = forms.form_tuple(relation.columns, values)
     with pytest.raises(BadDatum, match=r"^public\.t, record at 0/1F4: ") as caught:
         BatchBuilder(Oid(9), relation).build(inserts([packed]))
-    assert told in str(caught.value)
+    assert reported in str(caught.value)

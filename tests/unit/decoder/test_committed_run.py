@@ -5,7 +5,7 @@ from itertools import combinations_with_replacement
 
 import pytest
 
-from tests.support.forged.forged_records import block_of, told
+from tests.support.forged.forged_records import block_of, reported
 from tests.support.forged.groups import end, message
 from tests.unit.decoder.test_small_transactions import by_blocks, new_wal, tellers
 from tidemark.decode.transactions.committed_run import (
@@ -26,7 +26,7 @@ def run() -> CommittedRun:
 
 
 def content(transaction: CommittedTransaction) -> list[object]:
-    return [transaction.end, transaction.restart_lsn, transaction.inner_restart_lsn, told(transaction)]
+    return [transaction.end, transaction.restart_lsn, transaction.inner_restart_lsn, reported(transaction)]
 
 
 def test_a_part_of_a_run_has_the_transactions_and_the_bytes_of_that_part_alone(run: CommittedRun) -> None:

@@ -28,7 +28,7 @@ def events(stream: Wal, *, counting: bool = False, rows_max: int = 65536) -> lis
     return [json.loads(line) for group in groups for line in lines_in(lines.lines(group))]
 
 
-def told(event: Event) -> tuple[object, object, object]:
+def reported(event: Event) -> tuple[object, object, object]:
     return event["op"], event["before"], event["after"]
 
 
@@ -42,7 +42,7 @@ def test_lines_come_in_stream_order_though_batches_do_not() -> None:
     found = events(stream)
     tables = [event["source"]["table"] for event in found]  # type: ignore[index]
     assert tables == ["account", "Ledger"] * 3 + [""]
-    assert told(found[0]) == ("c", None, {"id": 0, "note": "x"})
+    assert reported(found[0]) == ("c", None, {"id": 0, "note": "x"})
     assert (found[-1]["op"], found[-1]["message"]) == ("m", {"prefix": "note", "content": "/w=="})
     assert (found[0]["ts_ms"], found[0]["ts_ns"]) == (NOW_NS // 1_000_000, NOW_NS)
 
@@ -55,7 +55,7 @@ def test_an_update_has_a_before_only_where_the_old_row_is_known() -> None:
     )
     stream.commit(701)
     new = {"id": 1, "note": "new"}
-    assert [told(event) for event in events(stream)] == [("u", None, new), ("u", {"id": 1, "note": "old"}, new)]
+    assert [reported(event) for event in events(stream)] == [("u", None, new), ("u", {"id": 1, "note": "old"}, new)]
 
 
 def test_a_key_that_changes_is_a_delete_and_a_create() -> None:
@@ -64,7 +64,7 @@ def test_a_key_that_changes_is_a_delete_and_a_create() -> None:
     stream.update(701, ACCOUNT, packed_row(2, b"y"), old=packed_row(1, None), old_flag=heap.UPDATE_CONTAINS_OLD_KEY)
     stream.insert(701, LEDGER, packed_row(3, b"z"))
     stream.commit(701)
-    assert [told(event) for event in events(stream)] == [
+    assert [reported(event) for event in events(stream)] == [
         ("c", None, {"id": 1, "note": "x"}),
         ("d", {"id": 1, "note": None}, None),
         ("c", None, {"id": 2, "note": "y"}),
@@ -78,7 +78,7 @@ def test_a_delete_tells_what_is_known_of_the_row() -> None:
     stream.delete(701, ACCOUNT, old=packed_row(3, b"x"), flags=heap.DELETE_CONTAINS_OLD_TUPLE)
     stream.delete(701, ACCOUNT)
     stream.commit(701)
-    assert [told(event) for event in events(stream)] == [
+    assert [reported(event) for event in events(stream)] == [
         ("d", {"id": 3, "note": None}, None),
         ("d", {"id": 3, "note": "x"}, None),
         ("d", None, None),
@@ -109,7 +109,7 @@ def test_a_value_that_is_not_in_wal_is_taken_from_the_old_row_of_another_key_as_
     old = packed_row(3, b"kept")
     stream.update(701, ACCOUNT, packed_row(4, external(POINTER)), old=old, old_flag=heap.UPDATE_CONTAINS_OLD_TUPLE)
     stream.commit(701)
-    assert [told(event) for event in events(stream)] == [
+    assert [reported(event) for event in events(stream)] == [
         ("d", {"id": 3, "note": "kept"}, None),
         ("c", None, {"id": 4, "note": "kept"}),
     ]
@@ -121,7 +121,7 @@ def test_a_truncate_is_an_event_a_table_and_ddl_is_none() -> None:
     stream.truncate(701, ACCOUNT, LEDGER, flags=1)
     stream.commit(701)
     found = events(stream)
-    assert [told(event) for event in found] == [("t", None, None)] * 2
+    assert [reported(event) for event in found] == [("t", None, None)] * 2
     assert [event["source"]["table"] for event in found] == ["konto", "Ledger"]  # type: ignore[index]
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.forged.forged_records import Wal, packed_chunk, packed_row, told
+from tests.support.forged.forged_records import Wal, packed_chunk, packed_row, reported
 from tests.support.forged.groups import relation
 from tidemark.decode.transactions.heap_changes import UnknownFile
 from tidemark.decode.transactions.transactions import UnseenStart
@@ -127,7 +127,7 @@ def test_the_abort_of_a_stray_takes_nothing_from_its_transaction() -> None:
     wal.abort(702, 703)
     wal.insert(701, ACCOUNT, packed_row(2))
     wal.commit(701)
-    assert told(wal.committed[0]) == ["i account 2/-"]
+    assert reported(wal.committed[0]) == ["i account 2/-"]
 
 
 def test_a_stray_below_an_aborted_savepoint_holds_back_nothing() -> None:
@@ -144,4 +144,4 @@ def test_others_are_told_beside_what_is_in_doubt() -> None:
     wal.insert(705, ACCOUNT, packed_row(5))
     wal.commit(701)
     wal.commit(705)
-    assert [told(transaction) for transaction in wal.committed] == [["i account 5/-"]]
+    assert [reported(transaction) for transaction in wal.committed] == [["i account 5/-"]]

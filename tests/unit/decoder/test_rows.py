@@ -5,7 +5,7 @@ from struct import pack
 
 import pytest
 
-from tests.support.forged.forged_records import Wal, block_of, external, locator, packed_chunk, packed_row, told
+from tests.support.forged.forged_records import Wal, block_of, external, locator, packed_chunk, packed_row, reported
 from tests.support.forged.groups import relation
 from tidemark.decode.datum.tuples import TupleLayout, deform
 from tidemark.decode.datum.varlena import ExternalPointer
@@ -103,7 +103,7 @@ def test_a_speculative_row_counts_at_its_confirmation_with_its_toasted_value() -
     stream.insert(701, ACCOUNT, packed_row(2), offset=5)
     stream.confirm(701, ACCOUNT, offset=4)
     stream.commit(701)
-    assert told(stream.committed[0]) == ["i account 2/-", "i account 1/-"]
+    assert reported(stream.committed[0]) == ["i account 2/-", "i account 1/-"]
     assert notes(stream) == [b"x", VALUE]
 
 
@@ -129,7 +129,7 @@ def test_what_is_known_of_an_old_row_is_told_with_it(flag: int, kind: BeforeKind
     (run,) = stream.committed[0].items()
     assert isinstance(run, RowRun)
     assert [row.before_kind for row in run.rows()] == [kind]
-    assert told(stream.committed[0]) == ["d account -/1"]
+    assert reported(stream.committed[0]) == ["d account -/1"]
 
 
 def test_rows_of_catalogs_and_sequences_are_passed_over() -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.support.forged.forged_records import Wal, packed_row, told
+from tests.support.forged.forged_records import Wal, packed_row, reported
 from tests.support.forged.groups import relation
 from tidemark.model.change import RewriteBoundary, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import Oid
@@ -15,7 +15,7 @@ RENAMED = relation("konto")
 def brief(stream: Wal, number: int = 0) -> list[str]:
     """Return rows as they are told, events as a word or two."""
     lines = []
-    for item in told(stream.committed[number]):
+    for item in reported(stream.committed[number]):
         if isinstance(item, str):
             lines.append(item)
         elif isinstance(item, SchemaEvent):
@@ -54,7 +54,7 @@ def test_a_dropped_table_is_told_with_its_last_version() -> None:
     stream = Wal(relation())
     stream.change_catalog(701, ACCOUNT, None)
     stream.commit(701)
-    (event,) = told(stream.committed[0])
+    (event,) = reported(stream.committed[0])
     assert isinstance(event, SchemaEvent)
     assert (event.change, event.before, event.after) == (SchemaChange.DROP, relation(), None)
 
@@ -177,7 +177,7 @@ def test_the_effect_of_a_rewrite_is_told_even_of_an_unchanged_description() -> N
     stream.change_catalog(701, HEAP, transient(relation()))
     stream.insert(701, HEAP, packed_row(1))
     stream.commit(701)
-    begin, _, end = told(stream.committed[0])
+    begin, _, end = reported(stream.committed[0])
     assert isinstance(begin, RewriteBoundary)
     assert isinstance(end, RewriteBoundary)
     assert (begin.relation, begin.begin, end.begin) == (relation(), True, False)

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support.forged.forged_records import Wal, block_of, packed_row, told
+from tests.support.forged.forged_records import Wal, block_of, packed_row, reported
 from tests.unit.decoder.test_group_builder import DIALECTS
 from tests.unit.decoder.test_small_transactions import (
     ACCOUNT,
@@ -63,7 +63,7 @@ def test_what_was_rolled_back_is_gone_and_what_was_released_is_there(size: int) 
     stream = savers(60)
     found = transactions(stream, size)
     assert [each.end for each in found] == [each.end for each in stream.committed]
-    assert [told(each) for each in found] == [told(each) for each in stream.committed]
+    assert [reported(each) for each in found] == [reported(each) for each in stream.committed]
     assert [each.end.item_count for each in found] == [3, 4] * 28 + [3]
     expected = content(groups(stream, GroupBuilder(DIALECTS, rows_max=20), 1))
     assert content(groups(stream, GroupBuilder(DIALECTS, rows_max=20), size)) == expected
@@ -108,7 +108,7 @@ def test_subtransactions_that_a_commit_does_not_name_are_left_out(named: tuple[i
     stream.insert(903, ACCOUNT, packed_row(2), top=901)
     stream.commit(901, *named)
     (*_, last) = transactions(stream)
-    assert told(last) == [f"i account {number}/-" for number in range(3) if number == 0 or 901 + number in named]
+    assert reported(last) == [f"i account {number}/-" for number in range(3) if number == 0 or 901 + number in named]
 
 
 def test_more_subtransactions_than_can_be_held_all_come_out() -> None:
@@ -164,5 +164,7 @@ def test_a_transaction_whose_rows_were_all_rolled_back_is_held_all_the_same(paus
         for decoded in decoder.decode_block(block_of(stream.raws[begin:end])):
             assert isinstance(decoded, CommittedTransaction)
             found.append(decoded)
-    assert [told(transaction) for transaction in found] == [told(transaction) for transaction in stream.committed]
+    assert [reported(transaction) for transaction in found] == [
+        reported(transaction) for transaction in stream.committed
+    ]
     assert found[1].restart_lsn <= found[2].end.first_lsn

@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from tests.support.forged.forged_records import Wal, block_of, locator, packed_row, told
+from tests.support.forged.forged_records import Wal, block_of, locator, packed_row, reported
 from tests.support.forged.groups import relation
 from tests.unit.decoder.test_group_builder import DIALECTS
 from tests.unit.decoder.test_group_builder_restart import places
@@ -100,8 +100,8 @@ def test_runs_give_the_groups_that_their_transactions_give_one_by_one(bounds: tu
     pointers = [group.last.position for group in expected]
     assert [group.last.position for group in found] == pointers
     assert places(found) == places(expected)
-    told_of = [[end.xid for end in group.transactions] for group in expected]
-    assert [[end.xid for end in group.transactions] for group in found] == told_of
+    reported_of = [[end.xid for end in group.transactions] for group in expected]
+    assert [[end.xid for end in group.transactions] for group in found] == reported_of
     assert [group.row_count for group in found] == [group.row_count for group in expected]
 
 
@@ -151,7 +151,7 @@ def test_a_transaction_that_grows_is_held_no_longer_and_comes_out_whole() -> Non
     stream.commit(810)
     found = list(by_blocks(stream))
     (large,) = [each for each in found if isinstance(each, CommittedTransaction) and each.end.xid == 810]
-    assert told(large) == [f"i account {number}/-" for number in range(3 * SMALL_ROWS)]
+    assert reported(large) == [f"i account {number}/-" for number in range(3 * SMALL_ROWS)]
     assert sum(len(each) for each in found if isinstance(each, CommittedRun)) > 3 * SMALL_ROWS - 3
 
 
@@ -177,7 +177,7 @@ def test_what_stays_open_long_is_held_no_longer(rows: int) -> None:
             assert decoder.restart_lsn <= stream.raws[2][0] or decoder.decoded_lsn <= stream.raws[2][0]
     found = [each for each in out if isinstance(each, CommittedTransaction)]
     assert [each.end.xid for each in found] == [each.end.xid for each in stream.committed]
-    assert [told(each) for each in found] == [told(each) for each in stream.committed]
+    assert [reported(each) for each in found] == [reported(each) for each in stream.committed]
     assert decoder.transactions.open_count == 0
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.property.decoder.test_savepoints import MemorySpill
-from tests.support.forged.forged_records import Wal, block_of, packed_chunk, packed_row, told
+from tests.support.forged.forged_records import Wal, block_of, packed_chunk, packed_row, reported
 from tests.support.forged.groups import relation
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.transactions import TransactionTooLarge
@@ -31,7 +31,7 @@ def test_messages_larger_than_memory_come_out_whole_and_in_their_places() -> Non
     wal.commit(701)
     (committed,) = wal.committed
     assert committed.byte_count <= MEMORY_BYTES
-    *items, last = told(committed)
+    *items, last = reported(committed)
     assert items[::2] == [f"i account {number}/-" for number in range(len(CONTENTS))]
     assert [item.content for item in items[1::2] if isinstance(item, LogicalMessage)] == CONTENTS
     assert isinstance(last, LogicalMessage)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.support.forged.forged_records import Wal, locator, packed_row, told
+from tests.support.forged.forged_records import Wal, locator, packed_row, reported
 from tests.support.forged.groups import TIMELINE, relation
 from tidemark.decode.transactions.heap_changes import UnknownFile
 from tidemark.decode.transactions.itemlog import ItemLog
@@ -33,7 +33,7 @@ def test_rows_come_out_at_the_commit_in_the_order_of_their_records() -> None:
     assert stream.out == []
     commit = stream.commit(701)
     (transaction,) = stream.committed
-    assert told(transaction) == ["i account 1/-", "u account 2/-", "d ledger -/-"]
+    assert reported(transaction) == ["i account 1/-", "u account 2/-", "d ledger -/-"]
     end = transaction.end
     assert (end.first_lsn, end.commit_lsn, end.item_count, end.timeline) == (first, commit, 3, TIMELINE)
 
@@ -70,7 +70,7 @@ def test_a_rolled_back_savepoint_takes_its_rows_and_those_of_released_savepoints
     stream.abort(702, 703)
     stream.insert(704, ACCOUNT, packed_row(5), top=701)
     stream.commit(701, 704)
-    assert told(stream.committed[0]) == ["i account 1/-", "i account 5/-"]
+    assert reported(stream.committed[0]) == ["i account 1/-", "i account 5/-"]
 
 
 def test_a_rolled_back_savepoint_that_wrote_nothing_itself_is_known_by_those_released_inside_it() -> None:
@@ -81,7 +81,7 @@ def test_a_rolled_back_savepoint_that_wrote_nothing_itself_is_known_by_those_rel
     stream.abort(703, 704)
     stream.abort(702)
     stream.commit(701)
-    assert told(stream.committed[0]) == ["i account 1/-"]
+    assert reported(stream.committed[0]) == ["i account 1/-"]
 
 
 def test_a_rolled_back_savepoint_costs_what_it_did_and_not_what_its_transaction_holds() -> None:
@@ -110,7 +110,7 @@ def test_ordinals_count_what_is_left_across_rows_and_other_items() -> None:
     stream.message(b"note", b"hello", xid=701)
     stream.truncate(701, ACCOUNT, 16390, flags=2)
     commit = stream.commit(701)
-    row, note, *truncated = told(stream.committed[0])
+    row, note, *truncated = reported(stream.committed[0])
     assert row == "i account 1/-"
     assert isinstance(note, LogicalMessage)
     assert (note.position.commit_lsn, note.position.ordinal, note.content) == (commit, 1, b"hello")
@@ -237,4 +237,4 @@ def test_a_subtransaction_that_the_commit_record_does_not_name_is_not_told() -> 
     stream.insert(702, ACCOUNT, packed_row(2), top=701)
     stream.insert(701, ACCOUNT, packed_row(3))
     stream.commit(701)
-    assert told(stream.committed[0]) == ["i account 1/-", "i account 3/-"]
+    assert reported(stream.committed[0]) == ["i account 1/-", "i account 3/-"]

@@ -123,9 +123,9 @@ def test_rows_beside_those_that_nobody_wants_come_out_as_ever(
     decoder, builder = forged().decoder, GroupBuilder(DIALECTS, selected=wanted, rows_max=rows_max)
     decoder.want_only(builder.wants)
     everything = groups(forged().decoder, GroupBuilder(DIALECTS, selected=wanted), stream, size)
-    told = groups(decoder, builder, stream, size)
-    assert flat(told) == flat(everything)
-    assert [end for group in told for end in group.transactions] == [
+    reported = groups(decoder, builder, stream, size)
+    assert flat(reported) == flat(everything)
+    assert [end for group in reported for end in group.transactions] == [
         end for group in everything for end in group.transactions
     ]
 
@@ -133,7 +133,7 @@ def test_rows_beside_those_that_nobody_wants_come_out_as_ever(
 def flat(made: list[ChangeGroup]) -> list[str]:
     """Return all that groups hold, wherever they are cut."""
     items = (item for group in made for item in rows(group))
-    return sorted(str(told) for item in items for told in (item if isinstance(item, list) else [item]))
+    return sorted(str(reported) for item in items for reported in (item if isinstance(item, list) else [item]))
 
 
 @pytest.mark.parametrize("size", [1, 7, 50, 1000])
@@ -175,6 +175,6 @@ def test_rows_that_nobody_wants_come_back_from_disk_as_many_as_they_were() -> No
     wal = Wal(relation(), relation("ledger", LEDGER), memory_bytes=1500, spill=spill)
     wal.decoder.want_only(is_ledger)
     everything = groups(new_wal().decoder, GroupBuilder(DIALECTS, selected=is_ledger), stream, 7)
-    told = groups(wal.decoder, GroupBuilder(DIALECTS, selected=is_ledger), stream, 7)
+    reported = groups(wal.decoder, GroupBuilder(DIALECTS, selected=is_ledger), stream, 7)
     assert spill.writes
-    assert flat(told) == flat(everything)
+    assert flat(reported) == flat(everything)

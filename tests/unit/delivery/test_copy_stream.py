@@ -101,12 +101,12 @@ def test_a_connection_that_ends_gives_no_row_in_part(kind: str, cut: int) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_dribble_hold_nobody_up_who_wants_to_stop(kind: str) -> None:
     ours, servers = socket.socketpair()
-    is_told = threading.Event()
+    is_reported = threading.Event()
 
     def dribble() -> None:
         servers.sendall(BEGIN)
         for line in SHORT:
-            if is_told.wait(0.01):
+            if is_reported.wait(0.01):
                 break
             servers.sendall(message(b"d", line))
         servers.close()
@@ -116,7 +116,7 @@ def test_rows_that_dribble_hold_nobody_up_who_wants_to_stop(kind: str) -> None:
         dribbling = pool.submit(dribble)
         blocks = blocks_off_socket(KINDS[kind](ours), BlockBounds(1 << 20, 1 << 30))
         first = next(blocks)
-        is_told.set()
+        is_reported.set()
         dribbling.result()
     assert not first.rows
 

@@ -147,7 +147,7 @@ def test_a_multi_insert_on_a_page_image_has_its_rows_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "data", "told"),
+    ("count", "data", "reported"),
     [
         (2, multi([ROW]), "2 tuples in"),
         (1, multi([ROW]) + b"xy", "1 tuples take"),
@@ -156,9 +156,9 @@ def test_a_multi_insert_on_a_page_image_has_its_rows_there() -> None:
         (2049, multi([ROW]), "2049 tuples on a page"),
     ],
 )
-def test_rows_that_do_not_fill_a_multi_insert_are_a_bad_record(count: int, data: bytes, told: str) -> None:
+def test_rows_that_do_not_fill_a_multi_insert_are_a_bad_record(count: int, data: bytes, reported: str) -> None:
     record = forged(RM_HEAP2, 0xD0, pack("<BxH", 0, count), [ForgedBlock(data=data)])
-    with pytest.raises(BadRecord, match=told):
+    with pytest.raises(BadRecord, match=reported):
         heap2.parse_multi_insert(record)
 
 

@@ -177,8 +177,8 @@ def test_records_of_databases_are_told_apart_in_every_major(major: int) -> None:
     removed = dbase.parse(forged(RM_DBASE, fmt.dbase_drop | 1, pack("<IiII", 16400, 2, 1663, 1664), major=major), fmt)
     assert removed == dbase.DatabaseRemoved(Oid(16400), (Oid(1663), Oid(1664)))
     begun = dbase.parse(forged(RM_DBASE, 0x10, pack("<II", 16400, 0), major=major), fmt)
-    told = dbase.DatabaseBegun(Oid(16400), Oid(0)) if major > 14 else dbase.DatabaseRemoved(Oid(16400), ())
-    assert begun == told
+    reported = dbase.DatabaseBegun(Oid(16400), Oid(0)) if major > 14 else dbase.DatabaseRemoved(Oid(16400), ())
+    assert begun == reported
     assert dbase.parse(forged(RM_DBASE, 0x30, b"", major=major), fmt) is None
     for info, main in ((0, b"1234"), (fmt.dbase_drop, pack("<Ii", 1, 2)), (fmt.dbase_drop, pack("<Ii", 1, -1))):
         with pytest.raises(BadRecord):

@@ -34,8 +34,8 @@ def test_all_parts_of_a_record_are_found() -> None:
     )
     assert (found.lsn, found.prev, found.xid, found.top_xid, found.origin) == (LSN, 99, 7, 6, 12)
     assert (found.rmgr, found.info, found.main) == (10, 0x81, b"m" * 300)
-    told = [(b.id, b.locator, b.fork, b.block, b.will_init, b.data, b.has_image) for b in found.blocks]
-    assert told == [
+    reported = [(b.id, b.locator, b.fork, b.block, b.will_init, b.data, b.has_image) for b in found.blocks]
+    assert reported == [
         (0, USER_TABLE, 0, 3, True, b"first", False),
         (1, USER_TABLE, 2, 4, False, b"", False),
         (5, OTHER_TABLE, 0, 0xFFFFFFFE, False, b"second", False),

@@ -104,7 +104,7 @@ def test_the_first_timeline_has_an_empty_history() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("1 0/G", "line 1: not an LSN"),
         ("one 0/1", "not a timeline and an LSN"),
@@ -115,6 +115,6 @@ def test_the_first_timeline_has_an_empty_history() -> None:
         ("1 0/5\n2 0/4", "line 2: 0/4 lies before the switch above it"),
     ],
 )
-def test_a_history_that_no_server_writes_is_refused_by_line(text: str, told: str) -> None:
-    with pytest.raises(BadHistory, match=told):
+def test_a_history_that_no_server_writes_is_refused_by_line(text: str, reported: str) -> None:
+    with pytest.raises(BadHistory, match=reported):
         parse_history(text, 5)

@@ -52,9 +52,9 @@ class ColumnPlan:
         self.units = array("q", [BITS] if in_struct else [])
         self.numbers = array("Q")
         self.elements: dict[int, ColumnPlan] = {}  # of lists, by slot
-        told: list[tuple[int, EnumCodec]] = []
+        reported: list[tuple[int, EnumCodec]] = []
         for slot, codec in enumerate(codecs):
-            numbers = [_way(codec), len(self.levels), len(self.units), *_told(codec)]
+            numbers = [_way(codec), len(self.levels), len(self.units), *_reported(codec)]
             self.numbers.extend(numbers + [0] * (STEP - len(numbers)))
             for level, units in _shape(codec.arrow_type):
                 self.levels.append(level)
@@ -62,18 +62,18 @@ class ColumnPlan:
             if isinstance(codec, ArrayCodec) and codec.kind is ColumnKind.ARRAY:
                 self.elements[slot] = ColumnPlan([codec.element_codec], in_struct=False)
             if numbers[0] == Way.LABELS and isinstance(codec, EnumCodec):
-                told.append((slot, codec))
-        self.labels = self._take_labels(told)
+                reported.append((slot, codec))
+        self.labels = self._take_labels(reported)
         ways = [Way(way) for way in self.numbers[: len(codecs) * STEP : STEP]]
         self.has_jsonb = Way.JSONB in ways
         widths = sum(unit if unit > 0 else 4 for unit in self.units)
-        longest = sum(self.numbers[slot * STEP + 5] for slot, _ in told)
+        longest = sum(self.numbers[slot * STEP + 5] for slot, _ in reported)
         self.row_bytes = widths + longest + sum(TEXT_BYTES.get(way, 0) for way in ways)
 
-    def _take_labels(self, told: list[tuple[int, EnumCodec]]) -> bytes:
+    def _take_labels(self, reported: list[tuple[int, EnumCodec]]) -> bytes:
         """Put the labels' OIDs, and where their texts begin and the last one ends, behind; return the texts."""
         texts = bytearray()
-        for slot, codec in told:
+        for slot, codec in reported:
             oids = sorted(codec.labels)
             labels = [without_escapes(codec.labels[oid]).encode() for oid in oids]
             self.numbers[slot * STEP + 3 : slot * STEP + 6] = array(
@@ -94,7 +94,7 @@ def _way(codec: Codec) -> Way:
     return WAYS.get(codec.kind, Way.OTHER)
 
 
-def _told(codec: Codec) -> tuple[int, ...]:
+def _reported(codec: Codec) -> tuple[int, ...]:
     """Return what the kernel has to know of a type beside its way."""
     if codec.kind is ColumnKind.DATE:
         return DAY_BOUNDS

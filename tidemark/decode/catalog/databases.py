@@ -203,19 +203,19 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
             return True
 
     def _begin(self, record: Record, top_xid: Xid) -> bool:
-        told = dbase.parse(record, self._format)
-        if isinstance(told, dbase.DatabaseBegun):
+        reported = dbase.parse(record, self._format)
+        if isinstance(reported, dbase.DatabaseBegun):
             layouts = layouts_of(self._any)
-            self._new[told.database] = CopiedPages(top_xid, told.database, told.tablespace, layouts)
+            self._new[reported.database] = CopiedPages(top_xid, reported.database, reported.tablespace, layouts)
             return True
-        if not isinstance(told, dbase.DatabaseCopied) or told.source == told.database:
+        if not isinstance(reported, dbase.DatabaseCopied) or reported.source == reported.database:
             return False
-        new = self._new.get(told.database)
+        new = self._new.get(reported.database)
         if not isinstance(new, CopiedFiles) or new.xid != top_xid:  # one that a crash cut off left its OID behind
-            new = self._new[told.database] = CopiedFiles(top_xid)
-        source = self._mirrors.get(told.source)
-        if source is not None and not source.store.learning and source.store.tablespace == told.source_tablespace:
-            new.copy(source, told.database, told.tablespace)
+            new = self._new[reported.database] = CopiedFiles(top_xid)
+        source = self._mirrors.get(reported.source)
+        if source is not None and not source.store.learning and source.store.tablespace == reported.source_tablespace:
+            new.copy(source, reported.database, reported.tablespace)
         return True
 
     def _relation_map(self, record: Record, top_xid: Xid) -> bool:

@@ -283,40 +283,40 @@ class _Loader:
             {Xid(xid): Xid(top) for xid, top in document["top_of"]},
         )
 
-    def _store(self, told: _StoreJson) -> CatalogStore:
-        heaps = [self._heap(heap) for heap in told["heaps"]]
-        store = CatalogStore(self._format, Oid(told["database"]), Oid(told["tablespace"]), heaps)
-        store.top_of.update((Xid(xid), Xid(top)) for xid, top in told["top_of"])
-        store.marks.aborted.update(map(Xid, told["aborted"]))
-        store.restore([self._open(changes) for changes in told["open"]])
+    def _store(self, reported: _StoreJson) -> CatalogStore:
+        heaps = [self._heap(heap) for heap in reported["heaps"]]
+        store = CatalogStore(self._format, Oid(reported["database"]), Oid(reported["tablespace"]), heaps)
+        store.top_of.update((Xid(xid), Xid(top)) for xid, top in reported["top_of"])
+        store.marks.aborted.update(map(Xid, reported["aborted"]))
+        store.restore([self._open(changes) for changes in reported["open"]])
         return store
 
-    def _open(self, told: _OpenJson) -> OpenChanges:
-        changes = OpenChanges(Xid(told["xid"]))
-        for kind, oid in told["subjects"]:
+    def _open(self, reported: _OpenJson) -> OpenChanges:
+        changes = OpenChanges(Xid(reported["xid"]))
+        for kind, oid in reported["subjects"]:
             changes.note(Subject(Oid(kind), Oid(oid)))
-        changes.rewriting.update((Oid(catalog), Xid(xid)) for catalog, xid in told["rewriting"])
-        for pending in told["pending"]:
+        changes.rewriting.update((Oid(catalog), Xid(xid)) for catalog, xid in reported["rewriting"])
+        for pending in reported["pending"]:
             heap = self._heap(pending["heap"])
             changes.pending[heap.file] = PendingFile(heap, Xid(pending["owner"]))
             if pending["is_view"]:
                 changes.views[heap.layout.catalog.oid] = heap
         return changes
 
-    def _heap(self, told: _HeapJson) -> CatalogHeap:
+    def _heap(self, reported: _HeapJson) -> CatalogHeap:
         columns = [
             CatalogColumn(number, name, Oid(type_oid), length, align, not_null)
-            for number, name, type_oid, length, align, not_null in told["columns"]
+            for number, name, type_oid, length, align, not_null in reported["columns"]
         ]
-        layout = CatalogLayout(CATALOG_OF_OID[Oid(told["catalog"])], columns)
-        heap = CatalogHeap(layout, _locator(told["file"]))
-        count = told["rows"]
+        layout = CatalogLayout(CATALOG_OF_OID[Oid(reported["catalog"])], columns)
+        heap = CatalogHeap(layout, _locator(reported["file"]))
+        count = reported["rows"]
         tids, lengths = array("Q"), array("H")
         tids.frombytes(self._sections.take(count * tids.itemsize))
         lengths.frombytes(self._sections.take(count * lengths.itemsize))
         heap.rows = PackedRows(tids, lengths, self._sections.take(sum(lengths)))
-        heap.inserter.update((Tid(tid), Xid(xid)) for tid, xid in told["inserters"])
-        heap.deleter.update((Tid(tid), Xid(xid)) for tid, xid in told["deleters"])
+        heap.inserter.update((Tid(tid), Xid(xid)) for tid, xid in reported["inserters"])
+        heap.deleter.update((Tid(tid), Xid(xid)) for tid, xid in reported["deleters"])
         return heap
 
 
@@ -324,8 +324,8 @@ def _numbers(locator: RelFileLocator) -> tuple[int, int, int]:
     return locator.spc, locator.db, locator.rel
 
 
-def _locator(told: Sequence[int]) -> RelFileLocator:
-    spc, db, rel = told
+def _locator(reported: Sequence[int]) -> RelFileLocator:
+    spc, db, rel = reported
     return RelFileLocator(Oid(spc), Oid(db), Oid(rel))
 
 

@@ -151,5 +151,5 @@ def _fitting(target: CatalogHeap, record: Record, tid: Tid, packed: bytes) -> by
 
 
 def _diverged(target: CatalogHeap, record: Record, tid: Tid, what: str) -> TidemarkError:
-    told = f"{target.layout.catalog.name} at {format_lsn(record.lsn)}, row {format_tid(tid)}: {what}"
-    return SeedOvertaken(told) if target.learning else CatalogDiverged(told)
+    reported = f"{target.layout.catalog.name} at {format_lsn(record.lsn)}, row {format_tid(tid)}: {what}"
+    return SeedOvertaken(reported) if target.learning else CatalogDiverged(reported)

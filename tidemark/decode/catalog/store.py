@@ -110,10 +110,10 @@ class CatalogStore:
     def restore(self, changes: Iterable[OpenChanges]) -> None:
         """Take over the open transactions of a saved store, and make their marks again."""
         heaps = list(self.heaps.values())
-        for told in changes:
-            self.open[told.xid] = told
-            self.files.restore(told)
-            heaps += [pending.heap for pending in told.pending.values()]
+        for reported in changes:
+            self.open[reported.xid] = reported
+            self.files.restore(reported)
+            heaps += [pending.heap for pending in reported.pending.values()]
         for heap in heaps:
             for tid, xid in (*heap.inserter.items(), *heap.deleter.items()):
                 self.marks.add(xid, heap, tid)

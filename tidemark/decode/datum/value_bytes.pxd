@@ -9,7 +9,7 @@ cdef extern from *:
     #define TIDEMARK_HIGH_BITS TIDEMARK_BYTES(0x80)
     #define TIDEMARK_SHORT 16  /* bytes: copied as fast as one */
 
-    /* Tell if no byte has its highest bit set. */
+    /* Report if no byte has its highest bit set. */
     static inline int tidemark_is_ascii(const unsigned char *at, Py_ssize_t count)
     {
         unsigned long long words[4], seen[4] = {0, 0, 0, 0};

@@ -292,7 +292,7 @@ class GroupBuilder:
                 self._items.append(item)
                 self._byte_count += ITEM_BYTES + len(item.content)
             return
-        wanted = [told for told in self._routes.items(item) if self._wants_item(told, end)]
+        wanted = [reported for reported in self._routes.items(item) if self._wants_item(reported, end)]
         if wanted:
             self._end_batches()
             self._count_item(item, end)
@@ -347,9 +347,9 @@ class GroupBuilder:
         """Count a TRUNCATE, given out now or before a restart."""
         if self._counts is None or end is None or not isinstance(item, Truncation) or self._is_excluded(item, end):
             return
-        for told in self._routes.items(item):
-            if isinstance(told, Truncation) and self._wants_item(told, end):
-                self._counts.count(end.commit_lsn, told.database, told.relation, 1)
+        for reported in self._routes.items(item):
+            if isinstance(reported, Truncation) and self._wants_item(reported, end):
+                self._counts.count(end.commit_lsn, reported.database, reported.relation, 1)
 
     def _count_rows(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
         """Count rows that were given out before a restart."""
@@ -367,8 +367,8 @@ class GroupBuilder:
         return bool(self._excluded) and self._excluded.holds(item.origin, end.origin if end is not None else 0)
 
     def _wants_item(self, item: RoutedItem, end: TransactionEnd | None) -> bool:
-        told = (item.before, item.after) if isinstance(item, SchemaEvent) else (item.relation,)
-        versions = [relation for relation in told if relation is not None]
+        reported = (item.before, item.after) if isinstance(item, SchemaEvent) else (item.relation,)
+        versions = [relation for relation in reported if relation is not None]
         if end is not None and self._copied(versions[0].oid, replace(end, database=item.database)):
             return False
         return any(self.wants(relation) for relation in versions)
@@ -413,7 +413,7 @@ class GroupBuilder:
             self._first.position,
             self._last.pointer,
             self._items,
-            ends if counts is None else counts.told(ends),
+            ends if counts is None else counts.reported(ends),
             self._row_count,
             self._byte_count,
             self._begun,

@@ -64,8 +64,8 @@ class Runs:
     def put(self, rows: int, ordinal: int, end: TransactionEnd) -> None:
         """Put a run of the transaction `end` behind those that are there."""
         at = self._make_room(1)
-        told = (rows, ordinal, end.timeline, end.commit_lsn, end.commit_time_us, end.xid)
-        for column, value in zip(self._columns, told, strict=True):
+        reported = (rows, ordinal, end.timeline, end.commit_lsn, end.commit_time_us, end.xid)
+        for column, value in zip(self._columns, reported, strict=True):
             column[at] = value
 
     def put_transactions(self, run: CommittedRun, start: int, stop: int, more_rows: int) -> None:

@@ -112,7 +112,7 @@ class PartitionRoutes:
         self._root_of = root_of
         self._targets: dict[Relation, Relation] = {}
         self._ways: dict[Relation, _Way] = {}
-        self._told: dict[tuple[Oid, Oid], Relation | None] = {}  # what events said last of a table, by its OID
+        self._reported: dict[tuple[Oid, Oid], Relation | None] = {}  # what events said last of a table, by its OID
 
     def root(self, relation: Relation) -> Relation | None:
         """Return the table under whose name changes of `relation` come, which may be itself; None: it has its own."""
@@ -207,7 +207,7 @@ class PartitionRoutes:
         if left:
             assert was is not None, "it left it"
             assert before is not None, "it was there"
-            if self._told.get((event.database, was.oid), was) is not None:
+            if self._reported.get((event.database, was.oid), was) is not None:
                 change = PartitionChange.DROP if after is None else PartitionChange.DETACH
                 yield _partition_event(event, change, as_target(was), before)
         if came:
@@ -229,11 +229,11 @@ class PartitionRoutes:
         key = (database, oid)
         shown = as_readers_see(version) if version is not None else None
         shown = replace(shown, identity_columns=(), primary_key=()) if shown is not None else None
-        if key in self._told and self._told[key] == shown:
+        if key in self._reported and self._reported[key] == shown:
             return False
-        if len(self._told) >= ROUTES_MAX:
-            self._told.clear()
-        self._told[key] = shown
+        if len(self._reported) >= ROUTES_MAX:
+            self._reported.clear()
+        self._reported[key] = shown
         return True
 
 

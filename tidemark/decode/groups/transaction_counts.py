@@ -96,14 +96,14 @@ class TransactionCounts:
         """Return batches of one table, in stream order, with the number of each change in its transaction."""
         return [self._numbered(batch) for batch in batches]
 
-    def told(self, ends: EndsInGroup) -> CountedEnds:
+    def reported(self, ends: EndsInGroup) -> CountedEnds:
         """Return the ends of transactions with their counts, and forget them."""
         ended = np.concatenate([np.zeros(0, np.int64), *map(_commit_lsns, ends.parts)])
         found, left = [], []
         for tally in self._tallies:
-            is_told = np.isin(tally.commit_lsns, ended)
-            found.append(_chosen(tally, is_told))
-            left += [] if is_told.all() else [_chosen(tally, ~is_told)]
+            is_reported = np.isin(tally.commit_lsns, ended)
+            found.append(_chosen(tally, is_reported))
+            left += [] if is_reported.all() else [_chosen(tally, ~is_reported)]
         self._tallies = _merged(left)
         waiting = {(tally.key, int(lsn)) for tally in self._tallies for lsn in tally.commit_lsns[-1:]}
         self._last = {key: last for key, last in self._last.items() if (key, last.commit_lsn) in waiting}

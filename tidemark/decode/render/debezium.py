@@ -49,8 +49,8 @@ class DebeziumLines:
     ) -> None:
         """`version` and `name` are told in `source`; `now_ns` tells when a line was made, since 1970."""
         self._databases = databases
-        told = {"version": version, "connector": CONNECTOR, "name": name}
-        self._program = json.dumps(told, separators=(",", ":"))[1:-1]
+        reported = {"version": version, "connector": CONNECTOR, "name": name}
+        self._program = json.dumps(reported, separators=(",", ":"))[1:-1]
         self._now_ns = now_ns
         self._times: CommitTimes | None = None
         self._lines = StreamLines(self._of_batch, self._of_item, DebeziumBounds())
@@ -151,9 +151,9 @@ class DebeziumLines:
             line = f'{{"before":null,"after":null,"source":{source},"transaction":{place},"op":"t",{_made_at(now_ns)}}}'
         else:
             content = b64encode(message.content).decode("ascii")
-            told = f'{{"prefix":{json_string(message.prefix)},"content":"{content}"}}'
+            reported = f'{{"prefix":{json_string(message.prefix)},"content":"{content}"}}'
             made_ms = now_ns // NSECS_PER_USEC // USECS_PER_MILLISECOND
-            line = f'{{"op":"m","ts_ms":{made_ms},"source":{source},"transaction":{place},"message":{told}}}'
+            line = f'{{"op":"m","ts_ms":{made_ms},"source":{source},"transaction":{place},"message":{reported}}}'
         return f"{line}\n".encode()
 
     def _database(self, oid: Oid) -> str:
@@ -201,7 +201,7 @@ class DebeziumBounds:
     @staticmethod
     def line(op: str, end: TransactionEnd) -> bytes:
         """Return the event of one."""
-        told: dict[str, object] = {
+        reported: dict[str, object] = {
             "status": op.upper(),
             "id": f"{end.xid}:{int(end.commit_lsn)}",
             "ts_ms": end.commit_time_us // USECS_PER_MILLISECOND,
@@ -210,11 +210,11 @@ class DebeziumBounds:
         }
         if op == END:
             tables = end.tables or ()
-            told["event_count"] = sum(table.count for table in tables)
-            told["data_collections"] = [
+            reported["event_count"] = sum(table.count for table in tables)
+            reported["data_collections"] = [
                 {"data_collection": f"{table.namespace}.{table.name}", "event_count": table.count} for table in tables
             ]
-        return json_line(told)
+        return json_line(reported)
 
     @staticmethod
     def pieces(op: str, ends: SmallEnds) -> tuple[Integers, Mapping[int, Sequence[Piece]]]:
@@ -229,11 +229,15 @@ class DebeziumBounds:
         total = whole_numbers(ends.totals())
         pieces: dict[int, Sequence[Piece]] = {}
         for variant, tables in sets.items():
-            told: list[Piece] = []
+            reported: list[Piece] = []
             for table, count in tables:
                 name = dumped(f"{table.namespace}.{table.name}")
-                told += [f'{"," if told else ""}{{"data_collection":{name},"event_count":'.encode(), count, b"}"]
-            pieces[variant] = [*head, total, b',"data_collections":[', *told, b"]}\n"]
+                reported += [
+                    f'{"," if reported else ""}{{"data_collection":{name},"event_count":'.encode(),
+                    count,
+                    b"}",
+                ]
+            pieces[variant] = [*head, total, b',"data_collections":[', *reported, b"]}\n"]
         return variants, pieces
 
 

@@ -46,8 +46,8 @@ class Sides:
         if not self._old or not self._new or not key:
             return None
         kind = fixed(rows.column("_before_kind"), np.int8)
-        is_told = set(relation.primary_key) <= set(relation.identity_columns or relation.primary_key)
-        compared = (kind == BeforeKind.FULL) | (is_told & (kind == BeforeKind.KEY))
+        is_reported = set(relation.primary_key) <= set(relation.identity_columns or relation.primary_key)
+        compared = (kind == BeforeKind.FULL) | (is_reported & (kind == BeforeKind.KEY))
         compared &= letters(rows) == OPS.index(Op.UPDATE)
         if not compared.any():
             return None

@@ -17,7 +17,7 @@ from functools import partial
 from tidemark.decode.datum.varlena import BadDatum
 from tidemark.decode.transactions.committed_run import CommittedRun, singly
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction, Ended
-from tidemark.decode.transactions.heap_changes import HeapChanges, Wants, tell_schema
+from tidemark.decode.transactions.heap_changes import HeapChanges, Wants, emit_schema
 from tidemark.decode.transactions.itemlog import ITEM_OVERHEAD_BYTES
 from tidemark.decode.transactions.object_names import NameKeeper
 from tidemark.decode.transactions.open_transaction import OpenTransaction
@@ -252,8 +252,8 @@ class Decoder:
             self._add(record, transaction, partial(_end_schema, transaction, record.lsn))
             for turn in self._databases.turns(commit.xid):
                 self._add(record, transaction, partial(_tell_database, transaction, record.lsn, turn))
-            told = (commit.time_us, commit.database, record.origin, commit.gid)
-            committed = self._complete(Ended(commit.xid, record.lsn, record.end_lsn, *told), transaction)
+            reported = (commit.time_us, commit.database, record.origin, commit.gid)
+            committed = self._complete(Ended(commit.xid, record.lsn, record.end_lsn, *reported), transaction)
         xids = (commit.xid, *commit.subxids)
         if self._databases.commit(xids, record.lsn):
             self.catalogs_changed = True
@@ -279,13 +279,13 @@ class Decoder:
             add()
         except CorruptWal as error:
             # NB: a datum knows nothing of the record that it stands in.
-            told = BadRecord(record.lsn, str(error)) if isinstance(error, BadDatum) else error
+            reported = BadRecord(record.lsn, str(error)) if isinstance(error, BadDatum) else error
             if record.lsn < self._wanted_from:
-                transaction.give_up(told, self.transactions.port)
-            elif told is error:
+                transaction.give_up(reported, self.transactions.port)
+            elif reported is error:
                 raise
             else:
-                raise told from error
+                raise reported from error
 
     def _committed(self, ended: Ended, transaction: OpenTransaction) -> CommittedTransaction:
         end = TransactionEnd(
@@ -316,7 +316,7 @@ class Decoder:
         catalog = self._databases.captured(emitted.database) if emitted is not None else None
         if catalog is None or emitted is None:
             return None
-        told = LogicalMessage(
+        reported = LogicalMessage(
             position=UNPLACED if emitted.transactional else Position(self.timeline, record.lsn, 0),
             lsn=record.lsn,
             database=emitted.database,
@@ -327,15 +327,15 @@ class Decoder:
             origin=record.origin,
         )
         if not emitted.transactional:
-            return told
+            return reported
         if transaction is not None:
-            self._add(record, transaction, partial(self._add_message, transaction, told, record.xid))
+            self._add(record, transaction, partial(self._add_message, transaction, reported, record.xid))
         return None
 
-    def _add_message(self, transaction: OpenTransaction, told: LogicalMessage, xid: Xid) -> None:
-        tell_schema(transaction)
-        transaction.add_item(xid, told)
-        self.transactions.grew(ITEM_OVERHEAD_BYTES + len(told.content))
+    def _add_message(self, transaction: OpenTransaction, reported: LogicalMessage, xid: Xid) -> None:
+        emit_schema(transaction)
+        transaction.add_item(xid, reported)
+        self.transactions.grew(ITEM_OVERHEAD_BYTES + len(reported.content))
 
     def _heap2(self, record: Record, transaction: OpenTransaction | None) -> None:
         catalog = self._databases.captured(record.blocks[0].locator.db) if record.blocks else None
@@ -382,13 +382,13 @@ class Decoder:
         """Have told what another subtransaction has changed of catalogs, before this record is looked at."""
         schema = transaction.schema if transaction is not None else None
         if transaction is not None and schema is not None and schema.dirty_xid not in (INVALID_XID, record.xid):
-            self._add(record, transaction, partial(tell_schema, transaction))
+            self._add(record, transaction, partial(emit_schema, transaction))
 
 
 def _end_schema(transaction: OpenTransaction, commit_lsn: Lsn) -> None:
     """Put behind all else what is still pending of schema changes when a transaction commits."""
     if transaction.schema is not None:
-        tell_schema(transaction)
+        emit_schema(transaction)
         for tagged in transaction.schema.end_rewrites(commit_lsn):
             transaction.add_item(tagged.xid, tagged.item)
 

@@ -84,7 +84,7 @@ class _Table:
         return TupleLayout.of(self.relation)
 
 
-def tell_schema(transaction: OpenTransaction, only: Oid | None = None) -> None:
+def emit_schema(transaction: OpenTransaction, only: Oid | None = None) -> None:
     """Put pending schema changes in front of what comes next, those of one relation or all."""
     if transaction.schema is not None:
         for tagged in transaction.schema.tell(only):
@@ -180,7 +180,7 @@ class HeapChanges:
         catalog = databases.captured(truncate.database)
         if catalog is None:
             return
-        tell_schema(transaction)
+        emit_schema(transaction)
         for oid in truncate.relations:
             relation = catalog.relation(oid, transaction.xid)
             if relation is None:
@@ -271,7 +271,7 @@ class HeapChanges:
         target = site.catalog.relation(transient.rewrite_of, site.transaction.xid)
         if target is None or target.kind != ORDINARY_TABLE:
             return None
-        tell_schema(site.transaction, only=target.oid)
+        emit_schema(site.transaction, only=target.oid)
         for tagged in schema.begin_rewrite(transient.oid, target, site.xid, site.record.lsn):
             site.transaction.add_item(tagged.xid, tagged.item)
         return schema.rewrite_target(transient.oid)
@@ -287,7 +287,7 @@ class HeapChanges:
         before_kind: BeforeKind = BeforeKind.NONE,
     ) -> None:
         if op != _REWRITE:
-            tell_schema(site.transaction)
+            emit_schema(site.transaction)
         if not self.wants(relation):
             new = old = None
         elif self.names is not None:

@@ -101,7 +101,7 @@ class TaggedItem(NamedTuple):
     item: SchemaItem
 
 
-class _Told(NamedTuple):
+class _Reported(NamedTuple):
     """The version of a relation that was told last, by an event of `xid`."""
 
     xid: Xid
@@ -118,15 +118,15 @@ class _Rewrite(NamedTuple):
 class SchemaTracker:
     """One open transaction's schema changes: what is pending, what was told, which rewrites are open."""
 
-    __slots__ = ("_catalog", "_dirty_lsn", "_rewrites", "_told", "_told_by", "_top_xid", "_unsaid", "dirty_xid")
+    __slots__ = ("_catalog", "_dirty_lsn", "_reported", "_reported_by", "_rewrites", "_top_xid", "_unsaid", "dirty_xid")
 
     def __init__(self, catalog: Catalog, top_xid: Xid) -> None:
         self.dirty_xid = INVALID_XID  # whose catalog changes are still to be told
         self._catalog = catalog
         self._top_xid = top_xid
         self._dirty_lsn = INVALID_LSN
-        self._told: dict[Oid, list[_Told]] = {}
-        self._told_by: dict[Xid, set[Oid]] = {}
+        self._reported: dict[Oid, list[_Reported]] = {}
+        self._reported_by: dict[Xid, set[Oid]] = {}
         self._unsaid: set[Oid] = set()  # relations whose last event is gone with its savepoint
         self._rewrites: dict[Oid, _Rewrite] = {}  # by the transient heap's OID
 
@@ -191,14 +191,14 @@ class SchemaTracker:
         """Forget what aborted subtransactions changed."""
         if self.dirty_xid in xids:
             self.dirty_xid = INVALID_XID
-        unsaid = {oid for xid in xids for oid in self._told_by.pop(xid, ())}
+        unsaid = {oid for xid in xids for oid in self._reported_by.pop(xid, ())}
         for oid in unsaid:
-            self._told[oid][:] = [told for told in self._told[oid] if told.xid not in xids]
+            self._reported[oid][:] = [reported for reported in self._reported[oid] if reported.xid not in xids]
         self._unsaid |= unsaid
         self._rewrites = {heap: rewrite for heap, rewrite in self._rewrites.items() if rewrite.xid not in xids}
 
     def _known(self, oid: Oid) -> Relation | None:
-        versions = self._told.get(oid)
+        versions = self._reported.get(oid)
         if versions:
             return versions[-1].version
         committed = self._catalog.relation(oid, None)
@@ -207,8 +207,8 @@ class SchemaTracker:
     def _event(self, xid: Xid, before: Relation | None, after: Relation | None, *, rewritten: bool) -> TaggedItem:
         described = after if after is not None else before
         assert described is not None, "nothing became nothing"
-        self._told.setdefault(described.oid, []).append(_Told(xid, after))
-        self._told_by.setdefault(xid, set()).add(described.oid)
+        self._reported.setdefault(described.oid, []).append(_Reported(xid, after))
+        self._reported_by.setdefault(xid, set()).add(described.oid)
         change = SchemaChange.ALTER
         if before is None:
             change = SchemaChange.CREATE

@@ -107,8 +107,8 @@ class ArrayCodec(Codec):
         values: list[ArrowValue] = []
         for part in element_pattern(self._delimiter).finditer(body):
             if part.lastgroup:
-                told = told_element(part)
-                values.append(None if told is None else self.element_codec.parse_text(told))
+                reported = told_element(part)
+                values.append(None if reported is None else self.element_codec.parse_text(reported))
         return values
 
 

@@ -52,8 +52,8 @@ def with_elements(text: str, delimiter: str, tell: Callable[[str], str]) -> str:
     """Return an array's text with each element said otherwise; NULL, dimensions and bounds stay."""
 
     def retold(part: re.Match[str]) -> str:
-        told = told_element(part) if part.lastgroup else None
-        return part[0] if told is None else quoted_element(tell(told), delimiter)
+        reported = told_element(part) if part.lastgroup else None
+        return part[0] if reported is None else quoted_element(tell(reported), delimiter)
 
     body_at = text.index("{")
     return text[:body_at] + element_pattern(delimiter).sub(retold, text[body_at:])

@@ -90,8 +90,8 @@ def _archives(folder: Path) -> dict[str, Path]:
         if matched is None:
             continue
         if matched[1] in found:
-            told = f"{folder} contains both {found[matched[1]].name} and {path.name}"
-            raise NotABackup(told, hint="keep only the one that belongs to this backup")
+            reported = f"{folder} contains both {found[matched[1]].name} and {path.name}"
+            raise NotABackup(reported, hint="keep only the one that belongs to this backup")
         found[matched[1]] = path
     return found
 
@@ -116,12 +116,12 @@ def _copy_out(path: Path, target: Path, prefix: str, wants: Callable[[str], bool
     except DamagedFile as error:
         raise BackupUnusable(str(error)) from error
     except OSError as error:
-        told = f"cannot copy files out of {path}: {error.strerror or error}"
+        reported = f"cannot copy files out of {path}: {error.strerror or error}"
         hint = (
             "permit the user that runs cdcctl to read the backup; its catalogs are copied into TMPDIR, which needs "
             "free space"
         )
-        raise NotABackup(told, hint=hint) from error
+        raise NotABackup(reported, hint=hint) from error
 
 
 def _members(path: Path, archive: Readable) -> Iterator[tarfile.TarInfo]:

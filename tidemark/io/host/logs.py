@@ -54,8 +54,8 @@ def describe_error(error: BaseException) -> dict[str, str]:
     """
     if not isinstance(error, TidemarkError):
         return {"error": "internal error", "kind": type(error).__name__}
-    told = {"error": str(error), "kind": type(error).__name__}
-    return told | {"hint": error.hint} if error.hint else told
+    reported = {"error": str(error), "kind": type(error).__name__}
+    return reported | {"hint": error.hint} if error.hint else reported
 
 
 def _format_lsns(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -137,20 +137,20 @@ def _by_libpq(connection: pq.abc.PGconn, bounds: BlockBounds) -> Iterator[CopyBl
         return
     lines: list[bytes] = []
     size = 0
-    told_s = time.monotonic()
+    reported_s = time.monotonic()
     while (found := connection.get_copy_data(1))[0] != END:
         length, line = found
         if length == 0:
             _take_in(connection)
-            if time.monotonic() - told_s >= QUIET_S:  # it comes by a packet at a time
+            if time.monotonic() - reported_s >= QUIET_S:  # it comes by a packet at a time
                 yield NONE_YET
-                told_s = time.monotonic()
+                reported_s = time.monotonic()
             continue
         lines.append(bytes(line))
         size += length
         if len(lines) == bounds.rows_max or size >= bounds.bytes_max:
             yield CopyBlock(b"".join(lines), len(lines))
-            lines, size, told_s = [], 0, time.monotonic()
+            lines, size, reported_s = [], 0, time.monotonic()
     if lines:
         yield CopyBlock(b"".join(lines), len(lines))
 

@@ -308,11 +308,11 @@ class Node:
 
     def replayed_lsn(self) -> Lsn | None:
         """Return up to where a standby has replayed WAL; None on a primary."""
-        return self._told_lsn("SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() END::text")
+        return self._reported_lsn("SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() END::text")
 
     def received_lsn(self) -> Lsn | None:
         """Return up to where a standby has received WAL by streaming; None where it never has."""
-        return self._told_lsn("SELECT pg_last_wal_receive_lsn()::text")
+        return self._reported_lsn("SELECT pg_last_wal_receive_lsn()::text")
 
     def is_in_recovery(self) -> bool:
         """Tell if the node is a standby now: a promotion ends no session."""
@@ -321,7 +321,7 @@ class Node:
     def _lsn(self, statement: LiteralString) -> Lsn:
         return parse_lsn(str(self.query(statement)[0][0]))
 
-    def _told_lsn(self, statement: LiteralString) -> Lsn | None:
+    def _reported_lsn(self, statement: LiteralString) -> Lsn | None:
         ((found,),) = self.query(statement)
         return None if found is None else parse_lsn(str(found))
 

@@ -316,7 +316,7 @@ def parse_config(text: str, environment: Mapping[str, str], *, where: str, assig
     try:
         config = _CONFIG.validate_python(given)
     except ValidationError as error:
-        raise BadConfig(f"{where}: {_told(error)}") from error
+        raise BadConfig(f"{where}: {_reported(error)}") from error
     _check_bounds_between_keys(config, where)
     return config
 
@@ -346,7 +346,7 @@ def _list_keys() -> frozenset[tuple[str, str]]:
     )
 
 
-def _told(error: ValidationError) -> str:
+def _reported(error: ValidationError) -> str:
     """Say what is wrong, key by key, without the value: it may be a secret in the wrong place."""
     faults: list[str] = []
     for fault in error.errors(include_input=False, include_url=False):

@@ -38,7 +38,7 @@ def describe_ending(error: Exception) -> tuple[ExitCode, dict[str, str]]:
     return code, fields
 
 
-def tell_ending(log: Log, event: str, error: Exception) -> ExitCode:
+def report_ending(log: Log, event: str, error: Exception) -> ExitCode:
     """Log what ends this process; return the code to end with."""
     code, fields = describe_ending(error)
     if code in (ExitCode.UNEXPECTED, ExitCode.INTERNAL):

@@ -110,8 +110,8 @@ class Family:
 class Tally(Collector):
     """A counter that one thread at a time moves: no lock, and no call but its own, as each commit counts here."""
 
-    def __init__(self, name: str, told: str, capture: str) -> None:
-        self._name, self._told, self._capture = name, told, capture
+    def __init__(self, name: str, reported: str, capture: str) -> None:
+        self._name, self._reported, self._capture = name, reported, capture
         self._value = 0
 
     def inc(self, amount: int = 1) -> None:
@@ -120,7 +120,7 @@ class Tally(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Tell the count."""
-        family = CounterMetricFamily(self._name, self._told, labels=[CAPTURE_LABEL])
+        family = CounterMetricFamily(self._name, self._reported, labels=[CAPTURE_LABEL])
         family.add_metric([self._capture], self._value)
         return (family,)
 
@@ -128,8 +128,8 @@ class Tally(Collector):
 class Spread(Collector):
     """A histogram that one thread at a time adds to."""
 
-    def __init__(self, name: str, told: str, capture: str, bounds: tuple[float, ...]) -> None:
-        self._name, self._told, self._capture = name, told, capture
+    def __init__(self, name: str, reported: str, capture: str, bounds: tuple[float, ...]) -> None:
+        self._name, self._reported, self._capture = name, reported, capture
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
@@ -141,7 +141,7 @@ class Spread(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Tell how many are at or below each bound, and their sum."""
-        family = HistogramMetricFamily(self._name, self._told, labels=[CAPTURE_LABEL])
+        family = HistogramMetricFamily(self._name, self._reported, labels=[CAPTURE_LABEL])
         below = zip((*map(floatToGoString, self._bounds), "+Inf"), accumulate(self._counts), strict=True)
         family.add_metric([self._capture], list(below), self._sum)
         return (family,)
@@ -253,27 +253,29 @@ class Metrics:
         """Return the gauge of one process's sign of life."""
         return self._heartbeat_age.labels(self._capture, role.value)
 
-    def _gauge(self, name: str, told: str) -> Gauge:
-        return Gauge(name, told, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
+    def _gauge(self, name: str, reported: str) -> Gauge:
+        return Gauge(name, reported, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
 
-    def _unseen(self, name: str, told: str) -> Gauge:
-        gauge = self._gauge(name, told)
+    def _unseen(self, name: str, reported: str) -> Gauge:
+        gauge = self._gauge(name, reported)
         gauge.set(math.nan)
         return gauge
 
-    def _counter(self, name: str, told: str) -> Counter:
-        return Counter(name, told, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
+    def _counter(self, name: str, reported: str) -> Counter:
+        return Counter(name, reported, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
 
-    def _by(self, name: str, told: str, kinds: Iterable[str]) -> Family:
-        return Family(Counter(name, told, [CAPTURE_LABEL, KIND_LABEL], registry=self.registry), self._capture, kinds)
+    def _by(self, name: str, reported: str, kinds: Iterable[str]) -> Family:
+        return Family(
+            Counter(name, reported, [CAPTURE_LABEL, KIND_LABEL], registry=self.registry), self._capture, kinds
+        )
 
-    def _tally(self, name: str, told: str) -> Tally:
-        tally = Tally(name, told, self._capture)
+    def _tally(self, name: str, reported: str) -> Tally:
+        tally = Tally(name, reported, self._capture)
         self.registry.register(tally)
         return tally
 
-    def _spread(self, name: str, told: str, bounds: tuple[float, ...]) -> Spread:
-        spread = Spread(name, told, self._capture, bounds)
+    def _spread(self, name: str, reported: str, bounds: tuple[float, ...]) -> Spread:
+        spread = Spread(name, reported, self._capture, bounds)
         self.registry.register(spread)
         return spread
 

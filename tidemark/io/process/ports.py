@@ -55,8 +55,8 @@ class MetricsPorts:
 def assigned_ports(folder: StateFolder) -> MetricsPorts | None:
     """Return the ports that were assigned to a state; None: none were."""
     try:
-        told = json.loads(folder.ports.read_text(encoding="utf-8"))
-        ports = MetricsPorts(told["sidecar"], told["archiver"], told["pipeline"])
+        reported = json.loads(folder.ports.read_text(encoding="utf-8"))
+        ports = MetricsPorts(reported["sidecar"], reported["archiver"], reported["pipeline"])
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -53,7 +53,7 @@ class DamagedBase(NamedTuple):
     error: DamagedHistory
 
 
-def tell_nobody(_damaged: DamagedBase) -> None:
+def report_to_nobody(_damaged: DamagedBase) -> None:
     """Say nothing of a base that was passed over."""
 
 
@@ -67,8 +67,8 @@ def _bases_for(index: HistoryIndex, lsn: Lsn) -> Sequence[BaseEntry]:
     usable = sorted((base for base in index.bases if base.lsn <= lsn), key=lambda base: base.lsn, reverse=True)
     if not usable:
         oldest = min((base.lsn for base in index.bases), default=None)
-        told = "there is none" if oldest is None else f"the oldest is of {format_lsn(oldest)}"
-        raise NoBase(f"no catalog base for {format_lsn(lsn)}: {told}")
+        reported = "there is none" if oldest is None else f"the oldest is of {format_lsn(oldest)}"
+        raise NoBase(f"no catalog base for {format_lsn(lsn)}: {reported}")
     return usable
 
 
@@ -80,7 +80,7 @@ def load_catalogs(
     captured: Selects = no_database,
     *,
     seeded_lsn: Lsn | None = None,
-    passed_over: Callable[[DamagedBase], None] = tell_nobody,
+    passed_over: Callable[[DamagedBase], None] = report_to_nobody,
 ) -> Base:
     """Return the mirrors as they were at `lsn`: the newest base not above it, and the journal from there.
 
@@ -119,15 +119,15 @@ def _load_base(path: Path) -> Base:
 
 def journal_entries(folder: Path, index: HistoryIndex, mark: JournalMark, start_lsn: Lsn) -> Iterator[Entry]:
     """Yield the entries of the journal files that end after `start_lsn`; raise where what was durable is not there."""
-    for told in index.journals:
-        if told.end_lsn == INVALID_LSN or told.end_lsn > start_lsn:
-            path = folder / told.file
+    for reported in index.journals:
+        if reported.end_lsn == INVALID_LSN or reported.end_lsn > start_lsn:
+            path = folder / reported.file
             journal = _read_journal(path)
-            reached = told.start_lsn
-            for entry in _entries_of(told, journal):
+            reached = reported.start_lsn
+            for entry in _entries_of(reported, journal):
                 yield entry
                 reached = entry.end_lsn
-            check_reached(path, journal.whole_bytes, reached, told.end_lsn or mark.end_lsn)
+            check_reached(path, journal.whole_bytes, reached, reported.end_lsn or mark.end_lsn)
 
 
 def before_fork(
@@ -136,30 +136,30 @@ def before_fork(
     """Return what of a history, and of how far it is durable, stands before a fork: its files stay as they are."""
     bases = tuple(base for base in index.bases if base.lsn <= fork_lsn)
     journals: list[JournalFile] = []
-    for told in index.journals:
-        if INVALID_LSN < told.end_lsn <= fork_lsn:
-            journals.append(told)
+    for reported in index.journals:
+        if INVALID_LSN < reported.end_lsn <= fork_lsn:
+            journals.append(reported)
             continue
-        path = folder / told.file
+        path = folder / reported.file
         journal = _read_journal(path)
-        ends = [entry.end_lsn for entry in _entries_of(told, journal)]
-        reached = ends[-1] if ends else told.start_lsn
-        check_reached(path, journal.whole_bytes, reached, told.end_lsn or mark.end_lsn)
+        ends = [entry.end_lsn for entry in _entries_of(reported, journal)]
+        reached = ends[-1] if ends else reported.start_lsn
+        check_reached(path, journal.whole_bytes, reached, reported.end_lsn or mark.end_lsn)
         before = [end_lsn for end_lsn in ends if end_lsn <= fork_lsn]
         if before:
             sync(path)
-            journals.append(replace(told, end_lsn=before[-1]))
+            journals.append(replace(reported, end_lsn=before[-1]))
     end_lsn = max((journal.end_lsn for journal in journals), default=INVALID_LSN)
     return HistoryIndex(bases, tuple(journals)), JournalMark(min(mark.end_lsn, end_lsn))
 
 
-def _entries_of(told: JournalFile, journal: Journal) -> Iterator[Entry]:
+def _entries_of(reported: JournalFile, journal: Journal) -> Iterator[Entry]:
     """Yield what counts of a journal file: what stands behind the end that the index gives to it does not.
 
     That is of a writer whose epoch was over, or of a branch that is dead.
     """
     for entry in journal:
-        if told.end_lsn != INVALID_LSN and entry.end_lsn > told.end_lsn:
+        if reported.end_lsn != INVALID_LSN and entry.end_lsn > reported.end_lsn:
             return
         yield entry
 

@@ -113,8 +113,8 @@ def _text(descriptor: int) -> str:
 def _parse_owner(text: str) -> Owner | None:
     """Return who stands in a lock file; None for what no holder of ours wrote, or has not written to its end."""
     try:
-        told = json.loads(text)
-        owner = Owner(told["role"], told["host"], told["boot_id"], told["pid"], told["start_ticks"])
+        reported = json.loads(text)
+        owner = Owner(reported["role"], reported["host"], reported["boot_id"], reported["pid"], reported["start_ticks"])
     except (ValueError, KeyError, TypeError):
         return None
     numbers = isinstance(owner.pid, int) and isinstance(owner.start_ticks, int)

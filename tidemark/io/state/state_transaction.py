@@ -328,13 +328,13 @@ class StateTransaction:
         """Store the requested copies."""
         self.put(RECOPIES, recopies)
 
-    def learn_databases(self, told: Mapping[Oid, KnownDatabase]) -> None:
+    def learn_databases(self, reported: Mapping[Oid, KnownDatabase]) -> None:
         """Remember databases that came into the capture; of those that left it, names are needed still."""
-        beginning = self.get(BEGINNING) if told else None
+        beginning = self.get(BEGINNING) if reported else None
         if beginning is None:
             return
-        names = {**beginning.databases, **{oid: database.name for oid, database in told.items()}}
-        encodings = {**beginning.encodings, **{oid: database.encoding for oid, database in told.items()}}
+        names = {**beginning.databases, **{oid: database.name for oid, database in reported.items()}}
+        encodings = {**beginning.encodings, **{oid: database.encoding for oid, database in reported.items()}}
         if (names, encodings) != (beginning.databases, beginning.encodings):
             self.put(BEGINNING, replace(beginning, databases=names, encodings=encodings))
 

@@ -71,10 +71,10 @@ def switch(
             epoch = transaction.take_epoch(taking)
         elif (term := transaction.term()) is not None:
             epoch = term.epoch
-        told = reason or event.value
+        reported = reason or event.value
         place = str(delivered.pointer.position) if delivered else ""
         if before is not found.stage:
-            transaction.note_switch(Switch(now_us, before, found.stage, told, epoch, place))
+            transaction.note_switch(Switch(now_us, before, found.stage, reported, epoch, place))
     if taking is not None:
         store.learn_versions()
     if before is not found.stage:
@@ -82,8 +82,8 @@ def switch(
             "mode switched",
             before=before.value,
             after=found.stage.value,
-            reason=told,
+            reason=reported,
             epoch=str(epoch) if epoch else None,
             delivered=place or None,
         )
-    return Switched(before, found.stage, found.effects, epoch, told)
+    return Switched(before, found.stage, found.effects, epoch, reported)

@@ -135,14 +135,14 @@ class WriteGuard:
 
     def end_writer(self, stuck: Writing) -> None:
         """Kill a writer that is stuck, if it still is and this process may; else report it."""
-        told = {"pid": stuck.pid, "writer": self._name(stuck), "stuck_s": round(self._stuck_s, 1)}
+        reported = {"pid": stuck.pid, "writer": self._name(stuck), "stuck_s": round(self._stuck_s, 1)}
         if stuck.pid == os.getpid():
-            self._log.error("this process is stuck inside a write transaction", **told)
+            self._log.error("this process is stuck inside a write transaction", **reported)
         elif self._kills and self._is_ours(stuck) and self._kill(stuck):
-            self._log.warning("killed a process that was stuck inside a write transaction", **told)
+            self._log.warning("killed a process that was stuck inside a write transaction", **reported)
         elif self._watch.writing() == stuck:
             self._log.error(
-                "a process is stuck inside a write transaction, and this process may not kill it", **told, hint=HINT
+                "a process is stuck inside a write transaction, and this process may not kill it", **reported, hint=HINT
             )
 
     def _is_ours(self, stuck: Writing) -> bool:
@@ -163,6 +163,6 @@ class WriteGuard:
         return program_name(stuck.pid)
 
 
-def told_of_stuck_writers(environment: Environment) -> WriteGuard:
+def reporting_stuck_writers(environment: Environment) -> WriteGuard:
     """Return the guard of whoever is no daemon: it waits, and says for whom."""
     return WriteGuard(environment, watchdog_s=WATCHDOG_S_DEFAULT, log=get_log("state"), kills=False)

@@ -40,15 +40,15 @@ class MasterUnreachable(ConsumerFailed):
 def wait_for_master(master: str, stop: threading.Event, log: Log, *, once: bool) -> bool:
     """Wait until a standalone master answers, or `stop` is set; return if it answers. With `once` raise at once."""
     addresses = _addresses(master)
-    told_s = float("-inf")
+    reported_s = float("-inf")
     while addresses and not stop.is_set():
         if any(map(_answers, addresses)):
             return True
         failure = MasterUnreachable(f"Spark's master does not answer at {master}")
         if once:
             raise failure
-        if time.monotonic() - told_s >= AGAIN_S:
-            told_s = time.monotonic()
+        if time.monotonic() - reported_s >= AGAIN_S:
+            reported_s = time.monotonic()
             log.warning("spark master does not answer", master=master, hint=failure.hint)
         notify(READY)
         notify(ALIVE)
@@ -66,7 +66,7 @@ class ExecutorWatch:
         self._log = log
         self._counted_s = float("-inf")
         self._absent_since_s: float | None = None
-        self._told_s: float | None = None
+        self._reported_s: float | None = None
         if self._is_local:
             metrics.executors.set(1)
 
@@ -82,15 +82,15 @@ class ExecutorWatch:
         """Take note of how many there are."""
         self._metrics.executors.set(count)
         if count:
-            if self._told_s is not None:
+            if self._reported_s is not None:
                 self._log.info("spark has executors", executors=count)
-            self._absent_since_s = self._told_s = None
+            self._absent_since_s = self._reported_s = None
             return
         if self._absent_since_s is None:
             self._absent_since_s = now_s
         is_due = now_s - self._absent_since_s >= ABSENT_S
-        if is_due and (self._told_s is None or now_s - self._told_s >= AGAIN_S):
-            self._told_s = now_s
+        if is_due and (self._reported_s is None or now_s - self._reported_s >= AGAIN_S):
+            self._reported_s = now_s
             self._log.warning(NO_EXECUTORS, master=self._master, hint=_EXECUTORS_HINT)
 
 

@@ -54,10 +54,12 @@ def _candidates(environment: Mapping[str, str], jvm_folder: Path) -> Iterator[Pa
 def java_major(java: Path) -> int | None:
     """Return the major version of a `java` program, None where there is none that runs."""
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_VERSION_WAIT_S, check=True)
+        reported = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_VERSION_WAIT_S, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', told.stderr)
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', reported.stderr)
     if found is None:
         return None
     major = int(found.group(1))

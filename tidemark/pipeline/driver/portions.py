@@ -24,11 +24,11 @@ PORTION_BYTES = 64 << 20
 ITEMS = KINDS - {ValueKind.TRANSACTIONS}
 
 
-def feeds(told: pa.Table, outbox: OutboxReader, outbox_id: str, bytes_max: int = PORTION_BYTES) -> Generator[Feed]:
+def feeds(reported: pa.Table, outbox: OutboxReader, outbox_id: str, bytes_max: int = PORTION_BYTES) -> Generator[Feed]:
     """Give a batch's portions in order, each read while the one before it is being written."""
     with ThreadPoolExecutor(1, "tidemark-portion") as pool:
         ahead: Future[Feed] | None = None
-        for headers in portions(told, bytes_max):
+        for headers in portions(reported, bytes_max):
             reading = pool.submit(_read, headers, outbox, outbox_id)
             if ahead is not None:
                 yield ahead.result()
@@ -37,13 +37,13 @@ def feeds(told: pa.Table, outbox: OutboxReader, outbox_id: str, bytes_max: int =
             yield ahead.result()
 
 
-def portions(told: pa.Table, bytes_max: int) -> Iterator[Sequence[ValueHeader]]:
+def portions(reported: pa.Table, bytes_max: int) -> Iterator[Sequence[ValueHeader]]:
     """Cut the headers of a batch behind group ends: at least one group, then as many as fit into `bytes_max`."""
     portion: list[ValueHeader] = []
     group: list[ValueHeader] = []
     portion_bytes = group_bytes = 0
-    told = in_order(told)
-    for number, blob in zip(told.column("sequence").to_pylist(), told.column("value").to_pylist(), strict=True):
+    reported = in_order(reported)
+    for number, blob in zip(reported.column("sequence").to_pylist(), reported.column("value").to_pylist(), strict=True):
         header = decode_header(blob, OutboxSequence(number))
         group.append(header)
         group_bytes += HEADER_BYTES + header.payload_length
@@ -61,13 +61,15 @@ def portions(told: pa.Table, bytes_max: int) -> Iterator[Sequence[ValueHeader]]:
 def _read(headers: Sequence[ValueHeader], outbox: OutboxReader, outbox_id: str) -> Feed:
     check_whole(headers[0], headers[-1])
     values = zip(headers, outbox.read(_before(headers[0]), headers[-1].sequence), strict=True)
-    items = [(told.sequence, _as_told(told, value).item()) for told, value in values if told.kind in ITEMS]
+    items = [
+        (reported.sequence, _as_told(reported, value).item()) for reported, value in values if reported.kind in ITEMS
+    ]
     return make_feed(headers, items, outbox_id)
 
 
-def _as_told(told: ValueHeader, value: OutboxValue) -> OutboxValue:
-    if value.header != told:
-        raise OutboxReplaced(f"value {told.sequence} is not the value whose header Spark read")
+def _as_told(reported: ValueHeader, value: OutboxValue) -> OutboxValue:
+    if value.header != reported:
+        raise OutboxReplaced(f"value {reported.sequence} is not the value whose header Spark read")
     return value
 
 

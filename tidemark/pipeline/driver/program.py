@@ -18,7 +18,7 @@ from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.host.local_path import local_path
 from tidemark.io.host.logs import Log, configure_logs, describe_error, get_log
 from tidemark.io.host.systemd import ALIVE, READY, notify
-from tidemark.io.process.ending import tell_ending
+from tidemark.io.process.ending import report_ending
 from tidemark.io.process.metrics import MetricsServer
 from tidemark.io.process.ports import assigned_ports
 from tidemark.io.process.room import FullDisks, patiently
@@ -28,7 +28,7 @@ from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.write_guard import told_of_stuck_writers
+from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.driver.executors import wait_for_master
 from tidemark.pipeline.driver.metrics import PipelineMetrics
@@ -62,9 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SparkGone as error:
         log.warning("spark died", **describe_error(error))
         _revive(log)
-        return tell_ending(log, "pipeline ends", error)
+        return report_ending(log, "pipeline ends", error)
     except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
-        return tell_ending(log, "pipeline ends", error)
+        return report_ending(log, "pipeline ends", error)
     log.info("pipeline stopped", reason=_reason(stop))
     return ExitCode.SUCCESS
 
@@ -80,9 +80,9 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
         def opened(take: Callable[[], AbstractContextManager[OpenedT]], place: Path) -> OpenedT:
             return stack.enter_context(patiently(take, place, log, wait=wait))
 
-        outbox = opened(partial(OutboxReader.open, folder, guarded=told_of_stuck_writers), folder.root)
+        outbox = opened(partial(OutboxReader.open, folder, guarded=reporting_stuck_writers), folder.root)
         role = opened(partial(RoleLock.take, folder, f"pipeline-{given.reader}"), folder.root)
-        store = opened(partial(StateStore.open, folder, guarded=told_of_stuck_writers), folder.root)
+        store = opened(partial(StateStore.open, folder, guarded=reporting_stuck_writers), folder.root)
         run = stack.enter_context(recorded(store, role.owner, log))
         keys = set(store.marker_keys().names.values())  # of the keys that the daemons of the capture were started with
         lock = opened(partial(LakeLock.take, root, outbox.identity, folder.root, given.reader, keys), root)
@@ -164,12 +164,12 @@ def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, o
 
     NB: a promotion numbers the outbox on: who has read before would ask for numbers that never were.
     """
-    opening = partial(StateStore.open, folder, guarded=told_of_stuck_writers)
+    opening = partial(StateStore.open, folder, guarded=reporting_stuck_writers)
     with patiently(opening, folder.root, log, wait=partial(_wait_to_start, stop)) as store:
-        is_told = False
+        is_reported = False
         while (marks := store.marks()).followed is not None and marks.ledger.head == marks.ledger.trimmed:
-            if not is_told:
-                is_told = True
+            if not is_reported:
+                is_reported = True
                 log.info("the state follows a standby; waiting for its promotion", state=str(folder.root))
             notify(READY)
             notify(ALIVE)

@@ -63,7 +63,7 @@ class PipelineProgress:
         self._lake = lake
         self._clock = SystemClock()
         self._lags_s: deque[float] = deque(maxlen=LAGS_KEPT)
-        self._told_at_s = float("-inf")
+        self._reported_at_s = float("-inf")
 
     def landed(self, feed: Feed, positions: Positions, head: Sequence, seconds: float) -> None:
         """Take note that a batch is in the lake."""
@@ -96,7 +96,7 @@ class PipelineProgress:
     def _tell(self, feed: Feed, positions: Positions, head: Sequence, now_us: int) -> None:
         tables = positions.tables.values()
         lags = sorted(self._lags_s)
-        told = ProgressFile(
+        reported = ProgressFile(
             pid=os.getpid(),
             reader=self._reader,
             lake=self._lake,
@@ -108,40 +108,40 @@ class PipelineProgress:
             lag_p50_s=lags[len(lags) // 2] if lags else None,
             lag_p99_s=lags[len(lags) * 99 // 100] if lags else None,
             tables=len(tables),
-            faults=[fault_told(table, name, fault) for table in tables for name, fault in faults_of(table)],
+            faults=[fault_reported(table, name, fault) for table in tables for name, fault in faults_of(table)],
             stale=[table.qualified_name for table in tables if table.state is TableState.STALE],
             updated_at_us=now_us,
         )
-        self._write(asdict(told))
+        self._write(asdict(reported))
         now_s = self._clock.monotonic_s()
-        if now_s - self._told_at_s >= TELL_EVERY_S:
-            self._told_at_s = now_s
-            fields = asdict(told)
+        if now_s - self._reported_at_s >= TELL_EVERY_S:
+            self._reported_at_s = now_s
+            fields = asdict(reported)
             del fields["pid"], fields["updated_at_us"], fields["waits_for_room"]
-            fields["faults"] = len(told.faults)
+            fields["faults"] = len(reported.faults)
             self._log.info("wrote a batch into the lake", **fields)
 
     def waits_for_room(self, reason: str) -> None:
         """Have the file say why the pipeline waits, "" for that it does not: where there is a file, and room for it."""
         with suppress(OSError, ValueError, StateFull):
-            told = json.loads(self._file.read_bytes())
-            self._write({**told, "waits_for_room": reason, "updated_at_us": self._clock.wall_us()})
+            reported = json.loads(self._file.read_bytes())
+            self._write({**reported, "waits_for_room": reason, "updated_at_us": self._clock.wall_us()})
 
     @property
     def _file(self) -> Path:
         return self._folder.root / f"pipeline-{self._reader}.json"
 
-    def _write(self, told: Mapping[str, object]) -> None:
+    def _write(self, reported: Mapping[str, object]) -> None:
         file = self._file
         written = file.with_suffix(".new")
         with writing(file):
             descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._folder.file_mode)
             with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
-                opened.write(json.dumps(told))
+                opened.write(json.dumps(reported))
             written.rename(file)
 
 
-def fault_told(table: TablePosition, target: str, fault: Fault) -> dict[str, str]:
+def fault_reported(table: TablePosition, target: str, fault: Fault) -> dict[str, str]:
     """Return a fault as the file has it."""
     return {
         "database": str(table.database),

@@ -28,7 +28,7 @@ def report_changes(log: Log, before: Mapping[TableId, TablePosition], after: Map
 
 
 def _report(log: Log, known: TablePosition | None, table: TablePosition) -> None:
-    told = {"table": table.qualified_name, "folder": table.folder}
+    reported = {"table": table.qualified_name, "folder": table.folder}
     were = dict(faults_of(known)) if known is not None else {}
     present = dict(faults_of(table))
     for target, fault in present.items():
@@ -36,13 +36,13 @@ def _report(log: Log, known: TablePosition | None, table: TablePosition) -> None
         if known_fault is None or (known_fault.kind, known_fault.reason) != (fault.kind, fault.reason):
             hint = HINTS[fault.kind]
             position = str(fault.position)
-            log.error(EVENTS[fault.kind], **told, target=target, reason=fault.reason, after=position, hint=hint)
+            log.error(EVENTS[fault.kind], **reported, target=target, reason=fault.reason, after=position, hint=hint)
     for target in were.keys() - present.keys():
-        log.info("table continues", **told, target=target)
+        log.info("table continues", **reported, target=target)
     for broke in table.breaks[len(known.breaks) if known is not None else 0 :]:
-        log.warning("log has a break", **told, reason=broke.reason, after=str(broke.after), to=str(broke.to))
+        log.warning("log has a break", **reported, reason=broke.reason, after=str(broke.after), to=str(broke.to))
     state = known.state if known is not None else None
     if table.state is not state and table.state is TableState.STALE:
-        log.warning("replica is stale: the table has no key", **told, hint=STALE_HINT)
+        log.warning("replica is stale: the table has no key", **reported, hint=STALE_HINT)
     elif table.state is not state and table.state is TableState.BLOCKED:
-        log.warning("table has no key: log only", **told)
+        log.warning("table has no key: log only", **reported)

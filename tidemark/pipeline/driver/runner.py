@@ -173,8 +173,8 @@ class Pipeline:
             is_over=self._stop.is_set,
         )
         if lake.positions.foreign_change:
-            told = lake.positions.foreign_change
-            self._log.warning("another writer changed the positions table; ignoring its change", change=told)
+            reported = lake.positions.foreign_change
+            self._log.warning("another writer changed the positions table; ignoring its change", change=reported)
         self._progress.count_tables(lake.positions)
         return lake
 
@@ -274,8 +274,8 @@ class Pipeline:
         if failure is not None and failure.disposition is not Disposition.RETRY:
             raise failure
         cause = failure or self._failure or error
-        told = {**describe_error(cause), "error": first_reason(str(cause))}  # all of a foreign text may hold values
-        self._log.warning("query failed", attempt=failed, **told)
+        reported = {**describe_error(cause), "error": first_reason(str(cause))}  # all of a foreign text may hold values
+        self._log.warning("query failed", attempt=failed, **reported)
         if failed > RESTARTS_MAX:
             raise QueryFailed(f"the query failed {failed} times in a row: {first_reason(str(error))}") from error
 

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.write_guard import told_of_stuck_writers
+from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ConfigError, StateError
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.wire.values import encode_header
@@ -225,5 +225,5 @@ def open_once(folder: StateFolder) -> OutboxReader:
         opened[1].close()
         opened = None
     if opened is None:
-        opened = _OPEN[key] = (number, OutboxReader.open(folder, guarded=told_of_stuck_writers))
+        opened = _OPEN[key] = (number, OutboxReader.open(folder, guarded=reporting_stuck_writers))
     return opened[1]

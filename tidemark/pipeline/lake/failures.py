@@ -18,13 +18,13 @@ _OF_FILES = {errno.ENOENT, errno.ENOTDIR}  # a file that is lost, or that has ta
 def named_failure(text: str) -> TidemarkError | None:
     """Return the error of ours that a failure's text names last, with its disposition, exit code and hint."""
     known = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in _kinds(TidemarkError)}
-    named = [(known[name], told) for name, told in _LINE.findall(text) if name in known]
+    named = [(known[name], reported) for name, reported in _LINE.findall(text) if name in known]
     if not named:
         return None
-    kind, told = named[-1]
+    kind, reported = named[-1]
     # NB: an error of this kind may want other arguments: what it says is known, so it is made as the root makes it.
     failure = kind.__new__(kind)
-    TidemarkError.__init__(failure, told)
+    TidemarkError.__init__(failure, reported)
     return failure
 
 

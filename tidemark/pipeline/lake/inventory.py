@@ -34,12 +34,12 @@ def main(arguments: list[str]) -> int:
     ]
     # NB: a batch that was cut off is in some tables already, and not in the row that stands for all.
     at = max([positions.applied.position, *(table.position for table in positions.tables.values())])
-    told = {
+    reported = {
         "sequence": max(sequences),
         "position": [at.timeline, at.commit_lsn, at.ordinal],
         "tables": tables,
     }
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(reported) + "\n")
     return ExitCode.SUCCESS
 
 

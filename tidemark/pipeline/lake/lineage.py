@@ -63,8 +63,8 @@ def check_restrictions(uri: str, table: DeltaTable, *, columns: bool = False) ->
     if columns:
         found += column_restrictions(table, uri)
     if found:
-        told = "; ".join(f"{one.what} restricts writes; undo it with {one.undo}" for one in found)
-        raise TableStopped(f"{uri}: {told}")
+        reported = "; ".join(f"{one.what} restricts writes; undo it with {one.undo}" for one in found)
+        raise TableStopped(f"{uri}: {reported}")
 
 
 def _check_commits(uri: str, app: str, table: DeltaTable, recorded: Recorded, token: int | None) -> bool:

@@ -157,8 +157,8 @@ class LogCleanup:
         return removed
 
     def _warn(self, folder: str, error: Exception) -> None:
-        told = {**describe_error(error), "error": first_reason(str(error))}  # all of a foreign text may hold values
-        self._log.warning("commit log not cleaned", table=folder, **told)
+        reported = {**describe_error(error), "error": first_reason(str(error))}  # all of a foreign text may hold values
+        self._log.warning("commit log not cleaned", table=folder, **reported)
 
     def _is_old(self, path: Path) -> bool:
         return path.stat().st_mtime <= time.time() - self._keep_s
@@ -180,8 +180,8 @@ def _below(names: Iterable[str], base: int) -> Iterator[str]:
 def _last_checkpoint(path: Path) -> int | None:
     """Return the version that `_last_checkpoint` names, if that is a whole checkpoint of one file."""
     try:
-        told = json.loads((path / LAST_CHECKPOINT).read_bytes())
-        version = int(told["version"])
+        reported = json.loads((path / LAST_CHECKPOINT).read_bytes())
+        version = int(reported["version"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return version if _is_whole(path / _CHECKPOINT.format(version)) else None

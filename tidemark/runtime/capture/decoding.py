@@ -80,13 +80,13 @@ class WalReader:
         self._base_lsn = max((base.lsn for base in history.index.bases), default=INVALID_LSN)
         self._metrics = metrics
         self._log = log
-        self._records_told = 0
+        self._records_reported = 0
         self.cpu_s = 0.0  # processor time taken so far, as the owner counts it
         self._segment_began_s = 0.0  # of it
         self._spilled_bytes = 0
         self._open_transactions = 0
         self._journal_bytes = 0
-        self._looks_told = 0  # at pg_database: what was found is told with the next group
+        self._looks_reported = 0  # at pg_database: what was found is told with the next group
         self._looks_logged = 0
         self._left_out: set[str] = set()
 
@@ -132,9 +132,9 @@ class WalReader:
 
     def _with_databases(self, group: ChangeGroup) -> ChangeGroup:
         """Add which databases are captured, where that is news. They may be ahead of the group, never behind it."""
-        if self._looks_told == self._mirrors.looks:
+        if self._looks_reported == self._mirrors.looks:
             return group
-        self._looks_told = self._mirrors.looks
+        self._looks_reported = self._mirrors.looks
         return replace(group, databases=self._mirrors.known())
 
     def _log_databases(self) -> None:
@@ -197,8 +197,8 @@ class WalReader:
         """Do what is due after a slice, and no change has to wait for: tell how things are, and save a base."""
         if self._looks_logged != self._mirrors.looks:
             self._log_databases()
-        self._metrics.records.inc(self._decoding.records - self._records_told)
-        self._records_told = self._decoding.records
+        self._metrics.records.inc(self._decoding.records - self._records_reported)
+        self._records_reported = self._decoding.records
         segment_bytes = self._decoding.framer.segment_bytes
         if segment_bytes and (read := segment.end_lsn // segment_bytes - segment.start_lsn // segment_bytes):
             self._metrics.segments.inc(read)

@@ -136,5 +136,5 @@ class FollowTarget:
 def _leader(met: Met, before: Leader | None) -> Leader:
     """Return what is known of the deliverer behind another marker; only confirm markers tell of its outbox."""
     known = before.sequence if before is not None else NO_SEQUENCE
-    told = met.marker.sequence if met.marker.kind is MarkerKind.CONFIRM else NO_SEQUENCE
-    return Leader(met.marker.epoch, met.lsn, max(known, told))
+    reported = met.marker.sequence if met.marker.kind is MarkerKind.CONFIRM else NO_SEQUENCE
+    return Leader(met.marker.epoch, met.lsn, max(known, reported))

@@ -28,7 +28,7 @@ class ArchiveReport:
     _answer: NodeArchiving | None = None  # what the node had said before the look began
     _begun_s: float = -LOOK_S
     _look: ArchiveLook | None = None
-    _is_told: bool = False
+    _is_reported: bool = False
 
     def step(self, now_s: float, received_lsn: Lsn | None = None) -> ArchiveState | None:
         """Look, if it is time; `received_lsn`: what the ring has come to, where there is one."""
@@ -47,11 +47,11 @@ class ArchiveReport:
         try:
             found = look.result(0)
         except TidemarkError as error:
-            if not self._is_told:
+            if not self._is_reported:
                 self.context.log.warning("the archive cannot be listed", **describe_error(error))
-            self._is_told = True
+            self._is_reported = True
             return None
-        self._is_told = False
+        self._is_reported = False
         self._tell(found, received_lsn)
         return found
 

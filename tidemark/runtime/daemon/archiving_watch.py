@@ -53,7 +53,7 @@ class ArchivingWatch:
     _asked: Future[NodeArchiving] | None = None
     _asked_s: float = -ASK_S
     _answer: NodeArchiving | None = None
-    _told: str | None = None
+    _reported: str | None = None
     holes: int = 0  # that are not recorded; one that shows by later segments counts once this process saw it twice
     _missing_first: str = ""  # by this process's last look: the other process looks at the same folder
     _clock: SystemClock = field(default_factory=SystemClock)
@@ -138,17 +138,17 @@ class ArchivingWatch:
 
     def _tell(self, lost: Unrecorded, kept_out: str | None) -> None:
         """Say what is wrong, once as long as it stays the same."""
-        told = None
+        reported = None
         if kept_out is not None:
-            told = f"the server cannot fill the spool: {kept_out}"
+            reported = f"the server cannot fill the spool: {kept_out}"
         elif lost.count:
-            told = (
+            reported = (
                 f"{lost.count} segments from {lost.first} on never arrived, although the server reports them "
                 "as archived"
             )
-        if told is not None and told != self._told:
-            self.context.log.warning("the archive does not receive WAL", reason=told, hint=ServerCannotArchive.hint)
-        self._told = told
+        if reported is not None and reported != self._reported:
+            self.context.log.warning("the archive does not receive WAL", reason=reported, hint=ServerCannotArchive.hint)
+        self._reported = reported
 
 
 def check_archiving(context: CaptureContext, node_requests: NodeRequests) -> None:

@@ -31,7 +31,7 @@ class MarkerReader:
         self._key = key
         self._metrics = context.metrics
         self._log = context.log
-        self._told: set[Ignored] = set()
+        self._reported: set[Ignored] = set()
         self.met_check: MetCheck | None = None  # the last one; read by any thread
 
     def read(self, lsn: Lsn, content: bytes) -> Marker | None:
@@ -45,7 +45,7 @@ class MarkerReader:
                 self.met_check = MetCheck(found.sequence, lsn, boot_ns())
             return found
         self._metrics.markers_ignored.inc(found.name)
-        if found not in self._told:
-            self._told.add(found)
+        if found not in self._reported:
+            self._reported.add(found)
             self._log.warning("message with the prefix of Tidemark is ignored", at_lsn=lsn, reason=found.value)
         return None

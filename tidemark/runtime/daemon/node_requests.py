@@ -76,7 +76,7 @@ class NodeRequests:
         self._may_switch = True
         self._late_lsn = INVALID_LSN  # of a switch that waits for the last one to arrive: what it is to complete
         self._late_wait_s, self._late_at_s = 0.0, math.inf
-        self._told_left_out = False
+        self._reported_left_out = False
         self._closing = threading.Event()
         self._queue: Queue[Callable[[], None]] = Queue(REQUESTS_MAX)
         self._thread = threading.Thread(target=self._run, name="errands", daemon=True)
@@ -209,8 +209,8 @@ class NodeRequests:
         return parse_lsn(str(end_lsn))
 
     def _tell_left_out(self, error: MarkersLeftOut) -> None:
-        if not self._told_left_out:
-            self._told_left_out = True
+        if not self._reported_left_out:
+            self._reported_left_out = True
             self._context.log.warning("no markers are written", **describe_error(error))
 
     def _mark(self) -> WalMark:
@@ -229,9 +229,9 @@ class NodeRequests:
     def _switch_segment(self) -> bool:
         if self._session().is_in_recovery() or not (self._may_switch or self._is_granted_by_now()):
             return False
-        ((told,),) = self._session().query("SELECT pg_current_wal_insert_lsn()::text")
-        if not self._have_arrived_before(parse_lsn(str(told))):
-            self._late_lsn = parse_lsn(str(told))
+        ((reported,),) = self._session().query("SELECT pg_current_wal_insert_lsn()::text")
+        if not self._have_arrived_before(parse_lsn(str(reported))):
+            self._late_lsn = parse_lsn(str(reported))
             self._late_wait_s = min(SWITCH_WAIT_S_MAX, 2 * self._late_wait_s or SWITCH_WAIT_S)
             self._late_at_s = time.monotonic() + self._late_wait_s
             return False
@@ -254,8 +254,8 @@ class NodeRequests:
         if time.monotonic() < self._late_at_s:
             return
         try:
-            ((told,),) = self._session().query("SELECT pg_current_wal_insert_lsn()::text")
-            if self._segment_begin(parse_lsn(str(told))) > self._late_lsn:
+            ((reported,),) = self._session().query("SELECT pg_current_wal_insert_lsn()::text")
+            if self._segment_begin(parse_lsn(str(reported))) > self._late_lsn:
                 self._late_wait_s, self._late_at_s = 0.0, math.inf
             else:
                 self._switch_segment()

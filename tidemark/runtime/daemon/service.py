@@ -17,7 +17,7 @@ from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.host.logs import Log, configure_logs, get_log
 from tidemark.io.process.config import Config, load_config
 from tidemark.io.process.control import ControlServer
-from tidemark.io.process.ending import tell_ending
+from tidemark.io.process.ending import report_ending
 from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.process.metrics import Metrics, MetricsServer
 from tidemark.io.process.ports import assigned_ports
@@ -62,7 +62,7 @@ class DaemonContext:
 MakeWork = Callable[[DaemonContext], Work]
 
 
-def daemon_command(role: Role, told: str, make_work: MakeWork) -> click.Command:
+def daemon_command(role: Role, reported: str, make_work: MakeWork) -> click.Command:
     """Return the command line of a daemon."""
 
     def main(config_path: Path | None, state: Path, *, moved: bool) -> None:
@@ -76,7 +76,7 @@ def daemon_command(role: Role, told: str, make_work: MakeWork) -> click.Command:
             folder.admit_group()
             _serve(role, config, folder, log, make_work, moved=moved)
         except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
-            sys.exit(tell_ending(log, f"{role.value} ends", error))
+            sys.exit(report_ending(log, f"{role.value} ends", error))
 
     path = click.Path(path_type=Path)
     options: list[click.Parameter] = [
@@ -86,7 +86,7 @@ def daemon_command(role: Role, told: str, make_work: MakeWork) -> click.Command:
         click.Option(["--state"], required=True, type=path, help="State folder, created by `cdcctl init`."),
         click.Option(["--moved"], is_flag=True, help=MOVED_HELP),
     ]
-    return click.Command(role.value, callback=main, params=options, help=told)
+    return click.Command(role.value, callback=main, params=options, help=reported)
 
 
 def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work: MakeWork, *, moved: bool) -> None:

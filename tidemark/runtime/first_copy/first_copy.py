@@ -55,7 +55,7 @@ from tidemark.runtime.seed.copy_plan import (
     database_names,
     is_requested_alone,
     plan_copies,
-    selection_told,
+    selection_reported,
 )
 from tidemark.runtime.seed.copy_sessions import CopySessions
 from tidemark.runtime.seed.seeding import OlderTransactions, Waiting
@@ -186,7 +186,7 @@ class FirstCopy:
             key: progress if progress.is_open else replace(progress, seen_lsn=seen_lsn, timeline=timeline)
             for key, progress in plan.moves.items()
         }
-        found = Fingerprint(selection_told(self._config), seen_lsn, timeline)
+        found = Fingerprint(selection_reported(self._config), seen_lsn, timeline)
         with self._store.transaction(self._epoch) as transaction:
             for key, progress in moves.items():
                 transaction.put_copy(*key, progress)

@@ -19,7 +19,7 @@ _HINT = "name the folder that `cdcctl spark run --lake` wrote"
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Reported:
     sequence: int
     position: tuple[int, int, int]  # timeline, commit LSN, ordinal
     tables: list[tuple[int, int, int, bool]]  # database, relation, generation; false: its copy is not at its end
@@ -37,11 +37,11 @@ def lake_inventory(lake: Path, identity: Identity) -> LakeInventory:
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise ConfigError(f"the capture cannot continue from the lake: {reason}", hint=_HINT)
-    told = TypeAdapter(_Told).validate_json(done.stdout)
-    timeline, commit_lsn, ordinal = told.position
+    reported = TypeAdapter(_Reported).validate_json(done.stdout)
+    timeline, commit_lsn, ordinal = reported.position
     return LakeInventory(
-        Sequence(told.sequence),
-        {(Oid(database), Oid(relation)): number for database, relation, number, whole in told.tables if whole},
-        {(Oid(database), Oid(relation)): number for database, relation, number, whole in told.tables if not whole},
+        Sequence(reported.sequence),
+        {(Oid(database), Oid(relation)): number for database, relation, number, whole in reported.tables if whole},
+        {(Oid(database), Oid(relation)): number for database, relation, number, whole in reported.tables if not whole},
         Position(TimelineId(timeline), Lsn(commit_lsn), ordinal),
     )

@@ -49,8 +49,12 @@ def newest_marked(
                 start_lsn = segment_start(number, identity.segment_bytes)
                 end_lsn = min(branch.fork_lsn, segment_start(number + 1, identity.segment_bytes))
                 framer = Framer(system_identifier=identity.system_identifier, segment_bytes=identity.segment_bytes)
-                markers = (read_marker(told, instance, key) for told in _contents(framer, read(start_lsn, end_lsn)))
-                pointers = [pointer for marker in markers if (pointer := _told(marker, history, branch)) is not None]
+                markers = (
+                    read_marker(reported, instance, key) for reported in _contents(framer, read(start_lsn, end_lsn))
+                )
+                pointers = [
+                    pointer for marker in markers if (pointer := _reported(marker, history, branch)) is not None
+                ]
                 if pointers:
                     return pointers[-1]
     return None
@@ -82,7 +86,7 @@ def _from_node(
                 yield replace(event, data=memoryview(event.data)[: end_lsn - event.start_lsn])
 
 
-def _told(marker: Marker | Ignored, history: TimelineHistory, branch: DeadBranch) -> Pointer | None:
+def _reported(marker: Marker | Ignored, history: TimelineHistory, branch: DeadBranch) -> Pointer | None:
     """Return the pointer of a marker that tells of what precedes the branch."""
     if isinstance(marker, Ignored) or marker.kind is MarkerKind.CHECK or marker.pointer is None:
         return None

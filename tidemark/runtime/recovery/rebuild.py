@@ -22,7 +22,7 @@ from tidemark.io.process.config import Config
 from tidemark.io.state.incarnations import expect_markers_ahead
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.write_guard import told_of_stuck_writers
+from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ConfigError, NodeUnfit, NodeUnreachable
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Position, Sequence
@@ -81,7 +81,7 @@ def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeInvento
     folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
     stage = _stage(config, manifest)
     after, epoch = _numbers_after(manifest, lake), _epoch_after(config, manifest)
-    with StateStore.create(folder, identity, numbers_after=after, guarded=told_of_stuck_writers) as store:
+    with StateStore.create(folder, identity, numbers_after=after, guarded=reporting_stuck_writers) as store:
         if store.view().beginning is not None:
             return None
         fetch_history(spool, manifest, folder.history, folder.file_mode)

@@ -51,7 +51,7 @@ from tidemark.wire.state import (
 )
 from tidemark.wire.values import EncodedGroup
 
-Told = LogicalMessage | SchemaEvent | CopyBoundary
+Reported = LogicalMessage | SchemaEvent | CopyBoundary
 Message = tuple[str, Mapping[str, object]]  # prefix, and content as JSON
 
 
@@ -79,7 +79,7 @@ class Resumption:
 class Tables:
     """What becomes of the tables that are wrong."""
 
-    items: Sequence[Told] = ()
+    items: Sequence[Reported] = ()
     copies: Mapping[TableKey, CopyProgress] = field(default_factory=dict)
     gone: Sequence[TableKey] = ()
 
@@ -120,7 +120,7 @@ def by_seed(config: Config, store: StateStore, before: StateView, seed: Seed, sn
 def set_right(store: StateStore, view: StateView, at: Resumption, selection: Selection, wrong: Wrong) -> Tables:
     """Return what becomes of the tables that are `wrong`, by the catalogs there and by what was told of them last."""
     latest = {(database, relation.oid): relation for _, (database, relation) in sorted(store.relations().items())}
-    items: list[Told] = []
+    items: list[Reported] = []
     copies: dict[TableKey, CopyProgress] = {}
     gone: list[TableKey] = []
     unknown = set(_tables_of(at)) - view.copies.keys() if wrong.unknown_too else set()
@@ -129,20 +129,20 @@ def set_right(store: StateStore, view: StateView, at: Resumption, selection: Sel
             continue
         mirror = at.mirrors.get(key[0])
         now = mirror.relation(key[1]) if mirror is not None else None
-        copy, told = view.copies.get(key), latest.get(key)
+        copy, reported = view.copies.get(key), latest.get(key)
         shown = under_own_name(now, selection.root_of) if now is not None else None
         if now is None:
             if copy is not None:
                 gone.append(key)
-            if copy is not None and told is not None:
-                items += _dropped(at, key, told, copy, never_was=wrong.never_were)
+            if copy is not None and reported is not None:
+                items += _dropped(at, key, reported, copy, never_was=wrong.never_were)
         elif copy is None:
             if shown is not None and _is_copied(shown, selection):
                 items.append(_schema_event(at, key[0], SchemaChange.CREATE, None, shown))
                 copies[key] = CopyProgress(CopyPhase.WAITING, 0, after_lsn=wrong.after_lsn)
         elif copy.phase is CopyPhase.LEFT and not (shown is not None and _is_copied(shown, selection)):
             copies[key] = copy.blind()  # one that is selected there has left it by what is given up
-        elif shown is not None and told is not None and told != shown:
+        elif shown is not None and reported is not None and reported != shown:
             generation = copy.generation + 1
             items.append(CopyBoundary(at.place(), key[0], shown, generation, True, ""))
             copies[key] = CopyProgress(
@@ -177,8 +177,8 @@ def go_on(
     Raise `Fenced`, with nothing written, where the state is not as it was seen `before`.
     """
     store.learn_versions()
-    told = _group(config, at, [*_messages(at, messages), *tables.items])
-    group = replace(told, moves_delivered=at.after is None)
+    reported = _group(config, at, [*_messages(at, messages), *tables.items])
+    group = replace(reported, moves_delivered=at.after is None)
     with store.transaction(None) as transaction:
         if (transaction.stage(), transaction.term(), transaction.history()) != (
             before.stage,
@@ -211,13 +211,13 @@ def _is_copied(relation: Relation, selection: Selection) -> bool:
 
 
 def _dropped(
-    at: Resumption, key: TableKey, told: Relation, copy: CopyProgress, *, never_was: bool
+    at: Resumption, key: TableKey, reported: Relation, copy: CopyProgress, *, never_was: bool
 ) -> Iterator[SchemaEvent | CopyBoundary]:
     """Tell of a table that is gone; one that never was is emptied first, as its OID may be given to another."""
     if never_was:
         for is_begin in (True, False):
-            yield CopyBoundary(at.place(), key[0], told, copy.generation + 1, is_begin, "")
-    yield _schema_event(at, key[0], SchemaChange.DROP, told, None)
+            yield CopyBoundary(at.place(), key[0], reported, copy.generation + 1, is_begin, "")
+    yield _schema_event(at, key[0], SchemaChange.DROP, reported, None)
 
 
 def _schema_event(
@@ -252,7 +252,7 @@ def _messages(at: Resumption, messages: Iterable[Message]) -> Iterator[LogicalMe
             )
 
 
-def _group(config: Config, at: Resumption, items: Iterable[Told]) -> EncodedGroup:
+def _group(config: Config, at: Resumption, items: Iterable[Reported]) -> EncodedGroup:
     """Return the group that moves the delivered pointer; a consumer of one's own gets no items by it."""
     placed: list[GroupItem] = []
     if config.deliver.consumer == "outbox":

@@ -64,7 +64,7 @@ def rewind(
         wrong = Wrong(None, never_were=True)
     again = config.copy.enabled
     tables = set_right(store, before, at, selection, wrong) if again else left_wrong(before, wrong)
-    told = Rewind(
+    reported = Rewind(
         at_us=SystemClock().wall_us(),
         timeline=branch.timeline,
         fork_lsn=branch.fork_lsn,
@@ -73,7 +73,7 @@ def rewind(
         resumed_lsn=at.lsn,
         tables=tables.count,
     )
-    loss = _loss(told, plan) if plan.restart_lsn is None else None
+    loss = _loss(reported, plan) if plan.restart_lsn is None else None
     with closing(WalSpool(store.folder.copy, config.copy.spool_bytes, store.folder.file_mode)) as spool:
         spool.cut_behind(branch.fork_lsn)
     passed(RewindPoint.PREPARED)
@@ -84,17 +84,17 @@ def rewind(
         at,
         owner,
         tables=tables,
-        messages=[_message(told), *([loss_message(loss)] if loss is not None else [])],
-        note=partial(_note, told, loss),
+        messages=[_message(reported), *([loss_message(loss)] if loss is not None else [])],
+        note=partial(_note, reported, loss),
     )
     passed(RewindPoint.REWOUND)
-    return told, loss
+    return reported, loss
 
 
-def _note(told: Rewind, loss: Loss | None, transaction: StateTransaction) -> None:
+def _note(reported: Rewind, loss: Loss | None, transaction: StateTransaction) -> None:
     # NB: a marker that was met may stand on the dead branch; attempts are counted on.
     transaction.put(HAND_OVER, HandOver(attempt=(transaction.get(HAND_OVER) or HandOver()).attempt))
-    transaction.note_rewind(told)
+    transaction.note_rewind(reported)
     transaction.put(FINGERPRINT, Fingerprint((transaction.get(FINGERPRINT) or Fingerprint()).selection))
     if loss is not None:
         transaction.note_loss(loss)
@@ -143,26 +143,26 @@ def _present_lsn(config: Config, store: StateStore) -> Lsn:
     return present_lsn
 
 
-def _loss(told: Rewind, plan: RewindPlan) -> Loss:
+def _loss(reported: Rewind, plan: RewindPlan) -> Loss:
     """Return what is lost of the new timeline where delivering goes on from a new seed."""
     return Loss(
-        at_us=told.at_us,
-        after=Position(told.timeline, Lsn(told.fork_lsn - 1), 0),
-        hole_start_lsn=told.fork_lsn,
-        hole_end_lsn=told.resumed_lsn,
-        resumed_timeline=told.resumed_timeline,
-        resumed_lsn=told.resumed_lsn,
-        tables=told.tables,
+        at_us=reported.at_us,
+        after=Position(reported.timeline, Lsn(reported.fork_lsn - 1), 0),
+        hole_start_lsn=reported.fork_lsn,
+        hole_end_lsn=reported.resumed_lsn,
+        resumed_timeline=reported.resumed_timeline,
+        resumed_lsn=reported.resumed_lsn,
+        tables=reported.tables,
         damage=f"decoding cannot begin before the fork: {plan.because}",
     )
 
 
-def _message(told: Rewind) -> Message:
+def _message(reported: Rewind) -> Message:
     content = {
-        "timeline": told.timeline,
-        "from": format_lsn(told.fork_lsn),
-        "to": format_lsn(told.delivered.commit_lsn),
-        "resumed": f"{told.resumed_timeline}:{format_lsn(told.resumed_lsn)}",
-        "tables_copied_anew": told.tables,
+        "timeline": reported.timeline,
+        "from": format_lsn(reported.fork_lsn),
+        "to": format_lsn(reported.delivered.commit_lsn),
+        "resumed": f"{reported.resumed_timeline}:{format_lsn(reported.resumed_lsn)}",
+        "tables_copied_anew": reported.tables,
     }
     return REWIND_PREFIX, content

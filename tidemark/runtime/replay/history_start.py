@@ -19,7 +19,7 @@ from tidemark.decode.transactions.decoder import Decoded, DecodedRun, Decoder
 from tidemark.decode.transactions.ports import SpillPort
 from tidemark.decode.transactions.transactions import TransactionTable
 from tidemark.io.archive.archive import ArchiveFolder
-from tidemark.io.state.history_files import DamagedBase, NoBase, base_for, load_catalogs, tell_nobody
+from tidemark.io.state.history_files import DamagedBase, NoBase, base_for, load_catalogs, report_to_nobody
 from tidemark.io.state.state_views import StateView
 from tidemark.model.errors import ConfigError, StateError, WalGap
 from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Oid, TimelineId, format_lsn
@@ -48,8 +48,8 @@ class LsnRange:
 
     def __post_init__(self) -> None:
         if self.from_lsn is not None and self.to_lsn is not None and self.from_lsn > self.to_lsn:
-            told = f"{format_lsn(self.from_lsn)} comes after {format_lsn(self.to_lsn)}, the end of the range"
-            raise ConfigError(told, hint="give the earlier LSN as --from")
+            reported = f"{format_lsn(self.from_lsn)} comes after {format_lsn(self.to_lsn)}, the end of the range"
+            raise ConfigError(reported, hint="give the earlier LSN as --from")
 
     def holds(self, decoded: Decoded) -> bool:
         """Tell if the record that completes `decoded` begins in the range."""
@@ -94,7 +94,7 @@ def begin_from_history(
     *,
     memory_bytes: int,
     spill: SpillPort | None = None,
-    passed_over: Callable[[DamagedBase], None] = tell_nobody,
+    passed_over: Callable[[DamagedBase], None] = report_to_nobody,
     archive: ArchiveFolder | None = None,
 ) -> HistoryStart:
     """Return a decoder that will give out everything that commits at or after `from_lsn`, None: all that can be had.
@@ -159,8 +159,8 @@ def _later_start(view: StateView, oldest: Lsn, from_lsn: Lsn | None, archive: Ar
     if from_lsn is None or not before:
         wanted = "" if from_lsn is None else f" from {format_lsn(from_lsn)}"
         begins = f"; decoding is possible from {format_lsn(usable[0][0])} on" if usable else ""
-        told = f"{archive.folder} has no WAL before {format_lsn(first_wal_lsn)}, and decoding{wanted} needs it"
-        raise WalTrimmed(f"{told}{begins}")
+        reported = f"{archive.folder} has no WAL before {format_lsn(first_wal_lsn)}, and decoding{wanted} needs it"
+        raise WalTrimmed(f"{reported}{begins}")
     return from_lsn, before[-1]
 
 

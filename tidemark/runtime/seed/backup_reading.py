@@ -102,16 +102,20 @@ def _check_archive(backup: BackupFolder, archive: ArchiveFolder) -> xlog.Checkpo
     label = backup.label
     expected = backup.control.system_identifier
     if archive.system_identifier != expected:
-        told = f"{archive.folder} is of system {archive.system_identifier}, the backup {backup.folder} of {expected}"
-        raise ForeignArchive(told, hint="give the archive of the server from which the backup was taken")
+        reported = (
+            f"{archive.folder} is of system {archive.system_identifier}, the backup {backup.folder} of {expected}"
+        )
+        raise ForeignArchive(reported, hint="give the archive of the server from which the backup was taken")
     if (archive.format, archive.segment_bytes) != (backup.format, backup.control.wal_segment_bytes):
         raise ForeignArchive(f"{archive.folder} is of another major or segment size than {backup.folder}")
     if (there := archive.history.timeline_at(label.start_lsn)) != label.timeline:
         began = f"timeline {label.timeline} at {format_lsn(label.start_lsn)}"
         raise ForeignArchive(f"the backup {backup.folder} began on {began}, where {archive.folder} is on {there}")
     block = next(archived_blocks(archive, label.checkpoint_lsn), None)
-    told_by = block.record(0) if block is not None and block.lsns[0] == label.checkpoint_lsn else None
-    checkpoint = xlog.parse(told_by, backup.format) if told_by is not None and told_by.rmgr == RM_XLOG else None
+    reported_by = block.record(0) if block is not None and block.lsns[0] == label.checkpoint_lsn else None
+    checkpoint = (
+        xlog.parse(reported_by, backup.format) if reported_by is not None and reported_by.rmgr == RM_XLOG else None
+    )
     if not isinstance(checkpoint, xlog.Checkpoint) or checkpoint.redo != label.start_lsn:
         at = f"{format_lsn(label.checkpoint_lsn)} in {archive.folder}"
         raise BackupUnusable(f"the start checkpoint of {backup.folder} is not at {at}")

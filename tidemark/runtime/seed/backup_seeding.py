@@ -147,11 +147,11 @@ class _Replay:
 
     def _check_end(self) -> None:
         """See that the archive has the backup end where its manifest says; of a standby WAL has no word of that."""
-        told_lsn = self._backup.end_lsn
-        if not self._backup.label.from_standby and told_lsn not in (None, self._lsn):
-            told = f"according to its manifest, the backup {self._backup.folder} ends at {format_lsn(told_lsn)}"
+        reported_lsn = self._backup.end_lsn
+        if not self._backup.label.from_standby and reported_lsn not in (None, self._lsn):
+            reported = f"according to its manifest, the backup {self._backup.folder} ends at {format_lsn(reported_lsn)}"
             raise ForeignArchive(
-                f"{told}, in {self._source.archive.folder} at {format_lsn(self._lsn)}",
+                f"{reported}, in {self._source.archive.folder} at {format_lsn(self._lsn)}",
                 hint="give the archive of the server from which the backup was taken",
             )
 
@@ -208,15 +208,15 @@ class _Replay:
         )
 
     def _map(self, database: Oid) -> Mapping[Oid, Oid]:
-        told = self._maps.get(database)
-        if told is not None:
-            return told
+        reported = self._maps.get(database)
+        if reported is not None:
+            return reported
         known = self._source.databases.get(database)
         return self._backup.relation_map(known.tablespace if known else GLOBAL_TABLESPACE, database)
 
     def _follow(self) -> bool:
         """Take the records of the backup; tell if its end was met."""
-        end_lsn = self._told_end()
+        end_lsn = self._reported_end()
         for block in archived_blocks(self._source.archive, self._lsn):
             stop, is_over = self._stop(block)
             for index in _of_rmgr(block, stop, RM_MULTIXACT):
@@ -235,7 +235,7 @@ class _Replay:
                 return True
         return False
 
-    def _told_end(self) -> Lsn:
+    def _reported_end(self) -> Lsn:
         """Return where the backup ends, by its files; where they do not say, where the archive does."""
         if self._backup.label.from_standby:
             return self._backup.control.min_recovery_lsn

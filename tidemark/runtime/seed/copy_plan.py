@@ -42,16 +42,16 @@ class CopyPlan:
     denied: dict[TableKey, str] = field(default_factory=dict)  # of those that may fail: why they are not copied
 
 
-def selection_told(config: Config) -> dict[str, tuple[str, ...]]:
+def selection_reported(config: Config) -> dict[str, tuple[str, ...]]:
     """Return what of the configuration decides which tables are copied."""
-    told = {
+    reported = {
         "databases": config.select.databases,
         "tables": config.select.tables,
         "exclude_tables": config.select.exclude_tables,
         "copy": (str(config.copy.enabled).lower(),),
     }
     later = {"exclude_databases": config.select.exclude_databases, "partition_roots": config.select.partition_roots}
-    return told | {key: patterns for key, patterns in later.items() if patterns}  # unset they are no change
+    return reported | {key: patterns for key, patterns in later.items() if patterns}  # unset they are no change
 
 
 def is_due(config: Config, view: StateView) -> bool:
@@ -107,7 +107,7 @@ def is_requested_alone(config: Config, view: StateView, requested: Collection[Ta
 
 def _is_changed(config: Config, view: StateView) -> bool:
     before = view.fingerprint.selection if view.fingerprint else NOTHING
-    return before != selection_told(config)
+    return before != selection_reported(config)
 
 
 def _is_before(view: StateView, timeline: TimelineId) -> bool:

@@ -29,7 +29,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.io.state.state_views import StateView
-from tidemark.io.state.write_guard import told_of_stuck_writers
+from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ConfigError, NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mapping import TypeMapping
@@ -37,7 +37,7 @@ from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.snapshot import ReplayedSnapshot
-from tidemark.runtime.seed.copy_plan import plan_copies, selection_told
+from tidemark.runtime.seed.copy_plan import plan_copies, selection_reported
 from tidemark.runtime.seed.copy_sessions import CopySessions
 from tidemark.runtime.seed.seeding import Seed, SeedObserver, settle, take_seed
 from tidemark.wire.state import (
@@ -135,13 +135,13 @@ def _begin_to_follow(config: Config, store: StateStore, seed: Seed, observer: Se
         settle(node, seed, wait_s=config.seed.wait_s, observer=observer)
         floor = Pointer(Position(seed.timeline, node.flush_lsn(), 0), seed.lsn)
         view = replace(store.view(), beginning=beginning_of(seed, "", config.types.mapping()))
-        told = plan_copies(config, view, sessions).moves
+        reported = plan_copies(config, view, sessions).moves
     before = Pointer(place_before(seed), seed.lsn)
 
     def note(transaction: StateTransaction) -> None:
         transaction.put(FOLLOWED, Followed(before, floor, has_start=False))
-        transaction.put(FINGERPRINT, Fingerprint(selection_told(config)))
-        for key in told:
+        transaction.put(FINGERPRINT, Fingerprint(selection_reported(config)))
+        for key in reported:
             transaction.put_copy(*key, CopyProgress(CopyPhase.DONE, 0))
 
     return note
@@ -206,7 +206,7 @@ def _create(
         segment_bytes=facts.segment_bytes,
         outbox_bytes_max=config.outbox.bytes_max,
     )
-    return StateStore.create(folder, identity, numbers_after=numbers_after, guarded=told_of_stuck_writers)
+    return StateStore.create(folder, identity, numbers_after=numbers_after, guarded=reporting_stuck_writers)
 
 
 def _check_primary(dsn: str, system_identifier: SystemIdentifier) -> None:

@@ -115,7 +115,7 @@ class Waiting:
         self._below = below
         self._wait_s = wait_s
         self._observer = observer
-        self._started_s = self._told_s = time.monotonic()
+        self._started_s = self._reported_s = time.monotonic()
 
     def look(self, node: Node) -> Snapshot | None:
         """Return the snapshot that shows that it is over, or None; raise if it takes too long."""
@@ -124,8 +124,8 @@ class Waiting:
             return snapshot
         now_s = time.monotonic()
         waited_s = now_s - self._started_s
-        if now_s - self._told_s >= TELL_S or waited_s > self._wait_s:
-            self._told_s = now_s
+        if now_s - self._reported_s >= TELL_S or waited_s > self._wait_s:
+            self._reported_s = now_s
             blockers = node.blockers(self._below)
             self._observer.waiting(blockers, waited_s)
             if waited_s > self._wait_s:
@@ -161,23 +161,23 @@ def take_seed(
     With a function in their place, which chooses among those that are there, mirrors of the templates are added, and of
     what `follows` names: databases that are created later can be followed, and those be renamed into the selection.
     """
-    told = observer or SilentObserver()
+    reported = observer or SilentObserver()
     failed = removed = 0
     while True:
         try:
             if callable(databases):
-                return _attempt_all(dsn, databases, follows, wait_s, told)
-            return _attempt(dsn, databases, wait_s, told)
+                return _attempt_all(dsn, databases, follows, wait_s, reported)
+            return _attempt(dsn, databases, wait_s, reported)
         except WalRemoved as error:
             removed += 1
             if removed == REMOVED_ATTEMPTS_MAX:
                 raise WalRemoved(str(error), hint=_REMOVED_HINT) from error
-            told.repeating(error, removed, REMOVED_ATTEMPTS_MAX)
+            reported.repeating(error, removed, REMOVED_ATTEMPTS_MAX)
         except (SeedOvertaken, RecoveryConflict, LockTimedOut) as error:
             failed += 1
             if failed == ATTEMPTS_MAX:
                 raise
-            told.repeating(error, failed, ATTEMPTS_MAX)
+            reported.repeating(error, failed, ATTEMPTS_MAX)
 
 
 def settle(

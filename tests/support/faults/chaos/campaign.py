@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.support.faults.chaos.faults import POINTS, Steps
-from tests.support.faults.chaos.keeper import Tell
+from tests.support.faults.chaos.keeper import Report
 from tests.support.faults.chaos.lake import OUTBOX_BYTES, LakeTarget
 from tests.support.faults.chaos.lost_state import lose_state
 from tests.support.faults.chaos.prologue import meet_every_failpoint
@@ -101,12 +101,12 @@ class Agenda:
 
     def _begin(self, fault: Planned) -> None:
         busy = frozenset().union(*(one.planned.kind.needs for one in self._active))
-        told = f"[{self.world.ticks:6}] {fault.number}: {fault.name}"
+        reported = f"[{self.world.ticks:6}] {fault.number}: {fault.name}"
         if fault.kind.needs & busy:
-            self.world.tell(f"{told} (left out: {', '.join(sorted(fault.kind.needs & busy))} under another)")
+            self.world.tell(f"{reported} (left out: {', '.join(sorted(fault.kind.needs & busy))} under another)")
             return
         self._next_tick = self.world.ticks + fault.gap_ticks
-        self.world.tell(f"{told}, in stage {self.world.stage.value}")
+        self.world.tell(f"{reported}, in stage {self.world.stage.value}")
         self.faults[fault.name] += 1
         under = Under(fault, fault.kind.run(self.world, fault.dice), 0)
         self._active.append(under)
@@ -128,7 +128,7 @@ def run(
     seconds: float,
     directed: Directed = meet_every_failpoint,
     spark: bool = False,
-    tell: Tell = str,
+    tell: Report = str,
 ) -> Outcome:
     """Run a campaign, first what is `directed`, and check everything."""
 
@@ -168,7 +168,7 @@ def _judge(world: World, agenda: Agenda) -> Outcome:
     world.markers.check()
     tally = world.target.verdict(world.server, world.node.node)
     for keeper in world.keepers:
-        assert keeper.process.stop() == 0, keeper.told()
+        assert keeper.process.stop() == 0, keeper.reported()
     assert tally.changes, "nothing was changed"
     hits = world.sidecar.hit + world.archiver.hit
     return Outcome(

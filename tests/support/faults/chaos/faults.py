@@ -351,10 +351,10 @@ def lose_wal_meanwhile(world: World) -> None:
         finally:
             world.cable.plug()
         if any(WAL_GONE in switch.reason for switch in world.view.switches.kept):
-            assert world.sidecar.pid == pid, world.told()
+            assert world.sidecar.pid == pid, world.reported()
             world.wait_for_stage(Stage.REALTIME)
             return
-    raise AssertionError(f"the sidecar never found its WAL gone: {world.told()}")
+    raise AssertionError(f"the sidecar never found its WAL gone: {world.reported()}")
 
 
 def freeze_behind_the_move(world: World) -> None:
@@ -390,5 +390,5 @@ def return_without_archive(world: World) -> None:
         if any(switch.reason == Event.ARCHIVE_STALLED.value for switch in made):
             return
     raise AssertionError(
-        f"realtime never came back without the archive: {world.told()}"
+        f"realtime never came back without the archive: {world.reported()}"
     )  # enough was archived each time

@@ -19,7 +19,7 @@ from tidemark.runtime.daemon.stage_transition import HandoverPoint
 
 UNITS = Path("conf/systemd")
 TOLD_CHARACTERS = 6000
-Tell = Callable[[str], object]
+Report = Callable[[str], object]
 Does = Literal["kill", "stop", "wait"]
 
 
@@ -43,7 +43,7 @@ class Unit:
 class Keeper:
     """Keeps one daemon running."""
 
-    def __init__(self, process: Sidecar, root: Path, tell: Tell) -> None:
+    def __init__(self, process: Sidecar, root: Path, tell: Report) -> None:
         self.process = process
         self.ends: Counter[str] = Counter()
         self.hit: Counter[HandoverPoint] = Counter()  # failpoints that it died or stopped at
@@ -145,7 +145,7 @@ class Keeper:
         """Arm nothing any more; the one that was started armed stays so."""
         self._armed = None
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """Return the end of its log."""
         path = self.process.log_path
         return f"--- {self.process.role}\n{path.read_text()[-TOLD_CHARACTERS:] if path.exists() else ''}"
@@ -180,6 +180,6 @@ class Keeper:
         else:
             assert code > 0, f"{role} died of signal {-code}"
             how = f"exit {code}"
-            assert code not in self._unit.ends_by, f"{role} ended with code {code}: {self.told()}"
+            assert code not in self._unit.ends_by, f"{role} ended with code {code}: {self.reported()}"
         self.ends[how] += 1
         self._tell(f"  {role} ended: {how}")

@@ -38,13 +38,13 @@ class Markers:
             if found is None:
                 continue
             self.count += 1
-            told: dict[str, str] = json.loads(found.group(1))
-            kind, number = MarkerKind(told["kind"]), int(told["epoch"].partition(".")[2])
-            assert view.term is not None, told
-            assert number <= view.term.epoch.number, f"a marker of a later epoch than {view.term}: {told}"
+            reported: dict[str, str] = json.loads(found.group(1))
+            kind, number = MarkerKind(reported["kind"]), int(reported["epoch"].partition(".")[2])
+            assert view.term is not None, reported
+            assert number <= view.term.epoch.number, f"a marker of a later epoch than {view.term}: {reported}"
             if kind is MarkerKind.TRY_START:
                 attempt = view.hand_over.attempt
-                assert int(told["sequence"]) <= attempt, f"the state knows of attempt {attempt}, WAL of {told}"
+                assert int(reported["sequence"]) <= attempt, f"the state knows of attempt {attempt}, WAL of {reported}"
             if kind is MarkerKind.STOP:
                 is_stopped = view.stage is not Stage.REALTIME or number < view.term.epoch.number
-                assert is_stopped, f"the state knows of no stop in {view.term}, WAL does: {told}"
+                assert is_stopped, f"the state knows of no stop in {view.term}, WAL does: {reported}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tests.support.faults.chaos.keeper import Keeper, Tell
+from tests.support.faults.chaos.keeper import Keeper, Report
 from tests.support.faults.chaos.markers import Markers
 from tests.support.oracles.log_oracle import ServerLog, Tally
 from tests.support.processes.failover import Pair
@@ -114,7 +114,7 @@ class World:
     sidecar: Keeper
     archiver: Keeper
     target: Target
-    tell: Tell
+    tell: Report
     is_node_up: bool = True
     has_all_wal: bool = True  # that the oracle reads
     wish: str = ""  # the operator's: "on" or "off" until it is done
@@ -183,7 +183,7 @@ class World:
         """Tend until something holds; fail with both logs."""
         deadline = time.monotonic() + within_s
         while not is_so():
-            assert time.monotonic() < deadline, f"{what} did not come within {within_s} s: {self.told()}"
+            assert time.monotonic() < deadline, f"{what} did not come within {within_s} s: {self.reported()}"
             self.tend()
             time.sleep(POLL_S)
 
@@ -211,12 +211,12 @@ class World:
         self.node.node.sql("SELECT pg_logical_emit_message(true, 'chaos', 'behind the end')")
         self.wait_for(self.is_drained, "the end of what was written")
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """Return where everything stands, and the ends of both logs."""
         view = self.view
         switches = "\n".join(f"{s.before.value} -> {s.after.value}: {s.reason}" for s in view.switches.kept[-8:])
         marks = f"stage {view.stage.value}, delivered {view.delivered}, ledger {view.ledger}, readers {view.readers}"
-        return "\n".join((marks, switches, *(keeper.told() for keeper in self.keepers)))
+        return "\n".join((marks, switches, *(keeper.reported() for keeper in self.keepers)))
 
     def _pace(self) -> None:
         delivered = self.store.marks().delivered
@@ -255,7 +255,7 @@ MakeTarget = Callable[[Pair], Target]
 
 
 @contextmanager
-def made(root: Path, setting: Setting, make_target: MakeTarget, tell: Tell) -> Iterator[World]:
+def made(root: Path, setting: Setting, make_target: MakeTarget, tell: Report) -> Iterator[World]:
     """Make a world below `root`, with only the target started; nothing is left running."""
     root.chmod(0o755)  # the server's user has to come to the spool
     with ExitStack() as stack:

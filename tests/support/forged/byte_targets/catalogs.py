@@ -133,9 +133,9 @@ def _announcing(unpacked_bytes: int) -> bytes:
 def _document() -> bytes:
     unpacked = _unpacked()
     (size,) = struct.unpack_from("<I", unpacked)
-    told = json.loads(unpacked[4 : 4 + size])
-    told["databases"], told["shared"]["heaps"] = [], []
-    text = json.dumps(told).encode()
+    reported = json.loads(unpacked[4 : 4 + size])
+    reported["databases"], reported["shared"]["heaps"] = [], []
+    text = json.dumps(reported).encode()
     return struct.pack("<I", len(text)) + text
 
 

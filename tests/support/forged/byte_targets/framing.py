@@ -20,19 +20,19 @@ slow_page = interpreted("tidemark.wal.page", stand_in={"tidemark.wal.kernel": sl
 def framed(module: ModuleType, first_lsn: int, data: bytes, cuts: list[int], start_lsn: int) -> list[str]:
     """Return all that framing by `module` gives for `data`, fed in pieces, as text that names what it is."""
     framer = module.Framer(segment_bytes=SEGMENT, start_lsn=start_lsn)
-    told: list[str] = []
+    reported: list[str] = []
     for begin, end in pairwise([0, *cuts, len(data)]):
         framer.feed(Lsn(first_lsn + begin), memoryview(data)[begin:end])
         outcome = framer.next_block()
         while hasattr(outcome, "lsns"):
             for row in range(len(outcome)):
                 names = ("lsns", "ends", "xids", "rmgrs", "infos", "lengths")
-                told.append(" ".join(str(getattr(outcome, name)[row]) for name in names))
+                reported.append(" ".join(str(getattr(outcome, name)[row]) for name in names))
             outcome = framer.next_block()
-        told.append(f"{outcome} {framer.position}")
+        reported.append(f"{outcome} {framer.position}")
         if hasattr(outcome, "defect"):
             break
-    return told
+    return reported
 
 
 def run(data: bytes) -> None:

@@ -68,9 +68,9 @@ def main() -> int:
         lines += verdict.lines
         replicas += verdict.replicas
         is_ours |= verdict.is_ours
-    told = ", ".join(f"{outcome.value}: {times}" for outcome, times in outcomes.items())
+    reported = ", ".join(f"{outcome.value}: {times}" for outcome, times in outcomes.items())
     sys.stdout.write(
-        f"oracle: PostgreSQL {given.major}, seed {given.seed}: {lines} lines, {replicas} replicas; rounds {told}\n"
+        f"oracle: PostgreSQL {given.major}, seed {given.seed}: {lines} lines, {replicas} replicas; rounds {reported}\n"
     )
     if is_ours:
         return FAILED

@@ -49,14 +49,14 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A round's end; `told` says what is wrong, `kept` where to look."""
+    """A round's end; `reported` says what is wrong, `kept` where to look."""
 
     plan: Plan
     outcome: Outcome
     lines: int  # compared
     transactions: int  # scripts begun
     replicas: int = 0  # tables that a replica made of events alone equals
-    told: str = ""
+    reported: str = ""
     kept: Path | None = None
 
     @property
@@ -66,12 +66,12 @@ class Verdict:
 
     def __str__(self) -> str:
         counts = f"{self.lines} lines of {self.transactions} transactions, {self.replicas} replicas"
-        told = [f"{self.plan}: {self.outcome.value}, {counts}"]
+        reported = [f"{self.plan}: {self.outcome.value}, {counts}"]
         if self.outcome is not Outcome.IDENTICAL:
-            told += [self.told, f"  again: {self.plan.command}"]
+            reported += [self.reported, f"  again: {self.plan.command}"]
         if self.kept is not None:
-            told.append(f"  the same WAL: scripts/oracle --replay {self.kept}")
-        return "\n".join(told)
+            reported.append(f"  the same WAL: scripts/oracle --replay {self.kept}")
+        return "\n".join(reported)
 
 
 class RoundReplica(Replicating):
@@ -95,17 +95,17 @@ class Round:
 
     def run(self, keep_in: Path) -> Verdict:
         """Let the load run to its end and compare; keep what there is if anything is wrong."""
-        wrong, told = self._followed()
+        wrong, reported = self._followed()
         self.crew.stop()
         expected, failed = self._server_lines() if self.node.running else ([], None)
-        if wrong is Outcome.WE_CANNOT_DECODE and failed is not None and is_lost_to_both(told, str(failed)):
-            wrong, told = self._compared_up_to_loss(expected, f"{failed}; {told}")
+        if wrong is Outcome.WE_CANNOT_DECODE and failed is not None and is_lost_to_both(reported, str(failed)):
+            wrong, reported = self._compared_up_to_loss(expected, f"{failed}; {reported}")
         if wrong is None:
-            wrong, told = self._compared(expected, is_beginning=failed is not None)
+            wrong, reported = self._compared(expected, is_beginning=failed is not None)
         if wrong is None and failed is not None:
-            wrong, told = Outcome.SERVER_CANNOT_DECODE, str(failed)
+            wrong, reported = Outcome.SERVER_CANNOT_DECODE, str(failed)
         outcome = wrong or Outcome.IDENTICAL
-        verdict = Verdict(self.plan, outcome, len(expected), self.crew.transactions, self.replicas, told)
+        verdict = Verdict(self.plan, outcome, len(expected), self.crew.transactions, self.replicas, reported)
         if wrong is None:
             return verdict
         facts = Facts(
@@ -166,14 +166,14 @@ class Round:
             return Outcome.WE_CANNOT_DECODE, f"{type(error).__name__}: {error}"
         return None, ""
 
-    def _compared_up_to_loss(self, expected: Sequence[str], told: str) -> tuple[Outcome, str]:
+    def _compared_up_to_loss(self, expected: Sequence[str], reported: str) -> tuple[Outcome, str]:
         found = self.ours.lines[self.ours.oid(DATABASE)]
         stop = min(len(expected), len(found))
         try:
             assert_equal(str(self.plan), expected[:stop], found[:stop])
         except AssertionError as error:
             return Outcome.DIFFERENT, str(error)
-        return Outcome.SERVER_CANNOT_DECODE, told
+        return Outcome.SERVER_CANNOT_DECODE, reported
 
     def _check_replicas(self) -> None:
         """Compare what events alone have made of the tables with the tables."""
@@ -206,7 +206,7 @@ def run_round(plan: Plan, keep_in: Path) -> Verdict:
             side = RoundReplica if plan.has_replica else OurSide
             ours = side(node, [DATABASE], memory_bytes=plan.memory_bytes, spill=spill)
         except TidemarkError as error:
-            return Verdict(plan, Outcome.WE_CANNOT_DECODE, 0, crew.transactions, told=f"the seed: {error!r}")
+            return Verdict(plan, Outcome.WE_CANNOT_DECODE, 0, crew.transactions, reported=f"the seed: {error!r}")
         stack.callback(ours.changes.close)
         base = dump_base(base_of(ours.seed))
         if not plan.under_load:

@@ -170,8 +170,15 @@ def _lingering(load: Load, session: int, number: int) -> tuple[Step, ...]:
 def _replayed(draw: Draw) -> Script:
     """Change rows on behalf of an origin, as a subscriber does."""
     setup = Step(f"SELECT pg_replication_origin_session_setup('{draw.pick(ORIGINS)}')")
-    told = Step(f"SELECT pg_replication_origin_xact_setup('0/{draw.number(1 << 24):X}', now())")
-    steps = (setup, BEGIN, told, *_body(draw), ROLLBACK if draw.chance(ROLLBACK_SHARE) else COMMIT, _one(draw).steps[0])
+    reported = Step(f"SELECT pg_replication_origin_xact_setup('0/{draw.number(1 << 24):X}', now())")
+    steps = (
+        setup,
+        BEGIN,
+        reported,
+        *_body(draw),
+        ROLLBACK if draw.chance(ROLLBACK_SHARE) else COMMIT,
+        _one(draw).steps[0],
+    )
     return Script(steps, finish=(Step("SELECT pg_replication_origin_session_reset()"),))
 
 

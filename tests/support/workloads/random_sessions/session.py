@@ -23,9 +23,9 @@ DONE = "done"
 
 def is_mistake(error: psycopg.Error) -> bool:
     """Tell if a statement is none; a value that is none has the same code, and may be of a column just changed."""
-    told, context = error.diag.message_primary or "", error.diag.context or ""
-    is_of_value = told.endswith("of jsonpath input") or context.startswith("invalid type name")
-    return isinstance(error, psycopg.errors.SyntaxError) and told.startswith("syntax error at ") and not is_of_value
+    reported, context = error.diag.message_primary or "", error.diag.context or ""
+    is_of_value = reported.endswith("of jsonpath input") or context.startswith("invalid type name")
+    return isinstance(error, psycopg.errors.SyntaxError) and reported.startswith("syntax error at ") and not is_of_value
 
 
 @dataclass

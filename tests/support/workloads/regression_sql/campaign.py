@@ -48,7 +48,7 @@ class Compared:
     outcome: Outcome
     lines: int
     transactions: int
-    told: str = ""
+    reported: str = ""
 
     @property
     def is_ours(self) -> bool:
@@ -56,7 +56,7 @@ class Compared:
 
     def __str__(self) -> str:
         counts = f"{self.part.name}: {self.outcome.value}, {self.lines} lines of {self.transactions} transactions"
-        return f"{counts}\n{self.told}" if self.told else counts
+        return f"{counts}\n{self.reported}" if self.reported else counts
 
 
 @dataclass
@@ -98,15 +98,15 @@ class Suite:
     def _behind_server_failure(self, part: Part, error: ServerCannotDecode) -> Compared:
         """Compare what the server printed before it failed, and begin again behind it."""
         found = self.oracle.ours.taken_lines(self.database)[: len(error.lines)]
-        told, outcome = str(error), Outcome.SERVER_CANNOT_DECODE
+        reported, outcome = str(error), Outcome.SERVER_CANNOT_DECODE
         try:
             assert_same_lines(
                 part.name, list(map(without_foreign_values, error.lines)), list(map(without_foreign_values, found))
             )
         except AssertionError as different:
-            told, outcome = str(different), Outcome.DIFFERENT
+            reported, outcome = str(different), Outcome.DIFFERENT
         self._renew()
-        return Compared(part, outcome, len(error.lines), _transactions(error.lines), told)
+        return Compared(part, outcome, len(error.lines), _transactions(error.lines), reported)
 
     def _renew(self) -> None:
         self.stack.close()
@@ -157,9 +157,9 @@ def main() -> int:
         lines += each.lines
         transactions += each.transactions
         is_ours |= each.is_ours
-    told = ", ".join(f"{outcome.value}: {files}" for outcome, files in outcomes.items())
+    reported = ", ".join(f"{outcome.value}: {files}" for outcome, files in outcomes.items())
     counts = f"{outcomes.total()} files, {transactions} transactions, {lines} lines"
-    sys.stdout.write(f"regression_sql: {counts}; files {told or 'none'}\n")
+    sys.stdout.write(f"regression_sql: {counts}; files {reported or 'none'}\n")
     if is_ours:
         return FAILED
     return 0 if outcomes[Outcome.IDENTICAL] else NOTHING_PROVEN

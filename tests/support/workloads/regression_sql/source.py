@@ -134,6 +134,6 @@ def _run(command: Sequence[str], folder: Path) -> str:
         check=False,
     )
     if done.returncode:
-        told = f"{done.stdout}\n{done.stderr}".strip()[-2000:]
-        raise SourceMissing(f"{' '.join(command)} failed ({done.returncode}) in {folder}:\n{told}")
+        reported = f"{done.stdout}\n{done.stderr}".strip()[-2000:]
+        raise SourceMissing(f"{' '.join(command)} failed ({done.returncode}) in {folder}:\n{reported}")
     return done.stdout
