@@ -133,13 +133,19 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
 
 
 def _started(make: Callable[[], SparkSession], disks: FullDisks) -> SparkSession:
-    """Start Spark; a disk without room is named as the reason why it does not start: its JVM just ends."""
+    """Start Spark; raise `StateFull` if a disk has no room for it: its JVM would end without a reason."""
+    _check_room(disks)
     try:
         return make()
     except (SparkGone, SparkRefused) as error:
-        if disks.have_room_for_a_file():
-            raise
-        raise StateFull(f"a disk of the pipeline is full: {error}", hint=FULL_HINT) from error
+        _check_room(disks, error)
+        raise
+
+
+def _check_room(disks: FullDisks, cause: BaseException | None = None) -> None:
+    if not disks.have_room_for_a_file():
+        reason = f": {cause}" if cause is not None else ""
+        raise StateFull(f"a disk of the pipeline is full, and Spark cannot start{reason}", hint=FULL_HINT) from cause
 
 
 def _reason(stop: threading.Event) -> str:
