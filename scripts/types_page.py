@@ -46,54 +46,57 @@ HEAD = """\
 
 <!-- Written by scripts/types_page.py from the codecs; do not edit. -->
 
-What a column of each PostgreSQL type is in a change batch (Arrow), and so in Spark and in the Delta tables.
-The text form (`--format test_decoding`) is what PostgreSQL's own output function prints, to the byte, for every type
-in this table but the `reg` types, which print as numbers (`docs/test-decoding.md`). Where a type's Arrow form is a
-string and nothing is said of it, it is this text.
+The form of each PostgreSQL type in a change batch (Arrow), and therefore in Spark and in the Delta tables.
+The text form (`--format test_decoding`) is, byte for byte, the output of PostgreSQL's own output function, for every
+type in this table except the `reg` types, which are printed as numbers (`docs/test-decoding.md`). A type whose Arrow
+form is a string without a remark has this text.
 
 | PostgreSQL | Arrow | Spark, Delta | |
 |---|---|---|---|
 """
 
 TAIL = """
-Where Arrow, Spark or Delta cannot hold what PostgreSQL can, the value is changed as the table says; nothing else is.
+If Arrow, Spark or Delta cannot represent a value of PostgreSQL, the value is changed as the table states; no other
+value is.
 
 * **Dates beyond the years 0001 to 9999, and infinities,** are clamped, not set to NULL: the order of values is kept,
   and so is NOT NULL. Readers of Delta tables fail on anything wider.
 * **NaN in `numeric(p, s)`** is NULL: a decimal has no NaN. A column of plain `numeric` keeps it.
-* **Arrays** of any number of dimensions arrive as one flat list, because one column has one type and PostgreSQL does
+* **Arrays** of any number of dimensions become one flat list, because a column has one type and PostgreSQL does
   not enforce the number of dimensions.
-* **Domains** are what they stand on.
-* **Composite types** print in the shape that they have when a row is written. `ALTER TYPE ... ADD ATTRIBUTE` and its
-  like write no rows: the change log keeps the text that they had, a replica's rows take the new shape.
-* **Types of extensions** are known by their name, in whatever schema they are.
-* **`money`** has as many fractional digits as the node's `lc_monetary` says, which is not in WAL: two are taken.
+* **Domains** have the form of their base type.
+* **Composite types** are printed with the attributes that they have when a row is written. `ALTER TYPE ... ADD
+  ATTRIBUTE` and similar statements write no rows: the change log keeps the old text, the rows of a replica get the new
+  attributes.
+* **Types of extensions** are recognised by their name, in any schema.
+* **`money`** has two fractional digits: the number depends on the node's `lc_monetary`, which is not in WAL.
 * **An unchanged TOASTed value** that is not in WAL is NULL in `_after`, and its bit in `_unchanged` is set.
 * **Virtual generated columns** (PostgreSQL 18) are not stored, and are NULL.
 * **Text that is not valid in the database's encoding** (possible in SQL_ASCII) has U+FFFD in place of the invalid
   bytes, in values and in names; the text form keeps the bytes. A table with such a name cannot be copied: no statement
   can name it.
-* **In a key** rows are told apart by what the lake has: two dates that are clamped to one make one row of a replica.
-* **An enum's label that was renamed** (`RENAME VALUE`) is renamed in the replica; the change log keeps it as it was.
+* **In a key**, rows are distinguished by the values in the lake: two dates that are clamped to the same value become
+  one row of a replica.
+* **An enum's label that was renamed** (`RENAME VALUE`) is renamed in the replica; the change log keeps the old label.
 * **A type that changes without a rewrite of the rows** (`numeric(p, s)` to `numeric`, `cidr` to `inet`, `oid` to
-  `integer`) leaves the lake's rows converted from what they were there: a NaN that was NULL stays NULL.
+  `integer`) converts the rows of the lake from their present values: a NaN that became NULL remains NULL.
 
 ## Other forms
 
-By the section `[types]` of the configuration, for all tables of a capture, arrays and domains included; fixed by
-`cdcctl init`, since the tables have these forms. The text form never changes.
+The section `[types]` of the configuration selects them, for all tables of a capture, including arrays and domains.
+`cdcctl init` fixes them, because the tables have these forms. The text form never changes.
 
-| key | value | what comes |
+| key | value | form |
 |---|---|---|
 | `decimals` | `precise` | as in the table above |
 | | `string` | `numeric` and `money` as text with all their digits, NaN and infinities |
 | | `double` | `numeric` and `money` as double, rounded; infinite or 0 beyond its range |
-| `binary` | `bytes` | `bytea` as it is |
+| `binary` | `bytes` | `bytea` unchanged |
 | | `base64`, `hex` | as text |
 | `intervals` | `postgres`, `iso_8601` | text, as the server prints it with that IntervalStyle |
 | | `microseconds` | int64, as `extract(epoch from ...)` counts (a year has 365.25 days, a month 30), clamped |
 | `time_precision` | `microseconds` | as in the table above |
-| | `milliseconds` | `time` in milliseconds; timestamps without what is finer (their Arrow type stays) |
+| | `milliseconds` | `time` in milliseconds; timestamps without smaller parts (their Arrow type is unchanged) |
 | `out_of_range` | `clamp` | as in the table above |
 | | `null` | infinities, BC and years over 9999 are NULL, also in columns that are NOT NULL |
 | | `string` | `date` and timestamps as text, nothing is lost |
