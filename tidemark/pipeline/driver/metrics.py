@@ -1,4 +1,4 @@
-"""The pipeline's metrics: every name stands here, once (I42)."""
+"""The metrics of the pipeline: this module defines every name once (I42)."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 

@@ -1,11 +1,11 @@
-"""A batch of the pipeline's own stream: Spark tells the headers of its values, the driver reads what they stand for.
+"""A batch of the pipeline's own stream: Spark passes the headers of the values, and the driver reads the values.
 
-On their way through Spark values are copied nine times, by three processes; a header is as good to plan, to order, to
-keep and to repeat a batch by. So the driver, which confirms to the same outbox anyway, takes the values from where they
-are, and each has to be the one that its header was told of.
+Inside Spark, values are copied nine times, by three processes. A header is sufficient to plan, order, keep and repeat
+a batch. The driver, which confirms to the same outbox, therefore reads the values from the outbox and checks each of
+them against its header.
 
-A batch is taken by *portions*, whole groups of so many bytes: each ends in commits of its own, and while one is
-written the next is read, so that memory holds two of them however long the batch is.
+A batch is read in *portions*: whole groups of a bounded number of bytes. Each portion ends in commits. While one is
+written, the next is read, so memory contains two portions, whatever the length of the batch.
 """
 
 from collections.abc import Generator, Iterator, Sequence

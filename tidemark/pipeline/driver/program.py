@@ -1,4 +1,4 @@
-"""The pipeline as a process: `tidemark.pipeline.__main__` runs it once the extra `spark` is known to be installed."""
+"""The pipeline as a process: `tidemark.pipeline.__main__` runs it after it has found the extra `spark`."""
 
 import argparse
 import os

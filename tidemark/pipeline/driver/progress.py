@@ -1,7 +1,7 @@
-"""How far the pipeline is: kept for metrics, told as a log line now and then, and left in a small file for others.
+"""The progress of the pipeline: exported as metrics, logged at intervals, and written to a small file.
 
-The file `pipeline-<reader>.json` in the state folder is what `cdcctl status` and the demonstration read; it is
-replaced whole, never synced, and nothing depends on it.
+`cdcctl status` and the demonstration read this file, `pipeline-<reader>.json` in the state folder. It is
+replaced as a whole and never synced, and nothing depends on it.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a batch changed about the tables of the lake that an operator has to know, as log lines."""
+"""Log lines for an operator about tables of the lake whose state a batch changed."""
 
 from collections.abc import Iterator, Mapping
 

@@ -1,8 +1,8 @@
-"""The pipeline: one streaming query over the outbox that brings every table of the lake up, and goes on after failures.
+"""The pipeline: one streaming query over the outbox that writes the tables of the lake, and retries after failures.
 
-Spark owns the batches, the lake owns the truth. A batch is confirmed to the outbox in two halves: as it begins, what
-lies before it is never asked for again; as it ends, the tables hold it. Both are the driver's own word, so a deleted
-checkpoint, a repeated batch and a killed helper process change nothing but the time it takes.
+Spark defines the batches; the lake stores the positions. A batch is confirmed to the outbox in two steps. When it
+begins, everything before it is never requested again; when it ends, the tables contain it. The driver makes both
+confirmations, so a deleted checkpoint, a repeated batch or a killed helper process costs only time.
 """
 
 import os

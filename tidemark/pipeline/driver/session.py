@@ -1,4 +1,4 @@
-"""The Spark session of the pipeline: quiet, in UTC, with this Python and a Java that is there."""
+"""The Spark session of the pipeline: few log lines, UTC, the running Python, and an installed Java."""
 
 import os
 import sys

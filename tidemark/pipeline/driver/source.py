@@ -1,11 +1,11 @@
-"""The outbox as a source of Spark's Structured Streaming: one row a value, as bytes, or its header alone.
+"""The outbox as a source of Spark's Structured Streaming: one row for each value, as bytes, or only its header.
 
-Spark's offset is a sequence of one outbox, by its id; it ends at group ends only. What Spark asks for again it gets
-again, byte by byte, or an error of its own: never fewer rows. The values stay closed on their way, since Spark's rows
-cost more than all the rest; `tidemark.pipeline.driver.feed` opens them.
+Spark's offset is a sequence of one outbox, with the id of that outbox, always at the end of a group. Values that Spark
+requests again are identical byte for byte, or an error is raised; there are never fewer rows. The values remain
+encoded inside Spark, because Spark's rows cost more than all other steps; `tidemark.pipeline.driver.feed` decodes them.
 
 Spark calls the reader in three kinds of processes: `read` runs in a worker, on a copy that was pickled once, so a
-partition carries all that it needs. NB: offsets are compared as text, so their keys and their order never change.
+partition contains all that it needs. NB: offsets are compared as text, so keys and their order never change.
 """
 
 import os

@@ -1,1 +1,1 @@
-"""Delta tables: their commits, layouts, positions and locks."""
+"""The Delta tables of the lake: commits, layouts, positions, locks, and the detection of damage and foreign writes."""

@@ -1,8 +1,8 @@
-"""What a table of the lake holds, as its own commits say.
+"""The position up to which a table of the lake contains all changes, as the commits of the table record it.
 
-Each commit carries Delta application transactions, which are numbers by name: the sequence of the last outbox value in
-it and the position of the last change, as timeline, LSN and ordinal. The position is the truth, since it means the same
-in every outbox; the sequence says how to number on. Names carry capture and table, so that a new outbox finds them.
+Each commit contains Delta application transactions (numbers with names): the sequence of the last outbox value in it,
+and the position of the last change as timeline, LSN and ordinal. The position is authoritative, because it means the
+same in every outbox; the sequence continues the numbers. Names contain capture and table: a new outbox finds them.
 """
 
 from collections.abc import Callable

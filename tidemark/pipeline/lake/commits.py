@@ -1,8 +1,8 @@
-"""The commits of a Delta table as its log has them: which are ours, and which change rows.
+"""The commits of a Delta table as its log records them: which are Tidemark's, and which change rows.
 
-Every commit of ours carries its mark in `commitInfo`: the application's name and a random token, which is the version
-of one of the commit's application transactions, too. Application transactions alone do not identify a commit: a clone
-of a table copies them, and they survive a RESTORE.
+Every commit of Tidemark has a mark in `commitInfo`: the name of the application and a random token, which is also the
+version of one of the commit's application transactions. Application transactions alone do not identify a commit: a
+clone of a table copies them, and they survive a RESTORE.
 """
 
 import json

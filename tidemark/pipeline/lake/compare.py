@@ -1,4 +1,4 @@
-"""`python -m tidemark.pipeline.lake.compare`: without the packages of the extra `spark` it names the extra.
+"""`python -m tidemark.pipeline.lake.compare`: if the packages of the extra `spark` are missing, it names the extra.
 
 NB: nothing here may import a package of the extra; `tidemark.pipeline.lake.comparison` is imported after the check.
 """

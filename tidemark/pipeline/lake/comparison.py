@@ -1,8 +1,8 @@
-"""Source and replica beside each other at one LSN: row counts, and a hash of the content in key order.
+"""Compares source and replica at one LSN: row counts, and a hash of the content in key order.
 
-`python -m tidemark.pipeline.lake.compare`: stop what writes to the source, then run it. It has everything flushed that
-was committed, waits until the lake holds that LSN, and reads each table by COPY and its replica from the lake. Both
-sides are compared as the lake has values (`docs/types.md`): what the mapping gives up, no comparison can tell.
+`python -m tidemark.pipeline.lake.compare`: stop all writers of the source, then run it. It makes the node flush all
+committed WAL, waits until the lake contains that LSN, and reads each table by COPY and its replica from the lake. Both
+sides are compared as values of the lake (`docs/types.md`): a comparison cannot show what the type mapping discards.
 """
 
 import argparse

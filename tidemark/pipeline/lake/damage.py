@@ -1,11 +1,11 @@
-"""Whether a Delta table can be read from disk: its own damage is told apart from a fault of the whole lake.
+"""Checks whether a Delta table can be read from disk: damage of one table, or a fault of the whole lake.
 
-A batch that fails is looked at here: a commit log that cannot be parsed, a data file that is gone, has another size, or
-cannot be decoded although its bytes can be read, is the fault of one table, which has *diverged*. A folder that is
-gone or may not be read, and a disk that returns errors, are not: the batch is tried again.
+The check runs after a batch has failed. A commit log that cannot be parsed, and a data file that is missing, has
+another size, or cannot be decoded although its bytes can be read, are faults of one table, which has *diverged*. A
+folder that is missing or not readable and a disk that returns errors are not: the batch is tried again.
 
-NB: this reads every data file of the table, so it is called only after a failure that nothing else explains, and a stop
-ends it. Before a diverged table is recreated only the files that its fault names are read again.
+NB: the check reads every data file of the table. It is called only after a failure without another explanation, and a
+stop ends it. Before a diverged table is recreated, only the files that its fault names are read again.
 """
 
 from collections.abc import Callable, Iterator

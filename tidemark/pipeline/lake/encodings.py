@@ -1,8 +1,8 @@
-"""How columns are written to Parquet: by what a sample of their values says.
+"""The encoding of columns in Parquet files, chosen from a sample of their values.
 
-A dictionary, which every column has by default, is what makes values that come again small. Where nearly all differ it
-only costs: each value is hashed and kept, until the dictionary is full and given up. Such columns have none, and of
-numbers the differences are written. A sample that misleads costs bytes, nothing else.
+By default every column has a dictionary, which makes repeated values small. If nearly all values differ, a dictionary
+only costs: each value is hashed and kept until the dictionary is full and is abandoned. Such columns have none, and
+numbers are written as differences. A sample that is not representative costs bytes, nothing else.
 """
 
 import pyarrow as pa

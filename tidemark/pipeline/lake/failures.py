@@ -1,4 +1,4 @@
-"""What foreign errors say: Spark's, with a Python traceback inside a Java exception, and delta-rs's."""
+"""The messages of foreign errors: of Spark, with a Python traceback inside a Java exception, and of delta-rs."""
 
 import errno
 import os

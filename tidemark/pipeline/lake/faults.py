@@ -1,4 +1,4 @@
-"""Why nothing is written to a log or replica, and what a log does not have because of that."""
+"""The reasons why a log or replica is not written, and the part of the stream that a log lacks as a result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""`python -m tidemark.pipeline.lake.inventory LAKE CAPTURE SYSTEM_IDENTIFIER`: what a lake holds, as one line of JSON.
+"""`python -m tidemark.pipeline.lake.inventory LAKE CAPTURE SYSTEM_IDENTIFIER`: the lake inventory as one line of JSON.
 
-For `cdcctl init --from-spool` and a follower at its promotion, which must not need what reads Delta tables.
+`cdcctl init --from-spool` and a follower at its promotion use it; they must not depend on packages that read Delta.
 """
 
 import json

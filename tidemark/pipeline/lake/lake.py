@@ -1,10 +1,10 @@
-"""One Delta table, written by delta-rs so that each commit says what it holds.
+"""One Delta table, written by delta-rs, with the position that it contains in each commit.
 
-Delta checks nothing for us: a lower version is accepted, a repeated append doubles rows. So what the table holds is
-read from the very snapshot that the next commit is made on, and a commit that meets another one fails. What that was
-decides: of another pipeline, and this one ends (`TableFenced`); maintenance, and the table is opened and applied to
-again (`TableMoved`); a change of data, and the table has diverged (`lineage`). NB: a merge or delete
-that changes no row makes no commit; an empty append then carries the version, so that every step ends in a commit.
+Delta checks nothing for Tidemark: it accepts a lower version, and a repeated append doubles rows. The applied position
+is therefore read from the snapshot on which the next commit is made, and a commit that conflicts with another one
+fails. The other commit decides the result. If another pipeline made it, this pipeline ends (`TableFenced`). If it is
+maintenance, the table is opened and applied to again (`TableMoved`). If it changes data, the table has diverged
+(`lineage`). NB: a merge or delete that changes no row makes no commit; an empty append then records the version.
 """
 
 import os

@@ -1,10 +1,10 @@
-"""One pipeline a lake: a lock in the lake's folder that names its holder.
+"""One pipeline for each lake: a lock in the lake's folder that names its holder.
 
-`_positions` says whose tables a lake has, but a capture whose state was lost is continued by another state under the
-same name. The lock refuses the case that is no such successor: a second pipeline beside one that runs. The kernel
-releases it when the holder dies. The hosts of one capture, which have one marker key, each run a pipeline: after a
-switchover the one at the new deliverer writes, while the other still holds the lock and has nothing to write. Such a
-pair, and one on hosts whose file system does not share locks, is fenced by its commits
+`_positions` records the owner of a lake's tables, but after the loss of a state another state continues the capture
+under the same name. The lock refuses a second pipeline that is not such a successor but runs beside the first. The
+kernel releases it when the holder dies. The hosts of one capture, which share one marker key, each run a pipeline:
+after a switchover, the one at the new deliverer writes, while the other still holds the lock and has nothing to write.
+Such a pair, and a pair on hosts whose file system does not share locks, is fenced by the commits of the tables
 (`tidemark.pipeline.lake.lake.TableFenced`).
 """
 

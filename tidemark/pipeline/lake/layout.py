@@ -1,8 +1,8 @@
-"""How a relation's columns stand in the lake: their names, their types, and how to get from one layout to the next.
+"""The columns of a relation in the lake: names, types, and the steps from one layout to the next.
 
-Each column of a replica carries its number (`pg_attribute.attnum`) as metadata of the Delta field, so a table says by
-itself which column of the source it holds under which name: a rename, a drop and a new column of an old name are told
-apart without history. Types come mapped already (`tidemark.decode.types`); nothing here knows PostgreSQL's.
+Each column of a replica has its number (`pg_attribute.attnum`) in the metadata of the Delta field. The table therefore
+records which source column has which name: a rename, a drop and a new column with an old name are distinguished
+without history. Types are already mapped (`tidemark.decode.types`); no PostgreSQL types are used here.
 """
 
 import re

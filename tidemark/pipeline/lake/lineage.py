@@ -1,8 +1,8 @@
-"""What the positions table records of a Delta table, and the check that the table is still that one.
+"""The record of a Delta table in the positions table, and the check that the table still matches this record.
 
-A table is checked when it is opened, before anything is written to it: its id, its version, and each commit behind the
-recorded version. Usually there is none of those, so that nothing is read. What another writer changed cannot be undone
-here: the table has *diverged*. A property that restricts writes *stops* the table until somebody undoes the property.
+A table is checked when it is opened, before the first write: its id, its version, and each commit after the recorded
+version. Usually there are no such commits, and nothing is read. A change by another writer cannot be undone here: the
+table has *diverged*. A property that restricts writes *stops* the table until the property is undone.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Short commit logs: commits of the lake's tables that nobody needs any more are removed, a bounded number at a time.
+"""Short commit logs: removes commits of the lake's tables that are no longer needed, a bounded number at a time.
 
 delta-rs lists the whole folder of commits when it opens a table and several times for each commit, so a commit costs
 7 ms of CPU more for every 1,000 files there (measured with deltalake 1.6.6). A table makes one or two commits a second.
@@ -9,9 +9,9 @@ A *base* is a checkpoint that replaces all commits before it. Files below a base
   and a reader that began with an older checkpoint had that long to finish;
 * each removed file itself is older than `keep_s`;
 * the base and `_last_checkpoint` have been synced to disk, and the checkpoint that this names is whole.
-So a crash between any two removals leaves a table that opens from the base.
+A crash between any two removals therefore leaves a table that opens from the base.
 
-Not done here: data files are the matter of `LakeTable.forget_files`. Object stores are not supported.
+Not done here: `LakeTable.forget_files` removes data files. Object stores are not supported.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""The positions table: how far every table of the lake is, and where a new checkpoint starts.
+"""The positions table: the applied position of every table of the lake, and the start of a new checkpoint.
 
-It is written last in every batch, so it never says more than the tables hold. One row stands for each table, with its
-present name, its folder and the versions of log and replica that belong together, and one, with relation 0, for the
-messages of each database. The row of database 0 stands for all: everything up to it is in the lake, in quiet tables
-too. The commit carries that as application transactions.
+It is written last in every batch, so it never claims more than the tables contain. Each table has one row, with its
+present name, its folder and the matching versions of log and replica. The messages of each database have one row, with
+relation 0. The row of database 0 covers the whole lake: everything up to it is in the lake, also for tables without
+changes. The commit contains this position as application transactions.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
-"""Properties and features of a Delta table that restrict what may be written to it, and how each is undone.
+"""Properties and features of a Delta table that restrict writes, and how to undo each of them.
 
-Deletion vectors and column mapping change how every reader and writer must see the files, append-only tables and
-constraints refuse what a replica has to do. Other properties are harmless: they are passed over.
+Deletion vectors and column mapping change how every reader and writer must interpret the files. Append-only tables and
+constraints refuse writes that a replica needs. Other properties are harmless and are ignored.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The lake's types: those of the decoder's codecs, for events that bring no rows."""
+"""The lake's types for events without rows: those of the decoder's codecs."""
 
 import pyarrow as pa
 

@@ -1,1 +1,1 @@
-"""Batches of changes into logs and replicas."""
+"""The sinks: they write a batch of changes into the logs and replicas of the lake. `sinks` calls the others."""

@@ -1,10 +1,10 @@
-"""The change log of a table: every change as it was, appended once.
+"""The change log of a table: every change, appended once.
 
     _op _seq _tli _commit_lsn _ordinal _lsn _xid _commit_time _origin _before_kind _unchanged | the columns | _old
 
-`_old` has what is known of the row before, `_before_kind` says how much that is (0 nothing, 1 the key, 2 all), and
-`_unchanged` names the columns whose TOASTed value did not change and is not known: NULL here, not in the table.
-A TRUNCATE is a row of its own. How the log's columns follow the table's is `tidemark.pipeline.sinks.logshape`'s matter.
+`_old` contains the known part of the old row; `_before_kind` is its extent (0 nothing, 1 the key, 2 all columns).
+`_unchanged` names the columns with an unchanged, unknown TOASTed value: NULL here, not NULL in the table.
+A TRUNCATE is one row. `tidemark.pipeline.sinks.logshape` derives the log's columns from those of the table.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
-"""From the changes of a run to what a replica has to do: for each key, one row to put or one key to remove.
+"""Compaction: reduces the changes of a run to one row to put or one key to remove, for each key of a replica.
 
-delta-rs refuses two source rows for one key, and a replica wants the last word only. An update that changes the key is
-the removal of the old key and a new row. Where a TOASTed value did not change, WAL does not have it: it is the newest
-one of the same row, earlier in the run or in the replica, there possibly under the key that the row had before. A row
-that the replica lacks, since nobody copied it, stays out until a change tells the whole of it.
+delta-rs refuses two source rows for one key, and a replica needs only the last state. An update that changes the key is
+the removal of the old key and a new row. If a TOASTed value did not change, WAL does not contain it: its value is the
+newest one of the same row, earlier in the run or in the replica, where the row possibly has its earlier key. A row that
+the replica lacks, because it was never copied, is left out until a change contains the whole row.
 """
 
 import math

@@ -1,9 +1,9 @@
-"""The columns of a change log through the life of its table.
+"""The columns of a change log during the life of its table.
 
-A log only gains columns: one that was renamed or dropped stays, for the rows that have it. Where a type changes, older
-values are converted if nothing can be lost by it, and else moved aside, to a column whose name ends in their type
-(`price__decimal128_10_2`): what was written is never read as something that it was not. Names that differ by case alone
-are one name to Delta, and so one column, spelled as it was at first.
+A log only gains columns: a renamed or dropped column remains, for the rows that have it. If a type changes, older
+values are converted if the conversion loses nothing, and otherwise moved to another column, whose name ends in their
+type (`price__decimal128_10_2`), so no value is ever read with a wrong type. Names that differ only by case are one name
+to Delta, and therefore one column, spelled as it was first.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The log of logical messages of one database: what `pg_logical_emit_message` wrote, appended once."""
+"""The log of the logical messages of one database: the messages of `pg_logical_emit_message`, appended once."""
 
 from collections.abc import Sequence
 from dataclasses import replace

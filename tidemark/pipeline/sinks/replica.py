@@ -1,14 +1,14 @@
-"""The replica of a table: its rows as they are at the source, merged by key.
+"""The replica of a table: the rows of the source, merged by key.
 
-A run of changes is folded to one row a key and merged in one commit. Events in between are commits of their own. Rows
-rewritten by DDL are put aside, into a Delta table of their own beside the replica, until their end is seen: then one
-commit replaces rows and columns together, and no reader sees half of it. A change of layout without a rewrite is made
-from the replica's own rows, in one commit as well. A dropped table's replica is kept as it was.
+A run of changes is compacted to one row for each key and merged in one commit. Each event between runs is one commit.
+Rows rewritten by DDL are staged in a Delta table beside the replica until the rewrite ends: then one commit replaces
+rows and columns together, and no reader sees a part of it. A change of layout without a rewrite is made from the
+replica's own rows, also in one commit. The replica of a dropped table remains unchanged.
 
-A table without a key has no replica, since a change does not say which row it means. As long as rows only come they
-are gathered in a Delta table beside it (`UNKEYED`), which becomes the replica when the table gets a key. At the first
-update or delete that is emptied and *blocked*: the log alone goes on. All that replaces every row unblocks it. The
-replica of a table that lost its key is kept as it was, and blocked as well.
+A table without a key has no replica, because a change does not identify its row. As long as rows are only inserted,
+they are collected in a Delta table beside it (`UNKEYED`), which becomes the replica when the table gets a key. At the
+first update or delete this table is emptied and *blocked*: only the log continues. An event that replaces all rows
+unblocks it. The replica of a table that lost its key remains unchanged, and is blocked as well.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,9 +1,9 @@
-"""Values that print otherwise after DDL, though no row was touched: enums' labels, and rows within rows.
+"""Values whose text changes after DDL although no row changed: labels of enums, and rows within rows.
 
-What the server keeps of a composite value is what its type was when it was written; it prints it in the type's present
-shape (`record_out`, PG 16): nothing for what was added since, and without what was dropped. The lake has the text, so
-that its rows are put into the new shape when the type takes it. Of what a composite, an array within one or a range
-holds, composites, enums, ranges, arrays of them and domains over them are followed.
+The server stores a composite value in the shape that its type had when it was written, and prints it in the present
+shape (`record_out`, PG 16): added attributes are empty, and dropped ones are omitted. The lake stores the text, so its
+rows are converted when the type changes. The conversion covers composites, enums, ranges, arrays of these and domains
+over these, inside a composite, an array within one, or a range.
 """
 
 from collections.abc import Callable, Mapping

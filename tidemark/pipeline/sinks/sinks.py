@@ -1,11 +1,11 @@
-"""A batch of outbox values into the lake: each table its log and its replica, the positions last.
+"""Writes a batch of outbox values into the lake: the log and the replica of each table, then the positions.
 
     <lake>/<database>/<oid>-<first name>/{log,replica}    <lake>/<database>/messages    <lake>/_positions
 
-A folder keeps the name that its table and database had at first; present names stand in the positions table.
+A folder keeps the first name of its table and database; the positions table contains the present names.
 
-Every target guards itself, so a kill anywhere is harmless: what is asked for again is left out where it is held.
-Logs and replicas go through a small pool of threads: most of a small commit is waiting, and long ones share the cores.
+Every target checks its own position, so a kill at any point is harmless: a repeated change is skipped where it is
+already applied. A small pool of threads writes logs and replicas: small commits mostly wait, long ones share the cores.
 """
 
 import re

@@ -1,8 +1,8 @@
-"""A table's part of a Spark batch, cut into steps: runs of rows of one layout, and the events between them.
+"""One table's part of a Spark batch, divided into steps: runs of rows of one layout, and the events between them.
 
-Each step ends in one commit of a target, which then holds everything up to the step's last position. What a target
-holds already is left out here, by position: that is the same whether the outbox repeats itself after a crash, or a new
-outbox begins somewhere before.
+Each step ends in one commit of a target, which then contains everything up to the last position of the step. Changes
+that a target already contains are skipped by position. This covers both an outbox that repeats itself after a crash
+and a new outbox that begins at an earlier position.
 """
 
 from collections.abc import Sequence

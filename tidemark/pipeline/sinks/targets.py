@@ -1,7 +1,7 @@
-"""Bring one log or replica up to the end of a batch, or leave it alone where it must not be written.
+"""Applies a batch to one log or replica, or leaves the target unchanged if it must not be written.
 
-live      -> applied to, again if maintenance by another writer came between
-diverged  -> changed by another writer, or damaged: left out until a new copy of the source's rows begins; a log then
+live      -> applied to; tried again if maintenance by another writer interrupts it
+diverged  -> changed by another writer, or damaged: skipped until a new copy of the source's rows begins; a log then
              has a break
 stopped   -> its items wait beside it (`tidemark.pipeline.sinks.waiting`) until the property is undone
 """

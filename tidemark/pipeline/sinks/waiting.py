@@ -1,9 +1,9 @@
-"""Changes that a property of a table keeps from being written: kept beside it until the property is undone.
+"""Changes that a property of a table prevents from being written: stored beside the table until the property is undone.
 
     <log or replica>-waiting    number | sequence | kind | size | payload
 
-Nothing is lost by a stopped table, and it holds back neither the outbox nor any other table: its items are kept as the
-outbox encodes them and applied in order afterwards. The table guards itself by position, so a repeat is harmless.
+A stopped table loses nothing, and delays neither the outbox nor other tables: its items are stored in the encoding of
+the outbox and applied in order later. The waiting table checks its own position, so a repeat is harmless.
 """
 
 from collections.abc import Iterator, Sequence
