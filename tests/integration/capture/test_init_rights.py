@@ -29,7 +29,7 @@ def test_init_prints_the_grants_that_the_first_copy_lacks(cluster: Cluster, data
     chosen = ("--table", "public.[!e]*", "--table", "closed.*", "--table", "many.*")
     place = ("--dsn", cluster.dsn(database, ROLE), "--state", state)
     done = succeeded(cdcctl("init", *place, *chosen))
-    assert f"{state} had mode 0777: it is 0700 now" in done.err
+    assert f"{state} had mode 0777; its mode is now 0700" in done.err
     grants = [line.strip() for line in done.err.splitlines() if line.startswith("  ")]
     assert grants == [
         f"GRANT USAGE ON SCHEMA closed TO {ROLE};",

@@ -57,7 +57,7 @@ def writing(pair: Pair) -> Iterator[list[int]]:
     def write() -> None:
         with pair.node.connect("postgres") as session:
             session.execute("ALTER TABLE account ALTER note SET STORAGE EXTERNAL")
-            while not stopping.wait(0.01):
+            while not stopping.wait(0.03):
                 session.execute("INSERT INTO account VALUES (%s, repeat('x', 10000))", (len(keys),))
                 keys.append(len(keys))
 

@@ -52,8 +52,8 @@ def test_no_key_a_short_one_and_one_that_everybody_reads_are_refused_by_name(
         (SECRET[: KEY_BYTES_MIN - 1], 0o600, f"{KEY_BYTES_MIN - 1} bytes"),
         (" " * 100, 0o600, "0 bytes"),
         ("x" * 5000, 0o600, "bytes"),
-        (SECRET, 0o644, "everybody"),
-        (SECRET, 0o602, "everybody"),
+        (SECRET, 0o644, "accessible to all users"),
+        (SECRET, 0o602, "accessible to all users"),
     ):
         if content is not None:
             path.write_text(content)

@@ -45,6 +45,7 @@ from tidemark.wire.state import HandOver
 RING_BYTES = 4 << 20  # a segment switch leaps over one of the node's
 SMALL_RING_BYTES = 2 << 20
 AT_ONCE_S = 1e-6
+NEVER_S = 3600.0
 STEPS = 5  # more than the sidecar needs to see that the archive does not arrive, and to ask for the WAL
 
 
@@ -81,7 +82,12 @@ class SlowRequests(NodeRequests):
 
 @contextmanager
 def made(
-    node: Archiving, root: Path, ring_bytes: int = RING_BYTES, *, automatic_return: bool = True
+    node: Archiving,
+    root: Path,
+    ring_bytes: int = RING_BYTES,
+    *,
+    automatic_return: bool = True,
+    archive_wait_s: float = AT_ONCE_S,
 ) -> Iterator[tuple[Realtime, StateStore, SlowRequests]]:
     """Give a sidecar's work in a new capture."""
     config = config_for(node.node, "postgres")
@@ -93,7 +99,7 @@ def made(
             config.realtime,
             return_first_s=0.1,
             return_max_s=0.1,
-            archive_wait_s=AT_ONCE_S,
+            archive_wait_s=archive_wait_s,
             automatic_return=automatic_return,
         ),
         markers=replace(config.markers, confirm_s=AT_ONCE_S),
@@ -204,7 +210,7 @@ def test_a_marker_that_nobody_meets_is_written_again(
     node: Archiving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(way_back, "MARKER_LOST_S", 0.1)
-    with made(node, tmp_path) as (realtime, store, node_requests):
+    with made(node, tmp_path, archive_wait_s=NEVER_S) as (realtime, store, node_requests):
         realtime.step()
         fail_over(store)
         node_requests.was_at = where_the_node_is(node_requests.context)

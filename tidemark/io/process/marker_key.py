@@ -77,7 +77,7 @@ def load_marker_key(config: Config, folder: StateFolder) -> bytes:
         raise BadMarkerKey(f"the key of the markers, {path}, cannot be read: {error.strerror}") from error
     if stat.S_IMODE(mode) & _OTHERS:
         raise BadMarkerKey(
-            f"the key of the markers, {path}, is readable by all users of this host ({stat.S_IMODE(mode):04o})",
+            f"the key of the markers, {path}, is accessible to all users of this host ({stat.S_IMODE(mode):04o})",
             hint=f"chmod o-rwx {path}, and consider replacing the key on every node",
         )
     key = content.strip()
