@@ -1,1 +1,1 @@
-"""Decisions and buffers of the delivery, and the ports that the shell fills. Pure."""
+"""Decisions and buffers of the delivery, and the ports that the shell implements. Pure."""

@@ -1,4 +1,4 @@
-"""How long the sidecar waits for an archive that does not arrive (I17). Time is an argument."""
+"""How long the sidecar waits for an archive that makes no progress (I17). Time is an argument."""
 
 from dataclasses import dataclass
 

@@ -1,9 +1,9 @@
-"""What a fork means to a capture that delivered beyond it, decided from the node's timeline history alone.
+"""What a fork means for a capture that delivered beyond it, decided from the node's timeline history alone.
 
-    timeline 1   ──────────────F╌╌╌╌╌╌╌╌╌D        delivered up to D: what stands behind F never happened here
+    timeline 1   ──────────────F╌╌╌╌╌╌╌╌╌D        delivered up to D: the node does not have the changes after F
     timeline 2                 └──────────────►   the node
 
-Positions order by timeline first, so all that commits on the new timeline stands behind D, whatever its LSN.
+Positions are ordered by timeline first: every commit on the new timeline comes after D, whatever its LSN.
 """
 
 from collections.abc import Iterable

@@ -1,13 +1,13 @@
-"""Is a state folder where it was? Evidence that survives a reboot, a remount and another pod on the same volume (I21).
+"""Is this the same state folder as before? Evidence that survives a reboot, a remount and another pod (I21).
 
     same                       | survives                                             | a copy has it
     ---------------------------+------------------------------------------------------+------------------------------
     inode and ctime of a file   | reboot, remount anywhere, rename, another host       | no: a copy is another file
-    path and inode              | the same with its owner or mode set anew (fsGroup)   | by chance, on another volume
-    path and machine            | restored from a backup in its place                  | no: a path has one folder
+    path and inode              | the same, and a change of owner or mode (fsGroup)    | by chance, on another volume
+    path and machine            | restore from a backup to the same path               | no: a path has one folder
 
-Any one of these suffices to go on. Host names and device numbers are no evidence: a pod gets another name, a device
-another number. A clone of a whole volume cannot be told from it by any of these: there the markers decide
+One match is sufficient. Host names and device numbers are no evidence: a pod gets another name, a device another
+number. None of these distinguishes a clone of a whole volume from the original: there the markers decide
 (`tidemark.engine.incarnations`).
 """
 

@@ -1,4 +1,4 @@
-"""Who delivers, and how that passes on: one table, which does not know the process that asks it (I12, I16, I17).
+"""Which process delivers, and how delivery passes on: one table for both processes (I12, I16, I17).
 
               a stop: ring, consumer, WAL, decoder; sidecar lost
      +----------------------------------------------------------+
@@ -15,14 +15,14 @@
  | FOLLOWER |    demoted: from any stage
  +----------+
 
-The sidecar delivers in REALTIME, nobody in RETURNED and FOLLOWER, the archiver in all others. A move is one LMDB
-transaction that checks the epoch it was decided under; its effects are performed behind it, by whoever moved, and each
-may be lost to a crash: markers locate positions, they decide only where LMDB is absent. What the sidecar needs to take
-over, the hand-over record, is written with the move to RETURNED.
+The sidecar delivers in REALTIME, no process in RETURNED and FOLLOWER, the archiver in all other stages. A transition is
+one LMDB transaction that checks the epoch for which it was decided. The process that made the transition then performs
+its effects. A crash can lose any of them: markers locate positions, but decide only if LMDB is missing. The hand-over
+record, which the sidecar needs to take over, is written in the transaction that moves to RETURNED.
 
-Where the archive does not arrive, the sidecar waits for no marker: by ARCHIVE_STALLED it takes the epoch, which fences
-the archiver, and decodes from the restart LSN of what was delivered then, out of the node's own WAL. So the hand-over's
-H is where the epoch begins, and no record of it is needed.
+If the archive stalls, the sidecar does not wait for a marker: with ARCHIVE_STALLED it takes the epoch, which fences
+the archiver, and decodes the node's own WAL from the restart LSN of the delivered pointer. The H of this hand-over is
+the start of the epoch, so it needs no hand-over record.
 """
 
 from dataclasses import dataclass

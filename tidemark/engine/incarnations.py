@@ -1,31 +1,31 @@
-"""Is a marker's writer a process of this state, or of a copy of it? One rule for every reader of markers (I21).
+"""Is a marker's writer a process of this state, or of a copy of it? One rule for all readers of markers (I21).
 
-Two copies of a state read the same WAL, so the WAL fences one of them. A marker carries its writer's incarnation and
-epoch. This state's history lists the incarnations it has had, each with the epoch and the delivered position at its
-end. A marker that the history covers is this state's. Of any other marker the writer is a *rival*: a process on a copy
+Two copies of a state read the same WAL, so the WAL can fence one of them. A marker contains its writer's incarnation
+and epoch. The history of this state lists its incarnations, each with the epoch and the delivered position at its end.
+A marker that the history covers is from this state. The writer of any other marker is a *rival*: a process on a copy
 of this state, on a later version of it than was restored, or on the state of another host.
 
-    read                                                       | writer is further     | it is not
-    -----------------------------------------------------------+-----------------------+---------------------
-    before this process's own start marker, or without one      | OVERTAKEN             | PASSED: of the past
-    behind this process's own start marker                      | OVERTAKEN             | BEHIND: it is answered
+    read                                                       | writer is further     | writer is not further
+    -----------------------------------------------------------+-----------------------+-----------------------
+    before this process's own start marker, or without one      | OVERTAKEN             | PASSED: an old marker
+    after this process's own start marker                       | OVERTAKEN             | BEHIND: answer it
 
-Before the start marker the writer is further if its epoch or its position is beyond what this state had when it began
-to deliver: then the state was copied, or restored from a backup, and its rival went on. Behind the start marker, and
-where this state is confirmed to be the one that delivers, it is further if its epoch is later; of two that are equal
-the greater incarnation is. So of two rivals that read each other's markers exactly one stops. The one that goes on
-answers a rival that is behind by another marker, since the rival may not have read one that is later than its epoch.
+Before the start marker, the writer is further if its epoch or its position is greater than this state had when it began
+to deliver: the state was copied or restored from a backup, and its rival continued. After the start marker, and if this
+state is confirmed as the one that delivers, the writer is further if its epoch is later, or, for equal epochs, if its
+incarnation is greater. So of two rivals that read each other's markers exactly one stops. The other one answers a rival
+that is behind with another marker, because the rival may not have read a marker with a later epoch than its own.
 
-Of copies that start at one moment, with equal epochs, the one goes on whose start marker comes first in the WAL. The
-others read that marker before their own, and stop. So it does not compare incarnations with their first start markers:
-by that all of them could stop. A start marker of a state that is confirmed does not count as one of these.
+If copies start at the same moment with equal epochs, the copy whose start marker is first in the WAL continues. The
+others read that marker before their own, and stop. So incarnations are not compared with first start markers: that
+could stop all copies. A start marker of a confirmed state is not a first start marker.
 
-For the same reason a process names its incarnation in its other markers only once it has read its own start marker
+For the same reason a process names its incarnation in its other markers only after it has read its own start marker
 (`names_writer`). A named marker before that could stop a copy whose start marker comes first, and so all copies.
-Without a name a marker fences nobody, and its pointer is as good as any.
+A marker without a name fences no process, and its pointer is valid.
 
-A process that reads markers but does not deliver (an archiver beside its sidecar) compares epochs only. Of equal
-epochs the process decides that delivers from the same state: it reads the same marker.
+A process that reads markers but does not deliver (an archiver beside its sidecar) compares epochs only. For equal
+epochs the process that delivers from the same state decides: it reads the same marker.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,8 +1,8 @@
-"""When a marker, or a segment switch, is worth the WAL that it makes (I07, I31). Time is an argument.
+"""When a marker, or a segment switch, is worth the WAL that it costs (I07, I31). Time is an argument.
 
-A marker is WAL itself: it counts as activity for `archive_timeout` and for the checkpointer. So it follows only what is
-not of our making: a delivered transaction, or so much other WAL that one more record is nothing. WAL is counted by its
-records. NB: distances between LSNs say nothing: a segment switch leaps to the next segment's start.
+A marker is WAL itself: it counts as activity for `archive_timeout` and for the checkpointer. So one is written only
+after other activity: a delivered transaction, or so much other WAL that one more record does not matter. WAL is counted
+in records. NB: do not count LSN distances: a segment switch skips to the start of the next segment.
 """
 
 from dataclasses import dataclass

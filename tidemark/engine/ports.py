@@ -1,4 +1,4 @@
-"""What the engine asks of the world: declared by its user, implemented in `tidemark.io` and `tidemark.runtime`."""
+"""The ports of the engine: declared here by their user, implemented in `tidemark.io` and `tidemark.runtime`."""
 
 from collections.abc import Iterator
 from typing import Protocol

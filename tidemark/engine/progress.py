@@ -1,4 +1,4 @@
-"""How far each stage is: watermarks that only move on, and the order that always holds between them.
+"""The watermark of each stage. Watermarks never move back, and this order always holds.
 
 in bytes       restart_lsn <= decoded_lsn <= received_lsn
 in positions   confirmed <= delivered

@@ -1,4 +1,4 @@
-"""Back-off and its bound: when to try again, and how often. Time is an argument; nothing here waits."""
+"""Back-off with a limit: when to try again, and how often. Time is an argument; nothing here waits."""
 
 from dataclasses import dataclass, field
 

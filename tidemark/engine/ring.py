@@ -1,7 +1,7 @@
-"""The ring: received WAL in a fixed buffer, from whoever receives it to whoever decodes it.
+"""The ring: received WAL in a fixed buffer, between the thread that receives and the thread that decodes.
 
-WAL is contiguous, so the ring needs no list of slices: the byte at LSN n stands at n modulo the capacity, and all that
-moves are two LSNs. One thread at a time puts, and one takes; each writes only its own LSN, and neither ever waits
+WAL is contiguous, so the ring needs no list of slices: the byte at LSN n is stored at n modulo the capacity, and two
+LSNs describe the content. One thread at a time puts, and one takes; each writes only its own LSN, and neither waits
 inside.
 
     read_lsn          write_lsn                 write_lsn            read_lsn
@@ -10,8 +10,8 @@ inside.
 
     free = capacity - (write_lsn - read_lsn)      equal LSNs: empty
 
-What the taker gets is a view of the buffer, at most one replication message long and of one timeline. It is good until
-`release`: then the putter may write there.
+The reader gets a view of the buffer, at most one replication message long and of one timeline. The view is valid until
+`release`; after that the writer may overwrite the bytes.
 """
 
 from collections import deque

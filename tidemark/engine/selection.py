@@ -1,11 +1,11 @@
 """Which databases and tables are captured: include and exclude patterns (I37).
 
 A pattern is a name with `*` and `?`, case-sensitive as PostgreSQL's names are. Tables are matched as
-`schema.table`; a pattern without a dot means the schema `public`. Something is captured if an include pattern
-matches and no exclude pattern does. Names are matched as of each change, so a new matching table is picked up live.
+`schema.table`; a pattern without a dot means the schema `public`. A database or table is captured if an include pattern
+matches and no exclude pattern does. Names are matched at each change, so a new matching table is captured at once.
 
-Changes of partitions come under the name of a partitioned table above them that `partition_roots` matches, of the
-topmost such one; then its name alone decides if they are captured.
+Changes of partitions get the name of a partitioned table above them that `partition_roots` matches (the topmost one if
+several match); then only this name decides whether they are captured.
 """
 
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""Values that every layer speaks: LSNs, positions, relations, changes, errors. Imports nothing of ours."""
+"""Values that all layers use: LSNs, positions, relations, changes, errors. Imports no other package of Tidemark."""

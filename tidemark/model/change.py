@@ -1,7 +1,7 @@
-"""Changes as they leave the decoder: columnar batches, schema events, messages, and the groups that carry them.
+"""Changes as the decoder emits them: columnar batches, schema events, messages, and the groups that contain them.
 
-A *group* is a contiguous prefix of what is still to be delivered. Inside it the changes stand in columnar batches, one
-or more a relation version; their order across batches is that of (`_commit_lsn`, `_ordinal`), which every row carries.
+A *group* is a contiguous prefix of the undelivered stream. It contains its rows in columnar batches, one or more for
+each relation version. Every row has its (`_commit_lsn`, `_ordinal`), which gives the order across batches.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""When a transaction ended, by the server's clock: microseconds since 1970-01-01 UTC. Clocks go back, LSNs never do."""
+"""When a transaction ended, by the server's clock: microseconds since 1970-01-01 UTC. Clocks go back, LSNs never."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The tree of errors, each with what the shell does about it and what the operator should do.
+"""The error classes, each with the reaction of the shell and a hint for the operator.
 
     TidemarkError
      +-- ConfigError          the operator's input is wrong              exit 2
@@ -9,10 +9,10 @@
      +-- NodeUnreachable      no connection to the node, for now         exit 7
      +-- NodeUnfit            the node lacks something we need           exit 8
      +-- StateError           the state folder is damaged or full        exit 9
-     +-- InternalError        ours: please report                        exit 70
+     +-- InternalError        a bug of Tidemark: please report           exit 70
 
-Subclasses stand here as well when two layers must know them; an error of one module stands in that module.
-An automatic reaction (RETRY, FAIL_OVER) is granted by name only; whatever is unknown means HALT.
+This module also defines the subclasses that two layers need; the error of a single module is defined there.
+An automatic reaction (RETRY, FAIL_OVER) is granted by name only; an unknown error means HALT.
 """
 
 from enum import Enum, IntEnum

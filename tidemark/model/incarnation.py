@@ -1,6 +1,6 @@
-"""An incarnation: one start of a daemon on a state folder, by a random name that its markers carry into the WAL.
+"""An incarnation: one start of a daemon on a state folder, with a random name that its markers write into the WAL.
 
-And the place of that folder, by which a copy is told from it.
+Also the location of that folder, which distinguishes it from a copy.
 """
 
 from dataclasses import dataclass

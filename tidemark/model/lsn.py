@@ -1,4 +1,4 @@
-"""Names for PostgreSQL's numbers, and the one place that parses and prints an LSN."""
+"""Types for PostgreSQL's numbers, and the only functions that parse and print an LSN."""
 
 from typing import NewType
 

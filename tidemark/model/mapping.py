@@ -1,4 +1,4 @@
-"""Which Arrow form values take where there is a choice; fixed with a capture's state, as its tables have this form."""
+"""The Arrow forms of values that have several. Fixed with a capture's state, as its tables have this form."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Who delivers: the durable stage of a capture, and the mode that it is a stage of (I12)."""
+"""The durable stage of a capture, which decides who delivers, and the mode that contains the stage (I12)."""
 
 from enum import Enum
 

@@ -1,4 +1,4 @@
-"""Which changes are left out by their replication origin: what came by replication need not go back."""
+"""Which changes are skipped by their replication origin: changes that came by replication need not be sent back."""
 
 from dataclasses import dataclass
 

@@ -3,7 +3,7 @@
 A position is (timeline, commit LSN, ordinal): the commit LSN is the *start* of the commit record, the ordinal counts
 every item of the transaction in record order, before selection. Positions of one timeline are ordered by
 (commit LSN, ordinal). A pointer is a position with its restart LSN: decoding from there misses nothing that commits
-after the position. A bare LSN is never stored as a place to go on from.
+after the position. A bare LSN is never stored as a restart point.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Descriptions of relations and types as of one LSN: immutable, comparable, hashable.
 
-A `Relation` is one *version* of a relation. It does not know its relfilenode: VACUUM FULL gives a relation a new file
-and leaves the version as it is. Two equal versions are the same version, whenever they were valid.
+A `Relation` is one *version* of a relation. It does not contain the relfilenode: VACUUM FULL gives a relation a new
+file without a new version. Two equal versions are the same version, whenever they were valid.
 """
 
 from dataclasses import dataclass

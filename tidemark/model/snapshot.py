@@ -1,7 +1,7 @@
 """PostgreSQL's snapshots (`pg_snapshot`): which transactions a reader sees.
 
-NB: a standby's pg_snapshot has the bounds only. Who runs between them is known there, and used, but not told
-(`GetSnapshotData` in recovery fills `subxip` alone). Where replay stood takes the place of that list.
+NB: a standby's pg_snapshot contains the bounds only. The server knows and uses the running xids between them, but does
+not report them (`GetSnapshotData` in recovery fills `subxip` alone). The replayed LSN replaces that list.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """A table's name as an operator writes it: `table`, `schema.table` or `database.schema.table`.
 
-As in the patterns of the configuration, case is significant and a name without a schema is one in `public`. A part that
-holds a dot or a double quote is written in double quotes, as in SQL: `"a.b"."5""disk"`.
+As in the patterns of the configuration, case is significant and a name without a schema is in `public`. A part that
+contains a dot or a double quote is written in double quotes, as in SQL: `"a.b"."5""disk"`.
 """
 
 import re

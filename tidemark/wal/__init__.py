@@ -1,1 +1,1 @@
-"""Bytes of the write-ahead log to records. Pure: knows no file, no socket and no catalog."""
+"""Bytes of the write-ahead log to records. Pure: no files, no sockets, no catalog."""

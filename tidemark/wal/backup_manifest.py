@@ -1,12 +1,12 @@
-"""backup_manifest: what the server sent as a base backup, file by file, and which WAL belongs to it (PG 13 on).
+"""backup_manifest: the files that the server sent as a base backup, and the WAL that belongs to it (PG 13 on).
 
     {"PostgreSQL-Backup-Manifest-Version": 2, "System-Identifier": N,    the identifier since 17
      "Files": [{"Path": "base/5/1259", "Size": N, "Checksum-Algorithm": "CRC32C", "Checksum": "hex"}, ...],
      "WAL-Ranges": [{"Timeline": N, "Start-LSN": "0/2000028", "End-LSN": "0/2000100"}],
-     "Manifest-Checksum": "hex"}                                         a line of its own: SHA-256 of all lines before
+     "Manifest-Checksum": "hex"}                                         a separate line: SHA-256 of all lines before
 
-A name that is no UTF-8 comes in hexadecimal (`Encoded-Path`), all do with `--manifest-force-encode`; checksums may have
-been left out. Of a standby that changed its timeline meanwhile there is a range for each (`backup_manifest.c`, PG 18).
+A name that is not UTF-8 is hexadecimal (`Encoded-Path`), as are all names with `--manifest-force-encode`; checksums are
+optional. A standby that changed its timeline during the backup has a range for each (`backup_manifest.c`, PG 18).
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """Little-endian integers in the buffers that kernels read: the only definition for all kernels.
 
-Compiled kernels use the inline functions of `byte_readers.pxd`, interpreted kernels use these. A place outside the
+Compiled kernels use the inline functions of `byte_readers.pxd`, interpreted kernels use these. An offset outside the
 buffer raises IndexError in both.
 """
 

@@ -1,4 +1,4 @@
-"""Stands in for the module `cython` where Cython is not installed: the kernels then run interpreted."""
+"""Replaces the module `cython` if Cython is not installed: the kernels then run interpreted."""
 
 from contextlib import AbstractContextManager, nullcontext
 

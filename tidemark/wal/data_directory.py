@@ -1,7 +1,7 @@
-"""Files of a data directory that say what it is: pg_control and backup_label (`pg_control.h`, `xlogbackup.c`).
+"""Files that identify a data directory: pg_control and backup_label (`pg_control.h`, `xlogbackup.c`).
 
-To add a major: compare `ControlFileData` with that of the major before, and `pg_attribute.h`: a row in `_FORMATS`. What
-stands in `postgres.bki` under `create pg_attribute` is the same in the same order.
+To add a major: compare `ControlFileData` and `pg_attribute.h` with those of the major before and add a row to
+`_FORMATS`. `postgres.bki` lists the same columns in the same order under `create pg_attribute`.
 """
 
 import re

@@ -1,13 +1,13 @@
-"""The loop over WAL bytes: page headers off, records found and checked. Everything else is `page`'s business.
+"""The loop over WAL bytes: removes page headers, finds records and checks them. `page` does everything else.
 
-The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
-same. It knows integers and bytes only: no object is made for a record.
+The module is compiled if a compiler is available (its `.pxd` declares the types) and interpreted otherwise; the results
+are the same. It uses integers and bytes only and creates no object for a record.
 
-One pass, page by page, so that every page header is judged by what the walk already knows: inside a record it must
-continue that record, between two it must not. After each copy into the linear buffer, all records that are whole are
-walked; what is left is one record at most, and its first eight bytes are always on one page.
+One pass, page by page, so that each page header is checked against the current state: inside a record the page must
+continue that record, between records it must not. After each copy into the linear buffer, all whole records are
+processed; at most one record remains, and its first eight bytes are always on one page.
 
-NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+NB: assign a byte to a name before shifting it, and write no literal over 31 bits: see the `.pxd`.
 """
 # ruff: noqa: PLR0911 - each way out of a check is a defect with a name
 

@@ -1,15 +1,15 @@
-"""Pages to records: `Framer` takes contiguous WAL cut at any byte and gives blocks of whole, checked records.
+"""Pages to records: `Framer` accepts contiguous WAL cut at any byte and returns blocks of whole, checked records.
 
-Three outcomes, not two: a `RecordBlock`, `NeedMore`, or `Invalid` with LSN and reason. Whether bad bytes mean the end
-of WAL or corruption the framer cannot know: a recycled page is both, so its source decides. A framer that met bad
-bytes stays there; its `position` is where another may start.
+Three outcomes, not two: a `RecordBlock`, `NeedMore`, or `Invalid` with LSN and reason. The framer cannot decide whether
+invalid bytes are the end of WAL or corruption, since a recycled page looks like both: the source decides. A framer that
+met invalid bytes stays there; another framer can start at its `position`.
 
     ┌ page ──────────┐┌ page ──────────┐┌ page
-    │hdr│ r1 │ r2 │ r3 ││hdr│ r3 │ r4 │...      input, as it stands on disk and in the stream
+    │hdr│ r1 │ r2 │ r3 ││hdr│ r3 │ r4 │...      input, as on disk and in the stream
     └────────────────┘└────────────────┘└
-         │ r1 │ r2 │ r3  r3 │ r4 │ ...          linear buffer: a RecordBlock keeps the whole ones, the rest moves on
+         │ r1 │ r2 │ r3  r3 │ r4 │ ...          linear buffer: a RecordBlock keeps whole records, the rest moves on
 
-What does not belong here: bodies of records (`record`, `rmgr`), files and sockets (`tidemark.io`).
+Not here: bodies of records (`record`, `rmgr`), files and sockets (`tidemark.io`).
 """
 
 from array import array

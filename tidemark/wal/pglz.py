@@ -1,9 +1,9 @@
 """PostgreSQL's own compression (`pg_lzcompress.c`): page images and TOASTed values.
 
-A control byte, lowest bit first, says of the next eight items if each is a literal byte (0) or a copy (1) of what
-stands already in the output: two bytes with length - 3 in four bits and distance in twelve, and a third byte to add if
-the length is 18.
-The module is compiled where a compiler is there; its `.pxd` has the types.
+The bits of a control byte, lowest first, describe the next eight items: a literal byte (0) or a copy (1) of earlier
+output. A copy has two bytes, with length - 3 in four bits and distance in twelve, and a third byte to add if the
+length is 18.
+The module is compiled if a compiler is available; its `.pxd` declares the types.
 """
 
 from tidemark.model.errors import CorruptWal

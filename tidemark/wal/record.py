@@ -1,10 +1,10 @@
-"""One WAL record taken apart (`xlogrecord.h`): header, block references, page images, main data.
+"""Parses one WAL record (`xlogrecord.h`): header, block references, page images, main data.
 
-What stands in the data of a resource manager is `tidemark.wal.rmgr`'s business. Behind framing the CRC holds, so a
-record that does not parse is a `BadRecord`; any other exception from here is a bug of ours.
+`tidemark.wal.rmgr` parses the data of the resource managers. The framing has checked the CRC, so a record that does not
+parse is a `BadRecord`; any other exception from here is a bug of Tidemark.
 
-NB: the values of records are named tuples, not dataclasses, here and in `rmgr.heap`: one is made for every record, and
-a frozen dataclass takes three times as long to make.
+NB: the values of records are named tuples, not dataclasses, here and in `rmgr.heap`: one is created for every record,
+and creating a frozen dataclass takes three times as long.
 """
 
 from struct import Struct

@@ -1,6 +1,6 @@
-"""Segments, timelines and the names of their files (`xlog_internal.h`, `timeline.c`).
+"""Segments, timelines and their file names (`xlog_internal.h`, `timeline.c`).
 
-A segment number counts from LSN 0 on every timeline. Nothing here opens a file: a source does.
+Segment numbers count from LSN 0 on every timeline. This module opens no file: sources do that.
 """
 
 import re

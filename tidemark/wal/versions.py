@@ -1,7 +1,7 @@
-"""What differs between PostgreSQL majors, as one row of values each; the logic is common to all.
+"""The differences between PostgreSQL majors, as one row of values for each; all majors share the logic.
 
 To add a major: compare `access/xlogrecord.h`, `access/xlog_internal.h`, `access/xact.h`, `access/heapam_xlog.h` and
-`catalog/pg_control.h` with those of the major before, add a row, and run the oracle on it. No parser asks for a major.
+`catalog/pg_control.h` with those of the major before, add a row, and run the oracle on it. No parser tests the major.
 """
 
 from dataclasses import dataclass

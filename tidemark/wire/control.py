@@ -1,4 +1,4 @@
-"""The control protocol: one line of JSON each way, then the connection closes.
+"""The control protocol: one line of JSON in each direction, then the connection closes.
 
 request    {"command": "status"}
 response   {"ok": true, ...}    or    {"ok": false, "error": "...", "hint": "..."}

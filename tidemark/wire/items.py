@@ -1,7 +1,7 @@
 """Items of a group as bytes: Arrow IPC streams for batches, JSON for events, raw bytes for messages.
 
-Each payload can be read on its own: a batch carries its relation in the metadata of its schema, an event inside its
-JSON. What this module does not know is numbering, keys and headers (`tidemark.wire.outbox`).
+Each payload can be read alone: a batch has its relation in the metadata of its schema, an event in its JSON. Numbering,
+keys and headers are not here (`tidemark.wire.outbox`).
 """
 
 import struct

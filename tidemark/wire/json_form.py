@@ -1,8 +1,7 @@
 """Frozen dataclasses as JSON, by the types of their fields: the form of the state's values and of an outbox's events.
 
-Reading is strict, since what stands there was written by `write`: a value of another kind is a `Misfit`, never
-converted. What is there beyond the fields is passed over, for a later version may write more; what is missing has to
-have a default.
+Reading is strict, because `write` produced the JSON: a value of another type is a `Misfit` and is never converted.
+Unknown fields are ignored, since a later version may write more; a missing field must have a default.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Which module may write which key of the state; `tests/unit/test_key_writers.py` compares the source with this table.
 
 All writes are inside one LMDB transaction. A module that delivers checks the epoch in the same transaction; `init`,
-recovery and an operator's command write while no process delivers, or take the next epoch themselves.
+recovery and operators' commands write while no process delivers, or take the next epoch themselves.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""Keys of the state: every one begins with its scope, (capture, partition).
+"""Keys of the state. Every key begins with its scope, (capture, partition).
 
     scope   = length of the capture's name (u8), name, system identifier (u64), database (u32; 0: all)
     outbox  = scope, sequence (u64), chunk (u16)
-    others  = scope, and a name or number of their own
+    others  = scope, and a name or number
 
 All integers are big-endian, so that LMDB's byte order is the order of numbers.
 """

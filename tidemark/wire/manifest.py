@@ -1,10 +1,10 @@
-"""What stands in the spool beside the copied catalog history: enough to make a lost state folder anew.
+"""The manifest in the spool beside the copied catalog history: from both, a lost state folder can be rebuilt.
 
     SPOOL/history/manifest                       this, in the envelope of the state's values
     SPOOL/history/base-…, SPOOL/history/journal-…  the files that its index names
 
-All of it is of one moment, and the files reach at least as far. The journal that was being written is copied as far as
-it was durable: the rest of it is made again by decoding, which begins at `start`.
+Its values are of one moment, and the files reach at least as far. The journal that was being written is copied as far
+as it was durable: decoding from `start` writes the rest again.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""Markers: what the capture writes into the WAL of its node as logical messages (I07 to I10).
+"""Markers: logical messages that the capture writes into the WAL of its node (I07 to I10).
 
-One line of JSON under the prefix `tidemark`, readable in pg_waldump, and behind it an HMAC-SHA-256 over the line by a
-key that every node of the capture has: any role may call pg_logical_emit_message. Reading old markers again is no
-attack: epoch and sequence tell how old they are. Whatever is not ours is `Ignored` with the reason, never an error.
+A marker is one line of JSON under the prefix `tidemark`, readable in pg_waldump, followed by an HMAC-SHA-256 over the
+line. Every node of the capture has the key; it is needed because any role may call pg_logical_emit_message. A replayed
+old marker is no attack: epoch and sequence show its age. A foreign message is `Ignored` with the reason, no error.
 
 Version 2 added the incarnation of the writer; markers of version 1 are read, and have none.
 """

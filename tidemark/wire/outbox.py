@@ -1,6 +1,6 @@
-"""The outbox's values and what is in them: items into values, stored chunks into items.
+"""The content of the outbox's values: items to values, stored chunks to items.
 
-`tidemark.wire.values` has their form; those that look at headers alone need no more than that.
+`tidemark.wire.values` defines their form; code that reads only headers needs only that module.
 """
 
 from dataclasses import dataclass

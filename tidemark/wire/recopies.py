@@ -1,4 +1,4 @@
-"""How far a requested copy of a table is (`cdcctl table recopy`), and the request as the control socket carries it."""
+"""Progress of a requested copy of a table (`cdcctl table recopy`), and the request as the control socket carries it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Relation versions as bytes. No module of the state may need more: Arrow is for those that read rows."""
+"""Relation versions as bytes. This module needs no Arrow, which only code that reads rows imports."""
 
 from functools import lru_cache
 from typing import NewType

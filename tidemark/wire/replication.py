@@ -1,7 +1,7 @@
 """The messages inside a physical replication stream, and the commands that start one.
 
 Source: "Streaming Replication Protocol" in PostgreSQL's manual, `walsender.c`. All integers are big-endian here, unlike
-in WAL itself; times are microseconds since 2000-01-01. Nothing here knows a socket.
+in WAL itself; times are microseconds since 2000-01-01. This module uses no socket.
 """
 
 import struct

@@ -1,7 +1,7 @@
-"""The state's values: what stands under each key, in which form, and what is done when it is damaged.
+"""The state's values: the content and form of each key, and the policy if it is damaged.
 
-Values are JSON inside the envelope of `tidemark.wire.envelope`: few, small, and readable when a state folder has to be
-looked at by hand. The outbox's values have a form of their own (`tidemark.wire.outbox`).
+Values are JSON inside the envelope of `tidemark.wire.envelope`: few, small, and readable by a person who inspects a
+state folder. The outbox's values have another form (`tidemark.wire.outbox`).
 """
 
 from collections.abc import Callable, Mapping

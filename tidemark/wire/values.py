@@ -1,11 +1,11 @@
-"""The form of the outbox's values: one item of a group each, with a header that tells a reader all but the rows.
+"""The form of the outbox's values: one item of a group each, with a header that describes everything but the rows.
 
     value   = header, payload; cut into chunks of 1 MB under (sequence, chunk)
-    header  = fixed fields, big-endian, with a checksum of their own: planning reads headers only
+    header  = fixed fields, big-endian, with a separate checksum: planning reads headers only
     group   = the values group_first..group_last; readers end at group ends
 
-Every value of a group carries the group's pointer (position and restart LSN), so that the last value that a reader
-holds tells where a restart has to decode from. What is in a payload, and Arrow with it, is for `tidemark.wire.outbox`.
+Every value of a group contains the group's pointer (position and restart LSN), so the last value that a reader has
+shows where a restart must decode from. `tidemark.wire.outbox` handles payloads, and imports Arrow.
 """
 
 import struct

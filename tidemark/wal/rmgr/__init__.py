@@ -1,4 +1,4 @@
-"""Bodies of WAL records, one module a resource manager. Each parser takes a `Record` and gives a frozen value."""
+"""Bodies of WAL records, one module for each resource manager. Each parser makes a frozen value of a `Record`."""
 
 RM_XLOG = 0
 RM_XACT = 1

@@ -1,4 +1,4 @@
-"""Databases as folders (`dbcommands_xlog.h`): made, copied, removed. What they are called stands in pg_database."""
+"""Databases as folders (`dbcommands_xlog.h`): created, copied, removed. Their names are in pg_database."""
 
 from dataclasses import dataclass
 from struct import Struct

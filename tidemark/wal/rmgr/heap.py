@@ -1,10 +1,11 @@
-"""Row changes (`heapam_xlog.h`), and tuples as they travel.
+"""Row changes (`heapam_xlog.h`), and tuples in WAL.
 
-All tuples travel *packed*: `xl_heap_header` (infomask2 u16, infomask u16, hoff u8), then the tuple from its byte 23 on
-(null bitmap, padding, values), just as they stand in WAL. That is the tuple on a page from its byte 18 on.
+All tuples are *packed*: `xl_heap_header` (infomask2 u16, infomask u16, hoff u8), then the tuple from its byte 23 on
+(null bitmap, padding, values), as in WAL. That is the tuple on a page from its byte 18 on.
 
-Where a page image applies, the server may leave out the tuple itself: it is then on the restored page (`page_tuple`).
-And an update may leave out what the old tuple begins or ends with. Neither is done to a table that is logically logged.
+If the record has a page image, the server may omit the tuple itself: it is then on the restored page (`page_tuple`).
+An update may also omit the prefix or suffix that it shares with the old tuple. The server does neither for a table that
+is logically logged.
 """
 
 from collections.abc import Iterator

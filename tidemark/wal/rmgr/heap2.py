@@ -1,4 +1,4 @@
-"""Many rows at once (`heapam_xlog.h`, the second resource manager of the heap): COPY and catalog inserts."""
+"""Multi-row records (`heapam_xlog.h`, the heap's second resource manager): COPY and catalog inserts."""
 
 from struct import Struct
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Logical messages (`message.h`): `pg_logical_emit_message`, and so our markers."""
+"""Logical messages (`message.h`): `pg_logical_emit_message`; Tidemark's markers are such messages."""
 
 from dataclasses import dataclass
 from struct import Struct

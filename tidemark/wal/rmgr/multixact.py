@@ -1,4 +1,4 @@
-"""Multixacts (`multixact.h`): several transactions that stand as one in the xmax of a row, at most one to update it."""
+"""Multixacts (`multixact.h`): several transactions that share the xmax of a row; at most one updates it."""
 
 from dataclasses import dataclass
 from struct import Struct

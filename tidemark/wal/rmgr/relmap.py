@@ -1,4 +1,4 @@
-"""The relation map (`relmapper.c`): which files the mapped catalogs have, pg_class among them; and updates of it."""
+"""The relation map (`relmapper.c`): the files of the mapped catalogs, such as pg_class, and updates of the map."""
 
 from dataclasses import dataclass
 from struct import Struct, error

@@ -1,6 +1,6 @@
-"""Ends of transactions (`xact.h`): commit, abort, prepare, and which subtransactions belong to whom.
+"""Ends of transactions (`xact.h`): commit, abort, prepare, and the subtransactions of each transaction.
 
-The body of a commit or abort is a row of optional parts in fixed order, unaligned; a word of flags says which.
+The body of a commit or abort is a sequence of optional parts in fixed order, unaligned; a word of flags lists them.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Records of the log itself (`pg_control.h`): checkpoints, and what changes the meaning of what follows."""
+"""Records of the log itself (`pg_control.h`): checkpoints, and records that change how later records are read."""
 
 from dataclasses import dataclass
 from struct import Struct
