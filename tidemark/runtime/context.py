@@ -1,4 +1,4 @@
-"""What every part of a capture is made with, and how a stop of it is passed on."""
+"""The settings and ports that every part of a capture needs, and the way in which a stop reaches it."""
 
 from dataclasses import dataclass
 

@@ -1,9 +1,9 @@
-"""Where the ring's WAL comes from in the archiver: a folder, segment by segment, as they arrive.
+"""Fills the ring from a folder of archived WAL, segment by segment, as the segments arrive (archiver).
 
-A segment that is missing between others for longer than `HOLE_S` is a hole and ends the thread, and so does one that is
-not whole for as long: some tools write in place. One that is missing at the end is waited for.
-The folder is listed again only when it changed. Timelines are followed as recovery would: the latest one that came from
-ours. One that left ours before what was read already is another branch, and ends the thread, too.
+A segment that is missing between others for longer than `HOLE_S` is a hole and ends the thread. So does a segment that
+stays incomplete for as long: some tools write in place. The thread waits for a segment that is missing at the end.
+The folder is listed again only after it changed. Timelines are followed as in recovery: the latest timeline that
+descends from ours. A timeline that left ours before what was already read is another branch, and ends the thread, too.
 """
 
 import time

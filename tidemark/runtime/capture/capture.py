@@ -1,12 +1,12 @@
-"""A capture: the three threads around ring and queue, made from the state where it stands.
+"""A capture: three threads with the ring and the group queue between them, started from the state.
 
-    node or archive ─► inflow's thread ─► ring ─► decode thread ─► queue ─► application thread ─► target
+    node or archive ─► source thread ─► ring ─► decode thread ─► queue ─► application thread ─► target
                                                      └─► catalog history (journal, bases)
 
-A start needs nothing but the state: newest base not above the delivered pointer's restart LSN, the journal up to it,
-then WAL from there; what was delivered is left out. Where a first copy is due, the application thread makes it first,
-WAL waits in the spool meanwhile, and the decode thread starts afterwards, when the tables' snapshots are known. The
-owner calls `poll` now and then: it moves these things on, and tells the first error.
+A start needs only the state: the newest base not above the delivered pointer's restart LSN, the journal up to that LSN,
+then WAL from there; changes that were already delivered are skipped. If a first copy is due, the application thread
+makes it first, while WAL waits in the spool; the decode thread starts afterwards, when the tables' snapshots are known.
+The owner calls `poll` at intervals: it advances these steps and raises the first error.
 """
 
 import threading

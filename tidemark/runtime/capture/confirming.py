@@ -1,8 +1,8 @@
-"""The confirm thread: makes durable what a consumer of one's own has confirmed, while the next changes go to it.
+"""The confirm thread: makes the confirmations durable while the consumer receives the next changes.
 
-A transaction takes as long as the disk does, and no change waits for it: what is confirmed meanwhile goes into the next
-one. After a crash all that is not durable yet comes again (at least once): what came in while one transaction and
-`PAUSE_S` passed. After a stop nothing does. How much that may be is bounded in bytes as well.
+A transaction takes as long as the disk, and no change waits for it: confirmations that arrive meanwhile go into the
+next transaction. After a crash everything not yet durable is delivered again (at least once): the confirmations that
+arrived during one transaction and `PAUSE_S`. After a stop nothing is delivered again. The amount is bounded in bytes.
 """
 
 import threading

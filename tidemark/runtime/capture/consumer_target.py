@@ -1,11 +1,11 @@
-"""A consumer of one's own (I34, I35) as the target of the application thread.
+"""A custom consumer (I34, I35) as the target of the application thread.
 
-The position, and how far a first copy is, follow once `on_events` returned true: at least once. They are made durable
-by a thread of their own (`confirming`), so that the next changes need not wait for the disk. How far a consumer may be
-ahead of what it confirmed, and of what is durable of that, is bounded in bytes; beyond that it is asked again, or the
-disk waited for, and nothing more is offered.
+The position and the progress of a first copy move after `on_events` returned true: at least once. A separate thread
+(`confirming`) makes them durable, so that the next changes need not wait for the disk. The bytes that were offered and
+not confirmed, and the bytes that were confirmed and are not durable, are bounded. At the bound the target polls the
+consumer again, or waits for the disk, and offers nothing more.
 
-A call of `on_events` that raises is repeated within a bound, with what it drew: a transient error of the consumer's
+A call of `on_events` that raises is repeated within a bound, with the same events: a transient error of the consumer's
 target is no reason to leave realtime.
 """
 

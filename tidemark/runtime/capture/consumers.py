@@ -1,4 +1,4 @@
-"""Consumers of changes: JSON lines to a file or standard output, and one that drops everything (benchmarks)."""
+"""Built-in consumers: JSON lines to a file or standard output, and one that discards all changes (benchmarks)."""
 
 import sys
 from collections.abc import Iterator, Mapping

@@ -1,11 +1,11 @@
-"""The decode thread: WAL from the ring to groups of changes, and the catalog history along the way.
+"""The decode thread: decodes WAL from the ring into groups of changes, and writes the catalog history.
 
-It drains the ring whether or not the consumer keeps up, until the queue to the application thread is full. A group is
-handed over when it is full, or when the application thread has nothing else to do: so a quiet stream has the latency of
-one delivery, and a busy one batches as large as the deliveries let it. In a quiet stream the application thread, which
-has nothing to do, decodes by itself; the decode thread goes on with what is left when that is busy with a delivery.
+It drains the ring independently of the consumer's speed, until the queue to the application thread is full. It queues a
+group when the group is full, or when the application thread is idle: a quiet stream has the latency of one delivery,
+and in a busy stream batches grow with the time of a delivery. In a quiet stream the idle application thread decodes
+inline; the decode thread continues with the remaining WAL while the application thread delivers.
 
-Order: a catalog-relevant record is in the journal before anything that it explains is handed over; the application
+Order: a catalog-relevant record is in the journal before any change that depends on it is queued; the application
 thread makes the journal durable before it delivers.
 """
 

@@ -1,8 +1,8 @@
-"""The application thread: hands groups to the target and records how far it came.
+"""The application thread: delivers groups to the target and records the position.
 
-For the outbox the data and the delivered position are one LMDB transaction; a consumer of one's own is a target of its
-own (`consumer_target`). Either way the journal is made durable first, the transaction notes how far and checks the
-epoch, and a full outbox is waited for: then the queue fills, then the ring, and capture pauses.
+For the outbox, data and delivered position are written in one LMDB transaction; a custom consumer has a separate target
+(`consumer_target`). In both cases the journal is made durable first, and the transaction records the position and
+checks the epoch. A full outbox makes the thread wait: the queue fills, then the ring, and capture pauses.
 """
 
 import threading

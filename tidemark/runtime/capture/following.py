@@ -1,10 +1,10 @@
-"""Following on a standby: everything is decoded, the catalogs' past is kept, nothing is given out (I12).
+"""Following on a standby: decodes everything, keeps the catalog history, delivers nothing (I12).
 
-    followed    how far this follower has decoded; a restart of it goes on there
-    delivered   what the deliverer's readers have confirmed, by its newest marker; a promotion begins there
+    followed    the position to which this follower has decoded; a restart continues there
+    delivered   the position that the deliverer's readers confirmed, by its newest marker; a promotion starts there
 
-The marker may stand before what was followed by any distance, so both are kept, in one transaction with each group that
-comes by. What is kept for a start at `delivered` is bounded by `standby.unmarked_bytes_max`.
+The marker may be any distance behind `followed`, so both are stored, in one transaction for each group. The WAL and
+history kept for a start at `delivered` are bounded by `standby.unmarked_bytes_max`.
 """
 
 from collections.abc import Callable

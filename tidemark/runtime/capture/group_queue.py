@@ -1,9 +1,9 @@
-"""The queue of decoded groups, bounded in bytes: from the decode thread to the application thread.
+"""The queue of decoded groups from the decode thread to the application thread, bounded in bytes.
 
-A taker that finds nothing does not only wait: where nobody else decodes, it takes what has come and decodes it itself
-(`turns`): a hand-over from thread to thread costs a commit some tens of microseconds. Whoever decodes has the turn, so
-that there is one order; what is in the queue precedes whatever is decoded. And it waits where WAL comes in, not for
-a thread to tell (`Brings`): then nothing stands between the socket and the consumer but one thread.
+If the queue is empty and no other thread decodes, the application thread decodes inline (`turns`): a hand-over between
+threads costs a commit some tens of microseconds. One thread at a time may decode, so there is one order; groups in the
+queue precede groups decoded later. The application thread also waits on the WAL input itself instead of waiting for
+another thread (`Brings`): then only one thread is between the socket and the consumer.
 """
 
 import threading

@@ -1,10 +1,10 @@
-"""Where the ring's WAL comes from: the node alone, or, around a first copy, the spool first and the node behind it.
+"""The input of the ring: the node alone, or, around a first copy, the spool first and then the node.
 
     node ─► network thread ─► ring                             (direct)
-    node ─► network thread ─► spool ─► feed thread ─► ring     (while the copy runs, and until it is caught up)
+    node ─► network thread ─► spool ─► feed thread ─► ring     (during the copy, and until the spool is read)
 
-The hand-over from the second to the first happens at one LSN: the spool's end, when all of it is in the ring. The spool
-stays until no restart needs it.
+The change from the second to the first happens at one LSN: the spool's end, when all of it is in the ring. The spool is
+kept until no restart needs it.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""How the interpreter is set for a process that captures: what else it does keeps no commit waiting for long."""
+"""Interpreter settings of a capturing process: its other work must not delay a commit for long."""
 
 import gc
 import sys

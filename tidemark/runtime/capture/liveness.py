@@ -1,9 +1,9 @@
-"""The watch on a consumer of one's own: one that died or hangs ends the capture, it does not silence it (I36).
+"""The watch on a custom consumer: a consumer that died or hangs ends the capture instead of silencing it (I36).
 
-A thread of its own asks `alive()`, since the application thread may be the one that hangs. Every other call into the
-consumer is timed, and what it raises is its failure. What takes too long is for whoever polls to see: nothing here
-waits for the consumer. Time in which the target waits, for room or before it offers again, is outside of the calls,
-and no hang.
+A separate thread calls `alive()`, because the application thread may be the one that hangs. Every other call into the
+consumer is timed, and an exception that it raises is the consumer's failure. The caller of `poll` detects a call that
+takes too long: nothing here waits for the consumer. Time that the target spends waiting, for room or before the next
+offer, is outside of these calls and is not a hang.
 """
 
 import threading

@@ -1,15 +1,15 @@
-"""The network thread: owns the replication connection, fills the ring, never waits for anybody but the node.
+"""The network thread: owns the replication connection, fills the ring, and waits for the node only.
 
     CONNECTING ──► STREAMING ──► PAUSED (ring full: no connection) ──► CONNECTING ...
 
-A connection that breaks is made again, with back-off, at the ring's end; so is one that was closed because the ring
-was full, once a share of it is free. Closing costs the node nothing, and a connection that nobody reads would delay its
-shutdown. What cannot heal (WAL gone, another cluster) ends the thread; `error` says why.
+A broken connection is opened again, with back-off, at the ring's end; so is a connection that was closed because the
+ring was full, once a share of the ring is free. Closing costs the node nothing, and an unread connection would delay
+its shutdown. An error that cannot heal (WAL removed, another cluster) ends the thread; `error` has the reason.
 
-In a quiet stream it *stands back*: whoever waits for changes (the taker) reads the socket by itself, so that no commit
-waits for one thread to wake another. The connection stays this thread's: it looks every `LOOK_S` whether the taker has
-come to the socket since, and goes on by itself if not, so that a consumer which takes its time holds up no WAL; at once
-where more comes than one reading takes, and where the stream ends: why it does takes an answer of the node.
+In a quiet stream it *stands back*: the thread that waits for changes (the taker) reads the socket, so that no commit
+waits for one thread to wake another. This thread keeps the connection: every `LOOK_S` it checks whether the taker has
+read the socket since, and if not it reads again, so that a slow consumer does not delay WAL. It reads again at once if
+more WAL arrives than one read takes, and at the end of the stream: the node has to be asked for the reason.
 """
 
 import threading

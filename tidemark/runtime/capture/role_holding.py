@@ -1,7 +1,7 @@
-"""The role of a capture that an application embeds: what a daemon does around its captures, done by the capture itself.
+"""The role of a capture that an application embeds: the capture does what a daemon does around its captures.
 
-The other process judges by the role's lock and by the signs of life of its holder. A capture without either would be
-taken for a process that is gone, or that hangs: killed, and delivered instead of.
+The other process judges by the role's lock and by the holder's signs of life. Without them it would consider the
+capture dead or hung, kill the process, and deliver in its place.
 """
 
 import os

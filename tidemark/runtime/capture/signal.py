@@ -1,4 +1,4 @@
-"""A signal between two threads: set by one, waited for by the other, forgotten when it was seen."""
+"""A signal between two threads: one thread sets it, the other waits for it and clears it."""
 
 import threading
 

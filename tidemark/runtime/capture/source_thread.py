@@ -1,4 +1,4 @@
-"""The thread of a source of WAL: how it starts, stops, and tells the first error."""
+"""The thread of a WAL source: start, stop, and the report of the first error."""
 
 import threading
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""Which target a capture has: the outbox, a consumer, or nobody while it follows."""
+"""Selects the target of a capture: the outbox, a consumer, or none while it follows."""
 
 import threading
 from collections.abc import Mapping

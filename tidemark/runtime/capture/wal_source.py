@@ -1,9 +1,9 @@
-"""Where a capture's WAL comes from: the ring, what fills it, and what the decode thread takes from it.
+"""A capture's WAL source: the ring, its inputs, and the reads of the decode thread.
 
-from_node      node ─► ring                     the sidecar, from the delivered pointer on (spool first, around a copy)
-followed_…     node ─► ring                     the sidecar that follows, from where it has followed to
+from_node      node ─► ring                     the sidecar, from the delivered pointer (spool first, around a copy)
+followed_…     node ─► ring                     the sidecar that follows, from its followed position
 from_archive   archive ─► ring                  the archiver
-LiveBuffer     node ─► ring, archive before it  the sidecar on its way back: the ring fills before it may deliver
+LiveBuffer     node ─► ring, archive before it  the sidecar returning to realtime: the ring fills before it may deliver
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""What both processes tell of the archive's folder: looked at now and then, since a look lists the whole of it.
+"""Both processes' report on the archive folder, refreshed at intervals because each look lists the whole folder.
 
-Realtime needs no archive: one that hangs holds up a thread, and not the sidecar's loop.
+Realtime needs no archive: a folder that hangs blocks a thread, not the sidecar's loop.
 """
 
 from dataclasses import dataclass

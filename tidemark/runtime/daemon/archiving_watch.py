@@ -1,8 +1,8 @@
-"""What both processes see of the way from the node into the archive: does WAL arrive, and can it (I25, I28, I31).
+"""Both processes' watch on archiving: does WAL arrive in the archive, and can it (I25, I28, I31).
 
-The node is asked first and the folder is looked at afterwards: a segment that the server archived by its own word, and
-that is neither in the folder nor recorded as a hole, was given up without a record. Trimming keeps the newest segment,
-so a folder that ends before that segment never had it.
+The node is queried first and the folder is listed afterwards: a segment that the server reports as archived, and that
+is neither in the folder nor recorded as a hole, was given up without a record. Trimming keeps the newest segment, so a
+folder that ends before that segment never had it.
 """
 
 import time

@@ -1,8 +1,8 @@
-"""What both daemons are around their work: signals set flags, the loop reads them; it beats, steps and reports.
+"""The loop of both daemons: signal handlers set flags, the loop reads them, beats, runs a step and reports.
 
-systemd is told the truth at each step, where it listens (Type=notify): READY once the work has begun, WATCHDOG with
-each sign of life, STOPPING at the end. Commands of the control socket that move something are run by the loop, between
-two steps: the work has one thread.
+If systemd listens (Type=notify), each step reports the actual state: READY once the work has begun, WATCHDOG with each
+sign of life, STOPPING at the end. The loop runs the commands of the control socket that change something, between two
+steps: the work has one thread.
 """
 
 import os

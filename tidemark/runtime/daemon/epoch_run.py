@@ -1,4 +1,4 @@
-"""A process's turn at delivering: the epoch, the capture under it, and how both are let go again."""
+"""The run of a capture under one epoch: taking the epoch, running the capture, releasing both."""
 
 import gc
 

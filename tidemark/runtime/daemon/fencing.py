@@ -1,8 +1,8 @@
-"""A daemon's part in fencing copies of its state: it judges the markers that it meets, and writes its start marker.
+"""A daemon's part in fencing copies of its state: it judges the markers that it reads, and writes its start marker.
 
-The rule is `tidemark.engine.incarnations`. The start marker of a process comes once its capture has decoded what the
-node had written when the capture began: until then a marker may show that this state is the older copy, and its rival
-is to go on undisturbed. Where the state is confirmed to be the one that delivers, it comes at once.
+The rule is `tidemark.engine.incarnations`. A process writes its start marker once its capture has decoded what the node
+had written when the capture began: until then a marker may show that this state is the older copy, which must not
+disturb its rival. If the state is confirmed to be the one that delivers, the start marker is written at once.
 """
 
 import threading

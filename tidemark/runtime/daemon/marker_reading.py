@@ -1,7 +1,7 @@
-"""Markers as they are met in WAL: read, told apart from what is none, counted (I10).
+"""Reads markers from WAL messages, rejects messages that are not ours, and counts them (I10).
 
-Whoever may write WAL messages may write any under our prefix. So what is not ours is never an error: it is counted by
-its reason, and the first of each reason is told.
+A role that may write WAL messages may write any message under our prefix. So a foreign message is never an error: it is
+counted by reason, and the first one of each reason is logged.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Archived WAL read for its markers alone, while somebody else delivers (I13): no catalog, no row is looked at.
+"""Reads archived WAL for its markers only, while the other process delivers (I13): no catalog and no row is read.
 
-A hole, or a segment that is damaged, is told once, loudly; the scan goes on behind it, since nothing is delivered here.
-Whoever has to deliver from there will stop at it.
+A hole or a damaged segment is logged once, as an error; the scan continues behind it, since nothing is delivered here.
+A process that delivers from there stops at it.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""What is asked of the node beside the stream: markers, segment switches, where its WAL ends.
+"""Requests to the node beside the stream: markers, segment switches, the end of its WAL.
 
-One thread, one errand at a time, each bounded by the time-outs of its connection. Who asks gets a future, and looks at
-it when it comes by: a node that hangs holds up nobody but the next errand.
+One thread runs one request at a time, each bounded by the time-outs of its connection. The caller gets a future and
+checks it in a later step: a node that hangs delays only the next request.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""What is done for the spool now and then: trimming, and the copy of the catalog history.
+"""Periodic work on the spool: trimming, and the copy of the catalog history.
 
-Trimming comes first: it may make the room that the copy takes. It goes by the manifest that is there, so WAL that a
-state made anew would need stays until a later manifest is durable. A spool without one is not trimmed.
+Trimming comes first, because it may free the room that the copy needs. It uses the current manifest, so WAL that a
+rebuilt state would need stays until a later manifest is durable. A spool without a manifest is not trimmed.
 """
 
 from dataclasses import dataclass

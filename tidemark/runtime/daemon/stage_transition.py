@@ -1,4 +1,4 @@
-"""A process changes the stage: the transaction, its count, then the effects, each between two failpoints (I12).
+"""Performs a stage transition: the transaction, its count, then the effects, each between two failpoints (I12).
 
 Daemons and `cdcctl` both change the stage by `StageTransition`; they differ in how they perform an effect.
 """

@@ -1,4 +1,4 @@
-"""Which errors of a capture are no end but a way on: the archiver goes on from there (docs/design/hand-over.md)."""
+"""The errors of a capture after which the archiver continues instead of ending (docs/design/hand-over.md)."""
 
 from tidemark.engine.handover import Event
 from tidemark.model.errors import ConsumerFailed, CorruptWal, Disposition, TidemarkError, WalGap

@@ -1,1 +1,1 @@
-"""The first copy of tables, and copies again at an operator's request."""
+"""The first copy of tables, and copies that an operator requests again."""

@@ -1,4 +1,4 @@
-"""What the first copies show: which of the stream's changes they have, and whether all of it happened."""
+"""The result of the first copies: which changes of the stream they contain, and whether each one is complete."""
 
 from tidemark.io.state.state_views import StateView
 from tidemark.model.change import TransactionEnd

@@ -1,6 +1,6 @@
-"""A table's rows from the server to the spool, in a thread of its own: as fast as they come, whoever else is slow.
+"""Reads a table's rows from the server into the spool in a separate thread, at the server's speed.
 
-It ends the table's transaction as soon as it has the last row, so nothing is held at the node for those who read on.
+It ends the table's transaction after the last row, so a slow reader of the rows keeps nothing open at the node.
 """
 
 import threading

@@ -1,22 +1,22 @@
-"""The first copy: rows that were there before the capture began, in the outbox before the stream goes on (P22).
+"""The first copy: rows that existed before the capture began, delivered to the outbox before the stream (P22).
 
-Each table's snapshot decides: a transaction that it sees is in the copied rows, all others come by the stream. Copied
-rows stand at (timeline, LX, n). LX is the flush LSN from which on older transactions are waited for: whatever committed
-below it is seen by every snapshot taken afterwards, so all that the stream gives out stands above the copied rows.
+Each table's snapshot decides: a transaction that it sees is in the copied rows, all others come by the stream. The
+position of copied rows is (timeline, LX, n). LX is the flush LSN at which the wait for older transactions begins:
+every snapshot taken afterwards sees whatever committed below LX, so the whole stream is above the copied rows.
 
-A table's rows are read as fast as the server sends them (`copy_reading`), to disk but for what is
-taken at once, and its transaction ends with the last one. Handing over goes on behind and never holds that up: for as
-long as nobody reads what we give out, nothing is held at the node. So a table has to fit into `copy.spool_bytes`. To
-wait there for a reader, with the snapshot held, and to begin again after some time would be a refusal, repeated for
-ever where the reader is slower than the table is large.
+A table's rows are read as fast as the server sends them (`copy_reading`), to disk except for what is delivered at once,
+and the table's transaction ends with the last row. Delivery follows and never delays that: a slow reader of the outbox
+keeps nothing open at the node. So a table has to fit into `copy.spool_bytes`. Waiting there for a reader, with the
+snapshot open, and starting again after some time would be a refusal that repeats for ever if the reader is slower than
+the table is large.
 
-A table that does not fit is refused by name, as a failed request, and the other tables and the stream go on. A table
-that may not fit by its size at the node, and one that is requested, is read to its end before its first row is given
-out. So nothing has begun of what is refused, but where COPY's text is more than `EXPANSION` times the table's size.
+A table that does not fit is refused by name, as a failed request; the other tables and the stream continue. A table
+that may not fit by its size at the node, and a requested table, is read to its end before its first row is delivered.
+So no row of a refused table was delivered, unless COPY's text is more than `EXPANSION` times the table's size.
 
-Killed or broken off in the middle: the table is copied again under a new snapshot and a greater generation, which tells
-sinks to empty it first. Only a generation's end says that the rows are the table's, and all of them. Which
-tables are due is planned in `tidemark.runtime.seed.copy_plan`.
+After a kill or an abort the table is copied again under a new snapshot and a greater generation, so that sinks empty it
+first. Only a generation's end confirms that its rows are the whole table. `tidemark.runtime.seed.copy_plan` plans which
+tables are due.
 """
 
 import threading

@@ -1,22 +1,23 @@
-"""Copying tables again at an operator's request (`cdcctl table recopy`, I30).
+"""Copies tables again at an operator's request (`cdcctl table recopy`, I30).
 
 A request is a durable value of the state. It passes through these steps, each of them one transaction:
 
-    requested    the request is in the state, the table's copy as it was
+    requested    the request is in the state, the table's copy is unchanged
     queued       `CopyProgress` is WAITING: the next capture copies the table before it streams
-    copying      COPYING, as the first copy does it; after a kill the table is copied again as the next generation
+    copying      COPYING, as in the first copy; after a kill the table is copied again as the next generation
     done         DONE with a later generation than at the request; the request is removed
-    failed       the table cannot be copied (SELECT was revoked): its copy is as it was, the request has the reason
+    failed       the table cannot be copied (SELECT was revoked): its copy is unchanged, the request has the reason
 
-The copy waits for transactions that are older than it. The sidecar looks for them before it stops a capture, but one
-may begin between that look and the copy, and a start of the sidecar does not look. So the copy waits for `OLDER_WAIT_S`
-at most. Then its requests are put off: the copies are as they were, and the stream goes on. Each time that a request is
-put off doubles both times: under a load in which a longer transaction is always open, it is copied all the same.
+The copy waits for transactions that are older than it. The sidecar checks for them before it stops a capture, but one
+may begin between that check and the copy, and a start of the sidecar does not check. So the copy waits for
+`OLDER_WAIT_S` at most. Then its requests are postponed: the copies are unchanged, and the stream continues. Each
+postponement doubles both times: a load in which a longer transaction is always open delays a copy but does not
+prevent it.
 
-Only the sidecar queues, in stage REALTIME: the archiver's node may be down. A running capture is restarted for it, once
-the node is known to have the WAL for that, and the stream has delivered what was written before the request: the change
-log then has each of those changes. What commits between then and the copy's snapshot reaches the readers by the copied
-rows, as with every first copy.
+Only the sidecar queues, in stage REALTIME: the archiver's node may be down. It restarts a running capture once the node
+is known to have the WAL for that, and the stream has delivered all WAL written before the request: the change log then
+has each of those changes. Changes that commit between then and the copy's snapshot reach the readers in the copied
+rows, as in every first copy.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,10 +1,10 @@
-"""Which tables are captured whole, followed through the stream's schema events.
+"""Tracks which tables are captured whole, by the stream's schema events.
 
-A table that RENAME, SET SCHEMA or ALTER SCHEMA RENAME brings into the selection has rows that nobody was given; so has
-one that came with a whole database, copied from a template or renamed into the selection. That is noted in the
-transaction that stores the group, or the consumer's confirmation of it; the next start copies the table.
-Not at once: that would be a restart, which asks the node for WAL from the restart LSN on once more. Whoever runs the
-sidecar chooses the time for it.
+A table that RENAME, SET SCHEMA or ALTER SCHEMA RENAME brings into the selection has rows that were never delivered; so
+has a table of a whole database that was copied from a template or renamed into the selection. The transaction that
+stores the group, or the consumer's confirmation of it, records this; the next start copies the table. The copy does not
+start at once: that would need a restart, which requests WAL from the restart LSN again. The operator of the sidecar
+chooses the time.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,14 +1,14 @@
-"""Repair of an archive with a hole or with damage: what is lost is given up by an operator's word, and said (I29).
+"""Repair of an archive with a hole or with damage: an operator gives up the lost WAL, and the loss is reported (I29).
 
-Behind a hole the catalogs are not known: DDL inside it is lost as well, and nothing tells if there was any. So decoding
-cannot go on at the hole's end, nor behind a record that cannot be read. A new seed is taken from the running node, the
-delivered pointer moves to it under a new epoch, and all that committed in between is lost as changes: also what stands
-in WAL behind the hole, and transactions that began before it.
+Behind a hole the catalogs are unknown: DDL inside it is lost as well, and nothing shows whether there was any. So
+decoding cannot continue at the hole's end, nor behind a record that cannot be read. A new seed is read from the running
+node, and the delivered pointer moves to it under a new epoch. All changes that committed in between are lost, also
+those in WAL behind the hole, and transactions that began before the hole.
 
-The replicas become right again all the same: every table that was captured whole waits to be copied anew, as its next
-generation, and tables that came up inside the hole are found by planning as for a changed configuration. A table that
-is gone is told as dropped. One whose columns are others now is emptied at once, as its rows have no place in the new
-columns. In the stream a message of the prefix `tidemark.loss` comes first, one for each database.
+The replicas become correct again: every table that was captured whole is queued for another copy, as its next
+generation, and planning finds tables created inside the hole as for a changed configuration. A dropped table is
+reported as dropped. A table with different columns is emptied at once, as its old rows do not fit the new columns. In
+the stream a message of the prefix `tidemark.loss` comes first, one for each database.
 """
 
 from dataclasses import dataclass

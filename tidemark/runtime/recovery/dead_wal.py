@@ -1,6 +1,6 @@
-"""Which tables a dead branch touched: its WAL decoded once more, by the catalogs that were kept of it.
+"""Finds the tables that a dead branch changed: decodes its WAL again by the catalog history kept for it.
 
-All of the branch that is there is decoded, also what was not delivered: a first copy may have seen it.
+All available WAL of the branch is decoded, also WAL that was not delivered: a first copy may have seen its effects.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a lake holds, asked of a program of its own: who asks needs nothing that reads Delta tables."""
+"""Reads the inventory of a lake in a separate program, so that the caller needs no library for Delta tables."""
 
 import subprocess
 import sys

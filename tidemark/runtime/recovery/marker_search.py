@@ -1,7 +1,7 @@
-"""The newest marker of ours before a fork, looked for in the node's WAL or the archive, segment by segment backwards.
+"""Finds our newest marker before a fork in the node's WAL or the archive, segment by segment backwards.
 
-It tells what was confirmed then, and where decoding for that begins: mostly so near that its WAL is there still, when
-that of the last catalog base is gone.
+The marker has the confirmed pointer of that time and the LSN at which decoding for it begins. That LSN is usually so
+near that its WAL still exists when the WAL of the last catalog base is removed.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,9 +1,9 @@
-"""A follower at its node's promotion: may it begin to deliver, and what has to be set right before it does (I12).
+"""A follower at its node's promotion: whether it may deliver, and what has to be corrected before (I12).
 
-Where to begin the markers have told, and the state has it as `delivered`: what every reader had confirmed. Rows behind
-that which a lake holds already are left out there, by position. What is found here is the rest: that the lake holds
-nothing of a branch that is dead, which of its tables want another copy, and numbers that the lost outbox cannot have
-given out. It is one transaction, which ends `followed`; a crash before it leaves all of it to the next start.
+The start position comes from the markers and is in the state as `delivered`: what every reader had confirmed. A lake
+skips, by position, rows behind it that it already has. This module determines the rest: that the lake has nothing of a
+dead branch, which of its tables need another copy, and sequences that the lost outbox cannot have used. It is one
+transaction, which ends `followed`; after a crash before it the next start repeats everything.
 """
 
 import uuid

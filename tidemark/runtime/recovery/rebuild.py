@@ -1,13 +1,13 @@
-"""Making a lost state folder anew from the spool: the copied catalog history, and where its manifest says to start.
+"""Rebuilds a lost state folder from the spool: the copied catalog history, and the start position from the manifest.
 
-The start is what every reader had confirmed when the manifest was written. What comes behind it is delivered once more,
-and what a table of the lake holds by position is left out there. The outbox itself is lost: rows of a first copy that
-stood in it and are not in the lake are copied again, and the new outbox numbers on behind all that the old one can have
-given out. The capture begins in ARCHIVE where an archive is configured: WAL from the start on is in the spool, and may
-be nowhere else.
+The start is what every reader had confirmed when the manifest was written. Later changes are delivered again, and a
+table of the lake skips by position what it already has. The outbox itself is lost: rows of a first copy that were in it
+and are not in the lake are copied again, and the new outbox continues above all sequences that the old one can have
+used. The capture begins in ARCHIVE if an archive is configured: WAL from the start is in the spool, and may exist only
+there.
 
-Where standbys are followed it begins as a follower if it was one, or if the node does not say that it is no standby:
-somebody else may deliver. The sidecar finds out, and takes over where nobody does.
+If standbys are followed, it begins as a follower if it was one, or if the node does not report that it is a primary:
+another host may deliver. The sidecar determines that, and takes over if no other process delivers.
 """
 
 import uuid

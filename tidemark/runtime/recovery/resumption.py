@@ -1,13 +1,13 @@
-"""Going on elsewhere than behind what was delivered last, by an operator's word: in one transaction, and told.
+"""Resumes delivery at another position than the last delivered one, at an operator's command, in one transaction.
 
-Two commands do it: `archive repair`, which gives up WAL, and `rewind`, which gives up a branch that is dead. The
-delivered pointer moves to the place where delivering goes on, under a new epoch. In the stream messages come first, one
-for each database; then what becomes of the tables that are wrong from there on:
+Two commands do it: `archive repair`, which gives up WAL, and `rewind`, which gives up a dead branch. The delivered
+pointer moves to the position where delivery resumes, under a new epoch. Messages come first in the stream, one for each
+database; then the correction of the tables that are wrong from there on:
 
-    one that is there          waits to be copied anew, as its next generation
-    one with other columns     is emptied at once, as its rows have no place in the new columns, and then copied
-    one that is gone           is told as dropped
-    one that is back           is told as created, and then copied
+    a table that exists         is queued for another copy, as its next generation
+    one with different columns  is emptied at once, as its old rows do not fit the new columns, and then copied
+    one that was dropped        is reported as dropped
+    one that exists again       is reported as created, and then copied
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What `cdcctl rewind` would do, from the state, the node, and the WAL that there is; nothing is changed by it."""
+"""Plans `cdcctl rewind` from the state, the node, and the available WAL, without changing anything."""
 
 from collections.abc import Iterator
 from contextlib import closing

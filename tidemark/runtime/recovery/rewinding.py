@@ -1,18 +1,18 @@
-"""Going back to the fork where the node left what was delivered, and on along its own timeline (`cdcctl rewind`).
+"""Moves back to the fork at which the node left the delivered branch, and on to its own timeline (`cdcctl rewind`).
 
-What was delivered behind the fork is dead: it never happened at the node. The change log keeps it, and a message of the
-prefix `tidemark.rewind` tells its range, one for each database. The replicas become right by copying the tables that
-the branch touched once more: after what the node has written by now was delivered, so that no change of its own is
-left out of the log for being in the copied rows.
+Changes delivered behind the fork are dead: they never happened at the node. The change log keeps them, and a message of
+the prefix `tidemark.rewind` states their range, one for each database. The replicas become correct by another copy of
+the tables that the branch changed. The copy runs after everything that the node has written so far was delivered, so
+that the log lacks no change of the node because the copied rows contain it.
 
-Where nothing behind the fork was delivered, but a first copy shows it, its tables alone are set right: the stream goes
-on where it is.
+If nothing behind the fork was delivered, but a first copy has read it, only its tables are corrected: the stream
+continues where it is.
 
-Delivering goes on at the fork, and nothing of the new timeline is missing, where WAL from a restart LSN before it on is
-to be had, with the catalogs of that place. Where not, it goes on from a new seed: a loss, as of an archive's hole.
+Delivery resumes at the fork, and nothing of the new timeline is missing, if WAL from a restart LSN before it is
+available, with the catalogs of that LSN. Otherwise it resumes from a new seed: a loss, like a hole in an archive.
 
-The catalogs' past is cut at the fork in the transaction that moves the delivered pointer. A crash before it leaves the
-capture as it was, but for a base that no index names.
+The catalog history is cut at the fork in the transaction that moves the delivered pointer. A crash before it leaves the
+capture unchanged, except for a base that no index names.
 """
 
 from contextlib import closing

@@ -1,1 +1,1 @@
-"""Decoding WAL that is archived: ranges, times, damage."""
+"""Decoding of archived WAL: ranges, times, damage."""

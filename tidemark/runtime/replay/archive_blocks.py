@@ -1,4 +1,4 @@
-"""The records of an archive, framed and nothing more: for whoever looks for something there before decoding begins."""
+"""Frames the records of an archive and nothing more, for searches before decoding begins."""
 
 from collections.abc import Iterator
 

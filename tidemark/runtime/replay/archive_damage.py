@@ -1,4 +1,4 @@
-"""Damage in an archive: told with LSN and file (I32), and looked for by whoever is to give it up."""
+"""Damage in an archive: reported with LSN and file (I32), and searched for by a repair that gives it up."""
 
 from dataclasses import dataclass
 from pathlib import Path

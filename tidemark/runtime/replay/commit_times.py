@@ -1,11 +1,11 @@
-"""From times to what commits between them: a range of an archive by the server's clock.
+"""Selects a range of an archive by commit time, in the server's clock.
 
-A transaction counts by the time in its own commit record, which is what `pg_xact_commit_timestamp` shows. A message
-outside transactions has no time; it counts by the transaction given out last before it.
+A transaction counts by the time in its commit record, which `pg_xact_commit_timestamp` shows. A message outside
+transactions has no time; it counts by the last transaction delivered before it.
 
-Commit records do not stand in the order of their times: sessions take the time before they write the record, and a
-clock may be set back. So what is read reaches farther than the range, by `CLOCK_BACK_S` at both ends; where the clock
-was set back by more, transactions of the range may stand outside of that. By LSN there is no such question.
+Commit records are not in the order of their times: sessions take the time before they write the record, and a clock may
+be set back. So the range that is read is wider by `CLOCK_BACK_S` at both ends; if the clock was set back by more,
+transactions of the range may be outside of that. A range of LSNs does not have this problem.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,6 +1,6 @@
-"""WAL in, committed transactions out: the framer and the decoder as one step, which every loop of ours turns.
+"""One decoding step, WAL in and committed transactions out: the framer and the decoder, for every decoding loop.
 
-No connection is needed here, nor what makes one: an archive is decoded without.
+It needs no connection and imports no library for one: an archive is decoded without a server.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The error of a node that took another way: whoever follows one may meet it."""
+"""The error for a node whose timeline left the one that was decoded; every reader of a node's stream may raise it."""
 
 from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import Lsn

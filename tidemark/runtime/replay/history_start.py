@@ -1,10 +1,11 @@
-"""Beginning to decode at any LSN that the catalog history reaches, from an archive or a stream.
+"""Starts decoding at any LSN that the catalog history covers, from an archive or a stream.
 
-What is given out are transactions whose commit record begins in [from, to), and messages outside transactions that do.
-Decoding begins earlier: at a saved base that is not above the first record of any transaction that is open at `from`.
-Let B be the newest base not above `from`. A transaction open at `from` was open at B or began after it; so nothing is
-missed when decoding begins at the least first LSN of the transactions open at B, which B's entry in the index tells.
-Others are met there whose first records are not; they have ended by B, and are left out (`Decoder`, `wanted_from`).
+The output is all transactions whose commit record begins in [from, to), and all messages outside transactions that do.
+Decoding begins earlier: at a saved base that is not above the first record of any transaction open at `from`. Let B be
+the newest base not above `from`. A transaction open at `from` was open at B or began after it; so nothing is missed if
+decoding begins at the least first LSN of the transactions open at B, which B's entry in the index contains. The decoder
+may find other transactions there without their first records; they have ended by B, and are skipped (`Decoder`,
+`wanted_from`).
 """
 
 from collections.abc import Callable, Mapping

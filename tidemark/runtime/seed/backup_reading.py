@@ -1,6 +1,6 @@
-"""What a base backup's own files say before any WAL is replayed: which databases it has, and where their catalogs are.
+"""Reads from a base backup's files, before any WAL is replayed, which databases it has and where their catalogs are.
 
-The files are of different moments, so this is a first guess; what the layouts are, and whose backup it is, is certain.
+The files were copied at different moments, so this is a first guess; layouts and system identifier are certain.
 """
 
 from collections.abc import Callable, Mapping, Sequence

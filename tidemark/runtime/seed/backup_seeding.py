@@ -1,16 +1,16 @@
-"""A seed from a base backup and an archive, without a server: mirrors that are exact where the backup ends.
+"""A seed from a base backup and an archive, without a server: mirrors that are exact at the end of the backup.
 
-    start    the redo LSN that backup_label names; from there on WAL has the image of every page that is changed
-    replay   the archive from there to the record that ends the backup: the mirrors follow it, and what had ended of
+    start    the redo LSN in backup_label; from there on WAL has the image of every page that is changed
+    replay   the archive from there to the record that ends the backup: the mirrors are updated, and the ends of
              transactions, page images and relation maps are kept
-    pages    what no record told of stands on the pages of the backup, or on their images (`page_seed`)
+    pages    rows that no record contains are read from the backup's pages, or from their images (`page_seed`)
 
-In which files the catalogs stand is asked of the result: the relation map of the end, and pg_class as it is then. If
-that is not what was followed, because a catalog was rewritten while the backup ran, the replay is done once more, with
-those files. A rewrite that was on when the backup began is no exception: its pages go to WAL and to the file together,
-so what is in no image is on a page. Should one be missing all the same, tables lack columns, and the backup is refused.
+The result shows which files contain the catalogs: the relation map at the end, and pg_class at that LSN. If other files
+were followed, because a catalog was rewritten while the backup ran, the replay is repeated with the right ones. A
+rewrite that was running when the backup began is no exception: its pages go to WAL and to the file together, so what is
+in no image is on a page. If a row is missing nevertheless, tables lack columns, and the backup is refused.
 
-A backup of a standby has no record that ends it: its pg_control, copied last, tells up to where it has to be replayed.
+A backup of a standby has no record that ends it: its pg_control, copied last, has the LSN up to which to replay.
 """
 
 from bisect import bisect_left

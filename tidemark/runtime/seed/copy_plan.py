@@ -1,9 +1,9 @@
-"""Which tables are to be copied: planned from what is captured whole, table by table, by OID.
+"""Plans which tables are to be copied, by comparing the selection with the tables captured whole, by OID.
 
-A table is captured whole from its first copy on, or from its creation if the stream told of it, for as long as it is
-selected. The state has that under its OID (`CopyPhase`), since names change hands: a table that leaves the selection,
-by configuration, by RENAME or by SET SCHEMA, has changes that nobody was given, and is copied anew when it comes back.
-What the stream tells of that is noted with the group that tells it (`tidemark.runtime.first_copy.selected_tables`).
+A table is captured whole from its first copy, or from its creation if the stream reported that, for as long as it is
+selected. The state stores that under its OID (`CopyPhase`), since names change: a table that leaves the selection, by
+configuration, by RENAME or by SET SCHEMA, has changes that were never delivered, and is copied again when it returns.
+What the stream reports is recorded with the group that contains it (`tidemark.runtime.first_copy.selected_tables`).
 """
 
 from collections.abc import Collection, Container

@@ -1,4 +1,4 @@
-"""The rights that the first copy will lack, and the statements that grant them; `cdcctl init` prints both."""
+"""The privileges that the first copy will lack, and the statements that grant them; `cdcctl init` prints both."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing

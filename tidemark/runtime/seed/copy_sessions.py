@@ -1,7 +1,7 @@
-"""The SQL sessions of a first copy: one with the node, and those in the one database that is looked at or copied.
+"""The SQL sessions of a first copy: one with the node, and those in the one database that is planned or copied.
 
-What the plan was made with serves the copy as well, so that nobody connects twice and reads the same catalogs again.
-Whatever goes wrong ends all of them: an attempt begins with new ones.
+The copy reuses the sessions of the plan, so that no second connection reads the same catalogs again. Any error ends all
+of them: an attempt begins with new ones.
 """
 
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""The Arrow forms of values are fixed by `init`: the tables have them, and a change of mind would need new tables."""
+"""The Arrow types of values are fixed by `init`: another choice would need new tables."""
 
 from dataclasses import fields
 

@@ -1,7 +1,7 @@
-"""What `cdcctl init` does: checks the node, takes the seed, writes the state with its first base. Idempotent.
+"""Implements `cdcctl init`: checks the node, reads the seed, writes the state with its first base. Idempotent.
 
-A transaction that was open when the seed was taken is not in WAL as a whole. A first copy has what it did; without one,
-`init` waits for its end, so that all that commits after `init` is given out.
+WAL does not contain the whole of a transaction that was open at the seed. A first copy contains its changes; without a
+first copy, `init` waits for its end, so that everything that commits after `init` is delivered.
 """
 
 import uuid

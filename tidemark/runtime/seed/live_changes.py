@@ -1,4 +1,4 @@
-"""The whole way from a node's stream to changes, for one that has nothing but a DSN and a fresh seed.
+"""The whole path from a node's stream to changes, for a caller that has only a DSN and a fresh seed.
 
 It needs no state and keeps none.
 """

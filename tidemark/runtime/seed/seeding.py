@@ -6,17 +6,17 @@ The steps and why they are right: docs/design/catalog.md. In short, and in this 
   wait     until every transaction older than N0 has ended: all that is open now has all of its WAL after R0
   SELECT   the catalogs of each database, each under one snapshot
   L2       the flush LSN once all that those snapshots saw is flushed; the replay stops before the first record there
-  merge    SQL's rows, unless WAL told of the place: the mirrors are exact at L2
-  X2       the xid behind the last that WAL told of before L2: transactions from X2 on stand after L2 with all they did
+  merge    SQL's rows, unless WAL has written the tuple's location: the mirrors are exact at L2
+  X2       the xid after the last one that WAL before L2 contains: all WAL of transactions from X2 on is after L2
 
-A transaction older than X2 can not be given out whole, so the changes begin where all of those have ended: `settle`
-waits for that and returns the snapshot S2. Given out is exactly what S2 does not see. NB: a commit record can stand
-before the LSN at which S2 was taken while S2 still sees the transaction running: it is given out.
+A transaction older than X2 cannot be delivered whole, so the changes begin where all of those have ended: `settle`
+waits for that and returns the snapshot S2. Exactly what S2 does not see is delivered. NB: a commit record can be before
+the LSN at which S2 was taken while S2 still sees the transaction running: it is delivered.
 
-On a standby the same holds, with its last restartpoint for the checkpoint and what is replayed for what is flushed. A
-record's effects may be seen while it is being replayed, before L2 has moved over it; it is the first to be decoded
-then, so nothing is resolved before the mirrors have it. S2 is where the replay stands once the older ones have ended:
-a standby's snapshot does not tell who runs, and its commits become visible in the order of WAL.
+On a standby the same holds, with its last restartpoint for the checkpoint and the replayed LSN for the flush LSN. A
+record's effects may be seen while it is being replayed, before L2 has moved over it; it is then the first record to be
+decoded, so nothing is resolved before the mirrors have it. S2 is the replayed LSN once the older ones have ended: a
+standby's snapshot does not show which transactions run, and its commits become visible in the order of WAL.
 
 Needs a LOGIN REPLICATION role with CONNECT. Writes one empty message into WAL of a primary, to have it flushed.
 """

@@ -1,7 +1,7 @@
-"""A node's stream of WAL that outlives its connections, for commands that follow a node while somebody watches.
+"""A node's stream of WAL that survives broken connections, for commands that follow a node in the foreground.
 
-Connecting again is safe: a server never sends WAL that a crash could take back, so the next byte is asked for. The
-daemons have a network thread of their own instead (`tidemark.runtime.capture.network`).
+Connecting again is safe: a server never sends WAL that a crash could remove, so the next byte is requested. The daemons
+have a network thread instead (`tidemark.runtime.capture.network`).
 """
 
 import time
