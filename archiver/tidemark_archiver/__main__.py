@@ -1,4 +1,4 @@
-"""`python -m tidemark_archiver`: the process that reads archived WAL. What it does is `tidemark_archiver.archive`."""
+"""`python -m tidemark_archiver`: the process that reads archived WAL; see `tidemark_archiver.archive`."""
 
 from tidemark.model.mode import Role
 from tidemark.runtime.daemon.service import daemon_command

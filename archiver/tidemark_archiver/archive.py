@@ -1,12 +1,12 @@
-"""What the archiver does in each stage of the mode table: read markers and watch, or deliver.
+"""The archiver's work in each stage of the mode table: read markers and watch, or deliver.
 
     ARCHIVE, HELD     ACTIVE: a capture from the archive
     RETURNING         ACTIVE up to the try-start marker; then it hands over
     REALTIME          PASSIVE: reads markers, watches the sidecar
     RETURNED          PASSIVE: watches the sidecar
-    FOLLOWER          PASSIVE: reads markers, tends the spool; so, too, until a promoted sidecar has found its start
+    FOLLOWER          PASSIVE: reads markers, trims the spool; the same until a promoted sidecar has found its start
 
-One thread, a step at a time. The node is asked for nothing that delivering needs: it may be down.
+One thread runs one step at a time. Delivery never depends on the node: the node may be down.
 """
 
 import time

@@ -1,21 +1,21 @@
-"""`cdcctl-archive --spool DIR %p %f`: what archive_command runs, and never a reason for the node to keep WAL (I25).
+"""`cdcctl-archive --spool DIR %p %f`: run by archive_command; it never gives the node a reason to keep WAL (I25).
 
-Lean: the standard library, and the modules that write a spool. A file system that hangs takes whoever touches it
-along, so this process never touches the spool: a child does, with a deadline.
+It imports only the standard library and the modules that write a spool. A process that touches a hanging file system
+hangs, too, so this process never touches the spool: a child process does, with a deadline.
 
     the copy succeeds                                         0
     it fails or hangs, below one of both limits               1, the server tries again
     above both                                                the file is recorded as a hole, 0
-    not even that can be recorded                             a line on stderr (the server's log), 0
+    the hole cannot be recorded either                        a line on stderr (the server's log), 0
 
 The limits are `hold_s` of failure, counted within attempts, *and* `hold_bytes` of WAL that waits in pg_wal. The
-spool's ledger counts the time. Where it cannot be written, a ledger in the data folder does, and keeps the holes until
-the spool's can be written again. Where neither can be written, the age of the server's own `.ready` file counts as the
+spool's ledger counts the time. If it cannot be written, a ledger in the data folder does, and keeps the holes until
+the spool's can be written again. If neither can be written, the age of the server's own `.ready` file counts as the
 time. If pg_wal cannot be listed, `UNLISTED_HOLDS` times `hold_s` count as both limits; if nothing at all can be read,
 the file is given up.
-A child that hangs for good holds a lock on the working folder (the data folder), which is the server's alone: as long
-as it does, no other one is sent after it. So where a child could be killed and not even the ledger answers, one is left
-behind that touches the spool: else each file would wait for its own children, and faster WAL would queue.
+A child that hangs permanently holds a lock on the working folder (the data folder), which only this server uses: while
+it holds the lock, no second child is started. So if a child was killed and the ledger does not answer either, a child
+that touches the spool is left behind: otherwise each file would wait for its own children, and faster WAL would queue.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What the archiver does for the folder beside reading it: reports it, and tends our own spool (I13)."""
+"""The archiver's periodic work on the archive folder: its report, and the upkeep of our own spool (I13)."""
 
 import time
 

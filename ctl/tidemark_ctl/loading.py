@@ -1,7 +1,7 @@
-"""Commands by name: one line of help each, and the module that is loaded only when the command is asked for.
+"""Commands by name: one line of help each, and the module that is imported only when the command runs.
 
-A group of cdcctl is a `LazyGroup` over a table of entries, so that printing help loads no command, and a command loads
-nothing of its neighbours (`tests/unit/ctl/test_what_commands_load`).
+A group of cdcctl is a `LazyGroup` over a table of entries, so that printing help imports no command, and a command
+imports no other command (`tests/unit/ctl/test_what_commands_load`).
 """
 
 import gc

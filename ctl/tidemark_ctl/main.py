@@ -1,7 +1,7 @@
-"""The entry of `cdcctl`: collects the commands, and turns an error into a message, a hint and an exit code (I40).
+"""The entry point of `cdcctl`: collects the commands, and turns an error into a message, a hint and an exit code (I40).
 
-No command catches an error of ours to print it: that happens here, in one place. What a command prints on standard
-output is its result; messages, progress and errors go to standard error.
+No command catches one of our errors to print it: that happens only here. A command prints its result on standard
+output; messages, progress and errors go to standard error.
 """
 
 import os

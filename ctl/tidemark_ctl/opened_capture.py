@@ -1,4 +1,4 @@
-"""What a command is wired with that does what daemons do: state, configuration, errands to the node."""
+"""The context of a command that does a daemon's work: state, configuration, requests to the node."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

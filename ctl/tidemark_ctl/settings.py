@@ -1,4 +1,4 @@
-"""Which configuration a command works by: `--config`, else the one that `init` wrote into the state folder."""
+"""The configuration of a command: `--config`, else the file that `init` wrote into the state folder."""
 
 import json
 import os

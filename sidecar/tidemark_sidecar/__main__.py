@@ -1,4 +1,4 @@
-"""`python -m tidemark_sidecar`: the realtime process. What it does is `tidemark_sidecar.realtime`."""
+"""`python -m tidemark_sidecar`: the realtime process; see `tidemark_sidecar.realtime`."""
 
 from tidemark.model.mode import Role
 from tidemark.runtime.daemon.service import daemon_command

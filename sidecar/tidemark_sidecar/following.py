@@ -1,7 +1,7 @@
-"""The sidecar at a node that is, or may become, a standby: it follows, and sees when the node changes sides (I12).
+"""The sidecar at a node that is, or may become, a standby: it follows, and detects a promotion or demotion (I12).
 
-Only with `standby.follow`; else a standby is a source as any other. Nothing begins to be delivered before the node has
-said that it is none.
+Only with `standby.follow`; otherwise a standby is a source like a primary. Delivery does not begin before the node has
+reported that it is a primary.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""A node that the sidecar cannot reach, and that archives all the same: the archiver has more than the sidecar (I22).
+"""A node that the sidecar cannot reach but that still archives: the archiver has more WAL than the sidecar (I22).
 
-A node that is down archives nothing: there the sidecar has received all, or the archive tells what it has not.
+A node that is down archives nothing: then the sidecar has received all WAL, or the archive contains the rest.
 """
 
 from tidemark.model.lsn import Lsn, format_lsn

@@ -1,14 +1,14 @@
-"""What the sidecar does in each stage of the mode table: deliver, rest, buffer on its way back, take over.
+"""The sidecar's work in each stage of the mode table: deliver, rest, buffer for the return, take over.
 
     REALTIME          a capture from the node; an error that the archive can help with moves to ARCHIVE
-    ARCHIVE           rests; when it may return: buffers the stream, then asks for the return (`way_back`)
-    HELD              rests until the operator says otherwise
-    RETURNING         buffers, sees to it that the try-start marker is written (`way_back`); where the archive does not
-                      arrive, also in ARCHIVE: goes on from the node without it (`stalled`)
+    ARCHIVE           rests; when it may return: buffers the stream, then requests the return (`way_back`)
+    HELD              rests until an operator ends the hold
+    RETURNING         buffers, ensures that the try-start marker is written (`way_back`); if the archive does not
+                      advance, also in ARCHIVE: continues from the node without it (`stalled`)
     RETURNED          takes the epoch: archive up to the buffer, then the buffer
     FOLLOWER          follows a standby until it is promoted (`following`)
 
-One thread, a step at a time. Nothing here waits for the node: it is asked by errands.
+One thread runs one step at a time. It never waits for the node: requests to the node run in another thread.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
 """When the sidecar restarts its capture for requested copies: once that loses nothing (`first_copy.recopying`).
 
-A restart reads WAL from the restart LSN on. Where a transaction has been open for long, the node may have removed that:
-without an archive the restart would then be the capture's end. And the copy waits for transactions that are older than
-its start, with nothing delivered meanwhile, and is put off after `recopying.OLDER_WAIT_S`. So before the capture is
-stopped the node is asked for the WAL, and the transactions that are open by then have to end.
+A restart reads WAL from the restart LSN. If a transaction has been open for long, the node may have removed that WAL:
+without an archive the restart would end the capture. And the copy waits for transactions that are older than its start,
+with no delivery meanwhile, and is postponed after `recopying.OLDER_WAIT_S`. So before the capture is stopped, the node
+must confirm that it has the WAL, and the transactions that are open by then have to end.
 """
 
 from concurrent.futures import Future

@@ -1,6 +1,6 @@
-"""An archive that does not arrive: then the sidecar goes on from the node, if that has the WAL (I17).
+"""An archive that does not advance: the sidecar continues from the node, if the node has the WAL (I17).
 
-How long it waits is `tidemark.engine.archive_wait`; what it moves to is a row of the mode table.
+`tidemark.engine.archive_wait` defines how long it waits; a row of the mode table defines the next stage.
 """
 
 from concurrent.futures import Future

@@ -1,6 +1,6 @@
-"""The sidecar's way back to REALTIME: buffer, ask, see to the marker, be there when it is reached (I15, I17).
+"""The sidecar's return to REALTIME: buffer, request, ensure the marker, take over when it is reached (I15, I17).
 
-Nothing here delivers. The buffer outlives a failed attempt only as long as the stage lets another one follow.
+Nothing is delivered here. The buffer survives a failed attempt only while the stage permits another one.
 """
 
 from concurrent.futures import Future

@@ -1,1 +1,1 @@
-"""Sockets, files and LMDB: adapters that act and report back."""
+"""Sockets, files and LMDB: adapters that perform actions and report their results."""

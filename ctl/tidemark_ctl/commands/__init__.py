@@ -1,1 +1,1 @@
-"""One module a command of cdcctl."""
+"""One module for each command of cdcctl."""

@@ -1,4 +1,4 @@
-"""`cdcctl archive`: what the archive holds, and what to do about WAL that is missing or damaged there for good."""
+"""`cdcctl archive`: shows the archive, and repairs it after WAL is missing or damaged for good."""
 
 import click
 

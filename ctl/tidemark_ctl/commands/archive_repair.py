@@ -1,4 +1,4 @@
-"""`cdcctl archive repair`: giving up WAL that is missing in the archive, or damaged there, for good."""
+"""`cdcctl archive repair`: gives up WAL that is missing in the archive, or damaged there, for good."""
 
 from collections.abc import Iterator
 from dataclasses import replace

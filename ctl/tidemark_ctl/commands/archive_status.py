@@ -1,4 +1,4 @@
-"""`cdcctl archive status`: what the archive holds, and what is missing there."""
+"""`cdcctl archive status`: shows what the archive contains and what is missing."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`cdcctl check`: does everything work, from the node to the readers, and if not, which leg is broken (I44)."""
+"""`cdcctl check`: tests the whole path from the node to the readers, and reports the leg that is broken (I44)."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""`cdcctl reader`: the registered readers of the outbox, for whose sake nothing is trimmed."""
+"""`cdcctl reader`: the registered readers of the outbox, which keeps values until they have confirmed them."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`cdcctl reader drop`: forget a reader of the outbox."""
+"""`cdcctl reader drop`: removes a reader of the outbox."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`cdcctl reader list`: the registered readers of the outbox, and how far each is."""
+"""`cdcctl reader list`: the registered readers of the outbox and their positions."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`cdcctl realtime`: the operator's switch between both ways of delivering, and its state (I16)."""
+"""`cdcctl realtime`: the operator's switch between realtime and archive delivery, and its state (I16)."""
 
 import click
 

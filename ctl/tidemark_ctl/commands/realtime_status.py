@@ -1,4 +1,4 @@
-"""`cdcctl realtime status`: who delivers, and the switches so far (I16)."""
+"""`cdcctl realtime status`: the delivering process, and the recorded switches (I16)."""
 
 from pathlib import Path
 

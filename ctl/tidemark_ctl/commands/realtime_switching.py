@@ -1,4 +1,4 @@
-"""`cdcctl realtime on|off`: the operator's switch between both ways of delivering (I16)."""
+"""`cdcctl realtime on|off`: the operator's switch between realtime and archive delivery (I16)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

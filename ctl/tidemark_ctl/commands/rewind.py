@@ -1,4 +1,4 @@
-"""`cdcctl rewind`: a capture that delivered what the node, as it is now, never had."""
+"""`cdcctl rewind`: corrects a capture that delivered changes which the node, as it is now, never had."""
 
 from collections.abc import Iterator
 from dataclasses import replace

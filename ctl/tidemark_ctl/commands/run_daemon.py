@@ -1,4 +1,4 @@
-"""`cdcctl run sidecar` and `cdcctl run archiver`: become one of the daemons."""
+"""`cdcctl run sidecar` and `cdcctl run archiver`: replace this process by one of the daemons."""
 
 import os
 import sys

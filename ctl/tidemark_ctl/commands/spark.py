@@ -1,4 +1,4 @@
-"""`cdcctl spark`: the pipeline from the outbox to the lake, a program of its own."""
+"""`cdcctl spark`: the pipeline from the outbox to the lake, a separate program."""
 
 import click
 

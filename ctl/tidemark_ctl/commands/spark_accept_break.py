@@ -1,4 +1,4 @@
-"""`cdcctl spark accept-break`: let diverged logs of messages continue."""
+"""`cdcctl spark accept-break`: lets diverged logs of messages continue."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`cdcctl spark run`: become the pipeline from the outbox to the lake."""
+"""`cdcctl spark run`: replaces this process by the pipeline from the outbox to the lake."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""`cdcctl status`: what the state folder says, with or without a daemon (I41)."""
+"""`cdcctl status`: shows the contents of the state folder, with or without a daemon (I41)."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`cdcctl table`: what is done to single tables."""
+"""`cdcctl table`: commands for single tables."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`cdcctl table recopy`: tables are sent to every reader again (I30)."""
+"""`cdcctl table recopy`: sends tables to every reader again (I30)."""
 
 from functools import partial
 from pathlib import Path

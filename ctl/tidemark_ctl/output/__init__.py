@@ -1,1 +1,1 @@
-"""What commands print while they work, and the changes that they print."""
+"""The progress that commands report, and the changes that they print."""

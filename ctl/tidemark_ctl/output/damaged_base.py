@@ -1,4 +1,4 @@
-"""What commands that decode by a catalog history say of a base that is damaged."""
+"""The message of commands that decode by a catalog history about a damaged base."""
 
 import click
 

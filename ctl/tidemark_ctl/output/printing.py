@@ -1,9 +1,9 @@
-"""What `tail` and `decode` print: decoded transactions in one of the formats, onto one binary stream.
+"""The output of `tail` and `decode`: decoded transactions in one of the formats, onto one binary stream.
 
-    jsonl          one JSON object an item, in stream order
-    debezium       row changes as Debezium's PostgreSQL connector gives them in JSON without a schema
-    test_decoding  what PostgreSQL's test_decoding prints with include-xids on, skip-empty-xacts on, timestamps off
-    arrow          one Arrow IPC stream a batch, end to end; what is no batch comes as a stream without rows
+    jsonl          one JSON object for each item, in stream order
+    debezium       row changes as Debezium's PostgreSQL connector emits them in JSON without a schema
+    test_decoding  PostgreSQL's test_decoding with include-xids on, skip-empty-xacts on, timestamps off
+    arrow          one Arrow IPC stream for each batch, end to end; every other item is a stream without rows
     null           nothing; decodes all the way to batches and counts them
 
 In `arrow`, each stream's schema carries metadata: `tidemark.database` and `tidemark.relation` for a batch, and

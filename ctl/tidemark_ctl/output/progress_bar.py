@@ -1,4 +1,4 @@
-"""A bar on standard error that tells how far decoding is."""
+"""A progress bar for decoding on standard error."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

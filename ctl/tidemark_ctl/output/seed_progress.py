@@ -1,4 +1,4 @@
-"""What a command says on standard error while it works."""
+"""The progress of a seed on standard error."""
 
 import sys
 import time

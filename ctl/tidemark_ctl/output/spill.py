@@ -1,6 +1,6 @@
-"""Where a command puts the parts of large transactions: a folder of this process alone below STATE/spill.
+"""A command's folder for the parts of large transactions: one for each process, below STATE/spill.
 
-The sidecar's own spilled transactions stand beside it; several commands may run at once.
+The sidecar's own spilled transactions are beside it; several commands may run at once.
 """
 
 import os

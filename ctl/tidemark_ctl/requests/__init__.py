@@ -1,1 +1,1 @@
-"""What commands ask of running processes, and the waits for their answers."""
+"""The requests of commands to running processes, and the waits for their answers."""

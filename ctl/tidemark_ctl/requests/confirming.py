@@ -1,4 +1,4 @@
-"""What an operator has to confirm before it is lost."""
+"""The operator's confirmation before anything is lost."""
 
 import sys
 from collections.abc import Sequence

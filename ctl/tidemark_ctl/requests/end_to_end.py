@@ -1,11 +1,11 @@
-"""`cdcctl check`: a marker written into the WAL, and followed through every leg of its way (I44).
+"""`cdcctl check`: writes a marker into the WAL and follows it through every leg of the path (I44).
 
     node ──► capture ──┬─► consumer ──► readers     while the sidecar delivers
       └────► archive ──┘                            while the archiver does; it meets the marker in either mode
 
-A leg that cannot pass, because its process is dead or hangs, is broken at once; any other one has until the deadline.
-What stands behind a broken leg only waits: the first broken one is the one to mend. The marker is a message in a
-transaction of its own, so that delivery passes it as it passes everything: by its position.
+A leg that cannot pass the marker, because its process is dead or hangs, is broken at once; every other leg has until
+the deadline. Legs behind a broken leg only wait: the first broken leg is the one to repair. The marker is a message in
+a separate transaction, so that delivery passes it like any other: by its position.
 """
 
 import secrets

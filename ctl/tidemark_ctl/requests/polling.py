@@ -1,4 +1,4 @@
-"""A question that is put to the node again and again while something is waited for."""
+"""A query to the node that is repeated during a wait."""
 
 import time
 from collections.abc import Callable

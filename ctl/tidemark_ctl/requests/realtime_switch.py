@@ -1,9 +1,9 @@
-"""`cdcctl realtime on|off`: asks, or moves the mode itself where no sidecar lives, and waits until it has happened.
+"""`cdcctl realtime on|off`: requests the switch, or makes it itself if no sidecar runs, and waits until it is complete.
 
     off   complete: stage held, and the archiver has an epoch and delivers
     on    complete: stage realtime, and the sidecar has an epoch
 
-What has to be done is looked up in the state again and again, so that it does not matter who did a part of it: a second
+The command reads the remaining steps from the state repeatedly, so any process may do a part of the switch: a second
 `cdcctl`, the archiver's watchdog, a sidecar that answered too late.
 """
 

@@ -1,7 +1,7 @@
 """`cdcctl table recopy`: finds the tables by name, makes the request durable, and waits until they are copied.
 
-The request goes through the sidecar's control socket, or is written under the sidecar's lock where none runs. What is
-left to do is looked up in the state again and again, so it does not matter who does it, or how often it is killed.
+The request goes through the sidecar's control socket, or is written under the sidecar's lock if no sidecar runs. The
+command reads the remaining steps from the state repeatedly, so any process may do them, after any number of kills.
 """
 
 import time

@@ -1,7 +1,7 @@
 """`cdcctl table recopy --cancel`: removes requests that have not begun, by the names that they were made with.
 
-The tables need not be there any more. What a sidecar is about to copy is put off within seconds or begins: until then
-the command asks again.
+The tables may be dropped already. A copy that a sidecar is about to start is postponed within seconds or begins: until
+then the command repeats the request.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""What commands have in common that wait for a daemon: the deadline's error, and saying what is waited for."""
+"""Shared by commands that wait for a daemon: the deadline's error, and the report of the current wait."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What `cdcctl realtime` says and checks where the archive has not the WAL that delivery needs (I16, I31)."""
+"""Checks and messages of `cdcctl realtime` if the archive lacks WAL that delivery needs (I16, I31)."""
 
 from concurrent.futures import TimeoutError as NotInTime
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""What commands show of a state, a lake and an archive: trees of text, or JSON."""
+"""Views of a state, a lake and an archive: trees of text, or JSON."""

@@ -1,4 +1,4 @@
-"""How `cdcctl` shows an archive: what is there, what is missing, and where the delivered pointer stands in it."""
+"""The view of an archive: existing segments, missing segments, and the delivered pointer among them."""
 
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the pipelines of a state last wrote of their lakes, for `cdcctl status`; see `driver.progress`."""
+"""The last progress that each pipeline of a state recorded for its lake, for `cdcctl status`; see `driver.progress`."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass

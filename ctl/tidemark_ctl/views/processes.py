@@ -1,4 +1,4 @@
-"""The two daemons as `cdcctl` sees them: the role's lock, the last sign of life, the control socket."""
+"""The view of the two daemons: the role's lock, the last sign of life, the control socket."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

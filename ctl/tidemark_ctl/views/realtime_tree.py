@@ -1,4 +1,4 @@
-"""How `cdcctl` shows who delivers: stage, epoch, hand-over, the archiver's lag, the switches so far."""
+"""The view of delivery: stage, epoch, hand-over, the archiver's lag, the recorded switches."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How `cdcctl` shows things: a table of names and values for people, one JSON object for machines."""
+"""Renders a view: a table of names and values for people, one JSON object for machines."""
 
 import json
 from collections.abc import Mapping, Sequence

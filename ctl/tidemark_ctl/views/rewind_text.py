@@ -1,4 +1,4 @@
-"""How `cdcctl` shows a rewind."""
+"""The view of a rewind."""
 
 from tidemark.model.lsn import format_lsn
 from tidemark.wire.state import Rewind

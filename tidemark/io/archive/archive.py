@@ -1,12 +1,12 @@
 """Reads WAL from a folder of segment files: an archive, a spool of pg_receivewal, a copy of pg_wal.
 
-What stands in such a folder: whole segments of one or several timelines, `.history` files that tell how they join,
-`.partial` segments (the end of a timeline, or what is being received), `.backup` labels, strangers; each of them plain
-or compressed (`segment_file`). The segment in which a timeline begins holds the bytes of its parent up to the switch,
-so it is preferred to the parent's own.
+Such a folder contains whole segments of one or several timelines, `.history` files that describe their forks,
+`.partial` segments (the end of a timeline, or one that is being received), `.backup` labels, and foreign files; each of
+them plain or compressed (`segment_file`). The segment in which a timeline begins contains the bytes of its parent up to
+the switch, so it is preferred to the parent's own.
 
 Segments may be missing, short, or (in a copy of pg_wal) recycled: named for the future with old contents. A file that
-is missing or recycled at the end is the end of WAL; one with real WAL behind it is a hole, or damage.
+is missing or recycled at the end is the end of WAL; if real WAL follows it, it is a hole, or damage.
 """
 
 import os

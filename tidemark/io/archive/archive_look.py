@@ -1,7 +1,7 @@
-"""A look at an archive folder that may never come back (I28, I41).
+"""A look at an archive folder that may never return (I28, I41).
 
-A file system that hangs takes whoever touches it along. So a thread of its own touches it: nobody has to wait for that,
-at the end of the process neither.
+A thread that touches a hanging file system hangs, too. So a separate thread does it: no other thread waits for it, also
+not at the end of the process.
 """
 
 import threading

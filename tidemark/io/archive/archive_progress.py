@@ -1,6 +1,6 @@
-"""How far the way from the node into the archive has come: what waits, and what never arrived (I25, I28, I31).
+"""The progress of archiving from the node: WAL that waits, and WAL that never arrived (I25, I28, I31).
 
-By names and positions alone: of a look at the folder, and of what the node said before it.
+It compares names and positions only: a look at the folder, and the node's report from before that look.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""The archive folder as `cdcctl init` finds it: made a spool of ours, or left to whoever fills it (I25).
+"""The archive folder at `cdcctl init`: made our spool, or left to the program that fills it (I25).
 
 A folder that is missing or empty becomes a spool, which the server's archive_command or pg_receivewal fills and which
-is trimmed. One that has WAL in it already is somebody's backup: it is read, and nothing in it is ever written.
+is trimmed. A folder that already has WAL is another program's backup: it is read, and never written.
 """
 
 import grp

@@ -1,8 +1,8 @@
-"""What an archive folder holds, for people and metrics: one listing, no segment opened (I27, I28, I41).
+"""The contents of an archive folder, for people and metrics: one listing, no segment opened (I27, I28, I41).
 
-Whether WAL is whole inside a segment is for those who read it. What is said here goes by names: which segments are
-there, in which runs, where the path to the latest timeline has gaps, and what the ledger beside a spool tells of files
-that were given up. `.partial` segments do not count: their end is not WAL yet.
+Readers of a segment check whether its WAL is whole. This module uses names: the segments that exist, their runs, the
+gaps on the path to the latest timeline, and the files recorded as given up in the ledger beside a spool. `.partial`
+segments do not count: their end is not WAL yet.
 """
 
 import os

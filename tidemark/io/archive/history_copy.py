@@ -1,8 +1,8 @@
-"""The catalog history's second home, in the spool: copied now and then, so that a lost state folder can be made anew.
+"""A second copy of the catalog history, in the spool: updated at intervals, so that a lost state folder can be rebuilt.
 
-Files first, then the manifest that names them; what it names no more is removed behind it. So the manifest in the spool
-is always one whose files are there. Files are written aside, synced and renamed; the journal that grows is appended to:
-what a crash leaves torn of that is behind all that the manifest relies on. Only our own spool is written.
+Files are written first, then the manifest that names them, and files that it no longer names are removed last. So all
+files of the spool's manifest exist. Files are written under another name, synced and renamed; the growing journal is
+appended to: a crash can tear it only behind everything that the manifest needs. Only our own spool is written.
 """
 
 import os

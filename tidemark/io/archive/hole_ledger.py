@@ -1,13 +1,13 @@
 """The ledger beside a spool: since when archiving fails, and which files were given up (I25, I28).
 
-Standard library only: `cdcctl-archive` writes it. `create` allocates all of it once, everything after that is written
-in place, so a disk that is full takes nothing from it. A header or a slot that was torn counts as empty: what is
-missing in the spool is found by its reader anyway, the ledger tells when and why.
+Standard library only: `cdcctl-archive` writes it. `create` allocates the whole file once, and later writes are in
+place, so they need no room on a full disk. A torn header or slot counts as empty: the reader of the spool finds the
+missing file anyway; the ledger adds the time and the reason.
 
 Failure is counted within attempts: how long each failed attempt took, and the second between the attempts of one round.
-The server pauses for up to a minute between rounds; nobody knows what a copy would have met meanwhile.
+The server pauses for up to a minute between rounds; whether a copy would have failed meanwhile is unknown.
 
-Format: version 2, `TMHOLES2`. Version 1 had no counted time: read with none; the next write makes it version 2.
+Format: version 2, `TMHOLES2`. Version 1 had no counted time: it is read with none; the next write makes it version 2.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""One file of an archive or a backup, plain or compressed as backup tools leave it.
+"""One file of an archive or a backup, plain or compressed by a backup tool.
 
 NAME, NAME.gz, NAME.lz4, NAME.zst, and pgBackRest's NAME-<SHA-1> with or without one of these. A file is read from front
 to back, never whole.

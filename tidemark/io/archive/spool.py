@@ -2,13 +2,13 @@
 
 Standard library only: `cdcctl-archive` runs it for every segment.
 
-SPOOL/.tidemark     says that the folder is ours, and of which cluster: without it nothing is written or removed
+SPOOL/.tidemark     marks the folder as ours, with its cluster: without it nothing is written or removed
 SPOOL/.holes        the ledger of failure (`hole_ledger`)
 SPOOL/NAME          a file of the archive, whole: written under another name, synced, then renamed
 SPOOL/.NAME.new     one that is being written
 
-The server's user writes here, the capture's reads and trims. Where these are two, a group that both are in shares the
-folder; its permissions tell those of the files, whatever umask the server has (0077, as a rule).
+The server's user writes here, the capture's user reads and trims. If these are two users, a group that contains both
+shares the folder; files get the folder's permissions, independent of the server's umask (usually 0077).
 """
 
 import os

@@ -1,6 +1,6 @@
-"""Whether the server's user can fill our spool, and we can read what it writes (I25).
+"""Checks whether the server's user can fill our spool, and we can read what it writes (I25).
 
-It cannot where the capture runs as another user and no group shares the folder: archive_command then fails for ever.
+It cannot if the capture runs as another user and no group shares the folder: archive_command then fails for ever.
 """
 
 import os

@@ -1,12 +1,12 @@
-"""Trimming the spool: what no restart needs is removed, whole segments, oldest first (I13).
+"""Trimming the spool: removes WAL that no restart needs, whole segments, oldest first (I13).
 
-Only a folder with our sentinel is ever touched. The horizon is the least of what is needed: the confirmed restart LSN,
-that of the manifest in the spool (a state made anew begins to decode there), and, where
-`archive.keep_bytes` wants older WAL for `cdcctl decode`, the base that the wanted WAL is decoded from. `.history` files
-stay for ever. So do segments of a timeline later than the horizon's: it may have left ours below the horizon, and what
-was delivered past that fork is still to be set right.
+Only a folder with our sentinel is ever changed. The horizon is the least LSN that is needed: the confirmed restart LSN,
+the manifest's in the spool (a rebuilt state begins to decode there), and, if `archive.keep_bytes` keeps older WAL for
+`cdcctl decode`, the base from which that WAL is decoded. `.history` files stay for ever. So do segments of a timeline
+later than the horizon's: it may have left ours below the horizon, and changes delivered past that fork are still to be
+corrected.
 
-A crash in the middle leaves a shorter run of the newest, and the next time goes on.
+A crash in the middle leaves a shorter run of the newest, and the next call continues.
 """
 
 import os

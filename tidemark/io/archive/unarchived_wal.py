@@ -1,8 +1,8 @@
-"""How much WAL the server holds because it is not archived, by its own files alone (I25).
+"""The amount of WAL that the server keeps because it is not archived, from the server's files alone (I25).
 
-Standard library only: `cdcctl-archive` asks while archiving fails. A segment that waits for archive_command has a file
-NAME.ready in pg_wal/archive_status. WAL that the server keeps for another reason (wal_keep_size, recycled segments) has
-none and does not count.
+Standard library only: `cdcctl-archive` uses it while archiving fails. A segment that waits for archive_command has a
+file NAME.ready in pg_wal/archive_status. WAL that the server keeps for another reason (wal_keep_size, recycled
+segments) has none and does not count.
 """
 
 import os

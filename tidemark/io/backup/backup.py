@@ -1,8 +1,8 @@
 """A base backup as a folder: a data directory as `pg_basebackup -F p` writes it, and from which no server has started.
 
-Read here are raw files, without a judgement on what they say: pages of relations, of pg_xact and of pg_multixact, the
-relation maps. Nothing is written there. Of a backup in tar format the files that are needed are read (`tar_backup`).
-Where the backup has a manifest, each file is held against it before it is read (`listed_files`).
+It reads raw files without interpreting them: pages of relations, of pg_xact and of pg_multixact, the relation maps. It
+writes nothing there. Of a backup in tar format it reads the files that are needed (`tar_backup`). If the backup has a
+manifest, each file is checked against it before it is read (`listed_files`).
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,7 @@
-"""Files of a base backup beside its manifest: each that is read is looked at first, once, whole.
+"""Checks files of a base backup against its manifest: each file that is used, first, once, whole.
 
-What is read of a backup are its catalogs, some megabytes of each database: those are read twice, the rest not at all.
-A backup of another tool, or of `pg_basebackup --no-manifest`, has no manifest: nothing is checked then.
+Only the catalogs of a backup are used, some megabytes for each database: those are read twice, the rest not at all. A
+backup of another tool, or of `pg_basebackup --no-manifest`, has no manifest: nothing is checked then.
 """
 
 import os

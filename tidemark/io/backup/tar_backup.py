@@ -4,14 +4,13 @@
     OID.tar     a tablespace: PG_15_202209061/DATABASE/FILE, which a data directory has behind pg_tblspc/OID
     pg_wal.tar  WAL from the backup's start to its end
 
-A compressed archive can only be read from front to back, so what is wanted of it is copied out in passing, into a
-folder that then looks like a data directory with little in it. The first pass takes what says what the backup is,
-pg_xact, pg_multixact, the relation maps, and the catalogs' files under the numbers that initdb gave them. Where VACUUM
-FULL has given a catalog another file, only those files tell, and there is another pass. In plain archives all that is
-not wanted is skipped.
+A compressed archive can only be read from front to back, so the needed files are copied in passing into a folder that
+is then a small data directory. The first pass copies the files that describe the backup, pg_xact, pg_multixact, the
+relation maps, and the catalogs' files under the numbers that initdb gave them. If VACUUM FULL has given a catalog
+another file, these files show it, and a second pass follows. In plain archives all other files are skipped.
 
-Nothing in an archive says where anything is written: paths are made of names that are matched whole, and links, devices
-and folders in it are passed over. Of a header the standard library reads its 512 bytes, nothing that refers to others.
+No path for writing comes from an archive: paths are made of names that match as a whole, and links, devices and folders
+in it are skipped. The standard library parses only the 512 bytes of a header, nothing that refers to other headers.
 """
 
 import io

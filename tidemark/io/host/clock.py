@@ -1,4 +1,4 @@
-"""The clocks of this machine, and how a process is told apart from a later one with the same pid.
+"""The clocks of this machine, and the identity of a process as distinct from a later one with the same pid.
 
 Wall time is for people and for lag; everything that expires is measured on the boot clock, which also counts suspend.
 """

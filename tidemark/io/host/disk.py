@@ -1,4 +1,4 @@
-"""What goes wrong with the disk under the state folder, translated in one place.
+"""Translates errors of the disk under the state folder, in one place.
 
 A full disk is `StateFull`. Delivery waits for room; a daemon whose other work meets it waits in its loop
 (`tidemark.io.process.room`); a command ends with it.

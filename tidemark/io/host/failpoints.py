@@ -1,11 +1,11 @@
-"""Named places where a test may stop a process dead; nothing happens there otherwise.
+"""Named places where a test may kill or stop a process; without a test they do nothing.
 
 TIDEMARK_FAILPOINT=stage-moved:3         SIGKILL when that place is passed for the third time
 TIDEMARK_FAILPOINT=stage-moved:3:stop    SIGSTOP instead
-TIDEMARK_FAILPOINT=stage-moved:3:wait    this thread alone stands still for a while: the others go on
+TIDEMARK_FAILPOINT=stage-moved:3:wait    only this thread waits for a while: the others continue
 TIDEMARK_FAILPOINT_LOG=FILE              a line with the name whenever any place is passed: was it ever met?
 
-A test inside the process arms an action of its own. The names stand in enums beside the code that passes them.
+A test inside the process registers its own action. The names are in enums beside the code that passes them.
 """
 
 import os

@@ -1,6 +1,6 @@
 """What another user may do with a file, by permission bits alone.
 
-As far as bits tell: a file with an access control list, and one that we ourselves cannot look at, count as allowed.
+Bits do not decide everything: a file with an access control list, and one that we cannot stat, count as allowed.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""If a folder may hold something new: by its mtime, so that it is listed only then."""
+"""Detects by its mtime whether a folder may contain something new, so that it is listed only then."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Paths of the local file system: a URL is refused, as a folder named after it would be made of it otherwise."""
+"""Paths of the local file system: a URL is refused, because it would become the name of a local folder."""
 
 import re
 from pathlib import Path

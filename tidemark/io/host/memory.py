@@ -1,8 +1,8 @@
-"""What becomes of memory that is freed, and in how large pages a process gets it.
+"""Settings for freed memory and for page size.
 
-A group of changes takes megabytes, and lets go of them before the next one. The C library gives them back to the
-kernel, and gets them again page by page, until it has learned from this to keep them: by then a run of a second is
-over. So it is told to keep them, and the kernel to give out the heap by huge pages, each for 512 others.
+A group of changes needs megabytes, and frees them before the next one. The C library returns them to the kernel, and
+gets them again page by page, until it has adapted and keeps them: a run of a second is over by then. So this module
+sets the C library to keep them, and the kernel to provide the heap in huge pages, each for 512 others.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
-"""Killing what is left of a process that hangs, and never anybody else.
+"""Kills a process that hangs, and never another one.
 
-A pid is used again; so the process is pinned first (pidfd_open(2)) and compared by its start time afterwards: what the
-pidfd names from then on is that process or nobody.
+A pid is used again; so the process is pinned first (pidfd_open(2)) and its start time is compared afterwards: from then
+on the pidfd names that process or none.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""Files for the parts of large transactions that memory has no room for.
+"""Files for the parts of large transactions that do not fit into memory.
 
-The files belong to one user of the folder alone: they are created 0600, named by its process, a word of its own and a
-number, and worthless after a restart, when the same WAL is read again. What a process left that is gone, or what an
-earlier capture of this one left, is removed when the folder is taken into use.
+The files belong to one user of the folder alone: they are created 0600, their names contain the process, a word of its
+own and a number, and they are worthless after a restart, when the same WAL is read again. Files of a dead process, or
+of an earlier capture of this process, are removed when the folder is opened.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""What systemd is told: sd_notify(3), without its library.
+"""Notifications to systemd: sd_notify(3), without its library.
 
-A process that nobody listens to says nothing. Telling never waits and never fails: whoever tells is alive, and systemd
-sees to those that do not.
+Without a listener nothing is sent. Sending never waits and never fails: a process that sends is alive, and systemd acts
+on those that do not send.
 """
 
 import os

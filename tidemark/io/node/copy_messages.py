@@ -1,13 +1,13 @@
-"""Rows off the socket, out of the messages in which the server sends them (protocol 3, COPY TO STDOUT).
+"""Receives rows from the socket, out of the messages in which the server sends them (protocol 3, COPY TO STDOUT).
 
-    u8 type, u32 length with itself (big-endian), what it holds      d CopyData, H CopyOutResponse, c CopyDone, N notice
+    u8 type, u32 length with itself (big-endian), contents      d CopyData, H CopyOutResponse, c CopyDone, N notice
 
-One CopyData is one row. What else comes ends the copy and stays on the socket: it is for whoever sent the query. So
-what is there is looked at first, and of that only the copy's part is taken off. A message may be cut anywhere.
+One CopyData is one row. Any other message ends the copy and stays on the socket, for the sender of the query. So the
+received bytes are peeked at first, and only the copy's part is consumed. A message may be cut anywhere.
 
-The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
-same. Compiled, it receives without the interpreter: the server writes to a full socket and waits for as long as another
-thread has that.
+The module is compiled if a compiler is available (its `.pxd` has the types) and runs interpreted otherwise; both do the
+same. Compiled, it receives without the interpreter lock: otherwise the server writes to a full socket and waits while
+another thread has the lock.
 """
 
 from __future__ import annotations

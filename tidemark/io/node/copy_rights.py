@@ -1,4 +1,4 @@
-"""What a role lacks to read the tables of one database in full."""
+"""The privileges that a role lacks to read the tables of one database in full."""
 
 from dataclasses import dataclass
 

@@ -1,12 +1,12 @@
-"""The SQL of a first copy: which tables there are, their descriptions, and their rows under one snapshot.
+"""The SQL of a first copy: the tables, their descriptions, and their rows under one snapshot.
 
-A table is locked (ACCESS SHARE) before its snapshot is taken: between the two nobody can rewrite it, which would make
-COPY return nothing, and while the lock is held its columns stay as they are described. SQL knows no COPY of an OID, and
-ALTER SCHEMA RENAME locks no table: that the rows were those of the right table is told by what the transaction locked.
-Nor does the lock hold the types of its values, and those print as their types are by then, whatever the snapshot shows:
-of a label that was renamed, or a row type that took other columns, behind the snapshot the stream tells, and whoever
-follows it would change the values once more. So the table is copied again then.
-On a standby a snapshot is taken again until it is known what it shows (`tidemark.io.node.standby_snapshot`).
+A table is locked (ACCESS SHARE) before its snapshot is taken: between the two no session can rewrite it, which would
+make COPY return nothing, and the lock keeps its columns as described. SQL has no COPY of an OID, and ALTER SCHEMA
+RENAME locks no table: the relations that the transaction locked show whether the rows were those of the right table.
+The lock does not cover the types of its values, which print by their current definition, whatever the snapshot shows.
+The stream reports a label that was renamed, or a row type that got other columns, after the snapshot, and a consumer
+that applies this event would change the values a second time. So the table is copied again then.
+On a standby a snapshot is taken again until its contents are known (`tidemark.io.node.standby_snapshot`).
 SELECT on the tables is needed here, and only here.
 """
 

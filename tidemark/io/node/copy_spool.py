@@ -1,12 +1,12 @@
-"""The rows of the table in hand, on disk between COPY and the consumer: below STATE/copy, without a name.
+"""The rows of the current table, on disk between COPY and the consumer: below STATE/copy, without a name.
 
-A COPY keeps a lock, a snapshot and a transaction open at the node, and whoever reads what we give out may be slow, or
-away for days. So the rows are taken as fast as the server sends them; giving them out goes on behind, at its own pace,
-and holds nobody up. While it keeps pace, a block or two are handed on in memory; what it does not come to goes to disk.
+A COPY keeps a lock, a snapshot and a transaction open at the node, and a reader of the outbox may be slow, or absent
+for days. So the rows are received as fast as the server sends them; their delivery follows at its own speed and delays
+nothing. While it keeps pace, a block or two are passed in memory; the other blocks go to disk.
 
     u32 length, u32 rows, the lines      of each block
 
-The file is unlinked as soon as it is made: a kill at any moment leaves nothing behind, and nobody else can open it.
+The file is unlinked as soon as it is created: a kill at any moment leaves nothing behind, and no other process opens it.
 """
 
 import os

@@ -1,12 +1,12 @@
 """COPY TO STDOUT in blocks of whole lines.
 
-libpq makes the connection, sends the statement and takes its result. But it gives out a line a call, which costs as
-much as the server takes to write it. So where nothing stands between us and the socket the rows are read from there:
-only what belongs to them is taken off the socket, and libpq finds the rest, as of a statement that gave no rows. Where
-the connection is encrypted (TLS, GSSAPI) the lines come by libpq, one by one.
+libpq makes the connection, sends the statement and receives its result. But it returns one line for each call, which
+costs as much as the server's work to write it. So on an unencrypted connection the rows are read from the socket: only
+their bytes are consumed, and libpq finds the rest, as of a statement without rows. On an encrypted connection (TLS,
+GSSAPI) libpq returns the lines one by one.
 
-Nothing here waits while it holds the interpreter. Where a block takes a while an empty one comes first, for whoever is
-to be stopped.
+Nothing here waits while it holds the interpreter lock. If a block takes a while, an empty one is returned first, so
+that the caller can be stopped.
 """
 
 import os

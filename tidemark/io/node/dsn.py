@@ -1,7 +1,7 @@
-"""Connection strings: read, checked for secrets, completed, and described for logs.
+"""Connection strings: parsed, checked for secrets, completed, and described for logs.
 
-A DSN comes in as an argument or from a configuration file, where others can read it, so it never holds a password:
-libpq takes that from PGPASSFILE, a service file or the environment.
+A DSN comes from an argument or a configuration file, where others can read it, so it never contains a password: libpq
+takes that from PGPASSFILE, a service file or the environment.
 """
 
 import os

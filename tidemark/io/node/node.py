@@ -1,4 +1,4 @@
-"""The node by SQL: is it fit for us, where does its WAL stand, who holds us up. Every statement has a time-out.
+"""The node by SQL: its fitness, its WAL positions, the transactions that delay us. Every statement has a time-out.
 
 An open VACUUM FULL or CLUSTER of a system catalog blocks any new session in that database, so connecting
 has a time-out too. Nothing here needs more than LOGIN, REPLICATION and CONNECT.

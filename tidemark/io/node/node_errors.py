@@ -1,11 +1,11 @@
-"""What can be wrong with a node, each with its own name, and the translation of PostgreSQL's errors into these names.
+"""The errors of a node, one class for each, and the translation of PostgreSQL's errors into these classes.
 
-libpq gives no SQLSTATE for a connection that fails, and the server may speak any language: connection errors are known
-by words that no translation changes (`pg_hba.conf`) or by their English text; what is not recognised is
-`NodeUnreachable` with the server's own words, and tried again.
+libpq has no SQLSTATE for a connection that fails, and the server may use any language: connection errors are recognised
+by words that no translation changes (`pg_hba.conf`) or by their English text; an unrecognised error is
+`NodeUnreachable` with the server's text, and is retried.
 
 A walsender's errors are recognised by the server function that raised them (PG_DIAG_SOURCE_FUNCTION): a role without
-privileges cannot choose the language of messages, and most of these errors have no SQLSTATE of their own. The functions
+privileges cannot choose the language of messages, and most of these errors have no distinct SQLSTATE. The functions
 have the same names in PostgreSQL 14 to 18.
 """
 

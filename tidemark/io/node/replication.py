@@ -1,8 +1,8 @@
 """A client of the node's walsender: physical streaming without a slot (`walsender.c`, libpq's COPY BOTH mode).
 
-psycopg holds the interpreter's lock inside libpq, so nothing here blocks in it: the connection is non-blocking, and
-waiting is poll() with a deadline. Keepalives are answered at once, inside `receive`; whoever owns a stream calls it at
-least every `WAL_SENDER_TIMEOUT_S`, or the server hangs up. Never sends a flush position, never asks for a slot.
+psycopg holds the interpreter lock inside libpq, so nothing here blocks in it: the connection is non-blocking, and
+waiting is poll() with a deadline. Keepalives are answered at once, inside `receive`; the owner of a stream calls it at
+least every `WAL_SENDER_TIMEOUT_S`, or the server disconnects. Never sends a flush position, never requests a slot.
 """
 
 import select

@@ -1,7 +1,7 @@
-"""The SQL of a seed: asks one database what `tidemark.decode.catalog.seed` wants to know.
+"""The SQL of a seed: queries one database for the input of `tidemark.decode.catalog.seed`.
 
-The rules of the order stand there and in `runtime.seed.seeding`. Catalogs are copied under one snapshot, as binary
-COPY data: nothing is parsed here.
+That module and `runtime.seed.seeding` define the order. Catalogs are copied under one snapshot, as binary COPY data:
+nothing is parsed here.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,7 @@
-"""The user that the server runs as, where it runs on this host: archive_command is run by that user (I25).
+"""The user that the server runs as, if it runs on this host: archive_command is run by that user (I25).
 
-No privilege is needed: a session knows its backend's process number, and /proc shows that process's user and groups to
-everybody. A server on another host, in another process namespace or behind a pooler has no such process here: then the
+No privilege is needed: a session has its backend's pid, and every user can read that process's user and groups in
+/proc. A server on another host, in another process namespace or behind a pooler has no such process here: then the
 user is unknown.
 """
 

@@ -1,9 +1,9 @@
-"""The tables of one database as SQL shows them, each with a stamp of its description.
+"""The tables of one database as SQL shows them, each with a fingerprint (stamp) of its description.
 
 A stamp is made of the xmin of all rows of the catalogs that a description comes from: the table's, its columns', those
-of what it is a partition of, and of all types that its columns lead to. Types that came with the server do not change.
-What shows that anything was changed, not what: whoever sees another stamp reads the catalogs anew. Indexes are told
-beside it, since one that comes and goes leaves no trace in any other row: the stamp is what it was before.
+of its partitioned parents, and of all types that its columns depend on. Built-in types do not change. A stamp shows
+that something changed, not what: a caller that sees another stamp reads the catalogs again. Indexes are listed beside
+it, since an index that was created and dropped changes no other row: the stamp is the same as before.
 """
 
 from collections.abc import Collection

@@ -1,10 +1,10 @@
 """Which commits a snapshot on a standby shows: those that were replayed before it was taken.
 
-A standby's snapshot does not tell who runs (`tidemark.model.snapshot`), but commits become visible there in the order
-of WAL, so that an LSN tells as much. It is known where the replay stood a moment before the snapshot and a moment
-after. NB: a record is shown before the replay has moved over it, so the one that begins where it stood afterwards
-belongs to the window, too. A window without a commit in it can be told by its beginning; of a commit in it nobody can
-say if it was seen, and another snapshot has to be taken.
+A standby's snapshot does not show which transactions run (`tidemark.model.snapshot`), but commits become visible there
+in the order of WAL, so an LSN is enough. The replayed LSN a moment before the snapshot and a moment after it are known.
+NB: a record is visible before the replayed LSN has moved over it, so the record that begins at the later LSN belongs to
+the window, too. A window without a commit in it is equivalent to its beginning; whether the snapshot saw a commit in
+the window is unknown, and another snapshot has to be taken.
 """
 
 import time

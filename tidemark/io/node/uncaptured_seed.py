@@ -1,9 +1,9 @@
-"""The part of databases in a seed that are not captured: templates, and those that may be renamed into the selection.
+"""The seed of databases that are not captured: templates, and databases that may be renamed into the selection.
 
-CREATE DATABASE fails if somebody is in the template for five seconds (`CountOtherDBBackends`), so each visit is a short
-one, with a connection of its own. Nobody can visit template0: it gets a copy of the mirror of a database that is still
-as initdb left it, as template0 itself always is. Without a template's mirror, a database copied from it by FILE_COPY
-cannot be followed, and that is told when one is created.
+CREATE DATABASE fails if a session is in the template for five seconds (`CountOtherDBBackends`), so each visit is short
+and has a separate connection. No session can connect to template0: it gets a copy of the mirror of a database that is
+still as initdb left it, as template0 itself always is. Without a template's mirror, a database copied from it by
+FILE_COPY cannot be followed, and that is reported when one is created.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

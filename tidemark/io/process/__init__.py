@@ -1,1 +1,1 @@
-"""What a process is configured by and seen by: configuration, control socket, metrics, watchdog."""
+"""The configuration of a process, and its views from outside: control socket, metrics, watchdog."""

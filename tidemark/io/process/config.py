@@ -1,8 +1,8 @@
 """Configuration: TOML, then the environment, into frozen dataclasses; an unknown key is an error.
 
-Every key stands, with meaning, unit, default and bound, in `conf/tidemark.toml`; a test holds both beside each other.
+`conf/tidemark.toml` lists every key with meaning, unit, default and bound; a test compares both.
 `TIDEMARK_<SECTION>__<KEY>` overrides a key (two underscores between them; lists are separated by commas). Secrets are
-never keys: passwords come by PGPASSFILE or a service file, as everything that libpq reads.
+never keys: passwords come from PGPASSFILE or a service file, as libpq reads them.
 """
 
 import tomllib

@@ -1,8 +1,8 @@
 """The control socket: STATE/<role>.sock, one JSON line each way, each with a deadline (`tidemark.wire.control`).
 
-A client must be root or the user that the process runs as: the kernel says who it is. One thread reads all connections
-at once, so that a client that sends nothing delays nobody; a few others run commands and answer. A command is its
-handler's business, and must be short.
+A client must be root or the user that the process runs as: the kernel reports its user. One thread reads all
+connections at once, so that a client that sends nothing delays no other; a few other threads run commands and answer. A
+command's handler must be short.
 """
 
 import errno

@@ -1,7 +1,7 @@
 """How a daemon ends by an error: one event in its log, one exit code (I40).
 
-An error of ours says what, where and what to do. Of any other, its class and the lines that it passed are told, never
-its text, which may hold a row's values: such an error is a bug, and the lines are what its report needs.
+One of our errors says what, where and what to do. Of any other error, its class and the lines of its traceback are
+logged, never its text, which may contain a row's values: such an error is a bug, and its report needs the lines.
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""The secret that markers are signed by: made by `cdcctl init`, or brought by the operator to every node (I10).
+"""The secret that signs markers: created by `cdcctl init`, or installed by the operator on every node (I10).
 
 The key is the file's text without the white space around it, so that a line in a file and the same line in a secret
-store are one key. Its bytes are never shown: not in a message, not in a log.
+store are one key. Its bytes never appear in a message or a log.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""The metrics: every name and label of ours stands here, once (I42).
+"""The metrics: the only definition of every name and label (I42).
 
 Prefix `tidemark_`, base units, counters end in `_total`. No relation's name is a label. Sidecar and archiver export the
-same set, each what it does and sees itself; what stands in the state is the same in both. Every series is there from
-the start, so that a rate sees the first event: counters by kind at 0 for each kind, and NaN for what the process has
-not seen yet of the archive, where a 0 would be an alarm.
+same set, each with its own work and observations; values of the state are the same in both. Every series exists from
+the start, so that a rate sees the first event: counters by kind at 0 for each kind, and NaN for values of the archive
+that the process has not read yet, where a 0 would be an alarm.
 """
 
 import math

@@ -1,9 +1,9 @@
 """The ports of a state's metrics: assigned by `cdcctl init`, so that the captures of one host do not collide.
 
-STATE/ports.json has what was assigned. Each state gets three ports in a row, the first three that are free from 9748
-on. A port is not free if something listens on it, if a state beside this one has it, or if it is claimed in the host's
-registry: a folder with one file a claim, named by the claim's first port, with the path of its state. A claim is void
-once its state folder is gone. A state without the file (made before there was one) has the configuration's ports.
+STATE/ports.json has the assigned ports. Each state gets three ports in a row, the first three that are free from 9748
+on. A port is not free if a process listens on it, if a neighbouring state has it, or if it is claimed in the host's
+registry: a folder with one file for each claim, named by the claim's first port, with the path of its state. A claim is
+void once its state folder is removed. A state without the file (created by an older version) uses the configuration's.
 """
 
 import json

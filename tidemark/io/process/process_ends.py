@@ -1,4 +1,4 @@
-"""How each process ended last, as the state records it (`tidemark.io.process.run_record`); for people and metrics."""
+"""The last end of each process, as the state records it (`tidemark.io.process.run_record`); for people and metrics."""
 
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder

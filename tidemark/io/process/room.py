@@ -1,8 +1,8 @@
-"""Waiting for room on a full disk: the one way in which a process does it, wherever the disk was met full.
+"""Waiting for room on a full disk: the same way for every process and every disk.
 
-What finds no room lets go of what it has in hand (all of that comes again from the delivered position), and its error
-comes up to the loop of the daemon, or of the pipeline. That goes on to turn: signs of life, commands, a stop. Now and
-then it looks if there is room, and only then begins to work again. One line is logged when waiting begins, and one
+Work that finds no room releases what it has in memory (all of that is decoded again from the delivered position), and
+its error reaches the loop of the daemon, or of the pipeline. The loop continues: signs of life, commands, a stop. At
+intervals it checks for room, and resumes work only when there is some. One line is logged when waiting begins, and one
 when it ends.
 
 A disk that refuses writes although it has room for them is broken, not full: after `REFUSALS_MAX` such attempts the

@@ -2,7 +2,7 @@
 
 A start writes its owner into the state, an end removes it. If a start finds the owner of an earlier run, that run left
 no record: it was killed (SIGKILL, a crash, a power cut), or its disk was too full for the record. A process that ends
-before it holds the lock of its role is not recorded.
+before it has the lock of its role is not recorded.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,14 +1,14 @@
-"""The watch on the other process: if it lives, and what is left of it if it does not (I20).
+"""The watch on the other process: whether it lives, and the kill of a process that hangs (I20).
 
     ALIVE ──► RESTARTING ──► GONE      its lock is free, for less or more than `restart_s`; as long as it was never
       │                                seen at all, `stale_s`: at boot both start at once, and one is the first
       └─────► HUNG                     its lock is held, and its last sign of life is older than `stale_s`
 
-Who is started anew and ends again, before it has lived for `stale_s`, is as good as not there: after `stale_s` of that
-it is GONE the next time its lock is free, however soon the service manager would start it once more.
+A process that restarts and ends again, before it has lived for `stale_s`, counts as absent: after `stale_s` of that it
+is GONE the next time its lock is free, however soon the service manager would restart it.
 
-Signs of life are on the boot clock. Only those of the process that holds the lock count: what a former one left in the
-heartbeat file says nothing of one that has just started. To a process that never beat, its lock is the first sign.
+Signs of life are on the boot clock. Only those of the process that holds the lock count: an earlier one's in the
+heartbeat file do not apply to one that has just started. For a process that never beat, its lock is the first sign.
 """
 
 from enum import Enum

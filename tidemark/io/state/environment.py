@@ -1,6 +1,6 @@
-"""The LMDB environment of a state folder: opened once a process, durable, its errors translated.
+"""The LMDB environment of a state folder: opened once in a process, durable, its errors translated.
 
-Rules of LMDB that this module keeps for everyone: `sync=True` only; never `writemap` (a full disk would be SIGBUS);
+Rules of LMDB that this module enforces: `sync=True` only; never `writemap` (a full disk would be SIGBUS);
 `max_readers` and `max_dbs` the same in every opener (later values are silently ignored); the same files never opened
 twice in one process; transactions short; no buffer outlives its transaction.
 """

@@ -1,9 +1,9 @@
-"""Signs of life in a small mmap file beside LMDB: who lives, and who is inside a write transaction.
+"""Signs of life in a small mmap file beside LMDB: the living processes, and the one inside a write transaction.
 
-    file  = magic (4 bytes), version, padding to one slot; then one slot a role
+    file  = magic (4 bytes), version, padding to one slot; then one slot for each role
     slot  = counter (u32, odd while it is written), pid (u32), start ticks (u64), boot clock in ns (u64), boot id (16)
 
-A slot has one writer: its role's process, or, for WRITER, whoever holds LMDB's write lock. LMDB itself cannot keep
+A slot has one writer: its role's process, or, for WRITER, the holder of LMDB's write lock. LMDB itself cannot store
 heartbeats: its writer may be the process that hangs.
 """
 

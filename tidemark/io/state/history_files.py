@@ -1,13 +1,13 @@
 """The catalog history as files: bases and journal in STATE/history, their index in LMDB.
 
-    base-<timeline>-<lsn>       a saved mirror; written aside, fsynced, renamed
+    base-<timeline>-<lsn>       a saved mirror; written under another name, fsynced, renamed
     journal-<timeline>-<lsn>    catalog-relevant records from that LSN on; appended, fsynced before a delivery needs it
 
-A journal file may end in a torn entry after a crash: it was never needed, and is never read. How much is needed is
-known, since each delivery notes in its own transaction how far the journal was durable (`JournalMark`): one that ends
-before that is damaged. Each writer appends to files of its own: nothing stops the bytes of one whose epoch is over, so
-they are kept where nobody looks, behind the end that the index gives to its file. Files that the index does not name
-are left-overs of a crash, or of such a writer, and are removed when the next one has begun a file.
+A journal file may end in a torn entry after a crash: no delivery needed it, and it is never read. The needed length is
+known, since the transaction of each delivery records how far the journal was durable (`JournalMark`): a shorter file is
+damaged. Each writer appends to its own files: a writer whose epoch is over may still append, so its bytes are behind
+the end that the index gives to its file, where no reader looks. Files that the index does not name remain from a crash,
+or from such a writer, and are removed when the next writer has begun a file.
 """
 
 import itertools

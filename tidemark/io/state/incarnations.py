@@ -1,7 +1,7 @@
-"""The start of a daemon on a state: is it the folder that was used last, and by which name its markers go (I21).
+"""The start of a daemon on a state: whether the folder was the last one in use, and the name in its markers (I21).
 
-All of it is one transaction. `moved` is the operator's word that this state is the one to deliver: it is needed where
-the folder is a copy, or where another copy has overtaken it, and changes nothing elsewhere.
+All of it is one transaction. With `moved` the operator confirms that this state is the one to deliver: it is needed if
+the folder is a copy, or if another copy has overtaken it, and changes nothing otherwise.
 """
 
 import os

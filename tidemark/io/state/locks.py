@@ -1,8 +1,8 @@
-"""One process a role: an OS lock on a file that names its holder (I38).
+"""One process for each role: an OS lock on a file that names its holder (I38).
 
-The kernel lets the lock go when the holder dies, whatever way; the text says who it is, to people and to the watchdog.
-It is a lock of the open file (fcntl(2), F_OFD_SETLK) and not flock(2), because only that can be asked for without
-being taken: a question must not refuse a process that starts at the same moment.
+The kernel releases the lock when the holder dies in any way; the text names the holder for people and the watchdog. It
+is a lock of the open file (fcntl(2), F_OFD_SETLK) and not flock(2), because only that can be queried without being
+taken: a query must not refuse a process that starts at the same moment.
 """
 
 import fcntl

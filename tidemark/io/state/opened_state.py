@@ -1,4 +1,4 @@
-"""The state of one capture, opened: the environment, and whose it is."""
+"""The opened state of one capture: the environment, and its partition."""
 
 from contextlib import nullcontext
 from types import TracebackType

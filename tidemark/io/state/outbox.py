@@ -1,7 +1,7 @@
-"""The outbox as its readers have it: short transactions only, each of which copies out.
+"""The outbox for its readers: short transactions only, each of which copies its results.
 
 A read transaction kept open stops LMDB from using any page again. Ranges are written (after, upto]: both are sequences
-at group ends, 0 stands before all. `outbox_table` changes the outbox, inside the state's transactions.
+at group ends, 0 is before all. `outbox_table` changes the outbox, inside the state's transactions.
 """
 
 from collections.abc import Iterator

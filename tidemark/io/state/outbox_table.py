@@ -1,6 +1,6 @@
-"""The outbox inside one LMDB transaction that somebody else opened: values in order of their sequence, and their bytes.
+"""The outbox inside an LMDB transaction that the caller opened: values in order of their sequence, and their bytes.
 
-Values are bytes here, and their headers are all that is looked at: `cdcctl status` loads this, and not Arrow.
+Values are bytes here, and only their headers are read: `cdcctl status` imports this without Arrow.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The error of a state that another copy of itself has overtaken (I21)."""
+"""The error for a state that another copy of it has overtaken (I21)."""
 
 from tidemark.model.errors import Fenced
 from tidemark.model.lsn import format_lsn

@@ -1,8 +1,8 @@
-"""The state of a capture: what is durable, and the transactions that move it.
+"""The state of a capture: the durable values, and the transactions that change them.
 
-Everything that says who delivers and how far moves in one LMDB transaction, which checks the epoch first: the loser of
-a switch fails in it, with nothing written. Positions never move back on a timeline. Damage is met by each key's policy
-(`tidemark.wire.state`), never by a silent start from the oldest.
+Everything that determines who delivers, and the position, changes in one LMDB transaction, which checks the epoch
+first: the loser of a switch fails in it, with nothing written. Positions never move back on a timeline. Each key has a
+policy for damage (`tidemark.wire.state`); none is a silent start from the oldest position.
 """
 
 from collections.abc import Iterator

@@ -1,10 +1,10 @@
-"""The state folder's layout: the one place that knows where in it something stands.
+"""The state folder's layout, defined only here.
 
 STATE/lmdb/{data,lock}.mdb    positions, modes, epochs, readers, the outbox
 STATE/heartbeat               signs of life
 STATE/history/                bases and journal of the catalog
 STATE/spill/                  transactions larger than decode.memory_bytes
-STATE/copy/                   WAL received while the first copy runs, and rows of the table in hand
+STATE/copy/                   WAL received while the first copy runs, and rows of the current table
 STATE/place                   empty, never written again: its inode shows that the folder is no copy
 STATE/ports.json              ports of the metrics, assigned by init
 STATE/{sidecar,archiver}.lock, .sock   the role's lock and its control socket

@@ -1,6 +1,6 @@
-"""The state inside one LMDB transaction: who delivers and how far, read and moved together.
+"""The state inside one LMDB transaction: who delivers and the positions, read and changed together.
 
-Positions never move back on a timeline. Damage is met by each key's policy (`tidemark.wire.state`).
+Positions never move back on a timeline. Each key has a policy for damage (`tidemark.wire.state`).
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What is read of the state at once: all the time (`StateMarks`), or the whole of it (`StateView`)."""
+"""Reads of several values of the state in one transaction: the frequent ones (`StateMarks`), or all (`StateView`)."""
 
 from dataclasses import dataclass, replace
 

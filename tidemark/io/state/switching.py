@@ -1,7 +1,7 @@
-"""A move of the mode table made durable: one transaction that checks the epoch it was decided under (I12, I21).
+"""Makes a transition of the mode table durable: one transaction that checks the epoch of the decision (I12, I21).
 
-What is written with the move (a new epoch, the hand-over record) stands in the same transaction. The effects are
-returned; whoever moved performs them behind it.
+Values that belong to the transition (a new epoch, the hand-over record) are written in the same transaction. The
+effects are returned; the caller performs them afterwards.
 """
 
 from dataclasses import dataclass

@@ -3,8 +3,8 @@
     wal-<timeline>-<start LSN>    up to FILE_BYTES of one timeline, the next file begins where it ends
     boot                          the boot during which the last file was written
 
-Without a slot the node may recycle what is not received, so it is received and kept here. One thread puts, one reads
-behind it. A file is fsynced when it is full; after a crash of the host the last one is not trusted and is dropped.
+Without a slot the node may recycle WAL that is not received, so it is received and kept here. One thread writes, one
+reads behind it. A file is fsynced when it is full; after a crash of the host the last one is dropped as untrusted.
 """
 
 import os

@@ -1,13 +1,13 @@
-"""The guard on LMDB's write lock: a process that is stuck in a write transaction blocks all others, so it is killed.
+"""The guard on LMDB's write lock: a process stuck in a write transaction blocks all others, so the guard kills it.
 
-Each daemon runs one; whoever else writes runs one that kills nobody, and says for whom it waits. Who holds the lock,
-the lock itself says (`tidemark.io.state.write_lock`): any process of ours, `cdcctl` and Spark's runner too, wherever it
-stopped between getting the lock and letting it go. That it is one and the same transaction shows in the WRITER slot's
-count, which every transaction changes twice; since when, in the slot, or by the guard's own looks where the slot is
-empty. Death frees the lock, and what was written in the transaction is gone.
+Each daemon runs one; every other writer runs one that kills no process, and reports the process that it waits for. The
+lock itself shows its holder (`tidemark.io.state.write_lock`): any process of ours, also `cdcctl` and Spark's runner,
+wherever it stopped between acquiring and releasing the lock. The WRITER slot's count, which every transaction changes
+twice, shows that it is one and the same transaction; its start is in the slot, or is the guard's first look if the slot
+is empty. Death frees the lock, and the transaction's writes are discarded.
 
-A process cannot mend itself: where the stuck thread is the guard's own process', the guard says so, and the other
-daemon's guard kills it, or whoever supervises the process.
+A process cannot repair itself: if the stuck thread is in the guard's own process, the guard reports it, and the other
+daemon's guard kills it, or the supervisor of the process.
 """
 
 import os

@@ -1,11 +1,11 @@
-"""Who holds LMDB's write lock, by the lock's own word.
+"""The holder of LMDB's write lock, read from the lock itself.
 
-The heartbeat file's WRITER slot cannot tell it alone: a process can stop after it got the lock and before it filled
-the slot, or after it emptied the slot and before the commit let the lock go. LMDB's lock is a robust futex in the lock
-file, and such a futex holds the thread id of whoever has it, because the kernel frees it by that when the thread dies:
+The heartbeat file's WRITER slot is not enough: a process can stop after it acquired the lock and before it filled the
+slot, or after it emptied the slot and before the commit released the lock. LMDB's lock is a robust futex in the lock
+file, and such a futex has the thread id of its holder, by which the kernel frees it when the thread dies:
 
     lock file  = magic (u32), format (u32), readers' mutex, ..., padding to 64 bytes; then the write mutex
-    mutex      = glibc's pthread_mutex_t; its first word is the futex: 30 bits thread id, 0 for nobody, and two flags
+    mutex      = glibc's pthread_mutex_t; its first word is the futex: 30 bits thread id, 0 for no holder, and two flags
 
 (mdb.c of LMDB 0.9, MDB_txninfo; robust_list(7)). On a machine or C library that is not in the table nothing is read.
 """

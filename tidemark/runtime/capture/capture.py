@@ -6,7 +6,7 @@
 A start needs only the state: the newest base not above the delivered pointer's restart LSN, the journal up to that LSN,
 then WAL from there; changes that were already delivered are skipped. If a first copy is due, the application thread
 makes it first, while WAL waits in the spool; the decode thread starts afterwards, when the tables' snapshots are known.
-The owner calls `poll` at intervals: it advances these steps and raises the first error.
+The owner calls `poll` at intervals: it advances these steps and returns the first error.
 """
 
 import threading
