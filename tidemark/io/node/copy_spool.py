@@ -6,7 +6,7 @@ nothing. While it keeps pace, a block or two are passed in memory; the other blo
 
     u32 length, u32 rows, the lines      of each block
 
-The file is unlinked as soon as it is created: a kill at any moment leaves nothing behind, and no other process opens it.
+The file is unlinked as soon as it is created: a kill at any moment leaves nothing behind, and no process can open it.
 """
 
 import os
