@@ -10,7 +10,7 @@ from tidemark.io.state.state import StateStore
 
 @dataclass(frozen=True, slots=True)
 class CaptureContext:
-    """What every capture of one process is made with."""
+    """The context of every capture of one process."""
 
     config: Config
     store: StateStore
@@ -19,4 +19,4 @@ class CaptureContext:
 
 
 class Stopped(Exception):
-    """The capture stops: what was to be delivered comes again after the restart."""
+    """The capture stops: undelivered changes come again after the restart."""

@@ -27,7 +27,7 @@ from tidemark.wal.segments import WalSlice
 
 LOOK_S = 0.2  # how often the folder is looked at; a segment is 16 MB
 ROOM_S = 0.02
-HOLE_S = 5.0  # tools that archive in parallel bring a segment later than its successor, but not so much later
+HOLE_S = 5.0  # tools that archive in parallel may write a segment later than its successor, but not so much later
 
 
 class ArchiveInput(SourceThread):
@@ -46,7 +46,7 @@ class ArchiveInput(SourceThread):
         log: Log,
         delivered: Position | None = None,
     ) -> None:
-        """`timeline`: of the ring's end, or an earlier one that led to it; `delivered`: what was, by an earlier run."""
+        """`timeline`: of the ring's end, or an earlier one that led to it; `delivered`: by an earlier run."""
         super().__init__("archive", arrived)
         self._folder = folder
         self._ring = ring
@@ -54,7 +54,7 @@ class ArchiveInput(SourceThread):
         self._timeline = timeline
         self._delivered = Reached.by_delivering(delivered)
         self._reported = timeline  # the latest one, in the log
-        self._is_behind = False  # the archive: it does not hold the delivered timeline yet
+        self._is_behind = False  # the archive does not contain the delivered timeline yet
         self._progress = progress
         self._metrics = metrics
         self._log = log
@@ -84,14 +84,14 @@ class ArchiveInput(SourceThread):
                 self._stopping.wait(LOOK_S)
 
     def _is_lasting(self) -> bool:
-        """Tell if what is missing or not whole at the ring's end has had its time to come."""
+        """Return whether the WAL that is missing or incomplete at the ring's end has been so for `HOLE_S`."""
         now_s = time.monotonic()
         if self._hole_lsn != self._ring.write_lsn:
             self._hole_lsn, self._hole_since_s = self._ring.write_lsn, now_s
         return now_s - self._hole_since_s >= HOLE_S
 
     def _read_inventory(self) -> ArchiveFolder | None:
-        """Return what the folder holds, if that may be new."""
+        """Return the folder's inventory, if it may have changed."""
         if not self._changes.may_be_new():
             return None
         try:
@@ -105,7 +105,7 @@ class ArchiveInput(SourceThread):
         return archive
 
     def _wait_for_fork(self) -> None:
-        """Tell once that what was delivered stands on a timeline of which nothing is archived yet."""
+        """Log once that the delivered position is on a timeline of which nothing is archived yet."""
         if not self._is_behind:
             self._is_behind = True
             self._log.warning(
@@ -113,7 +113,7 @@ class ArchiveInput(SourceThread):
             )
 
     def _check_timeline(self, archive: ArchiveFolder) -> None:
-        """See that the archive's latest timeline came from ours, and not before what was read of it."""
+        """Check that the archive's latest timeline descends from ours, and left it behind the WAL that was read."""
         latest = archive.history.timeline
         received = Reached(self._timeline, self._ring.write_lsn)
         reached = max(self._delivered, received)
@@ -130,7 +130,7 @@ class ArchiveInput(SourceThread):
             self._log.info("the archive has a later timeline", timeline=self._timeline, next_timeline=latest)
 
     def _put(self, piece: WalSlice) -> bool:
-        """Put a piece into the ring, slice by slice, as there is room; tell if all of it went in."""
+        """Put a piece into the ring, slice by slice, as there is room; return whether all of it was put."""
         data = memoryview(piece.data)
         for at in range(0, len(data), SLICE_BYTES_MAX):
             while self._ring.free_bytes < SLICE_BYTES_MAX:
@@ -138,7 +138,7 @@ class ArchiveInput(SourceThread):
                     return False
             part = data[at : at + SLICE_BYTES_MAX]
             segment = WalSlice(Lsn(piece.start_lsn + at), part, piece.timeline)
-            self._progress.receive(segment.end_lsn)  # NB: before the decode thread, which is quick, can have it
+            self._progress.receive(segment.end_lsn)  # NB: before the decode thread, which is quick, can read it
             self._ring.put(segment)
             self._metrics.wal_bytes.inc(len(part))
             self._arrived.set()

@@ -51,11 +51,11 @@ from tidemark.wal.segments import first_page_lsn
 from tidemark.wal.versions import wal_format
 from tidemark.wire.state import Beginning, HistoryIndex
 
-PRELUDE_S = 0.05  # without a first copy it is over at once: decoding need not wait for the first `poll`
+PRELUDE_S = 0.05  # without a first copy the prelude ends at once: decoding need not wait for the first `poll`
 
 
 class NotInitialised(StateError):
-    """A state folder in which `init` did not come to its end."""
+    """A state folder in which `init` did not complete."""
 
     hint = "run `cdcctl init` again"
 
@@ -68,7 +68,7 @@ class DecodingStuck(ConsumerFailed):
 
 @dataclass(frozen=True, slots=True)
 class CaptureStatus:
-    """What a capture says of itself while it runs."""
+    """The status of a running capture."""
 
     link: Link
     copying: bool
@@ -94,13 +94,13 @@ class Capture:
         ask_leader: AskLeader | None = None,
         in_daemon: bool = False,
     ) -> None:
-        """Make everything and start nothing. `consumer`: one's own, in place of the configured one.
+        """Create all parts and start nothing. `consumer`: a custom consumer, in place of the configured one.
 
-        Unless it is run `in_daemon`, which does so itself, the capture holds the lock of the role that took the epoch,
-        and gives its signs of life, from `start` to `stop`.
+        Unless it runs `in_daemon`, which does so itself, the capture holds the lock of the role that took the epoch,
+        and beats for it, from `start` to `stop`.
 
         `on_marker`, called by the decode thread, may halt the capture: it delivers what commits before, and no more.
-        `ask_leader`: it delivers nothing, and asks where the deliverer is.
+        `ask_leader`: the capture follows; it delivers nothing, and asks for the deliverer's position.
         """
         config, store = context.config, context.store
         view = store.view()
@@ -170,7 +170,7 @@ class Capture:
         )
 
     def start(self) -> None:
-        """Start the threads; decoding starts once there is no first copy (any more)."""
+        """Start the threads; decoding starts when no first copy is due or the copy is complete."""
         if self._role is not None:
             self._role.start()
         self._application.start()
@@ -182,7 +182,7 @@ class Capture:
         self._start_decoding()
 
     def poll(self) -> BaseException | None:
-        """Look at all threads; return the first error, and remove what no restart needs."""
+        """Check all threads; return the first error, and remove what no restart needs."""
         self._start_decoding()
         marks = self._store.marks()
         if self._decoding is not None and marks.horizon is not None:
@@ -197,7 +197,7 @@ class Capture:
         return self._error
 
     def _decoding_error(self) -> BaseException | None:
-        """Return what ended decoding: damage with the file that it is in, where the WAL comes from an archive."""
+        """Return the error that ended decoding: damage with its file, if the WAL comes from an archive."""
         decoding, archive = self._decoding, self._wal_source.archive
         if decoding is None or archive is None or not isinstance(decoding.error, CorruptWal):
             return decoding.error if decoding is not None else None
@@ -207,29 +207,29 @@ class Capture:
 
     @property
     def record_bytes(self) -> int:
-        """How much WAL was decoded, by its records."""
+        """How much WAL was decoded, in bytes of records."""
         return self._decoding.reader.record_bytes if self._decoding is not None else 0
 
     @property
     def decoded_lsn(self) -> Lsn:
-        """End of the last record that was decoded; by the decode thread itself, which may be ahead of `progress`."""
+        """End of the last decoded record; from the decode thread itself, which may be ahead of `progress`."""
         return self._decoding.reader.decoder.decoded_lsn if self._decoding is not None else INVALID_LSN
 
     @property
     def timeline(self) -> TimelineId | None:
-        """Timeline of the record in hand, or of the last; None before decoding begins."""
+        """Timeline of the current record, or of the last; None before decoding begins."""
         return self._decoding.reader.decoder.timeline if self._decoding is not None else None
 
     @property
     def is_to_begin_anew(self) -> bool:
-        """Tell if all is delivered that a table to be copied waits for; what comes then stands in the copied rows."""
+        """Return whether everything that a waiting copy needs is delivered; later changes are in the copied rows."""
         wanted, delivered = self._copies_wait_for, self.progress.delivered
         if wanted is None or delivered is None or delivered.position.commit_lsn < wanted:
             return False
         return self.progress.lag_bytes <= self._store.identity.segment_bytes
 
     def may_have_given_out(self, fork_lsn: Lsn) -> bool:
-        """Tell, once it is stopped, if somebody may have been given what commits behind a fork."""
+        """Return, after the stop, whether a consumer may have received changes that commit behind a fork."""
         delivered = self._store.marks().delivered
         if self._fills_outbox and delivered is not None:
             return delivered.pointer.position.commit_lsn >= fork_lsn
@@ -237,7 +237,7 @@ class Capture:
 
     @property
     def halted_at(self) -> Pointer | None:
-        """Where a marker has halted the capture, once all that commits before is delivered."""
+        """The marker at which the capture has halted, once all that commits before it is delivered."""
         halted_at = self._decoding.halted_at if self._decoding is not None else None
         delivered = self.progress.delivered
         if halted_at is None or delivered is None or delivered.position < halted_at.position:
@@ -245,7 +245,7 @@ class Capture:
         return halted_at
 
     def stop(self) -> None:
-        """Stop in order: nothing new, the slice in hand, the batch in hand (for `deliver.stop_s`), the files."""
+        """Stop in order: no new WAL, the current slice, the current batch (for `deliver.stop_s`), the files."""
         if self._role is None:
             self._stop()
             return
@@ -263,7 +263,7 @@ class Capture:
             self._liveness.stop()
         if self._decoding is not None and not self._decoding.stop():
             raise DecodingStuck("decoding did not stop in time")
-        self._wal_source.ring.free()  # an error of the network thread holds on to it by its traceback
+        self._wal_source.ring.free()  # an error of the network thread refers to it by its traceback
         self._metrics.ring_used.set(0)
         self._metrics.queue_used.set(0)
         is_idle = self._application.join(self._stop_s)
@@ -271,7 +271,7 @@ class Capture:
             self._target.abandon()
         self._history.close()
         if not is_idle:
-            # What it holds is not confirmed and comes again; a consumer that hangs must not keep us.
+            # Its groups are not confirmed and are delivered again; a consumer that hangs must not block the stop.
             raise ConsumerFailed(
                 f"the consumer did not end its batch within {self._stop_s} s",
                 hint="its unconfirmed changes are delivered again after the restart",
@@ -285,7 +285,7 @@ class Capture:
         )
 
     def status(self) -> CaptureStatus:
-        """Return how the capture does."""
+        """Return the capture's status."""
         return CaptureStatus(
             link=self._wal_source.input.link,
             copying=not self._application.prelude_is_over.is_set(),
@@ -392,7 +392,7 @@ class Capture:
         )
 
     def _tell(self, error: BaseException | None) -> None:
-        """Log, once each, that the capture is where the last run was, and the error that ends it."""
+        """Log, once each, that the capture has reached the last run's position, and the error that ends it."""
         progress, begun = self.progress, self._start
         if not self._is_restored and max(progress.decoded_lsn, begun.restart_lsn) > begun.position.commit_lsn:
             self._is_restored = True
@@ -428,9 +428,9 @@ class Capture:
 
 
 def _nothing_before() -> None:
-    """Stand for the first copy where none is due."""
+    """Replace the first copy if none is due."""
 
 
 def kernels_are_compiled() -> bool:
-    """Tell if the hot loops run compiled."""
+    """Return whether the hot loops run compiled."""
     return COMPILED

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 CONFIRMED = TypeVar("CONFIRMED")
-PAUSE_S = 0.01  # from one transaction to the next: each takes as much processor time as a small commit's decoding
+PAUSE_S = 0.01  # between two transactions: each takes as much processor time as a small commit's decoding
 
 
 class Confirming(Generic[CONFIRMED]):
-    """One transaction after the other, each with all that has come since the last."""
+    """One transaction after the other, each with all confirmations since the last."""
 
     def __init__(self, store: Callable[[Sequence[CONFIRMED]], None]) -> None:
         """`store` runs the transaction, in the confirm thread."""
@@ -24,19 +24,19 @@ class Confirming(Generic[CONFIRMED]):
         self._waiting_bytes = 0
         self._storing_bytes = 0
         self._is_storing = False
-        self._is_idle = False  # the thread waits for something to store, and not for its pause's end
+        self._is_idle = False  # the thread waits for something to store, not for the end of its pause
         self._is_hurried = False
         self._is_over = False
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._hurried = threading.Condition(self._lock)  # of its own: what is confirmed in a pause does not end that
+        self._hurried = threading.Condition(self._lock)  # a confirmation during a pause does not end the pause
         self._thread = threading.Thread(target=self._run, name="confirm", daemon=True)
 
     def confirm(self, confirmed: Sequence[CONFIRMED], byte_count: int) -> None:
-        """Have something stored; raise what has kept earlier things from it."""
+        """Queue a confirmation for storing; raise the error that kept earlier ones from being stored."""
         if self._thread.ident is None:
             self._thread.start()
-        with self._lock:  # the condition's, without its calls: each commit comes here
+        with self._lock:  # the condition's lock, without its calls: each commit comes here
             if self._error is not None:
                 raise self._error
             self._waiting += confirmed
@@ -46,16 +46,16 @@ class Confirming(Generic[CONFIRMED]):
 
     @property
     def byte_count(self) -> int:
-        """Bytes that are confirmed and not durable."""
+        """Bytes that are confirmed and not yet durable."""
         return self._waiting_bytes + self._storing_bytes
 
     def check(self) -> None:
-        """Raise what keeps things from being stored."""
+        """Raise the error that keeps confirmations from being stored."""
         if self._error is not None:
             raise self._error
 
     def wait(self, bytes_max: int = -1) -> None:
-        """Wait until at most `bytes_max` are not durable, by default until all is."""
+        """Wait until at most `bytes_max` are not durable, by default until all are durable."""
         with self._changed:
             self._is_hurried = True
             self._hurried.notify_all()
@@ -64,7 +64,7 @@ class Confirming(Generic[CONFIRMED]):
         self.check()
 
     def close(self) -> None:
-        """Store all that was confirmed, and end."""
+        """Store all confirmations, and end."""
         try:
             self.wait()
         finally:
@@ -76,7 +76,7 @@ class Confirming(Generic[CONFIRMED]):
                 self._thread.join()
 
     def abandon(self, error: BaseException, wait_s: float) -> None:
-        """Store nothing more, and raise `error` to whoever confirms later; wait for a transaction under way."""
+        """Store nothing more, and raise `error` at later confirmations; wait for a running transaction."""
         with self._changed:
             self._error = self._error or error
             self._waiting.clear()

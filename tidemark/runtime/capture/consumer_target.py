@@ -38,19 +38,19 @@ from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.state import CONFIRMED
 from tidemark.wire.values import EncodedGroup
 
-ABANDON_S = 5.0  # for a transaction of two syncs that is under way when a stop leaves the consumer behind
-UNTAKEN_MAX = 50  # times that a consumer may be offered groups and take none
+ABANDON_S = 5.0  # for a transaction of two syncs that is running when a stop abandons the consumer
+UNTAKEN_MAX = 50  # times that a consumer may be offered groups and accept none
 Announced = dict[tuple[Oid, Oid], Relation]  # the version that the consumer knows, by database and relation
 
 
 class _Offered(NamedTuple):
-    """A group on its way to the consumer, and how far a first copy is once it is confirmed."""
+    """A group on its way to the consumer, and the progress of a first copy once it is confirmed."""
 
     group: ChangeGroup
     copying: CopyKeep | None = None
 
     def without_rows(self) -> "_Offered":
-        """Return what the state has to know of it: rows are not held until that is durable."""
+        """Return the part that the state needs: rows are not kept until that is durable."""
         group = self.group
         others = [item for item in group.items if not isinstance(item, ChangeBatch)]
         ends, databases = group.transactions, group.databases
@@ -59,7 +59,7 @@ class _Offered(NamedTuple):
 
 
 class ConsumerTarget:
-    """At least once, confirmed by the consumer's own word."""
+    """At least once, confirmed by the consumer itself."""
 
     counts = True
 
@@ -79,7 +79,7 @@ class ConsumerTarget:
         log: Log,
         liveness: Liveness | None = None,
     ) -> None:
-        """`liveness`: who watches the consumer; ended before the consumer is. `retry`: how often it may fail."""
+        """`liveness`: the watch on the consumer; it ends before the consumer. `retry`: how often it may fail."""
         self._consumer = consumer
         self._liveness = liveness or Liveness(consumer, alive_s=inf, hang_s=inf)
         self._store = store
@@ -95,40 +95,40 @@ class ConsumerTarget:
         self._clock = SystemClock()
         self._announced: Announced = {}
         self._waiting: deque[_Offered] = deque()
-        self._announced_count = 0  # of them, from the first one on: put back after an error
+        self._announced_count = 0  # of them, from the first one on: reset after an error
         self._taken: list[_Offered] = []
         self._unconfirmed_bytes = 0  # of them
         self._confirming = Confirming(self._store_confirmed)
         self._partition = Partition(store.identity.system_identifier)
 
     def begin(self) -> None:
-        """Give the partition to the consumer."""
+        """Assign the partition to the consumer."""
         with self._liveness.calling("on_assigned"):
             self._consumer.on_assigned(self._partition, self._epoch, self._store.marks().start)
 
     def deliver(self, group: ChangeGroup) -> None:
-        """Offer a group, and again until the consumer took it and is not too far ahead of what it confirmed."""
+        """Offer a group until the consumer has accepted it and its confirmations are within the bound."""
         self._offer_until_taken(_Offered(group))
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
-        """Offer a group of a first copy; its position stays out of the stream's."""
+        """Offer a group of a first copy; its position is not one of the stream's."""
         start = self._progress.delivered
         assert start is not None, "a first copy comes after the base"
         if progress[-1].begins:
-            # A generation is used up once it was offered: killed before it confirmed, the next one is a greater one.
+            # An offered generation is used up: after a kill before its confirmation, the next one is greater.
             with self._store.transaction(self._epoch) as transaction:
                 transaction.put_copy(*progress)
         self._offer_until_taken(_Offered(replace(group, last=start), progress))
-        self._confirming.wait()  # what is copied is asked of the state
+        self._confirming.wait()  # the progress of the copy is read from the state
 
     def idle(self) -> None:
-        """Ask for a confirmation of what was taken."""
+        """Poll for a confirmation of accepted groups."""
         self._confirming.check()
         if self._taken:
             self._offer()
 
     def close(self) -> None:
-        """Take the partition back, make durable what is confirmed by then, and stop the consumer."""
+        """Revoke the partition, make all confirmations so far durable, and stop the consumer."""
         self._liveness.stop()
         try:
             try:
@@ -143,7 +143,7 @@ class ConsumerTarget:
                 self._consumer.stop()
 
     def abandon(self) -> None:
-        """Take no confirmation any more: the capture has stopped without the consumer."""
+        """Accept no more confirmations: the capture has stopped without the consumer."""
         late = ConsumerFailed(
             "the call of the consumer ended after the stop", hint="its unconfirmed changes are delivered again"
         )
@@ -169,7 +169,7 @@ class ConsumerTarget:
                 raise Stopped
 
     def _offer(self) -> bool:
-        """Call the consumer until it returns; tell if it took or confirmed anything."""
+        """Call the consumer until it returns; return whether it accepted or confirmed anything."""
         before = len(self._waiting)
         while True:
             taken = len(self._taken)
@@ -195,7 +195,7 @@ class ConsumerTarget:
         return is_confirmed
 
     def _put_back(self, taken: int) -> None:
-        """Have a call's groups wait again, in order; `taken`: how many were taken before it."""
+        """Queue a call's groups again, in order; `taken`: how many were accepted before it."""
         failed = self._taken[taken:]
         del self._taken[taken:]
         self._waiting.extendleft(reversed(failed))
@@ -203,7 +203,7 @@ class ConsumerTarget:
         self._unconfirmed_bytes -= sum(offered.group.byte_count for offered in failed)
 
     def _wait_to_retry(self, error: TidemarkError) -> None:
-        """Wait until the consumer may be called again; raise `error` where that is no use, or was tried enough."""
+        """Wait until the consumer may be called again; raise `error` if a retry is useless, or was tried enough."""
         is_transient = isinstance(error, ConsumerRaised) or error.disposition is Disposition.RETRY
         delay_s = self._retry.failed(self._clock.monotonic_s()) if is_transient else None
         if delay_s is None:
@@ -246,7 +246,7 @@ class ConsumerTarget:
                     self._announced[key] = item.relation
 
     def _store_confirmed(self, confirmed: Sequence[_Offered]) -> None:
-        """Make durable what the consumer has confirmed; the confirm thread does so."""
+        """Make the consumer's confirmations durable, by the confirm thread."""
         last = confirmed[-1].group
         latest = max(commit_times_us(last.transactions), default=0)
         with self._store.transaction(self._epoch) as transaction:
@@ -264,7 +264,7 @@ class ConsumerTarget:
 
 
 def _introduction(group: ChangeGroup, batch: ChangeBatch) -> SchemaEvent:
-    """Tell a consumer of a relation version that it has not seen since it started."""
+    """Introduce a relation version to a consumer that has not seen it since it started."""
     lsn = group.first.commit_lsn
     return SchemaEvent(
         position=group.first,

@@ -16,7 +16,7 @@ WRITABLE = "check deliver.jsonl_file and the free space there; unconfirmed chang
 
 
 class NullConsumer:
-    """Takes everything and keeps nothing but counts."""
+    """Accepts everything and keeps only counts."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -36,10 +36,10 @@ class NullConsumer:
         return True
 
     def on_revoked(self, partition: Partition) -> bool | None:
-        """Confirm nothing: what was taken is confirmed."""
+        """Confirm nothing: all accepted groups are confirmed."""
 
     def alive(self) -> bool:
-        """Say yes."""
+        """Return true."""
         return True
 
     def stop(self) -> None:
@@ -47,9 +47,9 @@ class NullConsumer:
 
 
 class JsonlConsumer(NullConsumer):
-    """Writes a JSON line a change; a group is confirmed once its lines are written.
+    """Writes one JSON line for each change; a group is confirmed once its lines are written.
 
-    At least once: lines of a group that was written but not confirmed before a kill come again.
+    At least once: lines of a group that was written but not confirmed before a kill are written again.
     """
 
     def __init__(self, file: str, databases: Mapping[Oid, str]) -> None:
@@ -59,7 +59,7 @@ class JsonlConsumer(NullConsumer):
         self._stream: BinaryIO | None = None
 
     def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
-        """Open the file. NB: a pipe that nobody reads waits here, where the watch on consumers sees it."""
+        """Open the file. NB: a pipe without a reader waits here, where the watch on consumers sees it."""
         super().on_assigned(partition, epoch, start)
         if self._file == STANDARD_OUTPUT:
             self._stream = sys.stdout.buffer
@@ -70,7 +70,7 @@ class JsonlConsumer(NullConsumer):
             raise ConsumerFailed(f"cannot write {self._file}: {error.strerror}", hint=WRITABLE) from error
 
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
-        """Write the lines of all groups that are there."""
+        """Write the lines of all offered groups."""
         assert self._stream is not None, "it was never assigned"
         try:
             for group in groups:

@@ -37,7 +37,7 @@ from tidemark.wal.page import Framer
 from tidemark.wal.record import Record
 from tidemark.wal.segments import WalSlice
 
-QUIET_S = 0.2  # how soon a stop is noticed, and how often a quiet stream looks at its clock
+QUIET_S = 0.2  # how soon a stop is noticed, and how often a quiet stream checks its clock
 STOP_S = 10.0
 CheckFork = Callable[[TimelineId, Lsn, TimelineId], None]  # the timeline that is left, where, and for which
 LEFT_OUT_HINT = (
@@ -47,14 +47,14 @@ LEFT_OUT_HINT = (
 
 
 class _Pause(Enum):
-    """Where decoding may be left to another thread, or waits."""
+    """A point at which another thread may take over decoding, or decoding waits."""
 
-    SLICE = "slice"  # one is done with
-    EMPTY = "empty"  # there is none
+    SLICE = "slice"  # a slice is decoded
+    EMPTY = "empty"  # there is no slice
 
 
 class WalReader:
-    """Slices of WAL in, groups of changes out; keeps the journal and the bases. No thread of its own."""
+    """Slices of WAL in, groups of changes out; writes the journal and the bases. It has no thread."""
 
     def __init__(
         self,
@@ -81,17 +81,17 @@ class WalReader:
         self._metrics = metrics
         self._log = log
         self._records_reported = 0
-        self.cpu_s = 0.0  # processor time taken so far, as the owner counts it
+        self.cpu_s = 0.0  # processor time used so far, as the owner counts it
         self._segment_began_s = 0.0  # of it
         self._spilled_bytes = 0
         self._open_transactions = 0
         self._journal_bytes = 0
-        self._looks_reported = 0  # at pg_database: what was found is told with the next group
+        self._looks_reported = 0  # looks at pg_database: the databases found are reported with the next group
         self._looks_logged = 0
         self._left_out: set[str] = set()
 
     def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
-        """Take the next slice; give out the groups that became full."""
+        """Decode the next slice; return the groups that became full."""
         for decoded in self._decoding.feed_runs(segment):
             if isinstance(decoded, CommittedRun):
                 yield from map(self._with_databases, self._builder.add_run(decoded))
@@ -102,43 +102,43 @@ class WalReader:
 
     @property
     def open_transactions(self) -> int:
-        """How many transactions have no end so far, for people: another thread may be at it."""
+        """How many transactions have not ended, for people: another thread may change it meanwhile."""
         return self._open_transactions
 
     def flush(self, *, also_empty: bool) -> ChangeGroup | None:
-        """Give out what is gathered; `also_empty`: a group that has nothing but its position, too."""
+        """Return the gathered changes as a group; `also_empty`: also a group that has only its position."""
         group = self._builder.flush() if self._builder.byte_count or also_empty else None
         return group and self._with_databases(group)
 
     @property
     def is_gathering(self) -> bool:
-        """Tell if there are changes that no group was given out with."""
+        """Return whether there are changes that are in no group yet."""
         return self._builder.byte_count > 0
 
     @property
     def record_bytes(self) -> int:
-        """How much WAL was decoded, by its records."""
+        """How much WAL was decoded, in bytes of records."""
         return self._decoding.record_bytes
 
     @property
     def is_halted(self) -> bool:
-        """Tell if a marker has halted decoding: what is read further is not looked at."""
+        """Return whether a marker has halted decoding: later WAL is not decoded."""
         return self.decoder.is_halted
 
     def idle_group(self) -> ChangeGroup:
-        """Return a group without changes that says how far decoding is."""
+        """Return a group without changes that states how far decoding is."""
         here = Position(self.decoder.timeline, self.last_record_lsn, 0)
         return self._with_databases(ChangeGroup(here, Pointer(here, self.decoder.restart_lsn), (), (), 0, 0))
 
     def _with_databases(self, group: ChangeGroup) -> ChangeGroup:
-        """Add which databases are captured, where that is news. They may be ahead of the group, never behind it."""
+        """Add the captured databases if they changed. They may be ahead of the group, never behind it."""
         if self._looks_reported == self._mirrors.looks:
             return group
         self._looks_reported = self._mirrors.looks
         return replace(group, databases=self._mirrors.known())
 
     def _log_databases(self) -> None:
-        """Say, once each, which selected databases are not followed."""
+        """Log, once each, the selected databases that are not followed."""
         self._looks_logged = self._mirrors.looks
         left_out = self._mirrors.left_out_by_name()
         for name in left_out.keys() - self._left_out:
@@ -185,7 +185,7 @@ class WalReader:
 
     @property
     def read_lsn(self) -> Lsn:
-        """Up to where WAL was taken."""
+        """The LSN up to which WAL was read."""
         return self._decoding.framer.fed_lsn or INVALID_LSN
 
     @property
@@ -194,7 +194,7 @@ class WalReader:
         return self.decoder.last_lsn
 
     def tend(self, segment: WalSlice) -> None:
-        """Do what is due after a slice, and no change has to wait for: tell how things are, and save a base."""
+        """Do the work due after a slice that no change has to wait for: report progress, and save a base."""
         if self._looks_logged != self._mirrors.looks:
             self._log_databases()
         self._metrics.records.inc(self._decoding.records - self._records_reported)
@@ -211,7 +211,7 @@ class WalReader:
         if written := self._history.written_bytes - self._journal_bytes:
             self._metrics.journal_bytes.inc(written)
             self._journal_bytes += written
-        # NB: until then some of what is open would be told with a later first LSN than it has.
+        # NB: until then some open transactions would be listed with a later first LSN than they have.
         due = self.decoder.decoded_lsn - self._base_lsn >= self._base_every_bytes
         if due and self.decoder.has_reached_wanted and not self._mirrors.is_growing:
             self.write_base()
@@ -220,9 +220,8 @@ class WalReader:
 class DecodeThread:
     """Runs a `WalReader` between the ring and the queue, until it is stopped or a marker halts it.
 
-    Two threads may do so, one at a time: its own, and the application thread while that has nothing else to do
-    (`GroupQueue`). Then a commit passes to the consumer with one change of threads, or none where it reads the socket
-    too.
+    Two threads may run it, one at a time: its own, and the application thread while that is idle (`GroupQueue`). Then a
+    commit reaches the consumer with one change of threads, or with none if the application thread reads the socket.
     """
 
     def __init__(
@@ -236,9 +235,9 @@ class DecodeThread:
         progress: Progress,
         idle_pointer_s: float,
     ) -> None:
-        """`delivered` is where the last run came to: what is read again below moves no pointer."""
+        """`delivered` is the last run's position: what is read again below it moves no pointer."""
         self.error: BaseException | None = None
-        self.halted_at: Pointer | None = None  # where a marker has halted decoding, once all before it is handed over
+        self.halted_at: Pointer | None = None  # the marker that has halted decoding, once all before it is queued
         self._slices = slices
         self._arrived = arrived
         self.reader = reader
@@ -249,8 +248,8 @@ class DecodeThread:
         self._handed = delivered
         self._handed_s = self._clock.monotonic_s()
         self._stopping = threading.Event()
-        self._turn = threading.Lock()  # of who decodes
-        self._is_turn_awaited = False  # by the application thread, which waits for a word of ours
+        self._turn = threading.Lock()  # held by the thread that decodes
+        self._is_turn_awaited = False  # by the application thread, which waits for our signal
         self._groups = self._decoded()
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
 
@@ -260,7 +259,7 @@ class DecodeThread:
         self._group_queue.turns = self
 
     def stop(self, timeout_s: float = STOP_S) -> bool:
-        """Stop after the slice in hand; tell if that came to its end in time."""
+        """Stop after the current slice; return whether that ended in time."""
         until_s = self._clock.monotonic_s() + timeout_s
         self._stopping.set()
         self._arrived.set()
@@ -273,17 +272,17 @@ class DecodeThread:
 
     @property
     def has_more(self) -> bool:
-        """Tell if more has come than was decoded."""
+        """Return whether WAL has arrived that is not decoded."""
         return self._progress.received_lsn > self.reader.read_lsn
 
     def take_turn(self) -> ChangeGroup | None:
-        """Decode what is there up to the next group, in the application thread, unless the decode thread is at it."""
-        self._is_turn_awaited = True  # NB: before it is tried: whoever has the turn looks at this afterwards
+        """Decode up to the next group, in the application thread, unless the decode thread is decoding."""
+        self._is_turn_awaited = True  # NB: set before the attempt: the decoding thread checks this afterwards
         if not self._turn.acquire(blocking=False):
             raise TurnTaken
         self._is_turn_awaited = False
         try:
-            while not (self._group_queue.byte_count or self._stopping.is_set()):  # what is in the queue comes first
+            while not (self._group_queue.byte_count or self._stopping.is_set()):  # groups in the queue come first
                 found = self._next()
                 if isinstance(found, ChangeGroup):
                     return found
@@ -299,26 +298,26 @@ class DecodeThread:
                 is_over = self._decode_into_queue()
             if is_over:
                 return
-            came = self.reader.is_gathering or self.has_more  # while we had the turn
+            came = self.reader.is_gathering or self.has_more  # while this thread decoded
             if self._group_queue.is_wanted and (came or self._is_turn_awaited):
                 self._group_queue.wake_taker()
             self._arrived.wait(QUIET_S)
 
     def _decode_into_queue(self) -> bool:
-        """Hand over all that is there; tell if nothing more will come."""
+        """Queue all groups; return whether no more will come."""
         while not self._stopping.is_set():
             found = self._next()
             if found is None:
                 return True
             if isinstance(found, ChangeGroup):
                 if not self._group_queue.put(found):
-                    self._stopping.set()  # nobody takes any more; the rest of a large transaction need not be read
+                    self._stopping.set()  # the queue is closed; the rest of a large transaction need not be read
             elif found is _Pause.EMPTY:
                 return False
         return True
 
     def _next(self) -> "ChangeGroup | _Pause | None":
-        """Go on to the next group, or to a pause; None once there is nothing more. Whoever calls it has the turn."""
+        """Continue to the next group, or to a pause; None at the end. The caller holds the decoding lock."""
         began_s = time.thread_time()
         try:
             return next(self._groups, None)
@@ -329,7 +328,7 @@ class DecodeThread:
             self.reader.cpu_s += time.thread_time() - began_s
 
     def _decoded(self) -> "Iterator[ChangeGroup | _Pause]":
-        """Give out the groups, with a pause behind each slice and where there is none."""
+        """Yield the groups, with a pause after each slice and when there is none."""
         try:
             while self.halted_at is None:
                 segment = self._slices.peek()
@@ -355,7 +354,7 @@ class DecodeThread:
             raise
 
     def _let_go(self, segment: WalSlice) -> None:
-        """Give a slice back, all of whose groups were taken."""
+        """Release a slice, all of whose groups were accepted."""
         self._slices.release(len(segment.data))
         if self.reader.last_record_lsn:
             decoder = self.reader.decoder
@@ -364,9 +363,9 @@ class DecodeThread:
             self._progress.decode(min(decoder.decoded_lsn, end_lsn), min(decoder.restart_lsn, end_lsn))
 
     def _what_precedes(self) -> "Iterator[ChangeGroup | _Pause]":
-        """Have delivered what stands before WAL that is none, if the consumer takes it in time.
+        """Have the changes before the invalid WAL delivered, if the consumer accepts them in time.
 
-        NB: only framing fails between two transactions; of any other error nobody knows what the grouper holds.
+        NB: only framing fails between two transactions; after any other error the group builder's contents are unknown.
         """
         waiting = self.reader.flush(also_empty=False)
         if waiting is not None:
@@ -376,7 +375,7 @@ class DecodeThread:
             yield _Pause.EMPTY
 
     def _last_groups(self) -> Iterator[ChangeGroup]:
-        """Give out all that commits before the marker, and then its place: a restart goes on behind it."""
+        """Yield all that commits before the marker, and then its position: a restart continues behind it."""
         waiting = self.reader.flush(also_empty=True)
         if waiting is not None:
             yield self._handed_over(waiting)
@@ -385,7 +384,7 @@ class DecodeThread:
         yield self._handed_over(here)
 
     def _idle_group(self) -> ChangeGroup | None:
-        """Move the pointer over WAL that held nothing for us (docs/design/positions.md)."""
+        """Move the pointer over WAL that had nothing for us (docs/design/positions.md)."""
         if self._clock.monotonic_s() - self._handed_s < self._idle_pointer_s or not self.reader.last_record_lsn:
             return None
         self._handed_s = self._clock.monotonic_s()

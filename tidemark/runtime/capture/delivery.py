@@ -30,37 +30,37 @@ from tidemark.wire.outbox import encode_group
 from tidemark.wire.state import CopyProgress, OutboxLedger, Watermark
 from tidemark.wire.values import EncodedGroup
 
-TAKE_S = 0.2  # how soon a stop is noticed, and how often readers are looked at while nothing is delivered
+TAKE_S = 0.2  # how soon a stop is noticed, and how often readers are checked while nothing is delivered
 ROOM_FIRST_S = 0.02
 ROOM_MAX_S = 1.0
 STALE_READERS_S = 5.0  # how often slots of killed readers are freed
 US_PER_S = 1_000_000
-Note = Callable[[StateTransaction], None]  # puts more into the transaction that stores a group
-CopyKeep = tuple[Oid, Oid, CopyProgress]  # database, relation, how far its first copy is
+Note = Callable[[StateTransaction], None]  # adds more to the transaction that stores a group
+CopyKeep = tuple[Oid, Oid, CopyProgress]  # database, relation, progress of its first copy
 
 
 class Target(Protocol):
-    """Where groups go; all calls come from the application thread."""
+    """The destination of groups; all calls come from the application thread."""
 
-    counts: bool  # what it takes counts as delivered
+    counts: bool  # accepted groups count as delivered
 
     def begin(self) -> None:
-        """Make ready: called once, first of all."""
+        """Prepare: called once, before all others."""
 
     def deliver(self, group: ChangeGroup) -> None:
-        """Take a group; its position is durable when this returns, or later if the target says so itself."""
+        """Accept a group; its position is durable on return, or later if the target reports that itself."""
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
-        """Take a group of a first copy, which moves no position; how far the copy is gets durable as one does."""
+        """Accept a group of a first copy; no position moves, the copy's progress becomes durable as a position does."""
 
     def idle(self) -> None:
-        """Do what is to be done while there is nothing to deliver."""
+        """Do the work due while there is nothing to deliver."""
 
     def close(self) -> None:
-        """Let go."""
+        """Release everything."""
 
     def abandon(self) -> None:
-        """Let nothing move any more: the capture has stopped while a call into the target went on. By any thread."""
+        """Change nothing any more: the capture has stopped during a call into the target. From any thread."""
 
 
 class OutboxTarget:
@@ -105,12 +105,12 @@ class OutboxTarget:
         self._store_group(encode_group(group), note)
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
-        """Store a group of a first copy, and how far the copy is, in one transaction."""
+        """Store a group of a first copy, and the copy's progress, in one transaction."""
         encoded = replace(encode_group(group), moves_delivered=False)
         self._store_group(encoded, lambda transaction: transaction.put_copy(*progress))
 
     def idle(self) -> None:
-        """Move confirmed and trim, if readers confirmed meanwhile."""
+        """Move the confirmed pointer and trim, if readers confirmed meanwhile."""
         self._clear_stale_readers()
         marks = self._store.marks()
         held = min((reader.held for reader in marks.readers.values()), default=marks.ledger.trimmed)
@@ -119,10 +119,10 @@ class OutboxTarget:
             self._settle()
 
     def close(self) -> None:
-        """Do nothing: the state is its opener's."""
+        """Do nothing: the caller that opened the state closes it."""
 
     def abandon(self) -> None:
-        """Do nothing: no call into the outbox outlasts a stop, but for a transaction under way."""
+        """Do nothing: no call into the outbox outlasts a stop, except a running transaction."""
 
     def _store_group(self, encoded: EncodedGroup, note: Note) -> None:
         wait_s = ROOM_FIRST_S
@@ -147,8 +147,8 @@ class OutboxTarget:
             self._metrics.outbox_full.inc()
             self._log.warning("outbox is full, delivery waits", reason=str(full))
         self._clear_stale_readers()
-        # Pages freed by one transaction are usable from the next but one on: trim, then something small, then write.
-        with suppress(StateFull):  # of the disk itself: not even this finds room
+        # Pages freed by one transaction are usable two transactions later: trim, then a small write, then the group.
+        with suppress(StateFull):  # of the disk itself: not even this write finds room
             self._settle()
             self._settle()
         if self._stopping.wait(wait_s):
@@ -173,7 +173,7 @@ class OutboxTarget:
 
 
 class ApplicationThread:
-    """Takes groups from the queue to the target; runs all callbacks of the user."""
+    """Moves groups from the queue to the target; runs all callbacks of the user."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class ApplicationThread:
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the batch in hand; tell if the thread has ended."""
+        """Wait for the current batch; return whether the thread has ended."""
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()

@@ -26,26 +26,26 @@ from tidemark.wire.state import DELIVERED, FOLLOWED, Followed, Leader, Watermark
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """A marker of the deliverer and where it stands; it tells of its own timeline, up to itself."""
+    """A marker of the deliverer and its place; it states the positions of its own timeline, up to itself."""
 
     marker: Marker
     pointer: Pointer
     lsn: Lsn
 
     def is_news(self, leader: Leader | None) -> bool:
-        """Tell if it stands behind what is known.
+        """Return whether it is newer than the known position.
 
-        NB: its epoch tells nothing here: a deliverer whose state was made anew counts from 1. What one that was
-        replaced wrote late names an earlier pointer, which moves nothing.
+        NB: its epoch does not decide: a deliverer whose state was rebuilt counts from 1. A late marker of one that was
+        replaced names an earlier pointer, which moves nothing.
         """
         return leader is None or self.lsn > leader.lsn
 
 
-AskLeader = Callable[[], Met | None]  # the newest marker that was met; from any thread
+AskLeader = Callable[[], Met | None]  # the newest marker that was read; from any thread
 
 
 class FollowTarget:
-    """Takes groups and keeps nothing of them but what the state needs."""
+    """Accepts groups and keeps only what the state needs."""
 
     counts = False
 
@@ -70,10 +70,10 @@ class FollowTarget:
         self._unmarked_bytes_max = context.config.standby.unmarked_bytes_max
 
     def begin(self) -> None:
-        """Do nothing: there is nobody to make ready."""
+        """Do nothing: there is no consumer."""
 
     def deliver(self, group: ChangeGroup) -> None:
-        """Note how far decoding is, and where the deliverer is known to be."""
+        """Record how far decoding is, and the deliverer's known position."""
         met = self._ask_leader()
         with self._store.transaction(self._epoch) as transaction:
             transaction.rely_on_journal(self._history.durable_lsn)
@@ -99,13 +99,13 @@ class FollowTarget:
         """Do nothing."""
 
     def close(self) -> None:
-        """Do nothing: the state is its opener's."""
+        """Do nothing: the caller that opened the state closes it."""
 
     def abandon(self) -> None:
-        """Do nothing: nobody outside is called."""
+        """Do nothing: no outside code is called."""
 
     def _led(self, transaction: StateTransaction, followed: Followed, met: Met | None) -> Followed:
-        """Move `delivered` to what a new marker tells; give it up where none came for too long."""
+        """Move `delivered` to a new marker's pointer; give it up if none came for too long."""
         delivered = transaction.delivered()
         assert delivered is not None, "a follower begins with one"
         if met is not None and met.lsn <= followed.pointer.position.commit_lsn and met.is_news(followed.leader):
@@ -134,7 +134,7 @@ class FollowTarget:
 
 
 def _leader(met: Met, before: Leader | None) -> Leader:
-    """Return what is known of the deliverer behind another marker; only confirm markers tell of its outbox."""
+    """Return what is known of the deliverer after another marker; only confirm markers describe its outbox."""
     known = before.sequence if before is not None else NO_SEQUENCE
     reported = met.marker.sequence if met.marker.kind is MarkerKind.CONFIRM else NO_SEQUENCE
     return Leader(met.marker.epoch, met.lsn, max(known, reported))

@@ -15,36 +15,36 @@ from tidemark.model.change import ChangeGroup
 from tidemark.runtime.capture.signal import Signal
 
 GROUP_OVERHEAD_BYTES = 1000  # what a group without rows counts: the queue is bounded for those, too
-BRING_S = 0.05  # how long the taker waits at the socket at most: so soon it looks at the queue, and at a stop
+BRING_S = 0.05  # how long the taker waits at the socket at most before it checks the queue, and for a stop
 
 
 class TurnTaken(Exception):
-    """Another thread decodes; it wakes the taker if there is something for that."""
+    """Another thread decodes; it wakes the taker if there is a group for it."""
 
 
 class Brings(Protocol):
-    """What brings WAL, by a thread of its own or in the taker's."""
+    """The WAL input, which reads in its own thread or in the taker's."""
 
     def bring(self, timeout_s: float) -> bool:
-        """Have come what comes within `timeout_s`, in the caller's thread; false if another brings it."""
+        """Read what arrives within `timeout_s`, in the caller's thread; false if another thread reads."""
 
 
 class Turns(Protocol):
-    """What decodes, one thread at a time."""
+    """The decoder, used by one thread at a time."""
 
     @property
     def has_more(self) -> bool:
-        """Tell if more has come than was decoded."""
+        """Return whether WAL has arrived that is not decoded."""
 
     def take_turn(self) -> ChangeGroup | None:
-        """Decode what is there up to the next group; raise `TurnTaken` if another thread is at it."""
+        """Decode up to the next group; raise `TurnTaken` if another thread is decoding."""
 
 
 class GroupQueue:
     """First in, first out; a put waits while the queue is over its bound, however large the group is."""
 
     def __init__(self, bytes_max: int, arrived: Signal) -> None:
-        """`arrived` is set when there is something to decode; it wakes the taker while that waits."""
+        """`arrived` is set when there is WAL to decode; it wakes the taker while the taker waits."""
         self.turns: Turns | None = None
         self.wal_source: Brings | None = None
         self._bytes_max = bytes_max
@@ -54,16 +54,16 @@ class GroupQueue:
         self._taker_waits = False
         self._closed = False
         self._changed = threading.Condition()
-        self._woken = Signal()  # the taker, by a group or by what has arrived
+        self._woken = Signal()  # the taker, by a group or by WAL that arrived
 
     @property
     def byte_count(self) -> int:
-        """Bytes in the queue, about."""
+        """Bytes in the queue, approximately."""
         return self._byte_count
 
     @property
     def is_wanted(self) -> bool:
-        """Tell if the taker waits for something to do."""
+        """Return whether the taker waits for work."""
         return self._taker_waits
 
     def put(self, group: ChangeGroup) -> bool:
@@ -81,7 +81,7 @@ class GroupQueue:
         return True
 
     def take(self, timeout_s: float) -> ChangeGroup | None:
-        """Return the next group; None if there is none within `timeout_s`, or none at all any more."""
+        """Return the next group; None if there is none within `timeout_s`, or if the queue is closed."""
         group = self._first()
         if group is None and timeout_s > 0 and not self._closed:
             self._arrived.stand_in = self._woken
@@ -89,15 +89,15 @@ class GroupQueue:
             self._arrived.stand_in = None
             self._taker_waits = False
             if self._woken.is_set or (self.turns is not None and self.turns.has_more):
-                self._arrived.set()  # the decode thread goes on meanwhile
+                self._arrived.set()  # the decode thread continues meanwhile
         return group
 
     def wake_taker(self) -> None:
-        """Have the taker look again: for a group, or for a turn."""
+        """Have the taker check again: for a group, or for WAL to decode."""
         self._woken.set()
 
     def close(self) -> None:
-        """Let nothing in any more, and wake who waits; what is in the queue is dropped: it is read again."""
+        """Accept no more groups, and wake all waiting threads; queued groups are dropped: they are read again."""
         with self._changed:
             self._closed = True
             self._groups.clear()
@@ -118,7 +118,7 @@ class GroupQueue:
                 self._woken.wait(remaining_s)
 
     def _take_turn(self) -> tuple[ChangeGroup | None, Brings | None]:
-        """Decode; return where to wait then: not at the socket if another thread decodes, which is not heard there."""
+        """Decode inline; return where to wait then: not at the socket if another thread decodes, which cannot wake it."""
         if self.turns is None:
             return None, None
         try:

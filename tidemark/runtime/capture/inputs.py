@@ -19,9 +19,9 @@ from tidemark.runtime.capture.network import NetworkThread, WalSink
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.capture.source_thread import Link
 
-ROOM_S = 0.02  # how often a full ring, or the spool's end, is looked at
+ROOM_S = 0.02  # how often a full ring, or the spool's end, is checked
 STOP_S = 5.0
-WARN_SHARES = (0.5, 0.75, 0.9)  # of the spool: each is told once
+WARN_SHARES = (0.5, 0.75, 0.9)  # of the spool: each is logged once
 MakeNetwork = Callable[[WalSink], NetworkThread]
 
 
@@ -37,16 +37,16 @@ class WalInput(Protocol):
         """State of the connection to the node."""
 
     def start(self) -> None:
-        """Begin to receive."""
+        """Start to receive."""
 
     def bring(self, timeout_s: float) -> bool:
-        """Have WAL come into the ring in the caller's thread; false if it comes by another."""
+        """Read WAL into the ring in the caller's thread; false if another thread reads it."""
 
     def drain(self) -> None:
-        """Let what waits outside of the ring come into it: decoding begins."""
+        """Move WAL that waits outside of the ring into it: decoding begins."""
 
     def tend(self, lsn: Lsn) -> None:
-        """Look after what is kept beside the ring; no restart begins before `lsn`."""
+        """Maintain the storage beside the ring; no restart begins before `lsn`."""
 
     def stop(self) -> None:
         """End all threads and connections."""
@@ -84,7 +84,7 @@ class SpooledInput:
         self._network.start()
 
     def bring(self, timeout_s: float) -> bool:
-        """Leave the socket to the caller, once nothing stands between node and ring."""
+        """Leave the socket to the caller, once the node feeds the ring directly."""
         return self._is_direct and self._network.bring(timeout_s)
 
     def drain(self) -> None:
@@ -101,13 +101,13 @@ class SpooledInput:
         self._spool.close()
 
     def tend(self, lsn: Lsn) -> None:
-        """Look at the spool; remove what no restart at or after `lsn` needs, once the node feeds the ring itself."""
+        """Check the spool; remove what no restart at or after `lsn` needs, once the node feeds the ring itself."""
         self._warn()
         if self._draining.is_set() and not self._thread.is_alive():
             self._spool.drop_below(lsn)
 
     def _warn(self) -> None:
-        """Say in time that the spool fills up: nothing frees it before the copy is over."""
+        """Warn in time that the spool fills up: nothing frees it before the end of the copy."""
         used_bytes = self._spool.capacity - self._spool.free_bytes
         share = max((share for share in WARN_SHARES if used_bytes >= share * self._spool.capacity), default=0.0)
         if share > self._warned_share:
@@ -124,14 +124,14 @@ class SpooledInput:
         try:
             spooling = True
             while not self._stopping.is_set():
-                # NB: the spool may reach behind a fork, and the node alone knows: that would be decoded, and delivered.
+                # NB: the spool may reach behind a fork that only the node knows: that WAL would be delivered.
                 if self._network.is_located and self._move():
                     continue
                 if self._ring.write_lsn < self._spool.write_lsn:
                     self._stopping.wait(ROOM_S)  # the ring is full
                 elif spooling:
-                    self._network.stop()  # then once more: what came in the meantime
-                    # NB: a disk that hangs holds it for longer than `stop` waits, and one alone may receive.
+                    self._network.stop()  # then once more: WAL that arrived meanwhile
+                    # NB: a disk that hangs may delay it for longer than `stop` waits, and only one thread may receive.
                     spooling = self._network.link is not Link.ENDED
                 else:
                     self._go_direct()

@@ -3,14 +3,14 @@
 import gc
 import sys
 
-SWITCH_S = 0.0005  # how long a thread that computes keeps another from the interpreter; Python's own default is 0.005
+SWITCH_S = 0.0005  # how long a computing thread keeps another from the interpreter; Python's own default is 0.005
 
 
 def put_latency_first() -> None:
-    """Have threads change sooner, and the collector pass over all that is there now; to be said of each new capture.
+    """Let threads change sooner, and the collector skip all present objects; to be called for each new capture.
 
-    A full collection looks at every object, and what a capture is made of are a hundred thousand that stay: all threads
-    stood still for a tenth of a second. Whoever lets go of a capture unfreezes them.
+    A full collection visits every object, and a capture has a hundred thousand permanent ones: all threads were stopped
+    for a tenth of a second. The code that releases a capture unfreezes them.
     """
     sys.setswitchinterval(SWITCH_S)
     gc.freeze()

@@ -18,11 +18,11 @@ _AGAIN = "unconfirmed changes are delivered again after a restart"
 
 
 class ConsumerRaised(ConsumerFailed):
-    """An error of the consumer's own, which may be gone at the next attempt."""
+    """An error raised by the consumer, which may be gone at the next attempt."""
 
 
 class _Calling:
-    """A call into the consumer, as long as it takes."""
+    """A running call into the consumer."""
 
     __slots__ = ("_liveness",)
 
@@ -37,44 +37,44 @@ class _Calling:
 
 
 class Liveness:
-    """How a consumer does, from its start to its end."""
+    """The condition of a consumer, from its start to its end."""
 
     def __init__(self, consumer: Consumer, *, alive_s: float, hang_s: float, clock: Clock | None = None) -> None:
-        """Start nothing. `alive_s`: to answer `alive()` in; `hang_s`: for any other call."""
+        """Start nothing. `alive_s`: the time to answer `alive()`; `hang_s`: for any other call."""
         self._consumer = consumer
         self._name = type(consumer).__name__
         self._alive_s = alive_s
         self._hang_s = hang_s
         self._clock = clock or SystemClock()
         self._asked_s: float | None = None
-        self._call: tuple[str, float] | None = None  # what is being called, and since when
+        self._call: tuple[str, float] | None = None  # the running call, and since when
         self._error: ConsumerFailed | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="liveness", daemon=True)
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start to poll."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more; a question that is not answered yet is waited for as long as any."""
+        """Stop polling; an unanswered poll is waited for as long as any."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(self._alive_s)
 
     def calling(self, callback: str) -> "_Calling":
-        """Time a call into the consumer, and take what it raises for its failure."""
+        """Time a call into the consumer, and treat what it raises as its failure."""
         self._call = (callback, self._clock.monotonic_s())
         return _Calling(self)
 
     def called(self, error: BaseException | None) -> None:
-        """Note that the call is over; raise what its error means."""
+        """Record the end of the call; raise what its error means."""
         call, self._call = self._call, None
         if isinstance(error, Exception) and not isinstance(error, TidemarkError) and call is not None:
             raise ConsumerRaised(self._text(f"raised {type(error).__name__} in {call[0]}"), hint=_AGAIN) from error
 
     def error(self) -> ConsumerFailed | None:
-        """Return what is wrong with the consumer; the first that was, from then on."""
+        """Return the consumer's first error; from then on always that one."""
         if self._error is None:
             self._error = self._overdue()
         return self._error
@@ -107,5 +107,5 @@ class Liveness:
         return ConsumerFailed(self._text(how), hint=hint)
 
     def _text(self, how: str) -> str:
-        # NB: never the text of the consumer's own error: it may hold a row's values.
+        # NB: never the text of the consumer's own error: it may contain a row's values.
         return f"the consumer {self._name} {how}"

@@ -33,60 +33,60 @@ from tidemark.wal.segments import TimelineHistory, WalSlice
 from tidemark.wire.replication import Keepalive
 
 READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
-LOOK_S = 0.05  # how often it is looked whether the taker still comes to the socket; twice that it may stay away
-LENT_BYTES_MAX = 64 << 10  # what the taker reads at once of the socket: more is a backlog, and wants its own thread
+LOOK_S = 0.05  # how often it is checked whether the taker still reads the socket; it may stay away for twice that
+LENT_BYTES_MAX = 64 << 10  # how much the taker reads at once from the socket: more is a backlog, and needs this thread
 
 
 class RingOverflowed(TidemarkError):
-    """The consumer does not keep up, and there is an archive to go on from."""
+    """The consumer does not keep up, and there is an archive to continue from."""
 
     disposition = Disposition.FAIL_OVER
     hint = "the archiver continues; ring.bytes_max is the size of the ring"
 
 
 class NodeIsStandby(NodeUnreachable):
-    """A node that came back as a standby, to a sidecar that follows standbys and delivers from none."""
+    """A node that returned as a standby, to a sidecar that follows standbys and delivers from none."""
 
     hint = "no action is needed: the sidecar becomes a follower (standby.follow)"
 
 
 class Reached(NamedTuple):
-    """WAL that is known to have happened, up to `lsn` along `timeline`; of two, the greater one tells more."""
+    """WAL that is known to have happened, up to `lsn` along `timeline`; of two, the greater one is newer."""
 
     timeline: TimelineId
     lsn: Lsn
 
     @classmethod
     def by_delivering(cls, delivered: Position | None) -> "Reached":
-        """Return what a delivered position tells: its record has begun there. None: it tells nothing."""
+        """Return what a delivered position shows: its record has begun there. None: it shows nothing."""
         if delivered is None:
             return cls(NO_TIMELINE, INVALID_LSN)
         return cls(delivered.timeline, Lsn(delivered.commit_lsn + 1))
 
 
-MayOverflow = Callable[[], bool]  # asked by the network thread
+MayOverflow = Callable[[], bool]  # called by the network thread
 
 
 def always() -> bool:
-    """Allow it."""
+    """Permit it."""
     return True
 
 
 class WalSink(Protocol):
-    """Where received WAL goes: the ring, or the spool around a first copy."""
+    """The destination of received WAL: the ring, or the spool around a first copy."""
 
     capacity: int
 
     @property
     def write_lsn(self) -> Lsn:
-        """What must be put next."""
+        """The LSN of the next byte to put."""
 
     @property
     def free_bytes(self) -> int:
         """Room for more."""
 
     def put(self, segment: WalSlice) -> None:
-        """Take a slice."""
+        """Accept a slice."""
 
 
 class NetworkThread(SourceThread):
@@ -113,14 +113,14 @@ class NetworkThread(SourceThread):
     ) -> None:
         """`timeline`: of the sink's end, or an earlier one that led to it: the catalog base may be from before a fork.
 
-        `delivered`: what was, by an earlier run; the sink's end may be before it.
+        `delivered`: the position of an earlier run; the sink's end may be before it.
 
-        `reconnect_share`: a full sink is left alone until so much of it is free. `overflows`: it ends the thread,
-        where `may_overflow` says so when it is full.
-        `refuses_standby`: the connection is let go of where it leads to one.
+        `reconnect_share`: a full sink is reconnected once this share of it is free. `overflows`: a full sink ends the
+        thread, if `may_overflow` permits it then.
+        `refuses_standby`: a connection that leads to a standby is closed.
 
-        It never ends it before the thread has come to `restored_lsn` (None: where the node is at the first connection):
-        that is in no danger of overflowing, it stands in `pg_wal`, and comes as fast as it is taken (I18).
+        An overflow never ends it before the thread has reached `restored_lsn` (None: the node's LSN at the first
+        connection): that WAL is not at risk, it is in `pg_wal`, and comes as fast as it is received (I18).
         """
         super().__init__("network", arrived)
         self._dsn = dsn
@@ -139,22 +139,22 @@ class NetworkThread(SourceThread):
         self._restored_lsn = restored_lsn
         self.is_located = False  # the sink's end was found in the node's history, by any connection so far
         self._clock = SystemClock()
-        self._socket = threading.Lock()  # who reads it; this thread, but while it stands back
+        self._socket = threading.Lock()  # held by its reader: this thread, except while it stands back
         self._socket.acquire()
         self._lent: WalStream | None = None
-        self._is_wanted = False  # the taker waits, and would read by itself
-        self._visits = 0  # the taker's, at the socket
-        self._met: TidemarkError | None = None  # by the taker, and not its business
+        self._is_wanted = False  # the taker waits, and could read by itself
+        self._visits = 0  # the taker's reads of the socket
+        self._met: TidemarkError | None = None  # an error met by the taker that this thread has to handle
         self._given_back = Signal()
 
     def bring(self, timeout_s: float) -> bool:
-        """Take what comes within `timeout_s`, in the caller's thread; false if this thread does so itself (so far)."""
+        """Read what comes within `timeout_s`, in the caller's thread; false if this thread reads (so far)."""
         lent = self._lent
         if lent is None or not self._socket.acquire(blocking=False):
             self._is_wanted = True
             return False
         try:
-            stream = self._lent  # NB: only now it stays what it is
+            stream = self._lent  # NB: only from here on it cannot change
             if stream is None:
                 return False
             self._visits += 1
@@ -166,7 +166,7 @@ class NetworkThread(SourceThread):
         return True
 
     def _bring_from(self, stream: WalStream, timeout_s: float) -> bool:
-        """Take what is there, and wait for the first of it; tell if that may go on so."""
+        """Read what has arrived, and wait for the first of it; return whether the taker may continue to read."""
         taken_bytes = 0
         try:
             event = stream.receive_within(timeout_s)
@@ -181,17 +181,17 @@ class NetworkThread(SourceThread):
         return not stream.is_over
 
     def _stand_back(self, stream: WalStream) -> None:
-        """Leave the socket to the taker for as long as it comes back to it; raise what that met there."""
+        """Leave the socket to the taker while it keeps reading; raise the error that it met there."""
         self._is_wanted = False
         self._lent, seen = stream, self._visits
         self._socket.release()
-        self._arrived.set()  # it waits for that so far
+        self._arrived.set()  # the taker waits for that so far
         while not (self._given_back.wait(LOOK_S) or self._stopping.is_set()):
             if self._visits == seen and not self._socket.locked():
                 break
             seen = self._visits
         self._lent = None
-        self._socket.acquire()  # NB: the taker calls nobody while it has it
+        self._socket.acquire()  # NB: the taker calls no other code while it holds it
         self._given_back.wait(0)
         met, self._met = self._met, None
         if met is not None:
@@ -228,9 +228,9 @@ class NetworkThread(SourceThread):
             self._wait_for_room()
 
     def _locate(self, stream: WalStream) -> None:
-        """See that the node is ours, and on which timeline the ring's end stands in its history."""
+        """Check that the node is ours, and find the timeline of the ring's end in its history."""
         identity = stream.identify(self._system_identifier)
-        # NB: whoever looks at the node now and then looks too late: what a new primary wrote could be delivered twice.
+        # NB: periodic checks of the node come too late: a new primary's changes could be delivered twice.
         if self._refuses_standby and stream.is_standby():
             raise NodeIsStandby(f"{stream.where} is a standby")
         if self._restored_lsn is None:
@@ -240,7 +240,7 @@ class NetworkThread(SourceThread):
         history = stream.timeline_history(identity.timeline)
         check_delivered(history, self._delivered)
         reached = max(self._delivered, Reached(self._timeline, self._sink.write_lsn))
-        if reached.timeline in history:  # else `start` says so
+        if reached.timeline in history:  # else `start` reports it
             _check_switch(identity.timeline, history.switch_lsn(reached.timeline), reached, is_delivered=False)
             self._timeline = history.timeline_at(self._sink.write_lsn)
 
@@ -273,13 +273,13 @@ class NetworkThread(SourceThread):
             self._follow(ended)
 
     def _take_event(self, event: WalSlice | Keepalive) -> int:
-        """Take WAL, or the word how far the node is; return how many bytes of WAL."""
+        """Handle WAL, or the report of the node's position; return how many bytes of WAL."""
         if isinstance(event, Keepalive):
             self._progress.flush_lsn = event.server_end_lsn
             return 0
         length = len(event.data)
         end_lsn = Lsn(event.start_lsn + length)
-        self._progress.receive(end_lsn)  # NB: before the decode thread, which is quick, can have it
+        self._progress.receive(end_lsn)  # NB: before the decode thread, which is quick, can read it
         self._sink.put(event)
         self._progress.flush_lsn = max(self._progress.flush_lsn, end_lsn)
         self._metrics.wal_bytes.inc(length)
@@ -311,7 +311,7 @@ class NetworkThread(SourceThread):
 
 
 def check_delivered(history: TimelineHistory, delivered: Reached) -> None:
-    """Raise if what was delivered is no part of how the node came to its timeline."""
+    """Raise if the delivered position is not on the node's way to its timeline."""
     timeline = history.timeline
     if delivered.timeline and delivered.timeline not in history:
         raise WalDiverged(

@@ -19,13 +19,13 @@ BEATS = 10  # within `watchdog.watchdog_s`
 
 
 class RoleHolding:
-    """Holds the role of an epoch's owner and gives its signs of life, by a thread, until it is released.
+    """Holds the role of an epoch's owner and beats for it, by a thread, until it is released.
 
-    NB: they say that the process runs, as those of a daemon's loop do; errors are for whoever polls the capture.
+    NB: the beats show that the process runs, as those of a daemon's loop do; the caller of `poll` gets the errors.
     """
 
     def __init__(self, store: StateStore, epoch: Epoch, watchdog_s: float) -> None:
-        """Raise `Fenced` where the epoch is over. Where this process has the lock, give the first sign of life."""
+        """Raise `Fenced` if the epoch is over. If this process has the lock, give the first sign of life."""
         term = store.marks().term
         if term is None or term.epoch != epoch or term.owner is None:
             raise Fenced(f"epoch {epoch} is over", hint="another process delivers now")
@@ -37,10 +37,10 @@ class RoleHolding:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="signs of life", daemon=True)
         if self._is_held_here():
-            store.environment.heartbeat.beat(self._slot, ahead_s=START_S_MAX)  # what follows may take long
+            store.environment.heartbeat.beat(self._slot, ahead_s=START_S_MAX)  # the next steps may take long
 
     def start(self) -> None:
-        """Take the role's lock, unless this process has it; raise `AlreadyRunning` where another one does."""
+        """Take the role's lock, unless this process has it; raise `AlreadyRunning` if another one does."""
         if not self._is_held_here():
             self._lock = RoleLock.take(self._store.folder, self._role)
         self._thread.start()
@@ -53,7 +53,7 @@ class RoleHolding:
         self._store.environment.heartbeat.beat(self._slot, ahead_s=STOP_S_MAX)
 
     def release(self) -> None:
-        """Let the role go: another process may take it at once."""
+        """Release the role: another process may take it at once."""
         self._store.environment.heartbeat.clear(self._slot)
         lock, self._lock = self._lock, None
         if lock is not None:

@@ -4,10 +4,10 @@ import threading
 
 
 class Signal:
-    """Like an event that clears itself; one lock is all of it, since a thread that waits is woken at every commit."""
+    """Like an event that clears itself; it is only one lock, since a waiting thread is woken at every commit."""
 
     def __init__(self) -> None:
-        self.stand_in: Signal | None = None  # it is woken in place of this one's waiter
+        self.stand_in: Signal | None = None  # woken in place of this one's waiter
         self._is_set = False
         self._unset = threading.Lock()
         self._unset.acquire()
@@ -21,16 +21,16 @@ class Signal:
             self._is_set = True
             try:
                 self._unset.release()
-            except RuntimeError:  # another thread has set it just now
+            except RuntimeError:  # another thread has just set it
                 return
 
     @property
     def is_set(self) -> bool:
-        """Tell if nobody has seen it yet."""
+        """Return whether it is set and not yet seen."""
         return self._is_set
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until set, or for `timeout_s`; the caller looks for work afterwards in any case."""
+        """Wait until set, or for `timeout_s`; the caller checks for work afterwards in any case."""
         was_set = self._unset.acquire(timeout=timeout_s)
         if was_set:
             self._is_set = False

@@ -11,7 +11,7 @@ STOP_S = 5.0
 
 
 class Link(Enum):
-    """State of the way to the source."""
+    """State of the connection to the source."""
 
     IDLE = "idle"  # not started
     CONNECTING = "connecting"
@@ -21,7 +21,7 @@ class Link(Enum):
 
 
 class SourceThread(ABC):
-    """Brings WAL until it is stopped or fails; sets `arrived` when something came, and at its end."""
+    """Receives WAL until it is stopped or fails; sets `arrived` when something came, and at its end."""
 
     def __init__(self, name: str, arrived: Signal) -> None:
         self._link = Link.IDLE
@@ -32,16 +32,16 @@ class SourceThread(ABC):
 
     @property
     def link(self) -> Link:
-        """State of the way to the source."""
+        """State of the connection to the source."""
         return self._link
 
     @property
     def error(self) -> BaseException | None:
-        """What ended the thread, if it did not end by `stop`."""
+        """The error that ended the thread, None if it ended by `stop`."""
         return self._error
 
     def start(self) -> None:
-        """Begin at the sink's end."""
+        """Start at the sink's end."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -51,19 +51,19 @@ class SourceThread(ABC):
             self._thread.join(STOP_S)
 
     def bring(self, timeout_s: float) -> bool:
-        """Tell that nothing is brought but by this thread itself."""
+        """Return false: only this thread itself reads."""
         del timeout_s
         return False
 
     def drain(self) -> None:  # noqa: B027 - a default, not an omission
-        """Do nothing: what comes is in the ring already."""
+        """Do nothing: all received WAL is in the ring already."""
 
     def tend(self, lsn: Lsn) -> None:  # noqa: B027 - a default, not an omission
-        """Do nothing: there is nothing but the ring."""
+        """Do nothing: there is only the ring."""
 
     @abstractmethod
     def _work(self) -> None:
-        """Bring WAL until `_stopping` is set; raise what cannot heal."""
+        """Receive WAL until `_stopping` is set; raise errors that cannot heal."""
 
     def _run(self) -> None:
         self._link = Link.CONNECTING

@@ -21,7 +21,7 @@ from tidemark.runtime.first_copy.selected_tables import SelectedTables
 
 @dataclass(frozen=True, slots=True)
 class TargetMaker:
-    """What every target of a capture is made of."""
+    """The parts that every target of a capture needs."""
 
     context: CaptureContext
     epoch: Epoch
@@ -30,7 +30,7 @@ class TargetMaker:
     stopping: threading.Event
 
     def follow(self, ask_leader: AskLeader) -> Target:
-        """Return the target that gives out nothing."""
+        """Return the target that delivers nothing."""
         return FollowTarget(
             self.context,
             self.epoch,
@@ -41,7 +41,7 @@ class TargetMaker:
         )
 
     def deliver(self, consumer: Consumer | None, names: Mapping[Oid, str]) -> tuple[Target, Liveness | None]:
-        """Return the configured target, or `consumer`'s, and who watches over a consumer of one's own.
+        """Return the configured target, or `consumer`'s, and the watch on a custom consumer.
 
         `names`: of the databases, for people.
         """

@@ -28,39 +28,39 @@ from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.context import CaptureContext
 from tidemark.wal.segments import WalSlice, first_page_lsn
 
-FIRST_MESSAGE_S = 10.0  # a walsender that has nothing to send says so at once
+FIRST_MESSAGE_S = 10.0  # a walsender that has nothing to send reports that at once
 
 
 class Slices(Protocol):
-    """What the decode thread takes: slices of WAL, in order."""
+    """The decode thread's input: slices of WAL, in order."""
 
     def peek(self) -> WalSlice | None:
-        """Return the next slice, None where there is none yet."""
+        """Return the next slice, None if there is none yet."""
 
     def release(self, length: int) -> None:
-        """Give back the first `length` bytes."""
+        """Release the first `length` bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class WalSource:
-    """All of it, made and not started."""
+    """All parts, created and not started."""
 
     ring: Ring
     slices: Slices
     arrived: Signal
     progress: Progress
     input: WalInput
-    archive: Path | None = None  # that the WAL comes from, or the first of it
+    archive: Path | None = None  # the source of the WAL, or of the first part
 
 
 class MakeWalSource(Protocol):
-    """Makes the inflow of a capture that decodes from `page_lsn` on, and leaves out what was delivered.
+    """Creates the WAL source of a capture that decodes from `page_lsn`, and skips what was delivered.
 
     `timeline`: of the catalog base; so of `page_lsn`, or an earlier one. `copying`: behind a first copy.
     """
 
     def __call__(self, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool) -> WalSource:
-        """Make it."""
+        """Create it."""
 
 
 def new_ring(context: CaptureContext, page_lsn: Lsn) -> Ring:
@@ -79,7 +79,7 @@ def from_node(
     copying: bool,
     may_overflow: MayOverflow = always,
 ) -> WalSource:
-    """Stream from the node; the spool has to be read where a copy is due, or was not caught up with."""
+    """Stream from the node; the spool is read first if a copy is due, or was not read to its end."""
     ring, arrived, progress = new_ring(context, page_lsn), Signal(), Progress(received_lsn=page_lsn)
     spool = WalSpool(context.store.folder.copy, context.config.copy.spool_bytes, context.store.folder.file_mode)
     if not spool.is_empty and not spool.start_lsn <= page_lsn <= spool.write_lsn:
@@ -102,7 +102,7 @@ def from_node(
 def followed_from_node(
     context: CaptureContext, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool
 ) -> WalSource:
-    """Stream from a standby for nobody: no copy is made, and a full ring is no reason to leave it to an archiver."""
+    """Stream from a standby without delivery: no copy is made, and a full ring does not leave it to an archiver."""
     del copying
     ring, arrived, progress = new_ring(context, page_lsn), Signal(), Progress(received_lsn=page_lsn)
     network = _network(context, ring, timeline, progress, arrived, delivered=delivered, follows=True)
@@ -110,14 +110,14 @@ def followed_from_node(
 
 
 def cut_spool(context: CaptureContext, lsn: Lsn) -> None:
-    """Let go of what was spooled behind `lsn`, where the node's timeline turned out to have ended."""
+    """Remove spooled WAL behind `lsn`, if the node's timeline turned out to have ended there."""
     WalSpool(context.store.folder.copy, context.config.copy.spool_bytes, context.store.folder.file_mode).cut_behind(lsn)
 
 
 def from_archive(
     context: CaptureContext, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool
 ) -> WalSource:
-    """Read the archive; around a first copy it simply waits: nothing of it goes away."""
+    """Read the archive; around a first copy it simply waits: nothing is removed from it."""
     del copying
     ring, arrived, progress = new_ring(context, page_lsn), Signal(), Progress(received_lsn=page_lsn)
     source = ArchiveInput(
@@ -135,21 +135,21 @@ def from_archive(
 
 
 def where_the_node_is(context: CaptureContext) -> NodeIdentity:
-    """Ask the node where its WAL ends; waits for it, and raises where it does not answer."""
+    """Ask the node for the end of its WAL; wait for it, and raise if it does not answer."""
     with closing(WalStream(context.config.capture.dsn)) as stream:
         return stream.identify(context.store.identity.system_identifier)
 
 
 def streams_from(context: CaptureContext, lsn: Lsn) -> bool:
-    """Tell if the node sends its WAL from `lsn` on; false where it has removed that."""
+    """Return whether the node sends its WAL from `lsn`; false if it has removed that."""
     start_lsn = first_page_lsn(lsn)
     with closing(WalStream(context.config.capture.dsn)) as stream:
         here = stream.identify(context.store.identity.system_identifier)
         history = stream.timeline_history(here.timeline)
         try:
             if stream.start(start_lsn, history.timeline_at(start_lsn)) is not None:
-                return True  # the timeline ends just there
-            # NB: what is removed is said in place of the first message, which otherwise is WAL, or that there is none.
+                return True  # the timeline ends exactly there
+            # NB: an error for removed WAL replaces the first message, which otherwise is WAL, or that there is none.
             if stream.read(FIRST_MESSAGE_S) is None:
                 raise NodeUnreachable(f"{stream.where} sends no WAL from {format_lsn(start_lsn)} on")
         except WalGap:
@@ -158,7 +158,7 @@ def streams_from(context: CaptureContext, lsn: Lsn) -> bool:
 
 
 class LiveBuffer:
-    """The node's stream from now on, in a ring that nobody takes from yet (I15)."""
+    """The node's stream from now on, in a ring without a reader so far (I15)."""
 
     def __init__(self, context: CaptureContext, here: NodeIdentity, delivered: Position | None) -> None:
         """Make a buffer that begins at `here`, where the node's WAL ends now; a node without `delivered` ends it."""
@@ -166,7 +166,7 @@ class LiveBuffer:
         self.start_lsn = first_page_lsn(here.flush_lsn)
         self._ring, self._arrived = new_ring(context, self.start_lsn), Signal()
         self._progress = Progress(received_lsn=self.start_lsn, flush_lsn=here.flush_lsn)
-        # NB: nobody takes from it yet: what is written while the connection is made can fill it, too.
+        # NB: the ring has no reader yet: WAL written while the connection is made can fill it, too.
         self._network = _network(
             context,
             self._ring,
@@ -179,11 +179,11 @@ class LiveBuffer:
 
     @property
     def input(self) -> NetworkThread:
-        """What fills it."""
+        """The input that fills it."""
         return self._network
 
     def timeline_at(self, lsn: Lsn) -> TimelineId | None:
-        """Return the timeline of what is buffered at `lsn`; None where nothing is, yet or at all."""
+        """Return the timeline of the buffered WAL at `lsn`; None if nothing is buffered, yet or at all."""
         return self._ring.timeline_at(lsn)
 
     def start(self) -> None:
@@ -191,12 +191,12 @@ class LiveBuffer:
         self._network.start()
 
     def stop(self) -> None:
-        """Let go of the node; what is in the buffer is for nobody."""
+        """Disconnect from the node; the buffer's contents are discarded."""
         self._network.stop()
         self._ring.free()
 
     def wal_source(self, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool) -> WalSource:
-        """Return what a capture decodes from `page_lsn` on: the archive up to the buffer, then the buffer."""
+        """Return what a capture decodes from `page_lsn`: the archive up to the buffer, then the buffer."""
         del copying, timeline, delivered
         if page_lsn >= self.start_lsn:
             return WalSource(self._ring, Later(self._ring, page_lsn), self._arrived, self._progress, self._network)
@@ -208,7 +208,7 @@ class LiveBuffer:
 
 
 class Later:
-    """The ring from a later LSN on; it may not have come that far, so what stands before is let go as it comes."""
+    """The ring from a later LSN; it may not have come that far, so earlier WAL is released as it arrives."""
 
     def __init__(self, ring: Ring, start_lsn: Lsn) -> None:
         self._ring = ring
@@ -222,7 +222,7 @@ class Later:
         return self._ring.peek() if self._ring.read_lsn >= self._start_lsn else None
 
     def release(self, length: int) -> None:
-        """Give back a slice."""
+        """Release a slice."""
         self._ring.release(length)
 
 
@@ -243,7 +243,7 @@ class CatchUp:
         return self._ring.peek() if self._is_over else self._piece
 
     def release(self, length: int) -> None:
-        """Give back a slice."""
+        """Release a slice."""
         if self._is_over:
             self._ring.release(length)
         else:
@@ -253,7 +253,7 @@ class CatchUp:
 
 
 def read_between(folder: Path, start_lsn: Lsn, end_lsn: Lsn, of: SystemIdentifier) -> Iterator[WalSlice]:
-    """Yield the WAL of [start_lsn, end_lsn) from an archive, in slices; raise `Hole` where it is not whole."""
+    """Yield the WAL of [start_lsn, end_lsn) from an archive, in slices; raise `Hole` if it is incomplete."""
     lsn = start_lsn
     for piece in ArchiveFolder(folder, whole_only=True, of=of).read(start_lsn):
         data = memoryview(piece.data)[: end_lsn - piece.start_lsn]
