@@ -118,7 +118,7 @@ class GroupQueue:
                 self._woken.wait(remaining_s)
 
     def _take_turn(self) -> tuple[ChangeGroup | None, Brings | None]:
-        """Decode inline; return where to wait then: not at the socket if another thread decodes, which cannot wake it."""
+        """Decode inline; return where to wait: not at the socket if another thread decodes, which does not wake it."""
         if self.turns is None:
             return None, None
         try:
