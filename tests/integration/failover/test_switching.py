@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,9 @@ from tidemark.io.state.switching import Switched, switch
 from tidemark.model.errors import Fenced
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage
-from tidemark.model.position import Epoch
+from tidemark.model.position import Epoch, Pointer
 from tidemark.wire.outbox import encode_group
-from tidemark.wire.state import HandOver, Identity, Owner, Watermark
+from tidemark.wire.state import FOLLOWED, Followed, HandOver, Identity, Owner, Watermark
 
 SIDECAR, ARCHIVER = Owner("sidecar", "host", "boot", 1, 1), Owner("archiver", "host", "boot", 2, 2)
 IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, 4 << 20)
@@ -127,3 +128,17 @@ def test_a_follower_begins_where_it_has_delivered_and_is_not_put_back_there(stor
     deliver(store, 200)
     switch(store, Event.DEMOTED, log=LOG, now_us=6)
     assert store.view().followed == followed
+
+
+@pytest.mark.feature("I12")
+def test_a_follower_demoted_before_its_start_was_found_continues_where_it_was(store: StateStore) -> None:
+    """The start of a promoted follower waits, for room on the disk for example, and its node is a standby again."""
+    delivered = deliver(store, 100)
+    switch(store, Event.DEMOTED, log=LOG, now_us=5)
+    ahead = Pointer(replace(delivered.pointer.position, commit_lsn=Lsn(900)), Lsn(800))
+    followed = Followed(ahead, delivered.pointer, has_start=False)
+    with store.transaction(None) as transaction:
+        transaction.put(FOLLOWED, followed)
+    switch(store, Event.PROMOTED, log=LOG, now_us=6)
+    switch(store, Event.DEMOTED, log=LOG, now_us=7)
+    assert (store.view().stage, store.view().followed) == (Stage.FOLLOWER, followed)

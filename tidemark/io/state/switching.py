@@ -63,7 +63,8 @@ def switch(
         if hand_over is not None:
             transaction.put(HAND_OVER, hand_over)
         delivered = transaction.delivered()
-        if found.stage is Stage.FOLLOWER and before is not found.stage:
+        # NB: a start that was not found yet leaves what was followed; nothing has been delivered since.
+        if found.stage is Stage.FOLLOWER and before is not found.stage and transaction.followed() is None:
             # What was delivered here is a place to go on from, unless somebody else's markers tell a later one.
             assert delivered is not None, "it has delivered, or was to"
             transaction.put(FOLLOWED, Followed(delivered.pointer, delivered.pointer, has_start=True))
