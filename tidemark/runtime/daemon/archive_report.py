@@ -21,17 +21,17 @@ SILENT_S = 30.0  # a hundred thousand files take seconds, over a network more
 
 @dataclass(slots=True)
 class ArchiveReport:
-    """Looks, and sets the gauges."""
+    """Lists the folder, and sets the gauges."""
 
     context: CaptureContext
     watch: ArchivingWatch
-    _answer: NodeArchiving | None = None  # what the node had said before the look began
+    _answer: NodeArchiving | None = None  # the node's report from before the look began
     _begun_s: float = -LOOK_S
     _look: ArchiveLook | None = None
     _is_reported: bool = False
 
     def step(self, now_s: float, received_lsn: Lsn | None = None) -> ArchiveState | None:
-        """Look, if it is time; `received_lsn`: what the ring has come to, where there is one."""
+        """Look, if it is time; `received_lsn`: the end of the ring, if there is one."""
         config = self.context.config
         if config.has_archive:
             self.watch.ask()
@@ -68,6 +68,6 @@ class ArchiveReport:
             metrics.archive_lag.set(max(0, received_lsn - archived_lsn) / found.segment_bytes)
 
     def _begin_lsn(self) -> Lsn | None:
-        """Return where the capture began: nothing behind it was ever archived, which is to be seen as a lag, too."""
+        """Return where the capture began: if nothing behind it was ever archived, that is a lag, too."""
         beginning = self.context.store.view().beginning
         return beginning.lsn if beginning is not None else None

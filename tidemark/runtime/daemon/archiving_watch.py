@@ -39,14 +39,14 @@ from tidemark.wal.segments import segment_of, segment_start
 from tidemark.wire.state import Archiving
 
 ASK_S = 10.0
-START_S = 3.0  # a start waits so long for the node's answer, and then for the folder's
+START_S = 3.0  # a start waits this long for the node's answer, and then for the folder's
 US_PER_S = 1_000_000
 ResultT = TypeVar("ResultT")
 
 
 @dataclass(slots=True)
 class ArchivingWatch:
-    """Asks the node now and then; what comes of it goes into the state and the metrics."""
+    """Queries the node at intervals; the results go into the state and the metrics."""
 
     context: CaptureContext
     node_requests: NodeRequests
@@ -59,7 +59,7 @@ class ArchivingWatch:
     _clock: SystemClock = field(default_factory=SystemClock)
 
     def ask(self) -> None:
-        """Ask the node if it is time, and take its answer if that is there."""
+        """Query the node if it is time, and read its answer if that has arrived."""
         now_s = time.monotonic()
         if self._asked is not None and self._asked.done():
             if self._asked.exception() is None:
@@ -71,11 +71,11 @@ class ArchivingWatch:
 
     @property
     def answer(self) -> NodeArchiving | None:
-        """What the node said last; to be taken before the folder is looked at."""
+        """The node's last answer; to be read before the folder is listed."""
         return self._answer
 
     def compare(self, answer: NodeArchiving | None, found: ArchiveState) -> Archiving:
-        """Hold what the node said beside what is in the folder; write it down if it is news."""
+        """Compare the node's report with the folder; record the result if it has changed."""
         store, config = self.context.store, self.context.config
         before = store.archiving()
         beginning = store.view().beginning
@@ -86,7 +86,7 @@ class ArchivingWatch:
         lost = unrecorded(found, answer.archived_file, beginning.lsn) if answer.is_on else Unrecorded()
         off_lsn, on_lsn = self._when_off(before, answer, found)
         absent = self._missing(found, off_lsn)
-        due_lsn = max(beginning.lsn, on_lsn)  # what was completed while archive_mode was off is not waited for
+        due_lsn = max(beginning.lsn, on_lsn)  # WAL completed while archive_mode was off is not waited for
         waiting, reached = waiting_segments(found, answer.insert_lsn, due_lsn), reached_lsn(found)
         stays = before.waiting_since_us and before.reached_lsn == reached
         seen = Archiving(
@@ -103,7 +103,7 @@ class ArchivingWatch:
             missing_first=absent.first,
             missing=absent.count,
         )
-        with suppress(StateFull):  # it is for people, and seen again
+        with suppress(StateFull):  # it is for people, and will be detected again
             store.note_archiving(seen)
         self._show(seen)
         self.holes = lost.count + (absent.count if self._missing_first == absent.first else 0)
@@ -112,17 +112,17 @@ class ArchivingWatch:
         return seen
 
     def _when_off(self, before: Archiving, answer: NodeArchiving, found: ArchiveState) -> tuple[Lsn, Lsn]:
-        """Return `off_lsn` and `on_lsn` by the node's answer: of a server that is to fill our spool."""
+        """Return `off_lsn` and `on_lsn` by the node's answer: of a server that fills our spool."""
         if answer.insert_lsn == INVALID_LSN:
-            return before.off_lsn, before.on_lsn  # a standby does not say
+            return before.off_lsn, before.on_lsn  # a standby does not report it
         begin_lsn = segment_start(segment_of(answer.insert_lsn, found.segment_bytes), found.segment_bytes)
         if is_filled_by_nothing(answer, found, self.context.config.archive.filled_by):
             return begin_lsn, INVALID_LSN
-        if not answer.is_on or begin_lsn < before.off_lsn:  # others fill it; or the node went back in its WAL
+        if not answer.is_on or begin_lsn < before.off_lsn:  # other programs fill it; or the node went back in its WAL
             return INVALID_LSN, INVALID_LSN
         start = self.context.store.marks().start
         if start is not None and is_off_over(found, start.restart_lsn, before.on_lsn):
-            return INVALID_LSN, INVALID_LSN  # a gap that comes later has another cause
+            return INVALID_LSN, INVALID_LSN  # a later gap has another cause
         return before.off_lsn, before.on_lsn or begin_lsn if before.off_lsn else INVALID_LSN
 
     def _missing(self, found: ArchiveState, off_lsn: Lsn) -> Missing:
@@ -137,7 +137,7 @@ class ArchivingWatch:
         self.context.metrics.archive_waiting_seconds.set(waited_s)
 
     def _tell(self, lost: Unrecorded, kept_out: str | None) -> None:
-        """Say what is wrong, once as long as it stays the same."""
+        """Log a problem, once as long as it stays the same."""
         reported = None
         if kept_out is not None:
             reported = f"the server cannot fill the spool: {kept_out}"
@@ -152,9 +152,9 @@ class ArchivingWatch:
 
 
 def check_archiving(context: CaptureContext, node_requests: NodeRequests) -> None:
-    """Raise `ServerCannotArchive` before a daemon begins where the server's user cannot fill the spool.
+    """Raise `ServerCannotArchive` before a daemon begins if the server's user cannot fill the spool.
 
-    A node that is down, and a folder that gives no answer, are no reason not to begin: `ArchivingWatch` looks again.
+    A node that is down, or a folder that does not answer, does not prevent the start: `ArchivingWatch` checks again.
     """
     config, store = context.config, context.store
     if not config.has_archive:
@@ -173,7 +173,7 @@ def check_archiving(context: CaptureContext, node_requests: NodeRequests) -> Non
 
 
 def in_time(look: Callable[[], ResultT], wait_s: float) -> ResultT:
-    """Return what `look` returns; raise `TimeoutError` where its file system gives no answer in time."""
+    """Return what `look` returns; raise `TimeoutError` if its file system does not answer in time."""
     answer: Future[ResultT] = Future()
 
     def run() -> None:
@@ -187,6 +187,6 @@ def in_time(look: Callable[[], ResultT], wait_s: float) -> ResultT:
 
 
 def note_user(store: StateStore, user: ServerUser) -> None:
-    """Write down whom the server runs as: a look at the folders alone goes by it."""
+    """Record the user that the server runs as: a look at the folders alone uses it."""
     with suppress(StateFull):
         store.note_archiving(replace(store.archiving(), uid=user.uid, gid=user.gid, groups=user.groups))

@@ -31,31 +31,31 @@ COMMANDS_MAX = 8
 
 
 class Busy(StateError):
-    """The loop did not come to a command in time."""
+    """The loop did not run a command in time."""
 
     hint = "it may still happen: see `cdcctl status`, then try again"
 
 
 class Work(Protocol):
-    """What a daemon does, a step at a time."""
+    """The work of a daemon, one step at a time."""
 
     def start(self) -> None:
         """Begin."""
 
     def step(self) -> None:
-        """Look at everything, do what is due; raise what ends the process, or has to wait for room on the disk."""
+        """Check everything, do what is due; raise what ends the process, or has to wait for room on the disk."""
 
     def pause(self) -> None:
-        """Let go of what is in hand: the disk is full. The next step begins anew."""
+        """Release everything in memory: the disk is full. The next step begins again."""
 
     def stop(self) -> None:
         """End in order."""
 
     def commands(self) -> Mapping[str, Handler]:
-        """Return what the control socket can ask for; run by the loop."""
+        """Return the commands of the control socket; the loop runs them."""
 
     def status(self) -> Mapping[str, Json]:
-        """Return how it does; asked by any thread."""
+        """Return the status; called by any thread."""
 
 
 class Daemon:
@@ -75,7 +75,7 @@ class Daemon:
         self._commands: Queue[Callable[[], None]] = Queue(COMMANDS_MAX)
 
     def run(self) -> None:
-        """Run; return after a stop that was asked for, raise the error that ended the work."""
+        """Run; return after a requested stop, raise the error that ended the work."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         error: BaseException | None = None
@@ -93,11 +93,11 @@ class Daemon:
 
     @property
     def reason(self) -> str:
-        """Why it ended, where no error ended it."""
+        """Why it ended, if no error ended it."""
         return self._reason
 
     def handlers(self) -> Mapping[str, Handler]:
-        """Return what the control socket can be asked for."""
+        """Return the commands of the control socket."""
         own: dict[str, Handler] = {"status": self._status, "stop": self._stop_command}
         return own | {name: self._by_the_loop(handler) for name, handler in self._work.commands().items()}
 
@@ -118,7 +118,7 @@ class Daemon:
                 self._woken.clear()
 
     def _work_on(self) -> None:
-        """Do a step of the work, or the start of it, unless it waits for room on the disk."""
+        """Run a step of the work, or its start, unless it waits for room on the disk."""
         if not self._room.has_come():
             return
         try:
@@ -131,7 +131,7 @@ class Daemon:
                 raise
             self._room.met_full(error)
             self._work.pause()
-            notify(READY)  # or the service manager would take it for hung
+            notify(READY)  # or the service manager would consider it hung
             return
         if not self._is_started:
             self._is_started = True
@@ -147,8 +147,8 @@ class Daemon:
         try:
             self._work.stop()
         except Exception as raised:
-            # The first error is the one to tell; where there is none, this one is. What a full disk keeps from being
-            # made durable comes again at the next start.
+            # The first error is the one to report; if there is none, this one is. Changes that a full disk keeps from
+            # becoming durable come again at the next start.
             if is_full(raised):
                 self._log.warning("the disk is full while the daemon stops", **describe_error(raised))
             elif error is None:

@@ -15,11 +15,11 @@ from tidemark.runtime.replay.diverged import WalDiverged
 
 
 class EpochRun:
-    """Holds a process's capture while it has one; says ahead to the watchdog what takes long."""
+    """Holds a process's capture while it has one; announces long operations to the watchdog."""
 
     def __init__(self, context: CaptureContext, slot: Slot) -> None:
         self.capture: Capture | None = None
-        self.epoch: Epoch | None = None  # the last that was this process's
+        self.epoch: Epoch | None = None  # the last one that was this process's
         self._context = context
         self._slot = slot
         self._stuck: DecodingStuck | None = None
@@ -38,7 +38,7 @@ class EpochRun:
         put_latency_first()
 
     def release(self) -> None:
-        """Stop the capture, if there is one; what it has in hand and cannot end comes again."""
+        """Stop the capture, if there is one; its unfinished changes come again."""
         capture, self.capture = self.capture, None
         if capture is None:
             return
@@ -52,10 +52,10 @@ class EpochRun:
             self._context.log.warning("the capture did not stop cleanly", **describe_error(error))
         del capture
         gc.unfreeze()
-        gc.collect()  # its parts refer to each other, and to views of the ring's memory, which is to be free now
+        gc.collect()  # its parts refer to each other, and to views of the ring's memory, which must be freed now
 
     def copies_now(self) -> bool:
-        """Let go of a capture that has delivered what tables to be copied wait for: the next one copies them first."""
+        """Release a capture that has delivered everything that waiting copies need: the next one copies them first."""
         if self.capture is None or not self.capture.is_to_begin_anew:
             return False
         self._context.log.info("restarting capture to copy the tables that the rewind queued")
@@ -63,9 +63,9 @@ class EpochRun:
         return True
 
     def goes_back(self, error: BaseException) -> bool:
-        """Let go of a capture that received WAL which never happened; tell if it may begin anew, having given out none.
+        """Release a capture that received WAL which never happened; return whether it may restart: none was delivered.
 
-        A server that is lost may have sent what its standby never had; of its last record perhaps a part.
+        A lost server may have sent WAL that its standby never had; possibly a part of its last record.
         """
         capture = self.capture
         if capture is None or not isinstance(error, WalDiverged) or error.fork_lsn is None:
@@ -82,7 +82,7 @@ class EpochRun:
         return True
 
     def check(self) -> None:
-        """Raise what ends the process, whoever was told of it when it came."""
+        """Raise the error that ends the process, also if it was raised elsewhere before."""
         if self._stuck is not None:
             raise self._stuck
 

@@ -26,13 +26,13 @@ from tidemark.wal.versions import PAGE_BYTES
 from tidemark.wire.marker import Marker, MarkerKind
 from tidemark.wire.state import Overtaken
 
-TRY_AGAIN_S = 5.0  # a node that did not answer, or took no marker
-FIRST_START = 1  # a start marker's sequence, where it is the first of a process whose state is not confirmed
+TRY_AGAIN_S = 5.0  # after a node that did not answer, or wrote no marker
+FIRST_START = 1  # a start marker's sequence, if it is the first of a process whose state is not confirmed
 ANSWERED_MAX = 16  # rivals; each costs one marker
 
 
 class Fence:
-    """Of one process. `meet` and `watch` are called by the thread that reads the WAL, the rest by the daemon's loop."""
+    """Of one process. The thread that reads the WAL calls `meet` and `watch`, the daemon's loop the rest."""
 
     def __init__(self, context: CaptureContext, incarnation: Incarnation, node_requests: NodeRequests) -> None:
         self._context = context
@@ -41,9 +41,9 @@ class Fence:
         self._node_requests = node_requests
         self._clock = SystemClock()
         self._began = self._store.marks().extent  # before this process took its first epoch
-        self._start_lsn: Lsn | None = None  # of the own start marker, once that was read
+        self._start_lsn: Lsn | None = None  # of our own start marker, once it was read
         self._start: Marker | None = None
-        self._is_noted = False  # that all before it is delivered
+        self._is_noted = False  # everything before it is delivered
         self._lock = threading.Lock()
         self._unanswered = False
         self._answered: set[Incarnation] = set()
@@ -52,10 +52,10 @@ class Fence:
         self._is_left_out = False
         self._not_before_s = 0.0
 
-    # --- by the thread that reads
+    # --- called by the thread that reads
 
     def meet(self, lsn: Lsn, timeline: TimelineId | None, marker: Marker) -> bool:
-        """Judge a marker where this process delivers; tell if it is of this state. Raises `OvertakenState`."""
+        """Judge a marker where this process delivers; return whether it is of this state. Raises `OvertakenState`."""
         if marker.kind is MarkerKind.CHECK:
             return False
         if marker.kind is MarkerKind.START and marker.incarnation == self._incarnation and self._start_lsn is None:
@@ -107,12 +107,12 @@ class Fence:
             incarnation=self._incarnation,
         )
 
-    # --- by the loop
+    # --- called by the loop
 
     def step(self, marks: StateMarks, capture: Capture | None) -> None:
-        """Write the start marker when it is due, and once more where a rival has to be stopped.
+        """Write the start marker when it is due, and again if a rival has to be stopped.
 
-        Raises `OvertakenState` where any process of this state has met a marker that fences it.
+        Raises `OvertakenState` if any process of this state has met a marker that fences it.
         """
         check_not_overtaken(marks.overtaken)
         self._note_started(marks)
@@ -131,7 +131,7 @@ class Fence:
             self._write(marks)
 
     def _note_started(self, marks: StateMarks) -> None:
-        """Note it once what precedes the start marker is delivered: until then another start reads it again."""
+        """Record it once everything before the start marker is delivered: until then another start reads it again."""
         position = marks.extent.position
         if self._start_lsn is None or self._is_noted or position is None or position.commit_lsn < self._start_lsn:
             return
@@ -144,7 +144,7 @@ class Fence:
         if asked.exception() is not None:
             self._asked_node, self._not_before_s = self._node_requests.find_node(), now_s + TRY_AGAIN_S
             return False
-        # NB: a page's header may stand between the end of the last record and where the node writes on.
+        # NB: a page's header may be between the end of the last record and the place where the node continues.
         return capture.progress.decoded_lsn + PAGE_BYTES >= asked.result().flush_lsn
 
     def _look_after(self, written: Future[Lsn], marks: StateMarks, now_s: float) -> None:

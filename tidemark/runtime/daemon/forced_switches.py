@@ -9,7 +9,7 @@ from tidemark.runtime.daemon.node_requests import NodeRequests
 
 @dataclass(slots=True)
 class ForcedSwitches:
-    """Asks the node when it is time, and looks at the answer later."""
+    """Sends a request to the node when it is time, and reads the answer later."""
 
     node_requests: NodeRequests
     every_s: float
@@ -18,7 +18,7 @@ class ForcedSwitches:
     _not_before_s: float = 0.0
 
     def step(self, now_s: float) -> None:
-        """Look at the answer; ask again if it is time."""
+        """Read the answer; send another request if it is time."""
         if self._asked is not None and self._asked.done():
             if self._asked.exception() is None:
                 self._wal = self._asked.result()

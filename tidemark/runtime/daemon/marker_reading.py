@@ -35,9 +35,9 @@ class MarkerReader:
         self.met_check: MetCheck | None = None  # the last one; read by any thread
 
     def read(self, lsn: Lsn, content: bytes) -> Marker | None:
-        """Return the marker that stands at `lsn`; None for what is none of ours."""
+        """Return the marker at `lsn`; None if the message is not one of ours."""
         if not content:
-            return None  # a flush of our own: it asked for a commit, and says nothing
+            return None  # our own flush message: it requests a commit, and has no content
         found = read_marker(content, self._instance, self._key)
         if isinstance(found, Marker):
             self._metrics.markers_read.inc(found.kind.value)

@@ -29,10 +29,10 @@ OnContent = Callable[[Lsn, bytes], object]
 
 
 class MarkerScan(SourceThread):
-    """Follows an archive, and tells of each message under our prefix."""
+    """Follows an archive, and reports each message under our prefix."""
 
     def __init__(self, context: CaptureContext, start_lsn: Lsn, on_content: OnContent) -> None:
-        """Begin with the segment that holds `start_lsn`; what stands before that was met already."""
+        """Begin with the segment that contains `start_lsn`; earlier markers were read already."""
         super().__init__("marker-scan", Signal())
         self._context = context
         self._segment_bytes = context.store.identity.segment_bytes
@@ -70,7 +70,7 @@ class MarkerScan(SourceThread):
             self._pass(archive)
 
     def _placed(self, error: TidemarkError) -> TidemarkError:
-        """Return an error with the file that it is in."""
+        """Return an error with its file."""
         if not isinstance(error, InvalidWal):
             return error
         identity = self._context.store.identity
@@ -78,12 +78,12 @@ class MarkerScan(SourceThread):
 
     @property
     def timeline(self) -> TimelineId | None:
-        """Timeline of the WAL in hand."""
+        """Timeline of the current WAL."""
         return self._timeline
 
     @property
     def fed_lsn(self) -> Lsn:
-        """Up to where WAL was looked at."""
+        """The LSN up to which WAL was read."""
         return self._framer.fed_lsn or INVALID_LSN
 
     def _take(self, piece: WalSlice) -> None:
@@ -104,7 +104,7 @@ class MarkerScan(SourceThread):
                 self._on_content(record.lsn, found.content)
 
     def _pass(self, archive: ArchiveFolder) -> None:
-        """Go on with the next segment that is there; with the one to come, where the framer met what is no WAL."""
+        """Continue with the next existing segment; with the following one, if the framer met invalid WAL."""
         behind = archive.next_wal_after(self.read_lsn)
         if behind is None and self._framer.fed_lsn not in (None, self.read_lsn):
             behind = segment_start(segment_of(self.read_lsn, self._segment_bytes) + 1, self._segment_bytes)

@@ -35,19 +35,19 @@ from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
 REQUESTS_MAX = 16
 STOP_S = 2.0
 IDLE_S = 0.5
-ARRIVAL_S = 10.0  # for the archive's folder to say what has arrived
-SWITCH_WAIT_S, SWITCH_WAIT_S_MAX = 0.1, 30.0  # before a switch that waits is tried again: each try lists the folder
+ARRIVAL_S = 10.0  # for the archive's folder to show which segments have arrived
+SWITCH_WAIT_S, SWITCH_WAIT_S_MAX = 0.1, 30.0  # before a waiting switch is tried again: each attempt lists the folder
 ResultT = TypeVar("ResultT")
 
 
 class RequestsPending(NodeUnreachable):
-    """The node has not answered to what was asked of it before."""
+    """The node has not answered earlier requests."""
 
     hint = "check that the node answers SQL; the request is repeated"
 
 
 class MarkersLeftOut(NodeUnfit):
-    """Markers are to be written to a standby, which takes none: delivery does without them."""
+    """Markers are to be written to a standby, which accepts none: delivery works without them."""
 
     hint = (
         "set markers.dsn to the primary: several hosts with target_session_attrs=read-write also find it after "
@@ -56,25 +56,25 @@ class MarkersLeftOut(NodeUnfit):
 
 
 class OlderOpen(NamedTuple):
-    """Which transactions older than `below` are open."""
+    """The open transactions older than `below`."""
 
     below: FullXid
     names: str | None  # None: there is none
 
 
 class NodeRequests:
-    """Runs errands until it is closed."""
+    """Runs requests until it is closed."""
 
     def __init__(self, context: CaptureContext, key: bytes, incarnation: Incarnation | None = None) -> None:
-        """`key`: what markers are signed by; `incarnation`: of the daemon that has them written, if it is one."""
+        """`key`: signs markers; `incarnation`: of the daemon that writes them, if it is one."""
         self._context = context
         self._dsn = context.config.markers.dsn or context.config.capture.dsn
         self._key = key
         self._incarnation = incarnation
         self.has_read_start = False  # the daemon, its own start marker (`tidemark.engine.incarnations.names_writer`)
-        self._nodes: dict[str, Node] = {}  # by DSN: the node that markers go to, and the one that is captured
+        self._nodes: dict[str, Node] = {}  # by DSN: the node that markers are written to, and the captured one
         self._may_switch = True
-        self._late_lsn = INVALID_LSN  # of a switch that waits for the last one to arrive: what it is to complete
+        self._late_lsn = INVALID_LSN  # of a switch that waits for the last segment: the WAL that it has to complete
         self._late_wait_s, self._late_at_s = 0.0, math.inf
         self._reported_left_out = False
         self._closing = threading.Event()
@@ -83,34 +83,34 @@ class NodeRequests:
         self._thread.start()
 
     def close(self) -> None:
-        """End after the errand in hand, if that ends soon."""
+        """End after the current request, if that ends soon."""
         self._closing.set()
         self._thread.join(STOP_S)
 
     def find_node(self) -> Future[NodeIdentity]:
-        """Ask where the node's WAL ends, over the connection that would stream it."""
+        """Query the end of the node's WAL, over the connection that would stream it."""
         return self._ask(lambda: where_the_node_is(self._context))
 
     def has_wal(self, lsn: Lsn) -> Future[bool]:
-        """Ask if the node has the WAL from `lsn` on, by beginning to stream it."""
+        """Check whether the node has the WAL from `lsn`, by beginning to stream it."""
         return self._ask(lambda: streams_from(self._context, lsn))
 
     def find_older(self, below: FullXid | None) -> Future[OlderOpen]:
-        """Ask which transactions older than `below` are open; None: older than the next one."""
+        """Query the open transactions older than `below`; None: older than the next one."""
         return self._ask(lambda: self._older(below))
 
     def ask_timeline(self) -> Future[TimelineId | None]:
-        """Ask for the timeline that the captured node writes on; None: it is a standby, and writes on none."""
+        """Query the timeline on which the captured node writes; None: it is a standby, and writes on none."""
         return self._ask(self._timeline)
 
     def switch_if_moved(self, earlier: WalMark | None) -> Future[WalMark]:
-        """Switch the segment if anybody wrote since `earlier`; tells how far the node was before."""
+        """Switch the segment if anything was written since `earlier`; return the node's LSN from before."""
         return self._ask(lambda: self._switch_if_moved(earlier))
 
     def write(
         self, kind: MarkerKind, epoch: Epoch, pointer: Pointer | None, *, sequence: int = 0, reason: str = ""
     ) -> Future[Lsn]:
-        """Write a marker; tells where its record ends."""
+        """Write a marker; return the end of its record."""
         identity = self._context.store.identity
         instance = Instance(identity.system_identifier, identity.capture)
         is_named = names_writer(is_start=kind is MarkerKind.START, has_read_start=self.has_read_start)
@@ -119,11 +119,11 @@ class NodeRequests:
         return self._ask(lambda: self._write(marker))
 
     def ask_archiving(self) -> Future[NodeArchiving]:
-        """Ask how the node's archiving does."""
+        """Query the state of the node's archiving."""
         return self._ask(lambda: self._session().archiving())
 
     def switch_segment(self) -> Future[bool]:
-        """Switch the WAL segment, where that is granted; tells if it was done.
+        """Switch the WAL segment, if that is granted; return whether it was done.
 
         Not before the last one has arrived in the archive (I31): then it is done later, unless this process ends.
         """
@@ -161,7 +161,7 @@ class NodeRequests:
             node = Node(dsn)
             try:
                 node.check_same_node(self._context.store.identity.system_identifier)
-                node.query("SET synchronous_commit = 'local'")  # no hang behind a synchronous standby that is away
+                node.query("SET synchronous_commit = 'local'")  # no wait for a synchronous standby that is down
             except BaseException:
                 node.close()
                 raise
@@ -220,7 +220,7 @@ class NodeRequests:
         return WalMark(int(str(record_bytes)), str(snapshot))
 
     def _switch_if_moved(self, earlier: WalMark | None) -> WalMark:
-        # NB: as of before the switch: what commits just behind that stands in the next segment, and has to be seen.
+        # NB: from before the switch: a commit just behind that is in the next segment, and has to be detected.
         mark = self._mark()
         if earlier is None or mark.has_moved_since(earlier):
             self._switch_segment()
@@ -250,7 +250,7 @@ class NodeRequests:
         return True
 
     def _switch_late(self) -> None:
-        """Try a switch again that waits for the last one to arrive, unless somebody completed that segment."""
+        """Try a switch again that waits for the last segment to arrive, unless that segment was completed otherwise."""
         if time.monotonic() < self._late_at_s:
             return
         try:
@@ -268,16 +268,16 @@ class NodeRequests:
         return segment_start(segment_of(lsn, segment_bytes), segment_bytes)
 
     def _have_arrived_before(self, insert_lsn: Lsn) -> bool:
-        """Tell if all segments before the current one are in the archive, or needed no more.
+        """Return whether all segments before the current one are in the archive, or no longer needed.
 
-        Where archiving is broken each switch would only add a segment to what the node keeps.
+        If archiving is broken, each switch would only add a segment to what the node keeps.
         """
         config, store = self._context.config, self._context.store
         if not config.has_archive:
             return True
         begin_lsn, start = self._segment_begin(insert_lsn), store.marks().start
         if store.archiving().on_lsn >= begin_lsn:
-            return True  # all before it was completed while archive_mode was off, and may never arrive
+            return True  # all earlier ones were completed while archive_mode was off, and may never arrive
         if start is not None and start.restart_lsn >= begin_lsn:
             return True
         try:
@@ -287,7 +287,7 @@ class NodeRequests:
         return reached_lsn(found) >= begin_lsn
 
     def _is_granted_by_now(self) -> bool:
-        """Tell if the grant that was missing is there; asked as often as a switch is wanted (`archive.switch_s`)."""
+        """Check whether the missing grant exists now; once for each wanted switch (`archive.switch_s`)."""
         self._may_switch = self._session().archiving().may_switch
         if self._may_switch:
             self._context.log.info("segment switches are now granted")

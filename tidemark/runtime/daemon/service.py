@@ -50,7 +50,7 @@ MOVED_HELP = "This state was moved here, or overtaken by a copy of itself, and i
 
 @dataclass(frozen=True, slots=True)
 class DaemonContext:
-    """What a daemon's work is made of."""
+    """The context of a daemon's work."""
 
     context: CaptureContext
     owner: Owner
@@ -98,7 +98,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         socket_path = folder.socket(role.value)
         guard = partial(WriteGuard, watchdog_s=config.watchdog.watchdog_s, log=log)
         store = stack.enter_context(patiently(partial(StateStore.open, folder, guarded=guard), folder.root, log))
-        config.ring_bytes(store.identity.segment_bytes)  # raises where it is too small for the node
+        config.ring_bytes(store.identity.segment_bytes)  # raises if it is too small for the node
         _warn_of_fixed(config, store.identity, log)
         lock = stack.enter_context(patiently(partial(RoleLock.take, folder, role.value), folder.root, log))
         run = stack.enter_context(recorded(store, lock.owner, log))
@@ -128,7 +128,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
             server = MetricsServer(metrics, config.metrics.host, port)
             stack.callback(server.close)
             log.info("serving metrics", host=config.metrics.host, port=server.port)
-        # NB: told by the socket's own thread: a loop that has stopped is for `cdcctl check` to find out.
+        # NB: answered by the socket's own thread: `cdcctl check` has to detect a loop that has stopped.
         handlers = {**daemon.handlers(), "check": lambda _request: _tell_check(markers)}
         control = patiently(partial(ControlServer, socket_path, handlers, folder.file_mode), folder.root, log)
         stack.callback(control.close)
@@ -137,7 +137,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
 
 
 def _warn_of_fixed(config: Config, identity: Identity, log: Log) -> None:
-    """Log the settings that `init` fixed and that are configured otherwise by now: they have no effect."""
+    """Log settings that `init` fixed and that are configured differently now: they have no effect."""
     for key, configured, in_effect in (
         ("capture.name", config.capture.name, identity.capture),
         ("outbox.bytes_max", config.outbox.bytes_max, identity.outbox_bytes_max),

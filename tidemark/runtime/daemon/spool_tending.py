@@ -20,15 +20,15 @@ from tidemark.wire.manifest import Manifest
 
 @dataclass(frozen=True, slots=True)
 class Tended:
-    """What was done."""
+    """The result."""
 
-    horizon: Horizon | None  # below which WAL was removed; None: nothing may be yet
+    horizon: Horizon | None  # WAL below it was removed; None: nothing may be removed yet
     trimmed: Trimmed
-    manifest: Manifest | None  # as it is now; None as long as the state has no beginning
+    manifest: Manifest | None  # the current one; None as long as the state has no beginning
 
 
 class SpoolTender:
-    """Tends the configured archive; for whoever holds the archiver's lock."""
+    """Maintains the configured archive; for the holder of the archiver's lock."""
 
     def __init__(self, config: Config, store: StateStore) -> None:
         self._config = config
@@ -37,12 +37,12 @@ class SpoolTender:
         self._history = HistoryCopy(store, self._spool)
 
     def tend(self, read_lsn: Lsn | None = None) -> Tended | None:
-        """Trim the archive and bring its history up to now; None, and nothing is touched, if it is not ours.
+        """Trim the archive and update its history copy; None, and nothing is changed, if the archive is not ours.
 
-        `read_lsn`: whence on it is still to be read for its markers; None: nobody does.
+        `read_lsn`: from here it is still to be read for its markers; None: no process reads them.
 
-        Raise `ConfigError` if it is the spool of another cluster or capture. Takes moments, and up to a second where
-        100,000 segments are there.
+        Raise `ConfigError` if it is the spool of another cluster or capture. Takes moments, and up to a second with
+        100,000 segments.
         """
         if not self._config.has_archive or not self._spool.is_ours:
             return None
@@ -58,7 +58,7 @@ class SpoolTender:
         return Tended(horizon, trimmed, self._history.bring_up())
 
     def _manifest(self) -> Manifest | None:
-        """Return the manifest; one that is damaged is written anew, and nothing is trimmed by it."""
+        """Return the manifest; a damaged one is written again, and nothing is trimmed by it."""
         try:
             found = read_manifest(self._spool)
         except (NoHistoryCopy, DamagedValue):

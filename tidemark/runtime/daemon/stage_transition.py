@@ -22,7 +22,7 @@ from tidemark.wire.marker import MarkerKind
 
 
 class HandoverPoint(Enum):
-    """Places around the effects of a transition where a test may stop a process dead."""
+    """Places around the effects of a transition where a test may kill a process."""
 
     BEFORE_STOP_CAPTURE = "before-stop-capture"
     AFTER_STOP_CAPTURE = "after-stop-capture"

@@ -7,7 +7,7 @@ from tidemark.runtime.replay.diverged import WalDiverged
 
 
 class NodeOutOfReach(TidemarkError):
-    """The archive has come past what the node's stream brought, and the stream does not come back."""
+    """The archive is ahead of the node's stream, and the stream does not return."""
 
     disposition = Disposition.FAIL_OVER
     hint = "the log of the sidecar has the reason; realtime returns automatically when it can connect"
@@ -23,7 +23,7 @@ _EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
 
 
 def event_of(error: BaseException) -> Event | None:
-    """Return what an error is to the mode table; None where it ends the process."""
-    if isinstance(error, WalDiverged):  # the archive would tell the same
+    """Return the mode table's event for an error; None if it ends the process."""
+    if isinstance(error, WalDiverged):  # the archive would raise the same error
         return None
     return next((event for kind, event in _EVENTS if isinstance(error, kind)), None)

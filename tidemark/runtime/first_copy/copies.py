@@ -9,9 +9,9 @@ from tidemark.runtime.replay.diverged import WalDiverged
 
 
 class Copies:
-    """Tells if a table's copy has a transaction's changes; asked for when all copies are handed over.
+    """Whether a table's copy has a transaction's changes; used when all copies are delivered.
 
-    NB: also those that a consumer of one's own has not confirmed yet: they are not done, the stream follows them.
+    NB: also copies that a custom consumer has not confirmed yet: they are not done, the stream follows them.
     """
 
     def __init__(self, view: StateView) -> None:
@@ -20,14 +20,14 @@ class Copies:
         self._planned_to = view.planned_to
 
     def have(self, relation: Oid, end: TransactionEnd) -> bool:
-        """Tell if the copy of `relation` has what a transaction changed."""
+        """Return whether the copy of `relation` has what a transaction changed."""
         snapshot = self.snapshots.get((end.database, relation))
         return snapshot is not None and snapshot.shows(end.full_xid, end.commit_lsn)
 
     def check_fork(self, timeline: TimelineId, fork_lsn: Lsn, next_timeline: TimelineId) -> None:
-        """Raise where a copy may show what stands behind the place where the node left a timeline for the next one.
+        """Raise if a copy may contain what is behind the place where the node left a timeline for the next one.
 
-        That never happened, and a copy that shows it also hides what comes under the same xids.
+        That never happened, and such a copy also hides changes that come under the same xids.
         """
         dead_from = Position(timeline, fork_lsn, 0)
 

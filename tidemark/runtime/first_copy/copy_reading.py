@@ -29,9 +29,9 @@ class CopyReading:
 
     @contextmanager
     def into(self, spool: CopySpool, snapshot: TableSnapshot, held: ExitStack) -> Iterator[Future[None]]:
-        """Read the table that `held` holds; the result comes when all is in the spool and nothing is held any more.
+        """Read the table that `held` holds; the result comes when all is in the spool and the transaction has ended.
 
-        What runs inside may end before: the reading is broken off then.
+        The block inside may end before: the reading is aborted then.
         """
         is_left = threading.Event()
         with ThreadPoolExecutor(1, "tidemark-copy-read") as pool:
@@ -42,7 +42,7 @@ class CopyReading:
 
     def _read(self, spool: CopySpool, snapshot: TableSnapshot, held: ExitStack, is_left: threading.Event) -> None:
         relation = snapshot.relation
-        # NB: `closing`: COPY is to be over before its transaction is, also where it is broken off.
+        # NB: `closing`: COPY must end before its transaction does, also if it is aborted.
         with held, closing(self._source.rows(relation, self._bounds)) as rows:
             spool.fill(until_stopped(rows, self._stopping, is_left), relation.qualified_name)
         self._source.close()
@@ -50,7 +50,7 @@ class CopyReading:
 
 
 def until_stopped(items: Iterator[Item], *stopping: threading.Event) -> Iterator[Item]:
-    """Give out what comes until one of the events is set; raise `Stopped` then."""
+    """Yield what comes until one of the events is set; raise `Stopped` then."""
     for item in items:
         if any(event.is_set() for event in stopping):
             raise Stopped

@@ -61,8 +61,8 @@ from tidemark.runtime.seed.copy_sessions import CopySessions
 from tidemark.runtime.seed.seeding import OlderTransactions, Waiting
 from tidemark.wire.state import FINGERPRINT, Beginning, CopyPhase, CopyProgress, Fingerprint, Recopy
 
-CONFLICTS_MAX = 10  # with a standby's replay, one after the other without a table in between
-FAILURES_MAX = 10  # of the node's at a table's rows, in the same way
+CONFLICTS_MAX = 10  # with a standby's replay, in a row without a table in between
+FAILURES_MAX = 10  # of the node at a table's rows, in the same way
 GENERATION_SHIFT = 40  # ordinals of a generation follow those of all before it, also at an equal LX
 WAIT_LOOK_S = 0.1
 EXPANSION = 4  # of rows as text over their size at the node: TOAST is compressed there
@@ -70,17 +70,17 @@ Result = TypeVar("Result")
 
 
 class RequestsPutOff(NodeUnreachable):
-    """Everything that was to be copied is requested and has not begun; it was put off, and the stream goes on."""
+    """All due copies are requested and have not begun; they were postponed, and the stream continues."""
 
 
 class CopyConflicts(NodeUnfit):
-    """A standby ends the reading of a table again and again, to go on with its replay."""
+    """A standby cancels the reading of a table again and again, to continue its replay."""
 
     hint = "set hot_standby_feedback = on at the standby, or raise its max_standby_streaming_delay, for the copy"
 
 
 class TableUnreadable(NodeUnfit):
-    """A table whose rows the node itself cannot give out, however often it is asked."""
+    """A table whose rows the node itself cannot return, at any attempt."""
 
     hint = "see the log of the node; correct the row, exclude the table, or set copy.enabled = false"
 
@@ -116,9 +116,9 @@ class FirstCopy:
         self._conflicts = self._failures = 0  # since the last table that was copied
 
     def run(self) -> None:
-        """Plan and copy all; a node that goes away is waited for, and the table in hand copied anew.
+        """Plan and copy all; wait for a node that is down, and copy the current table again.
 
-        Requested copies that have not begun do not wait for the node: they are put off.
+        Requested copies that have not begun do not wait for the node: they are postponed.
         """
         with closing(self._sessions):
             try:
@@ -157,14 +157,14 @@ class FirstCopy:
                     raise Stopped from error
 
     def _put_off(self, error: TidemarkError) -> None:
-        """Put all off and raise `RequestsPutOff`, if all that is to be copied is requested and has not begun."""
+        """Postpone all and raise `RequestsPutOff`, if all due copies are requested and have not begun."""
         requested = not_begun(self._store)
         if requested and is_requested_alone(self._config, self._store.view(), requested):
             put_off(self._store, self._epoch, requested)
             raise RequestsPutOff(str(error), hint=f"{error.hint}; the stream goes on meanwhile") from error
 
     def _count(self, error: TidemarkError) -> None:
-        """Raise what has come so often that another attempt helps nobody."""
+        """Raise an error that has repeated so often that another attempt is useless."""
         self._conflicts += isinstance(error, RecoveryConflict)
         self._failures += isinstance(error, DataUnreadable)
         if self._conflicts > CONFLICTS_MAX:
@@ -175,14 +175,14 @@ class FirstCopy:
             raise TableUnreadable(f"{FAILURES_MAX} attempts to read a table failed: {error}") from error
 
     def _plan(self) -> list[CopyTask]:
-        """Return the tables to be copied, and note them: a kill changes nothing about what is to be done."""
+        """Return the tables to be copied, and record them: a kill does not change the plan."""
         node = self._sessions.node()
-        # What a transaction older than the seed makes is not streamed: it has to be there when the tables are read.
+        # Changes of a transaction older than the seed are not streamed: they must exist when the tables are read.
         self._wait_for(node, self._beginning.complete_from, self._config.seed.wait_s)
         plan = plan_copies(self._config, self._store.view(), self._sessions, not_begun(self._store))
         timeline, seen_lsn = node.flushed()
         moves = {
-            # NB: one that is open is still to have its snapshot.
+            # NB: an open one has yet to get its snapshot.
             key: progress if progress.is_open else replace(progress, seen_lsn=seen_lsn, timeline=timeline)
             for key, progress in plan.moves.items()
         }
@@ -197,7 +197,7 @@ class FirstCopy:
         return plan.tasks
 
     def _run(self, tasks: list[CopyTask]) -> None:
-        """Copy the tables of `tasks` and take them out of it."""
+        """Copy the tables of `tasks` and remove them from it."""
         node = self._sessions.node()
         node.check_fitness()
         timeline = node.timeline()
@@ -216,7 +216,7 @@ class FirstCopy:
                 self._done_with(tasks)
 
     def _give_up(self, tasks: list[CopyTask], error: NodeUnfit) -> None:
-        """Fail the request for the table in hand; raise `error` where it is none, or where its copy has begun."""
+        """Fail the request for the current table; raise `error` if there is none, or if its copy has begun."""
         key = (tasks[0].database, tasks[0].relation)
         if key not in not_begun(self._store):
             raise error
@@ -230,7 +230,7 @@ class FirstCopy:
         self._metrics.copy_tables_left.set(len(tasks))
 
     def _leave_databases(self, node: Node, tasks: list[CopyTask]) -> dict[Oid, str]:
-        """Return the databases' present names; take tables of those that are gone, or not selected, out of `tasks`."""
+        """Return the databases' present names; remove tables of dropped or unselected databases from `tasks`."""
         names = database_names(node, {task.database for task in tasks})
         for task in list(tasks):
             name = names.get(task.database)
@@ -242,7 +242,7 @@ class FirstCopy:
         return names
 
     def _fail(self, reasons: Mapping[TableKey, str]) -> None:
-        """End requests for tables that cannot be copied; their copies are as they were, and the stream goes on."""
+        """End requests for tables that cannot be copied; their copies are unchanged, and the stream continues."""
         if not reasons:
             return
         fail(self._store, self._epoch, reasons)
@@ -252,7 +252,7 @@ class FirstCopy:
             self._log.error("requested copy failed", relation_oid=relation, reason=reason, hint=hint)
 
     def _refuse(self, key: TableKey, name: str, error: TableTooLarge) -> None:
-        """Record that a table does not fit, as a failed request; the other tables and the stream go on."""
+        """Record that a table does not fit, as a failed request; the other tables and the stream continue."""
         self._sessions.close()
         refused = Recopy(name, self._clock.wall_us(), INVALID_LSN, 0, failed=str(error))
         refuse(self._store, self._epoch, key, refused)
@@ -261,7 +261,7 @@ class FirstCopy:
         self._log.error("the copy of a table failed", relation_oid=key[1], table=name, reason=str(error), hint=hint)
 
     def _wait_for_older(self, node: Node, tasks: list[CopyTask]) -> Lsn:
-        """Return from where on older transactions were waited for; requests are put off, see `RequestsPutOff`."""
+        """Return the LSN from which older transactions were waited for; may postpone requests, see `RequestsPutOff`."""
         lx, wait_s = node.flush_lsn(), self._config.seed.wait_s
         requested = not_begun(self._store)
         may_wait = all((task.database, task.relation) in requested for task in tasks)
@@ -277,12 +277,12 @@ class FirstCopy:
     def _wait_for(self, node: Node, below: FullXid, wait_s: float) -> None:
         waiting = Waiting(below, wait_s, self)
         while waiting.look(node) is None:
-            self._sessions.leave_source()  # nobody is in a database for as long as this takes
+            self._sessions.leave_source()  # no session stays in a database during this wait
             if self._stopping.wait(WAIT_LOOK_S):
                 raise Stopped
 
     def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
-        """Tell for whom the copy waits."""
+        """Report the transactions for which the copy waits."""
         names = [str(blocker) for blocker in blockers]
         self._log.info("first copy waits for older transactions", transactions=names, waited_s=round(waited_s, 1))
 
@@ -290,7 +290,7 @@ class FirstCopy:
         key = (task.database, task.relation)
         before = self._noted(key)
         table = source.table(task.relation)
-        if table is None:  # dropped meanwhile: the stream says so
+        if table is None:  # dropped meanwhile: the stream reports it
             self._finish(key, source.flush(), replace(before, phase=CopyPhase.DONE))
             return
         is_read_first = self._may_be_too_large(source, table) or key in not_begun(self._store)
@@ -319,7 +319,7 @@ class FirstCopy:
         return source.size_bytes(table) * EXPANSION > self._config.copy.spool_bytes
 
     def _held(self, source: CopySource, table: SourceTable, held: ExitStack) -> TableSnapshot | None:
-        """Take the table's snapshot, held until `held` ends; None: it has left the selection since it was planned."""
+        """Take the table's snapshot, kept until `held` ends; None: it has left the selection since it was planned."""
         snapshot = held.enter_context(source.held(table))
         relation = self._shown(snapshot.relation)
         if relation is None:
@@ -328,7 +328,7 @@ class FirstCopy:
         return replace(snapshot, relation=relation, seen_lsn=seen_lsn, timeline=timeline)
 
     def _shown(self, relation: Relation) -> Relation | None:
-        """Return the version as which a table's rows are given out; None: not under its own name, or not at all."""
+        """Return the version under which a table's rows are delivered; None: not under its own name, or not at all."""
         selection = self._config.select.selection()
         shown = under_own_name(relation, selection.root_of)
         if shown is None or not selection.selects(shown):
@@ -345,10 +345,10 @@ class FirstCopy:
         built: Iterator[tuple[Position, ChangeBatch, int]],
         whole: Future[None],
     ) -> None:
-        """Hand the rows over, between a begin and an end that tell the generation; the end once they are `whole`."""
+        """Deliver the rows, between a begin and an end that state the generation; the end once they are `whole`."""
         foremost = next(built, None)
         if foremost is None:
-            whole.result()  # nothing is begun of what could not be read
+            whole.result()  # nothing is delivered of a table that could not be read
         progress = CopyProgress(
             CopyPhase.COPYING,
             generation,
@@ -374,7 +374,7 @@ class FirstCopy:
     def _built(
         self, spool: CopySpool, builder: CopyBatchBuilder, place: Position, time_us: int
     ) -> Iterator[tuple[Position, ChangeBatch, int]]:
-        """Give batches with their first positions and bytes; the next one is built while one is handed over."""
+        """Yield batches with their first positions and bytes; the next one is built while one is delivered."""
         ahead: Future[ChangeBatch] | None = None
         first, size, row_count = place, 0, 0
         with ThreadPoolExecutor(1, "tidemark-copy") as pool:
@@ -413,6 +413,6 @@ class FirstCopy:
 
 
 def _is_without_connection(error: TidemarkError) -> bool:
-    """Tell if an error is of the way to the node, and not of a table and its rows."""
+    """Return whether an error is of the connection to the node, and not of a table and its rows."""
     of_table = (RecoveryConflict, DataUnreadable, TableChanging, SnapshotUnclear, RequestsPutOff)
     return isinstance(error, ConnectionRejected | NodeUnreachable) and not isinstance(error, of_table)

@@ -35,7 +35,7 @@ from tidemark.wire.recopies import RecopyStep, TableKey, Wanted, recopies_by_tab
 from tidemark.wire.state import CopyPhase, CopyProgress, Recopy
 
 OLDER_WAIT_S = 5.0  # of a requested copy for older transactions; nothing is delivered meanwhile
-PUT_OFF_S = 30.0  # between the starts of a copy that was put off: each one stops the stream for so long
+PUT_OFF_S = 30.0  # between the starts of a postponed copy: each one stops the stream for so long
 DOUBLED_MAX = 6  # times: then the copy waits for 320 s, and is tried again after half an hour
 
 
@@ -48,7 +48,7 @@ class FollowerCopiesNothing(ConfigError):
 def request_recopies(store: StateStore, wanted: Iterable[Wanted], after_lsn: Lsn, now_us: int) -> dict[TableKey, int]:
     """Make the requests durable; return each table's generation that a later one has to follow.
 
-    A request that is open stays as it is, and its copy fulfils this one too.
+    An open request stays as it is, and its copy fulfils this one too.
     """
     found: dict[TableKey, Recopy] = {}
     with store.transaction(None) as transaction:
@@ -64,7 +64,7 @@ def request_recopies(store: StateStore, wanted: Iterable[Wanted], after_lsn: Lsn
 
 
 class Due(Enum):
-    """What a running capture has to do with the requests."""
+    """What a running capture has to do about the requests."""
 
     NOTHING = "nothing"
     LATER = "later"  # requests are due and have to wait
@@ -77,10 +77,10 @@ class Recopying:
     def __init__(self, store: StateStore) -> None:
         self._store = store
         self._queued_s = 0.0
-        self.waits_for = ""  # why requests that are due have to wait, if `step` says so
+        self.waits_for = ""  # why due requests have to wait, if `step` returns that
 
     def step(self, progress: Progress, epoch: Epoch, now_s: float) -> Due:
-        """Remove the requests that are over; tell if the capture is to be stopped, so that the next one can copy.
+        """Remove finished requests; return whether the capture is to be stopped, so that the next one can copy.
 
         `progress`: of the capture, which is not copying.
         """
@@ -132,7 +132,7 @@ class Recopying:
 
 
 def older_wait_s(store: StateStore) -> float:
-    """Return for how long requested copies wait for older transactions before they are put off."""
+    """Return for how long requested copies wait for older transactions before they are postponed."""
     requests = recopies_by_table(store.recopies()).values()
     return _doubled(OLDER_WAIT_S, max((request.put_off for request in requests if request.is_queued), default=0))
 
@@ -142,26 +142,26 @@ def _doubled(seconds: float, times: int) -> float:
 
 
 def not_begun(store: StateStore) -> frozenset[TableKey]:
-    """Return the tables that are queued by a request alone, and of whose next generation nothing was given out."""
+    """Return the tables that are queued by a request alone, and whose next generation was not delivered in part."""
     requests = recopies_by_table(store.recopies())
     return frozenset(key for key, request in requests.items() if _is_not_begun(request, store.copy(*key)))
 
 
 def put_off(store: StateStore, epoch: Epoch, keys: Iterable[TableKey]) -> None:
-    """Let requests whose copy has not begun wait again."""
+    """Postpone requests whose copy has not begun."""
     _take_back(store, epoch, dict.fromkeys(keys, ""))
 
 
 def fail(store: StateStore, epoch: Epoch, reasons: Mapping[TableKey, str]) -> None:
-    """End requests whose copy has not begun, each by its reason."""
+    """End requests whose copy has not begun, each with its reason."""
     _take_back(store, epoch, reasons)
 
 
 def refuse(store: StateStore, epoch: Epoch, key: TableKey, refused: Recopy) -> None:
-    """Record that a table's copy failed, as the failed request `refused`; all other tables go on.
+    """Record that a table's copy failed, as the failed request `refused`; all other tables continue.
 
-    What was requested and has not begun leaves the table's copy as it was. Of any other table some rows were never
-    given out: it is not captured whole until it is requested again or the selection changes.
+    A request that has not begun leaves the table's copy unchanged. Of any other table some rows were never
+    delivered: it is not captured whole until it is requested again or the selection changes.
     """
     with store.transaction(epoch) as transaction:
         requests = recopies_by_table(transaction.recopies())
@@ -186,7 +186,7 @@ def cancel_recopies(store: StateStore, keys: Iterable[TableKey], *, is_copying: 
                 continue
             step = step_of(request, copy)
             if step is RecopyStep.QUEUED and not is_copying:
-                if copy is not None and request.phase_before is not None:  # else it is to be copied in any case
+                if copy is not None and request.phase_before is not None:  # otherwise it is to be copied in any case
                     transaction.put_copy(*key, replace(copy, phase=request.phase_before))
             elif step not in (RecopyStep.REQUESTED, RecopyStep.FAILED):
                 left[key] = step
@@ -220,7 +220,7 @@ def _is_not_begun(request: Recopy, copy: CopyProgress | None) -> bool:
 
 
 def _is_gone(request: Recopy, copy: CopyProgress | None) -> bool:
-    """Tell if a request is over and has nothing to show."""
+    """Return whether a request is over and has nothing to show."""
     step = step_of(request, copy)
     return step.is_over and step is not RecopyStep.FAILED
 

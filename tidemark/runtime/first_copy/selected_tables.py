@@ -18,21 +18,21 @@ from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 from tidemark.wire.state import CopyPhase, CopyProgress
 
-COPIED_KIND = "r"  # pg_class.relkind: what has rows of its own
-Turn = tuple[Oid, Oid, CopyPhase | None]  # database, relation, what its copy is from now on; None: it is gone
+COPIED_KIND = "r"  # pg_class.relkind: relations with rows
+Turn = tuple[Oid, Oid, CopyPhase | None]  # database, relation, the copy's phase from now on; None: the table is dropped
 
 
 class SelectedTables:
-    """Finds the tables that come, go, or change sides in a group, and notes them in the state."""
+    """Finds tables that a group creates, drops or moves into or out of the selection, and records them in the state."""
 
     def __init__(self, selection: Selection, *, copying: bool, log: Log) -> None:
-        """Follow `selection`; `copying`: rows that are there already are wanted."""
+        """Follow `selection`; `copying`: existing rows are wanted."""
         self._selection = selection
         self._copying = copying
         self._log = log
 
     def note(self, transaction: StateTransaction, groups: Sequence[ChangeGroup]) -> None:
-        """Note in an open transaction what the groups' schema events turned."""
+        """Record in an open transaction what the groups' schema events changed."""
         for database, relation, phase in (turn for group in groups for turn in self._turns(group)):
             if phase is None:
                 transaction.drop_copy(database, relation)
@@ -53,15 +53,15 @@ class SelectedTables:
                 if described is not None and (described.kind == COPIED_KIND or described.gathers_partitions):
                     yield from ((event.database, described.oid, phase) for phase in self._phases(event))
             elif isinstance(event, PartitionEvent) and event.change is PartitionChange.ATTACH:
-                # The partitioned table has rows now that nobody was given under its name.
+                # The partitioned table now has rows that were never delivered under its name.
                 yield event.database, event.relation.oid, self._unknown(event.relation)
 
     def _phases(self, event: SchemaEvent) -> Sequence[CopyPhase | None]:
-        """Return what the event turns its table to: one phase, or none for no turn."""
+        """Return the phase that the event moves its table to, or none if it moves no table."""
         if event.after is None:
             return (None,)
         was, now = self._selects(event.before), self._selects(event.after)
-        if event.effect is SchemaEffect.UNSEEN:  # it came with a whole database, and has rows perhaps
+        if event.effect is SchemaEffect.UNSEEN:  # it came with a whole database, and may have rows
             return (self._unknown(event.after),) if now else ()
         if event.before is None:
             whole = self._unknown(event.after) if event.brings_rows else CopyPhase.DONE
@@ -71,7 +71,7 @@ class SelectedTables:
         return (self._unknown(event.after),)
 
     def _unknown(self, relation: Relation) -> CopyPhase:
-        """Return what becomes of a table of whose rows not all were given."""
+        """Return the phase of a table of which not all rows were delivered."""
         return CopyPhase.WAITING if self._copying and self._selects(relation) else CopyPhase.LEFT
 
     def _selects(self, relation: Relation | None) -> bool:
