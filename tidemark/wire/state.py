@@ -458,11 +458,7 @@ class Key(Generic[ValueT]):
         return value
 
 
-def _watermark_moves_back(before: Watermark, after: Watermark) -> bool:
-    return after.pointer.position < before.pointer.position
-
-
-def _followed_moves_back(before: Followed, after: Followed) -> bool:
+def _pointer_moves_back(before: Watermark | Followed, after: Watermark | Followed) -> bool:
     return after.pointer.position < before.pointer.position
 
 
@@ -478,13 +474,13 @@ IDENTITY = Key("identity", Identity, DamagePolicy.HALT)
 BEGINNING = Key("beginning", Beginning, DamagePolicy.HALT)
 STAGE = Key("stage", Stage, DamagePolicy.HALT)
 HAND_OVER = Key("handover", HandOver, DamagePolicy.HALT)
-FOLLOWED = Key("followed", Followed, DamagePolicy.HALT, moves_back=_followed_moves_back)
+FOLLOWED = Key("followed", Followed, DamagePolicy.HALT, moves_back=_pointer_moves_back)
 SWITCHES = Key("switches", SwitchLog, DamagePolicy.FORGET)
 LOSSES = Key("losses", LossLog, DamagePolicy.FORGET)
 REWINDS = Key("rewinds", RewindLog, DamagePolicy.FORGET)
 TERM = Key("term", Term, DamagePolicy.HALT, moves_back=_term_moves_back)
-DELIVERED = Key("delivered", Watermark, DamagePolicy.DERIVE, moves_back=_watermark_moves_back)
-CONFIRMED = Key("confirmed", Watermark, DamagePolicy.DERIVE, moves_back=_watermark_moves_back)
+DELIVERED = Key("delivered", Watermark, DamagePolicy.DERIVE, moves_back=_pointer_moves_back)
+CONFIRMED = Key("confirmed", Watermark, DamagePolicy.DERIVE, moves_back=_pointer_moves_back)
 LEDGER = Key("ledger", OutboxLedger, DamagePolicy.DERIVE, moves_back=_ledger_moves_back)
 READER = Key("reader", Reader, DamagePolicy.HOLD)
 HISTORY = Key("history", HistoryIndex, DamagePolicy.REBUILD)

@@ -17,7 +17,7 @@ real_ns, real_s = time.time_ns, time.time
 steps = itertools.cycle((0, DAY_S, -DAY_S, 365 * DAY_S, -365 * DAY_S))
 time.time_ns = lambda: real_ns() + next(steps) * 10**9
 time.time = lambda: real_s() + next(steps)
-runpy.run_module({role!r}, run_name="__main__", alter_sys=True)
+runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
 """
 
 
@@ -25,7 +25,7 @@ def jumping(pair: Pair) -> None:
     """Start both anew on such a clock."""
     for process in (pair.sidecar, pair.archiver):
         process.stop()
-        process.program = ("-c", PROGRAM.format(role=process.role))
+        process.program = ("-c", PROGRAM.format(module=process.module))
     pair.start()
 
 

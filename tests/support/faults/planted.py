@@ -1,4 +1,4 @@
-"""A daemon with a bug: `python -m tests.support.faults.planted PLANT ROLE ...`, for campaigns that must find it.
+"""A daemon with a bug: `python -m tests.support.faults.planted PLANT MODULE ...`, for campaigns that must find it.
 
 The product knows nothing of it: what is wrong is put in from outside, before the daemon runs.
 """
@@ -100,7 +100,7 @@ PLANTS: Mapping[str, Callable[[], None]] = {
 
 
 if __name__ == "__main__":
-    program, plant, role, *arguments = sys.argv
+    program, plant, module, *arguments = sys.argv
     PLANTS[plant]()
-    sys.argv = [role, *arguments]
-    runpy.run_module(role, run_name="__main__", alter_sys=False)
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=False)

@@ -55,7 +55,7 @@ class Sidecar:
         self.folder = StateFolder(root / "state")
         self.log_path = root / f"{self.role}.log"
         self.process: subprocess.Popen[bytes] | None = None
-        self.program: tuple[str, ...] = ("-m", self.role)  # what Python runs
+        self.program: tuple[str, ...] = ("-m", self.module)  # what Python runs
         self._config_path = root / "tidemark.toml"
         types = parse_config("", options, where="options").types  # fixed by init
         self.config = replace(config_for(cluster, database, copy=copy), types=types)
@@ -67,6 +67,11 @@ class Sidecar:
             "TIDEMARK_DELIVER__IDLE_POINTER_S": "0.3",
             **options,
         }
+
+    @property
+    def module(self) -> str:
+        """The package that Python runs as the process."""
+        return f"tidemark_{self.role}"
 
     def init(self, **outbox: int) -> None:
         """Make the state."""

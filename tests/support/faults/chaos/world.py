@@ -270,7 +270,7 @@ def made(root: Path, setting: Setting, make_target: MakeTarget, tell: Report) ->
         for process in (pair.sidecar, pair.archiver):
             process.log_path = root / f"{process.role}.log"
             if setting.plant:
-                process.program = ("-m", "tests.support.faults.planted", setting.plant, process.role)
+                process.program = ("-m", "tests.support.faults.planted", setting.plant, process.module)
         pair.sidecar.init(bytes_max=setting.outbox_bytes)
         store = StateStore.open(pair.sidecar.folder)
         target = make_target(pair)
