@@ -1,1 +1,1 @@
-"""Real servers and helpers that the tests share."""
+"""Support code of the tests: real servers, workloads, oracles, faults, forged input, lakes, processes, samples."""

@@ -1,1 +1,1 @@
-"""Faults on purpose, and campaigns of them."""
+"""Deliberate faults, and campaigns of faults."""

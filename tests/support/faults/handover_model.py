@@ -1,9 +1,9 @@
-"""Both processes, the stream, the archive and the state, as small as the mode table leaves them: one step at a time.
+"""A minimal model of both processes, the stream, the archive and the state, one step at a time.
 
-WAL is a list, an LSN its index. A process decides on what it reads and commits it in a step of its own, so anything may
-happen in between: it is killed, stopped, or the other one takes over. While the node is a standby others deliver to the
-same target, which drops what it holds of theirs, and confirm by markers. `checks_epoch` false and `begins_at_marker`
-false are planted bugs.
+WAL is a list, and an LSN is its index. A process decides in one step and commits in another, so anything may happen
+between them: the process is killed or stopped, or the other one takes over. While the node is a standby, another host
+delivers to the same target and confirms by markers; our processes drop the changes that the other host delivered.
+`checks_epoch=False` and `begins_at_marker=False` are planted bugs.
 """
 
 from dataclasses import dataclass, field
@@ -14,17 +14,17 @@ from tidemark.model.mode import Role, Stage
 
 
 class Kind(Enum):
-    """What a record of WAL is."""
+    """The kinds of WAL records."""
 
     BEGIN = "begin"
     COMMIT = "commit"
-    MARKER = "marker"  # try-start; a stop marker moves nobody who reads the state
-    CONFIRM = "confirm"  # by the other deliverer: the number is a commit LSN
+    MARKER = "marker"  # try-start; a stop marker causes no transition in a process that reads the state
+    CONFIRM = "confirm"  # by the other host: the number is a commit LSN
 
 
 @dataclass(frozen=True)
 class WalRecord:
-    """A record: of a transaction, or the marker with that sequence."""
+    """A record of a transaction, or a marker with this sequence."""
 
     kind: Kind
     number: int
@@ -32,7 +32,7 @@ class WalRecord:
 
 @dataclass
 class State:
-    """What LMDB holds."""
+    """The content of LMDB."""
 
     stage: Stage = Stage.REALTIME
     epoch: int = 1
@@ -41,24 +41,24 @@ class State:
     restart: int = 0
     sequence: int = 0
     handed_over: tuple[int, int] = (0, 0)  # H, and the LSN to decode from
-    followed: int | None = None  # LSN to follow from; it stands until a promoted follower has found its start
+    followed: int | None = None  # LSN to follow from; kept until a promoted follower has found its start
 
 
 @dataclass
 class Process:
-    """What a process remembers, until it is killed."""
+    """The memory of a process, lost when it is killed."""
 
     epoch: int | None = None
-    start: int = 0  # LSN that decoding began at: what began before is not whole
+    start: int = 0  # LSN at which decoding began: earlier transactions are incomplete
     next: int = 0
     buffered_from: int | None = None
     marker_due: bool = False
-    pending: int | None = None  # commit LSN of the transaction that is being delivered
+    pending: int | None = None  # commit LSN of the transaction in delivery
 
 
 @dataclass
 class World:
-    """Everything; methods are steps, and those that cannot happen now do nothing."""
+    """Everything; methods are steps, and an impossible step does nothing."""
 
     checks_epoch: bool = True
     begins_at_marker: bool = True
@@ -70,7 +70,7 @@ class World:
     archiver: Process | None = field(default_factory=Process)
     log: list[int] = field(default_factory=list)
     is_standby: bool = False
-    others: int = -1  # commit LSN up to which the target has it from somebody else
+    others: int = -1  # commit LSN up to which another host delivered to the target
     _begun: int = 0
 
     # --- the node
@@ -86,11 +86,11 @@ class World:
             self.wal.append(WalRecord(Kind.COMMIT, sorted(still)[choice % len(still)]))
 
     def archive(self) -> None:
-        """Archive all that there is."""
+        """Archive all WAL."""
         self.archived = len(self.wal)
 
     def recycle(self) -> None:
-        """Remove from pg_wal what is archived."""
+        """Remove archived WAL from pg_wal."""
         self.removed = self.archived
 
     def open_at(self, lsn: int) -> set[int]:
@@ -104,26 +104,26 @@ class World:
         return found
 
     def restart_at(self, lsn: int) -> int:
-        """Return where to decode from, so that nothing that commits from `lsn` on lacks its beginning."""
+        """Return the restart LSN: every transaction that commits at or after `lsn` begins at or after it."""
         return min((self._begin_of(number) for number in self.open_at(lsn)), default=lsn)
 
     def _begin_of(self, number: int) -> int:
         return self.wal.index(WalRecord(Kind.BEGIN, number))
 
-    # --- somebody else, while the node is a standby
+    # --- the other host, while the node is a standby
 
     def demote(self) -> None:
-        """Let the node be a standby, which the sidecar notices."""
+        """Make the node a standby; the sidecar notices it."""
         if self.sidecar is not None and self.state.stage is not Stage.FOLLOWER and self.happen(Event.DEMOTED):
             self.is_standby = True
             self.state.followed = self.state.restart
 
     def promote(self) -> None:
-        """Let the node be the primary again; who delivered meanwhile is lost."""
+        """Make the node the primary again; the other host is lost."""
         self.is_standby = False
 
     def others_deliver(self) -> None:
-        """Deliver the next transaction from another host."""
+        """Deliver the next transaction from the other host."""
         held = self.wal.index(WalRecord(Kind.COMMIT, self.log[-1])) if self.log else -1
         later = [lsn for lsn, record in enumerate(self.wal) if record.kind is Kind.COMMIT and lsn > held]
         if self.is_standby and later:
@@ -131,14 +131,14 @@ class World:
             self.others = later[0]
 
     def others_confirm(self) -> None:
-        """Write down how far that is."""
+        """Write a confirm marker of the other host."""
         if self.is_standby and self.others >= 0:
             self.wal.append(WalRecord(Kind.CONFIRM, self.others))
 
-    # --- moves
+    # --- transitions
 
     def happen(self, event: Event) -> bool:
-        """Move the state, and do what is to be done behind it; tell if the event was allowed."""
+        """Apply an event to the state, and run the effects; return whether the event was allowed."""
         try:
             found = move(self.state.stage, event)
         except Refused:
@@ -153,7 +153,7 @@ class World:
         return True
 
     def take_epoch(self, role: Role, process: Process) -> None:
-        """Begin a new term."""
+        """Begin a new epoch."""
         self.state.epoch += 1
         self.state.owner = role
         process.epoch = self.state.epoch
@@ -174,7 +174,7 @@ class World:
             self.wal.append(WalRecord(Kind.MARKER, self.state.sequence))
 
     def archive_stalls(self) -> None:
-        """Give up waiting for the archive, where the node has the WAL."""
+        """Stop waiting for the archive, where the node has the WAL."""
         process = self.sidecar
         has_wal = self.removed <= self.state.restart
         if process is None or not has_wal or self.state.followed is not None:
@@ -185,7 +185,7 @@ class World:
             process.buffered_from, process.marker_due = None, False
 
     def sidecar_step(self) -> None:
-        """Go on with whatever the stage asks of the sidecar."""
+        """Run the next step of the sidecar in this stage."""
         process = self.sidecar
         if process is None:
             return
@@ -216,7 +216,7 @@ class World:
             self._read(process, len(self.wal))
 
     def _follow(self, process: Process) -> None:
-        """Read on for markers; behind a promotion, and with all read that precedes it, take over."""
+        """Read markers; after a promotion, once all WAL before it is read, take over."""
         assert self.state.followed is not None
         if process.epoch != self.state.epoch or self.state.owner is not Role.SIDECAR:
             self.take_epoch(Role.SIDECAR, process)
@@ -237,7 +237,7 @@ class World:
         self.sidecar = None
 
     def start_sidecar(self) -> None:
-        """Start it again: what an earlier one had under way is gone with its ring."""
+        """Start it again: work in progress was lost with the ring."""
         if self.sidecar is None:
             self.sidecar = Process()
             if self.state.stage in (Stage.RETURNING, Stage.RETURNED):
@@ -246,18 +246,18 @@ class World:
     # --- the archiver
 
     def watchdog(self) -> None:
-        """Notice that the sidecar is dead."""
+        """Detect that the sidecar is dead."""
         if self.archiver is not None and self.sidecar is None:
             self.happen(Event.SIDECAR_LOST)
 
     def kill_hung_sidecar(self) -> None:
-        """Notice that the sidecar is stopped, and kill it."""
+        """Detect that the sidecar is stopped, and kill it."""
         if self.archiver is not None:
             self.kill_sidecar()
             self.watchdog()
 
     def archiver_step(self) -> None:
-        """Go on with whatever the stage asks of the archiver."""
+        """Run the next step of the archiver in this stage."""
         process = self.archiver
         if process is None:
             return
@@ -283,7 +283,7 @@ class World:
         if self.archiver is None:
             self.archiver = Process()
 
-    # --- what both do alike
+    # --- common to both
 
     def _read(self, process: Process, end: int) -> WalRecord | None:
         """Read up to the next commit or marker."""
@@ -308,28 +308,28 @@ class World:
             self.state.delivered = lsn
             self.state.restart = self.restart_at(lsn + 1)
 
-    # --- promises
+    # --- guarantees
 
     def check(self) -> None:
-        """See that what was delivered is a beginning of what committed, once each and in order."""
+        """Check that the delivered transactions are a prefix of the committed ones, each once and in order."""
         committed = [record.number for record in self.wal if record.kind is Kind.COMMIT]
         assert self.log == committed[: len(self.log)], f"{self.log} of {committed}"
 
     def settle_without_archive(self) -> None:
-        """Let the sidecar work for a while without an archive, and see that all of it arrives."""
+        """Run the sidecar for a while without an archive, and check that everything arrives."""
         self.promote()
         self.happen(Event.OPERATOR_ON)
         for _ in range(6 * len(self.wal) + 40):
             self.start_sidecar()
             self.archive_stalls()
             self.sidecar_step()
-            self.archiver_step()  # a replaced one still has its transaction in hand
+            self.archiver_step()  # a replaced process still has its transaction in memory
             self.check()
         assert len(self.log) == sum(record.kind is Kind.COMMIT for record in self.wal)
         assert self.state.stage is Stage.REALTIME
 
     def settle(self) -> None:
-        """Let everything work for a while, and see that all of it arrives, by the sidecar again."""
+        """Run everything for a while, and check that everything arrives, delivered by the sidecar again."""
         self.promote()
         self.happen(Event.OPERATOR_ON)
         for _ in range(6 * len(self.wal) + 40):

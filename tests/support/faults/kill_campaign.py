@@ -1,11 +1,10 @@
-"""Random SIGKILLs from a real server to the lake, under load; then nothing may be lost, doubled or different.
+"""Random SIGKILLs between a real server and the lake, under load; no change may be lost, doubled or different.
 
 python -m tests.support.faults.kill_campaign [--seconds 300] [--seed 1] [--major 15]     (scripts/kills)
 
-The sidecar and Spark die independently of each other, at moments that nothing in them chooses: while they start, in
-the first copy, between two writes. Of Spark it is the driver, the JVM or one of its Python helpers; after a driver's
-death the checkpoint is deleted now and then, the first time for sure. The campaign goes on until its time is up *and*
-each kind of death has happened.
+The sidecar and Spark die independently of each other, at random times: during a start, in the first copy, between two
+writes. Of Spark, the driver, the JVM or one of the Python helpers is killed; after a driver's death the checkpoint is
+sometimes deleted, the first time always. The campaign ends when its time is over *and* each kind of kill has happened.
 """
 
 import argparse
@@ -33,11 +32,11 @@ from tidemark.pipeline.lake.comparison import Compared, compare
 DATABASE = "kills"
 SIDECAR = "sidecar"
 DEATHS = (SIDECAR, *VICTIMS, DELETED)
-BATCH_BYTES = 8 << 20  # of Spark: after a death it has to make up for the 20 s and more that a start takes
-LOAD_PAUSE_S = 0.12  # between a session's transactions: what one Spark on two cores can follow
-DDL_EVERY = 30  # transactions of one session: a rewrite of each table in a minute or two
+BATCH_BYTES = 8 << 20  # of Spark: after a kill it must make up for a start of 20 s and more
+LOAD_PAUSE_S = 0.12  # between a session's transactions: what one Spark on two cores can process
+DDL_EVERY = 30  # transactions of one session: rewrites each table every one or two minutes
 CATCH_UP_S = 300.0
-SMALL = {  # bounds that a short run meets often
+SMALL = {  # limits that a short run reaches often
     "TIDEMARK_HISTORY__BASE_EVERY_BYTES": str(8 << 20),
     "TIDEMARK_HISTORY__JOURNAL_FILE_BYTES": str(1 << 16),
     "TIDEMARK_DECODE__MEMORY_BYTES": str(1 << 20),
@@ -47,7 +46,7 @@ SMALL = {  # bounds that a short run meets often
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a campaign did, and what it compared."""
+    """The counts of a campaign: kills and compared changes."""
 
     kills: Counter[str]
     committed: int
@@ -65,7 +64,7 @@ class Outcome:
 
 @dataclass
 class Campaign:
-    """A capture and its killers."""
+    """A capture and the threads that kill its processes."""
 
     sidecar: Sidecar
     spark: SparkProcess
@@ -78,12 +77,12 @@ class Campaign:
 
     @property
     def over(self) -> bool:
-        """Tell if time is up and all kinds of death have been, or if something went wrong."""
+        """Return whether time is over and all kinds of kill have happened, or an error occurred."""
         done = time.monotonic() - self._began_at_s >= self.seconds and all(self.kills[death] for death in DEATHS)
         return done or self._failed.is_set()
 
     def run(self) -> None:
-        """Kill until it is over; raise what a killer saw go wrong. Both processes run at the end."""
+        """Kill until it is over; raise the error of a killer thread. Both processes run at the end."""
         with ThreadPoolExecutor(2, "killer") as pool:
             killers = [pool.submit(self._until_over, killer) for killer in (self._kill_sidecar, self._kill_spark)]
         for killer in killers:
@@ -102,7 +101,7 @@ class Campaign:
         while True:
             self.sidecar.start(wait=dice.random() < 0.8)
             yield
-            time.sleep(dice.uniform(0.05, dice.choice((0.5, 4.0, 12.0))))  # the moment of the kill is the point
+            time.sleep(dice.uniform(0.05, dice.choice((0.5, 4.0, 12.0))))  # a random moment for the kill
             assert self.sidecar.running, self.sidecar.log_path.read_text()[-4000:]
             self.sidecar.kill()
             self._count(SIDECAR)
@@ -125,7 +124,7 @@ class Campaign:
             self._count(victim)
 
     def _choose_moment(self, dice: random.Random) -> None:
-        """Wait for some batches and a moment more, or just for a time that may end while Spark starts."""
+        """Wait for some batches and a moment more, or for a time that may end while Spark starts."""
         if dice.random() < 0.7:
             for _ in range(dice.choice((1, 1, 3))):
                 self._see_progress("a batch")
@@ -134,10 +133,10 @@ class Campaign:
             time.sleep(dice.uniform(0, 12))
 
     def _kill_in_family(self, victim: str, dice: random.Random) -> None:
-        """Kill a process that the driver started, and see it go on by itself."""
+        """Kill a child process of the driver, and check that the driver continues."""
         self._wait(lambda: bool(self.spark.family(PROGRAMS[victim])), victim)
         members = self.spark.family(PROGRAMS[victim])
-        if not members:  # gone by itself in between
+        if not members:  # it ended by itself meanwhile
             self._kill_in_family(victim, dice)
             return
         dice.choice(members).kill()
@@ -145,7 +144,7 @@ class Campaign:
 
     def _lose_checkpoint(self, dice: random.Random) -> None:
         if self.spark.checkpoint.exists() and (not self.kills[DELETED] or dice.random() < 0.4):
-            self.spark.end_all()  # a JVM without its driver lives on for some seconds, and writes there
+            self.spark.end_all()  # a JVM outlives its driver for some seconds, and writes there
             shutil.rmtree(self.spark.checkpoint)
             self._count(DELETED)
 
@@ -165,7 +164,7 @@ class Campaign:
 
 @contextmanager
 def source(cluster: Cluster) -> Iterator[ServerLog]:
-    """Make the database, and the oracle that sees all of its changes; both are gone at the end."""
+    """Create the database, and the oracle that sees all of its changes; both are removed at the end."""
     with database_in(cluster, DATABASE):
         server = ServerLog(cluster, DATABASE)
         try:
@@ -177,7 +176,7 @@ def source(cluster: Cluster) -> Iterator[ServerLog]:
 
 @contextmanager
 def capture(cluster: Cluster, root: Path) -> Iterator[tuple[Sidecar, SparkProcess]]:
-    """Make the state of a capture, not started; nothing runs at the end."""
+    """Create the state of a capture, not started; everything is stopped at the end."""
     sidecar = Sidecar(cluster, DATABASE, root, copy=True, **SMALL)
     sidecar.init()
     spark = SparkProcess(sidecar.folder.root, root / "lake", root / "spark.log", batch_bytes=BATCH_BYTES)
@@ -189,7 +188,7 @@ def capture(cluster: Cluster, root: Path) -> Iterator[tuple[Sidecar, SparkProces
 
 
 def run(cluster: Cluster, root: Path, *, seconds: float, seed: int, tell: Callable[[str], object] = str) -> Outcome:
-    """Run a campaign in a database of its own and check everything."""
+    """Run a campaign in a separate database and check everything."""
     with source(cluster) as server, capture(cluster, root) as (sidecar, spark):
         campaign = Campaign(sidecar, spark, seed, seconds, tell)
         load = MixedLoad(cluster, DATABASE, seed, pause_s=LOAD_PAUSE_S, ddl_every=DDL_EVERY)
@@ -208,12 +207,12 @@ def run(cluster: Cluster, root: Path, *, seconds: float, seed: int, tell: Callab
 
 
 def tell(line: str) -> None:
-    """Print where the campaign is."""
+    """Print the progress of the campaign."""
     sys.stderr.write(f"{line}\n")
 
 
 def main() -> int:
-    """Run one campaign; what a failed one leaves behind is kept."""
+    """Run one campaign; the folder of a failed one is kept."""
     parser = argparse.ArgumentParser(prog="scripts/kills", description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=300, help="of killing (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of load and killers (default: %(default)s)")

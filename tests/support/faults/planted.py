@@ -1,6 +1,6 @@
 """A daemon with a bug: `python -m tests.support.faults.planted PLANT MODULE ...`, for campaigns that must find it.
 
-The product knows nothing of it: what is wrong is put in from outside, before the daemon runs.
+The product does not contain the bugs: they are patched in before the daemon runs.
 """
 
 import runpy
@@ -27,14 +27,14 @@ WRITTEN_S = 5.0
 
 
 class SwitchTerms(Terms):
-    """All that `switch` is called with."""
+    """The arguments of `switch`."""
 
     log: Required[Log]
     now_us: Required[int]
 
 
 def no_epoch_check() -> None:
-    """Let whoever owned an earlier epoch go on writing."""
+    """Let the owner of an earlier epoch continue to write."""
 
     def check_nothing(_transaction: StateTransaction, _epoch: Epoch | None) -> None:
         return
@@ -43,7 +43,7 @@ def no_epoch_check() -> None:
 
 
 def trim_at_delivered() -> None:
-    """Delete from the outbox what is delivered into it, whether readers have it or not."""
+    """Delete delivered values from the outbox before its readers have confirmed them."""
     settle = StateTransaction.settle
 
     def settle_and_trim(transaction: StateTransaction) -> OutboxLedger:
@@ -56,7 +56,7 @@ def trim_at_delivered() -> None:
 
 
 def marker_before_state() -> None:
-    """Write the markers of an operator's switch, and only then make the switch durable."""
+    """Write the markers of an operator's switch before the switch is durable."""
     write = NodeRequests.write
 
     def write_now(

@@ -1,4 +1,4 @@
-"""Kill Spark while an outbox is fed and drained, delete its checkpoint now and then, and look at the lake in the end.
+"""Kill Spark while an outbox is fed and drained, sometimes delete its checkpoint, and check the lake at the end.
 
 python -m tests.support.faults.spark_campaign [--kills 50] [--seed 1] [--groups 2000]
 """
@@ -33,12 +33,12 @@ from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake, folder_of
 
 BATCH_BYTES = 60_000
-PAUSE_S = "0.1"  # between groups: changes come while Spark is killed
+PAUSE_S = "0.1"  # between groups: changes arrive while Spark is killed
 
 
 @dataclass
 class Campaign:
-    """Where everything is, and what was done so far."""
+    """The folders of a campaign, and its counts."""
 
     root: Path
     seed: int
@@ -58,7 +58,7 @@ class Campaign:
         return self.root / "lake"
 
     def kill_at(self, failpoint: Failpoint, nth: int) -> None:
-        """Start a pipeline that kills itself at a failpoint, if it ever comes there."""
+        """Start a pipeline that kills itself at a failpoint, if it reaches it."""
         spark = self.spark
         spark.start(failpoint=f"{failpoint.value}:{nth}")
         try:
@@ -68,7 +68,7 @@ class Campaign:
             spark.end_all()
 
     def kill(self, victim: str, after_batches: int) -> None:
-        """Start a pipeline, kill one of its processes, and see it go on by itself, unless it was the driver."""
+        """Start a pipeline, kill one of its processes, and check that it continues, unless the driver was killed."""
         spark = self.spark
         spark.start()
         try:
@@ -85,7 +85,7 @@ class Campaign:
             spark.end_all()
 
     def drain(self) -> None:
-        """Bring what is left into the lake, and end well."""
+        """Write the remaining values into the lake, and end without an error."""
         self.spark.start("--once")
         try:
             self.spark.wait()
@@ -93,7 +93,7 @@ class Campaign:
             self.spark.end_all()
 
     def check(self) -> dict[str, int]:
-        """Compare the lake with the tables that were fed; return the number of changes by table."""
+        """Compare the lake with the source tables; return the number of changes by table."""
         world = World(self.seed)
         for _ in world.groups(self.groups):
             pass
@@ -123,7 +123,7 @@ def run(root: Path, *, seed: int, groups: int, failpoints: list[Failpoint], vict
                 campaign.kill_at(death, chance.randint(1, 3))
             else:
                 campaign.kill(death, chance.randint(1, 4))
-            # The first checkpoint that there is goes for sure, others by chance.
+            # The first checkpoint is always deleted, later ones at random.
             if campaign.spark.checkpoint.exists() and (not campaign.kills[DELETED] or chance.random() < 0.4):
                 shutil.rmtree(campaign.spark.checkpoint)
                 campaign.kills[DELETED] += 1
@@ -134,7 +134,7 @@ def run(root: Path, *, seed: int, groups: int, failpoints: list[Failpoint], vict
 
 @contextmanager
 def feeding(campaign: Campaign) -> Iterator[None]:
-    """Feed the outbox by a process of its own; the end of the block waits for its end."""
+    """Feed the outbox from a separate process; the end of the block waits for its end."""
     command = [sys.executable, "-m", "tests.support.workloads.feeder", str(campaign.state)]
     process = subprocess.Popen([*command, str(campaign.seed), str(campaign.groups), PAUSE_S], cwd=ROOT)
     try:

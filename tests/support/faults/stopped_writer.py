@@ -1,4 +1,4 @@
-"""A process of ours that stops at a chosen place of a write transaction, as by SIGSTOP or a hung disk."""
+"""A process that stops at a chosen point of a write transaction, as by SIGSTOP or a hung disk."""
 
 import os
 import signal
@@ -35,10 +35,10 @@ print("written")
 
 
 class StoppedWriter:
-    """The process, from the moment on that it stands still."""
+    """The process, after it has stopped."""
 
     def __init__(self, folder: StateFolder, point: WritePoint = WritePoint.INSIDE, *, role: str = "") -> None:
-        """Start it; return when it has stopped. With a role it has taken the role's lock and beaten once."""
+        """Start it; return when it has stopped. With a role it has taken the role's lock and written one heartbeat."""
         command = [sys.executable, "-c", PROGRAM, str(folder.root), role]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), VARIABLE: f"{point.value}:1:stop"}
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)

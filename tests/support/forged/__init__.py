@@ -1,1 +1,1 @@
-"""Bytes, records and groups made by hand."""
+"""Hand-made bytes, records and groups."""

@@ -1,1 +1,1 @@
-"""Lakes, and tables whose content a test knows."""
+"""Lakes, and tables whose content a test determines."""

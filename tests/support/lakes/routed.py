@@ -1,4 +1,4 @@
-"""Changes of partitions under their roots' names, in a lake of their own, compared with SQL on the roots."""
+"""Changes of partitions under their roots' names, in a separate lake, compared with SQL on the roots."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path

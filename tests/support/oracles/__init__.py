@@ -1,1 +1,1 @@
-"""Other programs that say what is right, and models of our own."""
+"""Independent results to compare with: output of other programs, and models of our code."""

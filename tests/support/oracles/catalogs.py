@@ -1,4 +1,4 @@
-"""A mirror beside a real server: seeded by SQL, fed with the server's own WAL files, compared with SQL row by row."""
+"""Compares a mirror with a real server: seeded by SQL, fed with its WAL files, compared with SQL row by row."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

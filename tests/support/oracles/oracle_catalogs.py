@@ -1,4 +1,4 @@
-"""The mirror's rows beside the server's: every row of every tracked catalog, at its place, in its fixed columns."""
+"""Compares the mirror's rows with the server's: each row of each tracked catalog, at its TID, in its fixed columns."""
 
 import struct
 from collections.abc import Iterator

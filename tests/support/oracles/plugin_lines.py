@@ -1,4 +1,4 @@
-"""What we print in the language of test_decoding, line by line; a value in a line may contain newlines."""
+"""Our output in the format of test_decoding, line by line; a value in a line may contain newlines."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 

@@ -1,4 +1,4 @@
-"""The way to batches with each of its kernels interpreted."""
+"""Batches built with each kernel interpreted."""
 
 from tests.support.oracles.twins import interpreted
 

@@ -1,4 +1,4 @@
-"""What `pg_waldump` says of WAL."""
+"""The output of `pg_waldump`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Sidecars as programs of their own over a state folder, and their outbox beside the source's tables."""
+"""Sidecars as separate programs over a state folder, and the comparison of their outbox with the source's tables."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`cdcctl` as a stranger runs it: a program of its own, with what it prints and the code it ends with."""
+"""`cdcctl` as users run it: a separate program, with its output and its exit code."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A node that archives, and both processes over one state folder: what fails over here is real."""
+"""A node that archives, and both processes over one state folder, for real fail-overs."""
 
 import os
 import signal

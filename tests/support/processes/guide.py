@@ -1,4 +1,4 @@
-"""The programs of a page of the guide, as they are printed there."""
+"""The programs of a page of the guide, exactly as printed there."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""JSON lines, read back: what is rendered, and what the `jsonl` consumer has written."""
+"""Parses JSON lines: those of the renderer, and those that the `jsonl` consumer has written."""
 
 import json
 from collections.abc import Iterable, Mapping

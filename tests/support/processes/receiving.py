@@ -1,4 +1,4 @@
-"""A network thread of a test's own."""
+"""A network thread for tests."""
 
 from tests.support.servers.postgres import Cluster
 from tidemark.engine.progress import Progress

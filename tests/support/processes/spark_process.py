@@ -1,4 +1,4 @@
-"""The pipeline as a process of its own: started, its family found and killed, and what it says of itself."""
+"""The pipeline as a separate process: started, its child processes found and killed, its reports read."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""How a test waits for what another thread or process brings about: by a condition, with a bound."""
+"""Waits for the effects of another thread or process: by a condition, with a bound."""
 
 import time
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""PostgreSQL servers of tests, and what stands around them."""
+"""PostgreSQL servers for tests, and the programs and files around them."""

@@ -1,4 +1,4 @@
-"""The catalogs' past of a state whose test changes no catalog."""
+"""The catalog history of a state whose test changes no catalog."""
 
 from tidemark.io.state.history_files import HistoryWriter
 from tidemark.io.state.state import StateStore

@@ -1,4 +1,4 @@
-"""Programs between us and a node that do to a connection what networks, proxies and other majors do."""
+"""Proxies between us and a node that imitate the effects of networks, proxies and other majors on a connection."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""Copies of test clusters that go on by themselves: hot standbys that stream, and restored backups."""
+"""Copies of test clusters that run independently: hot standbys that stream, and restored backups."""
 
 import subprocess
 import time

@@ -1,4 +1,4 @@
-"""A server that takes connections over TCP by TLS only."""
+"""A server that accepts TCP connections only with TLS."""
 
 import subprocess
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A cluster whose transaction ids are about to begin anew at 3: what takes a real one four thousand million of them."""
+"""A cluster whose xids are about to wrap around to 3: a real one reaches this after 4,000 million transactions."""
 
 import os
 

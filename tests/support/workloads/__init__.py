@@ -1,1 +1,1 @@
-"""What servers are made to do."""
+"""Workloads for the servers."""

@@ -1,4 +1,4 @@
-"""DDL of every kind that changes what a relation or a type is called, what it looks like, or where it lies.
+"""DDL of every kind that changes the name, the shape or the place of a relation or a type.
 
 Each step is one session's statements outside, or between BEGIN and COMMIT inside, a transaction; all succeed.
 """

@@ -1,1 +1,1 @@
-"""A campaign of faults over a real node, its archive, both processes and a target; `campaign` has the story."""
+"""A fault campaign over a real node, its archive, both processes and a target; start with `campaign`."""

@@ -1,11 +1,11 @@
-"""Faults of every kind from a real server to the target, under load; then nothing is lost, doubled or different.
+"""Inject faults of every kind between a real server and the target, under load; then check for lost or wrong changes.
 
 python -m tests.support.faults.chaos.campaign [--seconds 90] [--seed 1] [--major 15] [--no-spark] [--plant NAME]
 
-First each failpoint around the mode table's effects is met once, on purpose. Then faults come in the order that the
-seed says, as far apart as it says in commits of the load, overlapping where they do not need the same thing. When time
-is up everything is healed: the capture has to find back to REALTIME by itself, and the target to hold what the source
-holds. A failure names its seed; the same seed plans the same faults at the same commits.
+First, each failpoint around the effects of the stage table is hit once. Then the seed determines the order of faults
+and the number of commits between them; faults overlap unless they need the same resource. At the end all faults are
+healed: the capture must return to REALTIME by itself, and the target must equal the source. A failure reports its
+seed; the same seed plans the same faults at the same commits.
 """
 
 import argparse
@@ -32,13 +32,13 @@ from tests.support.processes.failover import Pair
 from tests.support.servers.servers import MAJORS
 from tidemark.model.mode import Stage
 
-SPARK_PAUSE_S = 0.3  # what one Spark on two cores can follow
+SPARK_PAUSE_S = 0.3  # what one Spark on two cores can process
 ACTIVE_MAX = 4  # faults at once
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a campaign did, and what it compared."""
+    """The counts of a campaign: faults and compared items."""
 
     faults: Counter[str]
     points: Counter[str]
@@ -50,7 +50,7 @@ class Outcome:
 
     @property
     def never_met(self) -> list[str]:
-        """The failpoints that nothing died or stopped at."""
+        """The failpoints at which no process died or stopped."""
         return [point.value for point in POINTS if not self.points[point.value]]
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ Directed = Callable[[World], None]
 
 @dataclass
 class Under:
-    """A fault under way."""
+    """A fault in progress."""
 
     planned: Planned
     steps: Steps
@@ -87,7 +87,7 @@ class Agenda:
     _next_tick: int = 0
 
     def step(self) -> None:
-        """Do what is due by the campaign's clock."""
+        """Run all actions that are due by the campaign's clock."""
         for one in [one for one in self._active if one.due_tick <= self.world.ticks]:
             self._go_on(one)
         if self.world.ticks >= self._next_tick and len(self._active) < ACTIVE_MAX:
@@ -130,7 +130,7 @@ def run(
     spark: bool = False,
     tell: Report = str,
 ) -> Outcome:
-    """Run a campaign, first what is `directed`, and check everything."""
+    """Run a campaign, the `directed` faults first, and check everything."""
 
     def make_target(pair: Pair) -> Target:
         return LakeTarget(pair.sidecar) if spark else Taker(pair.sidecar.folder, setting.seed)
@@ -183,12 +183,12 @@ def _judge(world: World, agenda: Agenda) -> Outcome:
 
 
 def tell(line: str) -> None:
-    """Print where the campaign is."""
+    """Print the progress of the campaign."""
     sys.stderr.write(f"{line}\n")
 
 
 def main() -> int:
-    """Run one campaign; what a failed one leaves behind is kept."""
+    """Run one campaign; the folder of a failed one is kept."""
     parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=90, help="of faults by chance (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of load and faults (default: %(default)s)")

@@ -1,6 +1,6 @@
-"""What befalls a capture. A fault is a generator: what it yields is how many ticks it waits, its end is its healing.
+"""Faults. A fault is a generator: it yields the number of ticks to wait, and its end heals it.
 
-However it is ended, also from outside, it leaves nothing behind: whatever it broke, its `finally` mends.
+However it ends, also by `close()`, its `finally` repairs everything that it broke.
 """
 
 import random
@@ -21,19 +21,19 @@ from tidemark.runtime.daemon.stage_transition import HandoverPoint
 
 Steps = Generator[int, None, None]
 Fault = Callable[[World, random.Random], Steps]
-# The campaign's world has no standby: `test_follower` arms what a promotion passes.
+# The campaign has no standby: `test_follower` arms the failpoints of a promotion.
 AT_PROMOTION = (HandoverPoint.BEFORE_FIND_START, HandoverPoint.AFTER_FIND_START)
 POINTS = tuple(point for point in HandoverPoint if point not in AT_PROMOTION)
-BACK_AFTER_S = (0.0, 0.3, 1.5, 5.0)  # a start takes a second and more; the archiver waits for 3 s
-KEPT_BACK_BYTES = 64 << 20  # what the state keeps free for confirmations
+BACK_AFTER_S = (0.0, 0.3, 1.5, 5.0)  # a start takes more than a second; the archiver waits 3 s
+KEPT_BACK_BYTES = 64 << 20  # that the state keeps free for confirmations
 SEGMENTS_GONE_MAX = 12
 ATTEMPTS_MAX = 5
-WAL_GONE = "has already been removed"  # by the server's word
+WAL_GONE = "has already been removed"  # in the server's message
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A fault, what it needs for itself alone, and how often it comes."""
+    """A fault, the resources that it needs exclusively, and its frequency."""
 
     run: Fault
     needs: frozenset[str]
@@ -53,7 +53,7 @@ def kill_archiver(world: World, dice: random.Random) -> Steps:
 
 
 def kill_both(world: World, dice: random.Random) -> Steps:
-    """SIGKILL of both, as by a crash of the host."""
+    """SIGKILL of both, as in a crash of the host."""
     for keeper in world.keepers:
         keeper.kill(dice.choice(BACK_AFTER_S))
     yield 20
@@ -66,7 +66,7 @@ def stop_in_order(world: World, dice: random.Random) -> Steps:
 
 
 def freeze_sidecar(world: World, dice: random.Random) -> Steps:
-    """SIGSTOP, for less or more than the watchdog waits."""
+    """SIGSTOP, for less or more than the watchdog's time-out."""
     yield from _frozen(world.sidecar, dice)
 
 
@@ -89,12 +89,12 @@ def die_at_failpoint(world: World, dice: random.Random) -> Steps:
 
 
 def freeze_at_failpoint(world: World, dice: random.Random) -> Steps:
-    """SIGSTOP before or after an effect; by the time of SIGCONT somebody else delivers."""
+    """SIGSTOP before or after an effect; by the time of SIGCONT the other process delivers."""
     yield from _failpoint(world, dice, "stop")
 
 
 def linger_at_failpoint(world: World, dice: random.Random) -> Steps:
-    """One thread stands still before or after an effect, while the capture's go on."""
+    """One thread blocks before or after an effect, while the capture's threads continue."""
     yield from _failpoint(world, dice, "wait")
 
 
@@ -113,13 +113,13 @@ def _failpoint(world: World, dice: random.Random, does: Does) -> Steps:
         world.wish = "on"
         sidecar.met()
         sidecar.thaw()
-        if sidecar.armed is not None:  # the process still is
+        if sidecar.armed is not None:  # it is still the armed process
             sidecar.disarm()
             sidecar.kill()
 
 
 def stuck_writer(world: World, dice: random.Random) -> Steps:
-    """Some process of ours stands still inside a write transaction: nobody else can write until it is killed."""
+    """A process stops inside a write transaction: no other process can write until it is killed."""
     with StoppedWriter(world.store.folder, dice.choice(list(WritePoint))) as writer:
         for _ in range(100):
             yield 10
@@ -128,14 +128,14 @@ def stuck_writer(world: World, dice: random.Random) -> Steps:
 
 
 def cut_connection(world: World, dice: random.Random) -> Steps:
-    """Break all connections to the node, some times in a row."""
+    """Break all connections to the node several times in a row."""
     for _ in range(dice.choice((1, 1, 4))):
         world.cable.cut()
         yield 5
 
 
 def unplug(world: World, dice: random.Random) -> Steps:
-    """The processes do not come to the node; the node lives, and archives."""
+    """The processes cannot connect to the node; the node runs and archives."""
     world.cable.unplug()
     try:
         yield dice.choice((40, 200, 600))
@@ -144,7 +144,7 @@ def unplug(world: World, dice: random.Random) -> Steps:
 
 
 def pause_target(world: World, dice: random.Random) -> Steps:
-    """The target takes nothing: outbox, queue and ring fill up."""
+    """The target accepts nothing: outbox, group queue and ring fill up."""
     world.target.pause()
     try:
         yield dice.choice((100, 300, 800))
@@ -153,7 +153,7 @@ def pause_target(world: World, dice: random.Random) -> Steps:
 
 
 def node_down(world: World, dice: random.Random) -> Steps:
-    """The node is stopped, in order or not, and started again."""
+    """The node is stopped, cleanly or not, and started again."""
     world.server.advance()
     world.is_node_up = False
     world.node.node.stop(dice.choice((StopMode.FAST, StopMode.IMMEDIATE, StopMode.KILL)))
@@ -173,13 +173,13 @@ def operator_off(world: World, dice: random.Random) -> Steps:
 
 
 def operator_on(world: World, _dice: random.Random) -> Steps:
-    """The operator switches realtime on, where it may be on."""
+    """The operator switches realtime on, where that is allowed."""
     world.wish = "on"
     yield 5
 
 
 def operate_by_cdcctl(world: World, dice: random.Random) -> Steps:
-    """`cdcctl realtime off`, then `on`, whoever lives; where that takes long it is killed."""
+    """`cdcctl realtime off`, then `on`, whichever processes run; a command that takes long is killed."""
     state, options = world.pair.sidecar.folder.root, world.sidecar.options
     try:
         for switch in ("off", "on"):
@@ -194,7 +194,7 @@ def operate_by_cdcctl(world: World, dice: random.Random) -> Steps:
 
 
 def wal_gone(world: World, dice: random.Random) -> Steps:
-    """The node removes WAL that the sidecar has not read: it was away for too long."""
+    """The node removes WAL that a stopped sidecar has not read."""
     world.sidecar.stop(60)
     try:
         yield from _wal_removed(world)
@@ -204,7 +204,7 @@ def wal_gone(world: World, dice: random.Random) -> Steps:
 
 
 def wal_gone_meanwhile(world: World, dice: random.Random) -> Steps:
-    """The node removes WAL that a running sidecar has not received: the connection was away for too long."""
+    """The node removes WAL that a running sidecar has not received, because it was disconnected for too long."""
     world.cable.unplug()
     try:
         segment = _segment_written(world)
@@ -218,11 +218,11 @@ def wal_gone_meanwhile(world: World, dice: random.Random) -> Steps:
 
 
 def _wal_removed(world: World) -> Steps:
-    """Let the node write and checkpoint until the segment that it writes now is gone from `pg_wal`."""
+    """Let the node write and checkpoint until its current segment is removed from `pg_wal`."""
     segment = _segment_written(world)
     for _ in range(SEGMENTS_GONE_MAX):
         yield 10
-        world.server.advance()  # the oracle's slot keeps WAL, for as long as its oldest transaction is open
+        world.server.advance()  # the oracle's slot keeps WAL from its oldest open transaction on
         world.node.switch()
         world.node.node.sql("CHECKPOINT")
         if not _has_segment(world, segment):
@@ -231,7 +231,7 @@ def _wal_removed(world: World) -> Steps:
 
 @contextmanager
 def _taken_away(world: World, segment: str) -> Iterator[None]:
-    """Take an archived segment out of `pg_wal` where the oracle's slot keeps it: walsenders do not find it then."""
+    """Remove an archived segment from `pg_wal` where the oracle's slot keeps it: walsenders cannot find it then."""
     kept_as = world.node.node.data / segment
     file = world.node.node.data / "pg_wal" / segment
     is_taken = file.exists() and (file.parent / "archive_status" / f"{segment}.done").exists()
@@ -256,7 +256,7 @@ def _has_segment(world: World, segment: str) -> bool:
 
 
 def full_spool(world: World, dice: random.Random) -> Steps:
-    """The archive's disk is full for less than `archive.hold_s`: the node keeps its WAL so long."""
+    """The archive's disk is full for less than `archive.hold_s`: the node keeps its WAL for that time."""
     world.spool_disk.fill()
     try:
         yield dice.choice((40, 200))
@@ -265,7 +265,7 @@ def full_spool(world: World, dice: random.Random) -> Steps:
 
 
 def stalled_archive(world: World, dice: random.Random) -> Steps:
-    """The archive takes nothing, and the sidecar dies: what it needs to come back stands on the node alone."""
+    """Archiving fails, and the sidecar dies: only the node has the WAL that the sidecar needs to return."""
     world.spool_disk.fill()
     try:
         world.sidecar.kill(dice.choice(BACK_AFTER_S))
@@ -275,7 +275,7 @@ def stalled_archive(world: World, dice: random.Random) -> Steps:
 
 
 def full_state(world: World, dice: random.Random) -> Steps:
-    """The state's disk is full: delivery, or the whole process, waits for room."""
+    """The state's disk is full: delivery, or the whole process, waits for space."""
     world.state_disk.fill(leave_bytes=dice.choice((0, 0, KEPT_BACK_BYTES)))
     try:
         yield dice.choice((40, 200))
@@ -314,7 +314,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 def switch_off_until_met(world: World, point: HandoverPoint, does: Does = "kill") -> None:
-    """Switch off until the sidecar has met `point`; on again where it was not delivering by then."""
+    """Switch off until the sidecar has hit `point`; switch on again if it was not delivering then."""
     sidecar = world.sidecar
     sidecar.arm(point, does)
     sidecar.stop(0)
@@ -332,7 +332,7 @@ def switch_off_until_met(world: World, point: HandoverPoint, does: Does = "kill"
 
 
 def lose_wal_meanwhile(world: World) -> None:
-    """A running sidecar finds its WAL gone from the node, and the archiver goes on from the archive."""
+    """The node removes WAL that a running sidecar needs, and the archiver continues from the archive."""
     for _ in range(ATTEMPTS_MAX):
         world.wish = "on"
         world.wait_for_stage(Stage.REALTIME)
@@ -358,7 +358,7 @@ def lose_wal_meanwhile(world: World) -> None:
 
 
 def freeze_behind_the_move(world: World) -> None:
-    """Off; the sidecar stands still once that is durable, and goes on delivering after the archiver has begun to."""
+    """Switch off; freeze the sidecar once that is durable; thaw it after the archiver has begun to deliver."""
     switch_off_until_met(world, HandoverPoint.BEFORE_STOP_CAPTURE, "stop")
     world.wait_for(lambda: world.owner[0] == "archiver", "the archiver's epoch")
     world.sidecar.thaw()
@@ -367,7 +367,7 @@ def freeze_behind_the_move(world: World) -> None:
 
 
 def linger_behind_the_move(world: World) -> None:
-    """Off; the sidecar delivers on for a while though that is durable, and the archiver begins to."""
+    """Switch off; the sidecar still delivers for a while after that is durable, and the archiver begins to deliver."""
     switch_off_until_met(world, HandoverPoint.BEFORE_STOP_CAPTURE, "wait")
     world.wait_for(lambda: world.owner[0] == "archiver", "the archiver's epoch")
     world.wish = "on"
@@ -375,7 +375,7 @@ def linger_behind_the_move(world: World) -> None:
 
 
 def return_without_archive(world: World) -> None:
-    """The archive takes nothing, and the sidecar dies: realtime comes back all the same, by the node's WAL."""
+    """Archiving fails, and the sidecar dies: realtime returns with the node's WAL."""
     for _ in range(ATTEMPTS_MAX):
         before = world.view.switches.count
         world.spool_disk.fill()

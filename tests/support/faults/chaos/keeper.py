@@ -1,7 +1,7 @@
-"""What systemd is to a daemon: it starts it again when it died, and says how it ended.
+"""A service manager for a daemon, as systemd is: restarts a daemon that ended, and reports how it ended.
 
-It goes by the units that we ship: after how long they start a daemon again, and after which exit codes they do not.
-Such an end fails the campaign, whatever fault is under way: nobody would start the daemon again.
+It reads the shipped units: the delay of a restart, and the exit codes after which a daemon is not restarted. An exit
+with such a code fails the campaign, whatever fault is in progress: systemd would not start the daemon again.
 """
 
 import os
@@ -25,7 +25,7 @@ Does = Literal["kill", "stop", "wait"]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a shipped unit says of its daemon's ends."""
+    """The restart settings of a shipped unit."""
 
     restart_s: float  # RestartSec
     ends_by: frozenset[int]  # RestartPreventExitStatus
@@ -46,54 +46,54 @@ class Keeper:
     def __init__(self, process: Sidecar, root: Path, tell: Report) -> None:
         self.process = process
         self.ends: Counter[str] = Counter()
-        self.hit: Counter[HandoverPoint] = Counter()  # failpoints that it died or stopped at
+        self.hit: Counter[HandoverPoint] = Counter()  # failpoints at which it died or stopped
         self._unit = Unit.of(process.role)
         self.on_death: Callable[[], None] = lambda: None
         self._tell = tell
         self._points = root / f"{process.role}.points"
         self._points.touch()
-        self._began_at = 0  # in the log of failpoints, where the process that was started last begins
+        self._began_at = 0  # offset in the log of failpoints at which the last process began
         self._armed: HandoverPoint | None = None
         self._does: Does = "kill"
-        self._is_armed = False  # the process that was started last
-        self._expected = ""  # of the next end: our own doing
+        self._is_armed = False  # if the last process was started with a failpoint
+        self._expected = ""  # reason of the next exit, if we cause it
         self._is_judged = True
         self._start_at_s = 0.0
 
     @property
     def pid(self) -> int:
-        """The process id of the one that was started last."""
+        """The process id of the last process."""
         assert self.process.process is not None
         return self.process.process.pid
 
     @property
     def options(self) -> dict[str, str]:
-        """The configuration that it is started with, and nothing else of its environment."""
+        """The complete configuration with which it is started."""
         ours = (VARIABLE, LOG_VARIABLE)
         return {name: value for name, value in self.process.options.items() if name not in ours}
 
     @property
     def armed(self) -> HandoverPoint | None:
-        """The failpoint that the daemon has not met yet."""
+        """The failpoint that the daemon has not hit yet."""
         return self._armed
 
     @property
     def is_armed(self) -> bool:
-        """Tell if the one that was started last has a failpoint to meet."""
+        """Return whether the last process still has a failpoint to hit."""
         return self._is_armed and self._armed is not None and self.process.running
 
     def start(self) -> None:
-        """Start it, and do not wait."""
+        """Start it without waiting."""
         self.process.options[LOG_VARIABLE] = str(self._points)
         self._began_at = self._points.stat().st_size
         self.process.options.pop(VARIABLE, None)
-        if self._armed is not None:  # until one of them has met it
+        if self._armed is not None:  # until one process has hit it
             self.process.options[VARIABLE] = f"{self._armed.value}:1:{self._does}"
         self.process.start(wait=False)
         self._expected, self._is_judged, self._is_armed = "", False, self._armed is not None
 
     def tend(self) -> None:
-        """Judge how it ended, if it did, and start it again when that is due."""
+        """Check how it ended, if it did, and start it again when the delay is over."""
         if self.process.running:
             return
         if not self._is_judged:
@@ -105,11 +105,11 @@ class Keeper:
             self.start()
 
     def kill(self, back_after_s: float = 0.0) -> None:
-        """SIGKILL; it is started again after a while."""
+        """SIGKILL; it is started again after the delay."""
         self._end(signal.SIGKILL, back_after_s)
 
     def stop(self, back_after_s: float = 0.0) -> None:
-        """SIGTERM; it is started again after a while."""
+        """SIGTERM; it is started again after the delay."""
         self._end(signal.SIGTERM, back_after_s)
 
     def back_now(self) -> None:
@@ -121,15 +121,15 @@ class Keeper:
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT, if somebody has not killed it meanwhile."""
+        """SIGCONT, unless it was killed meanwhile."""
         self._signal(signal.SIGCONT)
 
     def arm(self, point: HandoverPoint, does: Does = "kill") -> None:
-        """Let the daemon that is started next die, stop, or have one thread wait, at a failpoint."""
+        """Let the next process die, stop, or block one thread at a failpoint."""
         self._armed, self._is_armed, self._does = point, False, does
 
     def met(self) -> HandoverPoint | None:
-        """Return the armed failpoint if it was met since; it is disarmed then."""
+        """Return the armed failpoint if it was hit, and disarm it."""
         armed = self._armed
         if armed is None or not self._is_armed:
             return None
@@ -142,7 +142,7 @@ class Keeper:
         return armed
 
     def disarm(self) -> None:
-        """Arm nothing any more; the one that was started armed stays so."""
+        """Disarm the next process; a process that was started armed stays armed."""
         self._armed = None
 
     def reported(self) -> str:
@@ -151,7 +151,7 @@ class Keeper:
         return f"--- {self.process.role}\n{path.read_text()[-TOLD_CHARACTERS:] if path.exists() else ''}"
 
     def close(self) -> None:
-        """Let nothing run."""
+        """Stop everything."""
         self.thaw()
         self.process.close()
 
@@ -174,7 +174,7 @@ class Keeper:
         if code == -signal.SIGKILL:
             point = self.met()
             how = f"failpoint {point.value}" if point is not None else self._expected or "the watch"
-        elif code in (0, -signal.SIGTERM):  # by a signal: before it was ready for one
+        elif code in (0, -signal.SIGTERM):  # by a signal: before it had installed its handler
             assert self._expected == "SIGTERM", f"{role} ended by itself"
             how = "SIGTERM"
         else:

@@ -1,6 +1,6 @@
 """Spark as the target: one long-lived driver, killed and started again where a target without Spark would pause.
 
-Its change log is compared with what the server tells, its replicas with the tables.
+Its change log is compared with test_decoding, its replicas with the tables.
 """
 
 from tests.support.oracles.log_oracle import ServerLog, Tally, check_log
@@ -12,7 +12,7 @@ from tidemark.runtime.recovery.lake_inventory import lake_inventory
 from tidemark.runtime.recovery.rebuild import LakeInventory
 from tidemark.wire.state import Identity
 
-BATCH_BYTES = 8 << 20  # a batch costs seconds whatever it holds
+BATCH_BYTES = 8 << 20  # a batch takes seconds, whatever its size
 OUTBOX_BYTES = 4 * BATCH_BYTES
 COMPARED_S = 120.0
 
@@ -39,15 +39,15 @@ class LakeTarget:
             self._spark.start()
 
     def check(self) -> None:
-        """Do nothing: what became of it shows in the end."""
+        """Do nothing: the final check finds errors."""
 
     def holds_all(self) -> bool:
-        """Tell if the lake has all that was delivered."""
+        """Return whether the lake has all delivered changes."""
         assert self._spark.running, self._spark.log()
         return self._spark.is_drained()
 
     def holds_some(self) -> bool:
-        """Tell if a batch came into the lake."""
+        """Return whether the lake has at least one batch."""
         return self._spark.sequence > 0
 
     def leave(self) -> None:
@@ -55,7 +55,7 @@ class LakeTarget:
         self._spark.end_all()
 
     def inventory(self, identity: Identity) -> LakeInventory | None:
-        """Tell what the lake holds."""
+        """Return the lake inventory."""
         return lake_inventory(self._spark.lake, identity)
 
     def rejoin(self) -> None:
@@ -63,12 +63,12 @@ class LakeTarget:
         self._spark.start()
 
     def verdict(self, server: ServerLog, node: Cluster) -> Tally:
-        """See that log and replicas are what the source holds."""
+        """Check that log and replicas equal the source."""
         _, tables = compare(node.dsn(self._sidecar.database), self._sidecar.folder, self._spark.lake, COMPARED_S)
         different = [table for table in tables if not table.identical]
         assert not different, different
         return check_log(server, self._sidecar.folder, self._spark.lake)
 
     def close(self) -> None:
-        """End it and all that it started."""
+        """End the driver and all its child processes."""
         self._spark.end_all()

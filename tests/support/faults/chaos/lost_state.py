@@ -1,4 +1,4 @@
-"""The state folder is lost; a new one is made of the copy in the spool and of what the target holds."""
+"""The loss of the state folder: a new one is built from the manifest in the spool and the content of the target."""
 
 import shutil
 from dataclasses import replace
@@ -14,14 +14,14 @@ NEVER_S = 1e9
 
 
 def lose_state(world: World) -> None:
-    """Kill both processes, remove the folder, make it anew, and start again."""
+    """Kill both processes, remove the folder, rebuild it, and start again."""
     world.tell(f"[{world.ticks:6}] the state is lost, in stage {world.stage.value}")
     world.wait_for(lambda: _is_copied(world), "the spool's copy of the catalog history")
     world.wait_for(world.target.holds_some, "anything in the target")
     for keeper in world.keepers:
         keeper.kill(NEVER_S)
     world.wait_for(lambda: not any(keeper.process.running for keeper in world.keepers), "the end of both")
-    world.tend()  # how they ended is judged by the state that there is
+    world.tend()  # exits are checked against the state that exists
     world.target.leave()
     identity, folder = world.store.identity, world.store.folder
     world.close_store()

@@ -1,4 +1,4 @@
-"""The order of writing: LMDB, then marker. Whatever a marker in WAL says has to be durable in the state already."""
+"""The order of writes: first LMDB, then the marker. The content of every marker in WAL must be durable in the state."""
 
 import json
 import re
@@ -14,22 +14,22 @@ _CONTENT = re.compile(rf"message: transactional: 1 prefix: {MARKER_PREFIX}, sz: 
 
 
 class Markers:
-    """The markers in WAL beside the state."""
+    """The markers in WAL, compared with the state."""
 
     def __init__(self, server: ServerLog, look: Callable[[], StateView]) -> None:
-        """`look` at the state, which may be another one by then."""
+        """`look` reads the state, which may be replaced later."""
         self._server = server
         self._look = look
         self._seen = 0
         self.count = 0
 
     def forget(self) -> None:
-        """Say nothing of the markers so far: the state that they follow is lost."""
+        """Ignore all markers so far: the state that they follow is lost."""
         self._server.advance()
         self._seen = len(self._server.messages)
 
     def check(self) -> None:
-        """See that nothing stands in a marker which the state does not know (I12)."""
+        """Check that the state contains the content of every marker (I12)."""
         self._server.advance()
         view = self._look()
         new, self._seen = self._server.messages[self._seen :], len(self._server.messages)

@@ -1,7 +1,7 @@
-"""Each failpoint of the mode table once, on purpose: the random part behind it may meet any, and need not meet all.
+"""Hits each failpoint of the stage table once; the random part that follows may hit any, and need not hit all.
 
-A cycle is off and on again; in it the sidecar may die up to three times: at an effect of the off, of the on, and of its
-way back.
+A cycle is off and on again. In each cycle the sidecar dies up to three times: at an effect of the off, of the on, and
+of its return.
 """
 
 from tests.support.faults.chaos.faults import (
@@ -15,7 +15,7 @@ from tests.support.faults.chaos.world import World
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
 
 P = HandoverPoint
-CYCLES = (  # dies at off, at on, on its way back
+CYCLES = (  # dies at off, at on, at the return
     (P.BEFORE_STOP_CAPTURE, P.BEFORE_RETURN_SOON, P.BEFORE_WRITE_TRY_START_MARKER),
     (P.AFTER_STOP_CAPTURE, P.AFTER_RETURN_SOON, P.AFTER_WRITE_TRY_START_MARKER),
     (P.BEFORE_WRITE_STOP_MARKER, None, P.BEFORE_SWITCH_SEGMENT),
@@ -24,7 +24,7 @@ CYCLES = (  # dies at off, at on, on its way back
 
 
 def meet_every_failpoint(world: World) -> None:
-    """Die at each; freeze, and linger, at one; lose WAL; see the archiver deliver alone, and then the sidecar alone."""
+    """Die at each; freeze and block at one; lose WAL; check that each process can deliver without the other."""
     for at_off, at_on, on_way_back in CYCLES:
         _cycle(world, at_off, at_on, on_way_back)
     freeze_behind_the_move(world)
@@ -37,7 +37,7 @@ def _cycle(world: World, at_off: HandoverPoint, at_on: HandoverPoint | None, on_
     sidecar = world.sidecar
     switch_off_until_met(world, at_off)
     sidecar.arm(at_on or on_way_back)
-    world.wish = "off"  # it may have died before that was done, or of a full ring
+    world.wish = "off"  # it may have died before that was done, or because of a full ring
     world.wait_for(lambda: not world.wish, "the operator's off")
     world.wish = "on"
     if at_on is not None:

@@ -1,4 +1,4 @@
-"""What happens when, from a seed alone: an endless row of faults, each with its own dice."""
+"""The order of faults, derived from a seed alone: an endless sequence, each fault with its own random numbers."""
 
 import random
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ GAPS = (5, 30, 30, 80, 200)  # ticks between the beginnings of two faults
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A fault that is to begin so many ticks after the one before."""
+    """A fault that begins a number of ticks after the previous one."""
 
     number: int
     name: str
@@ -20,7 +20,7 @@ class Planned:
 
     @property
     def kind(self) -> Kind:
-        """What it is."""
+        """The kind of the fault."""
         return KINDS[self.name]
 
 

@@ -1,6 +1,6 @@
-"""A target without Spark: takes values from the outbox in batches, keeps them, confirms them, as Spark's driver does.
+"""A target without Spark: reads values from the outbox in batches, stores and confirms them, as Spark's driver does.
 
-Now and then it forgets a batch that it has not confirmed and takes it again, as a driver does that died.
+It sometimes forgets a batch that it has not confirmed and reads it again, as a restarted driver does.
 """
 
 import random
@@ -33,7 +33,7 @@ FORGETS = 0.03  # of all batches
 
 
 class Taker:
-    """Takes from `start` to `close`."""
+    """Reads from `start` to `close`."""
 
     def __init__(self, folder: StateFolder, seed: int) -> None:
         self.taken: list[Taken] = []
@@ -43,54 +43,54 @@ class Taker:
         self._paused = threading.Event()
         self._stopping = threading.Event()
         self._error: BaseException | None = None
-        self._after = NOWHERE  # what is up to here was taken from an outbox that is lost
+        self._after = NOWHERE  # up to here values came from an outbox that is lost
         self._thread = threading.Thread()
 
     def start(self) -> None:
-        """Register, and begin to take."""
+        """Register, and begin to read."""
         with OutboxReader.open(self._folder) as outbox:
             self.held = outbox.register(READER).held
         self._thread = threading.Thread(target=self._run, name="taker", daemon=True)
         self._thread.start()
 
     def pause(self) -> None:
-        """Take nothing for a while."""
+        """Stop reading for a while."""
         self._paused.set()
 
     def resume(self) -> None:
-        """Take again."""
+        """Read again."""
         self._paused.clear()
 
     def check(self) -> None:
-        """Raise what ended it."""
+        """Raise the error that ended the reader."""
         if self._error is not None:
             raise AssertionError("the target found the outbox broken") from self._error
 
     def holds_all(self) -> bool:
-        """Tell if everything that was delivered is here."""
+        """Return whether all delivered changes are here."""
         with OutboxReader.open(self._folder) as outbox:
             return self.held == outbox.head()
 
     def holds_some(self) -> bool:
-        """Tell if anything is here."""
+        """Return whether any change is here."""
         return bool(self.taken)
 
     def leave(self) -> None:
-        """End; remember how far it came."""
+        """End; remember the last sequence."""
         self.close()
         self._after = self.taken[-1].group_end if self.taken else NOWHERE
 
     def inventory(self, _identity: Identity) -> LakeInventory | None:
-        """Tell the greatest sequence; nothing is copied into it."""
+        """Return the last sequence; no table is copied into this target."""
         return LakeInventory(self.held)
 
     def rejoin(self) -> None:
-        """Begin to take from the new outbox; drop what is known."""
+        """Begin to read from the new outbox; drop duplicates."""
         self._stopping.clear()
         self.start()
 
     def verdict(self, server: ServerLog, node: Cluster) -> Tally:
-        """See that it took what the source holds, each change once."""
+        """Check that it received the source's changes, each once."""
         tally = check_taken(server, self.taken)
         check_replicas(node, self.taken)
         return tally
@@ -119,7 +119,7 @@ class Taker:
         if self._dice.random() < FORGETS:
             return True
         try:
-            outbox.confirm(READER, upto, after)  # a batch behind: what Spark may ask for again
+            outbox.confirm(READER, upto, after)  # one batch behind: Spark may request it again
         except StateFull:
             return False
         self.taken += _items(values, self._after)

@@ -1,4 +1,4 @@
-"""What has to hold in the end, without Spark: what the target took is what the server tells, once, whole, in order."""
+"""The final check without Spark: the target received the output of the server once, complete and in order."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from tidemark.model.position import Position
 
 KEY = "id"
 COLUMNS = ["_op", "_tli", "_commit_lsn", "_ordinal", "_xid", BEFORE, AFTER]
-REPLAYED = (("account", "note"), ("letter", "counter"), ("reading", "body"))  # a table, a column that is never left out
+REPLAYED = (("account", "note"), ("letter", "counter"), ("reading", "body"))  # a column that always has a value
 
 
 NOWHERE = Position(TimelineId(0), INVALID_LSN, 0)
@@ -20,15 +20,15 @@ NOWHERE = Position(TimelineId(0), INVALID_LSN, 0)
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """An item of the outbox, and where its group ends."""
+    """An item of the outbox, and the end of its group."""
 
     item: GroupItem
     group_end: Position
-    after: Position  # what came before was taken from an outbox that was lost meanwhile
+    after: Position  # earlier values came from an outbox that was lost
 
 
 def check_taken(server: ServerLog, taken: list[Taken]) -> Tally:
-    """See that each change stands there once, in its place, its transaction whole and in commit order."""
+    """Check that each change is there once, at its position, in a whole transaction, and in commit order."""
     found: Transactions = {}
     for one in in_order(taken):
         found.setdefault(one.xid, []).append(one.change)
@@ -38,7 +38,7 @@ def check_taken(server: ServerLog, taken: list[Taken]) -> Tally:
 
 
 def in_order(taken: list[Taken]) -> list[LoggedChange]:
-    """Return the changes by place; a group may hold nothing that belongs before or behind it."""
+    """Return the changes by position; a group may contain nothing from before its start or after its end."""
     changes: list[LoggedChange] = []
     before = behind = after = NOWHERE
     for one in taken:
@@ -56,7 +56,7 @@ def in_order(taken: list[Taken]) -> list[LoggedChange]:
 
 
 def check_replicas(node: Cluster, taken: list[Taken]) -> None:
-    """See that the changes make the source's tables."""
+    """Check that the changes produce the source's tables."""
     items = [one.item for one in taken]
     for table, column in REPLAYED:
         source: dict[object, object] = dict(node.sql(f"SELECT {KEY}, {column} FROM {table}"))

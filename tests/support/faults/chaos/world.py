@@ -1,8 +1,8 @@
-"""Everything that a campaign runs: node, load, oracle, both processes behind a cable, and a target.
+"""The parts of a campaign: node, load, oracle, both processes behind a proxy, and a target.
 
-One thread of the campaign tends it: looks at each part, starts again what died, carries out the operator's wish. Its
-clock ticks by the load's commits, and by time only while nothing commits: so the same seed does the same, more or less,
-on a slow machine.
+One thread tends the campaign: it checks each part, restarts processes that ended, and executes the operator's
+requests. Its clock counts the load's commits, and time only while nothing commits: so the same seed has about the same
+effect on a slow machine.
 """
 
 import time
@@ -32,20 +32,20 @@ from tidemark.wire.state import Identity
 
 POLL_S = 0.03
 PAUSE_S = 0.15  # between a session's transactions
-IDLE_S = 0.1  # without a commit; then a few ticks pass all the same
+IDLE_S = 0.1  # without a commit; then some ticks pass as well
 IDLE_TICKS = 5
 ANSWER_S = 0.5  # then it is asked again
-WAY_ON_S = 300.0  # nothing may take longer than this once every fault is healed: a full outbox takes Spark minutes
-PACE_S = 1.0  # how often the load is held against what is delivered
+WAY_ON_S = 300.0  # limit for each step once every fault is healed: a full outbox takes Spark minutes
+PACE_S = 1.0  # interval of the comparison of the load with the delivered position
 MB = 1 << 20
-DISK_BYTES = 1 << 30  # as much as it takes; how full it is, is the campaign's choice
+DISK_BYTES = 1 << 30  # larger than needed; the campaign determines how full it is
 DATABASE = "postgres"
 RING_BYTES = 4 * MB  # four of the node's segments
 OUTBOX_BYTES = 2 * MB
-BACKLOG_BYTES = 4 * RING_BYTES  # behind which the load waits: a target that never catches up meets no way back
+BACKLOG_BYTES = 4 * RING_BYTES  # above which the load waits: a target that lags forever prevents a return to realtime
 OLD_ROWS = 200
 DDL_EVERY = 30  # transactions of one session
-SMALL = {  # bounds that a short run meets often
+SMALL = {  # limits that a short run reaches often
     "TIDEMARK_RING__BYTES_MAX": str(RING_BYTES),
     "TIDEMARK_DECODE__MEMORY_BYTES": str(MB),
     "TIDEMARK_DECODE__QUEUE_BYTES": str(MB),
@@ -58,41 +58,41 @@ SMALL = {  # bounds that a short run meets often
     "TIDEMARK_WATCHDOG__WATCHDOG_S": "4",
     "TIDEMARK_REALTIME__ARCHIVE_WAIT_S": "4",
 }
-NODE = {"wal_keep_size": "2MB", "min_wal_size": "2MB", "max_wal_size": "32MB"}  # WAL goes away soon
+NODE = {"wal_keep_size": "2MB", "min_wal_size": "2MB", "max_wal_size": "32MB"}  # WAL is removed soon
 
 
 class Target(Protocol):
-    """Who takes from the outbox."""
+    """The reader of the outbox."""
 
     def start(self) -> None:
         """Begin."""
 
     def pause(self) -> None:
-        """Take nothing for a while."""
+        """Stop reading for a while."""
 
     def resume(self) -> None:
-        """Take again."""
+        """Read again."""
 
     def check(self) -> None:
-        """Raise what went wrong."""
+        """Raise the error that ended the reader."""
 
     def holds_all(self) -> bool:
-        """Tell if it has all that was delivered."""
+        """Return whether it has all delivered changes."""
 
     def holds_some(self) -> bool:
-        """Tell if it has anything."""
+        """Return whether it has any change."""
 
     def leave(self) -> None:
-        """Let go of a state that is lost."""
+        """Close a state that is lost."""
 
     def inventory(self, identity: Identity) -> LakeInventory | None:
-        """Tell what it holds to whoever makes the state anew."""
+        """Return its inventory for the rebuild of the state."""
 
     def rejoin(self) -> None:
-        """Go on from the new state; what comes again is known by its position."""
+        """Continue from the new state; repeated changes are recognised by their position."""
 
     def verdict(self, server: ServerLog, node: Cluster) -> Tally:
-        """See that it holds what the source holds, each change once; return how much that is."""
+        """Check that it has the source's changes, each once; return their number."""
 
     def close(self) -> None:
         """End."""
@@ -100,7 +100,7 @@ class Target(Protocol):
 
 @dataclass
 class World:
-    """All of it; made by `made`."""
+    """All parts; created by `made`."""
 
     node: Archiving
     cable: Cable
@@ -116,8 +116,8 @@ class World:
     target: Target
     tell: Report
     is_node_up: bool = True
-    has_all_wal: bool = True  # that the oracle reads
-    wish: str = ""  # the operator's: "on" or "off" until it is done
+    has_all_wal: bool = True  # if the oracle can read all WAL
+    wish: str = ""  # of the operator: "on" or "off" until it is done
     _idle_ticks: int = 0
     _moved_at_s: float = 0.0
     _seen: int = -1
@@ -127,7 +127,7 @@ class World:
 
     @property
     def keepers(self) -> tuple[Keeper, Keeper]:
-        """Both processes' keepers."""
+        """The keepers of both processes."""
         return self.sidecar, self.archiver
 
     @property
@@ -137,16 +137,16 @@ class World:
 
     @property
     def root(self) -> Path:
-        """Where logs are."""
+        """The folder of the logs."""
         return self.pair.sidecar.log_path.parent
 
     @property
     def view(self) -> StateView:
-        """All the small values of the state."""
+        """All small values of the state."""
         return self.store.view()
 
     def close_store(self) -> None:
-        """Let go of the state."""
+        """Close the state."""
         self.store.close()
 
     @property
@@ -161,7 +161,7 @@ class World:
         return self.load.committed + self._idle_ticks
 
     def tend(self) -> None:
-        """Look at everything once."""
+        """Check every part once."""
         now_s = time.monotonic()
         if self.load.committed != self._seen:
             self._seen, self._moved_at_s = self.load.committed, now_s
@@ -180,7 +180,7 @@ class World:
             self._pace()
 
     def wait_for(self, is_so: Callable[[], bool], what: str, within_s: float = WAY_ON_S) -> None:
-        """Tend until something holds; fail with both logs."""
+        """Tend until the condition holds; fail with both logs."""
         deadline = time.monotonic() + within_s
         while not is_so():
             assert time.monotonic() < deadline, f"{what} did not come within {within_s} s: {self.reported()}"
@@ -192,27 +192,27 @@ class World:
         self.wait_for(lambda: self.stage in stages, " or ".join(stage.value for stage in stages))
 
     def start_node(self) -> None:
-        """Start the node, if it is down."""
+        """Start the node, if it is not running."""
         if not self.is_node_up:
             self.node.node.start()
             self.is_node_up = True
 
     def is_drained(self) -> bool:
-        """Tell if all that the node has written is delivered and taken."""
+        """Return whether everything that the node has written is delivered and read by the target."""
         delivered = self.store.marks().delivered
         if delivered is None or delivered.pointer.position.commit_lsn < self._flushed_lsn:
             return False
         return self.target.holds_all()
 
     def drain(self) -> None:
-        """Wait until all that was written so far is delivered and taken."""
+        """Wait until everything that was written so far is delivered and read by the target."""
         self.node.node.sql("SELECT pg_logical_emit_message(true, 'chaos', 'the end')")
         self._flushed_lsn = parse_lsn(self.node.node.flush_lsn())
         self.node.node.sql("SELECT pg_logical_emit_message(true, 'chaos', 'behind the end')")
         self.wait_for(self.is_drained, "the end of what was written")
 
     def reported(self) -> str:
-        """Return where everything stands, and the ends of both logs."""
+        """Return all positions, and the ends of both logs."""
         view = self.view
         switches = "\n".join(f"{s.before.value} -> {s.after.value}: {s.reason}" for s in view.switches.kept[-8:])
         marks = f"stage {view.stage.value}, delivered {view.delivered}, ledger {view.ledger}, readers {view.readers}"
@@ -241,13 +241,13 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a world is made like."""
+    """The settings of a world."""
 
     seed: int
     major: int = 15
-    plant: str = ""  # a bug that both processes are to run with
+    plant: str = ""  # a bug with which both processes run
     pause_s: float = PAUSE_S  # between a session's transactions
-    copy: bool = False  # what is in the tables before the capture begins, too
+    copy: bool = False  # if rows from before the capture are copied
     outbox_bytes: int = OUTBOX_BYTES
 
 
@@ -256,8 +256,8 @@ MakeTarget = Callable[[Pair], Target]
 
 @contextmanager
 def made(root: Path, setting: Setting, make_target: MakeTarget, tell: Report) -> Iterator[World]:
-    """Make a world below `root`, with only the target started; nothing is left running."""
-    root.chmod(0o755)  # the server's user has to come to the spool
+    """Create a world below `root`, with only the target started; everything is stopped at the end."""
+    root.chmod(0o755)  # the server's user needs access to the spool
     with ExitStack() as stack:
         spool_disk = stack.enter_context(small_disk(root / "archive", DISK_BYTES))
         state_disk = stack.enter_context(small_disk(root / "host", DISK_BYTES))

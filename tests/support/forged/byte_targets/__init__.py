@@ -1,1 +1,1 @@
-"""Everything of ours that parses bytes from outside, each as a function of bytes that a fuzzer can call."""
+"""All code of the product that parses external bytes, each as a function of bytes that a fuzzer can call."""

@@ -1,4 +1,4 @@
-"""Files of a base backup that say what it is: pg_control, backup_label, a relation map, backup_manifest."""
+"""Files that describe a base backup: pg_control, backup_label, a relation map, backup_manifest."""
 
 import hashlib
 import struct
@@ -25,7 +25,7 @@ LABEL = (
 
 
 def run(data: bytes) -> None:
-    """Read a file; which one, and of which major, stands before it. What a checksum covers has a sound one."""
+    """Read a file; a prefix selects its kind and major. A file with a checksum gets a correct one."""
     given = Bytes(data)
     kind, major = given.number() % 4, MAJORS[given.number() % len(MAJORS)]
     content = given.rest()

@@ -31,14 +31,14 @@ from tidemark.wire.values import EncodedGroup
 FORMAT = wal_format(MAJOR)
 TIMELINE = TimelineId(1)
 RECORDS_MAX = 600
-MEMORY_BYTES = 64 << 10  # so little that a spill is part of it
+MEMORY_BYTES = 64 << 10  # so small that transactions spill
 BASE_HEAD = struct.Struct("<8sHxxQQI")
 BASE_HEAD_BYTES = BASE_HEAD.size
 _BASE = BASE.read_bytes()
 
 
 class MemorySpill:
-    """Parts of transactions that left the memory of a decoder."""
+    """The storage for parts of transactions that a decoder spilled."""
 
     def __init__(self) -> None:
         self._kept: dict[int, bytes] = {}
@@ -56,7 +56,7 @@ class MemorySpill:
 
 
 def records_of(data: bytes, lsn: Lsn) -> list[Record]:
-    """Return the records of an input, with sound CRCs, one behind the other from `lsn` on."""
+    """Return the records of an input, with correct CRCs, one after the other from `lsn` on."""
     given, found = Bytes(data), list[Record]()
     while given and len(found) < RECORDS_MAX:
         size, xid, info, rmgr = ITEM.unpack(given.take(ITEM.size).ljust(ITEM.size, b"\0"))
@@ -68,7 +68,7 @@ def records_of(data: bytes, lsn: Lsn) -> list[Record]:
 
 
 def _decoded(data: bytes, *, by_block: bool) -> list[EncodedGroup]:
-    """Decode records over a real catalog, one by one or as framing gives them, down to what the outbox holds."""
+    """Decode records over a real catalog, one by one or in framing's blocks, into values of the outbox."""
     base = load_base(_BASE, "base")
     decoder = Decoder(FORMAT, TIMELINE, base.mirrors, next_xid=NEXT_XID, memory_bytes=MEMORY_BYTES, spill=MemorySpill())
     builder = GroupBuilder({oid: mirror.dialect for oid, mirror in base.mirrors.items()}, rows_max=8)
@@ -85,7 +85,7 @@ def _decoded(data: bytes, *, by_block: bool) -> list[EncodedGroup]:
 
 
 def run_decode(data: bytes) -> None:
-    """Decode records both ways: what comes out is the same, or both refuse it."""
+    """Decode records both ways: the output is the same, or both refuse it."""
     results = []
     for by_block in (False, True):
         with refusals():
@@ -96,7 +96,7 @@ def run_decode(data: bytes) -> None:
 
 
 def run_base(data: bytes) -> None:
-    """Load a base: as it stands, and with a head that fits what is unpacked."""
+    """Load a base: unchanged, and with a head that fits the unpacked content."""
     given = Bytes(data)
     headed = given.number() % 2
     content = given.rest()
@@ -109,7 +109,7 @@ def run_base(data: bytes) -> None:
 
 
 def run_journal(data: bytes) -> None:
-    """Read a journal as it stands, and replay records over a base as one would."""
+    """Read a journal unchanged, and replay records over a base as a journal."""
     with refusals(DamagedHistory):
         list(Journal(data, "journal"))
     base = load_base(_BASE, "base")

@@ -1,4 +1,4 @@
-"""Pages to records, by both builds of the kernel."""
+"""Framing of pages into records, by both builds of the kernel."""
 
 from itertools import pairwise
 from types import ModuleType
@@ -18,7 +18,7 @@ slow_page = interpreted("tidemark.wal.page", stand_in={"tidemark.wal.kernel": sl
 
 
 def framed(module: ModuleType, first_lsn: int, data: bytes, cuts: list[int], start_lsn: int) -> list[str]:
-    """Return all that framing by `module` gives for `data`, fed in pieces, as text that names what it is."""
+    """Return the output of framing by `module` for `data`, fed in pieces, as comparable text."""
     framer = module.Framer(segment_bytes=SEGMENT, start_lsn=start_lsn)
     reported: list[str] = []
     for begin, end in pairwise([0, *cuts, len(data)]):
@@ -36,7 +36,7 @@ def framed(module: ModuleType, first_lsn: int, data: bytes, cuts: list[int], sta
 
 
 def run(data: bytes) -> None:
-    """Frame WAL that begins at a page; where it begins, is cut and is to start, its first bytes say."""
+    """Frame WAL that begins at a page; the first bytes give its begin, the cuts and the start."""
     given = Bytes(data)
     first_lsn = SEGMENT + FIRST_PAGES[given.number() % len(FIRST_PAGES)] * PAGE
     piece = PIECES[given.number() % len(PIECES)]

@@ -1,4 +1,4 @@
-"""What comes from the node, from other sessions and from other programs: messages, markers, requests, history files."""
+"""Input from the node, from other sessions and from other programs: messages, markers, requests, history files."""
 
 import hmac
 import json
@@ -26,13 +26,13 @@ MARKER = Marker(
 
 
 def run_marker(data: bytes) -> None:
-    """Read a message under our prefix: as it stands, and as one whose HMAC is by our key."""
+    """Read a message with our prefix: unchanged, and with an HMAC by our key."""
     given = Bytes(data)
     signed = given.number() % 2
     content = given.rest()
     if signed:
         content += b" " + hmac.new(KEY, content, "sha256").hexdigest().encode()
-    read_marker(content, INSTANCE, KEY)  # never an error: anybody can write such a message
+    read_marker(content, INSTANCE, KEY)  # never an error: any session can write such a message
 
 
 def run_replication(data: bytes) -> None:

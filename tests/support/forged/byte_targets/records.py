@@ -1,4 +1,4 @@
-"""Records behind framing: headers, page images, and the bodies of every resource manager that is read."""
+"""The parsers of framed records: headers, page images, and the bodies of every resource manager that is read."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,7 +26,7 @@ PARSERS: dict[int, Callable[[Record, WalFormat], object]] = {
     9: lambda found, _: heap2.parse(found),
     10: lambda found, _: heap.parse(found),
     21: lambda found, _: message.parse(found),
-    # NB: what comes to be read goes last, for the corpus names parsers by their place.
+    # NB: add new parsers at the end, because the corpus refers to parsers by their index.
     6: lambda found, _: multixact.parse(found),
     4: dbase.parse,
 }
@@ -37,7 +37,7 @@ slow_pglz = interpreted("tidemark.wal.pglz")
 
 
 def run_record(data: bytes) -> None:
-    """Parse a record with a sound CRC; major, resource manager and info stand before it."""
+    """Parse a record with a correct CRC; a prefix gives major, resource manager and info."""
     given = Bytes(data)
     fmt = wal_format(MAJORS[given.number() % len(MAJORS)])
     rmgr, info = RMGRS[given.number() % len(RMGRS)], given.number()
@@ -68,7 +68,7 @@ def run_page(data: bytes) -> None:
 
 
 def run_pglz(data: bytes) -> None:
-    """Expand a stream to a promised length, by both builds."""
+    """Expand a stream to its stated length, by both builds."""
     given = Bytes(data)
     room = given.number(2)
     fast, slow = bytearray(room), bytearray(room)

@@ -1,4 +1,4 @@
-"""Files of an archive: the head of a segment, and what is packed."""
+"""Files of an archive: the beginning of a segment, and compressed files."""
 
 import gzip
 import tempfile

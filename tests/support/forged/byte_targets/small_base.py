@@ -1,6 +1,6 @@
-"""A catalog base of a real server, cut down to its tables, and the WAL of some sessions behind it.
+"""A catalog base of a real server, reduced to its tables, and the WAL of some sessions after it.
 
-python -m tests.support.forged.byte_targets.small_base     writes both anew into tests/corpus, from a server of its own
+python -m tests.support.forged.byte_targets.small_base     writes both into tests/corpus, from a temporary server
 """
 
 import struct
@@ -20,9 +20,9 @@ BASE = CORPUS / "catalog.base"
 WAL = CORPUS / "catalog.wal"
 MAJOR = 15
 NEXT_XID = FullXid(700)
-FIRST_GENBKI_OID = 10000  # above are views, information_schema, and types of rows
+FIRST_GENBKI_OID = 10000  # larger OIDs: views, information_schema, and row types
 KINDS_KEPT = (b"r", b"t")  # pg_class.relkind
-ITEM = struct.Struct("<HIBB")  # bytes of what follows the record's header; xid, info, rmgr
+ITEM = struct.Struct("<HIBB")  # length of the part after the record's header; xid, info, rmgr
 MADE = (
     "CREATE TYPE mood AS ENUM ('sad', 'ok')",
     "CREATE TABLE account (id bigint PRIMARY KEY, note text, feels mood)",
@@ -55,13 +55,13 @@ SESSIONS = {
 
 
 def packed_records(records: Iterable[Record]) -> bytes:
-    """Return records as the target `decode` takes them."""
+    """Return records in the form that the target `decode` reads."""
     parts = [(record.raw[24:], record.xid, record.info, record.rmgr) for record in records]
     return b"".join(ITEM.pack(len(rest), xid, info, rmgr) + rest for rest, xid, info, rmgr in parts)
 
 
 def sessions() -> Iterator[tuple[str, bytes]]:
-    """Give the WAL of each session, by its name."""
+    """Return the WAL of each session, by its name."""
     content = WAL.read_bytes()
     at = 0
     for name in SESSIONS:
@@ -71,7 +71,7 @@ def sessions() -> Iterator[tuple[str, bytes]]:
 
 
 def _cut_down(observed: Observed) -> None:
-    """Forget what describes neither a table nor what tables are made of."""
+    """Remove everything that describes neither a table nor a part of a table."""
     store = observed.mirror.store
     classes = store.heap(PG_CLASS)
     reader = classes.layout.projection("oid", "relkind")

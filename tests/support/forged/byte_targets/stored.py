@@ -1,6 +1,6 @@
-"""What we have written ourselves and read again: values of state and outbox, the manifest, spilled chunks, ledgers.
+"""Data that Tidemark wrote and reads again: values of state and outbox, the manifest, spilled chunks, ledgers.
 
-Damage is met by a checksum; what stands behind a checksum that holds may be of another version, or a forgery.
+A checksum detects damage; content with a correct checksum may be of another version, or forged.
 """
 
 import tempfile
@@ -43,7 +43,7 @@ _HEADER = next(_GROUP.numbered(Sequence(0), lambda _database, _relation: SchemaV
 
 
 def run_state_value(data: bytes) -> None:
-    """Decode a value of the state: as it stands, and in an envelope whose checksum holds."""
+    """Decode a value of the state: unchanged, and in an envelope with a correct checksum."""
     given = Bytes(data)
     key, sealed = KEYS[given.number() % len(KEYS)], given.number() % 2
     stored = given.rest()
@@ -52,7 +52,7 @@ def run_state_value(data: bytes) -> None:
 
 
 def run_outbox_value(data: bytes) -> None:
-    """Read a value of the outbox: as it stands, and with a header that fits its payload."""
+    """Read a value of the outbox: unchanged, and with a header that fits its payload."""
     given = Bytes(data)
     kind, headed = KINDS[given.number() % len(KINDS)], given.number() % 2
     stored = given.rest()
@@ -76,7 +76,7 @@ def run_spilled_chunk(data: bytes) -> None:
 
 
 def run_hole_ledger(data: bytes) -> None:
-    """Read the ledger beside a spool; a torn one tells nothing."""
+    """Read the ledger beside a spool; a torn one yields nothing."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger"
         path.write_bytes(data)

@@ -1,6 +1,6 @@
-"""All targets by name, and the corpus: what fuzzing found worth keeping, one file a target, one input a line.
+"""All targets by name, and the corpus: the inputs that fuzzing found, one file a target, one input a line.
 
-tests/corpus/NAME.txt     a name, and the input: base64 of what zlib made of it
+tests/corpus/NAME.txt     a name, and the input: base64 of the zlib-compressed bytes
 """
 
 import base64
@@ -27,7 +27,7 @@ TARGETS: Mapping[str, Target] = {
 
 
 def corpus(target: str) -> dict[str, bytes]:
-    """Return what is kept for a target, seeds left out."""
+    """Return the corpus of a target, without seeds."""
     path = CORPUS / f"{target}.txt"
     if not path.exists():
         return {}
@@ -36,7 +36,7 @@ def corpus(target: str) -> dict[str, bytes]:
 
 
 def keep(target: str, inputs: Mapping[str, bytes]) -> None:
-    """Write what is kept for a target, seeds left out."""
+    """Write the corpus of a target, without seeds."""
     packed = {name: base64.b64encode(zlib.compress(data, 9)).decode() for name, data in inputs.items()}
     lines = [f"{name} {text}\n" for name, text in sorted(packed.items())]
     (CORPUS / f"{target}.txt").write_text("".join(lines))

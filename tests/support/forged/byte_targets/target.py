@@ -1,7 +1,7 @@
-"""What a target is: it takes any bytes, and returns; whatever it raises is a bug.
+"""A fuzz target: it accepts any bytes, and returns; every exception is a bug.
 
-An answer that a parser may give to bytes that nobody wrote is an error of ours that names what is wrong with them:
-`refusals` lets those pass. An `InternalError` is none of them: it says that our own code broke its word.
+A parser may refuse bytes with a Tidemark error that describes their fault: `refusals` suppresses these. It does not
+suppress an `InternalError`, which means that our code violated an invariant.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,12 +17,12 @@ class Target:
 
     name: str
     run: Callable[[bytes], None]
-    seeds: Mapping[str, bytes] = field(default_factory=dict)  # sound input, by what it is
+    seeds: Mapping[str, bytes] = field(default_factory=dict)  # valid input, by its name
 
 
 @contextmanager
 def refusals(*kinds: type[TidemarkError]) -> Iterator[None]:
-    """Let errors pass that say what is wrong with the bytes; of these classes only, if some are given."""
+    """Suppress errors that describe a fault of the bytes; of these classes only, if some are given."""
     allowed = kinds or (TidemarkError,)
     try:
         yield
@@ -33,24 +33,24 @@ def refusals(*kinds: type[TidemarkError]) -> Iterator[None]:
 
 
 class Bytes:
-    """Takes an input apart: numbers first, the rest behind them; what is missing is zero."""
+    """Reads numbers from the front of an input, and the rest after them; missing bytes are zero."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
 
     def number(self, size: int = 1) -> int:
-        """Take a little-endian integer of `size` bytes."""
+        """Read a little-endian integer of `size` bytes."""
         return int.from_bytes(self.take(size), "little")
 
     def take(self, size: int) -> bytes:
-        """Take up to `size` bytes."""
+        """Read up to `size` bytes."""
         taken = self._data[self._at : self._at + size]
         self._at += len(taken)
         return taken
 
     def rest(self) -> bytes:
-        """Take all that is left."""
+        """Read all remaining bytes."""
         return self.take(len(self._data))
 
     def __bool__(self) -> bool:

@@ -1,4 +1,4 @@
-"""Tuples and the values in them: a whole batch by both builds, and each codec by itself."""
+"""Tuples and their values: a whole batch by both builds, and each codec alone."""
 
 from decimal import Decimal
 from struct import pack

@@ -1,1 +1,1 @@
-"""Rounds of random sessions, each beside the server's own decoder; `campaign` has the story."""
+"""Rounds of random sessions, each compared with the server's own decoder; start with `campaign`."""

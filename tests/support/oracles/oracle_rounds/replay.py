@@ -1,4 +1,4 @@
-"""Decodes what a round has kept: the same catalogs, the same WAL, and no server."""
+"""Decodes a stored round again: the same catalogs, the same WAL, and no server."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One round: a cluster of its own, random sessions on it, both decoders over its WAL, and a verdict."""
+"""One round: its own cluster, random sessions on it, both decoders over its WAL, and the comparison."""
 
 import re
 import tempfile

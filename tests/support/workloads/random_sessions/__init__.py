@@ -1,1 +1,1 @@
-"""Random sessions against a server: what they do is drawn from a seed, how they interleave is the server's affair."""
+"""Random sessions against a server: a seed determines their statements, the server determines how they interleave."""

@@ -1,4 +1,4 @@
-"""Sessions in threads, from `with` to its end."""
+"""Sessions in threads, as a context manager."""
 
 import threading
 import time

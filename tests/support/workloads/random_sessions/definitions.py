@@ -1,4 +1,4 @@
-"""DDL of every kind that a transaction may hold: tables, types, identities, rewrites."""
+"""DDL of every kind that a transaction may contain: tables, types, identities, rewrites."""
 
 from collections.abc import Callable, Mapping, Sequence
 

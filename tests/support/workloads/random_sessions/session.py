@@ -1,4 +1,4 @@
-"""One session: runs script after script, rolls back what fails, and comes back to a server that went away."""
+"""One session: runs script after script, rolls back those that fail, and reconnects after a server stop."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,1 +1,1 @@
-"""PostgreSQL's own regression and isolation tests as a workload for the oracle; `campaign` has the story."""
+"""PostgreSQL's own regression and isolation tests as a workload for the oracle; start with `campaign`."""

@@ -1,4 +1,4 @@
-"""Which of the source's files are run, in which order, and how."""
+"""The source files that are run, their order, and the way to run them."""
 
 import re
 from collections.abc import Iterator
