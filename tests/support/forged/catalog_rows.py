@@ -1,4 +1,4 @@
-"""Catalog layouts and rows made by hand, for tests that need no server."""
+"""Hand-made catalog layouts and rows, for tests without a server."""
 
 import struct
 
@@ -18,7 +18,7 @@ from tidemark.model.relation import RelFileLocator
 DATABASE = Oid(5)
 TABLESPACE = Oid(1663)
 
-# Names, types and lengths as PostgreSQL 15 has them; only columns of fixed place, then what a test looks for.
+# Names, types and lengths of PostgreSQL 15; only columns with a fixed offset, then those that a test reads.
 _OID, _NAME, _INT2, _INT4, _BOOL, _CHAR, _FLOAT4 = 26, 19, 21, 23, 16, 18, 700
 _LENGTHS = {_OID: 4, _NAME: 64, _INT2: 2, _INT4: 4, _BOOL: 1, _CHAR: 1, _FLOAT4: 4}
 _ALIGNS = {_OID: "i", _NAME: "c", _INT2: "s", _INT4: "i", _BOOL: "c", _CHAR: "c", _FLOAT4: "i"}

@@ -1,4 +1,4 @@
-"""WAL records made by hand, and a catalog that follows a script: what the decoder sees, without a server."""
+"""Hand-made WAL records, and a scripted catalog: input of the decoder, without a server."""
 
 import struct
 from collections.abc import Collection, Sequence
@@ -34,7 +34,7 @@ def locator(oid: int, database: Oid = DATABASE) -> RelFileLocator:
 
 
 def packed_row(number: int, note: bytes | None = b"x") -> bytes:
-    """Return a packed tuple of `groups.relation`: id, note; a note that is a datum already is taken as it stands."""
+    """Return a packed tuple of `groups.relation`: id, note; a note that is already a datum is used unchanged."""
     external = note is not None and note[:2] == b"\x01\x12"
     bits = 0 if note is not None else 1
     head = struct.pack("<HHB", 2, bits | (4 if external else 0) | 2, 24)
@@ -57,7 +57,7 @@ def packed_chunk(value_id: int, number: int, content: bytes) -> bytes:
 
 
 class ScriptedCatalog:
-    """A catalog that changes when the test says so: what each transaction sees is put into it by hand."""
+    """A catalog that changes at a test's request: the test defines what each transaction sees."""
 
     def __init__(self, *relations: Relation) -> None:
         self.committed = {relation.oid: relation for relation in relations}
@@ -67,7 +67,7 @@ class ScriptedCatalog:
         self._touched: dict[Xid, set[Oid]] = {}
         self.aborted_below: list[Xid] = []
         self.outdated_count = 0
-        self.questions = 0  # for versions of relations
+        self.questions = 0  # number of lookups of relation versions
 
     @property
     def database(self) -> Oid:
@@ -82,7 +82,7 @@ class ScriptedCatalog:
         self._next = (top_xid, oid, version)
 
     def look_different(self, top_xid: int, oid: int, version: Relation) -> None:
-        """Let `top_xid` see `version` from now on, by no record of its own."""
+        """Let `top_xid` see `version` from now on, without a record."""
         self.own.setdefault(Xid(top_xid), {})[Oid(oid)] = version
         self._touched.setdefault(Xid(top_xid), set()).add(Oid(oid))
 
@@ -141,7 +141,7 @@ class ScriptedCatalog:
 
 
 class OneDatabase:
-    """A cluster whose only database that is followed has a scripted catalog."""
+    """A cluster whose only followed database has a scripted catalog."""
 
     def __init__(self, catalog: ScriptedCatalog) -> None:
         self._catalog = catalog
@@ -163,7 +163,7 @@ class OneDatabase:
 
 
 class Wal:
-    """Makes records one after the other and feeds them to a decoder; keeps what comes out."""
+    """Forges records one after the other, feeds them to a decoder, and collects its output."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class Wal:
         data: bytes = b"",
         origin: int = 0,
     ) -> Lsn:
-        """Feed a record; return where it begins."""
+        """Feed a record; return its LSN."""
         lsn, end = Lsn(self.lsn), Lsn(self.lsn + RECORD_BYTES)
         self.lsn = end
         blocks = [] if file is None else [ForgedBlock(locator=file, data=data)]
@@ -246,7 +246,7 @@ class Wal:
         return self.record(RM_LOGICALMSG, 0, main, xid=xid)
 
     def change_catalog(self, xid: int, oid: int, version: Relation | None, *, top: int = 0) -> Lsn:
-        """Give the transaction another view of a relation, by a record of `xid`."""
+        """Change a transaction's view of a relation, by a record of `xid`."""
         self.catalog.expect(Xid(top or xid), Oid(oid), version)
         main = struct.pack("<HB", 1, 0)
         first = top if top and Xid(xid) not in self.decoder.transactions.top_of else 0
@@ -259,11 +259,11 @@ class Wal:
         return self._end(xact.ABORT, xid, subxids, top)
 
     def assign(self, top: int, *subxids: int) -> Lsn:
-        """The last of them writes it, as its first record."""
+        """Write an assignment record, as the first record of the last of them."""
         return self._assign(top, subxids, by=subxids[-1])
 
     def assign_outer(self, top: int, sub: int) -> Lsn:
-        """Written for a subtransaction inside of it, which has no xid yet."""
+        """Write an assignment record for a subtransaction inside it, which has no xid yet."""
         return self._assign(top, (sub,), by=0)
 
     def _assign(self, top: int, subxids: Sequence[int], by: int) -> Lsn:
@@ -295,12 +295,12 @@ class Wal:
 
     @property
     def committed(self) -> list[CommittedTransaction]:
-        """The transactions that came out."""
+        """The transactions that the decoder emitted."""
         return [decoded for decoded in self.out if isinstance(decoded, CommittedTransaction)]
 
 
 def block_of(raws: Sequence[tuple[Lsn, Lsn, bytes]]) -> RecordBlock:
-    """Return records as framing would give them out, of 15 as all that is forged here."""
+    """Return records as framing emits them, of major 15 like all forged records here."""
     block = RecordBlock(FORMAT, bytearray(b"".join(raw for _, _, raw in raws)))
     at = 0
     for index, (lsn, end, raw) in enumerate(raws):
@@ -316,7 +316,7 @@ def block_of(raws: Sequence[tuple[Lsn, Lsn, bytes]]) -> RecordBlock:
 
 
 def reported(transaction: CommittedTransaction) -> list[str | Item]:
-    """Return what a transaction tells: rows as `op relation new/old`, the rest as it is."""
+    """Return the content of a transaction: rows as `op relation new/old`, other items unchanged."""
     rows: list[str | Item] = []
     for item in transaction.items():
         if not isinstance(item, RowRun):

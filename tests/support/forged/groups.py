@@ -1,4 +1,4 @@
-"""Hand-made groups of changes: a small relation, batches of it, schema events, with positions as asked."""
+"""Hand-made groups of changes: a small relation, batches of it, schema events, with given positions."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Row spans by hand, for tests of what is built from them."""
+"""Hand-made row spans, for tests of the code that reads them."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Tuples and values made by hand, as the server makes them: the other direction of what is tested."""
+"""Hand-made tuples and values, in the server's format: the inverse of the tested code."""
 
 import json
 import struct
@@ -58,7 +58,7 @@ def array_of(element: TypeDescription) -> TypeDescription:
 
 
 def column(number: int, described: TypeDescription | None, *, typmod: int = -1, missing: bytes | None = None) -> Column:
-    """A column; without a type a dropped one, which was a text."""
+    """A column; without a type, a dropped column that was a text."""
     shape = described or TEXT
     return Column(
         number=number, name=f"c{number}", type=described, typmod=typmod, length=shape.length, by_value=shape.by_value,
@@ -116,7 +116,7 @@ def compressed(payload: bytes) -> bytes:
 
 
 def form_tuple(columns: Sequence[Column], values: Sequence[bytes | None]) -> bytes:
-    """Pack a tuple: values are as many as are stored, fixed-length ones bare, others as datums."""
+    """Pack a tuple: only stored values are given, fixed-length ones bare, others as datums."""
     bitmap = b""
     if None in values:
         bits = sum(1 << at for at, value in enumerate(values) if value is not None)
@@ -141,7 +141,7 @@ def numeric_payload(number: Decimal, scale: int | None = None) -> bytes:
     assert isinstance(exponent, int)
     shown = max(0, -exponent) if scale is None else scale
     coefficient = int("".join(map(str, digits)) or "0")
-    # Align the decimal point to a border of groups.
+    # Align the decimal point to a group boundary.
     shift = exponent % 4
     coefficient *= 10**shift
     lowest = (exponent - shift) // 4
@@ -217,7 +217,7 @@ def _json_child(value: JsonValue, at: int) -> tuple[int, bytes]:
 
 
 def json_text(value: JsonValue) -> str:
-    """What jsonb_out prints, by Python's own writer; numbers are not written in exponents."""
+    """Return the output of jsonb_out, by Python's own writer; numbers have no exponents."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{json_text(key)}: {json_text(child)}" for key, child in value.items()) + "}"
     if isinstance(value, bool) or value is None or isinstance(value, str):

@@ -1,6 +1,6 @@
 """Forged WAL: pages and records byte by byte, as `xlogrecord.h` and `xlog_internal.h` describe them.
 
-It knows nothing of `tidemark.wal` but the numbers in `versions`, so that a parser is not tested against itself.
+It uses nothing of `tidemark.wal` but the numbers in `versions`: otherwise a parser would be tested against itself.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ CONTRECORD, LONG, OVERWRITE = 1, 2, 8
 
 @dataclass(frozen=True)
 class ForgedImage:
-    """A page image as it stands in a record; `info` is bimg_info."""
+    """A page image as stored in a record; `info` is bimg_info."""
 
     data: bytes
     info: int
@@ -32,7 +32,7 @@ class ForgedImage:
 
 @dataclass(frozen=True)
 class ForgedBlock:
-    """A block reference; `locator` None means the one before."""
+    """A block reference; `locator` None means that of the previous block."""
 
     id: int = 0
     locator: RelFileLocator | None = USER_TABLE
@@ -61,7 +61,7 @@ class ForgedBlock:
 def body(
     main: bytes = b"", blocks: Sequence[ForgedBlock] = (), *, origin: int | None = None, top_xid: int | None = None
 ) -> bytes:
-    """Return what follows a record's header."""
+    """Return the part after a record's header."""
     parts = [block.header() for block in blocks]
     if origin is not None:
         parts.append(pack("<BH", 253, origin))
@@ -82,7 +82,7 @@ def record(rest: bytes = b"", *, rmgr: int = 10, info: int = 0, xid: int = 0, pr
 
 
 class WalWriter:
-    """Writes records to pages, as the server does; what it wrote stands in `data`, from `first_lsn` on."""
+    """Writes records to pages, as the server does, into `data`, from `first_lsn` on."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class WalWriter:
 
     @property
     def lsn(self) -> Lsn:
-        """LSN of the byte that is written next."""
+        """LSN of the next byte."""
         return Lsn(self.first_lsn + len(self.data))
 
     def page_header(self, *, rem_len: int = 0, flags: int = 0) -> bytes:
@@ -118,7 +118,7 @@ class WalWriter:
         return head + pack("<QII", self.system, self.segment_bytes, PAGE) if long else head
 
     def write(self, raw: bytes) -> Lsn:
-        """Write `raw` as a record, whatever it is; return its LSN."""
+        """Write `raw` as a record, without a check; return its LSN."""
         lsn = self.begin()
         at = 0
         while at < len(raw):
@@ -134,13 +134,13 @@ class WalWriter:
         return lsn
 
     def begin(self) -> Lsn:
-        """Return where the next record begins; write the page header before it."""
+        """Return the LSN of the next record; write the page header before it."""
         if self.lsn % PAGE == 0:
             self.data += self.page_header()
         return self.lsn
 
     def add(self, rest: bytes = b"", *, rmgr: int = 10, info: int = 0, xid: int = 0) -> Lsn:
-        """Write a sound record."""
+        """Write a valid record."""
         return self.write(record(rest, rmgr=rmgr, info=info, xid=xid, prev=self.prev))
 
     def switch(self) -> Lsn:
@@ -150,7 +150,7 @@ class WalWriter:
         return lsn
 
     def tear(self, raw: bytes) -> Lsn:
-        """Write the beginning of `raw` up to the page's end and then nothing: the server died."""
+        """Write `raw` only up to the page's end: the server crashed."""
         lsn = self.begin()
         room = PAGE - self.lsn % PAGE
         assert len(raw) > room
@@ -158,10 +158,10 @@ class WalWriter:
         return lsn
 
     def overwrite(self, torn: int, *, named: int | None = None) -> Lsn:
-        """Go on at the page after a torn record, as crash recovery does."""
+        """Continue at the page after a torn record, as crash recovery does."""
         self.data += self.page_header(flags=OVERWRITE)
         return self.add(body(pack("<Qq", torn if named is None else named, 0)), rmgr=0, info=0xD0)
 
     def patch(self, lsn: int, layout: str, *values: int) -> None:
-        """Overwrite what stands at `lsn`; CRCs stay as they are."""
+        """Overwrite the bytes at `lsn`; CRCs do not change."""
         pack_into(layout, self.data, lsn - self.first_lsn, *values)

@@ -1,4 +1,4 @@
-"""Sound bodies of every record that the resource managers' parsers read, forged field by field."""
+"""Valid bodies of every record that the resource managers' parsers read, forged field by field."""
 
 from collections.abc import Sequence
 from struct import pack
@@ -26,7 +26,7 @@ def packed(values: bytes, *, columns: int = 2, infomask: int = 0, bitmap: bytes 
 
 
 def heap_page(tuples: Sequence[tuple[int, int, bytes] | None]) -> bytes:
-    """Return a heap page with (xmin, xmax, packed tuple) at offsets 1.., None for a dead line pointer."""
+    """Return a heap page with (xmin, xmax, packed tuple) at offsets from 1, None for a dead line pointer."""
     page = bytearray(8192)
     upper = 8192
     for index, one in enumerate(tuples):
@@ -43,7 +43,7 @@ def heap_page(tuples: Sequence[tuple[int, int, bytes] | None]) -> bytes:
 
 
 def page_image(page: bytes) -> ForgedImage:
-    """Return an image of all of `page` that applies (15 and later)."""
+    """Return an image of the whole `page` that redo applies (15 and later)."""
     return ForgedImage(page, 2)
 
 

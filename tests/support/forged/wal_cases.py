@@ -1,4 +1,4 @@
-"""Hypothesis draws WAL: sound, torn, switched, and then damaged; and cuts it anywhere."""
+"""Hypothesis strategies for WAL: valid, torn, switched, damaged, and cut anywhere."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ LENGTHS = st.one_of(st.integers(0, 200), st.integers(8000, 8300), st.integers(0,
 
 @dataclass(frozen=True)
 class Case:
-    """WAL, where it begins, and the records that it holds."""
+    """WAL, its first LSN, and its records."""
 
     first_lsn: Lsn
     data: bytes
@@ -23,7 +23,7 @@ class Case:
 
 @st.composite
 def wal_cases(draw: st.DrawFn, *, records_max: int = 25) -> Case:
-    """Draw sound WAL of any major: records of all lengths, segment switches, and crashes that tear records."""
+    """Draw valid WAL of any major: records of all lengths, segment switches, and crashes that tear records."""
     major = draw(st.integers(14, 18))
     first_page = draw(st.sampled_from([0, 1, SEGMENT // PAGE - 2]))
     writer = WalWriter(SEGMENT + first_page * PAGE, major=major)
@@ -49,7 +49,7 @@ def wal_cases(draw: st.DrawFn, *, records_max: int = 25) -> Case:
 
 @st.composite
 def cut(draw: st.DrawFn, size: int, pieces_max: int = 12) -> list[int]:
-    """Draw places to cut `size` bytes at."""
+    """Draw offsets at which to cut `size` bytes."""
     return sorted(draw(st.lists(st.integers(0, size), max_size=pieces_max)))
 
 

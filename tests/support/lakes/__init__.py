@@ -1,1 +1,1 @@
-"""Lakes, and tables whose content a test determines."""
+"""Lakes, and scripted tables that feed them."""

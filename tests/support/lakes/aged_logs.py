@@ -1,4 +1,4 @@
-"""Tables whose commit logs are as long as days make them: the commits are written by hand, as ours would be."""
+"""Tables whose commit logs are as long as after days: the commits are written by hand in Tidemark's format."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def checkpoint_path(table: Path, version: int) -> Path:
 def lengthen(table: Path, commits: int, *, checkpoint_every: int = 0, after_checkpoint: int = 0) -> int:
     """Add commits that change no data, each like the last one of the table; return the new version.
 
-    A checkpoint is written after every so many commits, and one before the last `after_checkpoint`.
+    A checkpoint is written at a fixed interval of commits, and one before the last `after_checkpoint` commits.
     """
     first = DeltaTable(str(table)).version() + 1
     last = commit_path(table, first - 1).read_text().splitlines()
@@ -38,7 +38,7 @@ def lengthen(table: Path, commits: int, *, checkpoint_every: int = 0, after_chec
 
 
 def age(table: Path, seconds: float, *, up_to: int | None = None) -> None:
-    """Let all files of the log, or those of versions up to `up_to`, be older by so many seconds."""
+    """Make all files of the log, or those of versions up to `up_to`, older by this number of seconds."""
     for path in (table / LOG_FOLDER).iterdir():
         if up_to is None or (path.name[:20].isdigit() and int(path.name[:20]) <= up_to):
             stat = path.stat()
@@ -46,5 +46,5 @@ def age(table: Path, seconds: float, *, up_to: int | None = None) -> None:
 
 
 def versions(table: Path) -> list[int]:
-    """Return the versions whose commits are there."""
+    """Return the versions whose commit files exist."""
     return sorted(int(path.stem) for path in (table / LOG_FOLDER).glob("*.json") if path.stem.isdigit())

@@ -1,4 +1,4 @@
-"""A replica in a folder beside the scripted table that it follows, fed piece by piece."""
+"""A replica in a folder beside the scripted table that it follows, fed in pieces."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ Rows = list[dict[str, Value]]
 
 
 class Fed:
-    """A replica beside its table."""
+    """A replica and its source table."""
 
     def __init__(self, root: Path, table: ScriptedTable) -> None:
         self.table = table
@@ -29,7 +29,7 @@ class Fed:
         self._reported = 0
 
     def feed(self) -> LakeTable:
-        """Apply what has happened since, and then all of it again."""
+        """Apply the new changes, and then all of them again."""
         found = self.apply()
         version = found.version
         again = self.replica.apply(self.table.delivered())

@@ -16,7 +16,7 @@ from tidemark.wire.control import Json
 
 @dataclass
 class Gathering(OurSide):
-    """Our side of a database, gathered into groups by what is selected."""
+    """Tidemark's decoder of a database; collects the changes of selected tables in groups."""
 
     selection: Selection = field(default_factory=Selection)
     rows_max: int = 65536
@@ -34,7 +34,7 @@ class Gathering(OurSide):
         )
 
     def take(self, decoded: Decoded) -> None:
-        """Gather what was decoded; remember fences, which are in no group."""
+        """Collect decoded changes; remember fences, which are in no group."""
         if isinstance(decoded, LogicalMessage):
             self._groups += self._builder.add_message(decoded, self.changes.decoding.decoder.restart_lsn)
             return
@@ -44,14 +44,14 @@ class Gathering(OurSide):
         self._groups += self._builder.add_transaction(decoded)
 
     def catch_up(self) -> list[ChangeGroup]:
-        """Follow to now; return the groups since the last call."""
+        """Read up to now; return the groups since the last call."""
         self.read_until(emit_fence(self.cluster, self.databases[0]))
         last = self._builder.flush()
         groups, self._groups = [*self._groups, *([last] if last is not None else [])], []
         return groups
 
     def lines_to_now(self) -> list[Mapping[str, Json]]:
-        """Follow to now; return what came since the last call, as JSON lines, fences left out."""
+        """Read up to now; return the items since the last call as JSON lines, without fences."""
         printed = JsonLines(self.seed.databases)
         lines = [json.loads(line) for group in self.catch_up() for line in lines_in(printed.lines(group))]
         return [line for line in lines if line.get("prefix") != FENCE]

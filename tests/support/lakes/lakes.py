@@ -1,4 +1,4 @@
-"""A lake in a folder, fed without Spark: from scripted tables, through crashes, by one outbox after another."""
+"""A lake in a folder, fed without Spark: from scripted tables, through crashes, by several outboxes in sequence."""
 
 import random
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ IDENTITY = Identity(CAPTURE, SystemIdentifier(77), "outbox-1", 15, 16 << 20, 16 
 
 
 class Crash(Exception):
-    """What stands for SIGKILL inside one process: nothing catches it."""
+    """The equivalent of SIGKILL inside one process: no handler catches it."""
 
 
 class CrashAt:
-    """Raises `Crash` when the nth failpoint is passed, and at all after it: other threads are dead, too."""
+    """Raises `Crash` at the nth failpoint, and at every one after it, because all threads are dead then."""
 
     def __init__(self, nth: int) -> None:
         self.nth = nth
@@ -45,17 +45,17 @@ class CrashAt:
 
 
 def position_after(item: TableItem | LogicalMessage) -> Position:
-    """Return the position of the last thing in `item`."""
+    """Return the position of the last change in `item`."""
     return position_of(item.rows, item.rows.num_rows - 1) if isinstance(item, ChangeBatch) else item.position
 
 
 def batch(items: Sequence[Delivered], outbox: str = "outbox-1") -> LakeBatch:
-    """Make a batch of whole groups of `items`."""
+    """Return a batch of whole groups of `items`."""
     return LakeBatch(outbox, items[-1].sequence, position_after(items[-1].item), [(i.sequence, i.item) for i in items])
 
 
 class CrashingFeed:
-    """Feeds a lake in batches, crashing now and then; after a crash some of what came before comes again."""
+    """Feeds a lake in batches with random crashes; after a crash some earlier values are repeated."""
 
     def __init__(self, root: Path, chance: random.Random) -> None:
         self.root = root
@@ -63,7 +63,7 @@ class CrashingFeed:
         self.crashes: list[Enum] = []
 
     def feed(self, items: Sequence[Delivered]) -> None:
-        """Bring all of `items` into the lake."""
+        """Write all of `items` into the lake."""
         outbox, numbered, at = "outbox-1", list(items), 0
         while at < len(numbered):
             end = self.chance.randint(at + 1, len(numbered))
@@ -77,10 +77,10 @@ class CrashingFeed:
                 self.crashes.append(crash.passed[crash.nth - 1])
                 arm(None)
                 what = self.chance.random()
-                if what < 0.3:  # the checkpoint is lost: on from the positions table
+                if what < 0.3:  # the checkpoint is lost: continue from the positions table
                     held = Lake(str(self.root), IDENTITY, shape_of, constants_of).positions.applied.sequence
                     at = next((i for i, d in enumerate(numbered) if d.sequence > held), len(numbered))
-                elif what < 0.5:  # the state is lost: a new outbox, numbered on, from anywhere before
+                elif what < 0.5:  # the state is lost: a new outbox continues the sequence, from any earlier position
                     greatest = max(d.sequence for d in numbered)
                     outbox += "+"
                     numbered = [Delivered(OutboxSequence(greatest + 1 + i), d.item) for i, d in enumerate(numbered)]
@@ -101,7 +101,7 @@ def log_rows(root: Path, folder: str) -> list[dict[str, object]]:
 
 
 def feed_by_hand(folder: StateFolder, root: Path, name: str, *, confirm: bool = True) -> None:
-    """Bring all that the outbox of a state has into a lake, as the reader `name`; trim nothing."""
+    """Write all values of a state's outbox into a lake, as the reader `name`; trim nothing."""
     with OutboxReader.open(folder) as reader, StateStore.open(folder) as store:
         registered, head = reader.register(name), reader.head()
         values = list(reader.read(registered.held, head))
@@ -116,7 +116,7 @@ def feed_by_hand(folder: StateFolder, root: Path, name: str, *, confirm: bool = 
 
 
 def rows_by_key(root: Path, table: str) -> dict[object, list[object]]:
-    """Return a replica's rows by their first column; raise if one is there twice."""
+    """Return a replica's rows by their first column; raise if a key is there twice."""
     (folder,) = root.glob(f"*/*-public.{table}")
     rows = _read(folder / "replica").to_pylist()
     found = {next(iter(row.values())): list(row.values())[1:] for row in rows}
@@ -125,7 +125,7 @@ def rows_by_key(root: Path, table: str) -> dict[object, list[object]]:
 
 
 def nowhere() -> Position:
-    """Return a position below all of a test's."""
+    """Return a position before all others of a test."""
     return Position(TEST_TIMELINE, Lsn(1), 0)
 
 

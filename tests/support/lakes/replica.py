@@ -1,8 +1,8 @@
-"""A replica in memory, kept by what change groups say and by nothing else; compared with the table itself.
+"""A replica in memory, maintained by change groups alone, and compared with the source table.
 
-A table's rows are found by what the change tells of the old one: the columns of its replica identity, or all of them.
-Where a change tells too little (REPLICA IDENTITY NOTHING, no key), nobody could follow: the table is *lost* until all
-of its rows come again or go (rewrite, TRUNCATE), and is not compared.
+A row is found by the old values in the change: the columns of the replica identity, or all columns. Where a change has
+too few old values (REPLICA IDENTITY NOTHING, no key), no replica is possible: the table is *lost* until all of its
+rows are rewritten or removed (rewrite, TRUNCATE), and is not compared.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ from tidemark.model.change import (
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Column, Relation, ReplicaIdentity
 
-Row = dict[int, object]  # by the number of the column
+Row = dict[int, object]  # by column number
 Key = tuple[str, ...]
 ORDINARY_TABLE = "r"  # pg_class.relkind
 VIRTUAL = "v"  # pg_attribute.attgenerated: not stored, so not in WAL
@@ -49,17 +49,17 @@ class Table:
     relation: Relation
     rows: list[Row] = field(default_factory=list)
     is_lost: bool = False
-    _numbers: tuple[int, ...] = ()  # of the columns that `_places` is by
+    _numbers: tuple[int, ...] = ()  # numbers of the columns that are the key of `_places`
     _places: dict[Key, list[Row]] | None = None
 
     def empty(self) -> None:
-        """Have no rows, which is known of anybody."""
+        """Remove all rows; afterwards the content is known."""
         self.rows = []
         self.is_lost = False
         self._places = None
 
     def forget_places(self) -> None:
-        """Rows have changed by something else than a row change."""
+        """Drop the lookup table: rows were changed by something other than a row change."""
         self.rows = list(self._all())
         self._places = None
 
@@ -82,7 +82,7 @@ class Table:
             self._places.setdefault(_key(row, self._numbers), []).append(row)
 
     def take(self, old: Row, numbers: tuple[int, ...]) -> Row | None:
-        """Take out the row that is as `old` in the columns `numbers`; None if there is none."""
+        """Remove and return the row that equals `old` in the columns `numbers`; None if there is none."""
         if self._places is None or numbers != self._numbers:
             rows, self._numbers, self._places = self.all_rows(), numbers, {}
             for row in rows:
@@ -113,7 +113,7 @@ class Replica:
         self._effects: list[str] = []  # of schema events, with the table's name
 
     def apply(self, group: ChangeGroup) -> None:
-        """Apply a group; between two barriers the batches of a table are in no order, their rows are."""
+        """Apply a group; between two barriers the batches of a table have no order, but their rows do."""
         batches: list[ChangeBatch] = []
         for item in group.items:
             if isinstance(item, ChangeBatch):
@@ -133,7 +133,7 @@ class Replica:
         self._batches(batches)
 
     def take_effects(self) -> list[str]:
-        """Return the effects that were told since the last call."""
+        """Return the effects since the last call."""
         taken, self._effects = self._effects, []
         return taken
 
@@ -200,7 +200,7 @@ class _Change:
     before_kind: BeforeKind
     old: Row
     new: Row | None
-    unchanged: frozenset[int]  # columns whose value is the previous one, and not told
+    unchanged: frozenset[int]  # columns with the previous value, which the change omits
 
 
 def _changes(batch: ChangeBatch) -> Iterator[_Change]:
@@ -226,7 +226,7 @@ def _changes(batch: ChangeBatch) -> Iterator[_Change]:
 
 
 def _reported(change: _Change) -> tuple[Row, tuple[int, ...]] | None:
-    """Return what is told of the old row, and in which columns; None if that is too little to find it."""
+    """Return the old values in the change, and their columns; None if they are too few to find the row."""
     relation = change.relation
     if change.before_kind is BeforeKind.FULL:
         all_columns = tuple(column.number for column in relation.live_columns if column.generated != VIRTUAL)
@@ -240,7 +240,7 @@ def _reported(change: _Change) -> tuple[Row, tuple[int, ...]] | None:
 
 
 def plain(values: pa.Array) -> list[object]:
-    """Return values as Python's, with times as numbers: not all of PostgreSQL's are Python's."""
+    """Return Python values, with times as numbers: Python's types do not cover all of PostgreSQL's."""
     found: list[object] = values.cast(_plain_type(values.type)).to_pylist()
     return found
 
@@ -254,7 +254,7 @@ def _plain_type(arrow: pa.DataType) -> pa.DataType:
 
 
 def constant(column: Column, dialect: Dialect) -> object:
-    """Return what a new column holds in rows that are older than it, as a batch would hold it."""
+    """Return the value of a new column in older rows, as a batch would contain it."""
     value = missing_value(column)
     codec = column_codec(column, dialect)
     arrow: ArrowValue = None
@@ -266,7 +266,7 @@ def constant(column: Column, dialect: Dialect) -> object:
 
 
 class Replicating(OurSide):
-    """Our side of a database with a replica at its end, beside the lines."""
+    """Tidemark's decoder of a database, with a replica fed by its output, and its lines."""
 
     ROWS_MAX = 50  # of a group
 
@@ -277,17 +277,17 @@ class Replicating(OurSide):
         self.builder = GroupBuilder(dialects, rows_max=self.ROWS_MAX)
 
     def finish(self, transaction: CommittedTransaction) -> None:
-        """Apply a transaction that was printed."""
+        """Apply a printed transaction."""
         for group in self.builder.add_transaction(transaction):
             self.replica.apply(group)
 
     def catch_up(self) -> Mapping[str, Table]:
-        """Follow to now; return the replica's tables by name."""
+        """Read up to now; return the replica's tables by name."""
         self.read_until(emit_fence(self.cluster, self.databases[0]))
         return self.flushed()
 
     def flushed(self) -> Mapping[str, Table]:
-        """Return the replica's tables by name, as of what was read."""
+        """Return the replica's tables by name, after all WAL that was read."""
         last = self.builder.flush()
         if last is not None:
             self.replica.apply(last)
@@ -296,7 +296,7 @@ class Replicating(OurSide):
 
 
 def differences(cluster: Cluster, database: str, table: Table) -> list[str]:
-    """Return what a table has otherwise than its replica, in words: a partition's or a table's own rows only."""
+    """Return the differences between a table and its replica as text: a partition's or a table's own rows only."""
     columns = [column for column in table.relation.live_columns if _is_comparable(column)]
     numbers = [column.number for column in columns]
     expected = Counter(_key(row, numbers) for row in source_rows(cluster, database, table.relation, columns))
@@ -312,16 +312,16 @@ def differences(cluster: Cluster, database: str, table: Table) -> list[str]:
 
 
 def _is_comparable(column: Column) -> bool:
-    """Tell if a value says the same as text and in WAL: not those of the closed list, and there has to be one."""
+    """Return whether a value exists and is equal as text and in WAL: types of the closed list are not."""
     shown = column.type.display_name if column.type is not None else ""
     is_text = OTHER_TYPES.fullmatch(shown) is None and not prints_names(column.type)
     return column.generated != VIRTUAL and is_text
 
 
 def source_rows(cluster: Cluster, database: str, relation: Relation, columns: list[Column]) -> Iterator[Row]:
-    """Give the rows of a table by SQL, as a batch would hold them.
+    """Read the rows of a table by SQL, as a batch would contain them.
 
-    By COPY, which prints as output functions do; a cast to text takes the blanks of character(n) away.
+    It uses COPY, which prints as output functions do; a cast to text trims the blanks of character(n).
     """
     codecs = [column_codec(column, Dialect.of("UTF8", cluster.major)) for column in columns]
     selected = quoting.SQL(", ").join(quoting.Identifier(column.name) for column in columns)

@@ -20,15 +20,15 @@ ROOTS = ("public.r*",)
 
 @dataclass
 class Routing(Gathering):
-    """Our side of a database, its partitions' changes gathered under the roots that match `ROOTS`."""
+    """Tidemark's decoder of a database; partitions' changes are collected under the roots that match `ROOTS`."""
 
     selection: Selection = field(default_factory=lambda: Selection(partition_roots=ROOTS))
     rows_max: int = 60
-    items: list[GroupItem] = field(default_factory=list)  # ever
+    items: list[GroupItem] = field(default_factory=list)  # all so far
     _sequence: int = 0
 
     def news(self) -> list[GroupItem]:
-        """Follow to now; return what came since the last call."""
+        """Read up to now; return the items since the last call."""
         return self._note(self.catch_up())
 
     def _note(self, groups: list[ChangeGroup]) -> list[GroupItem]:
@@ -38,7 +38,7 @@ class Routing(Gathering):
         return found
 
     def feed(self, root: Path, known: Lake | None = None) -> list[GroupItem]:
-        """Follow to now, and bring it into a lake, `known` if it goes on, a value each item; return it."""
+        """Read up to now, write the items into `known` or a newly opened lake, a value each; return the items."""
         groups = self.catch_up()
         for group in groups:
             items: list[LakeItem] = []
@@ -48,7 +48,7 @@ class Routing(Gathering):
                 self._sequence += 1
                 items.append((Sequence(self._sequence), item))
             if items:
-                # Opened anew each time, as after a restart; then once more, which must change nothing.
+                # Opened again each time, as after a restart; then written once more, which must change nothing.
                 for _ in range(2):
                     lake = known or Lake(str(root), replace(IDENTITY), shape_of, constants_of)
                     lake.apply(LakeBatch("outbox-1", Sequence(self._sequence), group.last.position, items))

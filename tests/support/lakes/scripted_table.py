@@ -1,6 +1,6 @@
-"""A table whose life a test writes: the rows as a dict, and the changes that a decoder would give for it.
+"""A table with scripted changes: its rows as a dict, and the changes that a decoder would emit for it.
 
-The rows are the oracle. Changes come out as items of the stream, in commit order, in batches cut where the test says.
+The rows are the oracle. Changes are items of the stream, in commit order, in batches that end where the test requests.
 """
 
 import struct
@@ -42,7 +42,7 @@ Row = dict[int, Value]  # by column number
 
 
 def column(number: int, name: str, type_name: str) -> Column:
-    """Make a column of one of `TYPES`."""
+    """Return a column of one of `TYPES`."""
     oid, length, align = TYPES[type_name]
     by_value = length > 0
     kind = TypeDescription(Oid(oid), "pg_catalog", type_name, type_name, TypeKind.BASE, length, by_value, align)
@@ -50,7 +50,7 @@ def column(number: int, name: str, type_name: str) -> Column:
 
 
 def missing_text(text: str, encoding: str = "utf-8") -> bytes:
-    """Return the attmissingval of a text column: an array of one value, as it stands on disk."""
+    """Return the attmissingval of a text column: an array of one value, in its on-disk form."""
     value = text.encode(encoding)
     array = struct.pack("<iiIii", 1, 0, TEXT_OID, 1, 1) + struct.pack("<I", len(value) + 4 << 2) + value
     return struct.pack("<I", len(array) + 4 << 2) + array
@@ -58,14 +58,14 @@ def missing_text(text: str, encoding: str = "utf-8") -> bytes:
 
 @dataclass
 class ScriptedTable:
-    """One table: `rows` is what it holds, `items` what its stream says so far."""
+    """One table: `rows` is its content, `items` its stream so far."""
 
     key: tuple[int, ...] = (1,)
     identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
     oid: Oid = RELATION
     rows: dict[tuple[Value, ...], Row] = field(default_factory=dict)
     items: list[TableItem] = field(default_factory=list)
-    changes: int = 0  # rows that the log must hold
+    changes: int = 0  # number of rows that the log must contain
     name: str = "Orders"
     _pending: list[dict[str, object]] = field(default_factory=list)
     lsn: int = 1000
@@ -84,7 +84,7 @@ class ScriptedTable:
             primary_key=self.key,
         )
 
-    # What happens to rows
+    # Row changes
 
     def insert(self, row: Row, op: str = "i") -> None:
         self.rows[self._key(row)] = row
@@ -109,7 +109,7 @@ class ScriptedTable:
         self.changes += 1
         self.add_event(Truncation(self.next_position(), Lsn(self.lsn), DATABASE, Xid(7), self.relation, False, False))
 
-    # What happens to columns
+    # Column changes
 
     def alter(self, columns: tuple[Column, ...], effect: SchemaEffect = SchemaEffect.METADATA) -> None:
         self.cut()
@@ -139,7 +139,7 @@ class ScriptedTable:
         self.alter(tuple(replace(c, name=name) if c.number == number else c for c in self.relation.columns))
 
     def rewrite(self, number: int, type_name: str, values: Mapping[tuple[Value, ...], Value]) -> None:
-        """ALTER COLUMN TYPE: every row comes again, between two boundaries."""
+        """ALTER COLUMN TYPE: every row is repeated, between two boundaries."""
         described = column(number, self.relation.columns[number - 1].name, type_name)
         self.alter(tuple(described if c.number == number else c for c in self.relation.columns), SchemaEffect.REWRITE)
         self._boundary(begin=True)
@@ -150,7 +150,7 @@ class ScriptedTable:
         self._boundary(begin=False)
 
     def copy(self, generation: int, rows: Iterable[Row], *, whole: bool = True) -> None:
-        """Make the first copy, up to its end or not."""
+        """Make the first copy, complete or not."""
         self.rows.clear()
         self.add_event(CopyBoundary(self.next_position(), DATABASE, self.relation, generation, True, "1:1:"))
         for row in rows:
@@ -160,15 +160,15 @@ class ScriptedTable:
         else:
             self.cut()
 
-    # How it comes out
+    # Output
 
     def commit(self, lsn: int = 0) -> None:
-        """End the transaction: the next change has another commit LSN, or the one given."""
+        """End the transaction: the next change has another commit LSN, or the given one."""
         self.lsn = lsn or self.lsn + 100
         self.ordinal = 0
 
     def cut(self) -> None:
-        """End the batch: the next change stands in another one."""
+        """End the batch: the next change is in another one."""
         if not self._pending:
             return
         struct = shape_of(self.relation)
@@ -178,7 +178,7 @@ class ScriptedTable:
         self._pending = []
 
     def delivered(self, start: int = 1) -> list[Delivered]:
-        """Return the stream so far, numbered from `start` as an outbox would."""
+        """Return the stream so far, with sequences from `start` as in an outbox."""
         self.cut()
         return [Delivered(Sequence(start + i), item) for i, item in enumerate(self.items)]
 
@@ -233,7 +233,7 @@ class ScriptedTable:
 
 
 def act(table: ScriptedTable, action: str, key: int, step: int) -> None:
-    """Do one thing to the table, if it can be done."""
+    """Apply one random action to the table, if it is possible."""
     text = key_is_text(table)
     own = str(key) if text else key
     moved = str(key + 7) if text else key + 7

@@ -35,7 +35,7 @@ class WalFiles:
         self._framer = Framer(wal_format(cluster.major), segment_bytes=self._segment_bytes, start_lsn=start)
 
     def read(self, until: Lsn) -> Iterator[Record]:
-        """Give the records that are whole below `until`, which is flushed."""
+        """Yield the records that are complete below `until`, which is flushed."""
         while self._fed < until:
             segment = segment_of(self._fed, self._segment_bytes)
             begin = self._fed % self._segment_bytes
@@ -60,7 +60,7 @@ def flush_lsn(session: psycopg.Connection[TupleRow]) -> Lsn:
 
 
 def copy_out(session: psycopg.Connection[TupleRow], query: seed.SeedQuery) -> list[bytes]:
-    """Return the answer to a query of a seed."""
+    """Return the result of a seed's query."""
     with session.cursor().copy(query.copy) as copy:
         return [bytes(chunk) for chunk in copy]
 
@@ -76,7 +76,7 @@ class Observed:
     wal: WalFiles
 
     def catch_up(self) -> None:
-        """Follow until everything that happened before this call is in the mirror, RUNNING_XACTS included."""
+        """Follow until everything before this call is in the mirror, RUNNING_XACTS included."""
         with self.cluster.connect(self.database) as session:
             sql(session, "CHECKPOINT")  # logs RUNNING_XACTS
             sql(session, f"SELECT pg_logical_emit_message(true, '{MARK}', '')")
@@ -91,7 +91,7 @@ class Observed:
 def observe(
     cluster: Cluster, database: str = "postgres", *, user: str = "postgres", shared: SharedCatalogs | None = None
 ) -> Observed:
-    """Seed a mirror as the product does it, while others write."""
+    """Seed a mirror as the product does it, under concurrent writes."""
     fmt = wal_format(cluster.major)
     with cluster.connect(database, user) as session:
         redo, next_xid = sql(session, "SELECT redo_lsn, next_xid FROM pg_control_checkpoint()")[0]
@@ -125,7 +125,7 @@ def observe(
 
 
 def _files_at(session: psycopg.Connection[TupleRow]) -> tuple[list[tuple[int, int]], Lsn]:
-    """Return the catalogs' files, and an LSN at which they were that."""
+    """Return the catalogs' files, and an LSN at which they were current."""
     while True:
         before = _files(session)
         lsn = parse_lsn(sql(session, "SELECT pg_current_wal_insert_lsn()")[0][0])
@@ -162,7 +162,7 @@ Rows = dict[str, dict[str, CatalogValue]]
 
 
 def sql_rows(cluster: Cluster, database: str, mirror: CatalogMirror, catalog_name: str) -> Rows:
-    """Return the rows of a catalog as SQL shows them, by ctid."""
+    """Return the rows of a catalog by ctid, by SQL."""
     catalog = CATALOG_OF_NAME[catalog_name]
     heaps = mirror.store.heaps | mirror.shared.store.heaps
     names = [column.name for column in heaps[catalog.oid].layout.fixed]
@@ -195,7 +195,7 @@ def _as_number(column: str) -> str:
 
 
 def differences(observed: Observed, names: Iterable[str] = tuple(CATALOG_OF_NAME)) -> list[str]:
-    """Return what is not equal between mirror and server, in words; the server must be quiet."""
+    """Return the differences between mirror and server as text; the server must be idle."""
     found: list[str] = []
     for name in names:
         expected = sql_rows(observed.cluster, observed.database, observed.mirror, name)
@@ -232,7 +232,7 @@ DESCRIBED_LABELS = """
 
 
 def description_differences(observed: Observed) -> list[str]:
-    """Return what descriptions say otherwise than the server does, in words."""
+    """Return the differences between our descriptions and the server's, as text."""
     replica_index = """
         CREATE OR REPLACE FUNCTION pg_temp.pg_get_replica_identity_index(r regclass) RETURNS regclass LANGUAGE sql AS $$
           SELECT i.indexrelid::regclass FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid

@@ -1,8 +1,8 @@
-"""The change log of the lake beside test_decoding: every change once, in its transaction, in commit order.
+"""The change log of the lake compared with test_decoding: every change once, in its transaction, in commit order.
 
-A logical slot, made before the capture begins, keeps what the server itself would tell. Of each change the operation,
-the table and the old and the new key are compared; that values are right is what comparing the replicas shows. A change
-whose transaction a table's first copy saw stands in the log as copied rows, and only there.
+A logical slot, created before the capture begins, keeps the server's own output. Of each change the operation, the
+table and the old and new keys are compared; the comparison of replicas covers the values. A change whose transaction
+was visible to a table's first copy is in the log as copied rows only.
 """
 
 import re
@@ -26,7 +26,7 @@ from tidemark.pipeline.sinks.logshape import OLD
 
 SLOT = "change_log_oracle"
 SLICE_CHANGES = 20_000  # read from the slot at once
-TOLD_MAX = 10  # differences that a failure shows
+TOLD_MAX = 10  # differences that a failure reports
 KEY = "id"
 META = ["_op", "_tli", "_commit_lsn", "_ordinal", "_xid"]
 _LINE = re.compile(r"table public\.(\w+): (INSERT|UPDATE|DELETE|TRUNCATE):(.*)", re.DOTALL)
@@ -37,17 +37,17 @@ _OLD_AND_NEW = re.compile(rf"(?: old-key:{_KEY} new-tuple:)?{_KEY}")
 
 
 class Change(NamedTuple):
-    """What identifies a change inside its transaction."""
+    """The identity of a change inside its transaction."""
 
     table: str
     op: str
-    old_key: int | None  # as far as WAL has it: of an update, only where the key changed or all of the row is known
+    old_key: int | None  # as far as WAL has it: of an update, only if the key changed or the whole old row is known
     new_key: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedChange:
-    """A row of the log, and its place: timeline, commit LSN, ordinal."""
+    """A row of the log, and its position: timeline, commit LSN, ordinal."""
 
     place: tuple[int, int, int]
     xid: int
@@ -56,7 +56,7 @@ class LoggedChange:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What was compared and found equal."""
+    """The counts of equal items."""
 
     transactions: int
     changes: int
@@ -68,13 +68,13 @@ Transactions = dict[int, list[Change]]
 
 
 class ServerLog:
-    """What test_decoding tells of one database since this was made."""
+    """The output of test_decoding for one database since this was created."""
 
     def __init__(self, cluster: Cluster, database: str) -> None:
         self._cluster = cluster
         self._database = database
         self._reported: Transactions = {}
-        self.messages: list[str] = []  # as told, in commit order
+        self.messages: list[str] = []  # in commit order
         cluster.sql(f"SELECT pg_create_logical_replication_slot('{SLOT}', 'test_decoding')", database)
 
     def transactions(self) -> Transactions:
@@ -83,7 +83,7 @@ class ServerLog:
         return {xid: changes for xid, changes in self._reported.items() if changes}
 
     def advance(self) -> None:
-        """Take what is new, so that the server need not keep it; after a crash it may tell the latest again."""
+        """Read new changes, so that the server can remove WAL; after a server crash the latest may be repeated."""
         known, changes = set(self._reported), list[Change]()
         for line in self._lines():
             if line.startswith("BEGIN "):
@@ -95,7 +95,7 @@ class ServerLog:
                 changes.append(parse_change(line))
 
     def drop(self) -> None:
-        """Drop the slot: it keeps WAL, and its database."""
+        """Drop the slot, which keeps WAL and its database."""
         self._cluster.sql(f"SELECT pg_drop_replication_slot('{SLOT}')", self._database)
 
     def _lines(self) -> Iterator[str]:
@@ -108,7 +108,7 @@ class ServerLog:
 
 
 def parse_change(line: str) -> Change:
-    """Return the change that a line of test_decoding tells."""
+    """Return the change in a line of test_decoding."""
     found = _LINE.fullmatch(line)
     assert found, line[:500]
     table, verb, rest = found.groups()
@@ -123,7 +123,7 @@ def parse_change(line: str) -> Change:
 
 
 def check_log(server: ServerLog, folder: StateFolder, lake: Path) -> Tally:
-    """See that the log is what the server tells; return how much that is."""
+    """Check that the log equals the server's output; return the counts."""
     with StateStore.open(folder) as store:
         view = store.view()
     positions = Positions(str(lake.absolute()), view.identity)
@@ -146,7 +146,7 @@ def check_log(server: ServerLog, folder: StateFolder, lake: Path) -> Tally:
 
 
 def without_copied(reported: Transactions, view: StateView, tables: list[TablePosition]) -> Transactions:
-    """Leave out what stands in the log as copied rows: what the snapshot of a table's copy saw."""
+    """Remove changes that are in the log as copied rows: those visible to the snapshot of a table's copy."""
     snapshots = {
         table.name: parse_snapshot(copy.snapshot)
         for table in tables
@@ -164,7 +164,7 @@ def without_copied(reported: Transactions, view: StateView, tables: list[TablePo
 
 
 def read_log(table: TablePosition, lake: Path) -> tuple[list[LoggedChange], int]:
-    """Return a table's streamed changes, and how many rows were copied; test_decoding tells no rewritten rows."""
+    """Return a table's streamed changes, and the number of copied rows; test_decoding omits rewritten rows."""
     log = DeltaTable(str(lake / table.folder / "log")).to_pyarrow_dataset()
     rows = log.to_table(columns=[*META, KEY, OLD]).to_pylist()
     places = [(row["_tli"], row["_commit_lsn"], row["_ordinal"]) for row in rows]
@@ -179,7 +179,7 @@ def read_log(table: TablePosition, lake: Path) -> tuple[list[LoggedChange], int]
 
 
 def assert_equal(expected: Transactions, found: Transactions) -> None:
-    """Fail with what is lost, what is there too often, and what is out of order."""
+    """Fail with lost, duplicate and misordered changes."""
     wanted, seen = (
         Counter((xid, change) for xid, changes in reported.items() for change in changes)
         for reported in (expected, found)

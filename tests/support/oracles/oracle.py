@@ -1,10 +1,10 @@
-"""The oracle: what the server's own test_decoding prints, line by line, beside what we print for the same WAL.
+"""The oracle: the output of the server's own test_decoding, compared line by line with ours for the same WAL.
 
-The server's side is a logical slot read by SQL under the reference settings (test_decoding prints values as the reading
-session is set). Our side is a fresh seed by a plain LOGIN REPLICATION role, the physical stream, and the renderer.
-A *fence* is a transactional message of the test's own: both sides are read up to it, and leave it out.
+The server's side is a logical slot read by SQL under the reference settings (test_decoding prints values by the
+settings of the reading session). Our side is a new seed by a plain LOGIN REPLICATION role, the physical stream, and
+the renderer. A *fence* is a transactional message of the test: both sides are read up to it, and omit it.
 
-After the lines come the catalogs: the mirror's rows must be the server's, row by row and place by place.
+After the lines, the catalogs are compared: the mirror's rows must equal the server's, row by row and TID by TID.
 """
 
 import re
@@ -35,13 +35,13 @@ from tidemark.runtime.seed.seeding import Seed, take_seed
 FENCE = "tidemark-test-fence"
 ROLE = "cdc"
 DEADLINE_S = 120
-SERVER_DECODES_S = 900  # for test_decoding to get through all that a long run wrote
+SERVER_DECODES_S = 900  # for test_decoding to decode the output of a long run
 CONTEXT_LINES = 3
 CATALOG_ATTEMPTS = 20
-SQL_ASCII = "SQL_ASCII"  # the encoding that is none: text is whatever bytes somebody wrote
+SQL_ASCII = "SQL_ASCII"  # the encoding without a check: text is any bytes
 
-# The closed list of differences: names, which are not in WAL, and types that only their own C code can read. What the
-# scripts make of these types begins with `raw_`.
+# The closed list of differences: names, which are not in WAL, and types that only their own C code can read. The
+# scripts give columns of these types names that begin with `raw_`.
 NAME_TYPES = "reg(?:proc|procedure|oper|operator|role|config|dictionary|collation)"
 OTHER_TYPES = re.compile(rf"({NAME_TYPES}|aclitem|raw_[a-z]+)((?:\[\])?)")
 _OTHER_VALUE = re.compile(rf"\[{OTHER_TYPES.pattern}\]:(?:'(?:[^']|'')*')")
@@ -50,7 +50,7 @@ _fences = count(1)
 
 
 class ServerCannotDecode(Exception):
-    """The server's own decoder failed on what the server itself wrote; `lines` are those that came before."""
+    """The server's decoder failed on WAL that the server wrote; `lines` are those before the failure."""
 
     def __init__(self, reported: str, lines: list[str]) -> None:
         super().__init__(f"test_decoding ended by itself after {len(lines)} lines: {reported}")
@@ -58,7 +58,7 @@ class ServerCannotDecode(Exception):
 
 
 def ensure_role(cluster: Cluster) -> None:
-    """Make the role of the capture: it can log in and stream, nothing else."""
+    """Create the role of the capture, with LOGIN and REPLICATION only."""
     if not cluster.sql(f"SELECT 1 FROM pg_roles WHERE rolname = '{ROLE}'"):
         cluster.sql(f"CREATE ROLE {ROLE} LOGIN REPLICATION")
 
@@ -77,14 +77,14 @@ class ServerSide:
         self.cluster = cluster
         self.database = database
         self.slot = f"oracle_{database}"
-        # NB: what is stored need not be text: SQL_ASCII takes anything, and C functions may bring it elsewhere.
+        # NB: stored bytes need not be text: SQL_ASCII accepts any, and C functions may store them elsewhere.
         encoding = f"SELECT pg_encoding_to_char(encoding)::text FROM pg_database WHERE datname = '{database}'"
         is_bytes = cluster.sql(encoding) == [(SQL_ASCII,)]
         self._as_bytes = f"convert_to(data, '{SQL_ASCII}')" if is_bytes else "textsend(data)"
         cluster.sql(f"SELECT pg_create_logical_replication_slot('{self.slot}', 'test_decoding')", database)
 
     def lines(self) -> list[str]:
-        """Return what was decoded since the last call, fences and our own messages left out."""
+        """Return the lines since the last call, without fences and our own messages."""
         starts = self.cluster.starts
         try:
             return without_own_messages([line for _, line in self.rows()])
@@ -95,7 +95,7 @@ class ServerSide:
             raise ServerCannotDecode(str(error).splitlines()[0], without_own_messages(self._read_before())) from error
 
     def rows(self, at_a_time: int | None = None) -> Iterator[tuple[Lsn, str]]:
-        """Yield all decoded since the last call, at once, or by `at_a_time` changes and the rest of a transaction.
+        """Yield all lines since the last call, at once, or by `at_a_time` changes and the rest of a transaction.
 
         The LSN of a COMMIT is its record's end.
         """
@@ -111,21 +111,21 @@ class ServerSide:
                 yield from ((parse_lsn(lsn), data.decode("utf-8", "surrogateescape")) for lsn, data in rows)
                 if at_a_time is None:
                     return
-                sql(session, "CHECKPOINT")  # writes how far the slot is: a server that dies would begin again
+                sql(session, "CHECKPOINT")  # saves the slot's position: a server that crashes would begin again
 
     def _read_before(self) -> list[str]:
-        """Return what can be decoded before an error comes: transactions by many, then by fewer, then one by one."""
+        """Return the lines before an error: first many transactions at a time, then fewer, then one by one."""
         lines: list[str] = []
         for at_a_time in (3000, 100, 1):
             starts = self.cluster.starts
             try:
-                lines.extend(line for _, line in self.rows(at_a_time))  # what came before the error stays
+                lines.extend(line for _, line in self.rows(at_a_time))  # keep the lines before the error
             except psycopg.DatabaseError as error:
                 self._wait_behind(error, starts)
         return lines
 
     def _wait_behind(self, error: psycopg.Error, starts: int) -> None:
-        """Wait for the server if the plugin has taken it along: the session is lost then, and no error was told."""
+        """Wait for a restart if the plugin crashed the server: then the session is lost without an error message."""
         if error.sqlstate is None:
             self.cluster.until_it_started_again(starts)
 
@@ -134,7 +134,7 @@ class ServerSide:
 
 
 def without_own_messages(lines: Sequence[str]) -> list[str]:
-    """Leave out fences and Tidemark's messages, and the BEGIN and COMMIT of transactions that have nothing else."""
+    """Remove fences and Tidemark's messages, and the BEGIN and COMMIT of transactions with nothing else."""
     kept: list[str] = []
     for line in lines:
         if line.startswith(tuple(f"message: transactional: 1 prefix: {own}," for own in (FENCE, MARKER_PREFIX))):
@@ -172,22 +172,22 @@ class OurSide:
         return self.cluster.dsn(self.databases[0], ROLE)
 
     def take(self, decoded: Decoded) -> None:
-        """Print what was decoded."""
+        """Print decoded transactions."""
         for oid, line in printed(self.renderer, decoded, self.fences.add):
             self.lines[oid].append(line)
         if isinstance(decoded, CommittedTransaction):
             self.finish(decoded)
 
     def finish(self, transaction: CommittedTransaction) -> None:
-        """Let go of a transaction that was printed."""
+        """Release a printed transaction."""
         transaction.release()
 
     def read_until(self, fence: str) -> None:
-        """Follow the stream until `fence` came by."""
+        """Follow the stream until `fence` was read."""
         self._read_while(lambda: fence not in self.fences, fence)
 
     def settle(self) -> None:
-        """Follow the stream until the snapshot is taken from which changes are given out."""
+        """Follow the stream until the snapshot from which changes are emitted is complete."""
         self._read_while(lambda: self.changes.snapshot is None, "the snapshot")
 
     def _read_while(self, condition: Callable[[], bool], what: str) -> None:
@@ -212,11 +212,11 @@ class OurSide:
         return self.seed.mirrors[self.oid(database)]
 
     def check_catalogs(self, what: str, primary: Cluster | None = None) -> None:
-        """Compare the mirror's rows with the server's; `primary`: of the standby that is read."""
+        """Compare the mirror's rows with the server's; `primary`: that of the standby from which we read."""
         database, server = self.databases[0], primary or self.cluster
-        server.sql("CHECKPOINT")  # its RUNNING_XACTS record ends what a crash left open
+        server.sql("CHECKPOINT")  # its RUNNING_XACTS record ends transactions that a crash left open
         bad: list[str] = []
-        for _ in range(CATALOG_ATTEMPTS):  # autovacuum changes statistics in between
+        for _ in range(CATALOG_ATTEMPTS):  # autovacuum may change statistics in between
             rows = server_catalogs(server, database, self.mirror(database))
             self.read_until(emit_fence(server, database))
             bad = list(catalog_differences(self.mirror(database), rows))
@@ -232,14 +232,14 @@ def renderer_of(seed: Seed) -> PluginLines:
 
 
 def rendered(renderer: PluginLines, decoded: Decoded, on_fence: Callable[[str], object]) -> Iterator[tuple[Oid, str]]:
-    """Yield the lines of what was decoded, with their database, and let go of it."""
+    """Yield the lines of decoded transactions, with their database, and release the transactions."""
     yield from printed(renderer, decoded, on_fence)
     if isinstance(decoded, CommittedTransaction):
         decoded.release()
 
 
 def printed(renderer: PluginLines, decoded: Decoded, on_fence: Callable[[str], object]) -> Iterator[tuple[Oid, str]]:
-    """Yield the lines of what was decoded, with their database."""
+    """Yield the lines of decoded transactions, with their database."""
     if isinstance(decoded, CommittedTransaction):
         for item in decoded.items():
             if isinstance(item, LogicalMessage) and item.prefix == FENCE:
@@ -251,7 +251,7 @@ def printed(renderer: PluginLines, decoded: Decoded, on_fence: Callable[[str], o
 
 
 class Oracle:
-    """Both sides for one database: run something, then `check`."""
+    """Both sides for one database: run statements, then `check`."""
 
     def __init__(self, cluster: Cluster, database: str) -> None:
         self.cluster = cluster
@@ -259,7 +259,7 @@ class Oracle:
         self.server = ServerSide(cluster, database)
         self.ours = OurSide(cluster, [database])
         self.ours.settle()
-        self.server.lines()  # nothing ran yet but the seed's own message
+        self.server.lines()  # only the seed's own message so far
 
     def __enter__(self) -> Self:
         return self
@@ -281,7 +281,7 @@ class Oracle:
 
 
 def assert_same_lines(what: str, expected: Sequence[str], found: Sequence[str]) -> None:
-    """Fail with the first line that differs, and some around it."""
+    """Fail with the first differing line, and some lines around it."""
     expected = in_wal_order(expected, found)
     if expected == list(found):
         return
@@ -297,5 +297,5 @@ def assert_same_lines(what: str, expected: Sequence[str], found: Sequence[str]) 
 
 
 def without_other_values(line: str) -> str:
-    """Leave out what is on the closed list: values of some types, NULL or not."""
+    """Remove the values of the closed list: values of some types, NULL or not."""
     return _OTHER_VALUE.sub(r"[\1\2]:other", line)

@@ -7,7 +7,7 @@ from tests.support.servers.postgres import Cluster, sql
 from tidemark.decode.catalog.layout import LOCAL_CATALOGS, PG_DATABASE
 from tidemark.decode.catalog.mirror import CatalogMirror
 
-REGPROC = 24  # printed by name, held as an OID
+REGPROC = 24  # printed by name, stored as an OID
 
 CatalogRows = dict[str, dict[str, dict[str, str]]]
 """By catalog, then ctid: columns as text."""
@@ -31,7 +31,7 @@ def server_catalogs(cluster: Cluster, database: str, mirror: CatalogMirror) -> C
 
 
 def catalog_differences(mirror: CatalogMirror, expected: CatalogRows) -> Iterator[str]:
-    """Yield what the mirror has otherwise than the server."""
+    """Yield the differences between the mirror and the server."""
     for name, rows in expected.items():
         mirrored = {str(row.pop("ctid")): row for row in map(dict, mirror.rows(name))}
         for ctid in rows.keys() - mirrored.keys():

@@ -1,4 +1,4 @@
-"""Row changes as the server's own pgoutput sends them (protocol version 1, text), through SQL on a slot.
+"""Row changes as the server's own pgoutput sends them (protocol version 1, text), by SQL on a slot.
 
 Messages: https://www.postgresql.org/docs/15/protocol-logicalrep-message-formats.html
 """
@@ -27,7 +27,7 @@ class RowChange(NamedTuple):
 
 
 class _Reader:
-    """Reads one message from front to back."""
+    """Reads one message sequentially."""
 
     def __init__(self, message: bytes) -> None:
         self._message = message
@@ -61,7 +61,7 @@ class _Relation:
 
 
 class PgOutput:
-    """A slot and a publication of all tables, whose partitions' changes come under the names of their roots."""
+    """A slot and a publication of all tables; changes of partitions have the names of their roots."""
 
     def __init__(self, cluster: Cluster, database: str) -> None:
         self._cluster = cluster
@@ -78,7 +78,7 @@ class PgOutput:
         self._cluster.sql(f"SELECT pg_drop_replication_slot('{SLOT}')", self._database)
 
     def changes(self) -> list[RowChange]:
-        """Return what was committed since the last call."""
+        """Return the changes committed since the last call."""
         messages = self._cluster.sql(
             f"SELECT data FROM pg_logical_slot_get_binary_changes('{SLOT}', NULL, NULL,"
             f" 'proto_version', '1', 'publication_names', '{PUBLICATION}')",

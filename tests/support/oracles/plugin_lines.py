@@ -10,7 +10,7 @@ from tidemark.model.change import LogicalMessage
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 
-END = b"\0"  # no value has it in its text
+END = b"\0"  # no value contains it
 
 
 class PluginLines:
@@ -33,7 +33,7 @@ class PluginLines:
         return line
 
     def of(self, decoded: CommittedRun | CommittedTransaction) -> Iterator[str]:
-        """Give out the lines of a transaction, or of many."""
+        """Yield the lines of one or more transactions."""
         if isinstance(decoded, CommittedRun):
             blocks = self._renderer.run(decoded)
         else:

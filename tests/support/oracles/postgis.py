@@ -1,4 +1,4 @@
-"""PostGIS is no part of any server that tests start, unless Debian has installed it: what then."""
+"""The handling of PostGIS, which only Debian's servers may have."""
 
 import os
 
@@ -6,11 +6,11 @@ import pytest
 
 from tests.support.servers.postgres import Cluster
 
-REQUIRED = "TIDEMARK_POSTGIS"  # set by `scripts/oracle --postgis`, which asks for a comparison and for nothing else
+REQUIRED = "TIDEMARK_POSTGIS"  # set by `scripts/oracle --postgis`, which requires the comparison
 
 
 def need_postgis(cluster: Cluster) -> None:
-    """Skip where the server has no PostGIS; fail where it was asked for."""
+    """Skip if the server has no PostGIS; fail if it is required."""
     if cluster.sql("SELECT 1 FROM pg_available_extensions WHERE name = 'postgis'"):
         return
     reported = f"{cluster.server.bin} has no PostGIS (Debian's postgresql-{cluster.major}-postgis-3)"

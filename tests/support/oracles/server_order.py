@@ -1,18 +1,18 @@
-"""The one place where the server's decoder leaves the order of WAL: behind a transactional message.
+"""The only place where the server's decoder departs from the order of WAL: after a transactional message.
 
-It files a message under the end of its record (`logicalmsg_decode`, decode.c, all majors), a change under the beginning
-of its own. So a message ties with what the next record changes, and if that belongs to another subtransaction, the
-merge of subtransactions may take the change first, or all that its record changes. Ours is the order of WAL.
+It stores a message under the end of its record (`logicalmsg_decode`, decode.c, all majors), a change under the
+beginning of its record. So a message ties with the changes of the next record. If that record belongs to another
+subtransaction, the merge of subtransactions may emit one or all of its changes first. We emit the order of WAL.
 """
 
 from collections.abc import Sequence
 
 MESSAGE = "message: transactional: 1 "
-RECORD_ROWS_MAX = 291  # MaxHeapTuplesPerPage: what one record can change
+RECORD_ROWS_MAX = 291  # MaxHeapTuplesPerPage: the maximum of changes by one record
 
 
 def in_wal_order(server: Sequence[str], wal: Sequence[str]) -> list[str]:
-    """Return the server's lines, messages that came behind a tied change put in front of it, as `wal` has them."""
+    """Return the server's lines in the order of `wal`: a message after a tied change is moved before it."""
     ordered = list(server)
     for at, line in enumerate(wal[: len(ordered)]):
         if line != ordered[at] and line.startswith(MESSAGE):
@@ -23,7 +23,7 @@ def in_wal_order(server: Sequence[str], wal: Sequence[str]) -> list[str]:
 
 
 def _found_behind(lines: Sequence[str], at: int, message: str) -> int | None:
-    """Return where `message` stands behind the rows of one record; None if it does not."""
+    """Return the index of `message` after the rows of one record; None if it is not there."""
     begun = lines[at].startswith("BEGIN")
     for behind in range(at, min(len(lines), at + RECORD_ROWS_MAX + 2)):
         if lines[behind] == message:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 
 def interpreted(name: str, *, stand_in: Mapping[str, ModuleType] | None = None) -> ModuleType:
-    """Load the `.py` of module `name` afresh; imports that it makes of the modules in `stand_in` get those instead."""
+    """Load the `.py` of module `name` again; its imports of the modules in `stand_in` get those instead."""
     found = importlib.util.find_spec(name)
     assert found is not None, name
     assert found.origin is not None, name

@@ -1,4 +1,4 @@
-"""Lines of test_decoding made value by value, by the types' codecs alone: the model of those that kernels make."""
+"""Lines of test_decoding built value by value, by the types' codecs alone: the model for the kernels' lines."""
 
 from dataclasses import dataclass
 

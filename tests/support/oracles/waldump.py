@@ -10,10 +10,10 @@ SEGMENT_BYTES = 1 << 20
 
 
 def waldump(node: Cluster, folder: Path, begin: Lsn, end: Lsn, *options: str) -> str:
-    """Return what it prints of `[begin, end)` on timeline 1, in segments of 1 MB.
+    """Return its output for `[begin, end)` on timeline 1, in segments of 1 MB.
 
-    NB: it is told which segments, or it would ask any file there for the size of segments, also one that the server
-    has prepared, which is all zeros.
+    NB: its arguments name the segments. Otherwise it would read the segment size from any file there, also from a
+    segment that the server prepared, which is all zeros.
     """
     numbers = (begin // SEGMENT_BYTES, (end - 1) // SEGMENT_BYTES)
     names = (segment_name(TimelineId(1), number, SEGMENT_BYTES) for number in numbers)

@@ -1,4 +1,4 @@
-"""Tuples and their values: a whole batch by both builds, and each codec alone."""
+"""Tuples and their values: a whole batch by both builds, and each codec separately."""
 
 from decimal import Decimal
 from struct import pack
@@ -41,7 +41,7 @@ def _column(number: int, which: int) -> Column:
 
 
 def _built(module: ModuleType, relation: Relation, packed: bytes) -> tuple[list[pa.RecordBatch], str]:
-    """Return the batches of one row, or what is said of it."""
+    """Return the batches of one row, or the error text."""
     try:
         made = module.BatchBuilder(Oid(5), relation).build(inserts([packed]))
     except CorruptWal as error:
@@ -50,7 +50,7 @@ def _built(module: ModuleType, relation: Relation, packed: bytes) -> tuple[list[
 
 
 def run_row(data: bytes) -> None:
-    """Build the batch of a tuple whose columns the first bytes choose; one of both builds' values is looked at."""
+    """Build the batch of a tuple whose columns the first bytes select, by both builds, and compare the values."""
     given = Bytes(data)
     count = 1 + given.number() % COLUMNS_MAX
     columns = tuple(_column(number, given.number()) for number in range(1, count + 1))
@@ -67,7 +67,7 @@ def run_row(data: bytes) -> None:
         assert repr(rows.to_pylist()) == repr(twin.to_pylist())
         try:
             values = deform(packed, layout)
-        except CorruptWal:  # in a dropped column, which batches pass over
+        except CorruptWal:  # in a dropped column, which batches skip
             assert any(column.dropped for column in columns)
             continue
         after = rows.column("_after")
@@ -80,7 +80,7 @@ def run_row(data: bytes) -> None:
 
 
 def run_codec(data: bytes) -> None:
-    """Give a payload to one type's codec, both ways."""
+    """Decode a payload by one type's codec, both ways."""
     given = Bytes(data)
     described, typmod = TYPES[given.number() % len(TYPES)]
     codec = column_codec(forms.column(1, described, typmod=typmod))

@@ -1,16 +1,16 @@
-"""Random sessions beside test_decoding, round after round, for as long as it is wanted.
+"""Random sessions compared with test_decoding, round after round, for a given time.
 
 python -m tests.support.oracles.oracle_rounds.campaign [--major 15] [--seconds 60] [--seed 1] [--round N]
     [--replay FOLDER]
 
-A round has a cluster of its own. Seed and number say what it is like and which statements each session runs, one
-transaction after the other; how they interleave is the server's affair. So a round that fails is kept, WAL and all:
-what the decoder did with it can be done again exactly.
+Each round has a separate cluster. Seed and number determine its settings and the statements of each session, one
+transaction after the other; the server determines how they interleave. So a failed round is kept, including its WAL:
+its decoding can be repeated exactly.
 
-The server's own decoder fails now and then, on catalogs that are rewritten while transactions abort: such a round is
-told by a word of its own, what came before is compared, and the campaign goes on. The first other failure ends it.
+The server's own decoder sometimes fails on catalogs that are rewritten while transactions abort: such a round has
+a separate outcome, the lines before the failure are compared, and the campaign continues. Any other failure ends it.
 
-Exit code: 0; 1, a round failed by our doing; 2, the server's doing kept every round from being compared to its end.
+Exit code: 0; 1, a round failed because of our code; 2, the server failed in every round, so none was fully compared.
 """
 
 import argparse
@@ -27,13 +27,13 @@ from tests.support.oracles.oracle_rounds.round import Outcome, Verdict, run_roun
 from tests.support.servers.servers import MAJORS
 from tidemark.model.errors import TidemarkError
 
-LOAD_S = 20.0  # of a round, if there is so much time; starting and comparing come on top
+LOAD_S = 20.0  # of a round, if there is enough time; starting and comparing are extra
 FAILED, NOTHING_PROVEN = 1, 2  # exit codes
 KEEP_IN = Path("build") / "oracle"
 
 
 def verdicts(major: int, seed: int, seconds: float, number: int | None) -> Iterator[Verdict]:
-    """Yield the verdicts of rounds until `seconds` are over, or of the one asked for."""
+    """Yield the verdicts of rounds until `seconds` are over, or of the requested one."""
     end_s = time.monotonic() + seconds
     for at in count() if number is None else (number,):
         plan = planned(seed, at, major, min(LOAD_S, seconds))
@@ -48,7 +48,7 @@ def verdicts(major: int, seed: int, seconds: float, number: int | None) -> Itera
 
 
 def main() -> int:
-    """Run a campaign, or decode again what one has kept."""
+    """Run a campaign, or decode a kept round again."""
     parser = argparse.ArgumentParser(prog="scripts/oracle", description=__doc__.partition("\n")[0])
     parser.add_argument("--major", type=int, choices=MAJORS, default=15, help="of PostgreSQL (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=60, help="until no round is begun (default: %(default)s)")

@@ -1,9 +1,9 @@
-"""What a round leaves behind that did not end as it should: enough to decode it again without the server.
+"""The files that are kept of a failed round: enough to decode it again without the server.
 
-server.lines, ours.lines   what either printed, each entry a JSON string on a line of its own
-statements.log             what each session did, when, and what became of it
-server.log                 the server's
-base, wal/, facts.json     the catalogs at the seed, all WAL behind it, and what else decoding begins from
+server.lines, ours.lines   the output of each side, one entry a line as a JSON string
+statements.log             the statements of each session, with time and outcome
+server.log                 the server's log
+base, wal/, facts.json     the catalogs at the seed, all WAL after it, and the other input of decoding
 """
 
 import json
@@ -17,21 +17,21 @@ from tests.support.servers.postgres import Cluster
 from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.wal.segments import segment_name, segment_of
 
-FIRST_TIMELINE = 1  # of a cluster that nobody promotes
+FIRST_TIMELINE = 1  # of a cluster without a promotion
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What decoding begins from, beside the base."""
+    """The input of decoding, except for the base."""
 
     command: str
     database: str
     database_oid: int
     segment_bytes: int
-    snapshot: str  # S2; empty: it was never had
+    snapshot: str  # S2; empty: not reached
     begin_lsn: int  # of messages outside transactions
-    fence: str  # where both sides ended; empty: ours did not come that far
-    server_failed: bool  # what it printed is a beginning
+    fence: str  # the end of both sides; empty: ours did not reach it
+    server_failed: bool  # its output is incomplete
 
 
 def keep(
@@ -50,7 +50,7 @@ def keep(
 
 
 def _keep_wal(folder: Path, node: Cluster, begin_lsn: Lsn, segment_bytes: int) -> None:
-    """Copy the segments from `begin_lsn` on, to where the server has come; if it is down, all that it has."""
+    """Copy the segments from `begin_lsn` to the server's current one; if it is down, all that exist."""
     folder.mkdir()
     first = segment_name(FIRST_TIMELINE, segment_of(begin_lsn, segment_bytes), segment_bytes)
     last = None
@@ -62,15 +62,15 @@ def _keep_wal(folder: Path, node: Cluster, begin_lsn: Lsn, segment_bytes: int) -
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write entries that may hold newlines, and bytes that are no text."""
+    """Write entries that may contain newlines, and bytes that are not text."""
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read them back."""
+    """Read the entries."""
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
 def read_facts(folder: Path) -> Facts:
-    """Read what decoding begins from."""
+    """Read the input of decoding."""
     return Facts(**json.loads((folder / "facts.json").read_text()))

@@ -1,4 +1,4 @@
-"""What a round is like, from a seed and a number alone: how many sessions, which server, when it is stopped."""
+"""The settings of a round, from a seed and a number alone: number of sessions, server settings, server stops."""
 
 import random
 from collections.abc import Mapping
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from tests.support.oracles.oracle import SQL_ASCII
 from tests.support.servers.postgres import StopMode
 
-KINDS = 4  # the first rounds go round: quiet, stopped, seeded under load, stopped and seeded under load
+KINDS = 4  # kinds in rotation: quiet, stopped, seeded under load, stopped and seeded under load
 SMALL_MEMORY_BYTES = 1 << 20  # so that transactions spill
-CHECKED = ("", "", "heap, heap2")  # wal_consistency_checking: images that are not to be applied
+CHECKED = ("", "", "heap, heap2")  # wal_consistency_checking: images that redo must not apply
 AMPLE_MEMORY_BYTES = 256 << 20
 ENCODINGS = ("UTF8", "UTF8", "UTF8", "LATIN1", "WIN1252", "EUC_JP", SQL_ASCII)  # of the database
 FIXED: Mapping[str, str] = {
@@ -17,7 +17,7 @@ FIXED: Mapping[str, str] = {
     "checkpoint_timeout": "30s",
     "max_connections": "40",
     "max_prepared_transactions": "40",
-    "wal_keep_size": "8GB",  # what a failure keeps begins with the seed
+    "wal_keep_size": "8GB",  # the WAL of a failed round must begin at the seed
 }
 VARIED: Mapping[str, tuple[str, ...]] = {
     "max_wal_size": ("64MB", "1GB"),
@@ -37,22 +37,22 @@ class Plan:
     seconds: float
     sessions: int
     stops: tuple[StopMode, ...]
-    under_load: bool  # the seed is taken while the sessions work
+    under_load: bool  # the seed runs while the sessions work
     rewrites: float
     memory_bytes: int
     settings: Mapping[str, str]
     initdb: tuple[str, ...]
-    compression: str  # of page images, where the server was built with it
+    compression: str  # of page images, if the server supports it
     encoding: str
 
     @property
     def has_replica(self) -> bool:
-        """Tell if a replica can be held beside the tables: all rows are seen, and their text is text."""
+        """Return whether a replica of the tables is possible: all rows are seen, and their text is valid."""
         return not self.under_load and self.encoding != SQL_ASCII
 
     @property
     def word(self) -> str:
-        """What all dice of the round begin from."""
+        """The seed of all random numbers of the round."""
         return f"{self.seed} round {self.number}"
 
     @property
@@ -76,14 +76,14 @@ class Plan:
 
 
 def planned(seed: int, number: int, major: int, seconds: float) -> Plan:
-    """Return round `number`, from 0 on."""
+    """Return round `number`, counted from 0."""
     dice = random.Random(f"{seed} plan {number}")
     stops = dice.choices((StopMode.IMMEDIATE, StopMode.IMMEDIATE, StopMode.FAST), k=1 + dice.randrange(3))
     settings = {**FIXED, **{name: dice.choice(values) for name, values in VARIED.items()}}
     is_stopped = number % 2 == 1
-    if not is_stopped:  # NB: recovery on 16 fails by its own check of pages that are new
+    if not is_stopped:  # NB: recovery on 16 fails by its own check of new pages
         settings["wal_consistency_checking"] = dice.choice(CHECKED)
-    if major >= 18:  # NB: its test_decoding crashes where a transaction larger than this is rolled back
+    if major >= 18:  # NB: its test_decoding crashes at the rollback of a transaction larger than this
         settings["logical_decoding_work_mem"] = "1GB"
     return Plan(
         seed=seed,

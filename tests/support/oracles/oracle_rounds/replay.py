@@ -20,7 +20,7 @@ from tidemark.wal.versions import PAGE_BYTES, wal_format
 
 
 def replay(folder: Path) -> None:
-    """Decode again and compare with what the server printed; raise what is wrong."""
+    """Decode again and compare with the server's output; raise differences."""
     facts = read_facts(folder)
     expected, found = read_lines(folder / "server.lines"), list(decoded_again(folder, facts))
     assert_equal(str(folder), expected, found[: len(expected)] if facts.server_failed else found)

@@ -1,4 +1,4 @@
-"""One round: its own cluster, random sessions on it, both decoders over its WAL, and the comparison."""
+"""One round: a separate cluster, random sessions on it, both decoders over its WAL, and the comparison."""
 
 import re
 import tempfile
@@ -33,12 +33,12 @@ from tidemark.model.snapshot import Snapshot
 from tidemark.runtime.seed.initialise import base_of
 
 DATABASE = "random"
-LOAD_BEFORE_SEED = 0.15  # share of a round's time, where the seed is taken under load
+LOAD_BEFORE_SEED = 0.15  # share of a round's time, if the seed runs under load
 READ_S = 0.1
 
 
 class Outcome(Enum):
-    """How a round ended."""
+    """The outcome of a round."""
 
     IDENTICAL = "identical"
     DIFFERENT = "different"
@@ -49,19 +49,19 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A round's end; `reported` says what is wrong, `kept` where to look."""
+    """The result of a round; `reported` describes a failure, `kept` names its folder."""
 
     plan: Plan
     outcome: Outcome
     lines: int  # compared
-    transactions: int  # scripts begun
-    replicas: int = 0  # tables that a replica made of events alone equals
+    transactions: int  # scripts started
+    replicas: int = 0  # tables equal to a replica built from events alone
     reported: str = ""
     kept: Path | None = None
 
     @property
     def is_ours(self) -> bool:
-        """Tell if the decoder is to be mended."""
+        """Return whether our decoder is wrong."""
         return self.outcome in (Outcome.DIFFERENT, Outcome.WE_CANNOT_DECODE)
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class Verdict:
 
 
 class RoundReplica(Replicating):
-    """Our side with a replica at its end."""
+    """Our side, with a replica fed by its output."""
 
     ROWS_MAX = 1000
 
@@ -94,7 +94,7 @@ class Round:
     replicas: int = 0
 
     def run(self, keep_in: Path) -> Verdict:
-        """Let the load run to its end and compare; keep what there is if anything is wrong."""
+        """Run the load to its end and compare; keep the files if anything is wrong."""
         wrong, reported = self._followed()
         self.crew.stop()
         expected, failed = self._server_lines() if self.node.running else ([], None)
@@ -131,7 +131,7 @@ class Round:
         return None, ""
 
     def _follow(self) -> None:
-        """Follow the load, stop the server as planned, and both sides to the end."""
+        """Follow the load, stop the server as planned, and read both sides to the end."""
         spans = len(self.plan.stops) + 1
         for number in range(spans):
             follow(self.ours, self.plan.seconds / spans)
@@ -176,7 +176,7 @@ class Round:
         return Outcome.SERVER_CANNOT_DECODE, reported
 
     def _check_replicas(self) -> None:
-        """Compare what events alone have made of the tables with the tables."""
+        """Compare the replicas, built from events alone, with the tables."""
         if not isinstance(self.ours, Replicating):
             return
         for table in self.ours.flushed().values():
@@ -187,7 +187,7 @@ class Round:
 
 
 def run_round(plan: Plan, keep_in: Path) -> Verdict:
-    """Run one round on a cluster of its own."""
+    """Run one round on a new cluster."""
     with ExitStack() as stack:
         node = stack.enter_context(new_cluster(plan.major, plan.settings, initdb=plan.initdb))
         if plan.compression in choices(node, "wal_compression"):
@@ -211,19 +211,19 @@ def run_round(plan: Plan, keep_in: Path) -> Verdict:
         base = dump_base(base_of(ours.seed))
         if not plan.under_load:
             ours.settle()
-            server.lines()  # nothing ran yet but the seed's own message
+            server.lines()  # only the seed's own message so far
             stack.enter_context(crew)
         return Round(plan, node, server, crew, ours, base).run(keep_in)
 
 
 def is_lost_to_both(ours: str, servers: str) -> bool:
-    """Tell if both decoders miss the relation of the same file: the server has lost the row of it in pg_class."""
+    """Return whether both decoders miss the relation of the same file: the server lost its row in pg_class."""
     lost = re.search(r"in file \d+/(\d+/\d+), which no relation has", ours)
     return lost is not None and re.search(rf'could not map file\w+ "base/{lost[1]}"', servers) is not None
 
 
 def assert_equal(what: str, expected: Sequence[str], found: Sequence[str]) -> None:
-    """Fail with the first line that differs, but for what the closed list names."""
+    """Fail with the first differing line, except for the closed list."""
     assert_same_lines(what, list(map(without_other_values, expected)), list(map(without_other_values, found)))
 
 
