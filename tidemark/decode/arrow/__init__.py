@@ -1,1 +1,1 @@
-"""Tuples to Arrow record batches: by compiled kernels for whole columns."""
+"""Builds Arrow record batches from tuples; compiled kernels write whole columns."""

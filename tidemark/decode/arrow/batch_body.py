@@ -1,11 +1,11 @@
-"""Lays a record batch into one stretch of bytes, as Arrow's IPC format has it: nodes and buffers in front, then values.
+"""Lays out a record batch in one buffer, as Arrow's IPC format requires: nodes and buffer descriptors, then values.
 
-A small batch is cheap only if few calls make it: one for what every row says of itself, one or none for what a side
-does not have, and one for all columns of a side (`batch_columns`). Nothing stays as it was allocated: what no value is
-written to is set to zero.
+A small batch is cheap only if few calls build it: one call for all rows' metadata, one or none for a side that no
+row has, and one for all columns of a side (`batch_columns`). The buffer is allocated uninitialized: bytes to which no
+value is written are set to zero.
 
-The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
-same. `out` and its like are views of the same bytes, `nodes` and `buffers` indexes in `words`, of 64 bits.
+Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same. `out`
+and `out_*` are views of the same bytes; `nodes` and `buffers` are indexes in `words`, which are 64 bits wide.
 """
 # ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from tidemark.decode.datum.deforming import Buffer, Integers, Room
 
 COMPILED = bool(cython.compiled)
-BITS = -1  # bytes a row of a buffer: a bit
-OFFSETS = -4  # four, and four behind the last
+BITS = -1  # bytes for each row in a buffer: one bit
+OFFSETS = -4  # four bytes for each row, and four after the last row
 UNCHANGED_NODE, UNCHANGED_BUFFER = 9, 19  # of model.change.META_FIELDS
 META_NODES, META_BUFFERS = 10, 22
 
-# The same as C integers, which Python does not see.
+# Copies as C integers, which Python code does not see.
 UNIT_BITS = BITS
 UNIT_OFFSETS = OFFSETS
 MARKED_NODE = UNCHANGED_NODE
@@ -52,21 +52,21 @@ def clear(out: Room, start: int, stop: int) -> int:
 
 
 def put_node(words: Integers, node: int, rows: int, nulls: int) -> int:
-    """Say how many rows an array has, and how many of them are NULL."""
+    """Write the length and the NULL count of an array."""
     words[node] = rows
     words[node + 1] = nulls
     return 0
 
 
 def put_buffer(words: Integers, buffer: int, start: int, length: int) -> int:
-    """Say where a buffer is in the body."""
+    """Write the offset and the length of a buffer in the body."""
     words[buffer] = start
     words[buffer + 1] = length
     return 0
 
 
 def survey(tuple_at: Integers, tuple_length: Integers, totals: Integers) -> int:
-    """Return how many rows have no tuple; add the bytes of the others to the total."""
+    """Return how many rows have no tuple; add the tuples' bytes to the total."""
     rows = len(tuple_at)
     nulls = 0
     size = 0
@@ -81,7 +81,7 @@ def survey(tuple_at: Integers, tuple_length: Integers, totals: Integers) -> int:
 
 
 def put_64(values: Integers, rows: int, out: Room, at: int) -> int:
-    """Copy integers of eight bytes."""
+    """Copy 8-byte integers."""
     if len(values) < rows or at + rows * 8 > len(out):
         raise IndexError(rows)
     if rows > 0:
@@ -93,7 +93,7 @@ def put_64(values: Integers, rows: int, out: Room, at: int) -> int:
 
 
 def put_32(values: Integers, rows: int, out: Room, at: int) -> int:
-    """Copy integers of four bytes."""
+    """Copy 4-byte integers."""
     end = at + (rows * 4 + 7 & ~7)
     if len(values) < rows or end > len(out):
         raise IndexError(rows)
@@ -125,10 +125,10 @@ def put_rows(
     commit_time: Integers, origin: Integers, before_kind: Buffer,
     out: Room, offsets: Integers, words: Integers, nodes: int, buffers: int, body: int, at: int,
 ) -> int:  # fmt: skip
-    """Put what every row says of itself, all but `_unchanged`; return where it ends."""
+    """Put the metadata columns of all rows except `_unchanged`; return the end offset."""
     rows = len(op)
     place = at >> 2
-    for row in range(rows + 1):  # a byte a row
+    for row in range(rows + 1):  # one byte for each row
         offsets[place + row] = row
     if not rows & 1:
         offsets[place + rows + 1] = 0
@@ -155,7 +155,7 @@ def put_rows(
     at = put_8(before_kind, rows, out, at)
     for index in range(MARKED_NODE):
         put_node(words, nodes + index * 2, rows, 0)
-        if index > 0:  # without NULLs
+        if index > 0:  # no NULLs
             put_buffer(words, buffers + 2 + index * 4, at - body, 0)
     return at
 
@@ -164,7 +164,7 @@ def put_unchanged(
     locations: Integers, tuple_at: Integers, columns: int, found: int,
     out: Room, offsets: Integers, words: Integers, nodes: int, buffers: int, body: int, at: int,
 ) -> int:  # fmt: skip
-    """Put the bitmaps of the columns that are external, NULL for rows without one; return where they end."""
+    """Put the bitmaps of the unchanged (external) columns, NULL for rows without one; return the end offset."""
     rows = len(tuple_at)
     bitmap = rows + 7 >> 3
     offsets_at = at + (bitmap + 7 & ~7)
@@ -190,7 +190,7 @@ def put_nothing(
     levels: Integers, units: Integers, rows: int,
     out: Room, words: Integers, nodes: int, buffers: int, body: int, at: int,
 ) -> int:  # fmt: skip
-    """Put a side that no row has: its columns share the same zeros. Return where they end."""
+    """Put a side that no row has: all its columns share the same zeros. Return the end offset."""
     longest = 0
     for index in range(len(units)):
         unit = units[index]
@@ -202,7 +202,7 @@ def put_nothing(
         longest = max(longest, length)
         put_buffer(words, buffers + index * 2, at - body, length)
     for index in range(len(levels)):
-        length = rows if levels[index] == 0 else 0  # of lists without elements
+        length = rows if levels[index] == 0 else 0  # the lists have no elements
         put_node(words, nodes + index * 2, length, length)
     end = at + (longest + 7 & ~7)
     clear(out, at, end)
@@ -212,7 +212,7 @@ def put_nothing(
 def put_validity(
     tuple_at: Integers, nulls: int, out: Room, words: Integers, nodes: int, buffers: int, body: int, at: int
 ) -> int:
-    """Put which rows have a tuple; return where that ends."""
+    """Put the bitmap of the rows that have a tuple; return the end offset."""
     rows = len(tuple_at)
     bitmap = rows + 7 >> 3 if nulls > 0 else 0
     end = at + (bitmap + 7 & ~7)

@@ -1,15 +1,16 @@
-"""Puts the columns of a side into a batch, one call for all: from kernel to kernel of `columns` and `text_columns`.
+"""Puts all columns of a side into a batch in one call; it calls the kernels of `columns` and `text_columns`.
 
-A column that has no kernel, or that its kernel does not like, is left to the caller, who goes on behind it; so it does
-where there is no more room. Columns next to each other whose buffers can be placed before a value is read are put
-together, in three passes: their buffers are reserved, their values filled in, some rows of all of them at a time (these
-rows are fetched from memory once), and what is known only then is sealed.
+A column that has no kernel, or whose values its kernel cannot convert, is left to the caller, which then continues
+with the next column. The caller also continues after it has enlarged a full buffer. Adjacent columns whose buffers can
+be placed before any value is read are put together in three passes: reserve their buffers, fill in the values of
+some rows of all these columns at a time (so each row is fetched from memory once), and check and write what only
+filling shows.
 
-The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
-same. `out` and its like are views of the same bytes, `nodes` and `buffers` indexes in `out_64`; `state` is where the
-next column goes, and which it is.
+Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same. `out`
+and `out_*` are views of the same bytes; `nodes` and `buffers` are indexes in `out_64`; `state` is the offset of the
+next column and its number.
 
-NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+NB: assign a byte to a variable before shifting it, and use no literal over 31 bits: see the `.pxd`.
 """
 # ruff: noqa: C901 - a branch for each way
 # ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
@@ -51,9 +52,9 @@ COMPILED = bool(cython.compiled)
 
 
 class Way(IntEnum):
-    """How a column gets into the body."""
+    """The kernel that puts a column into the body."""
 
-    OTHER = 0  # the caller knows
+    OTHER = 0  # the caller puts the column
     BOOL = 1
     FIXED_16 = 2
     FIXED_32 = 3
@@ -62,29 +63,29 @@ class Way(IntEnum):
     DATE = 6
     TIMESTAMP = 7
     DECIMAL = 8
-    BYTES = 9  # from here on values of any length, behind offsets
+    BYTES = 9  # from here on values of variable length, with offsets before them
     TEXT = 10
     UUID = 11
-    LABELS = 12  # from here on as long as they turn out
+    LABELS = 12  # from here on the length is known only after writing
     NUMERIC_TEXT = 13
     JSONB = 14
 
 
 class Stop(IntEnum):
-    """Why `put_columns` came back."""
+    """Why `put_columns` returned."""
 
     DONE = -1
-    OTHER = -2  # the caller's column
+    OTHER = -2  # the caller must put this column
     FULL = -3
-    TOO_LONG = -4  # more bytes than Arrow's 32-bit offsets reach: fewer rows would do
+    TOO_LONG = -4  # more bytes than Arrow's 32-bit offsets can address: the caller must use fewer rows
 
 
-# A column's numbers in a plan.
-STEP = 6  # way, node, buffer, and of a decimal precision and scale; of a date or timestamp its bounds and the epoch; of
-# labels where they are in the plan, how many, and the bytes of the longest
-ROWS_TOGETHER = 1024  # as long as their tuples and places are in the processor's second cache; a multiple of 64
+# The numbers of a column in a plan.
+STEP = 6  # way, node, buffer; for a decimal precision and scale; for a date or timestamp its bounds and the epoch; for
+# labels their index in the plan, their number, and the bytes of the longest
+ROWS_TOGETHER = 1024  # their tuples and locations fit into the processor's second-level cache; a multiple of 64
 
-# The same as C integers, which Python does not see.
+# Copies as C integers, which Python code does not see.
 WAY_OTHER = int(Way.OTHER)
 WAY_BOOL = int(Way.BOOL)
 WAY_16 = int(Way.FIXED_16)
@@ -104,16 +105,16 @@ STOP_DONE = int(Stop.DONE)
 STOP_OTHER = int(Stop.OTHER)
 STOP_FULL = int(Stop.FULL)
 STOP_TOO_LONG = int(Stop.TOO_LONG)
-STOP_WRITTEN = -5  # a column for itself
+STOP_WRITTEN = -5  # one column was put alone
 NUMBERS = STEP
 DIGITS = b"0123456789abcdef"
 UUID_TEXT_BYTES = strings.UUID_TEXT_BYTES
-TEXT_BYTES_MAX = OFFSET_MAX  # a column's
+TEXT_BYTES_MAX = OFFSET_MAX  # bytes of one column
 TOGETHER = int(ROWS_TOGETHER)
 
 
 def unset(bits: Room, count: int) -> int:
-    """Return how many of the first `count` bits are not set."""
+    """Return how many of the first `count` bits are zero."""
     left = count
     with cython.nogil:
         for index in range(count + 7 >> 3):
@@ -129,9 +130,9 @@ def put_columns(
     stack: Integers, out: Room, out_16: Integers, out_32: Integers, out_64: Integers, offsets: Integers,
     nodes: int, buffers: int, body: int, state: Integers,
 ) -> int:  # fmt: skip
-    """Put the columns of located values from `state[1]` on, at `state[0]`; return why it stopped, with both moved on.
+    """Put located columns from number `state[1]` on, at offset `state[0]`; advance both; return why it stopped.
 
-    `absent` says how many rows of each have no value.
+    `absent` is the number of rows without a value for each column.
     """
     halt = STOP_DONE
     while halt == STOP_DONE and state[1] < len(absent):
@@ -142,7 +143,7 @@ def put_columns(
             data, locations, sizes, rows, plan, out, out_16, out_32, out_64, offsets, buffers, body, slot, reserved
         )
         whole = seal(rows, plan, out, out_64, offsets, nodes, buffers, body, slot, filled)
-        if whole < reserved:  # its kernel does not like it
+        if whole < reserved:  # the kernel cannot convert some value
             state[0] = body + out_64[buffers + plan[whole * NUMBERS + 2] * 2]
             state[1] = whole
             halt = STOP_OTHER
@@ -155,7 +156,7 @@ def put_columns(
 
 
 def byte_count(way: int, rows: int) -> int:
-    """Return how long a column's values are, or the offsets of those that have any length."""
+    """Return the size of a column's values, or of the offsets if the values have variable length."""
     if way >= WAY_BYTES:
         return (rows + 1) * 4
     if way == WAY_BOOL:
@@ -171,7 +172,7 @@ def reserve(
     locations: Integers, sizes: Integers, absent: Integers, rows: int, plan: Integers,
     out: Room, out_64: Integers, offsets: Integers, nodes: int, buffers: int, body: int, state: Integers,
 ) -> int:  # fmt: skip
-    """Place the buffers of the columns from `state[1]` on; return why it stopped, with `state` moved on."""
+    """Place the buffers of the columns from `state[1]` on; advance `state`; return why it stopped."""
     bitmap = rows + 7 >> 3
     halt = STOP_DONE
     while state[1] < len(absent):
@@ -224,7 +225,7 @@ def fill(
     out: Room, out_16: Integers, out_32: Integers, out_64: Integers, offsets: Integers,
     buffers: int, body: int, slot: int, last: int,
 ) -> int:  # fmt: skip
-    """Fill the columns from `slot` to `last` with their values; return the first that is the caller's, or `last`."""
+    """Fill the columns from `slot` to `last`; return the first column that the caller must put, or `last`."""
     begin = 0
     while begin < rows:
         count = min(rows - begin, TOGETHER)
@@ -279,7 +280,7 @@ def fill(
                     out[at : at + (out_64[buffer + 5] + 7 & ~7)],
                 )  # fmt: skip
             if odd != STOP_DONE:
-                last = index  # of the rest no column is filled
+                last = index  # the columns after it are not filled
             index += 1
         begin += count
     return last
@@ -288,7 +289,7 @@ def fill(
 def fill_texts(
     data: Buffer, locations: Integers, sizes: Integers, first: int, count: int, way: int, ends: Integers, out: Room
 ) -> int:
-    """Fill a column with values of any length, as it says of each where it ends; return why not, or DONE."""
+    """Fill a column of variable length; each value's end comes from its size. Return why it stopped, or DONE."""
     if way == WAY_UUID:
         return build_uuid(data, locations, sizes, first, count, DIGITS, ends, out)
     return copy_bytes(data, locations, sizes, first, count, ends, out)
@@ -298,7 +299,7 @@ def seal(
     rows: int, plan: Integers, out: Room, out_64: Integers, offsets: Integers,
     nodes: int, buffers: int, body: int, slot: int, last: int,
 ) -> int:  # fmt: skip
-    """Note what filling has shown of columns: NaNs, bytes that are no text; return the first that is the caller's."""
+    """Set NULL counts, check for NaN and invalid text; return the first column that the caller must put."""
     bitmap = rows + 7 >> 3
     for index in range(slot, last):
         step = index * NUMBERS
@@ -316,7 +317,7 @@ def seal(
             clear(out, at + size, at + (size + 7 & ~7))
             ends = offsets[start >> 2 : (start >> 2) + rows + 1]
             if way == WAY_TEXT and not valid_utf8(out[at : at + size], ends, rows):
-                return index  # although the database says so
+                return index  # invalid text, although the database's encoding promises valid text
     return last
 
 
@@ -325,7 +326,7 @@ def put_written(
     stack: Integers, out: Room, out_64: Integers, offsets: Integers, nodes: int, buffers: int, body: int,
     state: Integers,
 ) -> int:  # fmt: skip
-    """Put a column whose texts have a length that is known when they are written; return why not, or DONE."""
+    """Put a column whose length is known only after its texts are written; return why it stopped, or DONE."""
     step = slot * NUMBERS
     way = plan[step]
     bitmap = rows + 7 >> 3
@@ -361,7 +362,7 @@ def put_written(
         return STOP_OTHER
     needed = ends[rows]
     if way == WAY_JSONB and not valid_utf8(out[end : end + needed], ends, rows):
-        return STOP_OTHER  # although the database says so
+        return STOP_OTHER  # invalid text, although the database's encoding promises valid text
     buffer = buffers + plan[step + 2] * 2
     put_node(out_64, nodes + plan[step + 1] * 2, rows, nulls)
     put_buffer(out_64, buffer, at - body, bitmap if nulls > 0 else 0)

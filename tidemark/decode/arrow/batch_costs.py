@@ -1,6 +1,6 @@
-"""What batches take beside their rows, counted before they are built: of few rows in many tables that is nearly all.
+"""Estimates the fixed size of batches, without their rows, before they are built: many tables with few rows need it.
 
-As long as there are not many tables it is next to nothing, and no row is looked at for it.
+With few tables the fixed size is negligible, and no row is inspected for it.
 """
 
 from array import array
@@ -8,36 +8,36 @@ from array import array
 from tidemark.decode.datum.row_entries import meet
 from tidemark.model.relation import Relation
 
-BATCH_BYTES = 1300  # head and smallest body of a message without columns, and the objects around it
-COLUMN_BYTES = 120  # of a column there: two nodes and some five buffers, of 16 bytes each
+BATCH_BYTES = 1300  # head and smallest body of a message without columns, and its Python objects
+COLUMN_BYTES = 120  # for each column: two nodes and about five buffer descriptors of 16 bytes
 NO_END = 1 << 62
 
 
 def batch_bytes(relation: Relation) -> int:
-    """Return what a batch takes beside its rows, about."""
+    """Return the approximate fixed size of a batch."""
     return BATCH_BYTES + COLUMN_BYTES * len(relation.columns)
 
 
 class MetVersions:
-    """The relation versions that some rows are of, where there are so many that it counts."""
+    """The relation versions that occur in some rows; used only if there are many versions."""
 
     __slots__ = ("_costs", "_met", "byte_count")
 
     def __init__(self, costs: "array[int]") -> None:
-        """`costs` are what a batch of each version takes; they may become more."""
+        """`costs` has the fixed size of each version's batch; the array may grow."""
         self._costs = costs
         self._met = bytearray()
-        self.byte_count = 0  # what a batch of each takes beside rows
+        self.byte_count = 0  # fixed size of one batch for each version
 
     def take(self, entries: bytes | bytearray, start: int, stop: int) -> None:
-        """Note the versions of some entries."""
+        """Record the versions of some entries."""
         self._know_all()
         total = array("q", [self.byte_count])
         meet(entries, start, stop, self._costs, self._met, total, NO_END)
         self.byte_count = total[0]
 
     def within(self, entries: bytes | bytearray, start: int, stop: int, most: int) -> int:
-        """Return the entry up to which batches of all take no more than `most`, the one that passes it included."""
+        """Return the end of the entries whose batches take `most` bytes, including the entry that exceeds it; or `stop`."""
         self._know_all()
         return meet(entries, start, stop, self._costs, bytearray(self._met), array("q", [self.byte_count]), most)
 

@@ -1,7 +1,8 @@
-"""The bytes of a record batch while its columns are put there: a message of Arrow's IPC format, in one buffer.
+"""A record batch in Arrow's IPC format, in one buffer, while its columns are written.
 
-Its head, a flatbuffer, has a node an array and a place a buffer, in a fixed order. Two batches of as many of both
-differ in nothing but the numbers there: so pyarrow writes one, and its head is the form of all others.
+The head of the message, a flatbuffer, has one node for each array and one descriptor for each buffer, in a fixed order.
+The heads of two batches with equal numbers of both differ only in these values: pyarrow writes the head once, and all
+other batches copy it.
 """
 
 import struct
@@ -14,23 +15,23 @@ from tidemark.decode.arrow.batch_body import put_buffer, put_node
 from tidemark.model.errors import InternalError
 
 FORMS_KEPT = 4096
-SMALL_BYTES = 16 << 10  # up to here a copy of the right length takes less than what was allocated, and no longer
-GROWN_BYTES_MIN = 4096  # of a body that turns out longer than it seemed
-# The default one gives a large body back to the kernel at once: twice the page faults.
+SMALL_BYTES = 16 << 10  # a smaller message is copied to its exact length: that saves memory and costs no time
+GROWN_BYTES_MIN = 4096  # added to a body that was estimated too small
+# The default pool returns a large body to the operating system at once, which doubles the page faults.
 MEMORY_POOL = pa.system_memory_pool()
-_PREFIX_BYTES = 8  # continuation marker, length of the head
+_PREFIX_BYTES = 8  # continuation marker and length of the head
 _U32, _I32, _U16 = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H")
 # Fields of the tables Message and RecordBatch (Message.fbs).
 _HEADER, _BODY_LENGTH, _LENGTH, _NODES, _BUFFERS = 2, 3, 0, 1, 2
 
 
 def padded(size: int) -> int:
-    """Return how many bytes a buffer of so many takes in a body."""
+    """Return the size of a buffer in a body, with padding."""
     return size + 7 & ~7
 
 
 class MessageForm:
-    """The head of the messages of some record batches, and where the numbers stand in it, in words of 64 bits."""
+    """The message head of some record batches, and the indexes of its numbers, in 64-bit words."""
 
     __slots__ = ("body_length", "buffers", "head", "length", "nodes")
 
@@ -40,7 +41,7 @@ class MessageForm:
         batch = self._pointed(self._field(root, _HEADER))
         self.body_length = _word(self._field(root, _BODY_LENGTH))
         self.length = _word(self._field(batch, _LENGTH))
-        self.nodes = _word(self._pointed(self._field(batch, _NODES)) + 4)  # behind their number
+        self.nodes = _word(self._pointed(self._field(batch, _NODES)) + 4)  # after the vector's length
         self.buffers = _word(self._pointed(self._field(batch, _BUFFERS)) + 4)
 
     def _pointed(self, at: int) -> int:
@@ -61,7 +62,7 @@ def _word(at: int) -> int:
 
 @lru_cache(maxsize=FORMS_KEPT)
 def message_form(nodes: int, buffers: int) -> MessageForm:
-    """Return the form of the batches that have so many nodes and buffers."""
+    """Return the form of the batches with these numbers of nodes and buffers."""
     three, one = max(0, buffers - 2 * nodes), max(0, 2 * nodes - buffers)
     types = [pa.string()] * three + [pa.struct([])] * one + [pa.int8()] * (nodes - three - one)
     batch = pa.RecordBatch.from_arrays([pa.nulls(1, of) for of in types], [""] * nodes)
@@ -69,19 +70,19 @@ def message_form(nodes: int, buffers: int) -> MessageForm:
 
 
 class BatchMessage:
-    """A record batch in the making: `out` and its like are views of the same bytes, `at` is where the next go."""
+    """A record batch under construction: `out` and `out_*` are views of the same bytes; `at` is the write offset."""
 
     __slots__ = ("_bytes", "_form", "at", "body", "offsets", "out", "out_16", "out_32", "words")
 
     def __init__(self, form: MessageForm, body_bytes: int) -> None:
-        """Have room for about `body_bytes`."""
+        """Allocate about `body_bytes`."""
         self._form = form
         self.at = self.body = len(form.head)
         self._take(self.body + body_bytes)
         self.out[: self.body] = form.head
 
     def _take(self, byte_count: int) -> None:
-        self._bytes = pa.allocate_buffer(padded(byte_count), MEMORY_POOL)  # NB: nobody clears it
+        self._bytes = pa.allocate_buffer(padded(byte_count), MEMORY_POOL)  # NB: not initialized
         self.out = memoryview(self._bytes).cast("B")
         self.out_16: memoryview[int] = self.out.cast("H")
         self.out_32: memoryview[int] = self.out.cast("I")
@@ -89,18 +90,18 @@ class BatchMessage:
         self.offsets: memoryview[int] = self.out.cast("i")
 
     def grow(self, byte_count: int = GROWN_BYTES_MIN) -> None:
-        """Have room for `byte_count` more at least, and for half as much as there is."""
+        """Add room for at least `byte_count` bytes and at least half of the current size."""
         kept = self.out[: self.at]
         self._take(len(self.out) + max(byte_count, len(self.out) // 2))
         self.out[: self.at] = kept
 
     def require(self, byte_count: int) -> None:
-        """Have room for `byte_count`."""
+        """Ensure room for `byte_count` bytes."""
         if self.at + byte_count > len(self.out):
             self.grow(byte_count)
 
     def add(self, column: pa.Array, node: int, buffer: int) -> None:
-        """Copy an array that was made elsewhere: its nodes and buffers are the ones from `node` and `buffer` on."""
+        """Copy an array that was built elsewhere to the nodes and buffers from `node` and `buffer` on."""
         for made in _nodes(column):
             put_node(self.words, node, len(made), made.null_count)
             node += 2
@@ -116,14 +117,14 @@ class BatchMessage:
             buffer += 2
 
     def finish(self, rows: int) -> bytes | pa.Buffer:
-        """Return the message of a batch of so many rows."""
+        """Return the message of a batch with `rows` rows."""
         self.words[self._form.length] = rows
         self.words[self._form.body_length] = self.at - self.body
         return bytes(self.out[: self.at]) if self.at <= SMALL_BYTES else self._bytes.slice(0, self.at)
 
 
 def _nodes(column: pa.Array) -> Iterator[pa.Array]:
-    """Give out an array and those in it, as IPC orders them."""
+    """Yield an array and its child arrays in the order of IPC."""
     yield column
     if isinstance(column, pa.ListArray):
         yield from _nodes(column.values)

@@ -1,6 +1,6 @@
-"""What the batches of a relation version have in common, worked out once: for all versions with the same columns.
+"""The shape of the batches of a relation version, computed once and shared by all versions with the same columns.
 
-Where there are thousands of tables most are of a few kinds, one to a tenant or a month.
+With thousands of tables, most have one of a few shapes, for example one table for each tenant or month.
 """
 
 from array import array
@@ -16,11 +16,11 @@ from tidemark.decode.types.registry import arrow_struct, column_codec
 from tidemark.model.change import batch_schema
 from tidemark.model.relation import Column, Relation
 
-SHAPES_KEPT = 1024  # of 6 to 12 kB with 2 to 20 columns; to make one takes 0.1 to 0.4 ms
+SHAPES_KEPT = 1024  # of 6 to 12 kB with 2 to 20 columns; building one takes 0.1 to 0.4 ms
 
 
 class BatchShape:
-    """The columns of a relation version, as the kernels and Arrow want to know them."""
+    """The columns of a relation version in the form that the kernels and Arrow require."""
 
     __slots__ = ("aligns", "form", "layout", "lengths", "missing", "plan", "schema", "slots", "struct_type", "texts")
 
@@ -42,7 +42,7 @@ class BatchShape:
 
 
 class _Columns:
-    """Columns by which a shape is found. To hash all that their types are made of would take longer than to compare."""
+    """The key by which a shape is found. Hashing all parts of the types would take longer than comparing them."""
 
     __slots__ = ("_hash", "columns")
 
@@ -58,7 +58,7 @@ class _Columns:
 
 
 def batch_shape(relation: Relation, dialect: Dialect) -> BatchShape:
-    """Return the shape of a relation version's batches."""
+    """Return the shape of the batches of a relation version."""
     return _shape(_Columns(relation.columns), dialect, id(dialect.names))
 
 

@@ -1,8 +1,8 @@
-"""Row changes of one relation version to columnar batches, in two passes: locate all values, then build each column.
+"""Builds columnar batches from row changes of one relation version in two passes: locate all values, build each column.
 
-Rows come as spans of an arena (`RowSpans`), many transactions together: below some hundred rows a batch the fixed cost
-of a batch outweighs its rows. What is rare in a batch (compressed values, values missing from old tuples) is put behind
-the arena's end first, so that the kernels know one place to look in.
+Rows come as spans of an arena (`RowSpans`), many transactions together: below some hundred rows, the fixed cost of a
+batch exceeds the cost of its rows. Rare values (compressed values, and values missing from old tuples) are appended to
+the arena first, so that the kernels read from one buffer only.
 """
 
 from array import array
@@ -25,18 +25,18 @@ from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 
-ABSENT = -1  # offset of a tuple that is not there
-ROW_BYTES = 64  # of what a row says of itself, and more than that
-HEAD_BYTES = 160  # by which the buffers of that are aligned
-COLUMN_BYTES = 24  # by which a column's are
-CELLS_MAX = 4 << 20  # located at once, 16 bytes each: rows of a batch times columns
-EXPANDED_BYTES_MAX = 256 << 20  # decompressed in a batch, before it is split; a single row may be larger
+ABSENT = -1  # offset of an absent tuple
+ROW_BYTES = 64  # upper bound of a row's metadata
+HEAD_BYTES = 160  # padding of the metadata buffers
+COLUMN_BYTES = 24  # padding of one column's buffers
+CELLS_MAX = 4 << 20  # located at once, 16 bytes each: rows times columns of a batch
+EXPANDED_BYTES_MAX = 256 << 20  # decompressed bytes at which a batch is split; a single row may be larger
 
 
 class RowSpans:
-    """Row changes of one relation version in stream order: where their tuples are, and an array an attribute.
+    """Row changes of one relation version in stream order: the locations of their tuples, and arrays of attributes.
 
-    Others' tuples may stand in the arena as well.
+    The arena may also contain tuples of other relations.
     """
 
     __slots__ = (
@@ -57,7 +57,7 @@ class RowSpans:
     )
 
     def __init__(self, data: bytearray, count: int = 0) -> None:
-        """Have room for `count` rows, whose tuples are in `data`."""
+        """Allocate `count` rows whose tuples are in `data`."""
         self.data = data
         self.op = bytearray(count)  # the letter of an Op
         self.before_kind = bytearray(count)
@@ -98,7 +98,7 @@ class RowSpans:
 
 
 class BatchBuilder:
-    """Builds the batches of one relation version; costs little where its shape is kept."""
+    """Builds the batches of one relation version; construction is cheap if its shape is cached."""
 
     __slots__ = ("_database", "_locator", "_relation", "_rows_max", "_shape")
 
@@ -123,7 +123,7 @@ class BatchBuilder:
         return self._shape.struct_type
 
     def build(self, rows: RowSpans) -> list[ChangeBatch]:
-        """Return the batches of `rows`: one, unless columns or decompressed bytes are too many for one."""
+        """Return the batches of `rows`: one, unless there are too many values or too many decompressed bytes."""
         made: list[ChangeBatch] = []
         pending = [(start, min(start + self._rows_max, len(rows))) for start in range(0, len(rows), self._rows_max)]
         pending.reverse()
@@ -185,7 +185,7 @@ class BatchBuilder:
         return RowsMessage(self._shape.schema, message.finish(count))
 
     def _put(self, side: Side, message: BatchMessage, nodes: int, buffers: int) -> None:
-        """Put a struct of the columns, or NULLs if there is no tuple."""
+        """Put a struct of the columns; NULL for rows without a tuple."""
         message.require(side.rows + 1 << 4)
         if not side.any_tuple:
             message.at = batch_body.put_nothing(
@@ -210,7 +210,7 @@ class BatchBuilder:
             raise self._locator.bad(side, bad.row, bad, bad.slot) from bad
 
     def _missing_values(self, side: Side) -> dict[int, ArrowValue]:
-        """Return the missing values that are known by their text, of columns that are younger than a tuple."""
+        """Return the missing values known only as text, for columns that were added after a tuple was written."""
         return {
             slot: self._shape.plan.codecs[slot].parse_text(text)
             for slot, text in self._shape.texts.items()
@@ -219,7 +219,7 @@ class BatchBuilder:
 
 
 def _room(side: Side, plan: ColumnPlan) -> int:
-    """Return how many bytes the columns take, about."""
+    """Return the approximate size of the columns."""
     if not side.any_tuple:
         return side.rows + 1 << 4
     return side.rows * (plan.row_bytes + 1) + side.byte_count + len(plan.codecs) * COLUMN_BYTES

@@ -1,4 +1,4 @@
-"""How the columns of a relation version get into a batch, worked out once: numbers that a kernel goes by."""
+"""Plans, once for each relation version, how a kernel puts its columns into a batch."""
 
 from array import array
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from tidemark.decode.types.numeric import DecimalCodec
 from tidemark.decode.types.strings import EnumCodec
 
 EPOCH_2000_USECS = EPOCH_2000_DAYS * USECS_PER_DAY
-# Bounds before the epoch is added, sign bit flipped: as the clamping kernels want them.
+# Bounds before the epoch is added, with the sign bit flipped, as the clamping kernels require.
 DAY_BOUNDS = (FIRST_DAY - EPOCH_2000_DAYS + (1 << 31), LAST_DAY - EPOCH_2000_DAYS + (1 << 31), EPOCH_2000_DAYS)
 INSTANT_BOUNDS = (
     FIRST_INSTANT - EPOCH_2000_USECS + (1 << 63),
@@ -36,22 +36,22 @@ WAYS = {
     ColumnKind.UNSIGNED4: Way.UNSIGNED,
     ColumnKind.UUID: Way.UUID,
 }
-# Bytes of text a row, beyond those of its tuple: a guess, but for UUIDs.
+# Bytes of text for each row beyond those of its tuple: an estimate, exact for UUIDs.
 TEXT_BYTES = {Way.UUID: 36, Way.NUMERIC_TEXT: 16, Way.JSONB: 32}
 
 
 class ColumnPlan:
-    """The columns of a struct, or the one of a list's elements."""
+    """The columns of a struct, or the single column of a list's elements."""
 
     __slots__ = ("codecs", "elements", "has_jsonb", "labels", "levels", "numbers", "row_bytes", "units")
 
     def __init__(self, codecs: Sequence[Codec], *, in_struct: bool = True) -> None:
         self.codecs = codecs
-        # Of each array how many lists it is in, of each buffer its bytes a row: the struct's own first.
+        # For each array, its depth in lists; for each buffer, its bytes for each row. The struct comes first.
         self.levels = array("q", [0] if in_struct else [])
         self.units = array("q", [BITS] if in_struct else [])
         self.numbers = array("Q")
-        self.elements: dict[int, ColumnPlan] = {}  # of lists, by slot
+        self.elements: dict[int, ColumnPlan] = {}  # element plans of list columns, by slot
         reported: list[tuple[int, EnumCodec]] = []
         for slot, codec in enumerate(codecs):
             numbers = [_way(codec), len(self.levels), len(self.units), *_reported(codec)]
@@ -71,7 +71,7 @@ class ColumnPlan:
         self.row_bytes = widths + longest + sum(TEXT_BYTES.get(way, 0) for way in ways)
 
     def _take_labels(self, reported: list[tuple[int, EnumCodec]]) -> bytes:
-        """Put the labels' OIDs, and where their texts begin and the last one ends, behind; return the texts."""
+        """Append the labels' OIDs and the offsets of their texts (start of each, end of the last); return the texts."""
         texts = bytearray()
         for slot, codec in reported:
             oids = sorted(codec.labels)
@@ -95,7 +95,7 @@ def _way(codec: Codec) -> Way:
 
 
 def _reported(codec: Codec) -> tuple[int, ...]:
-    """Return what the kernel has to know of a type beside its way."""
+    """Return the additional parameters of a type's kernel."""
     if codec.kind is ColumnKind.DATE:
         return DAY_BOUNDS
     if codec.kind is ColumnKind.TIMESTAMP:
@@ -107,7 +107,7 @@ def _reported(codec: Codec) -> tuple[int, ...]:
 
 
 def _shape(arrow_type: pa.DataType, level: int = 0) -> Iterator[tuple[int, list[int]]]:
-    """Give out the arrays of a column: how many lists each is in, and its buffers' bytes a row."""
+    """Yield the arrays of a column: the depth in lists, and the bytes for each row of each buffer."""
     counted = level == 0
     if pa.types.is_list(arrow_type):
         yield level, [BITS, OFFSETS] if counted else [0, 0]

@@ -1,4 +1,4 @@
-"""Columns of located values into a batch: by kernels where the codecs name them, value by value otherwise."""
+"""Puts columns of located values into a batch: with kernels for the kinds that codecs name, else value by value."""
 
 from array import array
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ from tidemark.model.errors import CorruptWal
 from tidemark.model.relation import TypeDescription
 
 NO_STACK = array("q")
-# Bytes of values that stay as they are.
+# Bytes of values that are copied unchanged.
 PLAIN_WIDTHS: Mapping[int, int] = {Way.FIXED_16: 2, Way.FIXED_32: 4, Way.FIXED_64: 8}
 NONE_MISSING: Mapping[int, ArrowValue] = {}
 
 
 class BadCell(Exception):
-    """A value that its codec refuses: which column and row, and why."""
+    """A value that its codec rejects: column, row and reason."""
 
     def __init__(self, slot: int, row: int, error: CorruptWal) -> None:
         super().__init__(str(error))
@@ -32,30 +32,30 @@ class BadCell(Exception):
 
 
 class TooLong(Exception):
-    """A column of more bytes than Arrow's 32-bit offsets reach: fewer rows would do."""
+    """A column exceeds Arrow's 32-bit offsets: use fewer rows."""
 
 
 class Located:
-    """Where the values of some columns are in the arena `data`, a column after the other."""
+    """The locations of the values of some columns in the arena `data`, column by column."""
 
     __slots__ = ("absent", "data", "locations", "rows", "sizes")
 
     def __init__(self, data: Buffer, rows: int, slots: int, *, located: bool = True) -> None:
-        """Have room for the places; for none if there is nothing to locate."""
+        """Allocate the locations; none if there is nothing to locate."""
         self.data = data
         self.rows = rows
-        self.locations = _room(rows * slots * located)  # NB: nobody clears them: who locates writes every place
+        self.locations = _room(rows * slots * located)  # NB: not initialized: the caller writes every location
         self.sizes = _room(rows * slots * located)
-        self.absent = zeros(slots)  # rows without a value, by column
+        self.absent = zeros(slots)  # number of rows without a value, by column
 
 
 def zeros(count: int) -> "memoryview[int]":
-    """Return room for `count` integers of 64 bits, all zero."""
+    """Allocate `count` zeroed 64-bit integers."""
     return memoryview(bytearray(count * 8)).cast("q")
 
 
 def _room(count: int) -> "memoryview[int]":
-    """Return room for `count` integers of 64 bits."""
+    """Allocate `count` 64-bit integers, not initialized."""
     return memoryview(pa.allocate_buffer(count * 8, MEMORY_POOL)).cast("q")
 
 
@@ -68,9 +68,9 @@ def put(
     buffers: int,
     missing: Mapping[int, ArrowValue] = NONE_MISSING,
 ) -> None:
-    """Put columns into a batch; `missing` are values, by slot, that stand where a tuple is older than its column."""
+    """Put columns into a batch; `missing` has the values, by slot, of columns younger than a tuple."""
     numbers = plan.numbers
-    if missing:  # NB: they have no payload that a kernel could take
+    if missing:  # NB: such values have no payload that a kernel could read
         numbers = numbers[:]
         for slot in missing:
             numbers[slot * STEP] = Way.OTHER
@@ -115,7 +115,7 @@ def put(
 
 
 def _put_lists(plan: ColumnPlan, located: Located, slot: int, message: BatchMessage, *, node: int, buffer: int) -> bool:
-    """Put a column of arrays, by the way of its elements; False if one is odd, and nothing was put."""
+    """Put a column of arrays with its elements' kernel; return False, with nothing put, if an array is irregular."""
     codec = plan.codecs[slot]
     assert isinstance(codec, ArrayCodec), codec
     rows, first, begin = located.rows, slot * located.rows, message.at
@@ -153,7 +153,7 @@ def _put_plain_elements(
     node: int,
     buffer: int,
 ) -> bool:
-    """Put elements as they stand in their arrays; False if one is NULL, or is odd."""
+    """Copy elements unchanged from their arrays; return False if one is NULL or irregular."""
     total = offsets[located.rows]
     size = total * width
     end = padded(size)
@@ -186,7 +186,7 @@ def _put_elements(
     node: int,
     buffer: int,
 ) -> bool:
-    """Put elements by their way; False if one is odd."""
+    """Put elements with their kernel; return False if one is irregular."""
     width = PLAIN_WIDTHS.get(plan.numbers[0])
     if width is not None and _put_plain_elements(
         located, first, offsets, width, message=message, node=node, buffer=buffer
@@ -210,13 +210,13 @@ def _put_elements(
     elements.absent[0] = batch_body.survey(elements.locations, elements.sizes, zeros(1))
     try:
         put(plan, elements, message, nodes=node, buffers=buffer)
-    except BadCell:  # NB: it names an element; the whole array's way names the row
+    except BadCell:  # NB: the error names an element; converting the whole array names the row
         return False
     return True
 
 
 def _objects(codec: Codec, located: Located, slot: int, missing: ArrowValue) -> pa.Array:
-    """Build a column value by value; `missing` stands where the tuple is older than the column."""
+    """Build a column value by value; `missing` is the value where the tuple is older than the column."""
     values: list[ArrowValue] = []
     for row in range(located.rows):
         cell = slot * located.rows + row
@@ -230,6 +230,6 @@ def _objects(codec: Codec, located: Located, slot: int, missing: ArrowValue) -> 
         else:
             values.append(missing if place == Location.MISSING else None)
     made = pa.array(values, codec.arrow_type)
-    if isinstance(made, pa.ChunkedArray):  # NB: what pyarrow makes of more than one array can hold
+    if isinstance(made, pa.ChunkedArray):  # NB: pyarrow returns chunks if one array cannot hold the values
         raise TooLong
     return made

@@ -1,10 +1,10 @@
-"""The second pass: each column of located values (`locations`) to the buffers of an Arrow array.
+"""The second pass: writes each column of located values (`locations`) to the buffers of an Arrow array.
 
-The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
-same. No loop makes an object for a row or a value, and all run without the interpreter lock. A value that a loop cannot
-take is answered with its row; the codec then can, or says what is wrong. `DONE` means that there was none.
+Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same. No loop
+creates an object for a row or a value, and all run without the interpreter lock. A loop returns the row of a value that
+it cannot convert, and the codec converts it or reports the error. A loop returns `DONE` if there was no such value.
 
-NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+NB: assign a byte to a variable before shifting it, and use no literal over 31 bits: see the `.pxd`.
 """
 # ruff: noqa: C901, PLR0911, PLR0912 - each loop in one piece: a call a value costs more than the value
 # ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 COMPILED = bool(cython.compiled)
 DONE = -1
 
-# The same as C integers, which the loops can read without the interpreter.
+# Copies as C integers, which the loops can read without the interpreter.
 ALL_DONE = int(DONE)
 
 UUID_BYTES = strings.UUID_BYTES
 UUID_TEXT_BYTES = strings.UUID_TEXT_BYTES
-TEXT_BYTES_MAX = OFFSET_MAX  # a column's
+TEXT_BYTES_MAX = OFFSET_MAX  # bytes of one column
 
-# Values are clamped and moved to another epoch as unsigned integers: with the sign bit flipped they order as signed.
+# Values are clamped and moved to another epoch as unsigned integers: with a flipped sign bit they sort as signed.
 SIGN_32 = 1 << 31
 SIGN_64 = 1 << 63
 MASK_32 = (1 << 32) - 1
@@ -62,7 +62,7 @@ ZERO = 0
 
 
 def build_bool(data: Buffer, locations: Integers, first: int, rows: int, out: Room) -> int:
-    """Set the bit of each row whose one byte is not zero."""
+    """Set the bit of each row whose byte is not zero."""
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
@@ -74,7 +74,7 @@ def build_bool(data: Buffer, locations: Integers, first: int, rows: int, out: Ro
 
 
 def build_16(data: Buffer, locations: Integers, first: int, rows: int, out: Integers) -> int:
-    """Take two bytes a row."""
+    """Copy two bytes for each row."""
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
@@ -86,7 +86,7 @@ def build_16(data: Buffer, locations: Integers, first: int, rows: int, out: Inte
 
 
 def build_32(data: Buffer, locations: Integers, first: int, rows: int, out: Integers) -> int:
-    """Take four bytes a row."""
+    """Copy four bytes for each row."""
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
@@ -98,7 +98,7 @@ def build_32(data: Buffer, locations: Integers, first: int, rows: int, out: Inte
 
 
 def build_64(data: Buffer, locations: Integers, first: int, rows: int, out: Integers) -> int:
-    """Take eight bytes a row."""
+    """Copy eight bytes for each row."""
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
@@ -110,7 +110,7 @@ def build_64(data: Buffer, locations: Integers, first: int, rows: int, out: Inte
 
 
 def build_widened(data: Buffer, locations: Integers, first: int, rows: int, out: Integers) -> int:
-    """Take four bytes a row as an unsigned integer, into eight."""
+    """Widen an unsigned 4-byte integer for each row to eight bytes."""
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
@@ -124,9 +124,9 @@ def build_widened(data: Buffer, locations: Integers, first: int, rows: int, out:
 def build_clamped_32(
     data: Buffer, locations: Integers, first: int, rows: int, low: int, high: int, epoch: int, out: Integers
 ) -> int:
-    """Take a signed integer of four bytes a row, clamp it between `low` and `high`, and add `epoch`.
+    """Clamp a signed 4-byte integer for each row between `low` and `high`, and add `epoch`.
 
-    NB: `low` and `high` come with their sign bit flipped.
+    NB: the sign bits of `low` and `high` are flipped.
     """
     with cython.nogil:
         for row in range(rows):
@@ -143,7 +143,7 @@ def build_clamped_32(
 def build_clamped_64(
     data: Buffer, locations: Integers, first: int, rows: int, low: int, high: int, epoch: int, out: Integers
 ) -> int:
-    """Do the same with eight bytes."""
+    """Do the same with 8-byte integers."""
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
@@ -157,7 +157,7 @@ def build_clamped_64(
 
 
 def measure(locations: Integers, sizes: Integers, first: int, rows: int, offsets: Integers) -> int:
-    """Lay the values end to end: fill `offsets`, return the sum; DONE if 32 bits do not hold it."""
+    """Fill `offsets` with the values end to end; return their total size, or DONE if it exceeds 32 bits."""
     total = 0
     with cython.nogil:
         for row in range(rows):
@@ -173,7 +173,7 @@ def measure(locations: Integers, sizes: Integers, first: int, rows: int, offsets
 def copy_bytes(
     data: Buffer, locations: Integers, sizes: Integers, first: int, rows: int, offsets: Integers, out: Room
 ) -> int:
-    """Copy the payloads to where `measure` put them."""
+    """Copy the payloads to the offsets of `measure`."""
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
@@ -184,7 +184,7 @@ def copy_bytes(
                 if place + size > len(data) or offsets[row] + size > len(out):
                     return row
                 at = offsets[row]
-                if cython.compiled:  # NB: what a short value is followed by comes along, and is overwritten or cleared
+                if cython.compiled:  # NB: this also copies bytes after a short value; they are overwritten or cleared
                     copy_within(
                         cython.address(out[at]), len(out) - at, cython.address(data[place]), len(data) - place, size
                     )
@@ -197,7 +197,7 @@ def build_uuid(
     data: Buffer, locations: Integers, sizes: Integers, first: int, rows: int, digits: bytes, offsets: Integers,
     out: Room,
 ) -> int:  # fmt: skip
-    """Write 16 bytes as text, the first ones at `offsets[0]`."""
+    """Write UUIDs as text, the first one at `offsets[0]`."""
     at = offsets[0]
     with cython.nogil:
         for row in range(rows):
@@ -238,7 +238,7 @@ def build_decimal(
     out: Integers,
     validity: Room,
 ) -> int:
-    """Turn numerics into 128-bit integers of the column's scale; NaN and infinities lose their validity bit."""
+    """Convert numerics to 128-bit integers of the column's scale; clear the validity bit of NaN and infinities."""
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
@@ -257,7 +257,7 @@ def build_decimal(
 
 
 def decimal(data: Buffer, place: int, size: int, precision: int, scale: int, row: int, out: Integers) -> int:
-    """Return 1 for a decimal, 0 for NaN and infinities, -1 for what is the codec's: too long, or no numeric at all."""
+    """Return 1 for a decimal, 0 for NaN and infinities, -1 for values left to the codec: too long, or not a numeric."""
     if size < 2:
         return -1
     head = read_u16(data, place)
@@ -278,7 +278,7 @@ def decimal(data: Buffer, place: int, size: int, precision: int, scale: int, row
             weight -= 65536
         at += 2
     groups = (place + size - at) >> 1
-    # Decimal places from the first group's highest digit to the column's last one.
+    # Decimal digits from the first group's highest digit to the column's last one.
     left = weight * 4 + 4 + scale
     coefficient = ZERO
     for index in range(groups):
@@ -286,12 +286,12 @@ def decimal(data: Buffer, place: int, size: int, precision: int, scale: int, row
         if group > GROUP_MAX:
             return -1
         if index == 0 and left - (group < 1000) - (group < 100) - (group < 10) > precision:
-            return -1  # NB: what passes has no more digits than `precision`, and 38 of them fit
+            return -1  # NB: a value that passes has at most `precision` digits, and 38 digits fit
         if left >= 4:
             coefficient = coefficient * GROUP_BASE + group
-        else:  # of this group some digits, or none, stand before the column's end
+        else:  # only some digits of this group, or none, are within the column's scale
             for step in range(4 - max(left, 0)):
-                group = group * 52429 >> 19  # a tenth
+                group = group * 52429 >> 19  # divide by ten
             for step in range(left):
                 coefficient = coefficient * TEN
             coefficient = coefficient + group
@@ -313,7 +313,7 @@ def build_labels(
     data: Buffer, locations: Integers, first: int, rows: int, labels: Integers, at: int, count: int, text: bytes,
     offsets: Integers, out: Room,
 ) -> int:  # fmt: skip
-    """Write the labels of OIDs: `labels` has `count` sorted ones from `at` on, then where their texts begin."""
+    """Write the labels of OIDs: from index `at`, `labels` has `count` sorted OIDs, then the start of each text."""
     written = 0
     with cython.nogil:
         for row in range(rows):
@@ -342,14 +342,14 @@ def build_labels(
 
 
 def is_ascii(text: Buffer | Room) -> int:
-    """Return if no byte has its highest bit set."""
+    """Return whether no byte has its highest bit set."""
     if not cython.compiled:
         return bytes(text).isascii()
     return every_ascii(cython.address(text[0]), len(text)) if len(text) > 0 else 1
 
 
 def valid_utf8(text: Buffer | Room, offsets: Integers, rows: int) -> int:
-    """Return if each value is UTF-8 (RFC 3629)."""
+    """Return whether each value is valid UTF-8 (RFC 3629)."""
     with cython.nogil:
         if is_ascii(text):
             return 1
@@ -377,7 +377,7 @@ def valid_utf8(text: Buffer | Room, offsets: Integers, rows: int) -> int:
                     left = 3
                     if lead == 0xF0:
                         low = 0x90
-                    elif lead == 0xF4:  # nothing over U+10FFFF
+                    elif lead == 0xF4:  # at most U+10FFFF
                         high = 0x8F
                 else:
                     return 0

@@ -1,7 +1,7 @@
-"""Where the values of some rows' tuples are: the first of two passes, with all that is rare made plain.
+"""Locates the values of some rows' tuples: the first of the two passes.
 
-Compressed values, and values that are missing from old tuples, are put behind the end of the arena where the tuples
-are, so that the loops of the second pass know one place to look in.
+Compressed values and values missing from old tuples are appended, decompressed, to the arena of the tuples, so that the
+loops of the second pass read from one buffer only.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Side(Located):
-    """The old or the new tuples of some rows, and where their values are."""
+    """The old or the new tuples of some rows, and the locations of their values."""
 
     __slots__ = ("any_tuple", "at", "byte_count", "kinds", "length", "lsn", "nulls")
 
@@ -30,7 +30,7 @@ class Side(Located):
         byte_count = zeros(1)
         self.nulls = batch_body.survey(at, length, byte_count)
         self.any_tuple = self.nulls < len(at)
-        self.byte_count = byte_count[0]  # of tuples, and of values that are put in their place
+        self.byte_count = byte_count[0]  # size of the tuples, and of the values appended for them
         self.lsn = lsn
         self.at = at
         self.length = length
@@ -44,13 +44,13 @@ class TupleLocator:
     __slots__ = ("_expanded_bytes_max", "_relation", "_shape")
 
     def __init__(self, relation: Relation, shape: BatchShape, expanded_bytes_max: int) -> None:
-        """Where values take more than `expanded_bytes_max` when they are decompressed, fewer rows would do: TooLong."""
+        """Where decompressed values exceed `expanded_bytes_max`, `side` raises TooLong: use fewer rows."""
         self._relation = relation
         self._shape = shape
         self._expanded_bytes_max = expanded_bytes_max
 
     def side(self, data: bytearray, lsn: "array[int]", at: "array[int]", length: "array[int]") -> Side:
-        """Return where the values of tuples in `data` are; `lsn` are those of the rows' records."""
+        """Locate the values of tuples in `data`; `lsn` has the LSNs of the rows' records."""
         side = Side(data, lsn, at, length, len(self._shape.missing))
         if side.any_tuple:
             self._locate(side)
@@ -58,7 +58,7 @@ class TupleLocator:
         return side
 
     def missing_text(self, slot: int) -> str | None:
-        """Return what stands in a live column where tuples are older, if its text alone is known."""
+        """Return the value of a live column for tuples older than it, if only its text is known."""
         return self._shape.texts.get(slot)
 
     def _locate(self, side: Side) -> None:
@@ -83,14 +83,14 @@ class TupleLocator:
         raise InternalError(f"{self._relation.qualified_name}: the two ways to find its columns disagree")
 
     def bad(self, side: Side, row: int, error: Exception, slot: int | None = None) -> BadDatum:
-        """Say where `error` was met."""
+        """Return `error` with relation, record and column."""
         column = "" if slot is None else f"column {self._relation.live_columns[slot].name!r}: "
         bad = BadDatum(f"{self._relation.qualified_name}, record at {format_lsn(side.lsn[row])}: {column}{error}")
         bad.lsn = side.lsn[row]
         return bad
 
     def _expand(self, side: Side) -> None:
-        """Put decompressed and missing values behind the arena's end, until the batch is built."""
+        """Append decompressed and missing values to the arena, until the batch is built."""
         expanded = bytearray()
         end = len(side.data)
         cell = deforming.next_compressed(side.locations, side.sizes, 0) if side.kinds[deforming.COMPRESSED] else DONE

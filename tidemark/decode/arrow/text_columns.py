@@ -1,11 +1,11 @@
-"""The loops that write text which is longer or shorter than its value: numeric without a decimal type, and jsonb.
+"""Writes text whose length differs from its value's: numeric without a decimal type, and jsonb.
 
-The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
-same. How long the text gets is known only when it is written: a loop stops at the first row that does not fit, the
-caller makes the buffer longer and goes on there. What a loop does not like (bytes that are no value, jsonb deeper than
-its stack) it leaves to the codec, which either can or says what is wrong.
+Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same. The
+length of the text is known only after it is written: a loop stops at the first row that does not fit, and the caller
+enlarges the buffer and continues there. A value that a loop cannot convert (bytes that are not a value, jsonb deeper
+than its stack) is left to the codec, which converts it or reports the error.
 
-NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+NB: assign a byte to a variable before shifting it, and use no literal over 31 bits: see the `.pxd`.
 """
 # ruff: noqa: C901, PLR0911, PLR0912, PLR0915 - each loop in one piece: a call a value costs more than the value
 # ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
@@ -36,11 +36,11 @@ COMPILED = bool(cython.compiled)
 DONE = -1
 ODD = -2
 NO_ROOM = -3
-FRAME = 9  # integers on the stack for an open container
-DEPTH_MAX = 64  # of jsonb; deeper ones take the codec's way
+FRAME = 9  # integers on the stack for each open container
+DEPTH_MAX = 64  # of jsonb; deeper values are left to the codec
 STACK_INTEGERS = FRAME * DEPTH_MAX
 
-# The same as C integers, which the loops can read without the interpreter.
+# Copies as C integers, which the loops can read without the interpreter.
 ALL_DONE = int(DONE)
 BAD = int(ODD)
 FULL = int(NO_ROOM)
@@ -59,7 +59,7 @@ NUMERIC_SHORT_SCALE = numeric.SHORT_SCALE_MASK
 NUMERIC_WEIGHT_SIGN = numeric.SHORT_WEIGHT_SIGN
 NUMERIC_WEIGHT = numeric.SHORT_WEIGHT_MASK
 GROUP_MAX = numeric.GROUP_BASE - 1
-ZEROS = 48 | 48 << 8 | 48 << 16 | 48 << 24  # four digits
+ZEROS = 48 | 48 << 8 | 48 << 16 | 48 << 24  # the text of four zeros
 AHEAD = 8  # rows
 
 COUNT_MASK = json_binary.COUNT_MASK
@@ -85,7 +85,7 @@ CLOSE = b"]}"
 
 
 def write_word(word: bytes, length: int, out: Room, at: int) -> int:
-    """Write an ASCII word; return where it ends, or FULL."""
+    """Write an ASCII word; return the end offset, or FULL."""
     if at + length > len(out):
         return FULL
     for index in range(length):
@@ -94,11 +94,11 @@ def write_word(word: bytes, length: int, out: Room, at: int) -> int:
 
 
 def write_group(group: int, zeros: int, out: Room, at: int) -> int:
-    """Write the four digits of a group but for the first `zeros`, and as many bytes behind it that mean nothing.
+    """Write the four digits of a group except the first `zeros`, followed by `zeros` bytes without meaning.
 
-    NB: the shifts divide by 100 and 10, exactly for all that a group can be.
+    NB: the shifts divide by 100 and 10, exactly for every value of a group.
     """
-    word = group * 5243 >> 19  # the first two digits, then all four, each in a byte
+    word = group * 5243 >> 19  # the first two digits, then all four, one in each byte
     tens = word * 103 >> 10
     ones = word - tens * 10
     low = group - word * 100
@@ -114,7 +114,7 @@ def write_group(group: int, zeros: int, out: Room, at: int) -> int:
 
 
 def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> int:
-    """Write what `numeric_out` prints; return where it ends, or FULL, or BAD."""
+    """Write the output of `numeric_out`; return the end offset, FULL or BAD."""
     if size < 2:
         return BAD
     head = read_u16(data, place)
@@ -141,7 +141,7 @@ def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> in
             weight -= 65536
         first += 2
     groups = (place + size - first) >> 1
-    if at + 12 + max(weight, 0) * 4 + scale > len(out):  # a group that is cut off is written whole, then gone over
+    if at + 12 + max(weight, 0) * 4 + scale > len(out):  # a group that the scale cuts off is first written whole
         return FULL
     if negative:
         out[at] = 45  # -
@@ -151,7 +151,7 @@ def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> in
         group = read_u16(data, first + index * 2) if index < groups else 0
         if group > GROUP_MAX:
             return BAD
-        zeros = 0  # in front: they are not shown
+        zeros = 0  # leading zeros are not printed
         if at == start:
             zeros = (group < 1000) + (group < 100) + (group < 10) + (group == 0)
         at = write_group(group, zeros, out, at)
@@ -171,7 +171,7 @@ def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> in
             at += min(left, 4)
             left -= 4
             index += 1
-    for rest in range(max(index, 0), groups):  # not shown, and digits all the same
+    for rest in range(max(index, 0), groups):  # not printed, but must be valid digits
         group = read_u16(data, first + rest * 2)
         if group > GROUP_MAX:
             return BAD
@@ -179,7 +179,7 @@ def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> in
 
 
 def write_string(data: Buffer | Room, place: int, end: int, out: Room, at: int) -> int:
-    """Write a JSON string (`escape_json`); return where it ends, or FULL."""
+    """Write a JSON string (`escape_json`); return the end offset, or FULL."""
     room = len(out)
     if at + 2 > room:
         return FULL
@@ -207,7 +207,7 @@ def write_string(data: Buffer | Room, place: int, end: int, out: Room, at: int) 
             break
         byte = data[place]
         place += 1
-        out[at] = 92  # a backslash, then a letter for some, the hex code for the rest
+        out[at] = 92  # a backslash, then a letter for some bytes, the hex code for others
         letter = byte
         if byte == 8:
             letter = 98
@@ -235,17 +235,17 @@ def write_string(data: Buffer | Room, place: int, end: int, out: Room, at: int) 
 
 
 def write_numeric_value(data: Buffer, place: int, size: int, out: Room, at: int) -> int:
-    """Do the same for kernels of other modules, which cannot inline it."""
+    """Write a numeric for kernels of other modules, which cannot inline `write_numeric`."""
     return write_numeric(data, place, size, out, at)
 
 
 def write_string_value(data: Buffer | Room, place: int, end: int, out: Room, at: int) -> int:
-    """Write a JSON string for kernels of other modules, which cannot inline it."""
+    """Write a JSON string for kernels of other modules, which cannot inline `write_string`."""
     return write_string(data, place, end, out, at)
 
 
 def datum_header(data: Buffer, at: int, end: int) -> int:
-    """Return the length of the header of a datum that must be plain or short and must end before `end`, or BAD."""
+    """Return the header length of a datum, or BAD if it is not plain or short or does not end before `end`."""
     if at >= end:
         return BAD
     first = data[at]
@@ -261,7 +261,7 @@ def datum_header(data: Buffer, at: int, end: int) -> int:
 
 
 def datum_end(data: Buffer, at: int) -> int:
-    """Return where the datum at `at` ends, after `datum_header` found it sound."""
+    """Return the end of the datum at `at`, which `datum_header` accepted."""
     first = data[at]
     if first & 1:
         return at + (first >> 1)
@@ -269,10 +269,10 @@ def datum_end(data: Buffer, at: int) -> int:
 
 
 def write_jsonb(data: Buffer, place: int, size: int, out: Room, at: int, stack: Integers) -> int:
-    """Write what `jsonb_out` prints; return where it ends, or FULL, or BAD.
+    """Write the output of `jsonb_out`; return the end offset, FULL or BAD.
 
-    A frame of the stack, for each container around the one at hand: 0 entries, 1 children's data, 2 end, 3 count,
-    4 next child, 5 and 6 where the next key and value begin in the data, 7 is it an object, 8 is it a bare scalar.
+    The stack has a frame for each container around the current one: 0 entries, 1 children's data, 2 end, 3 count,
+    4 next child, 5 and 6 the starts of the next key and value in the data, 7 is an object, 8 is a bare scalar.
     """
     top = 0
     node = place
@@ -394,7 +394,7 @@ def build_numeric_text(
     data: Buffer, locations: Integers, sizes: Integers, first: int, row: int, rows: int, offsets: Integers,
     out: Room,
 ) -> int:  # fmt: skip
-    """Write the numerics from `row` on; return the first row that is not written, or DONE, or ODD."""
+    """Write the numerics from `row` on; return the first row that is not written, DONE, or ODD."""
     with cython.nogil:
         at = offsets[row]
         while row < rows:
@@ -417,7 +417,7 @@ def build_jsonb_text(
     data: Buffer, locations: Integers, sizes: Integers, first: int, row: int, rows: int, offsets: Integers,
     out: Room, stack: Integers,
 ) -> int:  # fmt: skip
-    """Write the jsonb values from `row` on; return the first row that is not written, or DONE, or ODD."""
+    """Write the jsonb values from `row` on; return the first row that is not written, DONE, or ODD."""
     with cython.nogil:
         at = offsets[row]
         while row < rows:

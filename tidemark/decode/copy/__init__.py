@@ -1,1 +1,1 @@
-"""Lines of COPY ... TO STDOUT to record batches."""
+"""Builds record batches from lines of COPY ... TO STDOUT."""

@@ -1,7 +1,7 @@
-"""Rows of a first copy: lines of COPY ... TO STDOUT, in text format and UTF-8, to batches that equal the stream's.
+"""Builds batches of a first copy from lines of COPY ... TO STDOUT, in text format and UTF-8; they equal the stream's.
 
-A batch is laid into one message, as the stream's are (`arrow.batches`); what is zero or NULL in each of its rows
-stands there once. The settings of the copying session must be the reference session's (`codecs.codec`).
+A batch is written into one message, like the stream's (`arrow.batches`); a value that is zero or NULL in every row is
+stored once. The settings of the copying session must be those of the reference session (`codecs.codec`).
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 
 DELIMITER = b"\t"
-META_BYTES = 48  # a row, and more than that
+META_BYTES = 48  # upper bound of a row's metadata
 META_WIDTHS = {
     field.name: 1 if pa.types.is_string(field.type) else field.type.bit_width // 8 for field in META_FIELDS[:-1]
 }
@@ -44,10 +44,10 @@ class CopyBatchBuilder:
         self._database = database
         self._relation = relation
         self._shape = batch_shape(relation, dialect)
-        self._ends = zeros(0)  # one for all batches: fresh room costs more than what is written there
+        self._ends = zeros(0)  # reused by all batches: allocating memory costs more than filling it
 
     def build(self, lines: bytes | bytearray, count: int, first: Position, time_us: int) -> ChangeBatch:
-        """Return the `count` rows of `lines`, which hold the live columns in order, at positions from `first` on."""
+        """Return the batch of the `count` rows of `lines` (live columns in order), at positions from `first` on."""
         form, plan = self._shape.form, self._shape.plan
         taken = self._taken(lines, count, first)
         message = BatchMessage(form, (count + 1) * (META_BYTES + plan.row_bytes) + taken.text_bytes)
@@ -62,7 +62,7 @@ class CopyBatchBuilder:
         return ChangeBatch(self._database, self._relation, RowsMessage(self._shape.schema, message.finish(count)))
 
     def _put_meta(self, message: BatchMessage, count: int, first: Position, time_us: int) -> None:
-        """Put what a row says of itself, and the side that none has: what is zero or NULL in all shares its bytes."""
+        """Put the rows' metadata and the side that no row has; all columns that are zero or NULL share their bytes."""
         form, plan, words, begin = self._shape.form, self._shape.plan, message.words, message.at
         nodes, buffers = form.nodes + 2 * META_NODES, form.buffers + 2 * META_BUFFERS
         end = put_nothing(plan.levels, plan.units, count, message.out, words, nodes, buffers, message.body, begin)
@@ -80,7 +80,7 @@ class CopyBatchBuilder:
         put_buffer(words, form.buffers + 2, offsets - message.body, (count + 1) * 4)
         for index, (name, width) in enumerate(META_WIDTHS.items()):
             put_node(words, form.nodes + 2 * index, count, 0)
-            put_buffer(words, form.buffers + 2 * (2 * index + (index > 0)), 0, 0)  # without NULLs
+            put_buffer(words, form.buffers + 2 * (2 * index + (index > 0)), 0, 0)  # no NULLs
             place = reported.get(name, begin) - message.body
             put_buffer(words, form.buffers + 2 * (2 * index + 2), place, count * width)
         unchanged = form.buffers + 2 * UNCHANGED_BUFFER
@@ -89,7 +89,7 @@ class CopyBatchBuilder:
             put_buffer(words, unchanged + 2 * buffer, begin - message.body, size)
 
     def _taken(self, lines: bytes | bytearray, count: int, first: Position) -> CopiedLines:
-        """Take the lines apart; name the row that has too many or too few columns."""
+        """Split the lines into fields; name the row that has too many or too few columns."""
         columns = len(self._shape.plan.codecs)
         if count * columns > len(self._ends):
             self._ends = zeros(count * columns)
@@ -105,7 +105,7 @@ class CopyBatchBuilder:
 
 
 def _put_values(message: BatchMessage, count: int, of: str, values: "int | npt.NDArray[np.int64]") -> int:
-    """Put so many integers, or as often the same one; return where."""
+    """Write `count` integers, or one integer `count` times; return their offset."""
     begin, size = message.at, count * np.dtype(of).itemsize
     message.at += padded(size)
     message.out[begin + size : message.at] = bytes(message.at - begin - size)

@@ -1,7 +1,7 @@
-"""Lines of COPY ... TO STDOUT, in text format and UTF-8, taken apart, and their fields put into a record batch.
+"""Splits lines of COPY ... TO STDOUT, in text format and UTF-8, and puts their fields into a record batch.
 
-The loops of `copy_fields` find the fields, and put text and most numbers and instants where the batch
-has them; what they do not know goes the way of the type's codec, value by value or by Arrow's own casts.
+The loops of `copy_fields` find the fields, and write text and most numbers and instants directly into the batch.
+Other values are converted by the type's codec, value by value, or by Arrow's casts.
 """
 
 from array import array
@@ -25,16 +25,16 @@ from tidemark.decode.copy.copy_fields import (
 from tidemark.decode.types.codec import Codec, ColumnKind, TextCodec
 
 TRUE = "t"
-LIMIT_MAX = 10**DIGITS_MAX  # of a number that a loop reads
+LIMIT_MAX = 10**DIGITS_MAX  # bound of a number that a loop reads
 NO_WORDS, NO_HALVES = array("q"), array("i")
-# What Arrow reads from PostgreSQL's text as we would; what it refuses (infinity, BC, NaN) takes the codec's way.
+# Types whose text Arrow reads as PostgreSQL writes it; the codec converts what Arrow rejects (infinity, BC, NaN).
 CAST_BY_ARROW = frozenset(
     {ColumnKind.DATE, ColumnKind.FIXED, ColumnKind.NUMERIC, ColumnKind.TIMESTAMP, ColumnKind.UNSIGNED4}
 )
 
 
 class Misshapen(Exception):
-    """A line that has another number of fields: which row."""
+    """A line with another number of fields: which row."""
 
     def __init__(self, row: int) -> None:
         super().__init__(f"row {row}")
@@ -42,7 +42,7 @@ class Misshapen(Exception):
 
 
 class ColumnTarget(NamedTuple):
-    """Where a column goes: a batch, and the column's first node and buffer there."""
+    """The target of a column: a batch, and the column's first node and buffer in it."""
 
     message: BatchMessage
     node: int
@@ -50,12 +50,12 @@ class ColumnTarget(NamedTuple):
 
 
 class CopiedLines:
-    """So many lines of COPY's text format, taken apart; raises `Misshapen` for one of another number of fields."""
+    """Lines of COPY's text format, split into fields; raises `Misshapen` for a line with another number of fields."""
 
     def __init__(
         self, lines: bytes | bytearray, rows: int, columns: int, ends: "memoryview[int] | None" = None
     ) -> None:
-        """Take them apart; `ends` is room for a number a field, whatever stands there."""
+        """Split the lines; `ends` has room for one number for each field and is overwritten."""
         self.rows = rows
         self._lines = lines
         self._columns = columns
@@ -68,11 +68,11 @@ class CopiedLines:
 
     @property
     def text_bytes(self) -> int:
-        """How many bytes the fields have, all columns together."""
+        """The bytes of all fields of all columns."""
         return sum(self._sizes)
 
     def texts(self, column: int) -> pa.Array:
-        """Return the fields of a column: text, NULL where a field is. Bytes that are no UTF-8 stay as they are."""
+        """Return the fields of a column as text with NULLs. Invalid UTF-8 is left unchanged."""
         offsets, out = array("i", [0]) * (self.rows + 1), pa.allocate_buffer(self._sizes[column])
         size = self._fill_texts(column, memoryview(offsets), memoryview(out).cast("B"))
         valid = bytearray(self.rows + 7 >> 3)
@@ -81,7 +81,7 @@ class CopiedLines:
         return pa.Array.from_buffers(pa.string(), self.rows, buffers, nulls)
 
     def put_texts(self, column: int, target: ColumnTarget) -> bool:
-        """Put the fields of a column into a batch; False, and nothing that counts, where they are no UTF-8."""
+        """Put the fields of a column into a batch; return False, with nothing put, if they are not valid UTF-8."""
         message, _, buffer = target
         message.require(padded((self.rows + 1) * 4) + self._sizes[column] + 8 + self._null_bytes(column))
         self._put_nulls(column, target)
@@ -102,7 +102,7 @@ class CopiedLines:
         return True
 
     def put_numbers(self, column: int, wanted: pa.DataType, target: ColumnTarget) -> bool:
-        """Put the column as integers or decimals; False where there is anything that needs a closer look."""
+        """Put the column as integers or decimals; return False if a field needs the codec."""
         scale, limit = 0, 1 << wanted.bit_width - 1
         if pa.types.is_decimal128(wanted):
             scale, limit = wanted.scale, 10 ** min(wanted.precision, DIGITS_MAX)
@@ -112,7 +112,7 @@ class CopiedLines:
         return fill_numbers(self._lines, *place, scale, min(limit, LIMIT_MAX), words, whole, halves) == ALL_FIT
 
     def put_instants(self, column: int, wanted: pa.DataType, target: ColumnTarget) -> bool:
-        """Put the column as instants; False where there is anything that needs a closer look."""
+        """Put the column as instants; return False if a field needs the codec."""
         out = self._room(column, 8, target).cast("q")
         return fill_instants(self._lines, *self._place(column), wanted.tz is not None, out) == ALL_FIT
 
@@ -123,7 +123,7 @@ class CopiedLines:
         return fill_texts(self._lines, *self._place(column), self._escapes[column], offsets, out)
 
     def _room(self, column: int, width: int, target: ColumnTarget) -> "memoryview[int]":
-        """Put which rows have a value, and return the bytes of a buffer behind that: so many a row."""
+        """Put the validity bitmap; return the buffer after it, with the given bytes for each row."""
         message, _, buffer = target
         size = self.rows * width
         message.require(size + 8 + self._null_bytes(column))
@@ -168,17 +168,17 @@ def _is_number(wanted: pa.DataType) -> bool:
 
 
 def _is_text(codec: Codec) -> bool:
-    """Tell if the column is its fields, where they are sound UTF-8: there is nothing to replace."""
+    """Return whether the column's value is its field, unchanged if it is valid UTF-8."""
     return isinstance(codec, TextCodec) and type(codec).parse_text is TextCodec.parse_text
 
 
 def parse_column(codec: Codec, texts: pa.Array) -> pa.Array:
-    """Return the Arrow column of values that are given by their texts."""
+    """Return the Arrow column of values that are given as texts."""
     try:
         texts.validate(full=True)
         made = _parse_whole(codec, texts)
     except pa.ArrowInvalid:
-        made = None  # what Arrow reads otherwise than PostgreSQL, or text that is no UTF-8
+        made = None  # Arrow reads it differently from PostgreSQL, or it is not valid UTF-8
     if made is not None:
         return made
     fields = texts.view(pa.binary()).to_pylist()
@@ -187,7 +187,7 @@ def parse_column(codec: Codec, texts: pa.Array) -> pa.Array:
 
 
 def _parse_whole(codec: Codec, texts: pa.Array) -> pa.Array | None:
-    """Return the column without an object a value; None where that cannot be."""
+    """Return the column without creating an object for each value; None where that is not possible."""
     if codec.kind in CAST_BY_ARROW:
         return texts.cast(codec.arrow_type)
     if codec.kind is ColumnKind.BOOL:

@@ -1,11 +1,11 @@
-"""The loops over lines of COPY's text format: where the fields end, and a column's fields as an Arrow array's bytes.
+"""Loops over lines of COPY's text format: find the fields, and write a column's fields as an Arrow array's bytes.
 
-Escapes are taken away here (`CopyAttributeOutText`, PG 16): a backslash before b, f, n, r, t, v, another backslash, and
-the N of a NULL. So no tab or newline stands inside a field. What a loop for numbers or instants does not know it leaves
-to those who know all of the type's text.
+Escapes are removed here (`CopyAttributeOutText`, PG 16): a backslash before b, f, n, r, t, v, another backslash, and
+the N of a NULL. So a field contains no tab or newline. A loop for numbers or instants leaves unusual text to the type's
+codec, which reads all of the type's formats.
 
-The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
-same. NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same.
+NB: assign a byte to a variable before shifting it, and use no literal over 31 bits: see the `.pxd`.
 """
 # ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
 # ruff: noqa: B007 - a loop variable of its own name has a C type, `_` has none
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from tidemark.decode.datum.deforming import Buffer, Integers
 
 ALL_FIT = -1
-DIGITS_MAX = 18  # of a number, with a point among them; that many fit into 64 bits
+DIGITS_MAX = 18  # of a number, with or without a point; that many fit into 64 bits
 
-# The same as C integers, which the loops can read without the interpreter.
+# Copies as C integers, which the loops can read without the interpreter.
 DONE = int(ALL_FIT)
 TAB = ord("\t")
 NEWLINE = ord("\n")
@@ -45,19 +45,19 @@ DIGIT_0 = ord("0")
 DIGIT_9 = ord("9")
 DIGITS = int(DIGITS_MAX)
 DAY_BYTES = 10  # YYYY-MM-DD
-SECOND_END = 19  # behind YYYY-MM-DD HH:MM:SS
-FRACTION_END = 26  # with six digits behind a point
+SECOND_END = 19  # after YYYY-MM-DD HH:MM:SS
+FRACTION_END = 26  # with six digits after a point
 ZONE_BYTES = 3  # +00
 DAY_SECONDS = 86400
 USECS = 1_000_000
 NO_DAY = -(1 << 30)
-DAYS_TO_1970 = 719_468  # from the first of March of the year 0
+DAYS_TO_1970 = 719_468  # from March 1 of the year 0
 
 
 def find_fields(lines: Buffer, columns: int, ends: Integers, sizes: Integers, escapes: bytearray) -> int:
-    """Note where each field ends, row by row, how many bytes a column has, and if there is a backslash in it.
+    """Record the end of each field, row by row, the bytes of each column, and whether it contains a backslash.
 
-    Return the first row that has another number of fields, `ALL_FIT` if there is none.
+    Return the first row that has another number of fields, or `ALL_FIT`.
     """
     at = 0
     start = 0
@@ -101,7 +101,7 @@ def find_nulls(
 
 
 def is_null(lines: Buffer, start: int, size: int) -> int:
-    """Tell if a field is the N of a NULL."""
+    """Return whether a field is the N of a NULL."""
     return 1 if size == NULL_BYTES and lines[start] == ESCAPE and lines[start + 1] == NULL_LETTER else 0
 
 
@@ -115,7 +115,7 @@ def fill_texts(
     offsets: Integers,
     out: bytearray | memoryview,
 ) -> int:
-    """Put one column's fields end to end; return how many bytes they have."""
+    """Write one column's fields end to end; return their size."""
     used = 0
     with cython.nogil:
         for row in range(rows):
@@ -143,10 +143,10 @@ def fill_numbers(
     out: Integers,
     halves: Integers,
 ) -> int:
-    """Read one column's numbers, each with `scale` digits behind a point, as integers of one word of 64 bits or two.
+    """Read one column's numbers, each with `scale` digits after a point, as integers of one or two 64-bit words.
 
-    With no word they are of 32 bits, and go to `halves`. A NULL is zero. Return the first row that has anything else,
-    over 18 digits, or without the point and the sign at least `limit`.
+    With no word they have 32 bits and go to `halves`. A NULL becomes zero. Return the first row that has other text,
+    more than 18 digits, or a magnitude, without its point, of at least `limit`.
     """
     with cython.nogil:
         for row in range(rows):
@@ -173,7 +173,7 @@ def fill_numbers(
 
 
 def put_number(value: int, row: int, words: int, out: Integers, halves: Integers) -> int:
-    """Put a row's number where its column has it."""
+    """Write a row's number to its place in the column."""
     if words == 0:
         halves[row] = value
         return 0
@@ -184,7 +184,7 @@ def put_number(value: int, row: int, words: int, out: Integers, halves: Integers
 
 
 def read_digits(lines: Buffer, start: int, stop: int, value: int) -> int:
-    """Put the digits behind `value`; return -1 where there is anything else."""
+    """Append digits to `value`; return -1 if there is any other character."""
     for at in range(start, stop):
         byte = lines[at]
         if byte < DIGIT_0 or byte > DIGIT_9:
@@ -196,9 +196,9 @@ def read_digits(lines: Buffer, start: int, stop: int, value: int) -> int:
 def fill_instants(
     lines: Buffer, ends: Integers, columns: int, column: int, rows: int, has_zone: int, out: Integers
 ) -> int:
-    """Read one column's instants of the years 1 to 9999, in UTC where they have a zone, as microseconds since 1970.
+    """Read one column's instants of the years 1 to 9999, in UTC if they have a zone, as microseconds since 1970.
 
-    A NULL is zero. Return the first row that has anything else.
+    A NULL becomes zero. Return the first row that has any other text.
     """
     with cython.nogil:
         for row in range(rows):
@@ -230,7 +230,7 @@ def fill_instants(
 
 
 def read_day(lines: Buffer, at: int) -> int:
-    """Read a year of four digits, a month and a day, as days since 1970."""
+    """Read a year of four digits, a month and a day as days since 1970."""
     year = read_digits(lines, at, at + 4, 0)
     month = read_digits(lines, at + 5, at + 7, 0)
     day = read_digits(lines, at + 8, at + 10, 0)
@@ -238,14 +238,14 @@ def read_day(lines: Buffer, at: int) -> int:
         return NO_DAY
     if year < 1 or month < 1 or month > 12 or day < 1 or day > 31:
         return NO_DAY
-    # Years begin in March here, so that a leap day is the last.
+    # Years begin in March here, so that a leap day is the last day.
     year = year if month > 2 else year - 1
     month = month - 3 if month > 2 else month + 9
     return year * 365 + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5 + day - 1 - DAYS_TO_1970
 
 
 def read_second(lines: Buffer, at: int) -> int:
-    """Read a space, and the time of a day to the second; return -1 where there is anything else."""
+    """Read a space and the time of day to the second; return -1 for any other text."""
     hour = read_digits(lines, at + 1, at + 3, 0)
     minute = read_digits(lines, at + 4, at + 6, 0)
     second = read_digits(lines, at + 7, at + 9, 0)
@@ -261,7 +261,7 @@ def copy_bytes(lines: Buffer, start: int, size: int, out: bytearray | memoryview
     if size > 0:
         if cython.compiled:
             first = lines[start]
-            last = lines[start + size - 1]  # NB: what lies between two places that are checked needs no check
+            last = lines[start + size - 1]  # NB: two checked offsets make a check between them unnecessary
             out[to] = first
             out[to + size - 1] = last
             memcpy(cython.address(out[to]), cython.address(lines[start]), size)
@@ -271,7 +271,7 @@ def copy_bytes(lines: Buffer, start: int, size: int, out: bytearray | memoryview
 
 
 def copy_plain(lines: Buffer, start: int, size: int, out: bytearray | memoryview, to: int) -> int:
-    """Copy a field without its escapes; return how many bytes are left of it."""
+    """Copy a field without its escapes; return the bytes that remain."""
     used = to
     is_escaped = 0
     for at in range(start, start + size):
@@ -289,7 +289,7 @@ def copy_plain(lines: Buffer, start: int, size: int, out: bytearray | memoryview
 
 
 def plain_byte(byte: int) -> int:
-    """Return what stands behind a backslash as the byte that is meant."""
+    """Return the byte that a backslash and this character stand for."""
     if byte == ord("b"):
         return 8
     if byte == ord("f"):

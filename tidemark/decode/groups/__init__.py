@@ -1,1 +1,1 @@
-"""Transactions to bounded change groups."""
+"""Builds bounded change groups from transactions."""

@@ -1,9 +1,9 @@
-"""Committed transactions to change groups: rows gathered into columnar batches across transactions, within bounds.
+"""Builds bounded change groups from committed transactions: collects rows of many transactions into columnar batches.
 
-A group is a contiguous prefix of the stream, cut where a bound is reached, also inside a transaction. In it, what is no
-row and no message is a *barrier*: batches end there, so that all rows of an earlier batch come before it in the stream
-and all rows of a later one after it. Between barriers there is one batch a relation version, in no order: its rows
-carry their positions. The batches of one table are in stream order, also where its versions or partitions take turns.
+A group is a contiguous part of the stream. It ends where a bound is reached, also inside a transaction. An item that is
+neither a row nor a message is a *barrier*: all batches end there, so that rows of earlier batches precede it in the
+stream and rows of later batches follow it. Between barriers there is one batch for each relation version, in no order:
+the rows carry their positions. Batches of one table are in stream order, also if its versions or partitions alternate.
 """
 
 from bisect import bisect_left
@@ -41,19 +41,19 @@ from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
 from tidemark.model.snapshot import Visibility
 
-TABLES_MAX = 65536  # relation versions whose selection is remembered
+TABLES_MAX = 65536  # relation versions whose selection is cached
 GROUP_ROWS = 65536
-GROUP_BYTES = 4 << 20  # of tuples, about, and of what batches that have ended take beside them: what the caches hold
-GROUP_BATCH_BYTES = 48 << 20  # of what batches take beside their rows: of 13,000 to 32,000 with 20 to 2 columns
-UNCOUNTED_SHARE = 8  # of which batches of all tables that there are may take one without being counted
-ITEM_BYTES = 500  # what an item that is no row counts, beside its content
+GROUP_BYTES = 4 << 20  # of tuples and the fixed size of finished batches, approximately: as much as the caches can hold
+GROUP_BATCH_BYTES = 48 << 20  # fixed size of batches: 13,000 to 32,000 batches with 20 to 2 columns
+UNCOUNTED_SHARE = 8  # part of the bound up to which the fixed size of batches of all known tables is not counted
+ITEM_BYTES = 500  # counted for an item that is not a row, in addition to its content
 
 Selection = Callable[[Relation], bool]
-Copied = Callable[[Oid, TransactionEnd], bool]  # of a relation, a transaction: its rows came with the first copy
+Copied = Callable[[Oid, TransactionEnd], bool]  # for a relation and a transaction: the first copy contains its rows
 
 
 def nothing_copied(_relation: Oid, _end: TransactionEnd) -> bool:
-    """Say that no first copy was made."""
+    """Return that no first copy contains the rows."""
     return False
 
 
@@ -68,7 +68,7 @@ def all_messages(_prefix: str) -> bool:
 
 
 class _Reached(NamedTuple):
-    """How far a group goes: a pointer, made only when one is asked for."""
+    """The end of a group so far; a pointer is created only on request."""
 
     timeline: TimelineId
     commit_lsn: Lsn
@@ -85,7 +85,7 @@ class _Reached(NamedTuple):
 
 
 class GroupBuilder:
-    """Gathers what the decoder gives out; hands over a group whenever one is full."""
+    """Collects the decoder's output; returns a group when one is full."""
 
     def __init__(
         self,
@@ -104,14 +104,14 @@ class GroupBuilder:
         bytes_max: int = GROUP_BYTES,
         batch_bytes_max: int = GROUP_BATCH_BYTES,
     ) -> None:
-        """`dialects` are the databases'; `selected` tells which relations are wanted, `root_of` whose name they have.
+        """`dialects` are by database; `selected` decides which relations are wanted, `root_of` whose name they get.
 
-        `excluded` are replication origins, `wants_message` goes by a message's prefix. `counting`: transactions come
-        with their counts, and changes numbered by table.
+        `excluded` are replication origins; `wants_message` decides by a message's prefix. With `counting`, transactions
+        have their counts, and changes are numbered by table.
 
-        What stands at or before the position `after` was delivered already, and is left out; so is what the snapshot
-        `behind` sees: the changes begin behind it. `copied` tells by the snapshots `copied_by`; where those are not
-        named, it is asked of every row.
+        Items at or before the position `after` were delivered already and are left out, as is everything visible to
+        the snapshot `behind`, after which the changes begin. `copied` decides by the snapshots `copied_by`; if these
+        are not given, it is called for every row.
         """
         self._dialects = dialects
         self._selected = selected
@@ -138,17 +138,17 @@ class GroupBuilder:
         self._items: list[GroupItem] = []
         self._gathered: GroupRows | None = None
         self._transactions = EndsInGroup()
-        self._begun = EndsInGroup()  # where that counts
+        self._begun = EndsInGroup()  # used only with `counting`
         self._row_count = 0
         self._byte_count = 0
 
     @property
     def byte_count(self) -> int:
-        """Bytes gathered since the last group, about."""
+        """Approximate bytes collected since the last group."""
         return self._byte_count + (self._gathered.byte_count if self._gathered is not None else 0)
 
     def add_transaction(self, transaction: CommittedTransaction) -> Iterator[ChangeGroup]:
-        """Take a transaction and let go of it; give out the groups that became full by it."""
+        """Add a transaction and release it; yield the groups that it fills."""
         end = transaction.end
         first = self._first_new(end)
         if first >= end.item_count:
@@ -167,7 +167,7 @@ class GroupBuilder:
             row = item.row_at(first)
             self._count_rows(item, item.start, row, end)
             while row < item.stop:
-                self._gather(item)  # NB: other versions end the batches, by which the group may become full
+                self._gather(item)  # NB: rows with other versions end the batches, which can fill the group
                 if self._is_full:
                     yield self._close()
                 row = self._add_rows(item, row, first, transaction)
@@ -179,7 +179,7 @@ class GroupBuilder:
             yield self._close()
 
     def add_run(self, run: CommittedRun) -> Iterator[ChangeGroup]:
-        """Take small transactions; give out the groups that became full by them, as one by one."""
+        """Add small transactions; yield the groups that they fill, as if they were added one by one."""
         if not self._takes_all_of(run):
             for index in range(len(run)):
                 yield from self.add_transaction(run.transaction(index))
@@ -194,14 +194,14 @@ class GroupBuilder:
             index = max(stop, index + 1)
 
     def _begin(self, end: TransactionEnd, first: int) -> Iterator[ChangeGroup]:
-        """Note where a transaction begins, where that counts: with its first item, in the same group."""
+        """With `counting`, record where a transaction begins: in the group of its first item."""
         if self._counts is not None and first == 0:
             if self._is_full:
                 yield self._close()
             self._begun.append(end)
 
     def add_message(self, message: LogicalMessage, restart_lsn: Lsn) -> Iterator[ChangeGroup]:
-        """Take a message that belongs to no transaction; give out the group if it is full."""
+        """Add a message that belongs to no transaction; yield the group if it is full."""
         if self._after is not None and message.position <= self._after:
             return
         self._add_item(message, restart_lsn)
@@ -209,7 +209,7 @@ class GroupBuilder:
             yield self._close()
 
     def flush(self) -> ChangeGroup | None:
-        """Give out what was gathered, full or not; None if there is nothing."""
+        """Return the collected group, full or not; None if it is empty."""
         return None if self._first is None else self._close()
 
     @property
@@ -220,7 +220,7 @@ class GroupBuilder:
         return rows >= self._rows_max or self.byte_count >= self._bytes_max
 
     def _first_new(self, end: TransactionEnd) -> int:
-        """Return the ordinal of the transaction's first item that was not delivered."""
+        """Return the ordinal of the first item of the transaction that was not delivered yet."""
         if self._behind is not None and self._behind.shows(end.full_xid, end.commit_lsn):
             return end.item_count
         if self._after is None:
@@ -230,7 +230,7 @@ class GroupBuilder:
         return end.item_count if Position(end.timeline, end.commit_lsn, 0) < self._after else 0
 
     def _takes_all_of(self, run: CommittedRun) -> bool:
-        """Tell if nothing of a run was delivered or copied already, or is looked at one by one."""
+        """Return whether the whole run is new: nothing was delivered or copied, and no row needs a check."""
         after, ends = self._after, run.ends
         if self._asks_always or has_excluded(run.entries, self._excluded):
             return False
@@ -244,8 +244,8 @@ class GroupBuilder:
         return all(snapshot.shows_none_from(oldest, lsn) for snapshot in self._snapshots)
 
     def _fitting(self, run: CommittedRun, index: int) -> int:
-        """Return the first transaction of a run, from `index` on, by which the group gets full; or the run's end."""
-        gathered = self._gather(run)  # NB: first of all, as above
+        """Return the first transaction of a run, from `index` on, that fills the group; or the run's end."""
+        gathered = self._gather(run)  # NB: first, as above
         rows = self._rows_max - self._row_count - len(gathered)
         room = self._bytes_max - self.byte_count
         stop = len(run)
@@ -265,7 +265,7 @@ class GroupBuilder:
         return bisect_left(range(stop), True, lo=index, key=fills)
 
     def _gather(self, run: RowRun | CommittedRun) -> GroupRows:
-        """Return where the rows of `run` go."""
+        """Return the collection to which the rows of `run` belong."""
         if self._gathered is None or not self._gathered.fits(run):
             self._end_batches()
             self._gathered = GroupRows(run.versions, self._arenas, self._uncounted_bytes)
@@ -300,9 +300,9 @@ class GroupBuilder:
             self._byte_count += ITEM_BYTES * len(wanted)
 
     def _add_rows(self, run: RowRun, row: int, first: int, transaction: CommittedTransaction) -> int:
-        """Take rows of `run` from `row` on until the group is full; return the first row left over.
+        """Add rows of `run` from `row` on until the group is full; return the first remaining row.
 
-        Of rows that nobody wants some may have been passed over already: those before the ordinal `first`.
+        Unwanted rows before the ordinal `first` may have been skipped already.
         """
         end = transaction.end
         gathered, chunk = self._gather(run), run.chunk
@@ -321,7 +321,7 @@ class GroupBuilder:
         return stop
 
     def _wanted_rows(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> Iterator[tuple[int, int]]:
-        """Give out the ranges of rows that are neither copied already nor left out by their origin."""
+        """Yield the ranges of rows that no first copy contains and whose origin is not excluded."""
         ranges: Iterable[tuple[int, int]] = ((start, stop),)
         if self._excluded:
             ranges = kept_rows(run.chunk.entries, start, stop, self._excluded, end.origin)
@@ -332,7 +332,7 @@ class GroupBuilder:
                 yield from self._not_copied(run, begin, finish, end)
 
     def _not_copied(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> Iterator[tuple[int, int]]:
-        """Give out the ranges of rows that no first copy has brought already."""
+        """Yield the ranges of rows that no first copy contains."""
         oids = [self._routes.target(relation).oid for relation in run.versions.relations]
         begin = start
         for row, number in enumerate(run.chunk.numbers(start, stop), start):
@@ -344,7 +344,7 @@ class GroupBuilder:
             yield begin, stop
 
     def _count_item(self, item: Item, end: TransactionEnd | None) -> None:
-        """Count a TRUNCATE, given out now or before a restart."""
+        """Count a TRUNCATE that is delivered now or was delivered before a restart."""
         if self._counts is None or end is None or not isinstance(item, Truncation) or self._is_excluded(item, end):
             return
         for reported in self._routes.items(item):
@@ -352,7 +352,7 @@ class GroupBuilder:
                 self._counts.count(end.commit_lsn, reported.database, reported.relation, 1)
 
     def _count_rows(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
-        """Count rows that were given out before a restart."""
+        """Count rows that were delivered before a restart."""
         if self._counts is None or start == stop:
             return
         versions = run.versions
@@ -374,7 +374,7 @@ class GroupBuilder:
         return any(self.wants(relation) for relation in versions)
 
     def wants(self, relation: Relation) -> bool:
-        """Tell if the rows of a relation version come out."""
+        """Return whether the rows of a relation version are delivered."""
         wanted = self._selection.get(relation)
         if wanted is None:
             if len(self._selection) >= TABLES_MAX:

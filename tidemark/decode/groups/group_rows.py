@@ -1,7 +1,7 @@
-"""Rows of many transactions and relations on their way into batches: taken in runs, sorted by relation at the end.
+"""Collects the rows of many transactions and relations in runs, then sorts them by relation for batches.
 
-Two passes, as everywhere where rows become columns: what a run costs does not depend on its rows, and what a row costs
-is one turn of a loop (`row_entries`).
+Rows become columns in two passes: the cost of a run does not depend on its rows, and a row costs one iteration of a
+compiled loop (`row_entries`).
 """
 
 from array import array
@@ -18,12 +18,12 @@ from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 
-ARENA_KEPT_BYTES = 64 << 20  # an arena that had to be larger is not kept
-ARENA_GROWS_BYTES = 1 << 20  # at most, by more than is needed now; up to there it doubles
+ARENA_KEPT_BYTES = 64 << 20  # a larger arena is not kept
+ARENA_GROWS_BYTES = 1 << 20  # maximum growth beyond the present need; up to here the size doubles
 
 
 class Arena:
-    """Bytes put end to end, in memory that is kept from one group to the next: fresh pages cost more than the copy."""
+    """Contiguous bytes in memory that is reused from group to group: allocating new pages costs more than the copy."""
 
     __slots__ = ("_buffer", "size")
 
@@ -32,7 +32,7 @@ class Arena:
         self.size = 0
 
     def put(self, part: bytes | bytearray | memoryview) -> None:
-        """Put `part` behind what is there."""
+        """Append `part`."""
         end = self.size + len(part)
         if end > len(self._buffer):
             self._buffer += bytes(max(end - len(self._buffer), min(len(self._buffer), ARENA_GROWS_BYTES)))
@@ -40,36 +40,36 @@ class Arena:
         self.size = end
 
     def content(self) -> bytearray:
-        """Return what was put since `clear`: good until the next `put`."""
+        """Return the bytes put since `clear`: valid until the next `put`."""
         del self._buffer[self.size :]
         return self._buffer
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Remove the content."""
         if len(self._buffer) > ARENA_KEPT_BYTES:
             self._buffer = bytearray()
         self.size = 0
 
 
 class Runs:
-    """What its transaction says of each run of rows: columns, whose memory is kept as well."""
+    """The transaction's attributes of each run of rows, as columns whose memory is reused."""
 
     __slots__ = ("_columns", "count")
 
     def __init__(self) -> None:
         self.count = 0
-        # Entries up to the run's end, ordinal of its first row, timeline, commit LSN, time, xid or the 64-bit one.
+        # Entries up to the run's end, ordinal of its first row, timeline, commit LSN, time, 32-bit or 64-bit xid.
         self._columns = tuple(array(code) for code in "qqiqqq")
 
     def put(self, rows: int, ordinal: int, end: TransactionEnd) -> None:
-        """Put a run of the transaction `end` behind those that are there."""
+        """Append a run of the transaction `end`."""
         at = self._make_room(1)
         reported = (rows, ordinal, end.timeline, end.commit_lsn, end.commit_time_us, end.xid)
         for column, value in zip(self._columns, reported, strict=True):
             column[at] = value
 
     def put_transactions(self, run: CommittedRun, start: int, stop: int, more_rows: int) -> None:
-        """Put a run for each of the transactions `start` to `stop`, which end `more_rows` later than they say."""
+        """Append a run for each of the transactions `start` to `stop`, with `more_rows` added to their row ends."""
         ends = run.ends
         put_runs(
             run.row_ends,
@@ -85,15 +85,15 @@ class Runs:
         )
 
     def columns(self) -> "list[array[int]]":
-        """Return what was put since `clear`, column by column."""
+        """Return everything put since `clear`, column by column."""
         return [column[: self.count] for column in self._columns]
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Remove all runs."""
         self.count = 0
 
     def _make_room(self, count: int) -> int:
-        """Return where the next `count` stand."""
+        """Return the index of the next `count` runs."""
         at = self.count
         self.count += count
         room = len(self._columns[0])
@@ -104,7 +104,7 @@ class Runs:
 
 
 class Arenas:
-    """Where a grouper's rows are gathered, one group after the other."""
+    """The reused memory in which a group builder collects rows, one group after another."""
 
     __slots__ = ("entries", "runs", "tuples")
 
@@ -115,14 +115,14 @@ class Arenas:
 
 
 class GroupRows:
-    """Rows in stream order, each run with what its transaction says of it."""
+    """Rows in stream order, and each run's transaction attributes."""
 
     __slots__ = ("_entries", "_passed_over", "_runs", "_tuples", "_uncounted_bytes", "_versions", "met")
 
     def __init__(self, versions: RelationVersions, arenas: Arenas, uncounted_bytes: int) -> None:
-        """Gather in `arenas`: what others gathered there is gone.
+        """Collect in `arenas` and clear them first.
 
-        Tables are counted where batches of all of them take more than `uncounted_bytes` beside their rows.
+        Tables are counted if batches of all tables together exceed `uncounted_bytes` without their rows.
         """
         self._versions = versions
         self.met = MetVersions(versions.batch_bytes)
@@ -131,26 +131,26 @@ class GroupRows:
         self._entries.clear()
         self._tuples.clear()
         self._runs.clear()
-        self._passed_over = 0  # entries of transactions whose rows nobody wants: they count, and are not gathered
+        self._passed_over = 0  # entries of transactions without wanted rows: counted, but not collected
 
     def __len__(self) -> int:
         return self._entries.size // ENTRY_BYTES + self._passed_over
 
     @property
     def byte_count(self) -> int:
-        """Memory taken, about."""
+        """Approximate memory used."""
         return len(self) * ENTRY_BYTES + self._tuples.size
 
     def fits(self, run: RowRun | CommittedRun) -> bool:
-        """Tell if the run's entries name relation versions by the same numbers."""
+        """Return whether the run's entries number the relation versions in the same way."""
         return run.versions is self._versions
 
     def within(self, run: RowRun | CommittedRun, start: int, stop: int, most: int) -> int:
-        """Return the entry from `start` on by which batches take `most` beside their rows, counted in; or `stop`."""
+        """Return the end of the entries from `start` on whose batches' fixed size reaches `most`; or `stop`."""
         return self.met.within(run.chunk.entries if isinstance(run, RowRun) else run.entries, start, stop, most)
 
     def take(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
-        """Take the rows `start` to `stop` of a run of the transaction `end`."""
+        """Add the rows `start` to `stop` of a run of the transaction `end`."""
         chunk = run.chunk
         if self._versions.all_batch_bytes > self._uncounted_bytes:
             self.met.take(chunk.entries, start, stop)
@@ -165,7 +165,7 @@ class GroupRows:
         self._runs.put(self._entries.size // ENTRY_BYTES, run.ordinal(start), end)
 
     def take_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
-        """Take the rows of the transactions `start` to `stop`."""
+        """Add the rows of the transactions `start` to `stop`."""
         first, last = run.rows_before(start), run.rows_before(stop)
         if self._versions.all_batch_bytes > self._uncounted_bytes:
             self.met.take(run.entries, first, last)
@@ -177,7 +177,7 @@ class GroupRows:
         self._tuples.put(memoryview(run.tuples)[run.bytes_before(start) : run.bytes_before(stop)])
 
     def by_relation(self, wanted: Callable[[Relation], bool]) -> Iterator[tuple[Oid, Relation, RowSpans]]:
-        """Give out the rows of each wanted relation version, in the order in which the versions were first seen."""
+        """Yield the rows of each wanted relation version, in the order in which the versions first occurred."""
         versions = self._versions
         row_counts = array("q", [0]) * len(versions)
         if tally(self._entries.content(), row_counts) < 0:
@@ -195,7 +195,7 @@ class GroupRows:
             yield versions.databases[number], versions.relations[number], spans
 
     def _arranged(self, rows: int, next_row: "array[int]") -> RowSpans:
-        """Return all rows, those of one relation version next to each other."""
+        """Return all rows, sorted by relation version."""
         out = RowSpans(self._tuples.content(), rows)
         rows_up_to, ordinals, timelines, commit_lsns, times_us, xids = self._runs.columns()
         moved = arrange(

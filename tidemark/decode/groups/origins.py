@@ -1,9 +1,9 @@
-"""Rows that are left out by their replication origin.
+"""Leaves out rows by their replication origin.
 
-A record names the origin of its session by number; names are in `pg_replication_origin`, which is shared by all
-databases, and in no WAL record of a change. As with the server (`FilterByOrigin`, decode.c) a transaction goes by its
-commit's origin, and a change by its own. Two things are never left out: schema events, since what follows is read by
-them, and rewritten rows, since they replace what is there.
+A record has the number of its session's origin; the names are in `pg_replication_origin`, which all databases share,
+and in no WAL record of a change. As in the server (`FilterByOrigin`, decode.c), the commit's origin decides for a
+transaction, and a change's origin for the change. Schema events are never left out, since later rows are read with
+them; neither are rewritten rows, since they replace existing rows.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _REWRITE = ord(Op.REWRITE.value)
 def kept_rows(
     entries: bytearray, start: int, stop: int, excluded: ExcludedOrigins, commit_origin: int
 ) -> Iterator[tuple[int, int]]:
-    """Give the ranges of rows `start` to `stop` that are not left out."""
+    """Yield the ranges of rows `start` to `stop` that are not left out."""
     octets = np.frombuffer(entries, np.uint8).reshape(-1, ENTRY_BYTES)[start:stop]
     gone = np.ones(len(octets), np.bool_) if excluded.holds(commit_origin) else _excluded_rows(octets, excluded)
     gone &= octets[:, 0] != _REWRITE
@@ -33,7 +33,7 @@ def kept_rows(
 
 
 def has_excluded(entries: bytes, excluded: ExcludedOrigins) -> bool:
-    """Tell if one of the rows has an origin that is left out."""
+    """Return whether one of the rows has an excluded origin."""
     octets = np.frombuffer(entries, np.uint8).reshape(-1, ENTRY_BYTES)
     return bool(excluded) and bool(_excluded_rows(octets, excluded).any())
 

@@ -1,12 +1,12 @@
-"""Changes of partitions under the name of a partitioned table above them (P23).
+"""Delivers changes of partitions under the name of a partitioned table above them (P23).
 
-A row of a partition comes with the columns of the table above, by name, and with one more: the system column
-`tableoid`, which names its partition. With it in the key a row means the same to a target as to the server: partitions
-may have keys of their own that are unique in each of them alone, a row that moves is a delete there and an insert here,
-and whatever happens to one partition as a whole, from TRUNCATE to DETACH, is said of the rows with its `tableoid`.
+A row of a partition gets the columns of the table above, matched by name, and the system column `tableoid`, which names
+its partition. `tableoid` is part of the key: partitions can have keys that are unique only within one partition, and a
+row that moves is a delete in one and an insert in the other. An operation on a whole partition, such as TRUNCATE or
+DETACH, affects the rows with its `tableoid`.
 
-What is routed where is decided per version of the partition, which has the versions of the tables above it with it: so
-names and columns are those of the change's own record.
+The route is decided for each version of the partition, which includes the versions of the tables above it: names and
+columns are those at the change's record.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,8 +32,8 @@ from tidemark.model.change import (
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import TABLEOID_NUMBER, Align, Column, Relation, TypeDescription, TypeKind
 
-ROUTES_MAX = 65536  # versions whose way is remembered
-ROUTED_KIND = "p"  # pg_class.relkind of partitioned tables, which have no rows themselves
+ROUTES_MAX = 65536  # versions whose route is cached
+ROUTED_KIND = "p"  # pg_class.relkind of partitioned tables, which have no rows
 _OID = TypeDescription(
     oid=Oid(26),
     namespace="pg_catalog",
@@ -62,18 +62,18 @@ RoutedItem = SchemaItem | PartitionEvent
 
 
 def by_leaf(_lineage: Sequence[Relation]) -> None:
-    """Leave all changes under their own tables' names."""
+    """Keep all changes under the names of their own tables."""
 
 
 def lineage(relation: Relation) -> tuple[Relation, ...]:
-    """Return what may give its name to changes of `relation`: itself if it is partitioned, and the tables above it."""
+    """Return the tables whose name changes of `relation` can get: itself if it is partitioned, and its ancestors."""
     return (relation, *relation.ancestors) if relation.kind == ROUTED_KIND else relation.ancestors
 
 
 def as_target(root: Relation, of: Relation | None = None, *, constants: bool = False) -> Relation:
-    """Return the version of `root` that rows of the partition `of` come under; without one, its own.
+    """Return the version of `root` that rows of the partition `of` get; without `of`, the root's own version.
 
-    The key is the partition's, since that is what old rows hold. `constants`: the new columns' values are, too.
+    The key is the partition's, since old rows contain it. With `constants`, so are the missing values of new columns.
     """
     of = of or root
     names = {column.number: column.name for column in of.live_columns}
@@ -96,7 +96,7 @@ def as_target(root: Relation, of: Relation | None = None, *, constants: bool = F
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """Where the rows of one version go: as what, and where each of the target's columns stands in them."""
+    """The target of one version's rows, and the location of each target column in them."""
 
     target: Relation
     places: tuple[int, ...]
@@ -105,22 +105,22 @@ class _Way:
 
 
 class PartitionRoutes:
-    """Gives batches and events of partitions the form in which they come under the table above."""
+    """Converts batches and events of partitions to those of the table above."""
 
     def __init__(self, dialects: Mapping[Oid, Dialect], root_of: RootOf) -> None:
         self._dialects = dialects
         self._root_of = root_of
         self._targets: dict[Relation, Relation] = {}
         self._ways: dict[Relation, _Way] = {}
-        self._reported: dict[tuple[Oid, Oid], Relation | None] = {}  # what events said last of a table, by its OID
+        self._reported: dict[tuple[Oid, Oid], Relation | None] = {}  # the last reported version of a table, by its OID
 
     def root(self, relation: Relation) -> Relation | None:
-        """Return the table under whose name changes of `relation` come, which may be itself; None: it has its own."""
+        """Return the table whose name changes of `relation` get, possibly itself; None: not routed, its own name."""
         candidates = lineage(relation)
         return self._root_of(candidates) if candidates else None
 
     def target(self, relation: Relation) -> Relation:
-        """Return the version under which rows of `relation` come."""
+        """Return the version under which rows of `relation` are delivered."""
         target = self._targets.get(relation)
         if target is None:
             if len(self._targets) >= ROUTES_MAX:
@@ -131,7 +131,7 @@ class PartitionRoutes:
         return target
 
     def batches(self, made: Iterable[ChangeBatch]) -> list[ChangeBatch]:
-        """Return batches as they are given out."""
+        """Return the batches as they are delivered."""
         return [
             self._routed(batch) if self.target(batch.relation).gathers_partitions else self._alone(batch)
             for batch in made
@@ -164,10 +164,10 @@ class PartitionRoutes:
             way = self._ways[batch.relation] = _Way(target, places, struct, batch_schema(struct))
         return way
 
-    # --- events
+    # Events
 
     def items(self, item: SchemaItem) -> Iterator[RoutedItem]:
-        """Give what an event comes to: nothing, itself, or what it means for one table and another."""
+        """Yield the events that result from `item`: none, the same one, or one for each affected table."""
         if isinstance(item, SchemaEvent):
             described = item.after or item.before
             assert described is not None, "nothing became nothing"
@@ -182,7 +182,7 @@ class PartitionRoutes:
             yield replace(item, relation=as_target(root))
 
     def _of_table(self, event: SchemaEvent) -> Iterator[RoutedItem]:
-        """Give what the event of a partitioned table comes to: one below another says nothing to anybody."""
+        """Yield the events of a partitioned table; one below another partitioned table has none."""
         before, after = self._own(event.before), self._own(event.after)
         described = after or before
         if described is None:
@@ -192,7 +192,7 @@ class PartitionRoutes:
         yield from _changed(event, before, after)
 
     def _own(self, relation: Relation | None) -> Relation | None:
-        """Return how a partitioned table is shown under its own name, if it is."""
+        """Return the version of a partitioned table under its own name, or None."""
         return under_own_name(relation, self._root_of) if relation is not None else None
 
     def _of_leaf(self, event: SchemaEvent) -> Iterator[RoutedItem]:
@@ -219,13 +219,13 @@ class PartitionRoutes:
             yield from self._of_root(event, was, now)
 
     def _of_root(self, event: SchemaEvent, was: Relation, now: Relation) -> Iterator[RoutedItem]:
-        """Tell what changed of the table above, by the first of its partitions: they know what became of the rows."""
+        """Report a change of the table above with its first partition, whose version shows what the rows became."""
         assert event.after is not None, "it is there"
         if differ(was, now) and self._is_news(event.database, now.oid, as_target(now)):
             yield replace(event, before=as_target(was), after=as_target(now, event.after, constants=True))
 
     def _is_news(self, database: Oid, oid: Oid, version: Relation | None) -> bool:
-        """Tell if the events so far did not say this of a table; note that they do."""
+        """Return whether this version of a table was not reported yet; record it."""
         key = (database, oid)
         shown = as_readers_see(version) if version is not None else None
         shown = replace(shown, identity_columns=(), primary_key=()) if shown is not None else None
@@ -238,7 +238,7 @@ class PartitionRoutes:
 
 
 def under_own_name(relation: Relation, root_of: RootOf) -> Relation | None:
-    """Return a version as it is given out under its own name; None: its changes come under another's."""
+    """Return a version as delivered under its own name; None if its changes have another table's name."""
     candidates = lineage(relation)
     root = root_of(candidates) if candidates else None
     if root is None:
@@ -247,12 +247,12 @@ def under_own_name(relation: Relation, root_of: RootOf) -> Relation | None:
 
 
 def alone(relation: Relation) -> Relation:
-    """Return a version as it is given out under its own name."""
+    """Return a version as delivered under its own name."""
     return replace(relation, ancestors=()) if relation.ancestors else relation
 
 
 def _changed(event: SchemaEvent, before: Relation | None, after: Relation | None) -> Iterator[SchemaEvent]:
-    """Give the event with what is shown of it; none where nothing is."""
+    """Yield the event with the visible versions; none if nothing visible changed."""
     if (before is None and after is None) or (before is not None and after is not None and not differ(before, after)):
         return
     change = event.change
@@ -283,7 +283,7 @@ def _struct(values: pa.StructArray, way: _Way, partition: Oid) -> pa.StructArray
 
 
 def _moved_bits(bitmaps: pa.Array, places: Sequence[int]) -> pa.Array:
-    """Return the bitmaps over the columns of a partition as such over those of the table above it."""
+    """Return bitmaps over a partition's columns as bitmaps over the columns of the table above it."""
     if bitmaps.null_count == len(bitmaps):
         return bitmaps
     coded = bitmaps.dictionary_encode()

@@ -1,4 +1,4 @@
-"""Batches of one table put into stream order, where versions of it, or its partitions, take turns in the stream."""
+"""Puts batches of one table into stream order if its versions or partitions alternate in the stream."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -9,13 +9,13 @@ import pyarrow as pa
 
 from tidemark.model.change import ChangeBatch
 
-_PLACE = ("_commit_lsn", "_ordinal")  # NB: no timeline: a commit on a later one has a later LSN, too
+_PLACE = ("_commit_lsn", "_ordinal")  # NB: without timeline: a commit on a later timeline also has a later LSN
 
 
 def in_stream_order(batches: Sequence[ChangeBatch]) -> Sequence[ChangeBatch]:
-    """Return the rows of `batches`, each of which is in stream order, as batches that follow each other in it.
+    """Return the rows of `batches`, each in stream order, as batches that are in stream order together.
 
-    A batch holds rows of one version, so it ends where the next row is of another.
+    A batch has rows of one version, so it ends where the next row has another version.
     """
     if len(batches) < 2 or all(_place(left, -1) < _place(right, 0) for left, right in pairwise(batches)):
         return batches
@@ -25,7 +25,7 @@ def in_stream_order(batches: Sequence[ChangeBatch]) -> Sequence[ChangeBatch]:
     lsns, ordinals = (np.concatenate([rows.column(name).to_numpy() for rows in unpacked]) for name in _PLACE)
     order = np.lexsort((ordinals, lsns))
     version = np.repeat([versions[batch.relation] for batch in batches], lengths)
-    # Rows stand one version behind the other in `tables`; `at` is where each row is in its own.
+    # `tables` has the rows of one version after another; `at` is each row's index in its version.
     at = np.empty(len(order), np.int64)
     for number in versions.values():
         of_version = version == number
@@ -44,7 +44,7 @@ def in_stream_order(batches: Sequence[ChangeBatch]) -> Sequence[ChangeBatch]:
 
 
 def _runs(order: npt.NDArray[np.int64], version: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Cut the rows, by their numbers in stream order, where the version changes."""
+    """Split the rows, numbered in stream order, where the version changes."""
     sorted_versions = version[order]
     cuts = np.flatnonzero(np.diff(sorted_versions)) + 1
     for rows in np.split(order, cuts):

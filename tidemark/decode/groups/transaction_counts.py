@@ -1,9 +1,9 @@
-"""How many changes of which table a transaction has, and which of them each change is (P11).
+"""Counts the changes of each table in a transaction, and numbers each change among them (P11).
 
-Only where it is asked for: it costs a few steps a batch, and none a transaction. Counted is what is given out, so the
-numbers go by what is selected; a change's place in its transaction is its ordinal, which nothing shifts. Changes of one
-table are counted in stream order. Kept are the counts of transactions whose end was not told yet: one at most is open
-at the end of a group.
+Only if requested: it costs a few steps for each batch, and none for each transaction. It counts delivered changes, so
+the numbers depend on the selection; a change's number in the whole transaction is its ordinal, which is fixed. Changes
+of one table are counted in stream order. Counts are kept until the transaction's end is reported: at most one
+transaction is open at the end of a group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ _Key = tuple[Oid, Oid]  # of a database, of a table
 
 
 class _Tally(NamedTuple):
-    """Changes of one table in some transactions, and what it was called then."""
+    """Changes of one table in some transactions, with the table's description at that time."""
 
     key: _Key
     relation: Relation
@@ -34,7 +34,7 @@ class _Tally(NamedTuple):
 
 
 class _Last(NamedTuple):
-    """The last transaction in which a table was changed, and how often so far."""
+    """The last transaction that changed a table, and its number of changes so far."""
 
     commit_lsn: int
     changes: int
@@ -42,10 +42,10 @@ class _Last(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableCounts:
-    """Counts of some transactions' tables: those of transaction n stand from `begins[n]` to `begins[n + 1]`."""
+    """Table counts of some transactions: those of transaction n are at `begins[n]` to `begins[n + 1]`."""
 
     begins: Integers
-    tables: Integers  # numbers of `relations`
+    tables: Integers  # indexes in `relations`
     counts: Integers
     relations: Sequence[Relation]
 
@@ -57,12 +57,12 @@ class TableCounts:
         return tuple(TableCount(table.oid, table.namespace, table.name, count) for table, count in named)
 
     def part(self, start: int, stop: int) -> "TableCounts":
-        """Return those of the transactions from `start` to `stop`."""
+        """Return the counts of the transactions `start` to `stop`."""
         return TableCounts(self.begins[start : stop + 1], self.tables, self.counts, self.relations)
 
 
 class CountedEnds(EndsInGroup):
-    """What is said of transactions that end in a group, with their counts."""
+    """The ends of transactions in a group, with their counts."""
 
     def __init__(self, parts: Sequence[EndsPart], counts: TableCounts) -> None:
         super().__init__(parts)
@@ -73,7 +73,7 @@ class CountedEnds(EndsInGroup):
             yield replace(end, tables=self._counts.of(number))
 
     def counted_parts(self) -> Iterator[tuple[EndsPart, TableCounts]]:
-        """Give out those that are columns as columns, the others one by one without their counts; and the counts."""
+        """Yield each part, columns as columns and single ends without counts, together with its counts."""
         at = 0
         for part in self.parts:
             yield part, self._counts.part(at, at + len(part))
@@ -81,10 +81,10 @@ class CountedEnds(EndsInGroup):
 
 
 class TransactionCounts:
-    """Counts changes by transaction and table, as they are given out."""
+    """Counts delivered changes by transaction and table."""
 
     def __init__(self) -> None:
-        self._tallies: list[_Tally] = []  # of transactions whose end was not told
+        self._tallies: list[_Tally] = []  # of transactions whose end was not reported
         self._last: dict[_Key, _Last] = {}
 
     def count(self, commit_lsn: Lsn, database: Oid, relation: Relation, changes: int) -> None:
@@ -93,11 +93,11 @@ class TransactionCounts:
         self._count(_Tally((database, relation.oid), relation, lsns, counted))
 
     def number(self, batches: Sequence[ChangeBatch]) -> list[ChangeBatch]:
-        """Return batches of one table, in stream order, with the number of each change in its transaction."""
+        """Return batches of one table, in stream order, with each change's number in its transaction."""
         return [self._numbered(batch) for batch in batches]
 
     def reported(self, ends: EndsInGroup) -> CountedEnds:
-        """Return the ends of transactions with their counts, and forget them."""
+        """Return the ends of transactions with their counts, and remove these counts."""
         ended = np.concatenate([np.zeros(0, np.int64), *map(_commit_lsns, ends.parts)])
         found, left = [], []
         for tally in self._tallies:
@@ -142,7 +142,7 @@ def _chosen(tally: _Tally, chosen: npt.NDArray[np.bool_]) -> _Tally:
 
 
 def _merged(tallies: Sequence[_Tally]) -> list[_Tally]:
-    """Return one tally for each table of the transaction that is open: it may go on over any number of groups."""
+    """Return one tally for each table of the open transaction, which can span any number of groups."""
     merged: dict[tuple[_Key, int], _Tally] = {}
     for tally in tallies:
         for at, commit_lsn in enumerate(tally.commit_lsns.tolist()):
@@ -156,7 +156,7 @@ def _merged(tallies: Sequence[_Tally]) -> list[_Tally]:
 
 
 def _summed(tallies: Sequence[_Tally], ended: Integers) -> TableCounts:
-    """Return the counts of transactions that ended, whose tables come in the order in which they were first counted."""
+    """Return the counts of ended transactions, with tables in the order in which they were first counted."""
     keys: dict[_Key, int] = {}
     relations, versions = _named(tallies)
     sizes = [len(tally.commit_lsns) for tally in tallies]
@@ -165,7 +165,7 @@ def _summed(tallies: Sequence[_Tally], ended: Integers) -> TableCounts:
     changes = np.concatenate([none, *(tally.changes for tally in tallies)])
     tables = np.repeat(np.array([keys.setdefault(tally.key, len(keys)) for tally in tallies], np.int64), sizes)
     numbers = np.repeat(np.arange(len(tallies)), sizes)
-    # By transaction, then table, then the order of counting; of which each table has the first, and the last name.
+    # Sort by transaction, table, order of counting; each table takes its first index and its last name.
     order = np.lexsort((numbers, tables, lsns))
     lsns, tables, numbers, changes = lsns[order], tables[order], numbers[order], changes[order]
     is_first = np.ones(len(lsns), np.bool_)
@@ -179,7 +179,7 @@ def _summed(tallies: Sequence[_Tally], ended: Integers) -> TableCounts:
 
 
 def _named(tallies: Sequence[_Tally]) -> tuple[Sequence[Relation], Integers]:
-    """Return a version for each name that a table has, and the number of that for each tally."""
+    """Return a version for each name that a table had, and the index of that version for each tally."""
     known: dict[tuple[_Key, str, str], int] = {}
     versions = [known.setdefault((tally.key, *_name(tally)), len(known)) for tally in tallies]
     by_name = {number: tally.relation for number, tally in zip(versions, tallies, strict=True)}
