@@ -37,7 +37,7 @@ class MetVersions:
         self.byte_count = total[0]
 
     def within(self, entries: bytes | bytearray, start: int, stop: int, most: int) -> int:
-        """Return the end of the entries whose batches take `most` bytes, including the entry that exceeds it; or `stop`."""
+        """Return the end of the entries whose batches take `most` bytes, the last entry included; or `stop`."""
         self._know_all()
         return meet(entries, start, stop, self._costs, bytearray(self._met), array("q", [self.byte_count]), most)
 
