@@ -1,4 +1,4 @@
-"""Sidecars as separate programs over a state folder, and the comparison of their outbox with the source's tables."""
+"""Sidecars as separate processes over a state folder, and the comparison of their outbox with the source's tables."""
 
 import json
 import os
@@ -44,18 +44,18 @@ def config_for(cluster: Cluster, database: str, *, copy: bool = False, **selecte
 
 
 class Sidecar:
-    """A state folder and, at times, a sidecar process over it."""
+    """A state folder and sometimes a sidecar process over it."""
 
     role = "sidecar"
 
     def __init__(self, cluster: Cluster, database: str, root: Path, *, copy: bool = False, **options: str) -> None:
         self.cluster = cluster
-        self.written_to = cluster  # where changes are made: of a standby's sidecar, the primary
+        self.written_to = cluster  # where changes are made: the primary, if the sidecar reads a standby
         self.database = database
         self.folder = StateFolder(root / "state")
         self.log_path = root / f"{self.role}.log"
         self.process: subprocess.Popen[bytes] | None = None
-        self.program: tuple[str, ...] = ("-m", self.module)  # what Python runs
+        self.program: tuple[str, ...] = ("-m", self.module)  # arguments of Python
         self._config_path = root / "tidemark.toml"
         types = parse_config("", options, where="options").types  # fixed by init
         self.config = replace(config_for(cluster, database, copy=copy), types=types)
@@ -74,7 +74,7 @@ class Sidecar:
         return f"tidemark_{self.role}"
 
     def init(self, **outbox: int) -> None:
-        """Make the state."""
+        """Create the state."""
         self.cluster.sql("CHECKPOINT")  # the seed replays WAL from here: a shared cluster has much of it
         config = self.config
         if outbox:
@@ -82,7 +82,7 @@ class Sidecar:
         initialise(config, self.folder)
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the process and wait until it says that it is ready."""
+        """Start the process and wait until it reports that it is ready."""
         ready_before = self._ready_count()
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
@@ -116,26 +116,26 @@ class Sidecar:
             wait_until(lambda: reader.head() >= wanted, f"{count} rows", within_s=CAUGHT_UP_S, reported=self.reported)
 
     def status(self) -> Mapping[str, Json]:
-        """Ask the process how it does, until it comes to an answer."""
+        """Request the status of the process until it answers."""
         deadline = time.monotonic() + READY_S
         while not (answer := request(self.folder.socket(self.role), {"command": "status"}, READY_S)).get("ok"):
             assert time.monotonic() < deadline, answer
         return answer
 
     def metric(self, name: str) -> float:
-        """Return a metric's value, by its name and labels as they are exported."""
+        """Return a metric's value, by its exported name and labels."""
         port = next(event["port"] for event in reversed(self.events()) if event["event"] == "serving metrics")
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
 
     def refuses(self, code: ExitCode, *said: str) -> dict[str, Json]:
-        """Start it, and see that it ends by itself; return its last event."""
+        """Start it, and check that it ends by itself; return its last event."""
         self.start(wait=False)
         return self.ended(code, *said)
 
     def ended(self, code: ExitCode, *said: str) -> dict[str, Json]:
-        """See that it ends by itself with `code` and one event that says these words and what to do; return that."""
+        """Check that it ends by itself with `code` and one event that has these words and a hint; return the event."""
         assert self.process is not None
         found = self.process.wait(timeout=ENDED_S)
         last = self.events()[-1]
@@ -148,7 +148,7 @@ class Sidecar:
 
     @property
     def running(self) -> bool:
-        """Tell if the process lives."""
+        """Return whether the process runs."""
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
@@ -164,20 +164,20 @@ class Sidecar:
         return self.process.wait(timeout=120)
 
     def close(self) -> None:
-        """See that nothing is left running."""
+        """Stop every process that still runs."""
         if self.running:
             self.kill()
 
     def events(self) -> list[dict[str, Json]]:
-        """Return the log."""
+        """Return the events of the log."""
         return [json.loads(line) for line in self.log_path.read_text().splitlines() if line.startswith("{")]
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until something holds that this process brings about."""
+        """Wait until the process has made the condition true."""
         wait_until(condition, what, within_s=CAUGHT_UP_S, reported=self.reported)
 
     def walsenders(self, query: str) -> list[TupleRow]:
-        """Return what `query` tells of walsenders, once there is one: behind the first copy we connect once more."""
+        """Return the rows of `query` about walsenders once there are any: the first copy ends with a reconnection."""
         reported: list[TupleRow] = []
 
         def is_connected() -> bool:
@@ -199,7 +199,7 @@ class Sidecar:
         return found[0]
 
     def catch_up(self, *, alive: bool = True) -> list[GroupItem]:
-        """Wait until a message written now is in the outbox; return all other items. `alive`: this process must be."""
+        """Wait until a message written now is in the outbox; return all other items. `alive`: this process must run."""
         prefix = f"sync-{time.monotonic_ns()}"
         with self.written_to.connect(self.database) as session:
             session.execute("SELECT pg_logical_emit_message(true, %s, '')", (prefix,))
@@ -209,7 +209,7 @@ class Sidecar:
             items: list[GroupItem] = []
             while True:
                 head = reader.head()
-                # NB: inside a group messages stand before the rows of the transactions that precede them.
+                # NB: inside a group, messages come before the rows of the transactions that precede them.
                 new = list(self.items(reader, seen, head))
                 items += [
                     item for item in new if not (isinstance(item, LogicalMessage) and item.prefix.startswith("sync-"))
@@ -224,14 +224,14 @@ class Sidecar:
 
     @staticmethod
     def items(reader: OutboxReader, after: Sequence, upto: Sequence) -> Iterator[GroupItem]:
-        """Give out the changes that stand in a range of the outbox."""
+        """Yield the changes in a range of the outbox."""
         for value in reader.read(after, upto):
             if value.header.kind is not ValueKind.TRANSACTIONS:
                 yield value.item()
 
 
 class Taking:
-    """A registered reader, which takes when it is told to: what it has taken the outbox need not keep."""
+    """A registered reader that reads on request: the outbox need not keep what it has read."""
 
     def __init__(self, outbox: OutboxReader, name: str = "taking") -> None:
         self.items: list[GroupItem] = []
@@ -240,14 +240,14 @@ class Taking:
         self._held = outbox.register(name).held
 
     def take(self) -> list[GroupItem]:
-        """Take what the outbox holds now; return all that was ever taken."""
+        """Read all values of the outbox; return everything that was ever read."""
         head = self._outbox.head()
         self.items += Sidecar.items(self._outbox, self._held, head)
         self._held = self._outbox.confirm(self._name, head, head).held
         return self.items
 
     def catch_up(self, process: Sidecar) -> list[GroupItem]:
-        """Take until a message written now has come; return all that was ever taken."""
+        """Read until a message written now has arrived; return everything that was ever read."""
         prefix = f"end-{time.monotonic_ns()}"
         with process.written_to.connect(process.database) as session:
             session.execute("SELECT pg_logical_emit_message(true, %s, '')", (prefix,))
@@ -257,7 +257,7 @@ class Taking:
 
 @contextmanager
 def running(cluster: Cluster, database: str, root: Path, *, copy: bool = False, **options: str) -> Iterator[Sidecar]:
-    """Make the state of a database and run a sidecar over it."""
+    """Create the state of a database and run a sidecar over it."""
     sidecar = Sidecar(cluster, database, root, copy=copy, **options)
     sidecar.init()
     try:
@@ -286,7 +286,7 @@ def _place(row: dict[str, object]) -> tuple[int, int]:
 
 
 def replayed(rows: list[dict[str, object]], key: str = "id") -> dict[object, dict[str, object]]:
-    """Return what a table holds after these changes; raise if one is there twice or does not fit."""
+    """Return the rows of a table after these changes; raise if a row is there twice or a change does not fit."""
     places = [_place(row) for row in rows]
     assert len(set(places)) == len(places), "a change came twice"
     table: dict[object, dict[str, object]] = {}

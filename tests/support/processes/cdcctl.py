@@ -1,4 +1,4 @@
-"""`cdcctl` as users run it: a separate program, with its output and its exit code."""
+"""`cdcctl` as users run it: a separate process, with its output and its exit code."""
 
 import os
 import signal
@@ -13,15 +13,15 @@ from tempfile import TemporaryDirectory
 from tests.support.processes.waiting import wait_until
 from tidemark.model.errors import ExitCode
 
-PORTS = TemporaryDirectory(prefix="tm-ports-")  # of the states that these runs make; removed with the process
-RUN_S = 300.0  # a run that hangs; of Spark, 25 on an idle machine
+PORTS = TemporaryDirectory(prefix="tm-ports-")  # of the states that these runs create; removed with the process
+RUN_S = 300.0  # a longer run hangs; Spark takes 25 s on an idle machine
 Program = Sequence[str]
 OF_THIS_TREE: Program = (sys.executable, "-m", "tidemark_ctl")
 
 
 @dataclass(frozen=True)
 class Done:
-    """A run that ended."""
+    """A finished run."""
 
     code: int
     out: bytes
@@ -33,7 +33,7 @@ class Done:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Return ours without what would configure a run unseen."""
+    """Return our environment without variables that would configure a run."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "TIDEMARK_"))}
     return {**kept, "TIDEMARK_PORTS_FOLDER": PORTS.name, **changes}
 
@@ -56,13 +56,13 @@ def cdcctl(*arguments: str | Path, program: Program = OF_THIS_TREE, **variables:
 
 
 def succeeded(done: Done) -> Done:
-    """Check that a run ended well."""
+    """Check that a run succeeded."""
     assert done.code == ExitCode.SUCCESS, done.err
     return done
 
 
 def refused(done: Done, code: ExitCode, *said: str) -> None:
-    """Check the code, that the message says what and where, that a hint follows, and that nothing was printed."""
+    """Check the code, that the message states the fault and its location, that a hint follows, and no other output."""
     assert done.code == code, f"{done.code}: {done.err}"
     message, hint = reported(done.err)
     for words in said:
@@ -72,7 +72,7 @@ def refused(done: Done, code: ExitCode, *said: str) -> None:
 
 
 def reported(err: str) -> tuple[str, str]:
-    """Return message and hint, which are the last two lines; nothing of Python's is among them."""
+    """Return message and hint, which are the last two lines; they contain nothing of Python's."""
     assert "Traceback" not in err
     message, hint = err.splitlines()[-2:]
     assert message.startswith("cdcctl: "), err
@@ -81,7 +81,7 @@ def reported(err: str) -> tuple[str, str]:
 
 
 class Running:
-    """A run that has not ended; what it prints is in files."""
+    """An unfinished run; its output is in files."""
 
     def __init__(self, folder: Path, *arguments: str | Path, program: Program = OF_THIS_TREE, **variables: str) -> None:
         number = len(list(folder.glob("cdcctl-*.err")))
@@ -104,7 +104,7 @@ class Running:
         return self._err.read_text()
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until something holds that the run brings about."""
+        """Wait until the run has made the condition true."""
 
         def holds() -> bool:
             if condition():
@@ -115,11 +115,11 @@ class Running:
         wait_until(holds, what, within_s=RUN_S, reported=lambda: self.err[-4000:])
 
     def wait_for_err(self, text: str) -> None:
-        """Wait until it says `text`."""
+        """Wait until it prints `text` on standard error."""
         self.wait_for(lambda: text in self.err, repr(text))
 
     def wait_for_lines(self, count: int) -> list[str]:
-        """Wait until it printed that many lines; return all."""
+        """Wait until it has printed this number of lines; return all."""
         self.wait_for(lambda: len(self.out) >= count, f"line {count}")
         return self.out
 
@@ -138,7 +138,7 @@ class Running:
 def running(
     folder: Path, *arguments: str | Path, program: Program = OF_THIS_TREE, **variables: str
 ) -> Iterator[Running]:
-    """Start it, and see that it is gone at the end."""
+    """Start it; it is stopped at the end."""
     started = Running(folder, *arguments, program=program, **variables)
     try:
         yield started
@@ -149,7 +149,7 @@ def running(
 
 
 def contents(folder: Path) -> Mapping[str, bytes]:
-    """Return every file below `folder`, to see that nothing changed; the lock file of LMDB's readers left out."""
+    """Return every file below `folder`, for comparison; the lock file of LMDB's readers is omitted."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))

@@ -27,7 +27,7 @@ from tidemark.wire.state import Switch
 
 MOVED_S = 120.0
 RING_BYTES = 4 << 20  # four of the node's segments
-QUICK = {  # but for the watchdog: a busy machine keeps a process from its sign of life for seconds
+QUICK = {  # except for the watchdog: on a busy machine a heartbeat can be seconds late
     "TIDEMARK_ARCHIVE__SWITCH_S": "1",
     "TIDEMARK_REALTIME__RETURN_FIRST_S": "0.5",
     "TIDEMARK_REALTIME__RETURN_MAX_S": "2",
@@ -40,7 +40,7 @@ HANGS_SOON = {"TIDEMARK_WATCHDOG__WATCHDOG_S": "3"}  # for tests of a process th
 
 
 def archived_messages(folder: Path) -> Iterator[bytes]:
-    """Give out the contents of all messages under our prefix in an archive."""
+    """Yield the contents of all messages with our prefix in an archive."""
     archive = ArchiveFolder(folder, whole_only=True)
     framer = Framer()
     for piece in archive.read_what_is_there(archive.first_lsn()):
@@ -54,7 +54,7 @@ def archived_messages(folder: Path) -> Iterator[bytes]:
 
 
 class Archiver(Sidecar):
-    """The other process over the sidecar's state folder."""
+    """The archiver over the sidecar's state folder."""
 
     role = "archiver"
 
@@ -70,7 +70,7 @@ class Pair:
         self.archiver = Archiver(node.node, "postgres", root, copy=copy, **chosen)
 
     def start(self) -> None:
-        """Start both; the sidecar first, or the archiver might find it gone."""
+        """Start both; the sidecar first, or the archiver might detect that it is missing."""
         self.sidecar.start()
         self.archiver.start()
 
@@ -81,12 +81,12 @@ class Pair:
             return store.marks().stage
 
     def switches(self) -> tuple[Switch, ...]:
-        """Return the moves so far."""
+        """Return the switches so far."""
         with StateStore.open(self.sidecar.folder) as store:
             return store.view().switches.kept
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until something holds; fail with both logs."""
+        """Wait until the condition holds; fail with both logs."""
         wait_until(condition, what, within_s=MOVED_S, reported=self.reported)
 
     def wait_for_stage(self, *stages: Stage) -> None:
@@ -94,7 +94,7 @@ class Pair:
         self.wait_for(lambda: self.stage in stages, " or ".join(stage.value for stage in stages))
 
     def catch_up(self) -> list[GroupItem]:
-        """Wait until what was written so far is in the outbox; return all changes ever."""
+        """Wait until everything written so far is in the outbox; return all changes ever."""
         try:
             return self.sidecar.catch_up(alive=False)
         except AssertionError as error:
@@ -109,11 +109,11 @@ class Pair:
         )
 
     def switch_off(self) -> dict[str, Json]:
-        """Ask the sidecar to stop realtime."""
+        """Request the sidecar to stop realtime."""
         return request(self.sidecar.folder.socket("sidecar"), {"command": "realtime-off"})
 
     def switch_on(self) -> dict[str, Json]:
-        """Ask the sidecar to go on with realtime."""
+        """Request the sidecar to resume realtime."""
         return request(self.sidecar.folder.socket("sidecar"), {"command": "realtime-on"})
 
     def insert(self, *numbers: int) -> None:
@@ -122,17 +122,17 @@ class Pair:
             self.node.sql(f"INSERT INTO account VALUES ({number}, 'n{number}')")
 
     def emit(self, content: bytes) -> None:
-        """Write a message under our prefix, as anybody can."""
+        """Write a message with our prefix, as any session can."""
         with self.node.connect("postgres") as session:
             session.execute("SELECT pg_logical_emit_message(true, %s, %s::bytea)", (MARKER_PREFIX, content))
 
     def delivered(self) -> list[GroupItem]:
-        """Return what is in the outbox now."""
+        """Return the content of the outbox."""
         with OutboxReader.open(self.sidecar.folder) as reader:
             return list(Sidecar.items(reader, NO_SEQUENCE, reader.head()))
 
     def wait_until_idle(self, *, time_outs: int) -> None:
-        """Wait until the node, left alone, begins no segment for that many seconds."""
+        """Wait until the idle node has begun no segment for this number of seconds."""
         since_s, number = time.monotonic(), self.segment_number()
 
         def is_idle() -> bool:
@@ -151,7 +151,7 @@ class Pair:
         return int(str(row[0]))
 
     def markers(self) -> list[Marker]:
-        """Return the markers of this capture in all that is archived by now."""
+        """Return the markers of this capture in all archived WAL."""
         self.archiving.switch()
         self.archiving.wait_until_archived()
         with StateStore.open(self.sidecar.folder) as store:
@@ -162,7 +162,7 @@ class Pair:
         return [marker for marker in found if isinstance(marker, Marker)]
 
     def close(self) -> None:
-        """See that nothing is left running."""
+        """Stop every process that still runs."""
         for process in (self.sidecar, self.archiver):
             if process.process is not None and process.running:
                 os.kill(process.process.pid, signal.SIGCONT)
@@ -171,8 +171,8 @@ class Pair:
 
 @contextmanager
 def archiving_node() -> Iterator[Archiving]:
-    """Start a node that archives into a spool of ours."""
-    # NB: in pytest's own folder the server's user may not write.
+    """Start a node that archives into a spool."""
+    # NB: the server's user cannot write to pytest's folder.
     with TemporaryDirectory(prefix="tm-") as folder, archiving(Path(folder)) as node:
         yield node
 
@@ -181,7 +181,7 @@ def archiving_node() -> Iterator[Archiving]:
 def paired(
     node: Archiving, root: Path, *, copy: bool = False, options: Mapping[str, str] = {}, **outbox: int
 ) -> Iterator[Pair]:
-    """Make the state and start both processes over it."""
+    """Create the state and start both processes over it."""
     root.mkdir(exist_ok=True)
     pair = Pair(node, root, copy=copy, **options)
     pair.sidecar.init(**outbox)

@@ -1,4 +1,4 @@
-"""Two hosts of one cluster: a sidecar that delivers at the primary, one that follows at the standby, one key."""
+"""Two hosts of one cluster with one key: a sidecar delivers at the primary, and another follows at the standby."""
 
 import secrets
 import shutil
@@ -21,7 +21,7 @@ OFTEN = {"TIDEMARK_MARKERS__CONFIRM_S": "0.2", "TIDEMARK_RETRY__FIRST_S": "0.1",
 
 
 class FollowingSidecar(Sidecar):
-    """A sidecar with `standby.follow`: what it does depends on its node."""
+    """A sidecar with `standby.follow`: its node determines its stage."""
 
     def __init__(
         self, cluster: Cluster, root: Path, key: Path, *, lake: Path | None = None, copy: bool = False, **options: str
@@ -43,19 +43,19 @@ class FollowingSidecar(Sidecar):
 
     @property
     def view(self) -> StateView:
-        """What the state says."""
+        """The values of the state."""
         with StateStore.open(self.folder) as store:
             return store.view()
 
     def wait_for_stage(self, stage: Stage) -> None:
-        """Wait until the state is in that stage, and the sidecar acts by it: it follows, or has found its start."""
+        """Wait until the state is in that stage, and the sidecar acts on it: it follows, or has found its start."""
         follows = stage is Stage.FOLLOWER
         self.wait_until(
             lambda: (view := self.view).stage is stage and (view.followed is not None) is follows, stage.value
         )
 
     def wait_for_start(self) -> None:
-        """Wait until a marker has told where this follower would begin."""
+        """Wait until a marker has given this follower a start."""
         self.wait_until(self._has_start, "a marker of the deliverer")
 
     def _has_start(self) -> bool:
@@ -64,7 +64,7 @@ class FollowingSidecar(Sidecar):
 
 
 class Hosts:
-    """Both hosts; the first is lost with all that it has."""
+    """Both hosts; the first one is lost with all its data."""
 
     def __init__(
         self,
@@ -86,18 +86,18 @@ class Hosts:
         self.follower.written_to = primary
 
     def start(self) -> None:
-        """Make both states and start both."""
+        """Create both states and start both sidecars."""
         for sidecar in (self.deliverer, self.follower):
             sidecar.init()
             sidecar.start()
 
     def delivered(self) -> list[GroupItem]:
-        """Return what is in the first host's outbox now."""
+        """Return the content of the first host's outbox."""
         with OutboxReader.open(self.deliverer.folder) as reader:
             return list(Sidecar.items(reader, NO_SEQUENCE, reader.head()))
 
     def lose_primary(self) -> None:
-        """End the primary's host in an instant: server, sidecar, state folder."""
+        """End the primary's host at once: server, sidecar, state folder."""
         self.primary_dies()
         self.first_state_is_lost()
 
@@ -107,7 +107,7 @@ class Hosts:
         self.deliverer.kill()
 
     def first_state_is_lost(self) -> None:
-        """Remove the state of the primary's sidecar: nobody reads there any more."""
+        """Remove the state of the primary's sidecar: no process reads it any more."""
         shutil.rmtree(self.deliverer.folder.root)
 
     def promote(self) -> None:
@@ -116,7 +116,7 @@ class Hosts:
         self.follower.written_to = self.standby
 
     def close(self) -> None:
-        """See that nothing is left running."""
+        """Stop every process that still runs."""
         self.deliverer.close()
         self.follower.close()
 
@@ -132,7 +132,7 @@ def two_hosts(
     start: bool = True,
     options: Mapping[str, str] = {},
 ) -> Iterator[Hosts]:
-    """Run a sidecar at each of both nodes; the second one follows."""
+    """Run a sidecar at each node; the second one follows."""
     hosts = Hosts(primary, standby, root, lake=lake, copy=copy, options=options)
     try:
         if start:

@@ -8,7 +8,7 @@ _PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def programs(page: str) -> dict[str, str]:
-    """Return the Python blocks of a page by the heading above each; with a number if it is not the first there."""
+    """Return the Python blocks of a page by the heading above each; with a number after the first under a heading."""
     text = (DOCS / page).read_text()
     found: dict[str, str] = {}
     for block in _PROGRAM.finditer(text):

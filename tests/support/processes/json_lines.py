@@ -8,11 +8,11 @@ from tidemark.wire.control import Json
 
 
 def lines_of(path: Path) -> list[Mapping[str, Json]]:
-    """Return the lines that are whole: the last one may be cut off by a kill, and comes again."""
+    """Return the complete lines: a kill may cut off the last one, which is then written again."""
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
 
 
 def lines_in(blocks: Iterable[memoryview]) -> list[bytes]:
-    """Return the lines that a rendering gives out, many at once."""
+    """Return the lines in a rendered block."""
     return [line for block in blocks for line in bytes(block).splitlines()]

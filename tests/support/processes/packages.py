@@ -1,8 +1,8 @@
-"""The wheel and the sdist of this tree, and virtual environments that have one of them and what it declares.
+"""The wheel and the sdist of this tree, and virtual environments with one of them and its requirements.
 
-The packages that a distribution depends on are linked from the environment of the tests: those that its metadata
-names, those that these name, and no other. pip then installs it without an index, which it refuses to do where a
-requirement is missing. With TIDEMARK_PACKAGES_FROM=index pip takes everything from its index instead.
+The required packages are linked from the environment of the tests: those that the distribution's metadata names,
+those that these name, and no other. pip then installs it without an index, which fails if a requirement is missing.
+With TIDEMARK_PACKAGES_FROM=index pip takes everything from its index instead.
 """
 
 import os
@@ -30,7 +30,7 @@ BUILD_SDIST = "import sys; from setuptools import build_meta; build_meta.build_s
 
 
 def run(*command: str | Path, cwd: Path | None = None, **variables: str) -> str:
-    """Run a program to its end; return what it printed."""
+    """Run a program to its end; return its output."""
     done = subprocess.run(
         list(map(str, command)),
         capture_output=True,
@@ -45,7 +45,7 @@ def run(*command: str | Path, cwd: Path | None = None, **variables: str) -> str:
 
 
 def copy_sources(to: Path) -> None:
-    """Copy what a distribution is built from, without a repository; kernels that are compiled come with it."""
+    """Copy the sources of a distribution, without a repository; compiled kernels are copied too."""
     for name in SOURCES:
         shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     for name in FILES:
@@ -74,14 +74,14 @@ def build_sdist(source: Path, to: Path) -> Path:
 
 
 def required(requirements: Sequence[str], extras: Sequence[str]) -> Iterator[Requirement]:
-    """Yield the requirements that hold on this machine for a distribution with these extras."""
+    """Yield the requirements of a distribution with these extras that apply to this machine."""
     for requirement in map(Requirement, requirements):
         if requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
             yield requirement
 
 
 def closure(wheel: Path, extra: str | None) -> dict[str, Distribution]:
-    """Return all distributions that a wheel needs, as they are installed for the tests."""
+    """Return all distributions that a wheel needs, as installed for the tests."""
     with zipfile.ZipFile(wheel) as opened:
         (metadata,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
         declared = Parser().parsestr(opened.read(metadata).decode()).get_all("Requires-Dist", [])
@@ -110,16 +110,16 @@ class Installed:
 
     @property
     def program(self) -> tuple[str]:
-        """The command `cdcctl` that pip made."""
+        """The command `cdcctl` that pip created."""
         return (str(self.folder / "bin" / "cdcctl"),)
 
     def evaluate(self, expression: str, cwd: Path) -> str:
-        """Return what an expression is in its Python, as text."""
+        """Return the value of an expression in its Python, as text."""
         imports = "import importlib.util, sys, tidemark.wal.kernel"
         return run(self.python, "-c", f"{imports}; print({expression})", cwd=cwd).strip()
 
     def install(self, wheel: Path, extra: str | None = None) -> None:
-        """Install a wheel and what it declares."""
+        """Install a wheel and its requirements."""
         if not FROM_INDEX:
             self._link(closure(wheel, extra))
         index = () if FROM_INDEX else ("--no-index",)
@@ -131,7 +131,7 @@ class Installed:
         for one in distributions.values():
             for file in one.files or ():
                 to = site / file
-                if ".." in file.parts or to.exists():  # programs of its own, which name the Python that they are for
+                if ".." in file.parts or to.exists():  # its scripts, which name their Python
                     continue
                 to.parent.mkdir(parents=True, exist_ok=True)
                 _link_or_copy(Path(str(one.locate_file(file))), to)
@@ -140,13 +140,13 @@ class Installed:
 def _link_or_copy(source: Path, to: Path) -> None:
     try:
         os.link(source, to)
-    except FileNotFoundError:  # compiled bytecode that pip listed and nobody has made
+    except FileNotFoundError:  # bytecode that pip listed but did not write
         return
     except OSError:  # another file system
         shutil.copy2(source, to)
 
 
 def environment_in(folder: Path) -> Installed:
-    """Make a virtual environment with nothing in it."""
+    """Create an empty virtual environment."""
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     return Installed(folder)

@@ -11,7 +11,7 @@ from tidemark.runtime.capture.signal import Signal
 
 
 class Receiver(NetworkThread):
-    """Streams from a node into a sink that ends on the timeline where the node is; counts how often it is stopped."""
+    """Streams from a node into a sink that ends on the node's timeline; counts how often it is stopped."""
 
     def __init__(self, node: Cluster, sink: WalSink, progress: Progress) -> None:
         with WalStream(node.dsn()) as stream:

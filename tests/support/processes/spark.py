@@ -1,4 +1,4 @@
-"""One Spark for all tests that do not kill it: starting one costs more than most tests."""
+"""One Spark for all tests that do not kill it: starting one takes longer than most tests."""
 
 import threading
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def land(
     stop: threading.Event | None = None,
     metrics: PipelineMetrics | None = None,
 ) -> PipelineProgress:
-    """Bring what is in a state's outbox into a lake; with `stop`: all that comes until it is set."""
+    """Write the values of a state's outbox into a lake; with `stop`: all that arrive until it is set."""
     settings = Settings(
         folder.root, str(lake), str(checkpoint), reader, batch_bytes, shared_with_group=False, once=stop is None
     )

@@ -1,4 +1,4 @@
-"""The pipeline as a separate process: started, its child processes found and killed, its reports read."""
+"""The pipeline as a separate process: it is started, its child processes are found and killed, its status is read."""
 
 import json
 import os
@@ -24,7 +24,7 @@ DELETED = "checkpoints deleted"  # counted beside the kills
 
 
 class SparkProcess:
-    """A pipeline from a state folder to a lake, at times running."""
+    """A pipeline from a state folder to a lake, sometimes running."""
 
     def __init__(self, state: Path, lake: Path, log_path: Path, *, batch_bytes: int) -> None:
         self.state = state
@@ -39,7 +39,7 @@ class SparkProcess:
         return self.state / "spark"
 
     def start(self, *options: str, failpoint: str = "", **variables: str) -> None:
-        """Start it, or start it again, in a process group of its own; the log goes on."""
+        """Start it, or start it again, in a separate process group; the log is continued."""
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -59,7 +59,7 @@ class SparkProcess:
         return self._process is not None and self._process.poll() is None
 
     def family(self, program: str = "") -> list[psutil.Process]:
-        """Return the processes that it started whose names begin so; a zombie is none."""
+        """Return its child processes whose names begin so, without zombies."""
         assert self._process is not None
         try:
             children = psutil.Process(self._process.pid).children(recursive=True)
@@ -68,28 +68,28 @@ class SparkProcess:
         return [child for child in children if _name(child).startswith(program)]
 
     def kill_running(self, module: str) -> bool:
-        """SIGKILL the helpers that run a module; tell if there was one."""
+        """SIGKILL the helpers that run a module; return whether there was one."""
         helpers = [helper for helper in self.family(PROGRAMS[HELPER]) if module in _arguments(helper)]
         for helper in helpers:
             helper.kill()
         return bool(helpers)
 
     def kill_jvm(self) -> bool:
-        """SIGKILL the JVM; tell if there was one."""
+        """SIGKILL the JVM; return whether there was one."""
         found = self.family(PROGRAMS[JVM])
         for jvm in found:
             jvm.kill()
         return bool(found)
 
     def kill_driver(self) -> None:
-        """SIGKILL of the process itself; what it started lives on for a moment."""
+        """SIGKILL of the process itself; its child processes run for a moment longer."""
         assert self._process is not None
         self._orphans += self.family()
         self._process.kill()
         self._process.wait(DEADLINE_S)
 
     def end_all(self) -> None:
-        """End the process and all that it ever started, also what outlives it."""
+        """End the process and all processes that it ever started, also those that outlive it."""
         if self.running:
             self.kill_driver()
         for member in self._orphans:
@@ -99,24 +99,24 @@ class SparkProcess:
         self._orphans.clear()
 
     def stop(self) -> None:
-        """SIGTERM; see that it ends well."""
+        """SIGTERM; check that it succeeds."""
         assert self._process is not None
         self._process.terminate()
         self.wait()
 
     def stop_group(self) -> None:
-        """SIGTERM to all of its processes at once, as systemd stops a service; see that it ends well."""
+        """SIGTERM to all of its processes at once, as systemd stops a service; check that it succeeds."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGTERM)
         self.wait()
 
     def wait(self) -> None:
-        """Wait for its end; see that it is a good one."""
+        """Wait for its end; check that it succeeded."""
         assert self._process is not None
         assert self._process.wait(DEADLINE_S) == 0, self.log()
 
     def reported(self) -> dict[str, int]:
-        """Return what it says of itself; nothing before the first batch."""
+        """Return its status; nothing before the first batch."""
         try:
             reported: dict[str, int] = json.loads((self.state / "pipeline-spark.json").read_text())
         except FileNotFoundError:
@@ -125,21 +125,21 @@ class SparkProcess:
 
     @property
     def sequence(self) -> int:
-        """The last outbox value that it brought into the lake."""
+        """The sequence of the last value that it wrote into the lake."""
         return self.reported().get("sequence", 0)
 
     def batches(self) -> int:
-        """Return how many batches this process brought into the lake."""
+        """Return how many batches this process wrote into the lake."""
         reported = self.reported()
         return reported["batches"] if reported and self._process and reported["pid"] == self._process.pid else 0
 
     def is_drained(self) -> bool:
-        """Tell if the lake holds all that is in the outbox now."""
+        """Return whether the lake holds all values of the outbox."""
         with OutboxReader.open(StateFolder(self.state)) as outbox:
             return 0 < self.sequence == outbox.head()
 
     def log(self) -> str:
-        """Return the end of what it said."""
+        """Return the end of its log."""
         return self.log_path.read_text(errors="replace")[-6000:]
 
 
@@ -158,7 +158,7 @@ def _arguments(process: psutil.Process) -> list[str]:
 
 
 def wait_for(is_so: Callable[[], bool], what: str, log: Callable[[], str] = str) -> None:
-    """Wait until `is_so`, failing at the deadline."""
+    """Wait until `is_so` holds; fail at the deadline."""
     deadline = time.monotonic() + DEADLINE_S
     while not is_so():
         assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {what}\n{log()}"

@@ -1,4 +1,4 @@
-"""Waits for the effects of another thread or process: by a condition, with a bound."""
+"""Waits for the effects of another thread or process: by a condition, with a time limit."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ def wait_until(
     within_s: float = DEADLINE_S,
     reported: Callable[[], str] = str,
 ) -> None:
-    """Return once `condition` holds, which may raise what makes waiting useless; fail with `what` and `reported()`."""
+    """Return once `condition` holds, which may raise to end the wait; fail with `what` and `reported()`."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come within {within_s} s\n{reported()}"

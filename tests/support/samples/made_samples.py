@@ -1,4 +1,4 @@
-"""Values of types that are made of others: ranges, multiranges, rows; and the DDL of all that the samples need."""
+"""Values of composed types: ranges, multiranges, rows; and the DDL of all that the samples need."""
 
 MADE_SAMPLES: dict[str, list[str]] = {
     "int4range": ["empty", "[1,5)", "(,)", "[1,)", "(,5)"],

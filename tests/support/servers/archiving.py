@@ -1,4 +1,4 @@
-"""Servers that archive with our archive_command, and forged segments."""
+"""Servers that archive with Tidemark's archive_command, and forged segments."""
 
 import atexit
 import functools
@@ -19,24 +19,24 @@ LONG_HEADER = struct.Struct("<HHIQI4xQII")
 LONG_HEADER_BYTES = LONG_HEADER.size
 ARCHIVED_S = 120
 _MAGIC_15 = 0xD110
-_PYTHON = "/usr/bin/python3"  # one that the server's user may run; the standard library is all it takes
+_PYTHON = "/usr/bin/python3"  # a Python that the server's user may run; it needs the standard library only
 
 
 def segment_bytes(system_identifier: int, size: int = 1 << 20) -> bytes:
-    """Return a segment that holds nothing but its long header and noise."""
+    """Return a segment with its long header and random bytes."""
     header = LONG_HEADER.pack(_MAGIC_15, 2, 1, size, 0, system_identifier, size, 8192)
     return header + os.urandom(size - len(header))
 
 
 class Archiving:
-    """A server with segments of 1 MB whose archive_command is ours."""
+    """A server with segments of 1 MB and Tidemark's archive_command."""
 
     def __init__(self, node: Cluster, spool: Spool) -> None:
         self.node = node
         self.spool = spool
 
     def switch(self, count: int = 1) -> list[str]:
-        """Complete that many segments; return their names."""
+        """Complete this number of segments; return their names."""
         names = []
         for _ in range(count):
             self.node.sql("SELECT pg_logical_emit_message(false, 'archiving', '')")
@@ -49,17 +49,17 @@ class Archiving:
         return sorted(path.stem for path in (self.node.data / "pg_wal" / "archive_status").glob("*.ready"))
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait until something holds; fail with the server's log."""
+        """Wait until the condition holds; fail with the server's log."""
         wait_until(condition, within_s=ARCHIVED_S, reported=lambda: self.node.log[-3000:])
 
     def wait_until_archived(self) -> None:
-        """Wait until the server keeps nothing for us."""
+        """Wait until the server has no unarchived WAL."""
         self.wait_for(lambda: not self.waiting())
 
 
 @functools.cache
 def archive_program() -> str:
-    """Return how a server's user runs our archive command: from a copy, as it may not read ours."""
+    """Return the command line of a copy of the archive command: the server's user cannot read the original."""
     program = Path(tempfile.mkdtemp(prefix="tm-program-"))
     atexit.register(shutil.rmtree, program, ignore_errors=True)
     program.chmod(0o755)
@@ -70,7 +70,7 @@ def archive_program() -> str:
 
 @functools.cache
 def archive_script() -> Path:
-    """Return that program as a file that the server's user can execute."""
+    """Return that command line as a file that the server's user can execute."""
     script = Path(tempfile.mkdtemp(prefix="tm-script-")) / "cdcctl-archive"
     atexit.register(shutil.rmtree, script.parent, ignore_errors=True)
     script.parent.chmod(0o755)
@@ -80,7 +80,7 @@ def archive_script() -> Path:
 
 
 def own(folder: Path, node: Cluster) -> None:
-    """Give a folder to the server's user."""
+    """Change a folder's owner to the server's user."""
     owner = node.folder.stat()
     subprocess.run(["chown", "-R", f"{owner.st_uid}:{owner.st_gid}", str(folder)], check=True)
 
@@ -89,7 +89,7 @@ def own(folder: Path, node: Cluster) -> None:
 def archiving(
     root: Path, *, major: int = 15, settings: Mapping[str, str | int] | None = None, **options: float
 ) -> Iterator[Archiving]:
-    """Start a server that archives into a spool at `root`/spool, made here and given to the server's user.
+    """Start a server that archives into a spool at `root`/spool, created here and owned by the server's user.
 
     `options` are those of the archive command.
     """

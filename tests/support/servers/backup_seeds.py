@@ -1,4 +1,4 @@
-"""Seeds from base backups beside the server's own catalogs."""
+"""Seeds from base backups, compared with the server's own catalogs."""
 
 import shutil
 
@@ -14,7 +14,7 @@ from tidemark.runtime.seed.seeding import Seed
 
 
 def archiving(new_cluster: NewCluster, major: int) -> Cluster:
-    """Start a server that archives and changes no catalog by itself."""
+    """Start a server that archives and does not change catalogs by itself."""
     node = new_cluster(
         major, archive_mode="on", archive_command="test -d archived && cp %p archived/%f", autovacuum="off"
     )
@@ -30,19 +30,19 @@ def archive_of(node: Cluster) -> ArchiveFolder:
 
 
 def mirror_named(seed: Seed, database: str) -> CatalogMirror:
-    """Return a database's mirror, also of a template or of one that was created since."""
+    """Return a database's mirror, also of a template or of one that was created later."""
     (oid,) = (row.oid for row in seed.mirrors.shared.databases() if row.name == database)
     return seed.mirrors[oid]
 
 
 def differences(node: Cluster, seed: Seed, database: str) -> list[str]:
-    """Return what the mirror has otherwise than SQL shows."""
+    """Return the differences between the mirror and SQL."""
     mirror = mirror_named(seed, database)
     return list(catalog_differences(mirror, server_catalogs(node, database, mirror)))
 
 
 def follow(node: Cluster, seed: Seed) -> None:
-    """Let the mirrors of a seed take all WAL from there on."""
+    """Apply all later WAL to the mirrors of a seed."""
     node.sql("CHECKPOINT")  # logs RUNNING_XACTS
     follower = CatalogFollower(seed.format, seed.mirrors)
     for record in WalFiles(node, seed.lsn).read(parse_lsn(node.flush_lsn())):

@@ -1,6 +1,6 @@
 """Base backups of test clusters: by pg_basebackup, or by the server's own functions around a copy of the files.
 
-The copy is the harder case, and every major has it: files in any order, each at another moment, while others write.
+The copy is the harder case, and every major supports it: files in any order, each at another moment, during writes.
 """
 
 import random
@@ -26,7 +26,7 @@ def in_tar_format(cluster: Cluster, folder: Path, *options: str) -> None:
 
 
 def packed(backup: Path, folder: Path, *, compressed: bool = False) -> None:
-    """Pack a copy into an archive, as somebody may who has no pg_basebackup; names begin with `./` then."""
+    """Pack a copy into an archive without pg_basebackup; names begin with `./` then."""
     folder.mkdir()
     path = folder / ("base.tar.gz" if compressed else "base.tar")
     with tarfile.open(path, "w:gz" if compressed else "w:", format=tarfile.GNU_FORMAT) as archive:
@@ -40,7 +40,7 @@ def by_copy(cluster: Cluster, folder: Path, seed: int, before_end: Callable[[], 
 
 
 def by_copy_in(session: Session, cluster: Cluster, folder: Path, seed: int, before_end: Callable[[], object]) -> None:
-    """Do that in a session that is there already: while a catalog is rewritten, no other can connect."""
+    """The same in an open session: while a catalog is rewritten, no other can connect."""
     begin, end = "pg_backup_start('copy', true)", "pg_backup_stop(false)"
     if cluster.major < 15:
         begin, end = "pg_start_backup('copy', true, false)", "pg_stop_backup(false, false)"
@@ -68,7 +68,7 @@ def copy_files(data: Path, folder: Path, rng: random.Random) -> None:
 
 
 def _copy_torn(path: Path, target: Path, rng: random.Random) -> None:
-    """Copy a file in pieces that end anywhere, as what a reader sees of pages that are being written."""
+    """Copy a file in pieces that end anywhere, as a reader sees pages that are being written."""
     if path.stat().st_size <= BLOCK_BYTES or path.name.startswith("pg_"):
         shutil.copyfile(path, target)
         return

@@ -1,4 +1,4 @@
-"""A primary that is lost with its last commits, the standby that takes its place, and what was delivered of both."""
+"""A primary that is lost with its last commits, the standby that replaces it, and the changes delivered from both."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -40,27 +40,27 @@ class Branches:
 
     @property
     def is_copied(self) -> bool:
-        """Tell if tables are copied, and none is left."""
+        """Return whether tables were copied, and none is left."""
         copies = self.view.copies.values()
         return bool(copies) and not any(copy.is_open for copy in copies)
 
     def feed(self) -> None:
-        """Bring what is in the outbox into the lake."""
+        """Write the values of the outbox into the lake."""
         feed_by_hand(self.sidecar.folder, self.lake, "lake")
 
     def trim_outbox(self) -> None:
-        """Let go of all that the lake has taken."""
+        """Remove all values that the lake has confirmed."""
         with OutboxReader.open(self.sidecar.folder) as reader:
             reader.confirm("lake", reader.head(), reader.head())
         with StateStore.open(self.sidecar.folder) as store, store.transaction(None) as transaction:
             transaction.settle()
 
     def keep_standby_back(self) -> None:
-        """Stop the standby, which then has nothing of what comes."""
+        """Stop the standby, which then misses later changes."""
         self.standby.stop()
 
     def lose_primary(self) -> None:
-        """Stop the primary for good, and let the standby take its place as the node of the capture."""
+        """Stop the primary for good, and promote the standby to the node of the capture."""
         self.primary.stop(StopMode.IMMEDIATE)
         self.standby.start()
         promote(self.standby)
@@ -75,7 +75,7 @@ class Branches:
         return cdcctl("rewind", "--yes", "--state", state, *arguments, **{**self.sidecar.options, **environment})
 
     def status(self) -> dict[str, list[str]]:
-        """Return what `cdcctl status` says."""
+        """Return the output of `cdcctl status`."""
         done = succeeded(cdcctl("status", "--json", "--state", self.sidecar.folder.root, **self.sidecar.options))
         reported: dict[str, list[str]] = json.loads(done.out)
         return reported
@@ -88,7 +88,7 @@ class Branches:
         return sorted(rows, key=lambda row: (row["_tli"], row["_commit_lsn"], row["_ordinal"]))
 
     def changes(self, table: str, timeline: int) -> list[Change]:
-        """Return the changes of a table that the log has of a timeline, copied rows left out."""
+        """Return the changes of a table in the log on one timeline, without copied rows."""
         found: list[Change] = []
         for row in self.log(table):
             if row["_tli"] == timeline and row["_op"] != "c":
@@ -98,7 +98,7 @@ class Branches:
         return found
 
     def check_replica(self, table: str) -> None:
-        """See that the replica of a table holds what the node's does."""
+        """Check that the replica of a table equals the node's table."""
         ((oid,),) = self.standby.sql(f"SELECT '{table}'::regclass::oid::int8", DATABASE)
         (folder,) = self.lake.glob(f"*/{oid}-*")
         rows = DeltaTable(str(folder / "replica")).to_pyarrow_table().to_pylist()
@@ -106,7 +106,7 @@ class Branches:
         assert sorted(rows, key=lambda row: row["id"]) == [row for (row,) in cursor], table
 
     def messages(self, prefix: str) -> list[dict[str, object]]:
-        """Return the lake's messages of a prefix."""
+        """Return the lake's messages with a prefix."""
         (folder,) = self.lake.glob("*/messages")
         rows: list[dict[str, object]] = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
         return [row for row in rows if row["prefix"] == prefix]
@@ -116,7 +116,7 @@ class Branches:
 def branching(
     primary: Cluster, root: Path, *, prepare: Callable[[Cluster], None], **options: str
 ) -> Iterator[Branches]:
-    """Make a standby of a primary, and a capture of the primary; nothing is running but the servers."""
+    """Create a standby of a primary, and a capture of the primary; only the servers run."""
     prepare(primary)
     with copy_of(primary, primary_conninfo=f"'{primary.dsn()}'") as standby:
         (standby.data / "standby.signal").touch()
@@ -129,5 +129,5 @@ def branching(
 
 
 def of_archive(node: Archiving) -> dict[str, str]:
-    """Return the options of a capture that has the node's archive."""
+    """Return the options of a capture that reads the node's archive."""
     return {"TIDEMARK_ARCHIVE__FOLDER": str(node.spool.folder)}

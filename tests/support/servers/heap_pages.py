@@ -1,6 +1,6 @@
-"""Rows of a table read straight from its file, and its description read by SQL: the codecs' way in for tests.
+"""Rows of a table read from its file, and its description read by SQL: input for tests of the codecs.
 
-Independent of WAL and of the catalog mirror: the server writes the page, we read it, the server says what it means.
+This is independent of WAL and of the catalog mirror: the server writes the page and describes it; the tests read it.
 """
 
 import struct
@@ -36,7 +36,7 @@ def packed_tuples(data: Path, session: psycopg.Connection[TupleRow], table: str)
 def load_values(
     session: psycopg.Connection[TupleRow], table: str, declaration: str, values: Sequence[str | None]
 ) -> None:
-    """Make `table` (number serial, value of the declared type, kept inline if it can be) and COPY `values` in."""
+    """Create `table` (number serial, value of the declared type, stored inline if possible) and COPY `values` in."""
     session.execute(f"DROP TABLE IF EXISTS {table}")
     session.execute(f"CREATE TABLE {table} (number serial, value {declaration})")
     row = session.execute("SELECT attstorage FROM pg_attribute WHERE attrelid = %s::regclass AND attnum = 2", [table])
@@ -48,7 +48,7 @@ def load_values(
 
 
 def stored_values(data: Path, session: psycopg.Connection[TupleRow], table: str) -> tuple[Column, list[Datum]]:
-    """Return the column `value` of a table of `load_values`, and what deforming finds in it, by number."""
+    """Return the column `value` of a table of `load_values`, and the result of deforming, by number."""
     relation = describe_relation(session, table)
     layout = TupleLayout.of(relation)
     rows = [deform(packed, layout) for packed in packed_tuples(data, session, table)]
@@ -142,7 +142,7 @@ def _columns(session: psycopg.Connection[TupleRow], relation: int) -> tuple[Colu
 
 
 def describe_relation(session: psycopg.Connection[TupleRow], table: str) -> Relation:
-    """Return the description of a table; missing values as the server's own array datum is not to be had by SQL."""
+    """Return the description of a table; SQL cannot read missing values in the server's own array form."""
     row = session.execute("SELECT %s::regclass::oid", [table]).fetchone()
     assert row is not None
     columns = _columns(session, row[0])

@@ -1,4 +1,4 @@
-"""The catalog history of a state whose test changes no catalog."""
+"""The catalog history of a state for a test that does not change catalogs."""
 
 from tidemark.io.state.history_files import HistoryWriter
 from tidemark.io.state.state import StateStore
@@ -6,7 +6,7 @@ from tidemark.wire.state import HistoryIndex, JournalMark
 
 
 def empty_history(store: StateStore) -> HistoryWriter:
-    """Return a writer behind nothing, which tells nobody of its files."""
+    """Return an empty history writer without a listener for its files."""
     identity = store.identity
     return HistoryWriter(
         store.folder.history,

@@ -13,7 +13,7 @@ CHUNK_BYTES = 1 << 16
 
 @contextmanager
 def proxy(port: int, change: Change) -> Iterator[int]:
-    """Give a port that leads to `port`; what the server says goes through `change`."""
+    """Yield a port that leads to `port`; `change` edits what the server sends."""
     with socket.create_server(("127.0.0.1", free_port())) as listener:
         threading.Thread(target=_accept, args=(listener, port, change), daemon=True).start()
         yield listener.getsockname()[1]
@@ -22,7 +22,7 @@ def proxy(port: int, change: Change) -> Iterator[int]:
 
 @contextmanager
 def cable(port: int) -> Iterator["Cable"]:
-    """Give a way to `port` that can be cut."""
+    """Yield a proxy of `port` that can be disconnected."""
     with socket.create_server(("127.0.0.1", free_port())) as listener:
         made = Cable(listener, port)
         yield made
@@ -31,7 +31,7 @@ def cable(port: int) -> Iterator["Cable"]:
 
 
 class Cable:
-    """A way to a port: cut now and then, or unplugged for a while."""
+    """A proxy of a port: its connections can be cut, or refused for a while."""
 
     def __init__(self, listener: socket.socket, port: int) -> None:
         self.port: int = listener.getsockname()[1]
@@ -42,7 +42,7 @@ class Cable:
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
     def cut(self) -> int:
-        """Break all connections, as a reset does; tell how many."""
+        """Break all connections, as a reset does; return their number."""
         with self._lock:
             ends, self._ends = self._ends, []
         for end in ends:
@@ -51,12 +51,12 @@ class Cable:
         return len(ends) // 2
 
     def unplug(self) -> None:
-        """Break all connections, and take none."""
+        """Break all connections, and refuse new ones."""
         self._is_plugged = False
         self.cut()
 
     def plug(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         self._is_plugged = True
 
     def _accept(self, listener: socket.socket) -> None:
@@ -78,13 +78,13 @@ class Cable:
 
 @contextmanager
 def silence() -> Iterator[int]:
-    """Give a port that takes connections and never says a word."""
+    """Yield a port that accepts connections and never sends a byte."""
     with socket.create_server(("127.0.0.1", free_port()), backlog=16) as listener:
         yield listener.getsockname()[1]
 
 
 def as_major(shown: int, real: int) -> Change:
-    """Let a server of major `real` say that it is of major `shown`; both have two digits."""
+    """Let a server of major `real` report that it is of major `shown`; both have two digits."""
     reported = b"server_version\0"
     return lambda said: said.replace(reported + str(real).encode(), reported + str(shown).encode())
 

@@ -1,7 +1,7 @@
-"""Throw-away PostgreSQL clusters for tests: made, started, stopped hard or softly, and always gone at the end.
+"""Temporary PostgreSQL clusters for tests: created, started, stopped cleanly or not, and always removed at the end.
 
-PostgreSQL refuses to run as root: for root, servers run as another user (`OS_USERS`), and the data stands in a folder
-of its own below the system's temporary folder, because pytest's is closed to others.
+PostgreSQL refuses to run as root: for root, servers run as another user (`OS_USERS`), and the data is in a separate
+folder below the system's temporary folder, because other users cannot read pytest's.
 """
 
 import ctypes
@@ -96,7 +96,7 @@ class Cluster:
         return (self.folder / "log").read_text(errors="replace")
 
     def init(self, settings: Mapping[str, str | int], initdb: Sequence[str] = ()) -> None:
-        """Make the data directory with `SETTINGS`, changed by `settings`."""
+        """Create the data directory with `SETTINGS`, changed by `settings`."""
         options = ["-D", str(self.data), "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
         self.run(self.server.program("initdb"), *options, *initdb)
         own = {"port": str(self.port), "unix_socket_directories": f"'{self.folder}'"}
@@ -135,7 +135,7 @@ class Cluster:
             stdout=self._log,
             stderr=self._log,
             cwd=self.folder,
-            start_new_session=True,  # an interrupt of the test run is not one of the server
+            start_new_session=True,  # an interrupt of the test run must not reach the server
             preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call
             env=_environment(),
             user=_uid(),
@@ -145,16 +145,16 @@ class Cluster:
         self.until_it_answers()
 
     def until_it_answers(self) -> None:
-        """Wait for a server that starts, or that starts again by itself because a process of its died."""
+        """Wait for a server that starts, or that restarts after a crash of one of its processes."""
         self._wait(self._answers, "start")
 
     @property
     def starts(self) -> int:
-        """How often the server came up, by its log: by our doing, or by itself because a process of its died."""
+        """The number of starts in the server's log: by the tests, or after a crash of one of its processes."""
         return self.log.count("database system is ready to accept connections")
 
     def until_it_started_again(self, starts: int) -> None:
-        """Wait for a server that a process of its took along: a while longer it answers as if nothing were."""
+        """Wait for a restart after a crash of a process: the server still answers for a moment before it."""
         self._wait(lambda: self.starts > starts, "start after a crash")
         self.until_it_answers()
 
@@ -175,7 +175,7 @@ class Cluster:
             time.sleep(0.01)
 
     def stop(self, mode: StopMode = StopMode.FAST) -> None:
-        """Stop the server, if it runs, and wait until it is gone: its backends, too, where they outlive it."""
+        """Stop the server, if it runs, and wait until all its processes have ended, also backends that outlive it."""
         children: list[psutil.Process] = []
         if self._process is not None:
             if self.running:
@@ -195,7 +195,7 @@ class Cluster:
             self._log = None
 
     def wait_stopped(self, timeout_s: float) -> bool:
-        """Wait for a server that somebody else stops; tell if it is gone."""
+        """Wait for a server that another process stops; return whether it has ended."""
         assert self._process is not None
         try:
             self._process.wait(timeout_s)
@@ -218,14 +218,14 @@ class Cluster:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
     def connect(self, database: str = "postgres", user: str = SUPERUSER, *, autocommit: bool = True) -> Session:
-        """Open a session with time-outs, whose text is UTF-8 whatever the database's is."""
-        # NB: a session that begins takes locks on catalogs, and no time-out of the server's holds yet.
+        """Open a session with time-outs, whose text is UTF-8 in any database."""
+        # NB: a new session locks catalogs before the server's time-outs apply.
         options = f"'-c statement_timeout={SQL_TIMEOUT_MS} -c client_encoding=UTF8'"
         dsn = self.dsn(database, user, options=options, connect_timeout=CONNECT_TIMEOUT_S)
         return psycopg.connect(dsn, autocommit=autocommit)
 
     def sql(self, statement: str, database: str = "postgres", user: str = SUPERUSER) -> list[TupleRow]:
-        """Run a statement in a session of its own and return its rows, if it has any."""
+        """Run a statement in a new session and return its rows, if it has any."""
         with self.connect(database, user) as session:
             return sql(session, statement)
 
@@ -234,7 +234,7 @@ class Cluster:
         return str(self.sql("SELECT pg_current_wal_flush_lsn()")[0][0])
 
     def run(self, program: Path, *arguments: str, timeout_s: int = 120) -> str:
-        """Run a program of PostgreSQL's as the server's user; return its output."""
+        """Run a PostgreSQL program as the server's user; return its output."""
         done = subprocess.run(
             [str(program), *arguments],
             capture_output=True,
@@ -274,14 +274,14 @@ def sql(session: Session, statement: str) -> list[TupleRow]:
 def new_cluster(
     major: int = 15, settings: Mapping[str, str | int] | None = None, *, initdb: Sequence[str] = (), start: bool = True
 ) -> Iterator[Cluster]:
-    """Make a cluster of `major`, started unless told otherwise; it is gone at the end."""
+    """Create a cluster of `major`, started unless requested otherwise; it is removed at the end."""
     with cluster_of(server(major), settings, initdb=initdb, start=start) as cluster:
         yield cluster
 
 
 @contextmanager
 def database_in(cluster: Cluster, name: str, *setup: str, options: str = "") -> Iterator[str]:
-    """Make a database, run scripts in it, and name it; it is gone at the end, whoever is still connected."""
+    """Create a database, run scripts in it, and yield its name; it is dropped at the end, with any open sessions."""
     cluster.sql(f"CREATE DATABASE {name} {options}")
     try:
         for script in setup:
@@ -293,7 +293,7 @@ def database_in(cluster: Cluster, name: str, *setup: str, options: str = "") -> 
 
 @contextmanager
 def cluster_without_data(major: int) -> Iterator[Cluster]:
-    """Make room for a cluster of `major` whose data directory comes from elsewhere; it is gone at the end."""
+    """Prepare a cluster of `major` whose data directory comes from elsewhere; it is removed at the end."""
     with _place_for(server(major)) as cluster:
         yield cluster
 
@@ -306,7 +306,7 @@ def cluster_of(
     initdb: Sequence[str] = (),
     start: bool = True,
 ) -> Iterator[Cluster]:
-    """Make a cluster of the server whose programs these are."""
+    """Return a cluster of the server with these programs."""
     with _place_for(programs) as cluster:
         cluster.init(settings or {}, initdb)
         if start:
@@ -327,9 +327,9 @@ def _place_for(programs: Server) -> Iterator[Cluster]:
 
 
 def free_port() -> int:
-    """Return a port that was free a moment ago, outside the range that outgoing connections take theirs from.
+    """Return a port that was free a moment ago, outside the range of outgoing connections' ports.
 
-    Tests that run side by side take theirs from ranges of their own: between two starts a server's port is free, too.
+    Parallel test processes use separate ranges: between two starts a server's port is free, too.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PORT_RANGES
     first = FIRST_PORT + worker * PORTS_A_WORKER
@@ -344,7 +344,7 @@ def free_port() -> int:
 
 
 def _wait_gone(processes: Sequence[psutil.Process]) -> None:
-    """Wait for processes that are not ours to reap: a zombie is gone."""
+    """Wait for processes that are not our children: a zombie has ended."""
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while any(map(_is_alive, processes)):
         assert time.monotonic() < deadline, f"backends outlive their server: {processes}"
@@ -385,5 +385,5 @@ def _environment() -> dict[str, str]:
 
 
 def _die_with_parent() -> None:
-    """Let a killed test run take its servers along."""
+    """End the servers of a killed test run."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)

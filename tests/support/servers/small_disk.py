@@ -1,6 +1,6 @@
-"""A disk of a few megabytes that fills up for real: a tmpfs, which can be made larger while it is used.
+"""A disk of a few megabytes that really fills up: a tmpfs, which can be resized while it is used.
 
-Mounting takes root, as CI and containers are.
+Mounting requires root, which CI and containers have.
 """
 
 import os
@@ -25,40 +25,40 @@ class SmallDisk:
         self._ballast = root / "ballast"
 
     def resize(self, size_bytes: int, *, files_max: int = 0) -> None:
-        """Make it larger or smaller."""
+        """Change its size."""
         _run("mount", "-o", f"remount,size={size_bytes},nr_inodes={files_max}", str(self.root))
 
     def set_writable(self, *, writable: bool) -> None:
-        """Make it read-only, as a system does with a disk that has errors, or writable again; nobody may write."""
+        """Remount it read-only, as a system does after disk errors, or writable; no file may be open for writing."""
         _run("mount", "-o", f"remount,{'rw' if writable else 'ro'}", str(self.root))
 
     def fill(self, *, leave_bytes: int = 0) -> None:
-        """Have somebody else take all that is free, but for `leave_bytes`."""
+        """Write a file over the free space, except for `leave_bytes`."""
         with self._ballast.open("ab") as file:
             for _ in range(FILL_TRIES):
                 stat = os.statvfs(self.root)
                 wanted = stat.f_bfree * stat.f_frsize - leave_bytes
                 if wanted <= 0:
                     break
-                with suppress(OSError):  # others write meanwhile
+                with suppress(OSError):  # others write at the same time
                     os.posix_fallocate(file.fileno(), file.tell(), wanted)
                     break
 
     def empty(self) -> None:
-        """Give that room back."""
+        """Remove that file."""
         self._ballast.unlink()
 
 
 @contextmanager
 def small_disk(root: Path, size_bytes: int, *, files_max: int = 0) -> Iterator[SmallDisk]:
-    """Mount a disk at `root`; it is gone at the end. `files_max` are its inodes; 0: no limit."""
+    """Mount a disk at `root`; it is removed at the end. `files_max` is its limit of inodes; 0: no limit."""
     root.mkdir()
     options = f"size={size_bytes},mode=0700,nr_inodes={files_max}"
     _run("mount", "-t", "tmpfs", "-o", options, "tmpfs", str(root))
     try:
         yield SmallDisk(root)
     finally:
-        _run("umount", "--lazy", str(root))  # lazy: a process that a failed test left must not keep it
+        _run("umount", "--lazy", str(root))  # lazy: a process that a failed test left may still use it
 
 
 def _run(*command: str) -> None:

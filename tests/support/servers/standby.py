@@ -14,10 +14,10 @@ POLL_S = 0.02
 
 @contextmanager
 def copy_of(original: Cluster, **settings: str | int) -> Iterator[Cluster]:
-    """Make a cold copy of `original`, which is stopped for it; not started, and gone at the end."""
+    """Make a cold copy of `original`, which is stopped for it; the copy is not started, and removed at the end."""
     with cluster_without_data(original.major) as copy:
         original.stop()
-        # NB: clients of every major are not to be had (`servers.SAME_MAJOR_ONLY`), so no pg_basebackup.
+        # NB: clients of every major do not exist (`servers.SAME_MAJOR_ONLY`), so no pg_basebackup.
         subprocess.run(["cp", "-a", str(original.data), str(copy.data)], check=True)
         original.start()
         copy.configure(reload=False, port=copy.port, unix_socket_directories=f"'{copy.folder}'", **settings)
@@ -26,7 +26,7 @@ def copy_of(original: Cluster, **settings: str | int) -> Iterator[Cluster]:
 
 @contextmanager
 def standby_of(primary: Cluster, **settings: str | int) -> Iterator[Cluster]:
-    """Start a hot standby of `primary`, which is stopped for the copy; it is gone at the end."""
+    """Start a hot standby of `primary`, which is stopped for the copy; it is removed at the end."""
     with copy_of(primary, primary_conninfo=primary.dsn(), **settings) as standby:
         (standby.data / "standby.signal").touch()
         standby.start()
@@ -40,13 +40,13 @@ def wait_until_replayed(standby: Cluster, primary: Cluster) -> None:
 
 
 def promote(standby: Cluster) -> None:
-    """Make a standby a primary, and wait until it can be written to."""
+    """Promote a standby, and wait until it accepts writes."""
     ((promoted,),) = standby.sql("SELECT pg_promote()")
     assert promoted
 
 
 def recover(copy: Cluster, restore_command: str, *, before: str = "") -> None:
-    """Start a copy and let it recover from an archive, to its end or up to an LSN, on a timeline of its own."""
+    """Start a copy and let it recover from an archive, to its end or up to an LSN, onto a new timeline."""
     target = {"recovery_target_lsn": before, "recovery_target_inclusive": "off", "recovery_target_action": "promote"}
     copy.configure(reload=False, restore_command=restore_command, **(target if before else {}))
     (copy.data / "recovery.signal").touch()

@@ -15,7 +15,7 @@ CERTIFICATE = "node.crt"
 
 
 def certificate(folder: Path, name: str, address: str) -> Path:
-    """Make a self-signed certificate for an address; return its file, with the key beside it."""
+    """Create a self-signed certificate for an address; return its file, with the key beside it."""
     path = folder / f"{name}.crt"
     subject = ("-subj", f"/CN={name}", "-addext", f"subjectAltName={address}")
     keys = ("-newkey", "rsa:2048", "-nodes", "-keyout", str(path.with_suffix(".key")), "-days", "2")

@@ -5,14 +5,14 @@ import os
 from tests.support.servers.postgres import Cluster
 
 XIDS = 1 << 32
-CLOG_SEGMENT_XIDS = 1 << 20  # of a file of pg_xact: 32 pages of 8 kB, four xids a byte
+CLOG_SEGMENT_XIDS = 1 << 20  # xids in a file of pg_xact: 32 pages of 8 kB, four xids a byte
 CLOG_SEGMENT_BYTES = 32 * 8192
 
 
 def move_to(node: Cluster, left: int) -> None:
-    """Stop a cluster, let its next xid be `left` before the end of all, and start it; everything is frozen before.
+    """Stop a cluster, move its next xid to `left` before the wraparound, and start it; everything is frozen before.
 
-    NB: with autovacuum on, it would look at ages that make no sense any more.
+    NB: autovacuum must be off, because the ages of tables are invalid afterwards.
     """
     databases = [str(name) for (name,) in node.sql("SELECT datname FROM pg_database WHERE datallowconn")]
     for database in databases:
@@ -30,7 +30,7 @@ def move_to(node: Cluster, left: int) -> None:
 
 
 def use_up(node: Cluster, database: str, xids: int) -> None:
-    """Take xids, a transaction each."""
+    """Consume xids, one transaction each."""
     with node.connect(database) as session:
         for _ in range(xids):
             session.execute("SELECT pg_current_xact_id()")

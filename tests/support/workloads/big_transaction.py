@@ -1,11 +1,11 @@
-"""One transaction of any size through a sidecar: how much memory it takes at most, and how much goes to disk meanwhile.
+"""One transaction of any size through a sidecar: its peak memory and its largest spill on disk.
 
 python -m tests.support.workloads.big_transaction [--megabytes 20480] [--memory-megabytes 256]
     (scripts/big_transaction)
 
-Its consumer takes rows and forgets them, so that what is measured is decoding. The memory of a process is the peak of
-its resident set (VmHWM), which the kernel counts anew from where `Watched.begin` is called. The node keeps the WAL of
-the transaction, and the spill is about as large: both disks need room for it.
+Its consumer discards rows, so that decoding alone is measured. The memory of a process is the peak of its resident set
+(VmHWM), which `Watched.begin` resets. The node keeps the WAL of the transaction, and the spill is about as large: both
+disks need space for it.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from tidemark.model.lsn import parse_lsn
 
 MB = 1 << 20
 DATABASE = "postgres"
-QUEUE_BYTES = 4 * MB  # bounds beside decode.memory_bytes: so small that a small transaction reaches them, too
+QUEUE_BYTES = 4 * MB  # limits beside decode.memory_bytes: so small that a small transaction reaches them, too
 GROUP_BYTES = 1 * MB
 ROW_BYTES = 400
 ROWS_A_STATEMENT = 20_000
@@ -38,11 +38,11 @@ _LABELS = '{capture="main"}'
 
 
 class Passed(NamedTuple):
-    """A transaction that was delivered."""
+    """A delivered transaction."""
 
     rows: int
     wal_bytes: int
-    spilled_bytes: int  # as the metric tells
+    spilled_bytes: int  # as the metric states
     spill_bytes_max: int  # on disk at one time
     peak_bytes: int  # of the process's resident set
     written_s: float
@@ -74,11 +74,11 @@ class Watched:
         )
         self.sidecar.init()
         self.sidecar.start()
-        self.rows = 0  # ever written
+        self.rows = 0  # all written so far
 
     @property
     def spill(self) -> Path:
-        """The folder of what was spilled."""
+        """The folder of the spill."""
         return self.sidecar.folder.spill
 
     def metric(self, name: str) -> float:
@@ -86,7 +86,7 @@ class Watched:
         return self.sidecar.metric(f"{name}{_LABELS}")
 
     def begin(self) -> None:
-        """Count the peak of memory anew."""
+        """Reset the peak of memory."""
         assert self.sidecar.process is not None
         Path(f"/proc/{self.sidecar.process.pid}/clear_refs").write_text("5")
 
@@ -98,7 +98,7 @@ class Watched:
         return int(line.split()[1]) * 1024
 
     def write(self, session: psycopg.Connection[TupleRow], wal_bytes: int) -> int:
-        """Write rows until the open transaction has so much WAL; return how many."""
+        """Write rows until the open transaction has this amount of WAL; return their number."""
         begin, rows = self._insert_lsn(session), 0
         while self._insert_lsn(session) - begin < wal_bytes:
             session.execute(
@@ -115,7 +115,7 @@ class Watched:
         return parse_lsn(str(row[0]))
 
     def wait_for_rows(self, count: int) -> None:
-        """Wait until this process has delivered so many rows."""
+        """Wait until this process has delivered this number of rows."""
 
         def is_delivered() -> bool:
             assert self.sidecar.running, self.reported()
@@ -173,7 +173,7 @@ class Watched:
 
 
 def main() -> int:
-    """Pass one transaction, and a small one before it to compare with."""
+    """Measure one transaction, and a small one before it for comparison."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--megabytes", type=int, default=20 << 10)
     parser.add_argument("--memory-megabytes", type=int, default=256)

@@ -1,6 +1,6 @@
-"""DDL of every kind that changes the name, the shape or the place of a relation or a type.
+"""DDL of every kind that changes the name, the columns or the file of a relation or a type.
 
-Each step is one session's statements outside, or between BEGIN and COMMIT inside, a transaction; all succeed.
+Each step is one session's statements, outside a transaction or between BEGIN and COMMIT; all succeed.
 """
 
 STEPS: tuple[str, ...] = (

@@ -35,7 +35,7 @@ ACTIONS_PER_TRANSACTION = 30
 
 
 class World:
-    """Some tables and what happens to them; the same for the same seed."""
+    """Some tables and random changes of them; the same for the same seed."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -45,7 +45,7 @@ class World:
         self.tables = [ScriptedTable(oid=Oid(RELATION + n), name=f"table {n}", lsn=self._lsn) for n in range(TABLES)]
 
     def groups(self, count: int) -> Iterator[ChangeGroup]:
-        """Live on and yield `count` groups, some of which end inside a transaction."""
+        """Continue the changes and yield `count` groups, some of which end inside a transaction."""
         waiting: list[TableItem] = []
         for _ in range(count):
             while not waiting or self._chance.random() < 0.5:
@@ -83,13 +83,13 @@ def _group(items: Sequence[TableItem]) -> ChangeGroup:
 def make_state(
     root: Path, outbox: str = "0a0b", after: OutboxSequence = NO_SEQUENCE, bytes_max: int = OUTBOX_BYTES
 ) -> None:
-    """Make a state folder with an empty outbox."""
+    """Create a state folder with an empty outbox."""
     identity = replace(IDENTITY, outbox_id=outbox, outbox_bytes_max=bytes_max)
     StateStore.create(StateFolder(root), identity, numbers_after=after).close()
 
 
 def feed(root: Path, groups: Iterable[ChangeGroup], pause_s: float = 0.0) -> None:
-    """Deliver `groups`, waiting for room where there is none."""
+    """Deliver `groups`, waiting while the outbox is full."""
     with StateStore.open(StateFolder(root)) as store:
         epoch = store.take_epoch(Owner("sidecar", "host", "boot", 1, 1))
         for group in groups:

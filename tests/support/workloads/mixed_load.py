@@ -1,11 +1,11 @@
-"""A live load of every kind of transaction, on tables of different shapes, with DDL in the middle.
+"""A live load of every kind of transaction, on tables of different shapes, with DDL between them.
 
-    account    plain, and the one whose columns change most    letter   TOASTed bodies that most updates leave alone
-    reading    REPLICA IDENTITY FULL, some values TOASTed       basket   truncated now and then
-    visit      without a key, rows only come                    page_<n> made, filled and dropped by DDL
+    account    plain, with the most changes of columns         letter   TOASTed bodies that most updates do not change
+    reading    REPLICA IDENTITY FULL, some values TOASTed       basket   sometimes truncated
+    visit      without a key, only inserts                      page_<n> created, filled and dropped by DDL
 
-Sessions wait for each other's locks, and deadlock now and then: PostgreSQL ends one, which is one more abort. Where the
-server may go down they connect again, and end what they had prepared; if the last commit was one, the server knows.
+Sessions wait for each other's locks, and sometimes deadlock: PostgreSQL ends one, which is one more abort. If the
+server may stop they reconnect, and end their prepared transactions; the server knows whether the last commit succeeded.
 """
 
 import itertools
@@ -20,11 +20,11 @@ from psycopg.errors import DeadlockDetected
 from tests.support.servers.postgres import Cluster, Session
 
 SESSIONS = 3
-KEYS_EACH = 100  # of one transaction, its own
-OUTAGE_S = 0.1  # between two tries to connect
-TRIES_AT_END = 100  # to end what was prepared before an outage
+KEYS_EACH = 100  # keys that belong to one transaction
+OUTAGE_S = 0.1  # between two attempts to connect
+TRIES_AT_END = 100  # to end transactions that were prepared before an outage
 OLD_ROWS = 1000  # of each table, from before the capture
-OLD_KEYS = -1_000_000_000  # theirs are below: a load of hours does not come there with its negated keys
+OLD_KEYS = -1_000_000_000  # keys of old rows are below: a load of hours does not reach it with its negated keys
 TABLES = (
     "CREATE TABLE account (id int PRIMARY KEY, note text, wide int DEFAULT 1)",
     "CREATE TABLE letter (id int PRIMARY KEY, counter int DEFAULT 0, body text)",
@@ -43,7 +43,7 @@ OLD = (
 
 
 class MixedLoad:
-    """Sessions that run from `with` to its end; the first of them changes the schema."""
+    """Sessions that run inside `with`; the first of them changes the schema."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class MixedLoad:
         ddl_every: int = 40,
         through_outages: bool = False,
     ) -> None:
-        """`pause_s` is between a session's transactions, `transactions_max` how many it makes at most."""
+        """`pause_s` is the pause between a session's transactions, `transactions_max` their maximal number."""
         self.committed = 0
         self._cluster = cluster
         self._database = database
@@ -84,11 +84,11 @@ class MixedLoad:
         self.check()
 
     def hold(self) -> None:
-        """Let no session begin another transaction until it may go on."""
+        """Let no session begin another transaction until `go_on`."""
         self._may_go_on.clear()
 
     def go_on(self) -> None:
-        """Let all sessions go on."""
+        """Let all sessions continue."""
         self._may_go_on.set()
 
     def check(self) -> None:
@@ -165,7 +165,7 @@ class MixedLoad:
 
 
 def create_tables(cluster: Cluster, database: str, *, old_rows: int = 0) -> None:
-    """Make the tables, with rows in them that only a first copy brings."""
+    """Create the tables, with rows that only a first copy delivers."""
     with cluster.connect(database) as session:
         for statement in TABLES:
             session.execute(statement.encode())
@@ -174,7 +174,7 @@ def create_tables(cluster: Cluster, database: str, *, old_rows: int = 0) -> None
 
 
 def change_accounts(session: Session, dice: random.Random, first: int, _earlier: int) -> None:
-    """Insert, change and delete, with what a savepoint takes back and what one keeps."""
+    """Insert, change and delete, inside savepoints that are rolled back or released."""
     session.execute(
         "INSERT INTO account (id, note) SELECT %s + n, repeat('x', %s) FROM generate_series(1, %s) n",
         (first, dice.choice((1, 30, 300)), dice.choice((1, 3, 40))),
@@ -194,7 +194,7 @@ def change_accounts(session: Session, dice: random.Random, first: int, _earlier:
 
 
 def change_letters(session: Session, dice: random.Random, first: int, earlier: int) -> None:
-    """Insert a TOASTed value; of an earlier one change what is beside it, its key, or itself."""
+    """Insert a TOASTed value; of an earlier row change another column, the key, or the value."""
     session.execute(
         "INSERT INTO letter (id, body) SELECT %s, repeat(md5(%s::text), %s)", (first, first, dice.choice((1, 90, 200)))
     )
@@ -211,7 +211,7 @@ def change_letters(session: Session, dice: random.Random, first: int, earlier: i
 
 
 def change_readings(session: Session, dice: random.Random, first: int, earlier: int) -> None:
-    """Change rows that WAL has whole, before and after."""
+    """Change rows whose old and new versions are complete in WAL."""
     session.execute(
         "INSERT INTO reading (id, level, body) SELECT %s + n, n / 3.0, repeat(md5(n::text), %s)"
         " FROM generate_series(1, %s) n",
@@ -228,7 +228,7 @@ def change_readings(session: Session, dice: random.Random, first: int, earlier: 
 
 
 def change_baskets(session: Session, dice: random.Random, first: int, _earlier: int) -> None:
-    """Insert, and now and then empty the table first."""
+    """Insert, and sometimes truncate the table first."""
     if dice.random() < 0.1:
         session.execute("TRUNCATE basket")
     session.execute("INSERT INTO basket VALUES (%s, ARRAY['pear', NULL])", (first,))
@@ -240,7 +240,7 @@ def change_visits(session: Session, dice: random.Random, first: int, _earlier: i
 
 
 def schema_change(number: int) -> tuple[str, ...]:
-    """Return the statements of the nth change: kinds go round, and what an abort took back is nothing to the next."""
+    """Return the statements of the nth change: kinds rotate, and no change depends on one that may have aborted."""
     kinds = (
         (f"ALTER TABLE account ADD COLUMN c{number} int DEFAULT {number}",),
         (

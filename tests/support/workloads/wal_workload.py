@@ -1,4 +1,4 @@
-"""A workload that makes WAL of every kind: DDL, COPY, TOAST, savepoints, two-phase, page images, switches, a crash."""
+"""A workload that writes WAL of every kind: DDL, COPY, TOAST, savepoints, two-phase, page images, switches, a crash."""
 
 import re
 
@@ -69,7 +69,7 @@ SELECT pg_logical_emit_message(true, 'last', 'one');
 
 
 def run(cluster: Cluster, *, compressions: tuple[str, ...] = ()) -> tuple[Lsn, Lsn]:
-    """Run the workload, and go on after a crash; return the LSNs between which its WAL stands."""
+    """Run the workload, and continue after a crash; return the begin and end LSN of its WAL."""
     begin = parse_lsn(str(cluster.sql("SELECT redo_lsn FROM pg_control_checkpoint()")[0][0]))
     with cluster.connect() as session:
         for statement in re.split(r";\n", STATEMENTS.strip().removesuffix(";")):

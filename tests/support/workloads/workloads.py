@@ -39,7 +39,7 @@ def statements(script: str, cluster: Cluster) -> Iterator[tuple[str, str]]:
 
 
 def choices(cluster: Cluster, setting: str) -> list[str]:
-    """Return the values that an enum setting can take on this server; `on` and `off` for a boolean one."""
+    """Return the values that an enum setting accepts on this server; `on` and `off` for a boolean one."""
     ((values,),) = cluster.sql(f"SELECT enumvals FROM pg_settings WHERE name = '{setting}'")
     return [str(value) for value in values or ("on", "off")]
 
@@ -47,7 +47,7 @@ def choices(cluster: Cluster, setting: str) -> list[str]:
 def run_script(
     cluster: Cluster, database: str, script: str, *, every: int = 0, between: Callable[[], object] | None = None
 ) -> None:
-    """Run a script; after each `every` statements call `between`."""
+    """Run a script; call `between` after each `every` statements."""
     with ExitStack() as stack:
         sessions: dict[str, Session] = {}
         for number, (name, statement) in enumerate(statements(script, cluster), 1):
@@ -62,7 +62,7 @@ def run_script(
 
 
 def pgbench(cluster: Cluster, database: str, *, transactions: int, clients: int = 4, seed: int = 1) -> None:
-    """Run TPC-B; the tables are made if need be."""
+    """Run TPC-B; create the tables if necessary."""
     if not cluster.sql("SELECT 1 FROM pg_class WHERE relname = 'pgbench_accounts'", database):
         cluster.client("pgbench", "-i", "-q", "-s", "1", database)
     each = str(transactions // clients)
@@ -70,7 +70,7 @@ def pgbench(cluster: Cluster, database: str, *, transactions: int, clients: int 
 
 
 def savepoint_storm(cluster: Cluster, database: str, operations: int = 220) -> None:
-    """Nest, release and roll back savepoints over one large transaction with DDL, past the 64 of an assignment."""
+    """Nest, release and roll back savepoints in one large transaction with DDL, past the 64 of an assignment."""
     with cluster.connect(database, autocommit=False) as session:
         sql(session, "CREATE TABLE storm (id int PRIMARY KEY, v text)")
         depth = 0

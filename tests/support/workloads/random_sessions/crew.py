@@ -19,11 +19,11 @@ STORM_DEFINITIONS = 0.8
 POLL_S = 0.05
 STATEMENTS_TIMEOUT_S = 60
 CONNECT_TIMEOUT_S = 10
-JOIN_TIMEOUT_S = 120  # the statements of a script, each within its time-out
+JOIN_TIMEOUT_S = 120  # for the statements of a script, each within its time-out
 
 
 class Crew:
-    """All sessions of a load; what they start from is made when they start."""
+    """All sessions of a load; the initial tables are created when they start."""
 
     def __init__(self, cluster: Cluster, database: str, load: Load, sessions: int) -> None:
         self.cluster = cluster
@@ -46,22 +46,22 @@ class Crew:
 
     @property
     def transactions(self) -> int:
-        """How many scripts were begun."""
+        """The number of scripts that were begun."""
         return sum(session.transactions for session in self.sessions)
 
     def wait_for(self, statements: int) -> None:
-        """Wait until all of them together have run so many statements, failed ones too."""
+        """Wait until all of them together have run this number of statements, failed ones included."""
         deadline = time.monotonic() + STATEMENTS_TIMEOUT_S
         while sum(len(session.log) for session in self.sessions) < statements:
             assert time.monotonic() < deadline, [session.log[-3:] for session in self.sessions]
             time.sleep(POLL_S)
 
     def log(self) -> Iterator[str]:
-        """Yield what all of them did, in the order in which it was over."""
+        """Yield the statements of all sessions, in the order of their ends."""
         yield from sorted(line for session in self.sessions for line in session.log)
 
     def stop(self) -> None:
-        """Stop the sessions and end what they left prepared, half of it by a rollback; may be called again."""
+        """Stop the sessions and end their prepared transactions, half of them by a rollback; may be called again."""
         self._stop.set()
         for thread in self._threads:
             thread.join(JOIN_TIMEOUT_S)
@@ -87,6 +87,6 @@ class Crew:
 
 
 def storm(cluster: Cluster, database: str, seed: int, *, rewrites: float = 0.0) -> Crew:
-    """Return a crew that changes little but catalogs."""
+    """Return a crew that changes mostly catalogs."""
     load = load_for(cluster, f"storm {seed}", rewrites=rewrites)
     return Crew(cluster, database, replace(load, definitions=STORM_DEFINITIONS), STORM_SESSIONS)

@@ -20,7 +20,7 @@ VIRTUAL_SINCE = 18
 
 
 def volatile_table(draw: Draw) -> Step:
-    """Make, drop or rename a volatile table."""
+    """Create, drop or rename a volatile table."""
     table, column = draw.table(), draw.column()
     shape = f"(id bigint PRIMARY KEY, note text, {column} {draw.type_of(column)})"
     return Step(
@@ -67,7 +67,7 @@ def column(draw: Draw) -> Step:
 
 
 def identity(draw: Draw) -> Step:
-    """Change what old rows say, under those who change rows."""
+    """Change the replica identity during concurrent row changes."""
     table = draw.pick((*KEEPERS, draw.table(), "parted_0", "parted_1"))
     index = {"account": "account_identity"}.get(table, f"{table}_pkey")
     kind = draw.pick(("FULL", "FULL", "DEFAULT", "NOTHING", f"USING INDEX {index}"))
@@ -75,7 +75,7 @@ def identity(draw: Draw) -> Step:
 
 
 def rewrite(draw: Draw) -> Step:
-    """Rewrite a table where a transaction may."""
+    """Rewrite a table in a way that a transaction block allows."""
     table = draw.pick((*KEEPERS, draw.table(), draw.table()))
     return Step(
         draw.pick(
@@ -93,7 +93,7 @@ def rewrite(draw: Draw) -> Step:
 
 
 def partition(draw: Draw) -> Step:
-    """Take partitions from their root, and give them back."""
+    """Detach partitions from their root, and attach them again."""
     return Step(
         draw.pick(
             (
@@ -110,7 +110,7 @@ def partition(draw: Draw) -> Step:
 
 
 def type_(draw: Draw) -> Step:
-    """Change types that columns have."""
+    """Change types that columns use."""
     return Step(
         draw.pick(
             (
@@ -129,7 +129,7 @@ def type_(draw: Draw) -> Step:
 
 
 def context(draw: Draw) -> Step:
-    """Change what stands around tables: indexes, grants, comments, sequences, large objects."""
+    """Change objects around tables: indexes, grants, comments, sequences, large objects."""
     table, name = draw.table(), draw.column()
     return Step(
         draw.pick(
@@ -151,7 +151,7 @@ def context(draw: Draw) -> Step:
 
 
 def behaviour(draw: Draw) -> Step:
-    """Change functions, triggers, rules, constraints and roles: rows of catalogs that are not followed."""
+    """Change functions, triggers, rules, constraints and roles: rows of catalogs that the mirror does not track."""
     table, number = draw.table(), draw.number(3)
     body = draw.pick(("NEW.note := upper(NEW.note); RETURN NEW;", "RETURN NEW;", "RETURN NULL;"))
     return Step(
@@ -188,7 +188,7 @@ DEFINITIONS: Mapping[Callable[[Draw], Step], float] = {
 
 
 def definition(draw: Draw) -> Step:
-    """Return one of all."""
+    """Return one of these statements."""
     return draw.weighted(DEFINITIONS)(draw)
 
 
@@ -199,7 +199,7 @@ def catalog_rewrite(draw: Draw) -> Step:
 
 
 def chore(draw: Draw) -> Step:
-    """Return what runs in no transaction block."""
+    """Return a statement that runs outside a transaction block."""
     table = draw.pick((*KEEPERS, draw.table()))
     chores: Sequence[str] = (
         f"VACUUM {table}",

@@ -1,4 +1,4 @@
-"""What the statements of one transaction are drawn from: dice of its own, and what all sessions of a load share."""
+"""The random choices for the statements of one transaction, and the data that all sessions of a load share."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -11,18 +11,18 @@ from tidemark.decode.types.encodings import PYTHON_ENCODINGS
 
 T = TypeVar("T")
 
-TABLES = 8  # volatile ones, t0 to t7: made, dropped, renamed, changed
+TABLES = 8  # volatile ones, t0 to t7: created, dropped, renamed, changed
 COLUMNS = 10  # c0 to c9: a name keeps its type all through a load, so that a value for it can be drawn
 IDS_PER_TRANSACTION = 10_000
 TRANSACTIONS_PER_SESSION = 100_000
 NULL_SHARE = 0.1
-# Of types on the oracle's closed list: everything else on their lines counts.
+# Types on the oracle's closed list: all else on their lines is compared.
 OTHER_SAMPLES: Mapping[str, Sequence[str]] = {
     "aclitem": ("postgres=r/postgres",),
     "raw_pair": ("(1,now)", "(,)"),
     "regproc[]": ("{now,pi}",),
 }
-# Of types that print names, which others change meanwhile; some are not there when they are wanted.
+# Types that print names, which other sessions change at the same time; some may not exist when they are used.
 NAME_SAMPLES: Mapping[str, Sequence[str]] = {
     "regclass": ("pg_class", "0", "account", "parted_0", "t0", "t1", "other.t2"),
     "regtype[]": ("{int4,text}", "{mood,t0}", "{other.mood}"),
@@ -33,7 +33,7 @@ PLAIN_SAMPLES = {**SAMPLES, **OTHER_SAMPLES, **NAME_SAMPLES}
 
 
 class Step(NamedTuple):
-    """A statement; `rows` go to a COPY FROM STDIN, in its text format."""
+    """A statement; `rows` are the input of COPY FROM STDIN, in its text format."""
 
     sql: str
     rows: tuple[str, ...] = ()
@@ -41,18 +41,18 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What all sessions have in common."""
+    """The data that all sessions share."""
 
     seed: str
     major: int
     compressions: tuple[str, ...] = ("pglz",)  # of TOAST, as the server was built
     messages: bool = True
     rewrites: float = 0.02  # share of transactions that rewrite catalogs
-    definitions: float = 0.25  # share of DDL in what the others do
+    definitions: float = 0.25  # share of DDL in the other transactions
     encoding: str = "UTF8"  # of the database
 
     def can_hold(self, text: str) -> bool:
-        """Tell if the database has all characters of `text`."""
+        """Return whether the database's encoding has all characters of `text`."""
         try:
             text.encode(PYTHON_ENCODINGS[self.encoding])
         except UnicodeEncodeError:
@@ -68,7 +68,7 @@ class Load:
 
 
 class Draw:
-    """The dice of transaction `number` of session `session`."""
+    """The random numbers of transaction `number` of session `session`."""
 
     def __init__(self, load: Load, session: int, number: int) -> None:
         self.load = load
@@ -78,7 +78,7 @@ class Draw:
         self._next_id = 1000 + (session * TRANSACTIONS_PER_SESSION + number) * IDS_PER_TRANSACTION
 
     def chance(self, share: float) -> bool:
-        """Tell if what happens in this share of all cases happens."""
+        """Return true with this probability."""
         return self._dice.random() < share
 
     def pick(self, choices: Sequence[T]) -> T:
@@ -91,24 +91,24 @@ class Draw:
         return picked
 
     def number(self, below: int) -> int:
-        """Return an integer from 0 on."""
+        """Return a random integer, 0 or greater."""
         return self._dice.randrange(below)
 
     def new_ids(self, count: int) -> range:
-        """Return keys that nobody else has."""
+        """Return keys that no other session has."""
         first, self._next_id = self._next_id, self._next_id + count
         return range(first, first + count)
 
     def table(self) -> str:
-        """Return the name of a volatile table, which may not be there."""
+        """Return the name of a volatile table, which may not exist."""
         return f"t{self.number(TABLES)}"
 
     def column(self) -> str:
-        """Return the name of a volatile column, which may not be there."""
+        """Return the name of a volatile column, which may not exist."""
         return self.pick(list(self._columns))
 
     def type_of(self, column: str) -> str:
-        """Return the type that a volatile column has unless it was made a text."""
+        """Return the type of a volatile column, unless it was changed to text."""
         return self._columns[column]
 
     def plain_value(self, column: str) -> str | None:
@@ -124,7 +124,7 @@ class Draw:
         return "NULL" if plain is None else quoted(plain)
 
     def text(self) -> str:
-        """Return an expression of type text: short, compressible, or neither, so that it goes out of line in chunks."""
+        """Return an expression of type text: short, compressible, or neither, and then stored out of line in chunks."""
         torn = r"E'torn \xff\xc3'" if self.load.encoding == SQL_ASCII else quoted("it's é")
         return self.pick(
             (

@@ -1,4 +1,4 @@
-"""What a load starts from: volatile tables, and others that stay, each for one kind of row change."""
+"""The initial objects of a load: volatile tables, and permanent ones, each for one kind of row change."""
 
 from collections.abc import Iterator
 
@@ -8,9 +8,9 @@ from tests.support.workloads.random_sessions.draw import TABLES, Load
 from tests.support.workloads.workloads import choices
 
 ORIGINS = ("origin_a", "origin_b")
-KEEPERS = ("account", "claim", "parted", "owner", "pet", "letter")  # tables that stay
+KEEPERS = ("account", "claim", "parted", "owner", "pet", "letter")  # permanent tables
 CLAIM_DELAY_S = 0.005  # between looking for a conflict and entering the index
-CLAIM_EVERY_S = 0.1  # so that sessions do it together: speculative inserts collide
+CLAIM_EVERY_S = 0.1  # so that sessions collide in speculative inserts
 PREPARATION = (
     *TYPES_DDL,
     "CREATE TYPE raw_pair AS (a int, b regproc)",
@@ -28,7 +28,7 @@ PREPARATION = (
         f"CREATE VIEW together AS SELECT pg_sleep({CLAIM_EVERY_S}"
         f" - mod(extract(epoch FROM clock_timestamp())::numeric, {CLAIM_EVERY_S})::float)::text"
     ),
-    # Rows that all sessions want: waits, deadlocks, chains of versions, rows that move to another page.
+    # Rows that all sessions change: waits, deadlocks, chains of versions, rows that move to another page.
     "CREATE TABLE account (id bigint PRIMARY KEY, n int NOT NULL DEFAULT 0, note text, filler text)",
     "CREATE UNIQUE INDEX account_identity ON account (n, id)",
     "CREATE TABLE claim (id bigint, k text, note text)",
@@ -60,13 +60,13 @@ PREPARATION = (
 def load_for(
     cluster: Cluster, seed: str, *, messages: bool = True, rewrites: float = 0.02, encoding: str = "UTF8"
 ) -> Load:
-    """Return a load as this server can bear it."""
+    """Return a load that this server supports."""
     compressions = tuple(choices(cluster, "default_toast_compression"))
     return Load(seed, cluster.major, compressions, messages, rewrites, encoding=encoding)
 
 
 def prepare(cluster: Cluster, database: str, load: Load) -> None:
-    """Make what the sessions start from."""
+    """Create the initial objects."""
     with cluster.connect(database) as session:
         for statement in (*PREPARATION, *_volatile(load)):
             sql(session, statement)

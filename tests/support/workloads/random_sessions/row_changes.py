@@ -1,11 +1,11 @@
-"""Row changes: inserts of every kind, updates that stay and that move, deletes, truncations, COPY, messages."""
+"""Row changes: inserts of every kind, updates with and without a move, deletes, truncations, COPY, messages."""
 
 from collections.abc import Callable, Mapping
 
 from tests.support.workloads.random_sessions.draw import Draw, Step, copied
 
 MERGE_SINCE = 15
-HOT_IDS = 40  # of `account`, `claim` and `parted`: keys that all sessions want
+HOT_IDS = 40  # keys of `account`, `claim` and `parted` that all sessions change
 MANY_ROWS = 300
 REGIONS = 5
 
@@ -19,7 +19,7 @@ def insert(draw: Draw) -> Step:
 
 
 def update(draw: Draw) -> Step:
-    """Update some rows of a volatile table, now and then their keys."""
+    """Update some rows of a volatile table, sometimes their keys."""
     column = draw.column()
     change = draw.pick((f"{column} = {draw.value(column)}", f"note = {draw.text()}", "id = -id", "note = note"))
     return Step(f"UPDATE {draw.table()} SET {change} WHERE id % 7 = {draw.number(7)}")
@@ -31,37 +31,37 @@ def delete(draw: Draw) -> Step:
 
 
 def hot_insert(draw: Draw) -> Step:
-    """Insert what others insert as well, one way or the other."""
+    """Insert keys that other sessions insert as well, in one of several ways."""
     keys = f"generate_series({draw.number(HOT_IDS)}, {draw.number(HOT_IDS)})"
     action = draw.pick(("NOTHING", "UPDATE SET n = account.n + 1, note = excluded.note"))
     return Step(f"INSERT INTO account (id, note) SELECT i, {draw.text()} FROM {keys} i ON CONFLICT (id) DO {action}")
 
 
 def claim(draw: Draw) -> Step:
-    """Insert speculatively at the same moment as other sessions: all but one take their rows back, and their chunks."""
+    """Insert speculatively at the same moment as other sessions: all but one remove their rows and chunks again."""
     action = draw.pick(("NOTHING", "UPDATE SET note = excluded.note", "UPDATE SET id = claim.id + 1"))
     rows = f"SELECT i, 'k' || i, {draw.text()} FROM generate_series(1, {1 + draw.number(3)}) i, together"
     return Step(f"INSERT INTO claim (id, k, note) {rows} ON CONFLICT (slow(k)) DO {action}")
 
 
 def disclaim(_: Draw) -> Step:
-    """Make room for claims."""
+    """Delete rows to make claims possible again."""
     return Step("DELETE FROM claim")
 
 
 def hot_update(draw: Draw) -> Step:
-    """Update what others update as well; rows that grow move to another page."""
+    """Update rows that other sessions update as well; rows that grow move to another page."""
     change = draw.pick(("n = n + 1", f"filler = {draw.text()}", f"note = {draw.text()}", "id = id + 1", "n = n"))
     return Step(f"UPDATE account SET {change} WHERE id % {1 + draw.number(9)} = 0")
 
 
 def hot_delete(draw: Draw) -> Step:
-    """Delete what others update."""
+    """Delete rows that other sessions update."""
     return Step(f"DELETE FROM account WHERE id BETWEEN {draw.number(HOT_IDS)} AND {draw.number(HOT_IDS)}")
 
 
 def merge(draw: Draw) -> Step:
-    """Insert, update and delete in one statement, where the major can."""
+    """Insert, update and delete in one statement, where the major supports it."""
     if draw.load.major < MERGE_SINCE:
         return hot_insert(draw)
     target = draw.pick(("account", "owner"))
@@ -75,7 +75,7 @@ def merge(draw: Draw) -> Step:
 
 
 def parted_insert(draw: Draw) -> Step:
-    """Insert into partitions by way of the root."""
+    """Insert into partitions through the root."""
     ids = draw.new_ids(draw.pick((1, 10)))
     rows = f"SELECT i, i % {REGIONS}, {draw.text()} FROM generate_series({ids[0]}, {ids[-1]}) i"
     return Step(f"INSERT INTO parted (id, region, note) {rows}")
@@ -88,7 +88,7 @@ def parted_move(draw: Draw) -> Step:
 
 
 def own(draw: Draw) -> Step:
-    """Insert, and change by way of foreign keys."""
+    """Insert rows, and change others by foreign keys."""
     return Step(
         draw.pick(
             (
@@ -102,7 +102,7 @@ def own(draw: Draw) -> Step:
 
 
 def truncate(draw: Draw) -> Step:
-    """Truncate, with what refers to it and with the numbering."""
+    """Truncate, with CASCADE and RESTART IDENTITY."""
     tables = draw.pick(("owner", "pet", "owner, pet", "parted", "parted_1", "claim", "letter", draw.table()))
     return Step(f"TRUNCATE {tables}{draw.pick(('', ' RESTART IDENTITY'))}{draw.pick(('', ' CASCADE'))}")
 
@@ -117,7 +117,7 @@ def write_letter(draw: Draw) -> Step:
 
 
 def change_letter(draw: Draw) -> Step:
-    """Change one value of many: those out of line stay where they are."""
+    """Change one of many values: unchanged ones remain out of line."""
     column = draw.pick(("main", "outside", "packed"))
     changes = ("n = n + 1", f"{column} = {draw.text()}", f"{column} = {column} || 'tail'", "body = NULL", "id = -id")
     return Step(f"UPDATE letter SET {draw.pick(changes)} WHERE id % 5 = {draw.number(5)}")
@@ -143,7 +143,7 @@ def copy(draw: Draw) -> Step:
 
 
 def message(draw: Draw) -> Step:
-    """Write a logical message, in the transaction or beside it."""
+    """Write a logical message, transactional or not."""
     if not draw.load.messages:
         return hot_update(draw)
     transactional = draw.pick(("true", "false"))
@@ -152,7 +152,7 @@ def message(draw: Draw) -> Step:
 
 
 def lock(draw: Draw) -> Step:
-    """Lock rows or a table; rows locked by several have a multixact."""
+    """Lock rows or a table; rows locked by several sessions have a multixact."""
     strength = draw.pick(("UPDATE", "NO KEY UPDATE", "SHARE", "KEY SHARE"))
     return Step(
         draw.pick(
@@ -190,5 +190,5 @@ ROW_CHANGES: Mapping[Callable[[Draw], Step], float] = {
 
 
 def row_change(draw: Draw) -> Step:
-    """Return one of all."""
+    """Return one of these changes."""
     return draw.weighted(ROW_CHANGES)(draw)

@@ -1,4 +1,4 @@
-"""What a session does in its nth transaction: drawn whole, so that a failing statement changes nothing behind it."""
+"""The statements of a session's nth transaction, all drawn beforehand, so that a failure does not change later ones."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,17 +11,16 @@ from tests.support.workloads.random_sessions.row_changes import row_change
 BEGIN, COMMIT, ROLLBACK = Step("BEGIN"), Step("COMMIT"), Step("ROLLBACK")
 GUARDED_SHARE = 0.6  # of blocks
 ROLLBACK_SHARE = 0.12
-LINGER_SHARE = 0.3  # of prepared transactions: their session ends them later, if no crash comes in between
+LINGER_SHARE = 0.3  # share of prepared transactions that their session ends later, unless a crash comes in between
 LINGERS_FOR = 3  # transactions of its session
-MANY_SUBTRANSACTIONS = 64  # PGPROC_MAX_CACHED_SUBXIDS, and so many are told by one ASSIGNMENT record
+MANY_SUBTRANSACTIONS = 64  # PGPROC_MAX_CACHED_SUBXIDS, the number of subxids in one ASSIGNMENT record
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The statements of a transaction, or of what stands for one.
+    """The statements of a transaction, or of a script without a transaction block.
 
-    `guarded`: each step has a savepoint of its own, and an error takes back no more than the step. `finish` is run
-    whatever happened before it.
+    `guarded`: each step has its own savepoint, and an error rolls back only the step. `finish` always runs at the end.
     """
 
     steps: tuple[Step, ...]
@@ -30,7 +29,7 @@ class Script:
 
 
 def script_of(load: Load, session: int, number: int) -> Script:
-    """Return what session `session` does in its transaction `number`."""
+    """Return the script of session `session` for its transaction `number`."""
     draw = Draw(load, session, number)
     script = draw.weighted(_shapes(load))(draw)
     lingering = _lingering(load, session, number - LINGERS_FOR)
@@ -82,7 +81,7 @@ def _body(draw: Draw) -> tuple[Step, ...]:
 
 
 def _deep(draw: Draw) -> Script:
-    """Nest savepoints, go back to one in between, and on from there."""
+    """Nest savepoints, roll back to one in between, and continue from there."""
     depth = draw.pick((10, 30, MANY_SUBTRANSACTIONS + 10))
     steps: list[Step] = []
     for level in range(depth):
@@ -102,7 +101,7 @@ def _deep(draw: Draw) -> Script:
 
 
 def _many(draw: Draw) -> Script:
-    """Use more subtransactions than the server keeps at hand, some of which fail, some with DDL."""
+    """Use more subtransactions than the server caches, some of which fail, some with DDL."""
     count, every = MANY_SUBTRANSACTIONS + draw.number(150), 2 + draw.number(5)
     ids = draw.new_ids(count)
     table = draw.pick(("account", draw.table()))
@@ -124,7 +123,7 @@ def _many(draw: Draw) -> Script:
 
 
 def _large(draw: Draw) -> Script:
-    """Write more than a small memory has room for."""
+    """Write more than a small memory limit allows."""
     ids = draw.new_ids(4000)
     insert = (
         f"INSERT INTO account (id, note) SELECT i, repeat('large', i % 90) FROM generate_series({ids[0]}, {ids[-1]}) i"
@@ -135,7 +134,7 @@ def _large(draw: Draw) -> Script:
 
 
 def _frozen(draw: Draw) -> Script:
-    """Copy rows in that are frozen at once: into a table of the same transaction."""
+    """Copy rows with FREEZE, into a table of the same transaction."""
     ids = draw.new_ids(200)
     name = f"frozen_{draw.name}"
     make = (Step(f"CREATE TABLE {name} (id bigint PRIMARY KEY, note text)"),)
@@ -146,7 +145,7 @@ def _frozen(draw: Draw) -> Script:
 
 
 def _prepared(draw: Draw) -> Script:
-    """Prepare, and end what was prepared: after other statements, or some transactions later."""
+    """Prepare a transaction, and end it after other statements, or some transactions later."""
     steps = (BEGIN, *_body(draw), Step(f"PREPARE TRANSACTION '{draw.name}'"))
     guarded = draw.chance(GUARDED_SHARE)
     if draw.chance(LINGER_SHARE):
@@ -160,7 +159,7 @@ def _end_of_prepared(draw: Draw) -> Step:
 
 
 def _lingering(load: Load, session: int, number: int) -> tuple[Step, ...]:
-    """Return what ends the transaction that an earlier script left prepared."""
+    """Return the statement that ends a transaction which an earlier script prepared."""
     draw = Draw(load, session, number)
     if number < 0 or draw.weighted(_shapes(load)) is not _prepared or _prepared(draw).finish:
         return ()
@@ -168,7 +167,7 @@ def _lingering(load: Load, session: int, number: int) -> tuple[Step, ...]:
 
 
 def _replayed(draw: Draw) -> Script:
-    """Change rows on behalf of an origin, as a subscriber does."""
+    """Change rows with a replication origin, as a subscriber does."""
     setup = Step(f"SELECT pg_replication_origin_session_setup('{draw.pick(ORIGINS)}')")
     reported = Step(f"SELECT pg_replication_origin_xact_setup('0/{draw.number(1 << 24):X}', now())")
     steps = (

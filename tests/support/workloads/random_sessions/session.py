@@ -22,7 +22,7 @@ DONE = "done"
 
 
 def is_mistake(error: psycopg.Error) -> bool:
-    """Tell if a statement is none; a value that is none has the same code, and may be of a column just changed."""
+    """Return whether a statement is invalid; an invalid value has the same code, and may belong to a changed column."""
     reported, context = error.diag.message_primary or "", error.diag.context or ""
     is_of_value = reported.endswith("of jsonpath input") or context.startswith("invalid type name")
     return isinstance(error, psycopg.errors.SyntaxError) and reported.startswith("syntax error at ") and not is_of_value
@@ -30,7 +30,7 @@ def is_mistake(error: psycopg.Error) -> bool:
 
 @dataclass
 class RandomSession:
-    """Session `number` of a load; `log` has each statement with the time and what became of it."""
+    """Session `number` of a load; `log` has each statement with its time and outcome."""
 
     cluster: Cluster
     database: str
@@ -39,10 +39,10 @@ class RandomSession:
     log: list[str] = field(default_factory=list)
     transactions: int = 0
     failures: int = 0
-    mistake: Exception | None = None  # ours: a statement that no server takes
+    mistake: Exception | None = None  # an invalid statement of this load
 
     def run(self, stopped: Callable[[], bool]) -> None:
-        """Run scripts until told to stop."""
+        """Run scripts until the load is stopped."""
         session: Session | None = None
         try:
             while not stopped():
@@ -74,7 +74,7 @@ class RandomSession:
         return going and self._steps(session, script.finish, guarded=False)
 
     def _steps(self, session: Session, steps: Sequence[Step], *, guarded: bool) -> bool:
-        """Run steps until one fails that has no guard; false if the session is lost."""
+        """Run steps until one fails without a savepoint; false if the session is lost."""
         for step in steps:
             guard = guarded and _in_transaction(session) and not step.sql.startswith(_ENDS)
             done = self._guarded(session, step) if guard else self._run(session, step)
@@ -92,7 +92,7 @@ class RandomSession:
         return not session.closed and self._run(session, Step("ROLLBACK TO guard"))
 
     def _run(self, session: Session, step: Step) -> bool:
-        """Run one step; tell if it was done."""
+        """Run one step; return whether it succeeded."""
         became = DONE
         try:
             if step.rows:

@@ -1,9 +1,9 @@
-"""PostgreSQL's own regression and isolation tests, file by file, beside the server's own decoder.
+"""PostgreSQL's own regression and isolation tests, file by file, compared with the server's own decoder.
 
 python -m tests.support.workloads.regression_sql.campaign [--suite NAME] [--only NAME,NAME] [--output FOLDER]
 
-What the tests themselves find does not matter here; the WAL that they cause does. After each file our lines are held
-beside those of test_decoding, and the mirror beside the catalogs: a difference names the file that caused it.
+The results of the tests do not matter here, only their WAL. After each file our lines are compared with those of
+test_decoding, and the mirror with the catalogs: a difference names the file that caused it.
 
 Exit code: 0; 1, a difference, or our decoder ended by itself; 2, nothing was compared.
 """
@@ -35,14 +35,14 @@ SETTINGS = {
 }
 FOLLOW_S = 0.2
 FAILED, NOTHING_PROVEN = 1, 2  # exit codes
-# Types of the tests' own whose values only their own C code can print.
+# Types defined by the tests, whose values only their own C code can print.
 FOREIGN_TYPES = ("city_budget", "int42", "text_w_default", "widget")
 _FOREIGN_VALUE = re.compile(rf"\[({'|'.join(FOREIGN_TYPES)})((?:\[\])?\]):(?:'(?:[^']|'')*')")
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What became of a file."""
+    """The outcome of a file."""
 
     part: Part
     outcome: Outcome
@@ -61,7 +61,7 @@ class Compared:
 
 @dataclass
 class Suite:
-    """One suite in a database of its own."""
+    """One suite in a separate database."""
 
     node: Cluster
     made: Source
@@ -77,11 +77,11 @@ class Suite:
         self.oracle = self.stack.enter_context(Oracle(self.node, self.database))
 
     def compare(self, part: Part, output: Path | None) -> Compared:
-        """Run a file and compare what it left in WAL."""
+        """Run a file and compare its WAL."""
         try:
             with ThreadPoolExecutor(1) as pool:
                 running = pool.submit(part.run, self.node, self.made, self.database)
-                while not running.done():  # NB: a walsender hangs up on who does not answer
+                while not running.done():  # NB: a walsender disconnects a client that does not answer
                     follow(self.oracle.ours, FOLLOW_S)
             if output is not None:
                 (output / f"{part.path.stem}.out").write_text(running.result())
@@ -96,7 +96,7 @@ class Suite:
         return Compared(part, Outcome.IDENTICAL, len(lines), _transactions(lines))
 
     def _behind_server_failure(self, part: Part, error: ServerCannotDecode) -> Compared:
-        """Compare what the server printed before it failed, and begin again behind it."""
+        """Compare the server's output before its failure, and begin again after it."""
         found = self.oracle.ours.taken_lines(self.database)[: len(error.lines)]
         reported, outcome = str(error), Outcome.SERVER_CANNOT_DECODE
         try:
@@ -123,7 +123,7 @@ def _transactions(lines: Sequence[str]) -> int:
 
 
 def compared(suites: Sequence[str], only: Sequence[str], output: Path | None) -> Iterator[Compared]:
-    """Run the files of suites, one after the other; `only` those of them, and what they need."""
+    """Run the files of suites, one after the other; with `only`, those files and the ones that they need."""
     made = source()
     parts = parts_of(made)
     for name in suites:
@@ -139,7 +139,7 @@ def compared(suites: Sequence[str], only: Sequence[str], output: Path | None) ->
 
 
 def main() -> int:
-    """Run what is asked for; print a line a file and what it comes to."""
+    """Run the requested files; print a line a file and a summary."""
     suites = ("regress", "isolation", "test_decoding")
     parser = argparse.ArgumentParser(prog="scripts/regression_sql", description=__doc__.partition("\n")[0])
     parser.add_argument("--suite", choices=suites, action="append", help="this one; may be given several times")

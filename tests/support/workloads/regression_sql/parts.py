@@ -1,4 +1,4 @@
-"""The source files that are run, their order, and the way to run them."""
+"""The source files, their order, and the way to run them."""
 
 import re
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from pathlib import Path
 from tests.support.servers.postgres import SUPERUSER, Cluster
 from tests.support.workloads.regression_sql.source import Source
 
-# What pg_regress sets for psql (pg_regress.c, psql_start_test): output differs without, and now and then what is run.
+# The variables that pg_regress sets for psql (pg_regress.c, psql_start_test): they change output and sometimes tests.
 ENVIRONMENT = {
     "PGTZ": "PST8PDT",
     "PGDATESTYLE": "Postgres, MDY",
     "PGOPTIONS": "-c intervalstyle=postgres_verbose",
     "PG_DLSUFFIX": ".so",
 }
-FIRST = "test_setup"  # makes the tables that the others use
+FIRST = "test_setup"  # creates the tables that the others use
 PART_TIMEOUT_S = 900
 
 
@@ -35,7 +35,7 @@ class Part:
         return self.path.suffix == ".spec"
 
     def run(self, node: Cluster, made: Source, database: str) -> str:
-        """Run it to its end, whatever its statements come to; return what it printed. Raises if it does not end."""
+        """Run it to its end, with any result; return its output. Raises if it does not end."""
         where = f"host={node.folder} port={node.port} user={SUPERUSER} dbname={database}"
         if self.is_specification:
             command = [str(made.isolation / "isolationtester"), where]
@@ -43,10 +43,10 @@ class Part:
             shown = ("HIDE_TABLEAM=on", "HIDE_TOAST_COMPRESSION=on")
             command = [str(node.server.client("psql")), "-X", "-a", "-q", *(f"-v{name}" for name in shown), where]
         places = {"PG_ABS_SRCDIR": made.tests, "PG_ABS_BUILDDIR": node.folder / "tests", "PG_LIBDIR": made.libraries}
-        # NB: specifications find their own sessions by this name, to cancel and to end them.
+        # NB: specifications find their sessions by this name, to cancel and to end them.
         named = {"PGAPPNAME": f"{'isolation' if self.is_specification else 'pg_regress'}/{self.path.stem}"}
         environment = [f"{name}={value}" for name, value in {**ENVIRONMENT, **places, **named}.items()]
-        # NB: what they print need not be UTF-8, and a failed session is no failure here.
+        # NB: the output need not be UTF-8, and a failed session is not a failure here.
         shell = 'input=$1; shift; "$@" <"$input" 2>&1 | iconv -c -f UTF-8 -t UTF-8; true'
         program = [*environment, "sh", "-c", shell, "sh", str(self.path), *command]
         return node.run(Path("/usr/bin/env"), *program, timeout_s=PART_TIMEOUT_S)
@@ -70,7 +70,7 @@ def _scheduled(folder: Path, schedule: str, scripts: str) -> Iterator[Path]:
 
 
 def _listed(folder: Path) -> Iterator[Path]:
-    """Give what a module's Makefile lists."""
+    """Return the tests that a module's Makefile lists."""
     makefile = (folder / "Makefile").read_text().replace("\\\n", " ")
     for variable, scripts, suffix in (("REGRESS", "sql", ".sql"), ("ISOLATION", "specs", ".spec")):
         found = re.search(rf"^{variable} = (.*)$", makefile, re.MULTILINE)

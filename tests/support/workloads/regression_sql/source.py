@@ -1,8 +1,8 @@
-"""PostgreSQL's own tests, taken from Debian's source package of the server that is installed, and built at run time.
+"""PostgreSQL's own tests, from Debian's source package of the installed server, built at run time.
 
-`apt-get source` does it, in a folder of its own below the servers' cache, with the machine's own Debian sources turned
-into `deb-src` ones: nothing of the machine's is changed, and nothing of the package comes into this repository. Built
-are the C functions that the tests call and the driver of the isolation tests; that wants a compiler and make.
+`apt-get source` downloads it into a separate folder below the servers' cache, with the machine's own Debian sources
+changed to `deb-src`: the machine's files are not changed, and nothing of the package is added to this repository. The
+C functions that the tests call and the driver of the isolation tests are built; that needs a compiler and make.
 """
 
 import shutil
@@ -16,7 +16,7 @@ from tests.support.servers.servers import ServerMissing, cache_folder
 PACKAGE = "postgresql-15"
 DEBIAN_LIBRARIES = Path("/usr/lib/postgresql/15/lib")
 TOOLS = ("apt-get", "dpkg-query", "dpkg-source", "gcc", "make")
-CONTRIB_LIBRARIES = ("autoinc.so", "refint.so")  # that the tests look for beside their own
+CONTRIB_LIBRARIES = ("autoinc.so", "refint.so")  # for which the tests look beside their own
 STEP_TIMEOUT_S = 1800
 CONFIGURE = ("./configure", "--quiet", "--without-readline", "--without-zlib", "CFLAGS=-O1")
 BUILD = (
@@ -27,7 +27,7 @@ BUILD = (
 
 
 class SourceMissing(ServerMissing):
-    """The source package, or what building it takes, cannot be had on this machine."""
+    """This machine cannot download or build the source package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Source:
 
     @property
     def plugin(self) -> Path:
-        """The tests of test_decoding itself."""
+        """The tests of test_decoding."""
         return self.root / "contrib" / "test_decoding"
 
     @property
