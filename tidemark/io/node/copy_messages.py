@@ -1,13 +1,13 @@
-"""Receives rows from the socket, out of the messages in which the server sends them (protocol 3, COPY TO STDOUT).
+"""Receives the rows of COPY TO STDOUT from the socket, by parsing the messages of protocol 3 itself.
 
     u8 type, u32 length with itself (big-endian), contents      d CopyData, H CopyOutResponse, c CopyDone, N notice
 
-One CopyData is one row. Any other message ends the copy and stays on the socket, for the sender of the query. So the
-received bytes are peeked at first, and only the copy's part is consumed. A message may be cut anywhere.
+One CopyData is one row. Any other message ends the copy and stays in the socket for libpq, which sent the query. So the
+bytes are first peeked at (MSG_PEEK), and only the bytes of the copy are consumed. A message may be split anywhere.
 
-The module is compiled if a compiler is available (its `.pxd` has the types) and runs interpreted otherwise; both do the
-same. Compiled, it receives without the interpreter lock: otherwise the server writes to a full socket and waits while
-another thread has the lock.
+The module is compiled if a compiler is available (its `.pxd` has the types) and is interpreted otherwise; the behaviour
+is the same. The compiled code receives without the interpreter lock: otherwise the server would fill the socket and
+wait while another thread has the lock.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if cython.compiled:
     from cython.cimports.tidemark.io.node.sockets import MSG_DONTWAIT, MSG_PEEK, recv
 
 LENGTH_BYTES = 4
-LOOKED_AT_BYTES = 1 << 18  # at once
-FEW_BYTES = 1 << 16  # the server sends 8 kB at a time: to wake up for each costs both sides more than what is in it
+LOOKED_AT_BYTES = 1 << 18  # peeked at in one call
+FEW_BYTES = 1 << 16  # the server sends 8 kB at a time: one wakeup for each costs both sides more than its contents
 PAUSE_US = 500
-PAUSES_MAX = 100  # before the caller may look at something else
+PAUSES_MAX = 100  # of one `receive`, then the caller runs
 
-# The same as C integers, which the loops can read without the interpreter.
+# The same values as C integers, which the loops read without the interpreter lock.
 ROW = ord("d")
 BEGIN = ord("H")
 END = ord("c")
@@ -42,33 +42,33 @@ LOOKED_AT = int(LOOKED_AT_BYTES)
 FEW = int(FEW_BYTES)
 PAUSE = int(PAUSE_US)
 PAUSES = int(PAUSES_MAX)
-NOTHING = -1  # has come
-BROKEN_OFF = 0  # no byte, or an error
+NOTHING = -1  # no byte is available yet
+BROKEN_OFF = 0  # the connection was closed or failed
 
 
 class CopyMessages:
-    """Follows the messages of one COPY."""
+    """Parses the messages of one COPY."""
 
     def __init__(self, plain: socket.socket) -> None:
-        """`plain` does not block; nobody else receives from it before the COPY is over."""
+        """`plain` is non-blocking; nothing else receives from it before the COPY has ended."""
         self.plain = plain
         self.descriptor = plain.fileno()
-        self.spare = bytearray(LOOKED_AT_BYTES)  # for what was looked at, and is taken off
-        self.rows = 0  # that are whole; set back by the caller
-        self.kept = 0  # bytes of rows at the front of what `receive` filled
-        self.is_full = False  # it stopped at its bounds, behind a whole row
+        self.spare = bytearray(LOOKED_AT_BYTES)  # receives bytes that were peeked at, to consume them
+        self.rows = 0  # complete rows; the caller resets the count
+        self.kept = 0  # bytes of rows at the start of the buffer of `receive`
+        self.is_full = False  # `receive` stopped at a bound, after a complete row
         self.is_over = False
         self.is_broken = False
-        self.kind = 0  # of the message at hand
-        self.length = 0  # that it tells
-        self.length_left = 0  # bytes of it to come
-        self.left = 0  # bytes to come behind it
+        self.kind = 0  # of the current message
+        self.length = 0  # of the current message, as far as it is parsed
+        self.length_left = 0  # bytes of the length still to come
+        self.left = 0  # bytes of the contents still to come
 
     def receive(self, data: bytearray, rows_max: int, bytes_max: int) -> int:
-        """Fill `data` from the front with rows, as far as they come without a long wait; 0 if the connection ended.
+        """Fill `data` from its start with rows, as long as they arrive without a long wait; 0 if the connection ended.
 
-        It stops behind `rows_max` rows, or behind the row that brings `bytes_max` bytes, or where `data` has room for
-        so few bytes only that it would take them for few that came.
+        It stops after `rows_max` rows, after the row that reaches `bytes_max` bytes, or when `data` has less than
+        FEW_BYTES free: a smaller read would look like a slow server.
         """
         self.kept = 0
         self.is_full = False
@@ -86,7 +86,7 @@ class CopyMessages:
         return 1
 
     def look(self, data: bytearray) -> int:
-        """Copy what is there behind what is kept; return how much it is, or NOTHING, or BROKEN_OFF."""
+        """Copy available bytes behind the kept ones, unconsumed; return their number, NOTHING or BROKEN_OFF."""
         size = min(LOOKED_AT, len(data) - self.kept)
         if cython.compiled:
             came: int = recv(self.descriptor, cython.address(data[self.kept]), size, MSG_PEEK | MSG_DONTWAIT)
@@ -101,7 +101,7 @@ class CopyMessages:
             return BROKEN_OFF
 
     def take_off(self, size: int) -> int:
-        """Take off the socket what was looked at; 0 if the connection broke."""
+        """Consume `size` peeked bytes from the socket; return 0 if the connection failed."""
         while size > 0:
             if cython.compiled:
                 came = recv(self.descriptor, cython.address(self.spare[0]), size, MSG_DONTWAIT)
@@ -118,7 +118,7 @@ class CopyMessages:
         return 1
 
     def pause(self) -> int:
-        """Let more come."""
+        """Wait for more bytes."""
         if cython.compiled:
             usleep(PAUSE)
         else:
@@ -126,7 +126,7 @@ class CopyMessages:
         return 0
 
     def take(self, data: bytearray, count: int, rows_max: int, bytes_max: int) -> int:
-        """Move what `count` bytes hold of rows to those before; return how many bytes are the copy's."""
+        """Append the row bytes of `count` received bytes to the kept ones; return how many belong to the copy."""
         begin = self.kept
         at = begin
         end = begin + count
@@ -162,12 +162,12 @@ class CopyMessages:
         return at - begin
 
     def keep(self, data: bytearray, at: int, size: int) -> int:
-        """Move bytes of a row to those before."""
+        """Append bytes of a row to the kept ones."""
         kept = self.kept
         if cython.compiled:
             last = data[at + size - 1]
             memmove(cython.address(data[kept]), cython.address(data[at]), size)
-            data[kept + size - 1] = last  # NB: all four ends are checked; what lies between them needs no check
+            data[kept + size - 1] = last  # NB: all four ends are bounds-checked, which covers the bytes between
         else:
             data[kept : kept + size] = data[at : at + size]
         self.kept = kept + size

@@ -19,7 +19,7 @@ _LACKING = f"""
 
 @dataclass(frozen=True, slots=True)
 class LackingTable:
-    """A table that the role cannot read in full; names are quoted as SQL wants them."""
+    """A table that the role cannot read in full; its names are quoted for SQL."""
 
     oid: Oid
     schema: str
@@ -30,16 +30,16 @@ class LackingTable:
 
 
 def lacking_tables(node: Node) -> list[LackingTable]:
-    """Return the tables of users that the role of a session cannot read in full."""
+    """Return the users' tables that the role of a session cannot read in full."""
     rows = node.query(_LACKING.encode())
     return [
         LackingTable(Oid(oid), str(schema), str(table), usable, readable, hides)
         for oid, schema, table, usable, readable, hides in rows
-        if readable is not None  # None: dropped since the statement began
+        if readable is not None  # None: dropped after the statement began
     ]
 
 
 def role_name(node: Node) -> str:
-    """Return the role of a session, quoted as SQL wants it."""
+    """Return the role of a session, quoted for SQL."""
     ((name,),) = node.query("SELECT pg_catalog.quote_ident(current_user)")
     return str(name)

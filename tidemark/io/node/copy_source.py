@@ -1,11 +1,11 @@
 """The SQL of a first copy: the tables, their descriptions, and their rows under one snapshot.
 
-A table is locked (ACCESS SHARE) before its snapshot is taken: between the two no session can rewrite it, which would
-make COPY return nothing, and the lock keeps its columns as described. SQL has no COPY of an OID, and ALTER SCHEMA
-RENAME locks no table: the relations that the transaction locked show whether the rows were those of the right table.
-The lock does not cover the types of its values, which print by their current definition, whatever the snapshot shows.
-The stream reports a label that was renamed, or a row type that got other columns, after the snapshot, and a consumer
-that applies this event would change the values a second time. So the table is copied again then.
+A table is locked (ACCESS SHARE) before its snapshot is taken: otherwise a session could rewrite it in between, and COPY
+would return no rows. The lock also keeps its columns as described. SQL has no COPY by OID, and ALTER SCHEMA RENAME
+locks no table: the relations that the transaction locked show whether the rows came from the right table.
+The lock does not cover the types of its values, which are printed by their current definition, whatever the snapshot
+shows. If a label is renamed or the columns of a row type change after the snapshot, the stream reports it, and a
+consumer that applies this event would change the values a second time. In this case the table is copied again.
 On a standby a snapshot is taken again until its contents are known (`tidemark.io.node.standby_snapshot`).
 SELECT on the tables is needed here, and only here.
 """
@@ -34,8 +34,9 @@ from tidemark.model.relation import Column, Relation
 from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility, parse_snapshot
 from tidemark.wal.versions import WalFormat
 
-# What a process has locked beside a table and its partitions. NB: also one whose DETACH CONCURRENTLY is not finished:
-# LOCK takes it, and SELECT reads it where the snapshot does not have that yet; pg_partition_ancestors knows it no more.
+# Relations that a process has locked besides a table and its partitions. NB: includes a partition whose DETACH
+# CONCURRENTLY is not finished: LOCK locks it, and SELECT still reads it under an older snapshot, but
+# pg_partition_ancestors no longer lists it.
 _LOCKED_BESIDE = """
     SELECT c.oid::regclass::text FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_class c ON c.oid = l.relation
     JOIN pg_catalog.pg_database d ON d.oid = l.database
@@ -51,7 +52,7 @@ _TABLE_BYTES = """
     SELECT coalesce(pg_catalog.sum(pg_catalog.pg_table_size(t.relid)), 0)::int8 FROM (
         SELECT %s::oid::regclass AS relid UNION SELECT relid FROM pg_catalog.pg_partition_tree(%s::oid::regclass)) t
 """
-SNAPSHOTS_MAX = 200  # of a table, at a standby; each takes some milliseconds
+SNAPSHOTS_MAX = 200  # of a table on a standby; each takes some milliseconds
 
 
 class CopyDenied(NodeUnfit):
@@ -61,24 +62,24 @@ class CopyDenied(NodeUnfit):
 
 
 class TableChanging(NodeUnreachable):
-    """A table that changed between two looks; tried again."""
+    """A table that changed between two queries; retried."""
 
 
 class SnapshotUnclear(NodeUnreachable):
-    """A standby that commits so fast that of no snapshot is known what it shows; tried again."""
+    """A standby that replays commits so fast that the contents of no snapshot are known; retried."""
 
     hint = "copy from the primary (capture.dsn), or at a quieter time"
 
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshot:
-    """A table under its snapshot: what COPY will give."""
+    """A table under its snapshot, as COPY will return it."""
 
     relation: Relation
     snapshot: str
     time_us: int
-    seen_lsn: Lsn = INVALID_LSN  # all that the snapshot shows is flushed, and stands before
-    timeline: TimelineId = NO_TIMELINE  # that the node was on then
+    seen_lsn: Lsn = INVALID_LSN  # everything that the snapshot shows is flushed and begins before this
+    timeline: TimelineId = NO_TIMELINE  # the node's timeline at that time
 
 
 class _Taken(NamedTuple):
@@ -87,10 +88,10 @@ class _Taken(NamedTuple):
 
 
 class CopySource:
-    """One database of the node, for copying: one session holds lock and snapshot, one looks at catalogs meanwhile."""
+    """One database of the node, for copying: one session holds lock and snapshot, another reads catalogs."""
 
     def __init__(self, dsn: str, database: str, fmt: WalFormat, oid: Oid | None = None) -> None:
-        """Connect when first used. `oid`: the database that it has to be, for names change hands."""
+        """Connect on first use. `oid`: the expected database, since a name may pass to another database."""
         self._dsn = dsn
         self._database = database
         self._oid = oid
@@ -98,13 +99,13 @@ class CopySource:
         self._holding: Node | None = None
         self._looking: Node | None = None
         self._mirror: CatalogMirror | None = None
-        self._seen: dict[Oid, SourceTable] = {}  # the tables when they were looked at last
-        self._described: dict[Oid, SourceTable] = {}  # the tables as they were when the mirror was read
-        self._forms: frozenset[str] = frozenset()  # of the values of the table that is held, by its snapshot
-        self._holding_pid = 0  # of the server's process that has the lock, by its own word: a pooler tells another
+        self._seen: dict[Oid, SourceTable] = {}  # the tables at the last query
+        self._described: dict[Oid, SourceTable] = {}  # the tables when the mirror was read
+        self._forms: frozenset[str] = frozenset()  # `value_forms` of the locked table, under its snapshot
+        self._holding_pid = 0  # by pg_backend_pid(), of the session with the lock: a pooler reports another
 
     def close(self) -> None:
-        """Close the sessions; what is asked for next connects anew."""
+        """Close the sessions; the next query connects again."""
         sessions = (self._holding, self._looking)
         self._holding = self._looking = None
         for session in sessions:
@@ -112,7 +113,7 @@ class CopySource:
                 session.close()
 
     def _look(self) -> Node:
-        """Return the session that looks; connect if it is not there, to the database that it has to be."""
+        """Return the session that reads catalogs; connect if necessary, and check the database's OID."""
         if self._looking is None:
             with ExitStack() as stack:
                 looking = stack.enter_context(self._connection())
@@ -124,9 +125,9 @@ class CopySource:
         return self._looking
 
     def _hold(self) -> Node:
-        """Return the session that holds; connect if it is not there."""
+        """Return the session that holds lock and snapshot; connect if necessary."""
         if self._holding is None:
-            self._look()  # NB: first, for a database that somebody is in keeps its name
+            self._look()  # NB: first, since a database with a session in it cannot be renamed
             self._holding = self._connection()
         return self._holding
 
@@ -149,15 +150,16 @@ class CopySource:
         return self._database
 
     def size_bytes(self, table: SourceTable) -> int:
-        """Return how much disk a table's rows take at the node, with those of its partitions and their TOAST tables.
+        """Return the disk space of a table's rows at the node, including its partitions and their TOAST tables.
 
-        NB: to be asked before the table is held: it locks the table, and could wait for somebody who waits for us.
+        NB: call this before the table is locked: the query locks the table too, and could wait for a session that waits
+        for our lock.
         """
         ((size_bytes,),) = self._look().query(_TABLE_BYTES, (table.oid, table.oid))
         return int(str(size_bytes))
 
     def tables(self) -> list[SourceTable]:
-        """Return the tables there are."""
+        """Return the tables of the database."""
         tables = source_tables(self._look(), self._format.major)
         self._seen = {table.oid: table for table in tables}
         return tables
@@ -168,12 +170,12 @@ class CopySource:
         return self._mirror
 
     def table(self, oid: Oid) -> SourceTable | None:
-        """Return one table, as it is now."""
+        """Return the current description of one table."""
         return next(iter(source_tables(self._look(), self._format.major, oid)), None)
 
     @contextmanager
     def held(self, table: SourceTable) -> Iterator[TableSnapshot]:
-        """Lock a table, take the snapshot, describe it: reading the catalogs takes its time, and comes before."""
+        """Lock a table, take the snapshot, describe the table; catalogs are read first, since it takes long."""
         self._learn(table)
         with ExitStack() as stack:
             taken = self._taken_clearly(table, stack)
@@ -182,7 +184,7 @@ class CopySource:
             yield TableSnapshot(relation, str(taken.snapshot), taken.time_us)
 
     def _taken_clearly(self, table: SourceTable, stack: ExitStack) -> _Taken:
-        """Enter the transaction of a snapshot into `stack`, of which is known what it shows."""
+        """Enter a transaction into `stack` whose snapshot has known contents."""
         for _ in range(SNAPSHOTS_MAX):
             with ExitStack() as attempt:
                 taken = attempt.enter_context(self._locked(table))
@@ -193,17 +195,17 @@ class CopySource:
 
     @contextmanager
     def _locked(self, table: SourceTable) -> Iterator[_Taken | None]:
-        """Lock a table, take a snapshot; None: it is not known what it shows."""
+        """Lock a table and take a snapshot; yield None if the snapshot's contents are unknown."""
         with self._hold().translated() as session, session.transaction():
             session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             session.execute("SET LOCAL row_security = off")
             session.execute("SET LOCAL statement_timeout = 0")
-            session.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # describing may take a while
+            session.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # the description may take long
             name = _identifier(table.namespace, table.name)
-            only = sql.SQL("" if table.is_partitioned else "ONLY ")  # a partitioned table: all partitions
+            only = sql.SQL("" if table.is_partitioned else "ONLY ")  # a partitioned table: with all partitions
             session.execute(sql.SQL("LOCK TABLE {}{} IN ACCESS SHARE MODE").format(only, name))
             replayed_lsn = self._look().replayed_lsn()
-            # NB: the first statement with a snapshot; LOCK takes none.
+            # NB: the first statement that takes a snapshot; LOCK takes none.
             ((snapshot, time_us, oid, self._holding_pid),) = session.execute(
                 "SELECT pg_catalog.pg_current_snapshot()::text,"
                 " (extract(epoch FROM pg_catalog.now()) * 1000000)::bigint, %s::regclass::oid::int8,"
@@ -217,9 +219,9 @@ class CopySource:
             yield None if visible is None else _Taken(visible, int(time_us))
 
     def _replayed(self, shown: Snapshot, start_lsn: Lsn) -> Visibility | None:
-        """Return what a standby's snapshot shows, taken when the replay was past `start_lsn`."""
+        """Return what a standby's snapshot shows; it was taken after the replay had passed `start_lsn`."""
         if shown.xmin == shown.xmax:
-            return shown  # nobody ran
+            return shown  # no transaction was running
         end_lsn = self._look().replayed_lsn()
         if end_lsn is None:
             raise TableChanging(f"{self._look().where} was promoted")
@@ -227,17 +229,17 @@ class CopySource:
         return None if window.holds_commit(self._dsn, self._look().facts()) else ReplayedSnapshot(shown.xmin, start_lsn)
 
     def rows(self, relation: Relation, bounds: BlockBounds = BLOCK) -> Generator[CopyBlock]:
-        """Give the rows of the table that is held, and of its partitions, in blocks of lines of COPY's text format.
+        """Yield the rows of the locked table and of its partitions, in blocks of lines of COPY's text format.
 
-        Raises `TableChanging` before the first one, and again behind the last one, where they are another table's or
-        other partitions', or print otherwise than by the snapshot. An empty block says that there is none yet.
+        Raises `TableChanging` before the first block and again after the last one, if the rows come from another table
+        or other partitions, or are printed otherwise than by the snapshot. An empty block: no row has arrived yet.
         """
         assert self._mirror is not None, relation
         columns = sql.SQL(", ").join(_selected(column) for column in relation.live_columns)
         name = _identifier(relation.namespace, relation.name)
-        # Text comes in the database's encoding: the server would refuse to give out what has no UTF-8.
+        # In the database's encoding: the server would refuse to send bytes that are not valid in UTF-8.
         encoding, dialect = sql.Literal(self._mirror.encoding), self._mirror.dialect
-        # A SELECT, not the table: generated columns are columns here, too.
+        # A SELECT, not the table name: COPY of a table omits generated columns.
         only = sql.SQL("" if relation.gathers_partitions else "ONLY ")
         query = sql.SQL("SELECT {} FROM {}{}").format(columns, only, name)
         statement = sql.SQL("COPY ({}) TO STDOUT (ENCODING {})").format(query, encoding)
@@ -245,7 +247,7 @@ class CopySource:
             is_checked = False
             with closing(copied_blocks(session, statement, bounds)) as blocks:
                 for block in blocks:
-                    if block.rows and not is_checked:  # rows come: by now COPY holds its locks
+                    if block.rows and not is_checked:  # COPY has its locks by the first row
                         self._check_locked(relation)
                         is_checked = True
                     yield block if dialect.encoding == "utf-8" else _in_utf8(block, dialect)
@@ -253,18 +255,18 @@ class CopySource:
 
     @contextmanager
     def _naming(self, relation: Relation) -> Iterator[None]:
-        """Tell of which table it is that the server cannot read the rows."""
+        """Add the table's name to the error of a server that cannot read the rows."""
         try:
             yield
         except DataUnreadable as error:
             raise DataUnreadable(f"the rows of {relation.qualified_name}: {error}") from error
 
     def _check_locked(self, relation: Relation) -> None:
-        """Raise `TableChanging` if the transaction read from anything but `relation`: whatever it read, it locked.
+        """Raise `TableChanging` if the transaction has locked, and so read, a relation other than `relation`.
 
-        So it does where values may not have been printed as the snapshot has their types.
+        Also raised if values may have been printed otherwise than by the types of the snapshot.
         """
-        # NB: by the other session, since pg_class under the snapshot does not have what is newer.
+        # NB: in the other session, since pg_class under the snapshot does not show newer rows.
         locked = (self._holding_pid, FIRST_USER_OID, relation.oid, relation.oid)
         others = self._look().query(_LOCKED_BESIDE, locked)
         if others:
@@ -276,7 +278,7 @@ class CopySource:
             raise TableChanging(f"{relation.qualified_name} got other partitions during its copy")
 
     def flush(self) -> tuple[TimelineId, Lsn]:
-        """Have all flushed that the snapshot saw, or a crash could take back what was copied; return how far it is."""
+        """Flush all that the snapshot showed: a crash could undo it otherwise; return timeline and flush LSN."""
         return self._look().flushed()
 
     def _describe(self, table: SourceTable) -> Relation:
@@ -291,26 +293,26 @@ class CopySource:
         return relation
 
     def _learn(self, table: SourceTable) -> None:
-        """Read the descriptions anew if the table is not as they have it."""
+        """Read the descriptions again if the table has changed since they were read."""
         if not self._is_described(table):
             self._refresh(table)
 
     def _is_described(self, table: SourceTable) -> bool:
-        """Tell if the table is as the descriptions have it."""
+        """Return whether the descriptions show the table as it is."""
         if self._mirror is None or self._described.get(table.oid) != table:
             return False
-        # NB: an index may have come behind the stamp and have gone since, with the stamp as it was.
+        # NB: an index that was created and dropped meanwhile leaves the stamp unchanged.
         return self._mirror.index_oids(table.oid) == table.index_oids
 
     def _refresh(self, table: SourceTable) -> None:
-        """Read all descriptions anew. Stamps first: what changes in between has another stamp then."""
+        """Read all descriptions again, the stamps first: a change in between then has a different stamp."""
         if self._seen.get(table.oid) != table:
             self.tables()
         described = self._seen
         session = SeedSession(self._look())
         with ThreadPoolExecutor(1, "tidemark-copy-connect") as pool:
-            pool.submit(self._hold)  # meanwhile; where that fails, whoever needs it tries again
-            mirror = session.begin(self._format, Xid(3), None)  # follows no WAL: any xid is far enough
+            pool.submit(self._hold)  # in parallel; a failure is raised by the next call
+            mirror = session.begin(self._format, Xid(3), None)  # the mirror follows no WAL: any xid will do
             seed.merge(mirror, session.read_tables(mirror))
         self._described, self._mirror = described, mirror
 
@@ -320,9 +322,9 @@ def _has_types_of_users(relation: Relation) -> bool:
 
 
 def _selected(column: Column) -> sql.Composable:
-    """Return what is selected for a column: its OIDs where the server would print names."""
+    """Return the expression to select for a column: OIDs where the server would print names."""
     if column.is_virtual:
-        return sql.NULL  # as in the stream; to compute it may fail
+        return sql.NULL  # as in the stream; computing it may fail
     name = _identifier(column.name)
     if not holds_oids(column):
         return name
@@ -331,12 +333,12 @@ def _selected(column: Column) -> sql.Composable:
 
 
 def _in_utf8(block: CopyBlock, dialect: Dialect) -> CopyBlock:
-    """Return a block of another encoding in UTF-8: what is no character stays as it is, and is replaced like that."""
+    """Convert a block from another encoding to UTF-8: an invalid byte is kept, and is replaced like in the stream."""
     return block._replace(lines=dialect.decode(bytes(block.lines)).encode("utf-8", "surrogateescape"))
 
 
 def _identifier(*names: str) -> sql.Identifier:
-    """Return a quoted name; raise `CopyDenied` for one with bytes that no statement in UTF-8 can hold."""
+    """Return a quoted name; raise `CopyDenied` if no statement in UTF-8 can contain its bytes."""
     try:
         ".".join(names).encode()
     except UnicodeEncodeError as error:

@@ -29,22 +29,22 @@ _MODE = 0o600
 
 
 class TableTooLarge(ConfigError):
-    """A table whose rows are more than may wait on disk."""
+    """A table with more rows than may wait on disk."""
 
     hint = "raise copy.spool_bytes if the disk under the state folder has room, or exclude the table"
 
 
 class CopySpool:
-    """Lines of COPY's text format: filled once by one thread, and read once by another, meanwhile or later."""
+    """Lines of COPY's text format: written once by one thread, read once by another, at the same time or later."""
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
         self.byte_count = 0  # of lines
         self._bytes_max = bytes_max
         self._path = folder / f"table-{uuid.uuid4().hex}"
-        self.stored_bytes = 0  # of whole blocks on disk
-        self._taken = 0  # of these
-        self._ahead: deque[CopyBlock] = deque()  # older than what is on disk and not taken
-        self._is_whole: bool | None = None  # False: it was broken off
+        self.stored_bytes = 0  # complete blocks on disk
+        self._taken = 0  # read so far, of these
+        self._ahead: deque[CopyBlock] = deque()  # unread, older than the blocks on disk
+        self._is_whole: bool | None = None  # False: filling failed
         self._came = threading.Condition()
         with writing(self._path):
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
@@ -57,7 +57,7 @@ class CopySpool:
         os.close(self._descriptor)
 
     def fill(self, blocks: Iterable[CopyBlock], table: str) -> None:
-        """Take all lines; raise `TableTooLarge` where they are over the bound."""
+        """Store all lines; raise `TableTooLarge` if they exceed the bound."""
         is_whole = False
         try:
             for block in blocks:
@@ -86,7 +86,7 @@ class CopySpool:
             self._came.notify_all()
 
     def blocks(self) -> Iterator[CopyBlock]:
-        """Give the blocks as they were put in, each as soon as it is there; none any more once filling broke off."""
+        """Yield the blocks in order, each as soon as it is available; stop once filling has failed."""
         while self._comes_more():
             yield self._ahead.popleft() if self._ahead else self._stored()
 
@@ -97,7 +97,7 @@ class CopySpool:
         return block
 
     def _comes_more(self) -> bool:
-        """Wait until there is a block that was not taken; tell if it is worth while to take it."""
+        """Wait until there is an unread block or no more will come; return whether one is to be read."""
         with self._came:
             self._came.wait_for(lambda: self._ahead or self.stored_bytes > self._taken or self._is_whole is not None)
             return bool(self._ahead or self.stored_bytes > self._taken) and self._is_whole is not False

@@ -2,10 +2,10 @@
 
 libpq makes the connection, sends the statement and receives its result. But it returns one line for each call, which
 costs as much as the server's work to write it. So on an unencrypted connection the rows are read from the socket: only
-their bytes are consumed, and libpq finds the rest, as of a statement without rows. On an encrypted connection (TLS,
-GSSAPI) libpq returns the lines one by one.
+their bytes are consumed, and libpq then finds the messages of a statement without rows. On an encrypted connection
+(TLS, GSSAPI) libpq returns the lines one by one.
 
-Nothing here waits while it holds the interpreter lock. If a block takes a while, an empty one is returned first, so
+Nothing here waits while it holds the interpreter lock. If a block takes long, an empty one is returned first, so
 that the caller can be stopped.
 """
 
@@ -23,22 +23,22 @@ from psycopg.rows import TupleRow
 
 from tidemark.io.node.copy_messages import CopyMessages
 
-RECEIVED_BYTES = 4 << 20  # at once: most blocks in one piece
+RECEIVED_BYTES = 4 << 20  # in one buffer: most blocks fit
 QUIET_S = 0.2
 CANCEL_S = 10.0
-END = -1  # of PQgetCopyData
-SEALED = b"\0"  # the first byte of what GSSAPI has encrypted, of its length; no message of the server's is of this type
+END = -1  # result of PQgetCopyData
+SEALED = b"\0"  # the first byte (of the length) of a packet encrypted by GSSAPI; no message of the server has this type
 
 
 class CopyBlock(NamedTuple):
-    """Lines of COPY's text format, and how many they are."""
+    """Lines of COPY's text format, and their number."""
 
     lines: bytes | bytearray
     rows: int
 
 
 class BlockBounds(NamedTuple):
-    """What a block may have; its last row may pass `bytes_max`."""
+    """The bounds of a block; its last row may exceed `bytes_max`."""
 
     rows_max: int
     bytes_max: int
@@ -51,12 +51,12 @@ NONE_YET = CopyBlock(b"", 0)
 def copied_blocks(
     session: psycopg.Connection[TupleRow], statement: sql.Composed, bounds: BlockBounds
 ) -> Generator[CopyBlock]:
-    """Yield all lines of a COPY in text format, many together. Closed before its end, it ends the COPY."""
+    """Yield all lines of a COPY in text format, in blocks. Closing the generator early cancels the COPY."""
     connection = session.pgconn
     connection.send_query(statement.as_bytes(session))
     while connection.flush():
         _is_ready(connection.socket, select.POLLOUT)
-    # NB: a socket object of its own on the same socket: to close it closes nothing of libpq's.
+    # NB: a socket object with a duplicated descriptor: closing it does not close libpq's.
     with closing(socket.socket(fileno=os.dup(connection.socket))) as plain:
         plain.setblocking(False)
         messages: CopyMessages | None = None
@@ -79,7 +79,7 @@ def copied_blocks(
 
 
 def _drain(session: psycopg.Connection[TupleRow], blocks: Iterator[CopyBlock]) -> None:
-    """Let go of what still comes of a COPY that was cancelled; close the connection where that takes too long."""
+    """Discard the remaining rows of a cancelled COPY; close the connection if this takes too long."""
     until_s = time.monotonic() + CANCEL_S
     for _ in blocks:
         if time.monotonic() > until_s:
@@ -89,7 +89,7 @@ def _drain(session: psycopg.Connection[TupleRow], blocks: Iterator[CopyBlock]) -
 
 
 def _blocks(connection: pq.abc.PGconn, messages: CopyMessages | None, bounds: BlockBounds) -> Iterator[CopyBlock]:
-    """Give the blocks that are still to come, as `messages` follows them; None: libpq does."""
+    """Return the remaining blocks, parsed by `messages`; None: by libpq."""
     if messages is None:
         return _by_libpq(connection, bounds)
     return blocks_off_socket(messages, bounds)
@@ -99,11 +99,11 @@ def _is_sealed(plain: socket.socket) -> bool:
     try:
         return plain.recv(1, socket.MSG_PEEK) == SEALED
     except OSError:
-        return False  # libpq says what it is
+        return False  # libpq reports the error
 
 
 def blocks_off_socket(messages: CopyMessages, bounds: BlockBounds) -> Iterator[CopyBlock]:
-    """Take rows off the socket, up to what is libpq's; an end of the connection is left to it as well."""
+    """Yield rows from the socket up to the first message for libpq, which also handles a closed connection."""
     data = bytearray(RECEIVED_BYTES)
     view = memoryview(data)
     lines = bytearray()
@@ -127,7 +127,7 @@ def blocks_off_socket(messages: CopyMessages, bounds: BlockBounds) -> Iterator[C
 
 
 def _by_libpq(connection: pq.abc.PGconn, bounds: BlockBounds) -> Iterator[CopyBlock]:
-    """Take the rows from libpq, which gives them out one by one."""
+    """Yield blocks of the rows that libpq returns one by one."""
     while connection.is_busy():
         _take_in(connection)
         yield NONE_YET
@@ -142,7 +142,7 @@ def _by_libpq(connection: pq.abc.PGconn, bounds: BlockBounds) -> Iterator[CopyBl
         length, line = found
         if length == 0:
             _take_in(connection)
-            if time.monotonic() - reported_s >= QUIET_S:  # it comes by a packet at a time
+            if time.monotonic() - reported_s >= QUIET_S:  # rows arrive one packet at a time
                 yield NONE_YET
                 reported_s = time.monotonic()
             continue
@@ -156,22 +156,22 @@ def _by_libpq(connection: pq.abc.PGconn, bounds: BlockBounds) -> Iterator[CopyBl
 
 
 def _is_ready(descriptor: int, event: int) -> bool:
-    """Wait a while for the server; tell if it let us."""
+    """Wait up to QUIET_S for the server; return whether the descriptor is ready."""
     ready = select.poll()
     ready.register(descriptor, event)
     return bool(ready.poll(QUIET_S * 1000))
 
 
 def _take_in(connection: pq.abc.PGconn) -> None:
-    """Wait a while for more of the server's, and take it."""
+    """Wait up to QUIET_S for more bytes from the server, and let libpq read them."""
     if _is_ready(connection.socket, select.POLLIN):
         connection.consume_input()
 
 
 def _end(connection: pq.abc.PGconn, result: pq.abc.PGresult | None = None) -> int:
-    """Take the statement's results, with the one that is there already, or raise the server's error.
+    """Consume the statement's results, beginning with `result` if given; raise the server's error.
 
-    Returns how many rows the server has sent, by its own word.
+    Returns the number of rows that the server reports as sent.
     """
     error: psycopg.Error | None = None
     sent = 0

@@ -14,19 +14,19 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tidemark.model.errors import ConfigError
 
 APPLICATION_NAME = "tidemark"
-CONNECT_TIMEOUT_S = 10  # of every connection of ours; libpq's default is to wait for ever
+CONNECT_TIMEOUT_S = 10  # for each connection; libpq waits without limit by default
 _SECRETS = ("password", "sslpassword", "oauth_client_secret")
 _SHOWN = ("host", "hostaddr", "port", "dbname", "user", "service")
 
 
 class BadDsn(ConfigError):
-    """A connection string that libpq does not understand."""
+    """A connection string that libpq rejects."""
 
     hint = "write postgresql://user@host:port/database, or keywords: host=... port=... dbname=... user=..."
 
 
 class SecretInDsn(ConfigError):
-    """A connection string with a password in it."""
+    """A connection string that contains a password."""
 
     hint = (
         "remove the password and put it into a file of mode 0600 that PGPASSFILE names "
@@ -36,17 +36,17 @@ class SecretInDsn(ConfigError):
 
 
 class SecretFileUnusable(ConfigError):
-    """A password file that cannot be read, or that others can read: libpq leaves it out and says so at most aside."""
+    """A password file that is unreadable, or readable by others: libpq ignores it, with at most a warning."""
 
     hint = "the file that PGPASSFILE or passfile names must be readable only by this user: chmod 0600"
 
 
 def parse_dsn(dsn: str) -> dict[str, str]:
-    """Return the keywords of `dsn`; raise if libpq does not know them or one of them is a secret."""
+    """Return the keywords of `dsn`; raise if libpq rejects them or one of them is a secret."""
     try:
         keywords = {name: str(value) for name, value in conninfo_to_dict(dsn).items() if value is not None}
     except psycopg.Error as error:
-        # NB: libpq's message quotes the DSN, which may hold the very password that we must not print.
+        # NB: libpq's message quotes the DSN, which may contain a password.
         raise BadDsn("the connection string cannot be parsed") from _without_text(error)
     for name in _SECRETS:
         if name in keywords:
@@ -55,7 +55,7 @@ def parse_dsn(dsn: str) -> dict[str, str]:
 
 
 def complete_dsn(dsn: str, *, database: str | None = None, options: str = "", **keywords: str | int) -> str:
-    """Return `dsn` with our name, a connect time-out where it has none, and `keywords` over its own."""
+    """Return `dsn` with our application name, a default connect timeout, and `keywords` over its keywords."""
     parsed = parse_dsn(dsn)
     _check_passfile(parsed.get("passfile") or os.environ.get("PGPASSFILE"))
     parsed.setdefault("connect_timeout", str(CONNECT_TIMEOUT_S))
@@ -68,13 +68,13 @@ def complete_dsn(dsn: str, *, database: str | None = None, options: str = "", **
 
 
 def describe_dsn(dsn: str) -> str:
-    """Return what may be shown of `dsn`: where it leads and as whom."""
+    """Return the parts of `dsn` that may be shown: host, port, database and user."""
     keywords = parse_dsn(dsn)
     return " ".join(f"{name}={keywords[name]}" for name in _SHOWN if name in keywords) or "libpq's defaults"
 
 
 def _check_passfile(named: str | None) -> None:
-    """Raise for a password file that is named and would be left out."""
+    """Raise for a configured password file that libpq would ignore."""
     if not named:
         return
     path = Path(named)

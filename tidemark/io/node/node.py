@@ -25,16 +25,16 @@ from tidemark.wal.versions import PAGE_BYTES, wal_format
 
 STATEMENT_TIMEOUT_S = 30
 LOCK_TIMEOUT_S = 10
-# A seed and a copy take as long as there are rows. Majors before 17 know no such setting.
+# A seed or a copy takes as long as there are rows. Majors before 17 do not have this setting.
 NO_TRANSACTION_TIMEOUT = """
     SELECT pg_catalog.set_config('transaction_timeout', '0', false)
     WHERE pg_catalog.current_setting('transaction_timeout', true) IS NOT NULL
 """
 _XID_MASK = 0xFFFFFFFF
-TCP_USER_TIMEOUT_S = 30  # a node that vanished without a word is noticed by then
+TCP_USER_TIMEOUT_S = 30  # a vanished node is noticed within this time
 
-# The text of values depends on these settings only (docs/design/catalog.md): what test_decoding is compared under, and
-# what COPY and the seed's texts are read as.
+# The text of values depends only on these settings (docs/design/catalog.md): the comparison with test_decoding uses
+# them, and the text of COPY and of the seed is parsed under them.
 REFERENCE_SETTINGS: tuple[LiteralString, ...] = (
     "SET TimeZone = 'UTC'",
     "SET DateStyle = 'ISO, MDY'",
@@ -49,19 +49,19 @@ REFERENCE_SETTINGS: tuple[LiteralString, ...] = (
 
 
 class WalLevelTooLow(NodeUnfit):
-    """WAL without the rows."""
+    """WAL that does not contain the rows."""
 
     hint = "set wal_level = logical in the node's postgresql.conf and restart it"
 
 
 class FullPageWritesOff(NodeUnfit):
-    """WAL without the pages' first images, from which the catalogs are rebuilt."""
+    """WAL without full page images, from which the catalogs are rebuilt."""
 
     hint = "set full_page_writes = on in the node's postgresql.conf, reload it, and run CHECKPOINT"
 
 
 class UnknownPageSize(NodeUnfit):
-    """A server built with other page sizes."""
+    """A server built with another page size."""
 
     hint = "Tidemark reads servers built with 8 kB pages, as all packages are"
 
@@ -74,7 +74,7 @@ class RoleLacksReplication(NodeUnfit):
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What the node is."""
+    """The identity of the node and of the session's database."""
 
     major: int
     server_version: str
@@ -97,16 +97,16 @@ class RedoPoint:
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """A transaction that somebody waits for: a session's, or a prepared one."""
+    """A transaction for which a capture waits: of a session, or a prepared one."""
 
     xid: FullXid
     pid: int | None
     gid: str | None
-    description: str  # state and age; never the query, which may hold values
+    description: str  # state and age; never the query, which may contain values
 
     @property
     def who(self) -> str:
-        """Who it is, without what changes from look to look."""
+        """Identifies the transaction; constant while it is open."""
         return f"process {self.pid}" if self.pid is not None else f"prepared transaction {self.gid!r}"
 
     def __str__(self) -> str:
@@ -115,22 +115,22 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class NodeArchiving:
-    """What the node says of its archiving, and if this role may complete a segment."""
+    """The state of the node's archiving, and whether this role may complete a segment."""
 
     may_switch: bool  # EXECUTE on pg_switch_wal
     timeout_s: int  # archive_timeout; 0: a segment is archived when it is full
-    is_on: bool  # archive_mode; where it is off, pg_receivewal or nobody fills the archive
-    failed_file: str  # that archive_command failed with last, if nothing was archived since
-    archived_file: str = ""  # that archive_command succeeded with last, by the server's word
-    insert_lsn: Lsn = INVALID_LSN  # where the node writes; invalid on a standby
-    server: ServerUser | None = None  # None: on another host, or not to be learnt
+    is_on: bool  # archive_mode; if it is off, pg_receivewal may fill the archive
+    failed_file: str  # the last file for which archive_command failed, if nothing was archived since
+    archived_file: str = ""  # the last file for which archive_command succeeded, according to the server
+    insert_lsn: Lsn = INVALID_LSN  # the node's insert LSN; invalid on a standby
+    server: ServerUser | None = None  # None: on another host, or unknown
 
 
 class Node:
     """One SQL session in one database of the node."""
 
     def __init__(self, dsn: str, database: str | None = None) -> None:
-        """Connect; raise what is wrong by name."""
+        """Connect; raise a specific error on failure."""
         options = (
             f"-c statement_timeout={STATEMENT_TIMEOUT_S}s -c lock_timeout={LOCK_TIMEOUT_S}s -c idle_session_timeout=0"
         )
@@ -140,9 +140,9 @@ class Node:
             self._session = psycopg.connect(complete, autocommit=True)
         except psycopg.Error as error:
             raise connection_error(str(error), self.where) from error
-        self._session.prepare_threshold = None  # poolers in between do not know prepared statements
+        self._session.prepare_threshold = None  # a pooler may not support prepared statements
         with ExitStack() as stack:
-            stack.callback(self.close)  # now, not when the last one lets go of the error
+            stack.callback(self.close)  # close at once, not when the exception is released
             self.query("; ".join((*REFERENCE_SETTINGS, NO_TRANSACTION_TIMEOUT)))
             stack.pop_all()
 
@@ -153,18 +153,18 @@ class Node:
         self.close()
 
     def close(self) -> None:
-        """Close the session; may be called again."""
+        """Close the session; may be called more than once."""
         self._session.close()
 
     def query(self, statement: LiteralString | bytes, arguments: Sequence[object] = ()) -> list[TupleRow]:
-        """Run one statement; return its rows, if it has any."""
+        """Run one statement; return its rows, if any."""
         with self.translated():
             cursor = self._session.execute(statement, arguments or None)
             return cursor.fetchall() if cursor.description else []
 
     @contextmanager
     def translated(self) -> Iterator[psycopg.Connection[TupleRow]]:
-        """Give out the session; errors of PostgreSQL inside become ours."""
+        """Yield the session; translate PostgreSQL's errors."""
         try:
             yield self._session
         except psycopg.Error as error:
@@ -172,7 +172,7 @@ class Node:
 
     @contextmanager
     def repeatable_read(self) -> Iterator[None]:
-        """Run what stands inside under one snapshot."""
+        """Run the body under one snapshot."""
         with self.translated():
             self._session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
@@ -182,7 +182,7 @@ class Node:
                     self._session.execute("ROLLBACK")
 
     def facts(self) -> NodeFacts:
-        """Return what the node is; raise `UnsupportedMajor` for a server that we do not know."""
+        """Return the facts of the node; raise `UnsupportedMajor` for an unknown version."""
         number = self._session.info.server_version
         wal_format(number // 10_000)
         (row,) = self.query(
@@ -203,7 +203,7 @@ class Node:
         )
 
     def check_fitness(self) -> NodeFacts:
-        """Return what the node is, if it is fit to be captured; raise the first thing that is not, by name."""
+        """Return the facts of the node; raise a specific error for the first thing that prevents a capture."""
         facts = self.facts()
         self.check_settings()
         ((may_stream,),) = self.query("SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user")
@@ -212,7 +212,7 @@ class Node:
         return facts
 
     def check_settings(self) -> None:
-        """Raise the first thing about the node's WAL that is unfit to be decoded; a standby tells its own settings."""
+        """Raise for the first setting of the node that prevents decoding; a standby reports its own settings."""
         (row,) = self.query(
             "SELECT current_setting('wal_level'), current_setting('full_page_writes'), c.full_page_writes,"
             " current_setting('block_size')::int, current_setting('wal_block_size')::int FROM pg_control_checkpoint() c"
@@ -232,7 +232,7 @@ class Node:
             raise WrongNode(f"{self.where} is the cluster {found}, not {expected}")
 
     def redo_point(self) -> RedoPoint:
-        """Return where the last checkpoint began."""
+        """Return the start of the last checkpoint."""
         ((redo_lsn, next_xid, timeline),) = self.query(
             "SELECT redo_lsn::text, next_xid, timeline_id FROM pg_control_checkpoint()"
         )
@@ -240,11 +240,11 @@ class Node:
         return RedoPoint(parse_lsn(str(redo_lsn)), FullXid(int(epoch) << 32 | int(low)), TimelineId(int(timeline)))
 
     def flush_lsn(self) -> Lsn:
-        """Return up to where WAL is flushed, and so can be streamed; on a standby, up to where it is replayed."""
+        """Return the flush LSN, up to which WAL can be streamed; on a standby, the replayed LSN."""
         return self.replayed_lsn() or self._lsn("SELECT pg_current_wal_flush_lsn()::text")
 
     def archiving(self) -> NodeArchiving:
-        """Return how archiving does."""
+        """Return the state of archiving."""
         ((may_switch, timeout_s, mode, failed_file, archived_file, insert_lsn),) = self.query(
             "SELECT has_function_privilege('pg_catalog.pg_switch_wal()', 'EXECUTE'),"
             " extract(epoch FROM current_setting('archive_timeout')::interval)::int, current_setting('archive_mode'),"
@@ -265,15 +265,15 @@ class Node:
         )
 
     def server_user(self) -> ServerUser | None:
-        """Return whom the server runs as, where it runs on this host."""
+        """Return the user that the server runs as, if it runs on this host."""
         return server_user(self._session)
 
     def flush_all(self) -> Lsn:
-        """Have everything flushed that anybody can see by now; return up to where WAL is flushed.
+        """Flush all WAL of commits that are visible now; return the flush LSN.
 
-        NB: asynchronous commits are seen before they are flushed. A transactional message is a commit of our own; it
-        asks for the local disk only, or it would hang behind a synchronous standby that is away. On a standby nothing
-        is seen before it is flushed.
+        NB: asynchronous commits are visible before they are flushed. A transactional message is one more commit; it
+        waits for the local disk only, or it would hang if a synchronous standby is away. On a standby nothing is
+        visible before it is flushed.
         """
         if self.is_in_recovery():
             return self.flush_lsn()
@@ -282,14 +282,14 @@ class Node:
         return self.flush_lsn()
 
     def flushed(self) -> tuple[TimelineId, Lsn]:
-        """Have everything flushed that anybody can see by now; return on which timeline, and up to where."""
+        """Flush all WAL of commits that are visible now; return timeline and flush LSN."""
         lsn = self.flush_all()
         return self.timeline(), lsn
 
     def timeline(self) -> TimelineId:
-        """Return the timeline that the node writes; on a standby the latest of which it has replayed WAL.
+        """Return the timeline that the node writes; on a standby, the latest timeline of which it has replayed WAL.
 
-        NB: the control file's checkpoint is behind after a promotion, until the next one.
+        NB: after a promotion the control file's checkpoint has the old timeline until the next checkpoint.
         """
         ((timeline,),) = self.query(
             "SELECT CASE WHEN pg_is_in_recovery()"
@@ -300,22 +300,22 @@ class Node:
         return TimelineId(int(timeline))
 
     def insert_lsn(self) -> Lsn:
-        """Return where the next record will stand: all that has committed so far stands before.
+        """Return the start of the next record: the records of all earlier commits are before it.
 
-        On a standby, where the next record to be replayed stands; it may be under way, and be seen already.
+        On a standby, the start of the next record to replay; its replay may be in progress, and its effects visible.
         """
         return self.replayed_lsn() or self._lsn("SELECT pg_current_wal_insert_lsn()::text")
 
     def replayed_lsn(self) -> Lsn | None:
-        """Return up to where a standby has replayed WAL; None on a primary."""
+        """Return the end of the WAL that a standby has replayed; None on a primary."""
         return self._reported_lsn("SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() END::text")
 
     def received_lsn(self) -> Lsn | None:
-        """Return up to where a standby has received WAL by streaming; None where it never has."""
+        """Return the end of the WAL that a standby has received by streaming; None if it has received none."""
         return self._reported_lsn("SELECT pg_last_wal_receive_lsn()::text")
 
     def is_in_recovery(self) -> bool:
-        """Tell if the node is a standby now: a promotion ends no session."""
+        """Return whether the node is a standby now: a promotion does not end the session."""
         return bool(self.query("SELECT pg_is_in_recovery()")[0][0])
 
     def _lsn(self, statement: LiteralString) -> Lsn:
@@ -326,11 +326,11 @@ class Node:
         return None if found is None else parse_lsn(str(found))
 
     def snapshot(self) -> Snapshot:
-        """Return the present snapshot."""
+        """Return the current snapshot."""
         return parse_snapshot(str(self.query("SELECT pg_current_snapshot()::text")[0][0]))
 
     def blockers(self, below: FullXid) -> list[Blocker]:
-        """Return the transactions older than `below` that have not ended, oldest first."""
+        """Return the open transactions older than `below`, oldest first."""
         rows = self.query(
             "SELECT backend_xid::text::bigint, pid, NULL, coalesce(state, 'state not shown') || coalesce(', begun '"
             " || date_trunc('second', now() - xact_start)::text || ' ago', '')"
@@ -344,6 +344,6 @@ class Node:
 
 
 def _full_xid(xid: int, near: FullXid) -> FullXid:
-    """Return the 64-bit xid that ends in the 32 bits of `xid` and is nearest to `near`."""
+    """Return the 64-bit xid with these low 32 bits that is nearest to `near`."""
     distance = (xid - near) & _XID_MASK
     return FullXid(near + (distance if distance <= _XID_MASK >> 1 else distance - _XID_MASK - 1))

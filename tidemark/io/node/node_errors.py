@@ -19,11 +19,11 @@ from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable, Tidema
 
 
 class ConnectionRejected(NodeUnfit):
-    """The node, or TLS on the way to it, rejects our connections, whatever they are for."""
+    """The node, or TLS on the way to it, rejects our connections of any kind."""
 
 
 class NoHbaLine(ConnectionRejected):
-    """pg_hba.conf admits no such connection."""
+    """No line of pg_hba.conf admits the connection."""
 
     hint = (
         "add a line to the node's pg_hba.conf and reload it: `hostssl replication USER ADDRESS scram-sha-256` for the "
@@ -38,13 +38,13 @@ class ReplicationNotPermitted(NodeUnfit):
 
 
 class AuthenticationFailed(ConnectionRejected):
-    """The node does not believe who we are."""
+    """The node rejects our user name, password or certificate."""
 
     hint = "check the role's name, its LOGIN attribute, and the password in the file that PGPASSFILE names"
 
 
 class TlsFailed(ConnectionRejected):
-    """The node's certificate is not accepted, or ours, or there is no TLS where the DSN asks for it."""
+    """Either side rejects the other's certificate, or the server has no TLS although the DSN requires it."""
 
     hint = (
         "see sslmode, sslrootcert, sslcert and sslkey in the DSN: sslrootcert must contain the root that "
@@ -60,25 +60,25 @@ class DatabaseMissing(NodeUnfit):
 
 
 class NoFreeConnection(NodeUnreachable):
-    """All walsenders or connections of the node are taken."""
+    """All walsenders or connections of the node are in use."""
 
     hint = "raise max_wal_senders or max_connections, or stop a client; a daemon retries automatically"
 
 
 class NodeStarting(NodeUnreachable):
-    """The node starts up, shuts down or recovers."""
+    """The node is starting, shutting down or recovering."""
 
     hint = "wait until it is up; a daemon retries automatically"
 
 
 class PermissionMissing(NodeUnfit):
-    """SQL that the role may not run."""
+    """SQL for which the role lacks a privilege."""
 
     hint = "grant the privilege that the message names to the role"
 
 
 class QueryTimedOut(NodeUnreachable):
-    """A statement of ours did not end in its time, usually behind a lock on a system catalog."""
+    """A statement of ours exceeded its timeout, usually behind a lock on a system catalog."""
 
     hint = "look for VACUUM FULL or CLUSTER of a system catalog in pg_stat_activity"
 
@@ -88,31 +88,31 @@ class LockTimedOut(QueryTimedOut):
 
 
 class RecoveryConflict(NodeUnreachable):
-    """A standby ended a statement of ours, to replay what the statement stood in the way of."""
+    """A standby cancelled a statement of ours that conflicted with the replay."""
 
     hint = "set hot_standby_feedback = on at the standby, or raise its max_standby_streaming_delay"
 
 
 class ResourcesExhausted(NodeUnreachable):
-    """The node has no disk space, memory or other resource left for a statement of ours."""
+    """The node lacks disk space, memory or another resource for a statement of ours."""
 
     hint = "free the resource that the message names on the host of the node; a daemon retries automatically"
 
 
 class DataUnreadable(NodeUnreachable):
-    """A value or a page that the server itself cannot read, or not give out; tried again, as it may be on its way."""
+    """A value or page that the server cannot read or send; retried, since the cause may be temporary."""
 
     hint = "see the log of the node; correct the row, or exclude its table"
 
 
 class WalRemoved(WalGap):
-    """The node has recycled WAL that we need."""
+    """The node has removed WAL that we need."""
 
     hint = "the archive must contain it; otherwise raise wal_keep_size, and run the first copy again"
 
 
 class AheadOfNode(NodeUnfit):
-    """We hold WAL that the node never had: it is another branch of history."""
+    """We have WAL that the node never had: it is on another branch of history."""
 
     hint = (
         "the node was restored, or a failover lost commits; if tables contain changes that the node does not have, "
@@ -121,13 +121,13 @@ class AheadOfNode(NodeUnfit):
 
 
 class TimelineUnknown(NodeUnfit):
-    """Our timeline is not in the node's history, or left it before our position."""
+    """Our timeline is not in the node's history, or it was left before our position."""
 
     hint = "the node followed another promotion; if tables contain changes that the node does not have, recreate them"
 
 
 class WrongNode(NodeUnfit):
-    """Another cluster than the one that the state belongs to."""
+    """Another cluster than that of the state."""
 
     hint = "the DSN leads to another cluster: correct it, or use another state folder"
 
@@ -144,7 +144,7 @@ _CONNECTION: tuple[tuple[str, type[TidemarkError]], ...] = (
     (r"starting up|shutting down|recovery mode|not yet accepting", NodeStarting),
 )  # fmt: skip
 _SQLSTATES: tuple[tuple[str, type[TidemarkError]], ...] = (
-    ("40001", RecoveryConflict),  # nothing of ours is serializable: no other failure of serialization comes
+    ("40001", RecoveryConflict),  # we use no serializable transaction, so this is no serialization failure
     ("57014", QueryTimedOut),
     ("55P03", LockTimedOut),
     ("42501", PermissionMissing),
@@ -153,32 +153,32 @@ _SQLSTATES: tuple[tuple[str, type[TidemarkError]], ...] = (
     ("53", ResourcesExhausted),
     ("08", NodeUnreachable),
 )
-# Data exceptions, limits exceeded (a value over 1 GB as text), files that cannot be opened or read, corruption.
+# Data exceptions, limits exceeded (a value over 1 GB as text), unreadable files, corruption.
 _OF_DATA = ("22", "54", "58", "XX")
 _UNDEFINED_FILE = "58P01"
-_INTERNAL_ERROR = "XX000"  # also of each error that PostgreSQL raises without naming an SQLSTATE
+_INTERNAL_ERROR = "XX000"  # also of every error that PostgreSQL raises without an SQLSTATE
 _CORRUPTED = ("XX001", "XX002")
-# CheckXLogRemoved (xlog.c) takes the SQLSTATE from whatever `errno` is at that moment, so any may come, mostly XX000.
+# CheckXLogRemoved (xlog.c) derives the SQLSTATE from a stale `errno`, so it can be any; mostly it is XX000.
 _FINDS_WAL_REMOVED = "CheckXLogRemoved"
-_OPENS_SEGMENT = "WalSndSegmentOpen"  # walsender.c; other files than removed ones have other SQLSTATEs
+_OPENS_SEGMENT = "WalSndSegmentOpen"  # walsender.c; undefined_file only if the segment was removed
 _SENDS_HISTORY = "SendTimeLineHistory"  # walsender.c
 _STARTS_REPLICATION = "StartReplication"  # walsender.c: a start beyond the flush LSN, or (with a detail) beyond a fork
 _LOOKS_FOR_TIMELINE = "tliSwitchPoint"  # timeline.c
 
 
 class FailedResult(Protocol):
-    """What is read of a walsender's failed result: libpq's PGresult has it."""
+    """The parts of a walsender's failed result that are read; libpq's PGresult has them."""
 
     @property
     def error_message(self) -> bytes:
-        """The whole message."""
+        """The complete message."""
 
     def error_field(self, fieldcode: int) -> bytes | None:
-        """Return a field of the error, None if the server sent none."""
+        """Return a field of the error; None if the server sent none."""
 
 
 def connection_error(message: str, where: str) -> TidemarkError:
-    """Return the error that a failed connection to `where` means."""
+    """Return the error for a failed connection to `where`."""
     text = " ".join(message.split())
     for pattern, kind in _CONNECTION:
         if re.search(pattern, text):
@@ -189,13 +189,13 @@ def connection_error(message: str, where: str) -> TidemarkError:
 
 
 def query_error(error: psycopg.Error, where: str) -> TidemarkError:
-    """Return the error that `error` of a statement on `where` means."""
+    """Return the error for `error`, raised by a statement on `where`."""
     kind = DataUnreadable if (error.sqlstate or "").startswith(_OF_DATA) else NodeUnreachable
     return _by_sqlstate(error.sqlstate, str(error), where) or kind(f"{where}: {_line(str(error))}")
 
 
 def replication_error(result: FailedResult, where: str, doing: str) -> TidemarkError:
-    """Return the error that a walsender's failed `result` means."""
+    """Return the error for a walsender's failed `result`."""
     sqlstate, function = _field(result, pq.DiagnosticField.SQLSTATE), _field(result, pq.DiagnosticField.SOURCE_FUNCTION)
     message = result.error_message.decode(errors="replace")
     text = f"{where}, {doing}"
@@ -211,7 +211,7 @@ def replication_error(result: FailedResult, where: str, doing: str) -> TidemarkE
 
 
 def _of_walsender(function: str, sqlstate: str, *, has_detail: bool) -> type[TidemarkError] | None:
-    """Return what an error raised by `function` of the server means, if it is one of those that mean one thing."""
+    """Return the error for the server function that raised it; None if the function does not determine it."""
     if function == _FINDS_WAL_REMOVED or (function, sqlstate) == (_OPENS_SEGMENT, _UNDEFINED_FILE):
         return WalRemoved
     if function == _LOOKS_FOR_TIMELINE or (function, sqlstate) == (_SENDS_HISTORY, _UNDEFINED_FILE):

@@ -2,7 +2,7 @@
 
 psycopg holds the interpreter lock inside libpq, so nothing here blocks in it: the connection is non-blocking, and
 waiting is poll() with a deadline. Keepalives are answered at once, inside `receive`; the owner of a stream calls it at
-least every `WAL_SENDER_TIMEOUT_S`, or the server disconnects. Never sends a flush position, never requests a slot.
+least every `WAL_SENDER_TIMEOUT_S`, or the server disconnects. It never sends a flush position or requests a slot.
 """
 
 import select
@@ -31,16 +31,16 @@ from tidemark.wire.replication import (
     status_update,
 )
 
-WAL_SENDER_TIMEOUT_S = 5  # ours, not the node's 60: so long can a stopped client delay a fast shutdown
-SILENCE_S_MAX = 3 * WAL_SENDER_TIMEOUT_S  # the server speaks every 0.5 of that time-out, or it is not there
+WAL_SENDER_TIMEOUT_S = 5  # set for our session instead of 60: a stopped client can delay a fast shutdown this long
+SILENCE_S_MAX = 3 * WAL_SENDER_TIMEOUT_S  # a live server sends something within half of that timeout
 COMMAND_TIMEOUT_S = 30
-CONNECT_TIMEOUT_S = 30  # over all addresses of a DSN
+CONNECT_TIMEOUT_S = 30  # for all addresses of a DSN together
 MS_PER_S = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """What IDENTIFY_SYSTEM tells."""
+    """The result of IDENTIFY_SYSTEM."""
 
     system_identifier: SystemIdentifier
     timeline: TimelineId
@@ -49,7 +49,7 @@ class NodeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class TimelineEnd:
-    """The timeline that was streamed has ended: everything of it was received; go on with `next_timeline`."""
+    """The end of the streamed timeline: all of it was received, and streaming continues on `next_timeline`."""
 
     next_timeline: TimelineId
     next_start_lsn: Lsn
@@ -60,10 +60,10 @@ StreamEvent = WalEvent | TimelineEnd
 
 
 class WalStream:
-    """One replication connection: identify, then start, then receive."""
+    """One replication connection: first identify, then start, then receive."""
 
     def __init__(self, dsn: str) -> None:
-        """Connect; raise what is wrong by name."""
+        """Connect; raise a specific error on failure."""
         self.where = describe_dsn(dsn)
         self._timeline = TimelineId(0)
         self._received_lsn = Lsn(0)
@@ -71,7 +71,7 @@ class WalStream:
         self._streaming = False
         self._is_over = False
         self._readable = select.poll()
-        # NB: `replication=true` is no database connection: pg_hba.conf needs a line for `replication`, not for one.
+        # NB: `replication=true` is no database connection: pg_hba.conf needs a line for `replication`.
         options = f"-c wal_sender_timeout={WAL_SENDER_TIMEOUT_S * 1000}"
         self._conn = _connect(complete_dsn(dsn, options=options, replication="true"), self.where)
         try:
@@ -87,20 +87,20 @@ class WalStream:
         self.close()
 
     def fileno(self) -> int:
-        """Return the socket, to poll it together with others."""
+        """Return the socket's descriptor, for poll() together with others."""
         return self._conn.socket
 
     def close(self) -> None:
-        """Close the connection; may be called again."""
+        """Close the connection; may be called more than once."""
         self._conn.finish()
 
     @property
     def received_lsn(self) -> Lsn:
-        """End of what was received so far."""
+        """The end of the received WAL."""
         return self._received_lsn
 
     def identify(self, expected: SystemIdentifier | None = None) -> NodeIdentity:
-        """Return who the node is; raise `WrongNode` if it is not `expected`."""
+        """Return the node's identity; raise `WrongNode` if it is not `expected`."""
         result = self._command(b"IDENTIFY_SYSTEM")
         identifier, timeline, lsn = (_text(result, column) for column in range(3))
         if expected is not None and int(identifier) != expected:
@@ -108,17 +108,17 @@ class WalStream:
         return NodeIdentity(SystemIdentifier(int(identifier)), TimelineId(int(timeline)), parse_lsn(lsn))
 
     def is_standby(self) -> bool:
-        """Tell if the node is in recovery; one that is promoted ends no connection, one that is made a standby does."""
+        """Return whether the node is in recovery; a promotion keeps the connection, becoming a standby ends it."""
         return _text(self._command(b"SHOW in_hot_standby"), 0) == "on"
 
     def timeline_history(self, timeline: TimelineId) -> TimelineHistory:
-        """Return how the node came to `timeline`."""
+        """Return the history of `timeline`."""
         if timeline == 1:
-            return parse_history("", 1)  # the first timeline has no file
+            return parse_history("", 1)  # timeline 1 has no history file
         return parse_history(_text(self._command(history_command(timeline)), 1), timeline)
 
     def start(self, start_lsn: Lsn, timeline: TimelineId) -> TimelineEnd | None:
-        """Start streaming; the timeline's end is returned if `start_lsn` is where it ended."""
+        """Start streaming; return the timeline's end if it is at `start_lsn`."""
         result = self._command(start_command(start_lsn, timeline))
         self._timeline, self._received_lsn = timeline, start_lsn
         if result.status == pq.ExecStatus.COPY_BOTH:
@@ -129,16 +129,16 @@ class WalStream:
 
     @property
     def is_over(self) -> bool:
-        """Tell if the server has left COPY mode: `read` says why, which may take as long as a command's answer."""
+        """Return whether the server has left COPY mode; `read` returns why, within a command's time."""
         return self._is_over
 
     def read(self, timeout_s: float) -> StreamEvent | None:
-        """Return the next event, or None if there is none in `timeout_s`."""
+        """Return the next event, or None if none arrives within `timeout_s`."""
         event = self.receive_within(timeout_s)
         return self._copy_ended() if self._is_over else event
 
     def receive_within(self, timeout_s: float) -> WalEvent | None:
-        """Return the next event, or None if there is none in `timeout_s`; None at once where the stream is over."""
+        """Return the next event, or None if none arrives within `timeout_s`; None at once if the stream has ended."""
         event = self.receive()
         if event is not None:
             return event
@@ -149,7 +149,7 @@ class WalStream:
         return event
 
     def receive(self) -> WalEvent | None:
-        """Return the next event that is here already, without waiting; answers what wants an answer."""
+        """Return the next event that is already available, without waiting; answer keepalives."""
         assert self._streaming, "start comes before receive"
         if self._is_over:
             return None
@@ -177,7 +177,7 @@ class WalStream:
         return self._wal(parsed)
 
     def send_status(self) -> None:
-        """Tell the server how far we received; flush and apply stay unknown."""
+        """Send the received LSN to the server; flush and apply LSN are sent as unknown."""
         deadline = time.monotonic() + WAL_SENDER_TIMEOUT_S
         with self._broken():
             self._conn.put_copy_data(status_update(self._received_lsn, time.time_ns() // 1000))
@@ -198,7 +198,7 @@ class WalStream:
         return segment
 
     def _copy_ended(self) -> TimelineEnd:
-        """Tell why the server left COPY mode: the timeline's end, an error, or a shutdown."""
+        """Determine why the server left COPY mode: the timeline's end, an error, or a shutdown."""
         self._streaming = self._is_over = False
         result = self._result()
         if result is not None and result.status == pq.ExecStatus.COPY_IN:
@@ -256,7 +256,7 @@ class WalStream:
 
     @contextmanager
     def _broken(self) -> Iterator[None]:
-        """Translate what libpq raises when the connection breaks."""
+        """Translate libpq's errors of a broken connection."""
         try:
             yield
         except psycopg.OperationalError as error:
@@ -270,7 +270,7 @@ class WalStream:
 
 
 def _connect(dsn: str, where: str) -> pq.abc.PGconn:
-    """Connect without blocking inside libpq (but for looking up the host's name)."""
+    """Connect without blocking inside libpq (except in the host name lookup)."""
     deadline = time.monotonic() + CONNECT_TIMEOUT_S
     conn = pq.PGconn.connect_start(dsn.encode())
     status = pq.PollingStatus.WRITING

@@ -18,10 +18,10 @@ from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.wal.versions import WalFormat
 
 FILES_ATTEMPTS_MAX = 20
-CATALOG_BYTES_MAX = 4 << 30  # of one database as COPY data: about ten million columns
+CATALOG_BYTES_MAX = 4 << 30  # for one database as COPY data: about ten million columns
 
 Answers = dict[seed.SeedQuery, list[bytes]]
-FileRows = list[tuple[int, int]]  # of catalogs: OID, filenode
+FileRows = list[tuple[int, int]]  # of the catalogs: OID, filenode
 
 
 class CatalogsTooLarge(NodeUnfit):
@@ -31,18 +31,18 @@ class CatalogsTooLarge(NodeUnfit):
 
 
 def being_rewritten(node: Node) -> SeedOvertaken:
-    """Return the error of a node whose catalogs are never twice in the same files."""
+    """Return the error for a node on which the files of the catalogs change between any two queries."""
     return SeedOvertaken(f"{node.where}: the system catalogs are rewritten continually")
 
 
 class SeedSession:
-    """One database's part in a seed."""
+    """One database in a seed, over one session."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
 
     def begin(self, fmt: WalFormat, next_xid: Xid, shared: SharedCatalogs | None) -> CatalogMirror:
-        """Return a mirror of this database that knows its layouts and files, and no rows."""
+        """Return a mirror with the layouts and files of this database's catalogs, and no rows."""
         ((oid, tablespace, encoding),) = self.node.query(seed.IDENTITY.encode())
         identity = seed.DatabaseIdentity(Oid(oid), Oid(tablespace), str(encoding))
         columns = cast("list[seed.ColumnRow]", self.node.query(seed.COLUMNS.encode()))
@@ -50,7 +50,7 @@ class SeedSession:
         return seed.begin(fmt, identity, columns, files, next_xid=next_xid, files_lsn=files_lsn, shared=shared)
 
     def _files_at(self) -> tuple[FileRows, Lsn]:
-        """Return in which files the catalogs stand, and an LSN at which they did."""
+        """Return the files of the catalogs, and an LSN at which they were current."""
         files = self.files()
         for _ in range(FILES_ATTEMPTS_MAX):
             lsn = self.node.insert_lsn()
@@ -59,34 +59,34 @@ class SeedSession:
         raise being_rewritten(self.node)
 
     def check_files(self, mirror: CatalogMirror, files: FileRows) -> None:
-        """Raise `SeedOvertaken` if the mirror's files are not the database's `files`: a rewrite slipped in between."""
+        """Raise `SeedOvertaken` if the mirror's files differ from `files`: a catalog was rewritten meanwhile."""
         heaps = {**mirror.store.heaps, **mirror.shared.store.heaps}
         if {oid: heap.file.rel for oid, heap in heaps.items()} != dict(files):
             raise SeedOvertaken(f"{self.node.where}: a system catalog was rewritten during the seed")
 
     def is_untouched(self) -> bool:
-        """Tell if the catalogs of this database are still as initdb left them."""
+        """Return whether the catalogs of this database are as initdb left them."""
         ((untouched,),) = self.node.query(seed.UNTOUCHED.encode())
         return bool(untouched)
 
     def files(self) -> FileRows:
-        """Return in which files the catalogs stand now."""
+        """Return the current files of the catalogs."""
         return cast("FileRows", self.node.query(seed.FILES.encode()))
 
     def read(self, mirror: CatalogMirror, meanwhile: Callable[[], None]) -> Answers:
-        """Copy the catalogs under one snapshot; `meanwhile` is called between pieces, for streams want answers."""
+        """Copy the catalogs under one snapshot; call `meanwhile` between pieces, to answer keepalives of a stream."""
         with self._settled():
             return self._copied(seed.queries(mirror), meanwhile)
 
     def read_tables(self, mirror: CatalogMirror) -> Answers:
-        """Copy what describes users' tables under one snapshot."""
+        """Copy the catalog rows that describe users' tables under one snapshot."""
         with self._settled():
             ((relations, types),) = self.node.query(seed.DESCRIBING.encode())
             return self._copied(seed.queries_of_tables(mirror, relations, types), _nothing)
 
     @contextmanager
     def _settled(self) -> Iterator[None]:
-        """Run what stands inside under one snapshot, and with the settings that texts depend on."""
+        """Run the body under one snapshot, with the settings on which texts depend."""
         self.node.query("; ".join(seed.SESSION).encode())
         with self.node.repeatable_read():
             yield
@@ -108,4 +108,4 @@ class SeedSession:
 
 
 def _nothing() -> None:
-    """Keep no stream alive: there is none here."""
+    """Do nothing: no stream has to be answered."""

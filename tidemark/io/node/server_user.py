@@ -16,11 +16,11 @@ from tidemark.io.host.file_access import ServerUser
 
 _NAMES = ("postgres", "postmaster")
 _PEER_CREDENTIALS = 12  # struct ucred: pid, uid, gid
-_OVERFLOW_ID = 65534  # what a user namespace shows of a user that it does not map
+_OVERFLOW_ID = 65534  # the id that a user namespace shows for users without a mapping
 
 
 def server_user(session: psycopg.Connection[TupleRow]) -> ServerUser | None:
-    """Return the user of the server that a session is with; None where it is not to be learnt."""
+    """Return the user of the server behind a session; None if it is unknown."""
     for pid in _pids(session):
         found = _user_of(pid)
         if found is not None:
@@ -46,14 +46,14 @@ def _user_of(pid: int) -> ServerUser | None:
     facts = dict(line.split(":", 1) for line in lines if ":" in line)
     if facts.get("Name", "").strip() not in _NAMES:
         return None
-    uid, gid = (int(facts[name].split()[1]) for name in ("Uid", "Gid"))  # the effective ones
+    uid, gid = (int(facts[name].split()[1]) for name in ("Uid", "Gid"))  # the effective ids
     if uid == _OVERFLOW_ID and not _maps_all_users():
         return None
     return ServerUser(uid, gid, tuple(sorted(int(group) for group in facts["Groups"].split())))
 
 
 def _maps_all_users() -> bool:
-    """Tell if this process sees users as they are: a container may show those that it does not map as nobody."""
+    """Return whether this process sees all users: in a container, unmapped users are shown as nobody."""
     try:
         first, mapped, count = (int(word) for word in Path("/proc/self/uid_map").read_text().split())
     except (OSError, ValueError):

@@ -36,7 +36,7 @@ _LINEAGE = f"""
     SELECT pg_catalog.string_agg(pg_catalog.concat(a.relid, ':', ac.xmin, ':', an.xmin), ',' ORDER BY a.level)
     FROM {_ANCESTORS}
 """  # noqa: S608 - a constant of ours
-# Elements, base types, attributes and subtypes, as deep as they go.
+# The types of the columns with their element, base, attribute and subtypes, recursively.
 _USED = f"""
     WITH RECURSIVE used (oid) AS (
         SELECT a.atttypid FROM pg_catalog.pg_attribute a
@@ -44,7 +44,7 @@ _USED = f"""
         UNION SELECT part.oid FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid, LATERAL ({TYPE_PARTS}) part (oid)
         WHERE part.oid >= {FIRST_USER_OID})
 """  # noqa: S608 - constants of ours
-# Each with its labels and attributes.
+# Each type with its labels and attributes.
 _TYPES = f"""
     {_USED}
     SELECT pg_catalog.string_agg(pg_catalog.concat_ws(':', t.oid, t.xmin, n.xmin,
@@ -97,7 +97,7 @@ _RIGHTS = f"""
 
 @dataclass(frozen=True, slots=True)
 class NamedRelation:
-    """What a relation is, and what the role may do with it."""
+    """The kind of a relation, and the role's privileges on it."""
 
     oid: Oid
     kind: str  # pg_class.relkind
@@ -110,33 +110,33 @@ class NamedRelation:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table as SQL shows it; `stamp` changes whenever its description does, that of its types included."""
+    """A table as SQL shows it; `stamp` changes whenever its description or that of its types does."""
 
     oid: Oid
     namespace: str
     name: str
     readable: bool
     stamp: bytes
-    indexes: str  # changes whenever their set does, or one of them: their OIDs, each with its row's xmin
-    partitions: str  # changes whenever their set does, below a partitioned one
+    indexes: str  # changes with their set and with each of them: their OIDs, each with its row's xmin
+    partitions: str  # changes with the set of partitions below a partitioned table
     is_partitioned: bool = False
     ancestors: tuple[tuple[str, str], ...] = ()  # of a partition: namespace and name, its parent first
 
     @property
     def index_oids(self) -> frozenset[Oid]:
-        """The indexes there are."""
+        """The OIDs of the indexes."""
         return frozenset(Oid(int(index.partition(":")[0])) for index in self.indexes.split(",") if index)
 
 
 def source_tables(node: Node, major: int, oid: Oid | None = None) -> list[SourceTable]:
-    """Return the tables of users that there are, or the one of that OID, if there is one."""
+    """Return the users' tables, or the one with that OID, if it exists."""
     chosen = f"c.oid >= {FIRST_USER_OID} ORDER BY c.oid" if oid is None else f"c.oid = {oid}"
     tables = []
     for row in node.query(f"{_QUERY} AND {chosen}".encode()):
         table, namespace, name, readable, stamp, indexes, partitions, encoding, kind, lineage = row
         if readable is None:
-            continue  # dropped since the statement began: privileges are looked up as they are now
-        # NB: as bytes, since a SQL_ASCII database checks none, and the server refuses to tell such text as UTF-8.
+            continue  # dropped after the statement began: privileges are looked up as of now
+        # NB: as bytes: a SQL_ASCII database validates no text, and the server refuses to convert such text to UTF-8.
         dialect = Dialect.of(encoding, major)
         tables.append(
             SourceTable(
@@ -155,25 +155,25 @@ def source_tables(node: Node, major: int, oid: Oid | None = None) -> list[Source
 
 
 def named_relations(node: Node, major: int, names: Collection[tuple[str, str]]) -> dict[tuple[str, str], NamedRelation]:
-    """Return the relations of these namespaces and names, whatever their kinds, as far as they are there."""
+    """Return the existing relations with these namespaces and names, of any kind."""
     found: dict[tuple[str, str], NamedRelation] = {}
-    # NB: compared here and not by the server, which can be asked for no name that is invalid in its encoding.
+    # NB: compared here, since a statement cannot contain a name that is invalid in the database's encoding.
     for oid, raw_namespace, raw_name, encoding in node.query(_RELATIONS.encode()):
         dialect = Dialect.of(encoding, major)
         name = (dialect.decode(raw_namespace), dialect.decode(raw_name))
         if name not in names:
             continue
         for kind, persistence, usable, readable, row_security, lineage in node.query(_RIGHTS.encode(), (oid,)):
-            if readable is not None:  # None: dropped since the statement began
+            if readable is not None:  # None: dropped after the statement began
                 above = tuple((dialect.decode(namespace), dialect.decode(named)) for namespace, named in lineage)
                 found[name] = NamedRelation(Oid(oid), kind, persistence, usable, readable, row_security, above)
     return found
 
 
 def value_forms(node: Node, oid: Oid) -> frozenset[str]:
-    """Return what decides how the values of a table print: of each label who wrote it, of each row type its columns.
+    """Return what determines the text of a table's values: the xmin of each enum label, the columns of each row type.
 
-    As long as nothing is gone of that, values print as they did: a label that is new to an enum is in none of them.
+    Values are printed as before while no item of the set is gone: no existing value has a label that was added.
     """
     of_table = f"SELECT form FROM (VALUES ({oid}::oid)) c (oid), LATERAL ({_FORMS}) f (form)"  # noqa: S608 - a number
     return frozenset(str(form) for (form,) in node.query(of_table.encode()))

@@ -22,24 +22,24 @@ from tidemark.wal.segments import WalSlice
 from tidemark.wal.versions import PAGE_BYTES
 
 READ_S = 1.0
-UNDER_WAY_S = 1.0  # a commit is replayed in less, where nobody tells that there is none
+UNDER_WAY_S = 1.0  # a commit is replayed in less; used where the end of its replay cannot be observed
 _COMMITS = (xact.COMMIT, xact.COMMIT_PREPARED)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayWindow:
-    """What was being replayed while a snapshot was taken: the records that begin in [start_lsn, end_lsn]."""
+    """The records replayed while a snapshot was taken: those that begin in [start_lsn, end_lsn]."""
 
     start_lsn: Lsn
     end_lsn: Lsn
-    received_lsn: Lsn | None  # up to where WAL has been streamed to the standby, asked behind all else; None: never was
+    received_lsn: Lsn | None  # end of the WAL streamed to the standby, queried after `end_lsn`; None: it never streamed
 
     def holds_commit(self, dsn: str, facts: NodeFacts) -> bool:
-        """Tell if a commit is among them."""
+        """Return whether the window contains a commit."""
         with closing(WalStream(dsn)) as stream:
             here = stream.identify(facts.system_identifier)
             if here.flush_lsn <= self.end_lsn and (self.received_lsn is None or self.received_lsn < self.end_lsn):
-                # It replays from an archive, and only what is replayed is given out: the next record may be under way.
+                # It replays from an archive and sends replayed WAL only: the next record may be in progress.
                 time.sleep(UNDER_WAY_S)
                 here = stream.identify(facts.system_identifier)
             framer = Framer(
@@ -50,7 +50,7 @@ class ReplayWindow:
                 start_lsn=self.start_lsn,
             )
             if stream.start(Lsn(self.start_lsn // PAGE_BYTES * PAGE_BYTES), here.timeline) is not None:
-                return True  # the standby goes over to another timeline: nobody can say
+                return True  # the standby changes to another timeline: the answer is unknown
             for block in _blocks(stream, framer, here.flush_lsn):
                 for index in range(len(block)):
                     if _is_commit(block, index):
@@ -61,7 +61,7 @@ class ReplayWindow:
 
 
 def _blocks(stream: WalStream, framer: Framer, end_lsn: Lsn) -> Iterator[RecordBlock]:
-    """Give the records that are whole by `end_lsn`."""
+    """Yield the records that are complete at `end_lsn`."""
     while stream.received_lsn < end_lsn:
         event = stream.read(READ_S)
         if isinstance(event, WalSlice):

@@ -23,14 +23,14 @@ AnswerT = TypeVar("AnswerT")
 
 
 class VisitingSession:
-    """One database's part in a seed, a short visit at a time."""
+    """One database in a seed, with a short connection for each query."""
 
     def __init__(self, dsn: str, database: str) -> None:
         self._dsn = dsn
         self._database = database
 
     def begin_if_admitted(self, fmt: WalFormat, next_xid: Xid, shared: SharedCatalogs) -> CatalogMirror | None:
-        """Return a mirror that knows no rows yet; None where the node does not let us in."""
+        """Return a mirror without rows; None if the node rejects the connection."""
         try:
             return self._visit(lambda session: session.begin(fmt, next_xid, shared))
         except TidemarkError:
@@ -41,15 +41,15 @@ class VisitingSession:
         return self._visit(lambda session: session.read(mirror, meanwhile))
 
     def files(self) -> FileRows:
-        """Return in which files the catalogs stand now."""
+        """Return the current files of the catalogs."""
         return self._visit(lambda session: session.files())
 
     def check_files(self, mirror: CatalogMirror, files: FileRows) -> None:
-        """Raise `SeedOvertaken` if the mirror's files are not `files`."""
+        """Raise `SeedOvertaken` if the mirror's files differ from `files`."""
         self._visit(lambda session: session.check_files(mirror, files))
 
     def is_untouched(self) -> bool:
-        """Tell if the catalogs are still as initdb left them."""
+        """Return whether the catalogs are as initdb left them."""
         return self._visit(lambda session: session.is_untouched())
 
     def _visit(self, ask: Callable[[SeedSession], AnswerT]) -> AnswerT:
@@ -60,7 +60,7 @@ class VisitingSession:
 def uncaptured_databases(
     dsn: str, node: Node, captured: Collection[str], follows: Callable[[str], bool]
 ) -> Iterator[VisitingSession]:
-    """Give the templates, and what `follows` names beside `captured`, that this role may connect to."""
+    """Yield the databases that this role may connect to and that are templates or accepted by `follows`."""
     for name, is_template in node.query(seed.CONNECTABLE.encode()):
         if str(name) not in captured and (is_template or follows(str(name))):
             yield VisitingSession(dsn, str(name))
@@ -69,7 +69,7 @@ def uncaptured_databases(
 def untouched_template(
     node: Node, sessions: Iterable[SeedSession | VisitingSession], mirrors: Sequence[CatalogMirror]
 ) -> list[CatalogMirror]:
-    """Return the mirror of template0, if one can be had; the seed of `mirrors` is complete."""
+    """Return the mirror of template0, if possible; the seed of `mirrors` is complete."""
     rows = node.query(seed.UNTOUCHED_TEMPLATE.encode())
     like = next((mirror for session, mirror in zip(sessions, mirrors, strict=True) if session.is_untouched()), None)
     if not rows or like is None:
