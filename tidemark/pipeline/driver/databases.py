@@ -10,7 +10,7 @@ from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 
 
 class CapturedDatabases(Mapping[Oid, str]):
-    """The names by OID; a database is in the state before anything of it is in the outbox."""
+    """The names by OID. A database is recorded in the state before any of its changes is in the outbox."""
 
     def __init__(self, folder: StateFolder) -> None:
         self._folder = folder

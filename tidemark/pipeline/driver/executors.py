@@ -20,8 +20,8 @@ from tidemark.pipeline.driver.metrics import PipelineMetrics
 CONNECT_S = 2.0  # of one address of the master
 MASTER_EVERY_S = 2.0
 COUNT_EVERY_S = 2.0
-ABSENT_S = 5.0  # without executors, before that is reported
-AGAIN_S = 60.0  # between two reports of the same
+ABSENT_S = 5.0  # an absence of executors this long is reported
+AGAIN_S = 60.0  # between two reports of the same condition
 NO_EXECUTORS = "spark has no executors"
 _STANDALONE = re.compile(r"spark://(.+)")
 _ADDRESS = re.compile(r"([^:\[\]]+|\[[^\]]+\]):(\d+)")
@@ -38,7 +38,7 @@ class MasterUnreachable(ConsumerFailed):
 
 
 def wait_for_master(master: str, stop: threading.Event, log: Log, *, once: bool) -> bool:
-    """Wait until a standalone master answers, or `stop` is set; return if it answers. With `once` raise at once."""
+    """Wait until a standalone master answers; return False if `stop` is set first. With `once` raise immediately."""
     addresses = _addresses(master)
     reported_s = float("-inf")
     while addresses and not stop.is_set():
@@ -57,7 +57,7 @@ def wait_for_master(master: str, stop: threading.Event, log: Log, *, once: bool)
 
 
 class ExecutorWatch:
-    """Counts the executors of a running session now and then; one thread asks it to."""
+    """Counts the executors of a running session at intervals; used by one thread."""
 
     def __init__(self, master: str, metrics: PipelineMetrics, log: Log) -> None:
         self._is_local = master.startswith("local")
@@ -71,7 +71,7 @@ class ExecutorWatch:
             metrics.executors.set(1)
 
     def look(self, spark: SparkSession) -> None:
-        """Count, if it is time; report that there are none, and that there are some again."""
+        """Count if the interval has passed; report a lack of executors and its end."""
         now_s = time.monotonic()
         if self._is_local or now_s - self._counted_s < COUNT_EVERY_S:
             return
@@ -79,7 +79,7 @@ class ExecutorWatch:
         self.note(executor_count(spark), now_s)
 
     def note(self, count: int, now_s: float) -> None:
-        """Take note of how many there are."""
+        """Record the number of executors."""
         self._metrics.executors.set(count)
         if count:
             if self._reported_s is not None:
@@ -95,7 +95,7 @@ class ExecutorWatch:
 
 
 def executor_count(spark: SparkSession) -> int:
-    """Return how many executors are registered; 0 if the JVM does not say."""
+    """Return the number of registered executors; 0 if the JVM does not answer."""
     try:
         infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001 - PySpark has no way
         return len(infos) - 1  # the driver is one of them
@@ -104,7 +104,7 @@ def executor_count(spark: SparkSession) -> int:
 
 
 def _addresses(master: str) -> Sequence[tuple[str, int]]:
-    """Return the hosts and ports of a standalone master; none for another kind, or a URL that Spark refuses."""
+    """Return the hosts and ports of a standalone master; empty for other masters and for URLs that Spark rejects."""
     standalone = _STANDALONE.fullmatch(master)
     parts = standalone[1].split(",") if standalone is not None else []
     found = [address for part in parts if (address := _ADDRESS.fullmatch(part)) is not None]

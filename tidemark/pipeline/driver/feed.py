@@ -1,4 +1,4 @@
-"""From outbox values to a batch of the lake: the values are sorted, checked for completeness, and decoded."""
+"""Builds a batch of the lake from outbox values: sorts them, checks that they are complete, and decodes them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,17 +19,17 @@ NOT_WHOLE = "a batch of outbox values is incomplete"
 
 
 class LakeGap(InternalError):
-    """A batch that begins after what the lake holds."""
+    """A batch that begins after the applied position of the lake."""
 
     hint = "delete Spark's checkpoint: the lake stores its positions; if that fails, copy the tables again"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Feed:
-    """A batch, and what is worth telling about it."""
+    """A batch and its figures for metrics and logs."""
 
     lake_batch: LakeBatch
-    after: OutboxSequence  # the sequence that it begins behind
+    after: OutboxSequence  # the sequence before the batch
     row_count: int
     byte_count: int
     commit_lsn: Lsn
@@ -37,7 +37,7 @@ class Feed:
 
 
 def make_feed(headers: Sequence[ValueHeader], items: Sequence[LakeItem], outbox: str) -> Feed:
-    """Return the batch of whole groups in order, whose items are `items`."""
+    """Return the batch of whole groups in order with the given `items`."""
     last = headers[-1]
     return Feed(
         LakeBatch(outbox, last.sequence, last.pointer.position, items),
@@ -50,7 +50,7 @@ def make_feed(headers: Sequence[ValueHeader], items: Sequence[LakeItem], outbox:
 
 
 def in_order(values: pa.Table) -> pa.Table:
-    """Return the values by sequence, none left out; those that came in order as they are, since sorting copies all."""
+    """Return the values sorted by sequence; raise if one is missing. Sorted values are returned without a copy."""
     sequences = values.column("sequence").to_numpy()
     if not (sequences[1:] > sequences[:-1]).all():
         values, sequences = values.sort_by("sequence"), np.sort(sequences)
@@ -60,9 +60,9 @@ def in_order(values: pa.Table) -> pa.Table:
 
 
 def open_values(values: pa.Table) -> Iterator[tuple[OutboxSequence, GroupItem]]:
-    """Open values of the source `tidemark` in order: batches of changes, schema events, logical messages and others.
+    """Decode values of the source `tidemark` in order: change batches, schema events, logical messages and others.
 
-    For users' own queries; with `headersOnly` there is nothing to open.
+    For users' own queries. Does not work with `headersOnly`, which omits the values.
     """
     values = in_order(values)
     for number, blob in zip(values.column("sequence"), values.column("value"), strict=True):
@@ -73,7 +73,7 @@ def open_values(values: pa.Table) -> Iterator[tuple[OutboxSequence, GroupItem]]:
 
 
 def check_joins(feed: Feed, applied: Applied, outbox_of_lake: str) -> None:
-    """Raise `LakeGap` if something lies between what the lake holds and the batch; an empty lake holds nothing."""
+    """Raise `LakeGap` if values between the lake and the batch are missing; an empty lake needs all values."""
     if outbox_of_lake in ("", feed.lake_batch.outbox) and feed.after > applied.sequence:
         raise LakeGap(f"the lake contains values up to {applied.sequence}, but a batch begins after {feed.after}")
 

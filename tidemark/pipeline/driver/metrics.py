@@ -21,7 +21,7 @@ EXECUTORS = "tidemark_pipeline_executors"
 
 
 class PipelineMetrics:
-    """The metrics of one pipeline, in a registry of its own."""
+    """The metrics of one pipeline, in a separate registry."""
 
     def __init__(self, capture: str) -> None:
         self.registry = CollectorRegistry()

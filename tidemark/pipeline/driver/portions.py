@@ -1,4 +1,4 @@
-"""A batch of the pipeline's own stream: Spark passes the headers of the values, and the driver reads the values.
+"""Reads a batch of the pipeline's own query: Spark passes the headers of the values, and the driver reads the values.
 
 Inside Spark, values are copied nine times, by three processes. A header is sufficient to plan, order, keep and repeat
 a batch. The driver, which confirms to the same outbox, therefore reads the values from the outbox and checks each of
@@ -25,7 +25,7 @@ ITEMS = KINDS - {ValueKind.TRANSACTIONS}
 
 
 def feeds(reported: pa.Table, outbox: OutboxReader, outbox_id: str, bytes_max: int = PORTION_BYTES) -> Generator[Feed]:
-    """Give a batch's portions in order, each read while the one before it is being written."""
+    """Yield the portions of a batch in order; each is read while the previous one is written."""
     with ThreadPoolExecutor(1, "tidemark-portion") as pool:
         ahead: Future[Feed] | None = None
         for headers in portions(reported, bytes_max):
@@ -38,7 +38,7 @@ def feeds(reported: pa.Table, outbox: OutboxReader, outbox_id: str, bytes_max: i
 
 
 def portions(reported: pa.Table, bytes_max: int) -> Iterator[Sequence[ValueHeader]]:
-    """Cut the headers of a batch behind group ends: at least one group, then as many as fit into `bytes_max`."""
+    """Split the headers of a batch at group ends: at least one group each, then as many as fit into `bytes_max`."""
     portion: list[ValueHeader] = []
     group: list[ValueHeader] = []
     portion_bytes = group_bytes = 0
@@ -55,7 +55,7 @@ def portions(reported: pa.Table, bytes_max: int) -> Iterator[Sequence[ValueHeade
             portion_bytes += group_bytes
             group, group_bytes = [], 0
     if portion or group:
-        yield [*portion, *group]  # a group without its end is refused by whoever opens it
+        yield [*portion, *group]  # check_whole rejects a group without its end
 
 
 def _read(headers: Sequence[ValueHeader], outbox: OutboxReader, outbox_id: str) -> Feed:

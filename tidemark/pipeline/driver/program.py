@@ -1,4 +1,4 @@
-"""The pipeline as a process: `tidemark.pipeline.__main__` runs it after it has found the extra `spark`."""
+"""The pipeline process: `tidemark.pipeline.__main__` runs it after it has found the extra `spark`."""
 
 import argparse
 import os
@@ -39,11 +39,11 @@ from tidemark.pipeline.lake.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_lock import LakeLock
 from tidemark.pipeline.lake.log_cleanup import KEEP_S
 
-REVIVALS_MAX = 20  # of a pipeline whose JVM died, each a new process image
+REVIVALS_MAX = 20  # restarts of a pipeline whose JVM died, each as a new process image
 REVIVALS_VARIABLE = "TIDEMARK_PIPELINE_REVIVALS"
 READER = "spark"
-SIGNAL_S = 1.0  # a signal to all processes of a service may reach the JVM before us
-FOLLOWED_S = 1.0  # how often a state that follows is looked at
+SIGNAL_S = 1.0  # a signal to all processes of a service may reach the JVM before this process
+FOLLOWED_S = 1.0  # interval of the checks of a state whose capture follows
 METRICS_HOST = "127.0.0.1"
 OpenedT = TypeVar("OpenedT")
 
@@ -84,7 +84,7 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
         role = opened(partial(RoleLock.take, folder, f"pipeline-{given.reader}"), folder.root)
         store = opened(partial(StateStore.open, folder, guarded=reporting_stuck_writers), folder.root)
         run = stack.enter_context(recorded(store, role.owner, log))
-        keys = set(store.marker_keys().names.values())  # of the keys that the daemons of the capture were started with
+        keys = set(store.marker_keys().names.values())  # the keys with which the capture's daemons were started
         lock = opened(partial(LakeLock.take, root, outbox.identity, folder.root, given.reader, keys), root)
         if lock.beside is not None:
             log.info("another host of the capture has a pipeline on this lake", other=str(lock.beside))
@@ -126,14 +126,14 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
                 pipeline.run(spark, stop)
             finally:
                 end_session(spark)
-        except (SparkGone, SparkRefused):  # refused: a JVM that a signal ended while it started, twice
+        except (SparkGone, SparkRefused):  # SparkRefused: a signal ended the JVM twice during its start
             if not stop.wait(SIGNAL_S):
                 raise
         run.reason = _reason(stop)
 
 
 def _started(make: Callable[[], SparkSession], disks: FullDisks) -> SparkSession:
-    """Start Spark; raise `StateFull` if a disk has no room for it: its JVM would end without a reason."""
+    """Start Spark; raise `StateFull` if a disk is full, because the JVM would end without giving a reason."""
     _check_room(disks)
     try:
         return make()
@@ -153,9 +153,9 @@ def _reason(stop: threading.Event) -> str:
 
 
 def metrics_port(given: argparse.Namespace, folder: StateFolder) -> int | None:
-    """Return where metrics are served: as told, else on the port that `init` assigned; None: nowhere.
+    """Return the metrics port: the given one, else the port that `init` assigned; None: metrics are not served.
 
-    The assigned one is the first pipeline's: others of the same state name theirs.
+    The assigned port is for the first pipeline; further pipelines on the same state need `--metrics-port`.
     """
     if given.no_metrics:
         return None
@@ -166,9 +166,10 @@ def metrics_port(given: argparse.Namespace, folder: StateFolder) -> int | None:
 
 
 def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, once: bool) -> bool:
-    """Wait while the state follows and has nothing to read; tell if it is over.
+    """Wait while the capture follows and the outbox is empty; return False if there is nothing to do.
 
-    NB: a promotion numbers the outbox on: who has read before would ask for numbers that never were.
+    NB: a promotion advances the numbering of the outbox: a reader that started before it would request sequences that
+    never existed.
     """
     opening = partial(StateStore.open, folder, guarded=reporting_stuck_writers)
     with patiently(opening, folder.root, log, wait=partial(_wait_to_start, stop)) as store:
@@ -185,13 +186,13 @@ def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, o
 
 
 def _wait_to_start(stop: threading.Event, wait_s: float) -> None:
-    """Wait for room on a full disk; end the process if it is told to stop meanwhile: nothing has begun yet."""
+    """Wait for room on a full disk; exit the process if a signal stops it meanwhile. No work has begun yet."""
     if stop.wait(wait_s):
         sys.exit(ExitCode.SUCCESS)
 
 
 def _revive(log: Log) -> None:
-    """Become a new pipeline with a new JVM, if that was not tried too often; the lock goes with the old image."""
+    """Replace this process with a new pipeline and a new JVM, up to `REVIVALS_MAX` times; exec releases the lock."""
     revivals = int(os.environ.get(REVIVALS_VARIABLE, "0")) + 1
     if revivals > REVIVALS_MAX:
         return
@@ -202,7 +203,7 @@ def _revive(log: Log) -> None:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return what was given on the command line."""
+    """Return the command line's arguments."""
     return _parser().parse_args(arguments)
 
 

@@ -24,14 +24,14 @@ from tidemark.pipeline.driver.reporting import faults_of
 from tidemark.pipeline.lake.faults import Fault
 from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
 
-LAGS_KEPT = 10_000  # newest groups that the percentiles are of
+LAGS_KEPT = 10_000  # number of newest groups from which the percentiles are computed
 TELL_EVERY_S = 5.0
 _US_PER_S = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressFile:
-    """What the file says."""
+    """The content of the file."""
 
     pid: int
     reader: str
@@ -41,17 +41,17 @@ class ProgressFile:
     sequence: int
     head: int
     lsn: str
-    lag_p50_s: float | None  # from commit to visible in the lake
+    lag_p50_s: float | None  # from commit to visibility in the lake
     lag_p99_s: float | None
     tables: int
-    faults: list[dict[str, str]]  # tables that are not written to, see `tidemark.pipeline.lake.faults`
-    stale: list[str]  # tables whose replica is not kept up
+    faults: list[dict[str, str]]  # tables that are not written, see `tidemark.pipeline.lake.faults`
+    stale: list[str]  # tables whose replica is not updated
     updated_at_us: int
-    waits_for_room: str = ""  # why it waits for room on a full disk; empty: it does not
+    waits_for_room: str = ""  # why the pipeline waits for room on a full disk; empty: it does not wait
 
 
 class PipelineProgress:
-    """Counts batches; one thread calls it."""
+    """Counts batches; used by one thread."""
 
     def __init__(self, metrics: PipelineMetrics, log: Log, folder: StateFolder, reader: str, lake: str) -> None:
         self.batches = 0
@@ -66,7 +66,7 @@ class PipelineProgress:
         self._reported_at_s = float("-inf")
 
     def landed(self, feed: Feed, positions: Positions, head: Sequence, seconds: float) -> None:
-        """Take note that a batch is in the lake."""
+        """Record that a batch is in the lake."""
         now_us = self._clock.wall_us()
         self.batches += 1
         self.rows += feed.row_count
@@ -76,7 +76,7 @@ class PipelineProgress:
         metrics.bytes.inc(feed.byte_count)
         metrics.batch_seconds.observe(seconds)
         for committed_us in feed.commit_times_us:
-            lag_s = max(0.0, (now_us - committed_us) / _US_PER_S)  # two machines' clocks may differ
+            lag_s = max(0.0, (now_us - committed_us) / _US_PER_S)  # the clocks of two machines may differ
             self._lags_s.append(lag_s)
             metrics.visible_seconds.observe(lag_s)
         self.count_tables(positions)
@@ -85,7 +85,7 @@ class PipelineProgress:
         self._tell(feed, positions, head, now_us)
 
     def count_tables(self, positions: Positions) -> None:
-        """Set the metrics of the tables: also before the first batch, so that no alert ends by a restart."""
+        """Set the metrics of the tables, also before the first batch, so that a restart does not end an alert."""
         metrics, states = self.metrics, Counter(table.state for table in positions.tables.values())
         metrics.tables.set(states.total())
         metrics.tables_blocked.set(states[TableState.BLOCKED])
@@ -122,7 +122,7 @@ class PipelineProgress:
             self._log.info("wrote a batch into the lake", **fields)
 
     def waits_for_room(self, reason: str) -> None:
-        """Have the file say why the pipeline waits, "" for that it does not: where there is a file, and room for it."""
+        """Write into the file, if it exists and the disk has room, why the pipeline waits; "": it does not wait."""
         with suppress(OSError, ValueError, StateFull):
             reported = json.loads(self._file.read_bytes())
             self._write({**reported, "waits_for_room": reason, "updated_at_us": self._clock.wall_us()})
@@ -142,7 +142,7 @@ class PipelineProgress:
 
 
 def fault_reported(table: TablePosition, target: str, fault: Fault) -> dict[str, str]:
-    """Return a fault as the file has it."""
+    """Return a fault as it is written into the file."""
     return {
         "database": str(table.database),
         "relation": str(table.relation),

@@ -1,4 +1,4 @@
-"""Log lines for an operator about tables of the lake whose state a batch changed."""
+"""Log lines about tables of the lake whose state a batch changed."""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,14 +13,14 @@ STALE_HINT = "give the table a primary key, then cdcctl table recopy"
 
 
 def faults_of(table: TablePosition) -> Iterator[tuple[str, Fault]]:
-    """Give what is wrong with a table, by `log` and `replica`."""
+    """Yield the faults of a table, with `log` or `replica`."""
     for name, target in (("log", table.log), ("replica", table.replica)):
         if target.fault is not None:
             yield name, target.fault
 
 
 def report_changes(log: Log, before: Mapping[TableId, TablePosition], after: Mapping[TableId, TablePosition]) -> None:
-    """Write a line for each table that diverged, stopped, went stale, or goes on, and for each reason that changed."""
+    """Log each table that diverged, stopped, became stale or recovered, and each changed reason."""
     for of, table in after.items():
         known = before.get(of)
         if known is not table:

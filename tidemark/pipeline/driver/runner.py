@@ -43,27 +43,27 @@ from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake
 
-OVER = (OutboxReplaced, OutboxTrimmed)  # how a query ends whose numbers are over: by a promotion of this host's node
+OVER = (OutboxReplaced, OutboxTrimmed)  # raised by a query whose sequences ended at a promotion of this host's node
 QUERY = "tidemark"
-BATCH_BYTES = 256 << 20  # of which a portion is held at a time: Spark's part of a batch takes 0.2 s whatever it holds
-ALREADY_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"  # Spark's name of the condition
+BATCH_BYTES = 256 << 20  # processed in portions; Spark's share of a batch takes 0.2 s regardless of its size
+ALREADY_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"  # Spark's error condition
 POLL_S = 0.2
-RESTARTS_MAX = 5  # in a row, without a batch in between
-LASTS_S = 60.0  # a query that runs for so long has had room on the disk: starting one takes seconds
-BATCH_S_MAX = 60.0  # of a batch in hand at a stop, if Spark's JVM is gone; below TimeoutStopSec of the unit
-RESTART_WAIT_S = 2.0  # a killed driver's JVM lives on for up to three seconds, and may hold the checkpoint
+RESTARTS_MAX = 5  # in a row, without a batch between them
+LASTS_S = 60.0  # a query that runs this long has found room on the disk; starting one takes seconds
+BATCH_S_MAX = 60.0  # limit for the current batch at a stop if Spark's JVM is gone; below TimeoutStopSec of the unit
+RESTART_WAIT_S = 2.0  # a killed driver's JVM lives for up to three seconds and may hold the checkpoint
 FULL_HINT = "free space on the disks of the state folder, the lake, the checkpoint and Spark's temporary files (/tmp)"
 
 
 class QueryFailed(ConsumerFailed):
-    """The streaming query ended, again and again."""
+    """The streaming query failed repeatedly."""
 
     hint = "see Spark's own log; the lake is unchanged, and a restart continues from its positions"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a pipeline is told."""
+    """The settings of a pipeline."""
 
     state: Path
     lake: str
@@ -71,7 +71,7 @@ class Settings:
     reader: str
     batch_bytes: int
     shared_with_group: bool
-    once: bool  # stop at what is in the outbox now
+    once: bool  # stop at the present end of the outbox
     master: str = "local"
     log_keep_s: float = KEEP_S  # how long a version of a table can be read after the next one
 
@@ -88,19 +88,19 @@ class Pipeline:
         self._metrics = metrics
         self._progress = progress
         self._log = log
-        self._stop = threading.Event()  # the caller's, once it runs
+        self._stop = threading.Event()  # replaced by the caller's in `run`
         self._lake = self._open_lake()
         tables = self._lake.positions.tables
         report_changes(log, {}, {of: table for of, table in tables.items() if any(faults_of(table))})
         self._cleanup = LogCleanup(settings.lake, settings.log_keep_s, log)
-        self._outbox_id = outbox.outbox_id  # as the query began
-        self._failure: BaseException | None = None  # of the last batch, which Spark only tells as text
+        self._outbox_id = outbox.outbox_id  # when the query started
+        self._failure: BaseException | None = None  # of the last batch; Spark reports it only as text
         self._in_batch = threading.Lock()
         self._room = Room(full_disks(settings), metrics.disk_full_seconds, log, LASTS_S)
         self._executors = ExecutorWatch(settings.master, metrics, log)
 
     def run(self, spark: SparkSession, stop: threading.Event) -> None:
-        """Run until `stop` is set, or with `once` until the outbox is empty; raise what ends it."""
+        """Run until `stop` is set, or with `once` until the outbox is empty; raise the error that ends it."""
         failed, self._stop = 0, stop
         self._room.disks = full_disks(self._settings, local_dir_of(spark))
         while not stop.is_set():
@@ -113,10 +113,10 @@ class Pipeline:
                 self._lake = self._open_lake()
                 self._run_query(spark, stop)
             except (PySparkException, Py4JError, OSError, StateFull) as error:
-                if stop.is_set():  # NB: a service manager may stop Spark's JVM at the same moment as us
+                if stop.is_set():  # NB: a service manager may stop Spark's JVM at the same moment as this process
                     self._finish_batch(error)
                     return
-                if not is_alive(spark):  # first: what a dead JVM leaves behind may look like any failure
+                if not is_alive(spark):  # first: a dead JVM may cause any kind of failure
                     raise SparkGone("Spark's JVM is gone") from error
                 full = self._full_disk(error)
                 if full is not None:
@@ -131,29 +131,29 @@ class Pipeline:
                 return
 
     def _has_room(self) -> bool:
-        """Tell if the pipeline need not wait for room on a disk; where it has to, give a sign of life."""
+        """Return whether the pipeline may run; if it waits for room on a disk, notify the service manager."""
         was_waiting = self._room.is_waiting
         if self._room.has_come():
             if was_waiting:
                 self._progress.waits_for_room("")
             return True
-        notify(READY)  # or the service manager would take it for hung
+        notify(READY)  # otherwise the service manager takes the process for hung
         notify(ALIVE)
         return False
 
     def _full_disk(self, error: Exception) -> BaseException | None:
-        """Return what says that a disk is full, if that is why the query failed."""
+        """Return the error of a full disk if that is why the query failed."""
         cause = self._failure or error
         if is_full(cause):
             return cause
         if isinstance(cause, TidemarkError):
             return None
-        if says_full(str(error)) or not self._room.is_there():  # NB: Java says it in the language of its environment
+        if says_full(str(error)) or not self._room.is_there():  # NB: Java's text is localized
             return StateFull(f"a disk of the pipeline is full: {first_reason(str(error))}", hint=FULL_HINT)
         return None
 
     def _finish_batch(self, error: Exception) -> None:
-        """Wait for the batch that is being written, now that Spark cannot; it is replayed if that takes too long."""
+        """Wait for the batch that is being written although Spark is gone; after the limit it is replayed later."""
         is_finished = self._in_batch.acquire(timeout=BATCH_S_MAX)
         self._log.info("spark ended during the stop", is_batch_finished=is_finished, **describe_error(error))
 
@@ -189,7 +189,7 @@ class Pipeline:
         finally:
             if stop.is_set():
                 notify(STOPPING)
-            # NB: waits for a running batch's callback, which is what ends a batch cleanly.
+            # NB: waits for the callback of a running batch, so that the batch ends cleanly.
             if query.isActive:
                 query.stop()
         failure = query.exception()
@@ -200,7 +200,7 @@ class Pipeline:
         settings = self._settings
         self._outbox_id = self._outbox.outbox_id
         start = starting_sequence(self._lake.positions, self._outbox)
-        lake = self._lake.positions.lake_id()  # a checkpoint says how far one lake is: two may stand in one state
+        lake = self._lake.positions.lake_id()  # a checkpoint belongs to one lake, and a state may serve two
         register_source(spark)
         self._log.info("query starts", lake=settings.lake, outbox=self._outbox_id, after=start)
         rows = (
@@ -221,7 +221,7 @@ class Pipeline:
         return query.start()
 
     def _batch(self, rows: DataFrame, _batch_id: int) -> None:
-        """Bring one batch into the lake. NB: the batch's number means nothing: a new checkpoint counts from 0."""
+        """Write one batch to the lake. NB: the batch number is not used: a new checkpoint counts from 0."""
         with self._in_batch:
             try:
                 self._land(rows)
@@ -230,21 +230,21 @@ class Pipeline:
                 raise
 
     def _land(self, rows: DataFrame) -> None:
-        replayable: Sequence | None = None  # where the batch begins: Spark asks for all of it again, if for any
+        replayable: Sequence | None = None  # start of the batch: Spark replays a batch only as a whole
         started = time.monotonic()
         for feed in feeds(rows.toArrow(), self._outbox, self._outbox_id):
             replayable = feed.after if replayable is None else replayable
-            if self._holds(feed):  # NB: what lies before a portion that failed is asked for again, and is no progress
+            if self._holds(feed):  # NB: a replay contains portions written before the failed one; they are no progress
                 self._confirm(replayable)
                 continue
             self._land_portion(feed, replayable)
             self._progress.landed(feed, self._lake.positions, self._outbox.head(), time.monotonic() - started)
             self._cleanup.run(self._lake.written)
             started = time.monotonic()
-            del feed  # the next but one is read while the next is written: not three at once
+            del feed  # two portions at once, not three: the next one but one is read during the next write
 
     def _holds(self, feed: Feed) -> bool:
-        """Tell if the lake has all of a portion."""
+        """Return whether the lake contains all of a portion."""
         positions, batch = self._lake.positions, feed.lake_batch
         return positions.outbox == batch.outbox and batch.end <= positions.applied.sequence
 
@@ -264,7 +264,7 @@ class Pipeline:
         passed(Failpoint.CONFIRMED)
 
     def _judge(self, error: Exception, failed: int) -> None:
-        """Return if the query may be tried again; raise what ends the pipeline otherwise."""
+        """Return if the query may be retried; otherwise raise the error that ends the pipeline."""
         failure = self._failure
         if not isinstance(failure, TidemarkError):
             failure = named_failure(str(error))
@@ -274,7 +274,7 @@ class Pipeline:
         if failure is not None and failure.disposition is not Disposition.RETRY:
             raise failure
         cause = failure or self._failure or error
-        reported = {**describe_error(cause), "error": first_reason(str(cause))}  # all of a foreign text may hold values
+        reported = {**describe_error(cause), "error": first_reason(str(cause))}  # the whole text may have column values
         self._log.warning("query failed", attempt=failed, **reported)
         if failed > RESTARTS_MAX:
             raise QueryFailed(f"the query failed {failed} times in a row: {first_reason(str(error))}") from error
@@ -292,10 +292,10 @@ def full_disks(settings: Settings, local_dir: str | None = None) -> FullDisks:
 
 
 def register_source(spark: SparkSession) -> None:
-    """Make the format known to a session that did not find it by itself.
+    """Register the format in a session that did not find it.
 
-    Spark looks for data sources once, by a helper process; where that dies or is late, it believes for good that there
-    are none. What it did find must not be registered again.
+    Spark searches for data sources once, in a helper process. If that process dies or is late, Spark assumes for the
+    rest of the session that there are none. A format that Spark found must not be registered again.
     """
     try:
         spark.dataSource.register(OutboxSource)
@@ -305,10 +305,10 @@ def register_source(spark: SparkSession) -> None:
 
 
 def starting_sequence(positions: Positions, outbox: OutboxReader) -> Sequence:
-    """Return behind which value a query without a checkpoint starts: what the lake holds, whatever Spark knew.
+    """Return the sequence after which a query without a checkpoint starts: the lake's applied sequence.
 
-    An outbox that the lake does not know starts at its beginning, what the lake holds of it is left out by position; a
-    lake that knows none needs everything from the first value on, and the outbox says so if that is gone.
+    An outbox that is new to the lake starts at its beginning; changes that the lake contains are skipped by position. A
+    lake without a recorded outbox needs all values from the first on; the outbox raises an error if that is trimmed.
     """
     if positions.outbox in ("", outbox.outbox_id):
         return positions.applied.sequence
@@ -316,7 +316,7 @@ def starting_sequence(positions: Positions, outbox: OutboxReader) -> Sequence:
 
 
 def is_alive(spark: SparkSession) -> bool:
-    """Tell if the JVM answers."""
+    """Return whether the JVM answers."""
     try:
         return not spark.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - PySpark has no public way to ask
     except (Py4JError, OSError):

@@ -19,7 +19,7 @@ from tidemark.pipeline.lake.failures import first_reason
 
 
 class SparkRefused(ConfigError):
-    """A Spark that cannot be had as it was asked for."""
+    """Spark could not be started as configured."""
 
     hint = "check --master and --driver-memory; see also Spark's own lines before this one"
 
@@ -32,7 +32,7 @@ class SparkGone(ConsumerFailed):
 
 
 JAVA_TEMPORARY = "/tmp"  # noqa: S108 - `java.io.tmpdir` on Linux
-_DIED_UNHEARD = "JAVA_GATEWAY_EXITED"  # Spark's name of the condition: of a JVM that was killed, or could not start
+_DIED_UNHEARD = "JAVA_GATEWAY_EXITED"  # Spark's error condition for a JVM that was killed or could not start
 _LOCAL_CHECKPOINTS = (
     # Writes a checkpoint's files by plain renames: 35 ms a batch less than the default on a local disk.
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -40,9 +40,9 @@ _LOCAL_CHECKPOINTS = (
 
 
 def make_session(master: str, folder: StateFolder, *, driver_memory: str, local_checkpoint: bool) -> SparkSession:
-    """Start Spark; what its processes inherit is set here."""
+    """Start Spark and set the environment that its processes inherit."""
     umask = 0o777 & ~folder.folder_mode
-    before = os.umask(umask)  # theirs; our own files have their modes, and the lake's are the user's matter
+    before = os.umask(umask)  # for Spark's files; our files set their modes, and the user decides about the lake's
     try:
         return _start(master, folder, umask, driver_memory=driver_memory, local_checkpoint=local_checkpoint)
     finally:
@@ -69,7 +69,7 @@ def local_dir_of(spark: SparkSession) -> str | None:
 
 
 def end_session(spark: SparkSession) -> None:
-    """Stop Spark; a JVM that has ended is stopped."""
+    """Stop Spark, also if its JVM has ended."""
     with suppress(PySparkException, Py4JError, OSError):
         spark.stop()
 
@@ -84,7 +84,7 @@ def _start(master: str, folder: StateFolder, umask: int, *, driver_memory: str, 
     builder = SparkSession.builder.appName("tidemark").master(master)
     settings = {
         "spark.driver.memory": driver_memory,
-        "spark.hadoop.fs.permissions.umask-mode": f"{umask:03o}",  # Hadoop sets modes by itself
+        "spark.hadoop.fs.permissions.umask-mode": f"{umask:03o}",  # Hadoop sets modes explicitly
         "spark.driver.maxResultSize": "0",  # a batch is bounded by bytes before Spark sees it
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
@@ -105,7 +105,7 @@ def _start(master: str, folder: StateFolder, umask: int, *, driver_memory: str, 
 
 
 def _session(builder: SparkSession.Builder) -> SparkSession:
-    """Start Spark; once more if its JVM ended before a word: the second time it is refused, not killed."""
+    """Start Spark; retry once if its JVM ended without output: a second time means refused, not killed."""
     try:
         session: SparkSession = builder.getOrCreate()
     except PySparkException as error:
@@ -116,7 +116,7 @@ def _session(builder: SparkSession.Builder) -> SparkSession:
 
 
 def _python_path() -> list[str]:
-    """Return PYTHONPATH with the folder of our package in it: Spark's Python processes import it by name."""
+    """Return PYTHONPATH with the folder of our package: Spark's Python processes import it by name."""
     ours = str(Path(tidemark.__file__).parent.parent)
     given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     return given if ours in given else [ours, *given]

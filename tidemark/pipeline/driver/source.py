@@ -26,7 +26,7 @@ from tidemark.wire.values import encode_header
 
 FORMAT = "tidemark"
 BATCH_BYTES = 64 << 20
-PARTITION_BYTES = 16 << 20  # a second partition costs 17 ms: worth it from here on
+PARTITION_BYTES = 16 << 20  # a second partition costs 17 ms: worth it above this size
 PARTITIONS_MAX = 16
 RECORD_BATCH_BYTES = 32 << 20
 RECORD_BATCH_HEADERS = 10_000
@@ -42,24 +42,24 @@ class OutboxReplaced(StateError):
 
 
 class OffsetMovedBack(StateError):
-    """A range that ends before it starts: Spark takes such a thing without a word."""
+    """A range that ends before it starts: Spark accepts such a range without an error."""
 
     hint = "delete Spark's checkpoint: the lake stores its positions"
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What `option()` sets."""
+    """The options of `option()`."""
 
     state: Path
     start: Sequence
     batch_bytes: int
     shared_with_group: bool
-    headers_only: bool = False  # for who reads the values from the outbox (`tidemark.pipeline.driver.portions`)
+    headers_only: bool = False  # for a driver that reads values from the outbox (`tidemark.pipeline.driver.portions`)
 
     @classmethod
     def parse(cls, options: dict[str, str]) -> "SourceOptions":
-        """Read the options; Spark hands their names over in lower case."""
+        """Parse the options; Spark passes their names in lower case."""
         given = {name.lower(): value for name, value in options.items()}
         known = {"state", "startingsequence", "maxbatchbytes", "sharedwithgroup", "headersonly", "path"}
         unknown = given.keys() - known
@@ -126,11 +126,11 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(min(self._options.batch_bytes, self._reader().outbox_bytes_max // 2))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of a query that is to stop there."""
+        """Fix the end of an AvailableNow query."""
         self._target = self._reader().head()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Return the end of the next batch: a group end. Called every few milliseconds."""
+        """Return the end of the next batch, which is a group end. Called every few milliseconds."""
         after = self._sequence(start)
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         if bytes_max is None and not isinstance(limit, ReadAllAvailable):
@@ -146,7 +146,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(self._reader().head())
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """Cut a range into partitions of about `PARTITION_BYTES`; of headers alone one is made."""
+        """Split a range into partitions of about `PARTITION_BYTES`; one partition for headers only."""
         after, upto = self._sequence(start), self._sequence(end)
         if upto < after:
             raise OffsetMovedBack(f"Spark requests outbox values from {after} back to {upto}")
@@ -164,7 +164,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [OutboxRange(str(start["outbox"]), a, b) for a, b in zip(cuts, ends, strict=True) if b > a]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the values of a partition, header and payload in one, or the header alone."""
+        """Yield the values of a partition: header and payload together, or only the header."""
         assert isinstance(partition, OutboxRange), partition
         self._sequence({"outbox": partition.outbox, "sequence": partition.after})
         if self._options.headers_only:
@@ -190,7 +190,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield _batch([header.sequence for header in headers], list(map(encode_header, headers)))
 
     def commit(self, end: Offset) -> None:
-        """Do nothing: the driver confirms, which knows what the tables hold as well."""
+        """Do nothing: the driver confirms, because it also has the applied positions of the tables."""
 
     def stop(self) -> None:
         """Do nothing: the process ends, and nothing depends on it."""
@@ -212,11 +212,11 @@ def _batch(sequences: list[int], values: list[bytes]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(sequences, pa.int64()), pa.array(values, pa.binary())], schema=SCHEMA)
 
 
-_OPEN: dict[tuple[int, Path], tuple[int, OutboxReader]] = {}  # by process: workers are forked, LMDB must not be
+_OPEN: dict[tuple[int, Path], tuple[int, OutboxReader]] = {}  # by process: LMDB must not be used across a fork
 
 
 def open_once(folder: StateFolder) -> OutboxReader:
-    """Return this process's reader of a state folder, opened at the first call, and again where the state is new."""
+    """Return this process's reader of a state folder; it is opened at the first call, and again for a new state."""
     key = (os.getpid(), folder.root)
     file = folder.lmdb / "data.mdb"
     number = file.stat().st_ino if file.exists() else 0

@@ -20,20 +20,20 @@ BEFORE_ALL = Position(TimelineId(0), Lsn(0), 0)
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Everything of a table's stream up to `position`, which came as the outbox value `sequence`."""
+    """All changes of a table up to `position`, which came as the outbox value `sequence`."""
 
     sequence: Sequence
     position: Position
-    generation: int = 0  # of the first copy; a greater one starts the table anew
-    copy_sequence: Sequence = NO_SEQUENCE  # of the value that began a copy whose end has not come; else 0
-    blocked: bool = False  # a replica that stopped at a change of a row that is not known
+    generation: int = 0  # of the first copy; a greater number replaces all rows
+    copy_sequence: Sequence = NO_SEQUENCE  # of the value that began a copy that has not ended; else 0
+    blocked: bool = False  # a replica that stopped at a change of an unidentified row
 
 
 NOTHING = Applied(NO_SEQUENCE, BEFORE_ALL)
 
 
 def read_applied(version_of: Callable[[str], int | None], app: str) -> Applied:
-    """Read what a table holds from its application transactions; `NOTHING` for a table that never had one."""
+    """Read a table's applied position from its application transactions; `NOTHING` if it never had one."""
 
     def number(name: str) -> int:
         return version_of(f"{app}:{name}") or 0
@@ -48,7 +48,7 @@ def read_applied(version_of: Callable[[str], int | None], app: str) -> Applied:
 
 
 def commit_properties(app: str, applied: Applied, token: int) -> CommitProperties:
-    """Return the properties of a commit after which the table holds `applied`; `token` identifies the commit."""
+    """Return the properties of a commit that sets the table's position to `applied`; `token` identifies the commit."""
     versions = {
         "sequence": applied.sequence,
         "timeline": applied.position.timeline,
@@ -59,7 +59,7 @@ def commit_properties(app: str, applied: Applied, token: int) -> CommitPropertie
         "blocked": int(applied.blocked),
         TOKEN: token,
     }
-    # NB: no retry by delta-rs. A conflict means that another driver wrote: what it wrote has to be read first.
+    # NB: no retry by delta-rs. A conflict means that another driver wrote; its commit must be read first.
     return CommitProperties(
         app_transactions=[Transaction(f"{app}:{name}", version) for name, version in versions.items()],
         custom_metadata={MARK: mark_of(app, token)},

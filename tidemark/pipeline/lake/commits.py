@@ -25,7 +25,7 @@ _RESTORE = "RESTORE"
 
 
 class CommitUnreadable(ConfigError):
-    """A file of a Delta log that is there and that the file system does not give out: nothing is known of the table."""
+    """A file of a Delta log exists but the file system cannot read it: the state of the table is unknown."""
 
     hint = (
         "the user of the pipeline must be able to read and write the whole lake: check owner and mode of the file "
@@ -35,12 +35,12 @@ class CommitUnreadable(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """One commit; `foreign` is false for one of ours, `changes` says what of the table another writer changed."""
+    """One commit; `foreign` is false for a commit of Tidemark, `changes` describes what another writer changed."""
 
     version: int
     foreign: bool
-    token: int | None  # of a commit of ours
-    changes: str  # "" for maintenance: no row differs after it
+    token: int | None  # of a commit of Tidemark
+    changes: str  # "" for maintenance, which changes no row
     changes_metadata: bool  # properties, columns or the protocol
 
 
@@ -50,26 +50,27 @@ def new_token() -> int:
 
 
 def mark_of(app: str, token: int) -> str:
-    """Return what `commitInfo` of a commit with `token` has under `MARK`."""
+    """Return the value under `MARK` in `commitInfo` of a commit with `token`."""
     return f"{app}:{token}"
 
 
 def commits_after(uri: str, app: str, after: int, last: int, *, unmarked: bool = False) -> Iterator[TableCommit | None]:
-    """Give the commits behind version `after` up to `last`, None for one that cannot be read any more.
+    """Yield the commits after version `after` up to `last`; None for one that can no longer be read.
 
-    `unmarked`: application transactions identify a commit of ours, as in lakes that were written before marks were.
+    `unmarked`: application transactions identify Tidemark's commits, as in lakes that were written before marks
+    existed.
     """
     for version in range(after + 1, last + 1):
         yield read_commit(uri, app, version, unmarked=unmarked)
 
 
 def read_commit(uri: str, app: str, version: int, *, unmarked: bool = False) -> TableCommit | None:
-    """Read one commit; None where its file is gone or damaged. Raises `CommitUnreadable`."""
+    """Read one commit; None if its file is missing or damaged. Raises `CommitUnreadable`."""
     try:
         text = _file(uri, version).read_text(encoding="utf-8")
     except (FileNotFoundError, UnicodeDecodeError):
         return None
-    except (PermissionError, IsADirectoryError) as error:  # other errors of the disk may pass
+    except (PermissionError, IsADirectoryError) as error:  # other disk errors may be transient
         raise CommitUnreadable(f"{_file(uri, version)} cannot be read: {error.strerror}") from error
     try:
         actions = [_object(json.loads(line)) for line in text.splitlines() if line.strip()]
@@ -79,12 +80,12 @@ def read_commit(uri: str, app: str, version: int, *, unmarked: bool = False) -> 
 
 
 def has_commit(uri: str, version: int) -> bool:
-    """Tell if the log has the commit that makes `version`."""
+    """Return whether the log contains the commit of `version`."""
     return _file(uri, version).exists()
 
 
 def changed_columns(uri: str, first: int, last: int) -> str:
-    """Return how names or types of columns differ between two versions; "" if they do not."""
+    """Return how names or types of columns differ between two versions; "" if they are equal."""
     try:
         before, after = (_column_types(DeltaTable(uri, version=number)) for number in (first, last))
     except (DeltaError, OSError) as error:

@@ -37,19 +37,19 @@ from tidemark.wal.versions import wal_format
 from tidemark.wire.state import CopyProgress
 
 POLL_S = 0.2
-ROWS_MAX = 50_000  # of COPY, turned into Arrow at once
-_NOWHERE = Position(TimelineId(0), Lsn(0), 0)  # compared rows carry no position
+ROWS_MAX = 50_000  # of COPY, converted to Arrow together
+_NOWHERE = Position(TimelineId(0), Lsn(0), 0)  # compared rows have no position
 
 
 class LakeBehind(TidemarkError):
-    """The lake does not hold what the source has, and time is up."""
+    """The lake did not reach the source's position within the time limit."""
 
     hint = "look at `cdcctl status`, and if the pipeline runs; then compare again, with a greater --wait-s"
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One table; hashes are SHA-256 over the rows in key order, events are rows of the change log."""
+    """The result for one table; hashes are SHA-256 over the rows in key order, events are rows of the change log."""
 
     table: str
     source_rows: int
@@ -57,20 +57,20 @@ class Compared:
     source_hash: str
     replica_hash: str
     events: int = 0
-    repeated_events: int = 0  # by position: more than none is an error of ours
+    repeated_events: int = 0  # same position twice; more than 0 is an error of Tidemark
 
     @property
     def identical(self) -> bool:
-        """Tell if both sides hold the same rows, and the log no change twice."""
+        """Return whether both sides contain the same rows, and the log no change twice."""
         same = (self.source_rows, self.source_hash) == (self.replica_rows, self.replica_hash)
         return same and not self.repeated_events
 
 
 def wait_for_lake(folder: StateFolder, lake: Path, lsn: Lsn, wait_s: float) -> Positions:
-    """Return the lake's positions once they hold all that committed before `lsn`; raise `LakeBehind` after `wait_s`.
+    """Return the lake's positions once they contain all commits before `lsn`; raise `LakeBehind` after `wait_s`.
 
-    The delivered position moves over WAL without changes too; once it has passed `lsn`, the outbox's head is the last
-    value that the lake has to hold.
+    The delivered position also moves over WAL without changes. Once it has passed `lsn`, the outbox's head is the last
+    value that the lake must contain.
     """
     deadline = time.monotonic() + wait_s
     with StateStore.open(folder) as store:
@@ -89,7 +89,7 @@ def wait_for_lake(folder: StateFolder, lake: Path, lsn: Lsn, wait_s: float) -> P
 
 
 def compare_table(source: CopySource, table: TablePosition, lake: Path, types: TypeMapping) -> Compared | None:
-    """Compare one table; None: it is gone at the source."""
+    """Compare one table; None if the source has dropped it."""
     known = source.table(table.relation)
     if known is None:
         return None
@@ -111,7 +111,7 @@ def compare_table(source: CopySource, table: TablePosition, lake: Path, types: T
 
 
 def _count_events(uri: str) -> tuple[int, int]:
-    """Return how many changes the log holds, and how many of them it holds again."""
+    """Return the number of changes in the log, and the number of repeated ones."""
     log = LakeTable(uri, "")
     if not log.exists:
         return 0, 0
@@ -121,7 +121,7 @@ def _count_events(uri: str) -> tuple[int, int]:
 
 
 def _source_table(relation: Relation, batches: Sequence[pa.StructArray], builder: CopyBatchBuilder) -> pa.Table:
-    """Return the source's rows with the columns that the lake keeps, named as there."""
+    """Return the source's rows with the columns that the lake stores, under the lake's names."""
     structs = batches or [builder.build(b"", 0, _NOWHERE, 0).rows.column(AFTER)]
     columns = lake_columns(relation)
     arrays = [pa.chunked_array([struct.field(column.place) for struct in structs]) for column in columns]
@@ -129,9 +129,9 @@ def _source_table(relation: Relation, batches: Sequence[pa.StructArray], builder
 
 
 def _hash(table: pa.Table, key: Sequence[str]) -> str:
-    """Return a hash of the rows in key order, columns by name: how a table is laid out does not matter.
+    """Return a hash of the rows in key order, with columns in the order of their names: the layout does not matter.
 
-    Rows without a key stand in the order of their own text: equal ones beside each other.
+    Rows without a key are sorted by their text, so equal rows are adjacent.
     """
     names = sorted(table.column_names)
     digest = hashlib.sha256(repr(names).encode())
@@ -149,14 +149,14 @@ def _texts(table: pa.Table) -> Iterator[str]:
 
 
 def compare(dsn: str, folder: StateFolder, lake: Path, wait_s: float) -> tuple[Lsn, list[Compared]]:
-    """Compare every live table of the lake; return the LSN at which that was, and the tables by name."""
+    """Compare every live table of the lake; return the LSN of the comparison, and the tables by name."""
     with StateStore.open(folder) as store:
         view = store.view()
     assert view.beginning is not None, folder.root
     with Node(dsn) as node:
         lsn = node.flush_lsn()
         present = {Oid(oid): str(name) for oid, name in node.query("SELECT oid::int8, datname::text FROM pg_database")}
-        node.flush_all()  # the marker behind it takes the delivered position over it
+        node.flush_all()  # the marker after it moves the delivered position past it
     positions = wait_for_lake(folder, lake, lsn, wait_s)
     compared: list[Compared] = []
     for database in view.beginning.databases.keys() & present.keys():
@@ -173,7 +173,7 @@ def compare(dsn: str, folder: StateFolder, lake: Path, wait_s: float) -> tuple[L
 def _missing(
     source: CopySource, database: Oid, copies: Mapping[tuple[Oid, Oid], CopyProgress], positions: Positions
 ) -> list[Compared]:
-    """Return the tables that were copied and that the lake does not know: worse than different."""
+    """Return the tables that were copied but are missing in the lake: worse than a difference."""
     return [
         Compared(f"{table.namespace}.{table.name}", copy.row_count, 0, "copied", "not in the lake")
         for table in source.tables()

@@ -21,21 +21,21 @@ from tidemark.pipeline.lake.commits import has_commit
 from tidemark.pipeline.lake.failures import first_reason, is_of_host
 
 LOG_FOLDER = "_delta_log"
-REASON_MAX = 200  # characters of a foreign message
+REASON_MAX = 200  # characters of a foreign error message
 _CHUNK_BYTES = 1 << 20
-BATCH_ROWS = 1024  # read at once: rows may be wide
+BATCH_ROWS = 1024  # read together: rows may be wide
 
 
 class ScanStopped(Exception):
-    """The process is to stop, and what is not read yet stays unread."""
+    """The process is stopping; the scan is incomplete."""
 
 
 def damage_of(
     uri: str, *, is_read: Callable[[Path], bool] = lambda _path: True, is_over: Callable[[], bool] = lambda: False
 ) -> str:
-    """Return what is lost or damaged of the table at `uri`; "" if nothing is, or if the disk does not let us see.
+    """Return what is lost or damaged of the table at `uri`; "" if nothing is, or if the disk does not permit the check.
 
-    The content of the data files for which `is_read` is true is read, of others the size. Raise `ScanStopped` once
+    Data files for which `is_read` is true are read; of the others only the size is checked. Raise `ScanStopped` once
     `is_over` returns true.
     """
     log = Path(uri) / LOG_FOLDER
@@ -45,17 +45,17 @@ def damage_of(
         try:
             table = DeltaTable(uri)
         except TableNotFoundError:
-            return ""  # it was removed, or it is the lake's folder that is gone
+            return ""  # the table was removed, or the lake's folder is gone
         except (DeltaError, OSError):
             _read_bytes(*log.iterdir(), is_over=is_over)
-            try:  # once more: what was an error of the disk or of memory may have passed
+            try:  # a second time: an error of the disk or of memory may have been transient
                 table = DeltaTable(uri)
             except DeltaError as error:
                 if is_of_host(error):
                     return ""
                 return f"the commit log of {uri} cannot be read: {first_reason(str(error))[:REASON_MAX]}"
         found = next(_damaged_files(uri, table, is_read, is_over), "")
-        # NB: a file may have been removed by maintenance that was committed meanwhile.
+        # NB: maintenance that was committed meanwhile may have removed a file.
         return "" if has_commit(uri, table.version() + 1) else found
     except OSError:
         return ""
@@ -64,14 +64,14 @@ def damage_of(
 def _damaged_files(
     uri: str, table: DeltaTable, is_read: Callable[[Path], bool], is_over: Callable[[], bool]
 ) -> Iterator[str]:
-    """Give what is wrong with each damaged data file; raise `OSError` for what is no damage."""
+    """Yield the fault of each damaged data file; raise `OSError` for errors that are not damage."""
     added = pa.table(table.get_add_actions(flatten=True))
     for name, size in zip(added.column("path").to_pylist(), added.column("size_bytes").to_pylist(), strict=True):
         path = Path(uri) / unquote(name)
         try:
             found = path.stat().st_size
         except FileNotFoundError:
-            (Path(uri) / LOG_FOLDER).stat()  # or the folder is gone, which is more than a file
+            (Path(uri) / LOG_FOLDER).stat()  # if the folder is gone, the fault is not limited to a file
             yield f"data file {path} is missing"
             continue
         if found != size:
@@ -84,7 +84,7 @@ def _damaged_files(
                 for _ in file.iter_batches(batch_size=BATCH_ROWS):
                     _check_stop(is_over)
         except (pa.ArrowNotImplementedError, MemoryError):
-            continue  # too large to be read like this, which says nothing of the file
+            continue  # too large for this kind of read, which is no sign of damage
         except (pa.ArrowException, OSError) as error:
             if is_of_host(error):
                 continue
@@ -93,7 +93,7 @@ def _damaged_files(
 
 
 def _read_bytes(*paths: Path, is_over: Callable[[], bool]) -> None:
-    """Read files; raise `OSError` if the disk or the permissions do not allow that."""
+    """Read files; raise `OSError` if the disk or the permissions prevent that."""
     for path in paths:
         if path.is_dir():
             continue

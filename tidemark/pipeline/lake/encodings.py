@@ -10,20 +10,20 @@ import pyarrow.compute as pc
 from deltalake import ColumnProperties, WriterProperties
 
 SAMPLE_ROWS = 4096
-SAMPLE_ROWS_MIN = 1000  # fewer say little of the rows that a merge writes anew beside them
-DISTINCT_MIN = 0.9  # of the sample's values that are not NULL
-INT64_DIGITS = 18  # decimals of so many are written as integers
+SAMPLE_ROWS_MIN = 1000  # fewer are not representative of the rows that a merge rewrites with them
+DISTINCT_MIN = 0.9  # share of distinct values among the sample's non-NULL values
+INT64_DIGITS = 18  # decimals with up to this many digits are written as integers
 DIFFERENCES = ColumnProperties(dictionary_enabled=False, encoding="DELTA_BINARY_PACKED")
 PLAIN = ColumnProperties(dictionary_enabled=False)
 
 
 def properties_for(rows: pa.Table) -> WriterProperties:
-    """Return how to write `rows`, or others that are like them."""
+    """Return the writer properties for `rows` and similar rows."""
     return WriterProperties(compression="SNAPPY", column_properties=encodings(rows))
 
 
 def encodings(rows: pa.Table) -> dict[str, ColumnProperties]:
-    """Return how to write those columns of `rows` that want no dictionary."""
+    """Return the encodings of those columns of `rows` that are better without a dictionary."""
     if rows.num_rows < SAMPLE_ROWS_MIN:
         return {}
     sample = rows.slice(max(0, rows.num_rows - SAMPLE_ROWS) // 2, SAMPLE_ROWS)
@@ -35,7 +35,7 @@ def encodings(rows: pa.Table) -> dict[str, ColumnProperties]:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    """Tell if values are written as integers."""
+    """Return whether values of the type are written as integers."""
     if pa.types.is_decimal(kind):
         return bool(kind.precision <= INT64_DIGITS)
     return bool(pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind))

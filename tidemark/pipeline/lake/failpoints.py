@@ -4,14 +4,14 @@ from enum import Enum
 
 
 class Failpoint(Enum):
-    """Places between two durable writes, in the order in which a batch passes them."""
+    """Points between two durable writes, in the order in which a batch passes them."""
 
     BATCH_RECEIVED = "batch-received"
-    LOG_RESHAPED = "log-reshaped"  # the log was rewritten for a new type, the rows that need it are not in yet
+    LOG_RESHAPED = "log-reshaped"  # the log was rewritten for a new type; the rows that need the type are not in it yet
     LOG_APPENDED = "log-appended"
     REPLICA_RESHAPED = "replica-reshaped"
     REPLICA_CHANGED = "replica-changed"  # after each merge, append or truncation
-    REWRITE_STAGED = "rewrite-staged"  # rewritten rows lie aside, the replica is the old one
+    REWRITE_STAGED = "rewrite-staged"  # rewritten rows are staged; the replica is unchanged
     REWRITE_ENDED = "rewrite-ended"
     TABLES_DONE = "tables-done"
     POSITIONS_WRITTEN = "positions-written"

@@ -9,33 +9,33 @@ from tidemark.model.errors import TidemarkError
 
 _LINE = re.compile(r"^\s*(?:[\w.]+: )*(tidemark(?:\.\w+)+): (.*)$", re.MULTILINE)
 
-_CHAINED = re.compile(r"\s*\n\s*(?:\x1b\[\d+m)*↳(?:\x1b\[\d+m)*\s*")  # how delta-rs puts a cause below an error
+_CHAINED = re.compile(r"\s*\n\s*(?:\x1b\[\d+m)*↳(?:\x1b\[\d+m)*\s*")  # delta-rs's separator before a cause
 _NUMBER = re.compile(r"\(os error (\d+)\)")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_OF_FILES = {errno.ENOENT, errno.ENOTDIR}  # a file that is lost, or that has taken the place of a folder
+_OF_FILES = {errno.ENOENT, errno.ENOTDIR}  # a file that is lost, or that has replaced a folder
 
 
 def named_failure(text: str) -> TidemarkError | None:
-    """Return the error of ours that a failure's text names last, with its disposition, exit code and hint."""
+    """Return the Tidemark error that a failure's text names last, with its disposition, exit code and hint."""
     known = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in _kinds(TidemarkError)}
     named = [(known[name], reported) for name, reported in _LINE.findall(text) if name in known]
     if not named:
         return None
     kind, reported = named[-1]
-    # NB: an error of this kind may want other arguments: what it says is known, so it is made as the root makes it.
+    # NB: this class may have another constructor, so the base class's constructor is used: only the message is known.
     failure = kind.__new__(kind)
     TidemarkError.__init__(failure, reported)
     return failure
 
 
 def first_reason(text: str) -> str:
-    """Return the line of a foreign error that says why: the first that names an exception of Java's, or the first."""
+    """Return the line of a foreign error with the reason: the first that names a Java exception, else the first."""
     lines = [line.strip(" \t:") for line in _CHAINED.sub(": ", text).splitlines() if line.strip()]
     return next((line for line in lines if "Exception: " in line), lines[0] if lines else "no reason given")
 
 
 def error_numbers(text: str) -> set[int]:
-    """Return the numbers of the operating system's errors that the text of a delta-rs error names."""
+    """Return the operating system's error numbers in the text of a delta-rs error."""
     return {int(number) for number in _NUMBER.findall(text)}
 
 
@@ -48,7 +48,7 @@ def is_of_host(error: BaseException) -> bool:
 
 
 def says_full(text: str) -> bool:
-    """Tell if the text of a foreign error says that a disk is full, or a quota used up."""
+    """Return whether the text of a foreign error reports a full disk or an exhausted quota."""
     return any(number in error_numbers(text) or os.strerror(number) in text for number in _FULL)
 
 

@@ -1,4 +1,4 @@
-"""The reasons why a log or replica is not written, and the part of the stream that a log lacks as a result."""
+"""The reasons why a log or replica is not written, and the resulting gap in a log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ BREAK = pa.struct(
     [
         pa.field("reason", pa.string()),
         *_POSITION,  # of the last change before the break
-        *(pa.field(f"to_{field.name}", field.type) for field in _POSITION),  # of the change that the log goes on with
+        *(pa.field(f"to_{field.name}", field.type) for field in _POSITION),  # of the first change after the break
     ]
 )
 
 
 class FaultKind(Enum):
-    """What has to happen before a table is written to again."""
+    """The condition for writing to a table again."""
 
-    DIVERGED = "diverged"  # another writer changed it, or it is damaged: a new copy of the source's rows
-    STOPPED = "stopped"  # a property restricts writes: the property has to be undone
+    DIVERGED = "diverged"  # another writer changed it, or it is damaged: needs a new copy of the source's rows
+    STOPPED = "stopped"  # a property restricts writes: the property must be removed
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a table is not written to; `position` is that of the last change that was."""
+    """Why a table is not written; `position` is that of its last written change."""
 
     kind: FaultKind
     reason: str
@@ -39,7 +39,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class LogBreak:
-    """A place in a log: changes behind `after` and before `to` are not there, and earlier ones may be changed."""
+    """A gap in a log: changes after `after` and before `to` are missing, and earlier ones may have been changed."""
 
     reason: str
     after: Position
@@ -48,13 +48,13 @@ class LogBreak:
 
 @dataclass(frozen=True, slots=True)
 class LakeEntry:
-    """A log or a replica as the pipeline left it."""
+    """A log or a replica at the end of the pipeline's last write."""
 
     recorded: Recorded = NEVER_WRITTEN
     fault: Fault | None = None
 
     def is_faulty(self, kind: FaultKind) -> bool:
-        """Tell if the fault is of `kind`."""
+        """Return whether the fault is of `kind`."""
         return self.fault is not None and self.fault.kind is kind
 
 
@@ -62,7 +62,7 @@ UNTOUCHED = LakeEntry()
 
 
 def target_columns(name: str, target: LakeEntry) -> dict[str, object]:
-    """Return the columns of the positions table for the target called `name`."""
+    """Return the columns of the positions table for the target with the given `name`."""
     fault = target.fault
     return {
         f"{name}_version": target.recorded.version,
@@ -73,7 +73,7 @@ def target_columns(name: str, target: LakeEntry) -> dict[str, object]:
 
 
 def parse_target(name: str, row: Mapping[str, object]) -> LakeEntry:
-    """Return what `target_columns` wrote; a row of an earlier version of Tidemark has the Delta version alone."""
+    """Parse the output of `target_columns`; a row of an earlier version of Tidemark has only the Delta version."""
     version, token, fault = row[f"{name}_version"], row.get(f"{name}_token"), row.get(f"{name}_fault")
     assert isinstance(version, int), name
     recorded = Recorded(version, str(row.get(f"{name}_id") or ""), token if isinstance(token, int) else None)
@@ -83,7 +83,7 @@ def parse_target(name: str, row: Mapping[str, object]) -> LakeEntry:
 
 
 def break_columns(reported: LogBreak) -> dict[str, object]:
-    """Return a break as the positions table has it."""
+    """Return a break as stored in the positions table."""
     to = {f"to_{name}": value for name, value in _columns(reported.to).items()}
     return {"reason": reported.reason, **_columns(reported.after), **to}
 

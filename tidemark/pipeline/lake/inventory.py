@@ -16,7 +16,7 @@ _WHOLE = (TableState.LIVE, TableState.BLOCKED, TableState.STALE)
 
 
 def main(arguments: list[str]) -> int:
-    """Print the stock; return the exit status."""
+    """Print the lake inventory; return the exit status."""
     root, capture, system_identifier = arguments
     owner = Identity(capture, SystemIdentifier(int(system_identifier)), "", 0, 0, 0)
     try:
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
         for key, table in positions.tables.items()
         if table.relation != INVALID_OID
     ]
-    # NB: a batch that was cut off is in some tables already, and not in the row that stands for all.
+    # NB: an interrupted batch is in some tables already, and not yet in the row for the whole lake.
     at = max([positions.applied.position, *(table.position for table in positions.tables.values())])
     reported = {
         "sequence": max(sequences),
@@ -47,5 +47,5 @@ if __name__ == "__main__":
     status = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    # NB: Arrow's threads may be reading ahead still: taking its C++ objects down under them is SIGABRT now and then.
+    # NB: Arrow's threads may still read ahead; destroying its C++ objects meanwhile occasionally ends in SIGABRT.
     os._exit(status)

@@ -26,14 +26,14 @@ from tidemark.pipeline.lake.encodings import SAMPLE_ROWS, properties_for
 from tidemark.pipeline.lake.failures import first_reason, is_of_host, named_failure, says_full
 from tidemark.pipeline.lake.lineage import NEVER_WRITTEN, Recorded, TableDiverged, check_lineage, check_restrictions
 
-KEEP_HOURS = 1  # files that a commit replaced, for readers of older versions: versions are kept for ten minutes
-REOPENED_MAX = 5  # times in a row, without a commit of ours between, that maintenance makes a table be opened again
-REASON_MAX = 200  # characters of a foreign message
+KEEP_HOURS = 1  # for readers of older versions: files that a commit replaced; versions are kept for ten minutes
+REOPENED_MAX = 5  # reopenings in a row for foreign maintenance, without a commit of Tidemark in between
+REASON_MAX = 200  # characters of a foreign error message
 FILE_BYTES = 48 << 20  # between 32 and 64 MB: small enough for a merge to touch few rows, large enough to scan
 
 
 class TableFenced(Fenced):
-    """Another pipeline committed to a table of ours."""
+    """Another pipeline committed to a table of this lake."""
 
     hint = "two pipelines write to one lake: stop one of them; no change is duplicated or lost"
 
@@ -42,7 +42,7 @@ class TableFenced(Fenced):
 
 
 class TableMoved(ConsumerFailed):
-    """Maintenance by another writer was committed since the table was opened."""
+    """Another writer committed maintenance since the table was opened."""
 
     disposition = Disposition.RETRY
     hint = "no change is lost: the table is opened again; run its maintenance less often"
@@ -53,7 +53,7 @@ class TableMoved(ConsumerFailed):
 
 
 def table_id(uri: str) -> str | None:
-    """Return the id of the table at `uri`; "" where there is none, None for one that cannot be read."""
+    """Return the id of the table at `uri`; "" if there is none, None if it cannot be read."""
     try:
         return str(DeltaTable(uri).metadata().id) if DeltaTable.is_deltatable(uri) else ""
     except OSError as error:
@@ -75,33 +75,33 @@ def quoted(name: str, alias: str = "") -> str:
 
 
 class LakeFailed(ConsumerFailed):
-    """A table that delta-rs cannot read or write."""
+    """delta-rs cannot read or write a table."""
 
     disposition = Disposition.RETRY
     hint = "check that the folder of the lake exists, has free space, and is writable; its content is unchanged"
 
 
 class LakeFull(StateFull):
-    """No room for more in the lake's folder; the pipeline waits and tries again."""
+    """The disk of the lake's folder is full; the pipeline waits and retries."""
 
     hint = "free space on the disk of the lake: the pipeline continues automatically"
 
 
 def table_properties(keep_hours: int) -> dict[str, str]:
-    """Return the properties of our tables; replaced files are kept for so many hours."""
+    """Return the properties of Tidemark's tables; replaced files are kept for `keep_hours`."""
     return {
-        "delta.logRetentionDuration": "interval 1 days",  # for other engines: ours is `log_cleanup`
+        "delta.logRetentionDuration": "interval 1 days",  # for other engines; Tidemark uses `log_cleanup`
         "delta.enableExpiredLogCleanup": "false",  # delta-rs would remove commits that `_positions` still needs
-        # Opening a table reads each commit since the last checkpoint, 0.5 ms of CPU; a checkpoint takes 14.
+        # Opening a table reads each commit since the last checkpoint: 0.5 ms of CPU each; a checkpoint takes 14 ms.
         "delta.checkpointInterval": "20",
-        # A checkpoint lists the files that were removed for so long: at two commits a second a week's are a million.
+        # A checkpoint lists files removed within this time; at two commits a second, a week would be a million files.
         "delta.deletedFileRetentionDuration": f"interval {keep_hours} hours",
     }
 
 
 @dataclass(frozen=True, slots=True)
 class MergeActions:
-    """What a merge does: delete where `delete_if`, else assign; insert where nothing matches and `insert_if`."""
+    """The actions of a merge: delete where `delete_if`, else assign; insert unmatched rows where `insert_if`."""
 
     delete_if: str
     assignments: Mapping[str, str]
@@ -110,10 +110,10 @@ class MergeActions:
 
 
 class LakeTable:
-    """A table at one snapshot, or its absence; every write moves on to the snapshot that it made."""
+    """A table at one snapshot, or a table that does not exist yet; each write advances to the snapshot that it made."""
 
     def __init__(self, uri: str, app: str, recorded: Recorded | None = None, *, version: int | None = None) -> None:
-        """Open the table, or an older `version`; with `recorded` it is checked to be the one that was left so."""
+        """Open the table, or an older `version`; with `recorded` check that the table matches that record."""
         self.uri = uri
         self.app = app
         self._delta: DeltaTable | None = None
@@ -128,23 +128,23 @@ class LakeTable:
 
     @property
     def exists(self) -> bool:
-        """Tell if the table has been created."""
+        """Return whether the table exists."""
         return self._delta is not None
 
     @property
     def version(self) -> int:
-        """Return the version of the snapshot; -1 for no table."""
+        """Return the version of the snapshot; -1 if the table does not exist."""
         return self._delta.version() if self._delta is not None else -1
 
     @property
     def recorded(self) -> Recorded:
-        """Return what identifies the snapshot."""
+        """Return the record that identifies the snapshot."""
         if self._delta is None:
             return NEVER_WRITTEN
         return Recorded(self.version, str(self._delta.metadata().id), self._token)
 
     def has_passed(self, every: int) -> bool:
-        """Tell if one of the versions written since the table was opened is a multiple of `every`."""
+        """Return whether a version written since the table was opened is a multiple of `every`."""
         return self.version // every > self._opened // every
 
     @property
@@ -156,7 +156,7 @@ class LakeTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns, each with the metadata that it was created with."""
+        """Return the columns, each with the metadata with which it was created."""
         return pa.schema(self.delta.schema().to_arrow())
 
     def scan(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
@@ -165,7 +165,8 @@ class LakeTable:
         try:
             return self.delta.to_pyarrow_dataset().scanner(columns=wanted.names).to_reader()
         except DeltaProtocolError:
-            # NB: a feature that stays in the protocol when its property is undone. DataFusion reads those, as views.
+            # NB: PyArrow rejects a feature that remains after its property is removed; DataFusion reads it, as string
+            # views.
             names = ", ".join(map(quoted, wanted.names))
             found = QueryBuilder().register("t", self.delta).execute(f"SELECT {names} FROM t")  # noqa: S608 - quoted
             batches = (batch.cast(wanted) for batch in pa.RecordBatchReader.from_stream(found))
@@ -191,7 +192,7 @@ class LakeTable:
             )
 
     def append(self, rows: pa.Table, applied: Applied, *, merge_schema: bool = False) -> None:
-        """Add `rows`; with `merge_schema` new columns and fields of structs come with them."""
+        """Add `rows`; with `merge_schema` also new columns and new fields of structs."""
         with self._commit(applied) as properties:
             write_deltalake(
                 self.delta,
@@ -204,7 +205,7 @@ class LakeTable:
             )
 
     def overwrite(self, rows: pa.RecordBatchReader | pa.Table, applied: Applied) -> None:
-        """Replace all rows and the columns as well."""
+        """Replace all rows and columns."""
         with self._commit(applied) as properties:
             write_deltalake(
                 self.delta,
@@ -216,12 +217,12 @@ class LakeTable:
             )
 
     def add_columns(self, fields: Sequence[pa.Field], applied: Applied) -> None:
-        """Add columns that are NULL in every row there is."""
+        """Add columns that are NULL in every existing row."""
         with self._commit(applied) as properties:
             self.delta.alter.add_columns([Field.from_arrow(field) for field in fields], commit_properties=properties)
 
     def delete(self, where: str | None, applied: Applied) -> None:
-        """Delete the rows that the SQL condition `where` names, or all."""
+        """Delete the rows that match the SQL condition `where`, or all."""
         version = self.version
         with self._commit(applied) as properties:
             self.delta.delete(where, commit_properties=properties)
@@ -236,7 +237,7 @@ class LakeTable:
                 on,
                 source_alias="s",
                 target_alias="t",
-                streamed_exec=False,  # lets the key range of the source prune files
+                streamed_exec=False,  # allows pruning of files by the key range of the source
                 writer_properties=properties_for(rows),
                 commit_properties=properties,
             ).when_matched_delete(actions.delete_if)
@@ -247,21 +248,21 @@ class LakeTable:
         self._settle(version, applied)
 
     def forget_files(self, hours: int = 0) -> None:
-        """Delete the files that no row has needed for `hours`; with 0 not for tables that anybody else reads."""
+        """Delete the files that no row has needed for `hours`; use 0 only for tables without other readers."""
         if hours:
             self._set_properties(table_properties(hours))
         with self._translated():
             self.delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
 
     def compact(self, keep_hours: int) -> None:
-        """Put small files together, and delete those that no row has needed for `keep_hours`."""
+        """Combine small files, and delete those that no row has needed for `keep_hours`."""
         with self._translated():
             sample = pa.Table.from_batches(islice(self.scan(), 1), self.schema).slice(0, SAMPLE_ROWS)
             self.delta.optimize.compact(target_size=FILE_BYTES, writer_properties=properties_for(sample))
         self.forget_files(keep_hours)
 
     def _set_properties(self, wanted: Mapping[str, str]) -> None:
-        """Set properties of the table where they differ: it may have been created by another version of ours."""
+        """Set differing properties: another version of Tidemark may have created the table."""
         configuration = self.delta.metadata().configuration
         changed = {name: value for name, value in wanted.items() if configuration.get(name) != value}
         if changed:
@@ -276,7 +277,7 @@ class LakeTable:
         try:
             return DeltaTable(self.uri, version=version)
         except TableNotFoundError as error:
-            # NB: also of a folder that may not be read, which must not be taken for one that is gone.
+            # NB: also for an unreadable folder, which must not be treated as missing.
             if Path(self.uri).exists() and not os.access(self.uri, os.R_OK | os.X_OK):
                 raise LakeFailed(f"{self.uri} is not readable") from error
             return None
@@ -301,7 +302,7 @@ class LakeTable:
             raise named_failure(str(error)) or self._failure(error, token) from error
 
     def _failure(self, error: Exception, token: int | None) -> TidemarkError:
-        """Return what a failed read or commit comes to: what was committed since the table was opened decides."""
+        """Return the error for a failed read or commit, according to the commits since the table was opened."""
         version = self.version + 1
         while has_commit(self.uri, version):
             commit = read_commit(self.uri, self.app, version, unmarked=not self._is_marked)

@@ -43,7 +43,7 @@ _WHOLE_FILE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class LakeHolder:
-    """Which pipeline holds a lake."""
+    """The pipeline that holds a lake's lock."""
 
     capture: str
     system_identifier: str
@@ -51,10 +51,10 @@ class LakeHolder:
     reader: str
     host: str
     pid: int
-    marker_keys: tuple[str, ...]  # their names, which do not reveal the keys
+    marker_keys: tuple[str, ...]  # key names, which do not reveal the keys
 
     def is_beside(self, other: "LakeHolder") -> bool:
-        """Tell if both are pipelines of one capture at two of its hosts."""
+        """Return whether both are pipelines of one capture on two of its hosts."""
         is_same_state = (self.host, self.state) == (other.host, other.state)
         return not is_same_state and bool(set(self.marker_keys) & set(other.marker_keys))
 
@@ -69,13 +69,13 @@ _HOLDER = TypeAdapter(LakeHolder)
 
 
 class LakeInUse(LakeTaken):
-    """A lake that another pipeline writes to."""
+    """Another pipeline writes to this lake."""
 
     hint = "give each capture a separate lake and a separate name (capture.name), or stop the other pipeline first"
 
 
 class LakeLock:
-    """The lock of one lake, held until it is closed; or, with `beside`, not held."""
+    """The lock of one lake, held until it is closed; with `beside` not held."""
 
     def __init__(self, descriptor: int, beside: LakeHolder | None = None) -> None:
         self._descriptor = descriptor
@@ -83,7 +83,7 @@ class LakeLock:
 
     @classmethod
     def take(cls, lake: Path, identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> Self:
-        """Take the lock of `lake`, whose folder is made if it is not there; raise `LakeInUse` where another has it."""
+        """Acquire the lock of `lake`; create a missing folder; raise `LakeInUse` if another process has the lock."""
         own = LakeHolder(
             identity.capture,
             str(identity.system_identifier),
@@ -154,7 +154,7 @@ def _name(user: int) -> str:
 
 
 def _holder(descriptor: int) -> LakeHolder | None:
-    """Return who holds the lock; the text is missing for the moment between taking the lock and writing it."""
+    """Return the holder of the lock; the text is missing for a moment between locking and writing."""
     try:
         return _HOLDER.validate_json(os.pread(descriptor, _TEXT_BYTES_MAX, 0))
     except ValidationError:

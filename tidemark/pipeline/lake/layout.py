@@ -42,7 +42,7 @@ PLACE = tuple(
 )
 """What every log in the lake says of where a row comes from."""
 
-# Names that the change log and the merges use for themselves; a column of such a name gets one more underscore behind.
+# Names that the change log and the merges use. A column with such a name gets another underscore at its end.
 RESERVED = re.compile(
     r"(_op|_seq|_tli|_commit_lsn|_ordinal|_lsn|_xid|_commit_time|_origin|_before_kind|_unchanged|_old|__tidemark.*)_*",
     re.IGNORECASE,
@@ -50,14 +50,14 @@ RESERVED = re.compile(
 
 
 class UnfitRows(TidemarkError):
-    """Rows that are in the lake cannot take a new column type."""
+    """Existing rows of the lake do not fit a new column type."""
 
     hint = "copy the table again: its replica is then recreated from the source"
 
 
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
-    """A column of a relation as the lake has it; `place` is its index among the relation's live columns."""
+    """A column of a relation in the lake; `place` is its index among the relation's live columns."""
 
     number: int
     place: int
@@ -65,14 +65,14 @@ class LakeColumn:
 
 
 def lake_columns(relation: Relation) -> tuple[LakeColumn, ...]:
-    """Return the columns that the lake keeps, in order: all live ones that are stored."""
+    """Return the columns that the lake stores, in order: all live columns except virtual generated ones."""
     taken: set[str] = set()
     columns = []
     for place, column in enumerate(relation.live_columns):
         if column.is_virtual:
             continue
         name = column.name + "_" if RESERVED.fullmatch(column.name) else column.name
-        while name.lower() in taken:  # Delta's names do not differ by case alone; PostgreSQL's may
+        while name.lower() in taken:  # Delta's column names are case-insensitive, unlike PostgreSQL's
             name = f"{name}_{column.number}"
         taken.add(name.lower())
         columns.append(LakeColumn(column.number, place, name))
@@ -80,12 +80,12 @@ def lake_columns(relation: Relation) -> tuple[LakeColumn, ...]:
 
 
 def key_names(relation: Relation) -> tuple[str, ...]:
-    """Return the names of the columns that identify a row in the replica; () for a table that is log only.
+    """Return the names of the columns that identify a row in the replica; () for a table that has only a log.
 
-    What counts is what the server writes for an old row: the columns of the identity's index, or with FULL everything,
-    the primary key among it. With NOTHING no old row is known, so no key is either. A list is no key in the lake:
-    neither Arrow nor delta-rs groups or joins by one. Nor is a type without a codec: a first copy and the stream have
-    other bytes for one value.
+    These are the columns that the server writes for an old row: the columns of the identity's index, or with FULL the
+    primary key. With NOTHING the old row is unknown, so there is no key. A list cannot be a key in the lake: neither
+    Arrow nor delta-rs groups or joins by lists. Nor can a type without a codec: a first copy and the stream contain
+    different bytes for the same value.
     """
     numbers = relation.identity_columns
     if relation.replica_identity is ReplicaIdentity.FULL:
@@ -110,20 +110,20 @@ def replica_schema(relation: Relation, columns: pa.StructType) -> pa.Schema:
 
 
 def numbered(schema: pa.Schema) -> dict[int, pa.Field]:
-    """Return the fields of a replica by the number of the column that they hold."""
+    """Return the fields of a replica by their column number at the source."""
     return {int(field.metadata[NUMBER]): field for field in schema if field.metadata and NUMBER in field.metadata}
 
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """What turns the layout that a replica has into the wanted one: new columns only, or every row anew."""
+    """The steps from a replica's present layout to the wanted one: new columns only, or a rewrite of all rows."""
 
     added: tuple[pa.Field, ...]
     whole: bool
 
 
 def plan_reshape(applied: pa.Schema, wanted: pa.Schema, constants: Mapping[int, pa.Scalar]) -> Reshape | None:
-    """Compare two layouts; `constants` are what new columns hold in rows that are there already. None: equal."""
+    """Compare two layouts; `constants` are the values of new columns in existing rows. None: the layouts are equal."""
     old, new = numbered(applied), numbered(wanted)
     same = {number for number in old.keys() & new.keys() if _same(old[number], new[number])}
     if len(same) == len(old):
@@ -143,9 +143,9 @@ def reshaper(
     *,
     lenient: bool = False,
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Return the function that changes rows of `applied` into `wanted`, with values as `restates` gives them.
+    """Return the function that converts rows of `applied` into `wanted`, with values rerendered by `restates`.
 
-    `lenient`: a column whose values do not fit is NULL.
+    `lenient`: a value that does not fit makes its column NULL.
     """
     old = numbered(applied)
 
@@ -166,7 +166,7 @@ def reshaper(
 
 
 def renamed_labels(before: Relation | None, after: Relation) -> Labels:
-    """Return the labels that were renamed between two versions of a relation; the rows were not touched by that."""
+    """Return the labels that were renamed between two versions of a relation; a rename does not write rows."""
     was = {column.number: labels_of(column) for column in before.live_columns} if before is not None else {}
     renamed: dict[int, Mapping[str, str]] = {}
     for column in after.live_columns:
@@ -177,7 +177,7 @@ def renamed_labels(before: Relation | None, after: Relation) -> Labels:
 
 
 def labels_of(column: Column) -> Mapping[Oid, str]:
-    """Return the labels of a column that holds an enum or an array of one, by OID."""
+    """Return the labels, by OID, of a column of an enum type or of an array of enums."""
     kind = column.type.ultimate() if column.type is not None else None
     if kind is not None and kind.element is not None:
         kind = kind.element.ultimate()
@@ -198,7 +198,7 @@ def _changed(old: Mapping[Oid, str], new: Mapping[Oid, str]) -> dict[str, str]:
 
 
 def relabelled(column: pa.Array, names: Mapping[str, str]) -> pa.Array:
-    """Return the values of a column, or of its lists, by their new names."""
+    """Return the values of a column, or of its lists, with the new labels."""
     if pa.types.is_list(column.type):
         lists = column.to_pylist()
         return pa.array([old and [names.get(label, label) for label in old] for old in lists], column.type)
@@ -207,15 +207,15 @@ def relabelled(column: pa.Array, names: Mapping[str, str]) -> pa.Array:
 
 
 def convert(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Give `column` the type of `field`, exactly; raise `UnfitRows` where a value does not fit."""
+    """Convert `column` to the type of `field` exactly; raise `UnfitRows` if a value does not fit."""
     if column.type == field.type:
         return column
     if column.null_count == len(column):
         return pa.nulls(len(column), field.type)  # an empty table can be given any type
     if pa.types.is_decimal(column.type) and pa.types.is_string(field.type):
-        # Arrow prints small decimals with an exponent, PostgreSQL never does.
+        # Arrow prints small decimals with an exponent; PostgreSQL never does.
         return pa.array([None if value is None else f"{value:f}" for value in column.to_pylist()], field.type)
-    # An oid is an integer to the server as it stands: rows are not rewritten, and 2^31 and more are below zero then.
+    # oid to integer is binary coercible: the server rewrites no rows, and 2^31 and more become negative.
     wraps = pa.types.is_int64(column.type) and pa.types.is_int32(field.type)
     try:
         return pc.cast(column, field.type, safe=not wraps)
@@ -235,7 +235,7 @@ def _same(left: pa.Field, right: pa.Field) -> bool:
 
 
 def unchanged_masks(changes: pa.Table, columns: Sequence[LakeColumn]) -> dict[str, Mask]:
-    """Return which changes left which columns unchanged: little-endian bitmaps over the live columns, taken apart."""
+    """Return which changes left which columns unchanged, unpacked from little-endian bitmaps over the live columns."""
     bitmaps = changes.column("_unchanged")
     if bitmaps.null_count == len(bitmaps):
         return {}

@@ -18,30 +18,30 @@ NO_VERSION = -1
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One Delta table as the pipeline left it; "" and None: written before ids and tokens were recorded."""
+    """One Delta table at the pipeline's last write; "" and None: written before ids and tokens were recorded."""
 
-    version: int = NO_VERSION  # NO_VERSION: there is none
+    version: int = NO_VERSION  # NO_VERSION: the table does not exist
     id: str = ""
-    token: int | None = None  # of our last commit
+    token: int | None = None  # of the last commit of Tidemark
 
 
 NEVER_WRITTEN = Recorded()
 
 
 class TableDiverged(ConsumerFailed):
-    """Another writer changed what a table holds, it is damaged, or what happened to it cannot be found out."""
+    """Another writer changed a table's content, the table is damaged, or its history cannot be determined."""
 
     hint = "cdcctl table recopy recreates the table from the source"
 
 
 class TableStopped(ConsumerFailed):
-    """A property of a table restricts what may be written to it."""
+    """A property of a table restricts writes."""
 
     hint = "undo the property: the table then continues"
 
 
 def check_lineage(uri: str, app: str, table: DeltaTable | None, token: int | None, recorded: Recorded) -> None:
-    """Raise `TableDiverged` or `TableStopped` unless `table`, whose last commit of ours has `token`, may be written."""
+    """Raise `TableDiverged` or `TableStopped` unless `table`, whose last own commit has `token`, may be written."""
     if table is None:
         if recorded.version != NO_VERSION:
             raise TableDiverged(f"{uri} does not exist; its recorded version is {recorded.version}")
@@ -58,7 +58,7 @@ def check_lineage(uri: str, app: str, table: DeltaTable | None, token: int | Non
 
 
 def check_restrictions(uri: str, table: DeltaTable, *, columns: bool = False) -> None:
-    """Raise `TableStopped` if something restricts writes; with `columns` also if a column does."""
+    """Raise `TableStopped` if something restricts writes; with `columns` also check the columns."""
     found = restrictions(table, uri)
     if columns:
         found += column_restrictions(table, uri)
@@ -68,7 +68,7 @@ def check_restrictions(uri: str, table: DeltaTable, *, columns: bool = False) ->
 
 
 def _check_commits(uri: str, app: str, table: DeltaTable, recorded: Recorded, token: int | None) -> bool:
-    """Check the commits behind the recorded version; tell if one of another writer has properties or columns."""
+    """Check the commits after the recorded version; return whether a foreign one changes properties or columns."""
     is_known, has_metadata = False, False
     commits = commits_after(uri, app, recorded.version, table.version(), unmarked=not recorded.id)
     for number, commit in enumerate(commits, recorded.version + 1):

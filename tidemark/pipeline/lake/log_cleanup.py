@@ -33,9 +33,9 @@ from tidemark.io.host.logs import Log, describe_error
 from tidemark.pipeline.lake.failures import first_reason
 
 KEEP_S = 600.0
-EVERY_COMMITS = 100  # of a table, between two looks at its log: delta-rs writes a checkpoint as often
-CHECKPOINT_BEHIND_MAX = 2 * EVERY_COMMITS  # commits since the last checkpoint: then one is written here
-# Of one run, beside what the batch itself adds to that: with 1,000 tables in a batch logs would grow otherwise.
+EVERY_COMMITS = 100  # of a table, between two checks of its log; delta-rs writes checkpoints at the same interval
+CHECKPOINT_BEHIND_MAX = 2 * EVERY_COMMITS  # commits since the last checkpoint; beyond this the cleanup writes one
+# Limits of one run, in addition to the commits of the batch: with 1,000 tables in a batch logs would grow otherwise.
 LISTED_MAX = 4  # logs listed: 0.1 s of CPU for one of 100,000 files
 REMOVED_MAX = 1000  # files removed: 15 ms of CPU
 FILES_PER_COMMIT = 2  # at most: the commit, and a checkpoint
@@ -46,13 +46,13 @@ _CHECKPOINT, _CHECKPOINT_FILE = "{:020}.checkpoint.parquet", re.compile(r"(\d{20
 
 @dataclass(slots=True)
 class _CommitLog:
-    """What is known of one table's log."""
+    """What the cleanup remembers of one table's log."""
 
     path: Path
-    inode: int  # another one means that the folder was replaced
+    inode: int  # a different inode means that the folder was replaced
     recorded: int  # the version in `_positions`
     listed_at: int  # the version when it was last listed
-    again_s: float  # when it is listed again though few commits were made
+    again_s: float  # when to list it again although it has few new commits
     removable: deque[str]
 
 
@@ -65,14 +65,14 @@ class LogCleanup:
         self._log = log
         self._logs: dict[str, _CommitLog] = {}
         self._due: dict[str, None] = {}
-        self._full: dict[str, None] = {}  # logs with files to be removed
-        self._unlisted = 0  # commits that have not made a log due to be listed yet
+        self._full: dict[str, None] = {}  # logs with removable files
+        self._unlisted = 0  # commits that have not yet caused a listing
 
     def run(self, written: Iterable[tuple[str, int]], removed_max: int = REMOVED_MAX) -> int:
-        """Do a bounded part of the work; return how many files were removed.
+        """Do a bounded part of the work; return the number of removed files.
 
-        `written` are the tables that the last batch wrote to: folder below the lake's root, and the version that
-        `_positions` records. A table that is not written to needs no work.
+        `written` are the tables that the last batch wrote: folder below the lake's root, and the version that
+        `_positions` records. A table without writes needs no work.
         """
         made = sum(self._note(folder, version) for folder, version in written)
         listed_max, self._unlisted = divmod(self._unlisted + made, EVERY_COMMITS)
@@ -88,7 +88,7 @@ class LogCleanup:
         return self._remove(removed_max + FILES_PER_COMMIT * made)
 
     def _note(self, folder: str, version: int) -> int:
-        """Take note of the version that a table has now; return how many commits it has more than before."""
+        """Record the present version of a table; return the number of commits since the last record."""
         known = self._logs.get(folder)
         path = self._root / folder / LOG_FOLDER
         try:
@@ -119,10 +119,10 @@ class LogCleanup:
             self._full[folder] = None
 
     def _base(self, path: Path, names: Iterable[str], recorded: int) -> int:
-        """Return the version below which nothing is needed; 0 if there is none. Write a checkpoint if it is missing."""
+        """Return the version below which nothing is needed; 0 if there is none. Create a missing checkpoint."""
         last = _last_checkpoint(path)
         if last is None or recorded - last > CHECKPOINT_BEHIND_MAX:
-            DeltaTable(str(path.parent)).create_checkpoint()  # is a base when it is old enough
+            DeltaTable(str(path.parent)).create_checkpoint()  # becomes a base when it is old enough
             return 0
         _sync(path / _CHECKPOINT.format(last))
         versions = (int(found[1]) for found in map(_CHECKPOINT_FILE.fullmatch, names) if found is not None)
@@ -133,7 +133,7 @@ class LogCleanup:
         return 0
 
     def _remove(self, most: int) -> int:
-        """Remove up to `most` files that are known to be removable."""
+        """Remove up to `most` files that are marked as removable."""
         removed = 0
         for folder in list(self._full):
             log = self._logs[folder]
@@ -141,7 +141,7 @@ class LogCleanup:
                 path = log.path / log.removable[0]
                 try:
                     if not self._is_old(path):
-                        log.removable.clear()  # NB: and none of those behind it: the log stays without holes
+                        log.removable.clear()  # NB: also none of the later ones: the log must not have gaps
                         break
                     path.unlink()
                 except FileNotFoundError:
@@ -157,7 +157,7 @@ class LogCleanup:
         return removed
 
     def _warn(self, folder: str, error: Exception) -> None:
-        reported = {**describe_error(error), "error": first_reason(str(error))}  # all of a foreign text may hold values
+        reported = {**describe_error(error), "error": first_reason(str(error))}  # the whole text may have column values
         self._log.warning("commit log not cleaned", table=folder, **reported)
 
     def _is_old(self, path: Path) -> bool:
@@ -165,12 +165,12 @@ class LogCleanup:
 
 
 def keep_hours(keep_s: float) -> int:
-    """Return for how many hours data files are kept after a commit replaced them: a version without files is none."""
+    """Return for how many hours replaced data files are kept: a version without its files cannot be read."""
     return max(1, math.ceil(keep_s / 3600))
 
 
 def _below(names: Iterable[str], base: int) -> Iterator[str]:
-    """Return the names of commits, checkpoints and checksums that stand for versions below `base` alone."""
+    """Return the names of commits, checkpoints and checksums of versions below `base`."""
     for name in names:
         found = _FILE.fullmatch(name)
         if found is not None and int(found[2] or found[1]) < base:
@@ -178,7 +178,7 @@ def _below(names: Iterable[str], base: int) -> Iterator[str]:
 
 
 def _last_checkpoint(path: Path) -> int | None:
-    """Return the version that `_last_checkpoint` names, if that is a whole checkpoint of one file."""
+    """Return the version that `_last_checkpoint` names, if that is a whole checkpoint in one file."""
     try:
         reported = json.loads((path / LAST_CHECKPOINT).read_bytes())
         version = int(reported["version"])
@@ -188,7 +188,7 @@ def _last_checkpoint(path: Path) -> int | None:
 
 
 def _is_whole(checkpoint: Path) -> bool:
-    """Tell if a checkpoint can be read: a Parquet file that was cut has no footer."""
+    """Return whether a checkpoint can be read: a truncated Parquet file has no footer."""
     try:
         return bool(pq.read_metadata(checkpoint).num_rows)
     except (OSError, pa.ArrowException):

@@ -46,44 +46,44 @@ SCHEMA = pa.schema(
         pa.field("commit_lsn", pa.int64()),
         pa.field("ordinal", pa.int64()),
         pa.field("generation", pa.int64()),
-        pa.field("log_version", pa.int64()),  # of the Delta tables; -1: there is none
+        pa.field("log_version", pa.int64()),  # of the Delta tables; -1: the table does not exist
         pa.field("replica_version", pa.int64()),
         pa.field("outbox", pa.string()),
         pa.field("capture", pa.string()),
         pa.field("system_identifier", pa.string()),  # an unsigned 64-bit number
         pa.field("log_id", pa.string()),  # of the Delta table; "": not recorded
         pa.field("replica_id", pa.string()),
-        pa.field("log_token", pa.int64()),  # of the last commit of ours
+        pa.field("log_token", pa.int64()),  # of the last commit of Tidemark
         pa.field("replica_token", pa.int64()),
-        pa.field("log_fault", FAULT),  # why nothing is written to it; NULL: it is written to
+        pa.field("log_fault", FAULT),  # why the table is not written; NULL: it is written
         pa.field("replica_fault", FAULT),
-        pa.field("log_breaks", pa.list_(BREAK)),  # what the log does not have
+        pa.field("log_breaks", pa.list_(BREAK)),  # gaps in the log
     ]
 )
 _VACUUM_EVERY = 500  # commits; each leaves one small file behind
 
 
 class LakeTaken(ConfigError):
-    """A lake with another capture's tables."""
+    """The lake contains the tables of another capture."""
 
     hint = "give each capture a separate lake; a recreated cluster (initdb, pg_upgrade) needs another lake as well"
 
 
 class TableState(Enum):
-    """What a table's replica is."""
+    """The state of a table's replica."""
 
     LIVE = "live"
-    COPYING = "copying"  # the first copy has not come to its end
-    BLOCKED = "blocked"  # changes that do not say which row they mean: log only, there is no replica
+    COPYING = "copying"  # the first copy has not ended
+    BLOCKED = "blocked"  # a change did not identify its row: log only, no replica
     DROPPED = "dropped"  # at the source; log and replica are kept
-    STALE = "stale"  # blocked, with a replica of before, which is kept as it was
+    STALE = "stale"  # blocked, with an earlier replica that is kept unchanged
     STOPPED = "stopped"  # a property restricts writes to log or replica
     DIVERGED = "diverged"  # another writer changed log or replica, or it is damaged
 
 
 @dataclass(frozen=True, slots=True)
 class TablePosition:
-    """How far one table is."""
+    """The position of one table."""
 
     database: Oid
     relation: Oid
@@ -100,21 +100,21 @@ class TablePosition:
 
     @property
     def qualified_name(self) -> str:
-        """Return the name by which messages and commands call the table."""
+        """Return the table's name in messages and commands."""
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
     @property
     def log_version(self) -> int:
-        """Return the version of the log; -1: there is none."""
+        """Return the version of the log; -1 if it does not exist."""
         return self.log.recorded.version
 
     @property
     def replica_version(self) -> int:
-        """Return the version of the replica; -1: there is none."""
+        """Return the version of the replica; -1 if it does not exist."""
         return self.replica.recorded.version
 
     def row(self) -> dict[str, object]:
-        """Return the table's own part of its row."""
+        """Return the columns of the table's row that belong to the table alone."""
         at = self.position
         return {
             "database": self.database,
@@ -139,7 +139,7 @@ TableId = tuple[Oid, Oid]
 
 
 class Positions:
-    """The positions table as last written; raises `LakeTaken` for a lake that is not `identity`'s."""
+    """The positions table at its last write; raises `LakeTaken` if the lake belongs to another than `identity`."""
 
     def __init__(self, root: str, identity: Identity, keep_hours: int = KEEP_HOURS) -> None:
         self._keep_hours = keep_hours
@@ -149,7 +149,7 @@ class Positions:
         self._owner = {"capture": identity.capture, "system_identifier": str(identity.system_identifier)}
         self.tables: dict[TableId, TablePosition] = {}
         self.outbox = ""
-        self.foreign_change = ""  # of the positions table itself, since our last commit
+        self.foreign_change = ""  # to the positions table, since the last commit of Tidemark
         for row in self._rows():
             self.outbox = str(row["outbox"])
             if row["database"] != INVALID_OID:
@@ -158,22 +158,22 @@ class Positions:
 
     @property
     def applied(self) -> Applied:
-        """Return what the whole lake holds."""
+        """Return the applied position of the whole lake."""
         return self._table.applied
 
     @property
     def version(self) -> int:
-        """Return the version of the table itself."""
+        """Return the version of the positions table."""
         return self._table.version
 
     def check_place(self) -> None:
-        """Raise `LakeFailed` if the whole lake was removed or put back: no table is to be taken for changed alone."""
+        """Raise `LakeFailed` if the whole lake was removed or restored, so that its tables do not count as diverged."""
         if self._table.exists and not has_commit(self._uri, self._table.version):
             reason = "the lake is not mounted, or was removed, renamed or restored from a copy as a whole"
             raise LakeFailed(f"version {self._table.version} of {self._uri} is gone: {reason}")
 
     def write(self, outbox: str, touched: Iterable[TablePosition], applied: Applied) -> None:
-        """Record that `touched` tables are where they are and that all tables hold `applied`."""
+        """Record the positions of the `touched` tables, and `applied` as the position of the whole lake."""
         tables = {**self.tables, **{(table.database, table.relation): table for table in touched}}
         self._overwrite(self._rows_of(outbox, tables.values(), applied), applied)
         self.tables, self.outbox = tables, outbox
@@ -185,7 +185,7 @@ class Positions:
             try:
                 self._make()
                 self._table.overwrite(rows, applied)
-            except (TableMoved, TableDiverged):  # NB: a commit has all rows, and so undoes a foreign change
+            except (TableMoved, TableDiverged):  # NB: each commit contains all rows and so undoes a foreign change
                 if reopened == REOPENED_MAX:
                     raise
                 self._reopen()
@@ -198,7 +198,7 @@ class Positions:
         return pa.Table.from_pylist(rows, schema=SCHEMA)
 
     def _rows(self) -> list[dict[str, object]]:
-        """Return the rows as this pipeline wrote them last: what another writer changed since is left out."""
+        """Return the rows of this pipeline's last write, without later changes by other writers."""
         if not self._table.exists:
             return []
         latest: list[dict[str, object]] = self._table.scan().read_all().to_pylist()
@@ -228,12 +228,12 @@ class Positions:
                 )
 
     def lake_id(self) -> str:
-        """Return what tells this lake from all others, also from one that stood in its place before."""
+        """Return the id of this lake; a lake that replaces it at the same place has another id."""
         self._make()
         return str(self._table.delta.metadata().id)
 
     def _make(self) -> None:
-        """Create the table with the row that says whose lake this is, so that no second capture is let in after it."""
+        """Create the table with the row that names the lake's owner, so that another capture is rejected."""
         if self._table.exists:
             return
         try:
@@ -249,7 +249,7 @@ class Positions:
 
 
 def _state_of(row: Mapping[str, object]) -> TableState:
-    """Return a table's state; an earlier version of Tidemark made replicas of tables without a key."""
+    """Return a table's state; an earlier version of Tidemark created replicas of tables without a key."""
     state = TableState(row["state"])
     return TableState.STALE if state is TableState.BLOCKED and row["replica_version"] != NO_VERSION else state
 

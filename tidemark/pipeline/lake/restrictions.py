@@ -16,7 +16,7 @@ _DROP_NOT_NULL = "ALTER TABLE delta.`{uri}` ALTER COLUMN `{name}` DROP NOT NULL"
 _CONSTRAINT = "delta.constraints."
 _MODE = "delta.columnMapping.mode"
 _SWITCHES = ("delta.appendOnly", "delta.enableDeletionVectors")
-_WRITTEN = frozenset(  # features that delta-rs 1.6 writes; those with a property restrict only where it is set
+_WRITTEN = frozenset(  # features that delta-rs 1.6 writes; those with a property restrict writes only where it is set
     {
         "appendOnly",
         "invariants",
@@ -35,14 +35,14 @@ _WRITTEN = frozenset(  # features that delta-rs 1.6 writes; those with a propert
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """What restricts a table, and the command that undoes it."""
+    """A restriction of a table, and the command that removes it."""
 
     what: str
     undo: str
 
 
 def restrictions(table: DeltaTable, uri: str) -> list[Restriction]:
-    """Return what restricts writes to the snapshot `table`."""
+    """Return the restrictions on writes to the snapshot `table`."""
     found = list(_of_properties(dict(table.metadata().configuration), uri))
     features = set(table.protocol().writer_features or ())
     return found + [
@@ -52,7 +52,7 @@ def restrictions(table: DeltaTable, uri: str) -> list[Restriction]:
 
 
 def column_restrictions(table: DeltaTable, uri: str) -> list[Restriction]:
-    """Return the columns of the snapshot `table` that refuse NULL: none that we create does."""
+    """Return the NOT NULL columns of the snapshot `table`; Tidemark creates none."""
     return [
         Restriction(f"NOT NULL of column {field.name}", _DROP_NOT_NULL.format(uri=uri, name=field.name))
         for field in table.schema().fields

@@ -1,4 +1,4 @@
-"""The lake's types for events without rows: those of the decoder's codecs."""
+"""The lake's types for events without rows: the types of the decoder's codecs."""
 
 import pyarrow as pa
 
@@ -10,17 +10,17 @@ from tidemark.model.relation import Relation
 
 
 def shape_of(relation: Relation, types: TypeMapping = DEFAULT_MAPPING) -> pa.StructType:
-    """Return the live columns of `relation` in Arrow."""
+    """Return the live columns of `relation` as Arrow types."""
     return arrow_struct(relation.live_columns, UTF8.mapped(types))
 
 
 def constants_of(relation: Relation, dialect: Dialect = UTF8) -> dict[int, pa.Scalar]:
-    """Return what columns hold in rows that are older than they are (attmissingval), by number."""
+    """Return the values of columns in rows that are older than the column (attmissingval), by number."""
     found = {}
     for column in relation.live_columns:
         missing = missing_value(column)
         codec = column_codec(column, dialect)
-        # The bytes where the catalog's own row was seen, the text where it was read by SQL.
+        # Bytes if the catalog's own row was decoded, text if it was read by SQL.
         if isinstance(missing, bytes):
             found[column.number] = pa.array([codec.arrow_value(missing)], codec.arrow_type)[0]
         elif isinstance(missing, str):

@@ -33,7 +33,7 @@ class ChangeLog:
         self._shapes = shapes
 
     def apply(self, items: Sequence[Delivered], recorded: Recorded | None = None) -> LakeTable:
-        """Append what of `items` the log does not hold yet; with `recorded` the log is checked to be that one."""
+        """Append the changes of `items` that the log lacks; with `recorded` check that the log matches that record."""
         table = LakeTable(self.uri, self.app, recorded)
         waiting: list[pa.Table] = []
         applied = table.applied
@@ -79,8 +79,8 @@ class ChangeLog:
         if not table.exists:
             table.create(log_schema(boundary.relation, self._shapes(boundary.relation)), applied)
         elif boundary.begin and table.applied.copy_sequence:
-            # The copy before this one did not come to its end: its rows go, as the snapshot that they belong to did.
-            # NB: they all stand at the LSN that the log holds; a sequence alone may be one of an older outbox, too.
+            # The previous copy did not end: its rows are deleted, because its snapshot was abandoned. NB: they are
+            # identified by the LSN that the log has applied; a sequence alone may belong to an older outbox.
             seq, lsn = table.applied.copy_sequence, table.applied.position.commit_lsn
             where = f"{quoted('_seq')} >= {seq} AND {quoted('_commit_lsn')} = {lsn}"
             table.delete(f"{quoted('_op')} = '{Op.COPY.value}' AND {where}", applied)

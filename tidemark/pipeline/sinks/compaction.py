@@ -22,17 +22,17 @@ from tidemark.pipeline.sinks.steps import position_of
 Key = tuple[object, ...]
 _ORDER = "__tidemark_order"
 _NEW_ROWS = pa.array([Op.INSERT.value, Op.COPY.value])
-_NAN = float("nan")  # one object for all: as a part of a Python key it equals itself only
+_NAN = float("nan")  # one object for all NaN: Python compares tuple elements by identity first
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compacted:
-    """What a run comes to. `kept[name]` marks the rows of `puts` whose column `name` stays as the replica has it."""
+    """The result for a run. `kept[name]` marks the rows of `puts` whose column `name` keeps the replica's value."""
 
     puts: pa.Table
     removed: pa.Table  # keys only
     kept: dict[str, pa.Array]
-    only_new: bool  # every put is the insert of a key that cannot be in the replica
+    only_new: bool  # every put inserts a key that cannot be in the replica
 
 
 Fetch = Callable[[Sequence[Key], Sequence[str]], dict[Key, dict[str, object]]]
@@ -40,7 +40,7 @@ Fetch = Callable[[Sequence[Key], Sequence[str]], dict[Key, dict[str, object]]]
 
 
 def compact(changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str], fetch: Fetch) -> Compacted:
-    """Fold `changes`, rows of one layout in stream order, for a replica whose key is `key`."""
+    """Compact `changes`, rows of one layout in stream order, for a replica whose key is `key`."""
     if only_adds(changes):
         puts = _flat(changes, AFTER, columns)
         if _are_distinct(_comparable_keys(puts, key)):
@@ -50,12 +50,12 @@ def compact(changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str]
 
 
 def only_adds(changes: pa.Table) -> bool:
-    """Tell if every change brings a row that was not there: what the key is unique for, the server has seen to."""
+    """Return whether every change adds a new row; the server has already enforced the key's uniqueness."""
     return bool(pc.all(pc.is_in(changes.column("_op"), _NEW_ROWS)).as_py())
 
 
 def _are_distinct(keys: pa.Table) -> bool:
-    """Tell if no key comes twice. Those that ascend, as those of a sequence do, are found out without hashing."""
+    """Return whether all keys differ. Ascending integers, as from a sequence, are detected without hashing."""
     first = keys.column(0)
     if pa.types.is_integer(first.type):
         values = first.to_numpy()
@@ -65,7 +65,7 @@ def _are_distinct(keys: pa.Table) -> bool:
 
 
 class _Run:
-    """What folding looks at: new rows, keys before and after, and what each change does to them."""
+    """The input of compaction: new rows, keys before and after, and the effect of each change on them."""
 
     def __init__(self, changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str]) -> None:
         self.changes = changes
@@ -82,10 +82,10 @@ class _Run:
         self.moves = known & ~self.deletes & self._key_differs()
 
     def _fill(self, bits: dict[str, Mask]) -> dict[str, Mask]:
-        """Take unchanged values from the old row where it has them, and return what is left.
+        """Copy unchanged values from the old row if it has them; return the remaining unchanged ones.
 
-        The server writes the whole old row for FULL, and the whole old key wherever a part of it is TOASTed; an
-        unchanged value is never NULL.
+        The server writes the whole old row for FULL, and the whole old key if a part of it is TOASTed. An unchanged
+        value is never NULL.
         """
         left = {}
         for name, mask in bits.items():
@@ -108,10 +108,10 @@ class _Run:
 
 
 def _compact_by_column(run: _Run) -> Compacted:
-    """Where nothing is unchanged the last word on a key is all that counts: one group-by."""
+    """Compact a run without unchanged values by one group-by: only the last change of a key counts."""
     put_at, remove_at = np.flatnonzero(~run.deletes), np.flatnonzero(run.deletes | run.moves)
     new, old = _comparable_keys(run.new, run.key), _comparable_keys(run.old, run.key)
-    # Within a change the old key goes before the new one comes: even numbers remove, odd ones put.
+    # Within a change the old key is removed before the new one is put: even numbers remove, odd numbers put.
     entries = pa.concat_tables(
         [
             old.take(pa.array(remove_at)).append_column(_ORDER, pa.array(remove_at * 2)),
@@ -127,7 +127,7 @@ def _compact_by_column(run: _Run) -> Compacted:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """The newest state of a row: the change that wrote it, and where the values stand that it kept.
+    """The newest state of a row: the change that wrote it, and the sources of its unchanged values.
 
     A source is the number of an earlier change of the run, or the key under which the replica has the row.
     """
@@ -167,8 +167,8 @@ def _sources(run: _Run, at: int, earlier: _Row | Key | None, kept: Sequence[str]
 
 
 def _puts(run: _Run, rows: Sequence[tuple[Key, _Row]], fetch: Fetch) -> tuple[pa.Table, dict[str, pa.Array]]:
-    """Build the rows to put, each column taken from where its values are."""
-    away: dict[str, dict[Key, int]] = {}  # column -> keys under which the replica has a value of a row that moved
+    """Build the rows to put, each column from the sources of its values."""
+    away: dict[str, dict[Key, int]] = {}  # column -> keys under which the replica has values of rows whose key changed
     for key, row in rows:
         for name, source in _moved(key, row):
             places = away.setdefault(name, {})
@@ -184,7 +184,7 @@ def _puts(run: _Run, rows: Sequence[tuple[Key, _Row]], fetch: Fetch) -> tuple[pa
             brought = pa.array([found[key][name] if key in found else None for key in places], column.type)
             values = pa.chunked_array([*values.chunks, brought], column.type)
         sources = [(key, row.sources.get(name, row.change), row.change) for key, row in rows]
-        # A value that stays where it is needs none here: whatever the change has there is as good.
+        # A value that the replica keeps in place is not written, so any value may be here.
         at = [places.get(source, change) if isinstance(source, tuple) else source for _, source, change in sources]
         columns.append(values.take(pa.array(at, pa.int64())))
         stays = [source == key for key, source, _ in sources]
@@ -194,20 +194,20 @@ def _puts(run: _Run, rows: Sequence[tuple[Key, _Row]], fetch: Fetch) -> tuple[pa
 
 
 def _moved(key: Key, row: _Row) -> Iterator[tuple[str, Key]]:
-    """Give the columns whose value the replica has under another key than `key`, and that key."""
+    """Yield the columns whose value the replica has under a key other than `key`, and that key."""
     for name, source in row.sources.items():
         if isinstance(source, tuple) and source != key:
             yield name, source
 
 
 def _flat(changes: pa.Table, struct: str, columns: Sequence[LakeColumn]) -> pa.Table:
-    """Return the struct's children as columns; NULL where the struct is."""
+    """Return the struct's children as columns; NULL where the struct is NULL."""
     children = changes.column(struct).combine_chunks().flatten()
     return pa.table([children[column.place] for column in columns], names=[column.name for column in columns])
 
 
 def keys_of(table: pa.Table, key: Sequence[str]) -> list[Key]:
-    """Return the keys of rows, equal where PostgreSQL's are."""
+    """Return the keys of rows; two are equal if they are equal in PostgreSQL."""
     columns = [comparable(table.column(name)).to_pylist() for name in key]
     return list(zip(*(map(_as_key, values) for values in columns), strict=True))
 
@@ -217,7 +217,7 @@ def _as_key(value: object) -> object:
 
 
 def comparable(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return values of a key column with one value for 0 and -0, and one for all NaN: Arrow groups by bits."""
+    """Return a key column with one value for 0 and -0, and one for all NaN: Arrow groups by bits."""
     if not pa.types.is_floating(values.type):
         return values
     return pc.if_else(pc.is_nan(values), pa.scalar(_NAN, values.type), pc.add(values, pa.scalar(0.0, values.type)))

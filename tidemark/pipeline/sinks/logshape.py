@@ -42,7 +42,7 @@ def log_schema(relation: Relation, columns: pa.StructType) -> pa.Schema:
 
 
 def spelled(rows: pa.Table, held: pa.Schema) -> pa.Table:
-    """Return `rows` with the names that the log has for the same columns."""
+    """Return `rows` with the log's spelling of the column names."""
     first = {name.lower(): name for name in held.names}
     names = {name: first.get(name.lower(), name) for name in rows.schema.names}
     if all(name == as_held for name, as_held in names.items()):
@@ -63,7 +63,7 @@ def spelled(rows: pa.Table, held: pa.Schema) -> pa.Table:
 
 
 def settle_types(table: LakeTable, wanted: pa.Schema) -> None:
-    """Rewrite the log if a column of `wanted` has another type there; what it holds stays the same."""
+    """Rewrite the log if a column of `wanted` has another type there; its values do not change."""
     held = table.schema
     changed = {
         name: wanted.field(name).type
@@ -78,7 +78,7 @@ def settle_types(table: LakeTable, wanted: pa.Schema) -> None:
 
 
 class _Retyped:
-    """The log's rows with some columns converted or moved aside, at the top and inside `_old` alike."""
+    """The log's rows with some columns converted or moved to another column, at the top level and inside `_old`."""
 
     def __init__(self, held: pa.Schema, moves: _Moves) -> None:
         self._moves = moves
@@ -122,7 +122,7 @@ class _Retyped:
 
 
 def _moves(held: pa.Schema, wanted: pa.Schema, changed: Mapping[str, pa.DataType]) -> _Moves:
-    """Return for each changed column where its older values go, and its new type."""
+    """Return for each changed column the target of its older values, and its new type."""
     moves = {}
     for name, new in changed.items():
         old = held.field(name).type
@@ -131,7 +131,7 @@ def _moves(held: pa.Schema, wanted: pa.Schema, changed: Mapping[str, pa.DataType
 
 
 def _aside(name: str, old: pa.DataType, held: pa.Schema, wanted: pa.Schema) -> str:
-    """Return the column for values of type `old`: none that the table itself has, or had with another type."""
+    """Return the column for values of type `old`, which must not be a column of the table, now or with another type."""
     aside = f"{name}__{re.sub(r'[^a-z0-9]+', '_', str(old)).strip('_')}"
     taken = {column.lower() for column in wanted.names}
     taken.update(field.name.lower() for field in held if field.name != aside or field.type != old)
@@ -141,7 +141,7 @@ def _aside(name: str, old: pa.DataType, held: pa.Schema, wanted: pa.Schema) -> s
 
 
 def loses_nothing(old: pa.DataType, new: pa.DataType) -> bool:
-    """Tell if every value of `old` is one of `new`, read back the same."""
+    """Return whether every value of `old` converts to `new` and back without a difference."""
     integers = pa.types.is_signed_integer(old)
     if pa.types.is_signed_integer(new):
         return bool(integers and old.bit_width < new.bit_width)

@@ -30,7 +30,7 @@ def append_messages(
     messages: Sequence[tuple[OutboxSequence, LogicalMessage]],
     recorded: Recorded | None = None,
 ) -> LakeTable:
-    """Append what of `messages`, in stream order, the log does not hold yet; return the log."""
+    """Append the messages of `messages`, in stream order, that the log lacks; return the log."""
     table = LakeTable(uri, app, recorded)
     late = [(sequence, message) for sequence, message in messages if message.position > table.applied.position]
     if not late:

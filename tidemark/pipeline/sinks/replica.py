@@ -73,7 +73,7 @@ class Replica:
         *,
         present: Relation | None = None,
     ) -> None:
-        """`present`: the version that the last event told of, which the replica's rows are told in; None: not known."""
+        """`present`: the version of the last event, in which the replica's rows are rendered; None: not known."""
         self.uri = uri
         self.app = app
         self._shapes = shapes
@@ -82,9 +82,9 @@ class Replica:
         self.present = present
 
     def apply(self, items: Sequence[Delivered], recorded: Recorded | None = None) -> LakeTable:
-        """Apply what of `items` the replica does not hold yet, and return it, or the rows of a table without a key.
+        """Apply the items that the replica lacks; return the replica, or the table of rows without a key.
 
-        With `recorded` the replica is checked to be the one that was left so.
+        With `recorded` check that the replica matches that record.
         """
         table = LakeTable(self.uri, self.app, recorded)
         if table.version <= 0:
@@ -93,7 +93,7 @@ class Replica:
                 table = unkeyed
         for step in steps(items, table.applied):
             if not lake_columns(step.relation):
-                continue  # a table without columns has rows that nothing tells apart, and Delta has no such table
+                continue  # rows without columns cannot be distinguished, and Delta has no such table
             table = self._step(table, step)
         return table
 
@@ -121,7 +121,7 @@ class Replica:
         return LakeTable(f"{self.uri}-{UNKEYED}", f"{self.app}-{UNKEYED}")
 
     def _leave(self, table: LakeTable, step: Rows | Happening) -> None:
-        """Keep the rows of a replica whose table lost its key, and note that they are not kept up."""
+        """Keep the rows of a replica whose table lost its key, and record that they are no longer updated."""
         if not table.applied.blocked:
             position = step.last if isinstance(step, Rows) else step.event.position
             applied = replace(table.applied, sequence=step.sequence, position=position, blocked=True)
@@ -129,7 +129,7 @@ class Replica:
             passed(Failpoint.REPLICA_CHANGED)
 
     def _keyed(self, unkeyed: LakeTable) -> LakeTable:
-        """Make the replica of a table that has a key now from the rows that were gathered without one."""
+        """Create the replica of a table that now has a key from the rows collected without one."""
         table = LakeTable(self.uri, self.app)
         if not unkeyed.exists:
             return table
@@ -144,11 +144,11 @@ class Replica:
     # Rows
 
     def _rows(self, table: LakeTable, step: Rows) -> None:
-        # NB: DDL of a type waits for no writer of its values: rows told in its old form come behind it.
+        # NB: ALTER TYPE does not wait for writers of its values, so rows in the type's old form can follow it.
         if self.present is not None and step.relation != self.present:
             step = replace(step, changes=rerendered_rows(step.changes, step.relation, self.present))
         if pc.any(pc.equal(step.changes.column("_op"), Op.REWRITE.value)).as_py():
-            self._stage(step)  # a rewrite is alone in its run: boundaries stand on both sides of it
+            self._stage(step)  # a rewrite is alone in its run, between two boundaries
             return
         if table.applied.blocked:
             return
@@ -161,7 +161,7 @@ class Replica:
         elif only_adds(step.changes):
             table.append(new_rows(step), applied)
         else:
-            # Which row was meant is not known, and to guess is worse than to stop: the log has it all.
+            # The change does not identify its row; the replica stops rather than guesses. The log has every change.
             table.overwrite(table.schema.empty_table(), replace(applied, blocked=True))
         passed(Failpoint.REPLICA_CHANGED)
 
@@ -172,13 +172,13 @@ class Replica:
             return
         source, keeps = _merge_source(compacted)
         remove = quoted(_REMOVE, "s")
-        # NB: delta-rs reads a column to write as an expression, too: quoted, for the sake of dots.
+        # NB: delta-rs parses assignment targets as expressions, so names are quoted (they may contain dots).
         values = {quoted(name): quoted(name, "s") for name in names}
         kept = {
             quoted(name): f"CASE WHEN {quoted(flag, 's')} THEN {quoted(name, 't')} ELSE {quoted(name, 's')} END"
             for name, flag in keeps.items()
         }
-        # NB: a row that keeps a value cannot be new; if it is not there, half of it must not be made up.
+        # NB: a row with a kept value is not new; if the replica lacks it, it must not be inserted incompletely.
         whole = [f"NOT {condition}" for condition in (remove, *(quoted(flag, "s") for flag in keeps.values()))]
         actions = MergeActions(remove, {**values, **kept}, values, " AND ".join(whole))
         on = " AND ".join(_same(table.schema.field(name)) for name in key)
@@ -214,11 +214,11 @@ class Replica:
             case RewriteBoundary():
                 self._bound_rewrite(table, event, applied)
             case SchemaEvent(change=SchemaChange.CREATE, after=Relation() as relation) if _is_made_empty(event):
-                # NB: of a table that was there before, unlogged for a while: what it lost meanwhile is not in WAL.
+                # NB: an existing table that was unlogged for a while: its deletions in that time are not in WAL.
                 _empty(table, replica_schema(relation, self._shapes(relation)), replace(applied, blocked=False))
             case SchemaEvent(after=Relation() as relation) if event.effect is not SchemaEffect.REWRITE:
                 self._settle(table, relation, self._shapes(relation), applied, rerenderings(event.before, relation))
-            case _:  # a rewrite brings its columns with its rows; a dropped table stays as it was
+            case _:  # a rewrite changes columns and rows together; a dropped table stays unchanged
                 return
         passed(Failpoint.REPLICA_CHANGED)
 
@@ -254,7 +254,7 @@ class Replica:
         aside.forget_files()
 
     def staging_table(self) -> LakeTable:
-        """Return the table that holds rewritten rows until the rewrite ends."""
+        """Return the table that stores rewritten rows until the rewrite ends."""
         return LakeTable(f"{self.uri}-{REWRITE}", f"{self.app}-{REWRITE}")
 
     # Layout
@@ -262,7 +262,7 @@ class Replica:
     def _settle(
         self, table: LakeTable, relation: Relation, columns: pa.StructType, applied: Applied, restates: Restates = _NONE
     ) -> None:
-        """Give the replica the layout of `relation`, making it if it is not there, and its rows what `restates` say."""
+        """Give the replica the layout of `relation`, create it if missing, and rerender its rows by `restates`."""
         wanted = replica_schema(relation, columns)
         if not table.exists:
             table.create(wanted, applied)
@@ -281,11 +281,11 @@ class Replica:
 
 
 def _needs_no_key(table: LakeTable, step: Rows | Happening) -> bool:
-    """Tell if a step of a version without a key is applied to a replica that has one all the same.
+    """Return whether a step of a version without a key is applied to a replica that has one.
 
-    A key may be replaced by two statements: what comes between them and changes no row is no loss of it. The version of
-    a partitioned table may have no key where its partitions have theirs, which rows come with: a copy of its rows, and
-    what happens to all rows of a partition, need none.
+    Two statements may replace a key; steps between them that change no row do not lose the key. The version of a
+    partitioned table may have no key although its partitions, and so the rows, have one: a copy of its rows, and events
+    on all rows of a partition, need no key.
     """
     gathers, blocked = step.relation.gathers_partitions, table.applied.blocked
     if isinstance(step, Rows):
@@ -298,7 +298,7 @@ def _needs_no_key(table: LakeTable, step: Rows | Happening) -> bool:
 
 
 def new_rows(step: Rows, changes: pa.Table | None = None) -> pa.Table:
-    """Return the new rows of a run, or of a part of it, as the replica has them."""
+    """Return the new rows of a run, or of a part of it, in the replica's layout."""
     after_rows = (step.changes if changes is None else changes).column(AFTER).combine_chunks()
     children = after_rows.flatten()
     schema = replica_schema(step.relation, after_rows.type)
@@ -306,17 +306,17 @@ def new_rows(step: Rows, changes: pa.Table | None = None) -> pa.Table:
 
 
 def _same(column: pa.Field) -> str:
-    """Return the condition that two rows have the same value in a column of the key, as PostgreSQL compares them."""
+    """Return the condition that two rows have the same value in a key column, by PostgreSQL's comparison."""
     target, source = quoted(column.name, "t"), quoted(column.name, "s")
     if pa.types.is_floating(column.type):
-        return f"({target} + 0.0 = {source} + 0.0)"  # of 0 and -0, which are equal, this makes one value
+        return f"({target} + 0.0 = {source} + 0.0)"  # 0 and -0 are equal; the addition maps both to 0
     if pa.types.is_decimal(column.type):
         return f"({target} IS NOT DISTINCT FROM {source})"  # NaN is NULL in the lake
     return f"{target} = {source}"
 
 
 def _of_partition(relation: Relation, partition: Oid) -> str:
-    """Return the condition that a row stands in a partition."""
+    """Return the condition that a row belongs to a partition."""
     return f"{quoted(_tableoid(relation))} = {partition}"
 
 
@@ -325,9 +325,9 @@ def _tableoid(relation: Relation) -> str:
 
 
 def _with_others(table: LakeTable, aside: LakeTable, event: RewriteBoundary) -> pa.RecordBatchReader:
-    """Give the rewritten rows of a partition, and those of all other partitions in the same layout.
+    """Yield the rewritten rows of a partition, and the rows of all other partitions in the same layout.
 
-    NB: what does not fit it is NULL there: a change of types rewrites every partition, so their rows come next.
+    NB: values that do not fit are NULL there: a change of types rewrites every partition, so their rows follow.
     """
     wanted = aside.schema
     reshape = reshaper(table.schema, wanted, {}, {}, lenient=True)
@@ -335,7 +335,7 @@ def _with_others(table: LakeTable, aside: LakeTable, event: RewriteBoundary) -> 
     rewritten, applied = (
         aside.scan(wanted.names),
         table.scan(),
-    )  # NB: not in there: delta-rs draws rows inside its runtime
+    )  # NB: scanned outside of `batches`: delta-rs consumes the batches inside its runtime
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield from rewritten
@@ -347,7 +347,7 @@ def _with_others(table: LakeTable, aside: LakeTable, event: RewriteBoundary) -> 
 
 
 def _is_made_empty(event: SchemaEvent) -> bool:
-    """Tell if a table that is created has no rows but those that follow."""
+    """Return whether a created table is empty, apart from the rows that follow."""
     return event.effect is SchemaEffect.METADATA and not event.brings_rows
 
 
@@ -359,7 +359,7 @@ def _empty(table: LakeTable, schema: pa.Schema, applied: Applied) -> None:
 
 
 def _merge_source(compacted: Compacted) -> tuple[pa.Table, dict[str, str]]:
-    """Return the rows to merge, keys to remove among them, and which column flags the rows that keep another."""
+    """Return the rows to merge, including keys to remove, and the columns that flag rows with kept values."""
     puts, removed = compacted.puts, compacted.removed
     columns = [
         pa.chunked_array(
@@ -388,7 +388,7 @@ def _fetch(
     """Read the columns `names` of the rows whose keys are `wanted`."""
     first = pa.array([values[0] for values in wanted], table.schema.field(key[0]).type)
     found: dict[Key, dict[str, object]] = {}
-    # NB: not as the scan's own filter. delta-rs hands file statistics over as string views, which Arrow cannot compare.
+    # NB: not as the scan's filter: delta-rs passes file statistics as string views, which Arrow cannot compare.
     for batch in table.scan([*key, *(name for name in names if name not in key)]):
         rows = pa.table(batch.filter(pc.is_in(comparable(batch.column(key[0])), first)))
         found.update(zip(keys_of(rows, key), rows.to_pylist(), strict=True))

@@ -25,7 +25,7 @@ _NESTED = 2  # lists of lists: arrays of a domain over arrays
 
 
 def rerenderings(before: Relation | None, after: Relation) -> Restates:
-    """Return which columns print otherwise since one version became the other, and how."""
+    """Return the columns whose text differs between two versions, with the conversions."""
     found: dict[int, Restate] = {
         number: partial(relabelled, names=names) for number, names in renamed_labels(before, after).items()
     }
@@ -38,7 +38,7 @@ def rerenderings(before: Relation | None, after: Relation) -> Restates:
 
 
 def rerendered_rows(changes: pa.Table, was: Relation, now: Relation) -> pa.Table:
-    """Return changes of one version with their values as they print in another, of the same columns."""
+    """Return changes of one version with their values rendered for another version with the same columns."""
     restates = rerenderings(was, now)
     if not restates:
         return changes
@@ -61,27 +61,27 @@ def _of_column(was: Column, now: Column) -> _Reshape | None:
     while old.element is not None and new.element is not None:
         old, new = old.element.ultimate(), new.element.ultimate()
         lists += 1
-    # The labels of enums that stand in a column, or in a list, are for `renamed_labels`.
+    # Enum labels directly in a column or in a list are handled by `renamed_labels`.
     return _of_parts(old, new) if lists < _NESTED else _of_value(old, new)
 
 
 def _of_parts(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
-    """Return how the text of a value changes with what it holds."""
+    """Return how the text of a value changes with the types of its parts."""
     return _of_ranges(old, new) if old.subtype is not None else _of_row(old, new)
 
 
 def _of_ranges(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
-    """Return how the text of a range, or of a multirange, changes with what its bounds are."""
+    """Return how the text of a range or multirange changes with the type of its bounds."""
     if old.subtype is None or new.subtype is None or old.oid != new.oid:
         return None
-    within = _of_value(old.subtype, new.subtype)  # a multirange's is its range
+    within = _of_value(old.subtype, new.subtype)  # a multirange's subtype is its range
     if within is None:
         return None
     return partial(_each_range if new.kind is TypeKind.MULTIRANGE else _bounded, reshape=within)
 
 
 def _of_row(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
-    """Return how a row's text changes; None if it does not."""
+    """Return how the text of a composite value changes; None if it does not."""
     if TypeKind.COMPOSITE not in (old.kind, new.kind) or old.kind is not new.kind or old.oid != new.oid:
         return None
     live = [column for column in old.attributes if not column.dropped]
@@ -100,7 +100,7 @@ def _of_part(was: Column, now: Column) -> _Reshape | None:
 
 
 def _of_value(was: TypeDescription, now: TypeDescription) -> _Reshape | None:
-    """Return how the text of a value inside of another changes; None if it does not."""
+    """Return how the text of a value inside another value changes; None if it does not."""
     old, new = was.ultimate(), now.ultimate()
     if old.element is not None and new.element is not None:
         tell = _of_value(old.element, new.element)
@@ -119,7 +119,7 @@ def _reshaped(text: str, parts: list[tuple[int, _Reshape | None] | None]) -> str
     held = split_row(text)
     reported = []
     for part in parts:
-        # NB: a row told in an older form than `old` ends earlier: what was added since is nothing.
+        # NB: a row rendered in an older form than `old` has fewer parts; later attributes are NULL.
         raw = held[part[0]] if part is not None and part[0] < len(held) else ""
         if part is not None and part[1] is not None and raw:
             raw = quoted_part(part[1](unquoted(raw)), ROW_SPECIAL)
@@ -135,16 +135,16 @@ def _bounded(text: str, reshape: _Reshape) -> str:
 
 
 def _each_range(text: str, reshape: _Reshape) -> str:
-    parts = split_row(text)  # a comma stands within each range, and between two of them
+    parts = split_row(text)  # commas occur inside each range and between ranges
     ranges = map(",".join, zip(parts[::2], parts[1::2], strict=False))
     return f"{{{','.join(map(reshape, ranges))}}}"
 
 
 def split_row(text: str) -> list[str]:
-    """Return the parts of a row's or a range's text as they stand there, in quotes or not; an empty one is no value."""
+    """Return the parts of a composite's or range's text, still quoted where they are; an empty part is NULL."""
     parts, start, in_quotes = [], 1, False
     for at, character in enumerate(text):
-        if character == '"':  # doubled inside of quotes: out and in again
+        if character == '"':  # a doubled quote ends and reopens the quoted part
             in_quotes = not in_quotes
         elif not in_quotes and (character == "," or at == len(text) - 1):
             parts.append(text[start:at])
@@ -153,7 +153,7 @@ def split_row(text: str) -> list[str]:
 
 
 def unquoted(raw: str) -> str:
-    """Return what a part of a row says."""
+    """Return the value of a part without its quotes."""
     return raw[1:-1].replace('""', '"').replace("\\\\", "\\") if raw.startswith('"') else raw
 
 

@@ -43,13 +43,13 @@ from tidemark.pipeline.sinks.waiting import StoredItem
 from tidemark.wire.items import relation_of
 from tidemark.wire.state import Identity
 
-LOG, REPLICA = "log", "replica"  # the Delta tables of a table, below its folder
+LOG, REPLICA = "log", "replica"  # the Delta tables of a source table, below its folder
 TARGETS_AT_ONCE = 4
 COMPACT_EVERY = 100  # commits of one table
-LOOKED_AT = 50  # tables that nothing came for, of a batch: 1,000 are looked at within 20 batches
+LOOKED_AT = 50  # idle tables checked in each batch: 1,000 tables are checked within 20 batches
 PARTITIONED = "p"  # pg_class.relkind
 _PLAIN = re.compile(r"[a-z][a-z0-9_]{0,62}")
-_NAME_LENGTH = 80  # of a folder; the OID before it is what tells tables apart
+_NAME_LENGTH = 80  # of a folder; the OID before it makes it unique
 
 
 LakeItem = tuple[OutboxSequence, TableItem | LogicalMessage]
@@ -88,11 +88,11 @@ class Lake:
         accepted: Callable[[], Mapping[str, str]] = dict,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`databases` are their names, one without a name is called by its OID; one without a dialect has UTF-8's.
+        """`databases`: names; a database without a name is called by its OID, one without a dialect has that of UTF-8.
 
         Files that a commit replaced are kept for `keep_hours`, for readers of older versions. `accepted` reads the
-        breaks in logs of messages that the operator accepted: for a database's OID the position before the break.
-        What takes long and need not be done ends once `is_over` returns true.
+        breaks in logs of messages that the operator accepted: for a database's OID the position before the break. Long
+        optional work ends once `is_over` returns true.
         """
         self.root = root.rstrip("/")
         self.capture = identity.capture
@@ -107,16 +107,16 @@ class Lake:
         self._is_over = is_over
         self._touched: Sequence[TablePosition] = ()
         self._beside: list[tuple[str, int]] = []
-        self._turn: deque[TableId] = deque()  # the tables that are still to be looked at
+        self._turn: deque[TableId] = deque()  # the tables that this round has not checked yet
 
     @property
     def written(self) -> list[tuple[str, int]]:
-        """Return the Delta tables that the last batch wrote to: folder below the root, recorded version."""
+        """Return the Delta tables that the last batch wrote: folder below the root, recorded version."""
         found = [(folder, version) for table in self._touched for folder, version in delta_tables(table)]
         return [(POSITIONS, self.positions.version), *found, *self._beside]
 
     def apply(self, batch: LakeBatch) -> None:
-        """Bring every table up to the end of `batch`, and say so in the positions table."""
+        """Apply `batch` to every table, then record it in the positions table."""
         passed(Failpoint.BATCH_RECEIVED)
         self.positions.check_place()
         split = _split(batch.items)
@@ -133,12 +133,12 @@ class Lake:
             done = [target.result() for _, _, *targets in written for target in targets]
             done += [target.result() for _, target in messages]
         passed(Failpoint.TABLES_DONE)
-        self.positions.check_place()  # a lake that went away meanwhile is no fault of its tables
+        self.positions.check_place()  # a lake that disappeared meanwhile is no fault of its tables
         applied = replace(self.positions.applied, sequence=batch.end, position=batch.position)
         if applied.position < self.positions.applied.position:
             applied = replace(applied, position=self.positions.applied.position)
-        # NB: one that was only looked at may be ahead, after a crash: it is recorded when its changes come again. What
-        # is recorded together belongs to one moment of the source.
+        # NB: after a crash, a table without items may be ahead; it is recorded with its next changes. All recorded
+        # positions belong to one moment of the source.
         looked_at = {of for of, items in split.tables.items() if not items}
         looked_at |= {(of, INVALID_OID) for of, items in split.messages.items() if not items}
         touched = [
@@ -152,7 +152,7 @@ class Lake:
         passed(Failpoint.POSITIONS_WRITTEN)
 
     def _add_stopped(self, split: _Split) -> None:
-        """Have stopped tables looked at that nothing came for: what restricts them may have been undone."""
+        """Add stopped tables without items: their restriction may have been removed."""
         for of, known in self.positions.tables.items():
             if any(target.is_faulty(FaultKind.STOPPED) for target in (known.log, known.replica)):
                 if known.relation == INVALID_OID:
@@ -161,10 +161,10 @@ class Lake:
                     split.tables.setdefault(of, [])
 
     def _add_changed(self, split: _Split) -> None:
-        """Have some tables looked at that nothing came for, in turn: another writer may have committed to them.
+        """Add some tables without items, in rotation, if another writer may have committed to them.
 
-        A look is two questions to the file system for a log or replica: whether the recorded commit is there, and a
-        later one is not. Only a table that fails it is opened.
+        The check asks the file system two questions for each log or replica: whether the recorded commit exists, and
+        whether a later one does. Only a table that fails the check is opened.
         """
         tables = self.positions.tables
         if not self._turn:
@@ -173,7 +173,7 @@ class Lake:
             of = self._turn.popleft()
             known = tables.get(of)
             if known is None or known.state is TableState.DROPPED:
-                continue  # what is kept of a dropped table is its owner's
+                continue  # the replica of a dropped table belongs to its owner
             if any(self._is_changed(*found) for found in delta_tables(known)):
                 if known.relation == INVALID_OID:
                     split.messages.setdefault(known.database, [])
@@ -185,7 +185,7 @@ class Lake:
         try:
             return has_commit(uri, version + 1) or not has_commit(uri, version)
         except OSError:
-            return False  # a quiet table whose folder cannot be looked at holds up no other; its next change says so
+            return False  # an idle table with an unreadable folder must not delay others; its next change reports it
 
     def _log(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
         uri, app = f"{self.root}/{self._folder(table, items)}/log", f"{self._app(table)}:log"
@@ -204,7 +204,7 @@ class Lake:
     def _replica(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
         uri, app = f"{self.root}/{self._folder(table, items)}/replica", f"{self._app(table)}:replica"
         dialect = self._dialects.get(table[0], UTF8)
-        # NB: taken out, so that nothing is known where it fails: another attempt passes over the events that are held.
+        # NB: removed first, so that it is unknown after a failure: a retry skips the events that were applied.
         present = self._present.pop(table, None)
         applying = Replica(uri, app, self._shapes, self._constants, dialect, present=present)
 
@@ -270,7 +270,7 @@ class Lake:
     def _accepted_break(
         self, database: Oid, messages: Sequence[StoredItem], _applied: Applied, fault: Fault
     ) -> tuple[int, Position] | None:
-        """Messages have no copy to begin anew with: an operator accepts the break."""
+        """Return where messages continue after a break that an operator accepted: there is no new copy of messages."""
         if self._accepted().get(str(database)) != str(fault.position):
             return None
         late = ((at, item) for at, (_, item) in enumerate(messages) if isinstance(item, LogicalMessage))
@@ -295,7 +295,7 @@ class Lake:
         )
 
     def _database(self, database: Oid) -> str:
-        # Three forms that never meet, nor the positions table's: an OID, a plain name, any other name with its OID.
+        # Three distinct forms, none of which is the positions table's: an OID, a plain name, another name with its OID.
         name = self._databases.get(database)
         if name is None:
             return str(database)
@@ -303,7 +303,7 @@ class Lake:
         return name if is_plain else f"{_safe(name)}-{database}"
 
     def _is_anothers(self, name: str, database: Oid) -> bool:
-        """Tell if the folder `name` is that of a database that was called so before."""
+        """Return whether the folder `name` belongs to another database with that name, now or earlier."""
         if any(name == other and oid < database for oid, other in self._databases.items()):
             return True
         tables = self.positions.tables.values()
@@ -311,7 +311,7 @@ class Lake:
 
 
 def delta_tables(table: TablePosition) -> list[tuple[str, int]]:
-    """Return folder and version of a table's Delta tables, those left out that are not written to."""
+    """Return folder and version of a table's Delta tables, except those that are not written."""
     both = ((LOG, table.log), (REPLICA, table.replica))
     return [
         (table.folder if table.relation == INVALID_OID else f"{table.folder}/{name}", target.recorded.version)
@@ -321,7 +321,7 @@ def delta_tables(table: TablePosition) -> list[tuple[str, int]]:
 
 
 def folder_of(relation: Relation) -> str:
-    """Return the folder of a table that is met for the first time, below its database's."""
+    """Return the folder of a table that is new to the lake, below its database's."""
     return f"{relation.oid}-{_safe(relation.qualified_name)}"
 
 
@@ -338,7 +338,7 @@ def _split(items: Sequence[LakeItem]) -> _Split:
         relation = relation_of(item)
         assert relation is not None, item
         if relation.kind == PARTITIONED and not relation.gathers_partitions:
-            continue  # its rows are its partitions'
+            continue  # its rows come from its partitions
         split.tables.setdefault((item.database, relation.oid), []).append(Delivered(sequence, item))
     return split
 
@@ -381,7 +381,7 @@ def _fault_state(*targets: Outcome) -> TableState | None:
 
 
 def _state(items: Sequence[Delivered], log: Outcome, replica: Outcome, known: TablePosition | None) -> TableState:
-    # A table that turns unlogged and back is dropped and created under one OID.
+    # A table that becomes unlogged and logged again is dropped and created under one OID.
     reported = [i.item.change for i in items if isinstance(i.item, SchemaEvent)]
     born_or_gone = [change for change in reported if change is not SchemaChange.ALTER]
     if born_or_gone[-1:] == [SchemaChange.DROP] or (not born_or_gone and known and known.state is TableState.DROPPED):

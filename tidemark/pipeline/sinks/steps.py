@@ -36,7 +36,7 @@ TableEvent = SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | CopyB
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivered:
-    """An item of the outbox that concerns one table, and the sequence of its value."""
+    """An item of the outbox for one table, and the sequence of its value."""
 
     sequence: OutboxSequence
     item: TableItem
@@ -44,7 +44,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Changes of one relation version, in stream order; `sequences` has each row's outbox value."""
+    """Changes of one relation version, in stream order; `sequences` contains the outbox sequence of each row."""
 
     relation: Relation
     changes: pa.Table
@@ -55,14 +55,14 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """An event, and the outbox value that it came in."""
+    """An event, and the sequence of its outbox value."""
 
     sequence: OutboxSequence
     event: TableEvent
 
     @property
     def relation(self) -> Relation:
-        """Return the relation version that the event is about."""
+        """Return the relation version of the event."""
         relation = relation_of(self.event)
         assert relation is not None, self.event
         return relation
@@ -72,7 +72,7 @@ Step = Rows | Happening
 
 
 def steps(items: Sequence[Delivered], applied: Applied) -> list[Step]:
-    """Cut `items`, all of one table, into the steps that a target holding `applied` still has to take."""
+    """Split `items` of one table into the steps that a target at `applied` still needs."""
     found: list[Step] = []
     run: list[tuple[OutboxSequence, ChangeBatch]] = []
     floor, generation, reached = applied.position, applied.generation, applied.position
@@ -92,14 +92,14 @@ def steps(items: Sequence[Delivered], applied: Applied) -> list[Step]:
             _check_order(reached, first, item.relation)
             if run and run[-1][1].relation != item.relation:
                 close_run()
-            if TABLE_ORDINAL in rows.schema.names:  # it may be asked for from some restart on; the log numbers as well
+            if TABLE_ORDINAL in rows.schema.names:  # a user may enable this column later; the log has its own numbers
                 rows = rows.drop_columns([TABLE_ORDINAL])
             run.append((delivered.sequence, ChangeBatch(item.database, item.relation, rows)))
             reached = last
             continue
         if isinstance(item, CopyBoundary) and item.begin and (item.generation > generation or item.position > floor):
-            # NB: a copy that begins anew may stand at the LSN of the one that it replaces, and a new state counts
-            # generations from 1 again: either of the two may say nothing.
+            # NB: a restarted copy may have the LSN of the copy that it replaces, and a new state counts generations
+            # from 1 again: neither is sufficient alone.
             floor, generation = item.position, item.generation
         elif item.position <= floor or (isinstance(item, CopyBoundary) and item.generation < generation):
             continue
@@ -116,7 +116,7 @@ RowsT = TypeVar("RowsT", pa.RecordBatch, pa.Table)
 
 
 def after(rows: RowsT, position: Position) -> RowsT:
-    """Return the rows of `rows`, which are in stream order, that stand after `position`."""
+    """Return the rows after `position`; `rows` is in stream order."""
     if not rows.num_rows or position_of(rows, 0) > position:
         return rows
     low, high = 0, rows.num_rows  # the answer is in [low, high]

@@ -44,7 +44,7 @@ Restart = Callable[[Sequence[StoredItem], Applied, Fault], tuple[int, Position] 
 
 
 def new_copy(items: Sequence[StoredItem], applied: Applied, fault: Fault) -> tuple[int, Position] | None:
-    """Find the begin of the first copy that the table did not have before it diverged: that one may be repeated."""
+    """Find the begin of a first copy that the table did not have before it diverged; such a copy may be repeated."""
     for at, (_, item) in enumerate(items):
         if isinstance(item, CopyBoundary) and item.begin:
             is_new = item.position > fault.position or item.generation > applied.generation
@@ -55,7 +55,7 @@ def new_copy(items: Sequence[StoredItem], applied: Applied, fault: Fault) -> tup
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aim:
-    """A log or replica, how it was left, and how it is written."""
+    """A log or replica, its last record, and how to write it."""
 
     uri: str
     app: str
@@ -67,17 +67,17 @@ class Aim:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """How a log or replica is left; `table` is None where it was not written."""
+    """The result for a log or replica; `table` is None if it was not written."""
 
     target: LakeEntry
     applied: Applied
     table: LakeTable | None = None
-    broke: LogBreak | None = None  # what a log does not have
-    beside: tuple[str, int] | None = None  # URI and version of a Delta table that was written in place of this one
+    broke: LogBreak | None = None  # the new gap in a log
+    beside: tuple[str, int] | None = None  # URI and version of a Delta table that was written instead of this one
 
 
 def bring_up(aim: Aim, items: Sequence[StoredItem], is_over: Callable[[], bool] = lambda: False) -> Outcome:
-    """Apply `items`, or find out why not; a search for damage ends as soon as `is_over` returns true."""
+    """Apply `items`, or determine why that is not possible; a search for damage ends once `is_over` returns true."""
     try:
         return _bring_up(aim, items)
     except (LakeFailed, DeltaError, OSError, pa.ArrowException) as error:
@@ -107,12 +107,12 @@ def _bring_up(aim: Aim, items: Sequence[StoredItem]) -> Outcome:
 
 
 def _is_of_disk(error: Exception) -> bool:
-    """Return whether an error is the host's: of a full disk, one that returns errors, permissions or a limit."""
+    """Return whether an error is the host's: a full disk, a disk error, permissions or a resource limit."""
     return is_full(error) or is_of_host(error)
 
 
 def _damage(aim: Aim, is_over: Callable[[], bool]) -> str:
-    """Return what is lost or damaged of a target; "" if nothing is, or a stop came before all was read."""
+    """Return what is lost or damaged of a target; "" if nothing is, or if a stop interrupted the check."""
     try:
         return next(filter(None, (damage_of(part, is_over=is_over) for part in _parts(aim))), "")
     except ScanStopped:
@@ -120,7 +120,7 @@ def _damage(aim: Aim, is_over: Callable[[], bool]) -> str:
 
 
 def _parts(aim: Aim) -> list[str]:
-    """Return the Delta tables of a target: itself, and those beside it that are there (rows set aside or waiting)."""
+    """Return the Delta tables of a target: itself, and existing ones beside it (staged or waiting rows)."""
     place = Path(aim.uri)
     beside = sorted(place.parent.glob(f"{place.name}-*"))
     return [aim.uri, *(str(path) for path in beside if f".{FaultKind.DIVERGED.value}-" not in path.name)]
@@ -138,7 +138,7 @@ def _last_written(aim: Aim) -> Position:
 
 
 def _apply(aim: Aim, items: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
-    """Apply `items`; what another writer's maintenance interrupted is opened again and gone on with."""
+    """Apply `items`; reopen the table and continue when another writer's maintenance interrupts."""
     applied, reopened = NOTHING, 0
     while True:
         try:
@@ -151,7 +151,7 @@ def _apply(aim: Aim, items: Sequence[StoredItem], recorded: Recorded | None) -> 
 
 
 def _catch_up(aim: Aim, items: Sequence[StoredItem]) -> LakeTable:
-    """Apply what waits, then `items`; raise `TableStopped` where the property is still there."""
+    """Apply the waiting items, then `items`; raise `TableStopped` if the property is still set."""
     LakeTable(aim.uri, aim.app, aim.known.recorded)
     waiting = WaitingItems(aim.uri, aim.app)
     for portion in waiting.portions():
@@ -162,7 +162,7 @@ def _catch_up(aim: Aim, items: Sequence[StoredItem]) -> LakeTable:
 
 
 def _begin_anew(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
-    """Make a diverged table anew from the item of `items` that allows it; without one leave it alone."""
+    """Recreate a diverged table from the item of `items` that permits it; without one leave the table unchanged."""
     diverged = Outcome(LakeEntry(aim.known.recorded, fault), aim.applied)
     found = aim.restart(items, aim.applied, fault)
     if found is None:
@@ -181,14 +181,14 @@ def _begin_anew(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
 
 
 def _set_aside(aim: Aim, position: Position, fault: Fault) -> None:
-    """Rename what is in the place of a table but cannot be continued, so that nothing is deleted.
+    """Rename a table that cannot be continued, so that nothing is deleted.
 
-    That is what is damaged, and a table that another writer created or gave other columns. Another one of ours is kept:
-    a replica is emptied by the new copy, and a log goes on. The table begins anew at `position`: one that holds it was
-    begun by an attempt that was cut off.
+    Such a table is damaged, or another writer created it or changed its columns. Another table of Tidemark is kept: a
+    new copy empties a replica, and a log continues. The table restarts at `position`; a table that has already applied
+    `position` comes from an interrupted attempt.
     """
     for part in _parts(aim):
-        # NB: all has been read when the fault was found. What is damaged since is found where it is needed.
+        # NB: everything was read when the fault was found. Later damage is found at its next use.
         if damage_of(part, is_read=lambda path: str(path) in fault.reason):
             _rename(part)
     if not Path(aim.uri).exists():
@@ -204,7 +204,7 @@ def _set_aside(aim: Aim, position: Position, fault: Fault) -> None:
     else:
         first = read_commit(aim.uri, aim.app, 0)
         if found is not None and first is not None and not first.foreign:
-            return  # made by an attempt that was cut off
+            return  # created by an interrupted attempt
     _rename(aim.uri)
 
 

@@ -22,8 +22,8 @@ from tidemark.wire.values import ValueKind
 
 FOLDER = "waiting"
 PORTION_BYTES = 64 << 20
-COMPACT_EVERY = 100  # commits; each adds a file, and opening the table costs more with each
-ITEMS_MAX = 1 << 32  # of one commit: the number of an item is its commit's version and its place in that
+COMPACT_EVERY = 100  # commits; each adds a file and makes opening the table slower
+ITEMS_MAX = 1 << 32  # of one commit; an item's number combines its commit's version and its index
 SCHEMA = pa.schema(
     [
         pa.field("number", pa.int64()),
@@ -48,7 +48,7 @@ class WaitingItems:
         return self._table.uri, self._table.version
 
     def keep(self, items: Sequence[StoredItem]) -> None:
-        """Keep what of `items`, in stream order, is not kept yet."""
+        """Store the items of `items`, in stream order, that are not stored yet."""
         table, applied = self._table, self._table.applied
         rows: list[tuple[int, int, int, int, bytes]] = []
         first = table.version + 1 << 32
@@ -72,7 +72,7 @@ class WaitingItems:
             table.compact(KEEP_HOURS)
 
     def portions(self, bytes_max: int = PORTION_BYTES) -> Iterator[list[StoredItem]]:
-        """Give what waits in order, at most `bytes_max` at once, but at least one item."""
+        """Yield the waiting items in order, at most `bytes_max` at a time, but at least one item."""
         if not self._table.exists:
             return
         sizes = self._table.scan(["number", "size"]).read_all().sort_by("number")
@@ -88,7 +88,7 @@ class WaitingItems:
             yield self._items(first, numbers[-1])
 
     def clear(self) -> None:
-        """Forget what waits."""
+        """Delete all waiting items."""
         if self._table.exists:
             self._table.overwrite(SCHEMA.empty_table(), self._table.applied)
             self._table.forget_files()
@@ -104,7 +104,7 @@ class WaitingItems:
 
 
 def _behind(item: GroupItem, applied: Applied) -> GroupItem | None:
-    """Return what of `item` is behind `applied`; a copy that begins anew may have the position of the one before."""
+    """Return the part of `item` after `applied`; a restarted copy may have the position of the previous one."""
     if isinstance(item, ChangeBatch):
         rows = after(item.rows, applied.position)
         return ChangeBatch(item.database, item.relation, rows) if rows.num_rows else None
