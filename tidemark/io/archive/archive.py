@@ -1,11 +1,11 @@
 """Reads WAL from a folder of segment files: an archive, a spool of pg_receivewal, a copy of pg_wal.
 
 Such a folder contains whole segments of one or several timelines, `.history` files that describe their forks,
-`.partial` segments (the end of a timeline, or one that is being received), `.backup` labels, and foreign files; each of
-them plain or compressed (`segment_file`). The segment in which a timeline begins contains the bytes of its parent up to
-the switch, so it is preferred to the parent's own.
+`.partial` segments (the end of a timeline, or one that is being received), `.backup` labels, and other files; each of
+them plain or compressed (`segment_file`). The first segment of a timeline also contains the bytes of its parent before
+the switch, so it is preferred to the parent's segment of that number.
 
-Segments may be missing, short, or (in a copy of pg_wal) recycled: named for the future with old contents. A file that
+Segments may be missing, short, or (in a copy of pg_wal) recycled: renamed for future use with old contents. A file that
 is missing or recycled at the end is the end of WAL; if real WAL follows it, it is a hole, or damage.
 """
 
@@ -34,32 +34,32 @@ from tidemark.wal.segments import (
 from tidemark.wal.versions import LONG_PAGE_HEADER_BYTES, PAGE_BYTES, UnsupportedMajor, WalFormat, wal_format_of_magic
 
 HISTORY_BYTES_MAX = 1 << 20
-READ_BYTES = 1 << 20  # a slice: large enough for the disk, small enough for the cache
+READ_BYTES = 1 << 20  # bytes of a WAL slice: large enough for the disk, small enough for the cache
 _LONG_HEADER = struct.Struct("<HHIQI4xQII")  # magic, info, tli, pageaddr, rem_len, sysid, seg_size, blcksz
 _LONG_HEADER_FLAG = 2
 
 
 class NoWal(ConfigError):
-    """A folder without a single segment."""
+    """A folder without any segment."""
 
     hint = "give the folder that contains files such as 000000010000000000000001"
 
 
 class Hole(WalGap):
-    """Segments are missing between others."""
+    """Segments are missing before later ones."""
 
     hint = "restore the missing segments from another copy of the archive"
 
 
 class BadSegment(CorruptWal):
-    """A segment file that is short, foreign or damaged."""
+    """A segment file that is short, damaged or from another cluster."""
 
     hint = "fetch the file again from the node or another copy of the archive; archive with a rename at the end"
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """The long header on a segment's first page."""
+    """The long header of a segment's first page."""
 
     format: WalFormat
     timeline: TimelineId
@@ -79,10 +79,11 @@ class ArchiveFolder:
         whole_only: bool = False,
         of: SystemIdentifier | None = None,
     ) -> None:
-        """Take stock of `folder`; follow `timeline`, or the latest one that it knows.
+        """List `folder`; follow `timeline`, or the latest one found.
 
-        `whole_only`: an archive, whose segments are whole: nothing `.partial`, which is being received and whose end
-        is not WAL yet, and nothing recycled. `of`: the cluster, if it is known: a damaged segment cannot speak for it.
+        `whole_only`: an archive with complete segments only. `.partial` files are ignored, since their end may be
+        incomplete, and recycled segments count as damage. `of`: the cluster, if known; a damaged segment does not
+        identify it.
         """
         self.folder = folder
         self._whole_only = whole_only
@@ -100,20 +101,20 @@ class ArchiveFolder:
         self._files = _files(names, kinds, self.segment_bytes)
         self._histories = {name: file for name, file in names.items() if file_kind(name) is FileKind.HISTORY}
         known = {found for found, _ in self._files} | {TimelineId(int(name[:8], 16)) for name in self._histories}
-        self.history = self._history(timeline or max(known))  # the latest, as recovery follows it
+        self.history = self._history(timeline or max(known))  # the latest, as recovery does
 
     def first_lsn(self) -> Lsn:
-        """Return the first LSN of the history followed that the folder holds."""
+        """Return the first LSN in the folder on the followed history."""
         numbers = (number for timeline, number in self._files if timeline in self.history)
         return segment_start(min(numbers), self.segment_bytes)
 
     def last_lsn(self) -> Lsn:
-        """Return where the last segment of the history followed ends that the folder holds."""
+        """Return the end of the last segment in the folder on the followed history."""
         numbers = (number for timeline, number in self._files if timeline in self.history)
         return segment_start(max(numbers) + 1, self.segment_bytes)
 
     def read(self, start_lsn: Lsn) -> Iterator[WalSlice]:
-        """Yield WAL from `start_lsn` to the end of what there is; raise `Hole` or `BadSegment` where it breaks."""
+        """Yield WAL from `start_lsn` to the folder's last WAL; raise `Hole` or `BadSegment` at a gap or damage."""
         lsn = start_lsn
         for piece in self.read_what_is_there(start_lsn):
             yield piece
@@ -122,7 +123,7 @@ class ArchiveFolder:
             raise Hole(f"WAL from {format_lsn(lsn)} on is not in {self.folder}")
 
     def read_what_is_there(self, start_lsn: Lsn) -> Iterator[WalSlice]:
-        """Yield WAL from `start_lsn` on, perhaps none; raise `Hole` where there is more behind what is missing."""
+        """Yield WAL from `start_lsn` on, perhaps none; raise `Hole` if WAL is missing before later segments."""
         lsn = start_lsn
         while (found := self._file_at(lsn)) is not None:
             before = lsn
@@ -136,18 +137,18 @@ class ArchiveFolder:
             raise Hole(f"WAL from {format_lsn(lsn)} to {format_lsn(behind)} is not in {self.folder}")
 
     def damage(self, lsn: Lsn, reason: str) -> BadSegment | None:
-        """Return the error that invalid bytes at `lsn` are; None if they are just the end of WAL."""
+        """Return the error for invalid bytes at `lsn`; None if they are the end of WAL."""
         if not self._whole_only and self.next_wal_after(lsn) is None:
             return None
         return BadSegment(f"{self.name_at(lsn)}: invalid WAL at {format_lsn(lsn)}: {reason}")
 
     def name_at(self, lsn: Lsn) -> str:
-        """Return the name of the file that holds the byte at `lsn`, the folder's if none does."""
+        """Return the name of the file that contains the byte at `lsn`, or the folder's name if none does."""
         found = self._file_at(lsn)
         return found[0].name if found else str(self.folder)
 
     def next_wal_after(self, lsn: Lsn) -> Lsn | None:
-        """Return where real WAL begins again in a segment after the one of `lsn`; None if there is none."""
+        """Return the start of the next valid segment after that of `lsn`; None if there is none."""
         number = segment_of(lsn, self.segment_bytes)
         for later in sorted({later for timeline, later in self._files if timeline in self.history and later > number}):
             start_lsn = segment_start(later, self.segment_bytes)
@@ -165,7 +166,7 @@ class ArchiveFolder:
             return parse_history(file.read(HISTORY_BYTES_MAX).decode(errors="replace"), timeline)
 
     def _file_at(self, lsn: Lsn) -> tuple[Path, TimelineId] | None:
-        """Return the file that holds the byte at `lsn`: the youngest timeline's, which has its parent's bytes too."""
+        """Return the file with the byte at `lsn`: of the latest timeline, whose segment has its parent's bytes too."""
         number = segment_of(lsn, self.segment_bytes)
         end_lsn = segment_start(number + 1, self.segment_bytes)
         oldest = self.history.timeline_at(lsn)
@@ -177,14 +178,14 @@ class ArchiveFolder:
         return None
 
     def _read_file(self, path: Path, timeline: TimelineId, lsn: Lsn) -> Iterator[WalSlice]:
-        """Yield a segment from `lsn` on, up to where `timeline` was left."""
+        """Yield a segment's WAL from `lsn` up to its end or the end of `timeline`."""
         start_lsn = segment_start(segment_of(lsn, self.segment_bytes), self.segment_bytes)
         end_lsn = min(Lsn(start_lsn + self.segment_bytes), self.history.switch_lsn(timeline) or Lsn(1 << 64))
         with ExitStack() as stack:
             try:
                 file = stack.enter_context(open_unpacked(path))
             except FileNotFoundError:
-                return  # removed since the folder was listed: what comes behind it makes it a hole
+                return  # removed since the folder was listed; a hole if later segments exist
             head = file.read(LONG_PAGE_HEADER_BYTES)
             if not self._is_real(path, head, start_lsn):
                 return
@@ -206,7 +207,7 @@ class ArchiveFolder:
                 lsn = Lsn(lsn + len(data))
 
     def _is_real(self, path: Path, head: bytes, start_lsn: Lsn) -> bool:
-        """Tell if a segment holds WAL of its name; raise `BadSegment` if it should but does not."""
+        """Return whether a segment contains the WAL of its name; raise `BadSegment` if it must but does not."""
         header = parse_segment_header(head)
         if header is not None and header.system_identifier != self.system_identifier:
             raise BadSegment(
@@ -224,7 +225,7 @@ class ArchiveFolder:
 
 
 def parse_segment_header(head: bytes) -> SegmentHeader | None:
-    """Return what the first page of a segment says of it; None if that is no such page."""
+    """Return the header of a segment's first page; None if the page has no valid one."""
     if len(head) < LONG_PAGE_HEADER_BYTES:
         return None
     magic, info, timeline, page_lsn, _, identifier, segment_bytes, _ = _LONG_HEADER.unpack_from(head)
@@ -238,13 +239,13 @@ def parse_segment_header(head: bytes) -> SegmentHeader | None:
 
 
 def _speaker(folder: Path, segments: Sequence[str], of: SystemIdentifier | None) -> SegmentHeader | None:
-    """Return the header that tells of which cluster the folder is, and how large its segments are."""
+    """Return the header that determines the folder's cluster and the size of its segments."""
     first = None
     for file in segments:
         try:
             header = _header(folder / file)
         except DamagedFile:
-            continue  # whoever has to read it says so
+            continue  # reported when the file is read
         if header is not None and of in (None, header.system_identifier):
             return header
         first = first or header
@@ -260,11 +261,11 @@ def _head(path: Path) -> bytes:
         with open_unpacked(path) as file:
             return file.read(LONG_PAGE_HEADER_BYTES)
     except FileNotFoundError:
-        return b""  # whoever tends the folder has removed it since it was listed
+        return b""  # removed since the folder was listed
 
 
 def _check_major(path: Path) -> None:
-    """Raise `UnsupportedMajor` if a file is WAL of a major that we do not read."""
+    """Raise `UnsupportedMajor` if a file is WAL of a major that is not supported."""
     head = _head(path)
     if len(head) == LONG_PAGE_HEADER_BYTES:
         magic, info, *_, segment_bytes, page_bytes = _LONG_HEADER.unpack(head)
@@ -276,7 +277,7 @@ def _check_major(path: Path) -> None:
 
 
 def _names(folder: Path) -> Mapping[str, str]:
-    """Return the files by the names that the server gave them; a plain one beats a compressed one."""
+    """Map the server's file names to the files; a plain file is preferred to a compressed one."""
     try:
         files = [entry.name for entry in os.scandir(folder) if entry.is_file()]
     except OSError as error:
@@ -288,7 +289,7 @@ def _names(folder: Path) -> Mapping[str, str]:
 def _files(
     names: Mapping[str, str], kinds: tuple[FileKind, ...], segment_bytes: int
 ) -> Mapping[tuple[TimelineId, SegmentNo], str]:
-    """Return the segments by timeline and number; a whole one beats a partial one."""
+    """Return the segments by timeline and number; a whole one is preferred to a partial one."""
     found: dict[tuple[TimelineId, SegmentNo], str] = {}
     for wanted in kinds:
         for name, file in names.items():

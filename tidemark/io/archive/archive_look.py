@@ -1,7 +1,7 @@
-"""A look at an archive folder that may never return (I28, I41).
+"""Listing an archive folder that may never respond (I28, I41).
 
-A thread that touches a hanging file system hangs, too. So a separate thread does it: no other thread waits for it, also
-not at the end of the process.
+A thread that accesses a hanging file system hangs, too. So a separate daemon thread lists the folder: no other thread
+waits for it without a limit, also not at the end of the process.
 """
 
 import threading
@@ -13,16 +13,16 @@ from tidemark.io.archive.archive_state import ArchiveState, NoArchive, archive_s
 
 
 class ArchiveSilent(NoArchive):
-    """A folder that gives no answer."""
+    """A folder that does not respond."""
 
     hint = "its file system hangs or is slow: check its mount and its file server"
 
 
 class ArchiveLook:
-    """Taking stock of one folder, once."""
+    """One listing of one folder."""
 
     def __init__(self, folder: Path, segment_bytes: int) -> None:
-        """Begin."""
+        """Start the thread."""
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._found: Future[ArchiveState] = Future()
@@ -30,11 +30,11 @@ class ArchiveLook:
 
     @property
     def is_over(self) -> bool:
-        """Tell if the folder has answered, whatever it said."""
+        """Return whether the listing has ended, in success or failure."""
         return self._found.done()
 
     def result(self, wait_s: float) -> ArchiveState:
-        """Return what was found; raise `NoArchive` where the folder cannot be listed, or gives no answer in time."""
+        """Return the archive's state; raise `NoArchive` if the folder cannot be listed or does not respond in time."""
         try:
             return self._found.result(wait_s)
         except NotInTime:

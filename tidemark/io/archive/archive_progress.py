@@ -1,6 +1,6 @@
 """The progress of archiving from the node: WAL that waits, and WAL that never arrived (I25, I28, I31).
 
-It compares names and positions only: a look at the folder, and the node's report from before that look.
+It compares names and positions only: of a listing of the folder, and of the node's report from before that listing.
 """
 
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from tidemark.wal.segments import parse_segment_name, segment_name, segment_of, 
 
 @dataclass(frozen=True, slots=True)
 class Unrecorded:
-    """Segments that the server archived by its own word, and that are not here."""
+    """Segments that the server reports as archived and that are neither in the folder nor recorded as holes."""
 
     first: str = ""
     count: int = 0
 
 
 def unrecorded(found: ArchiveState, archived_file: str, beginning_lsn: Lsn) -> Unrecorded:
-    """Return what was given up without a record; `found` was seen after the server named `archived_file`."""
+    """Return the unrecorded segments; `found` must be newer than the node's report of `archived_file`."""
     archived = parse_segment_name(archived_file, found.segment_bytes)
     if archived is None or not found.is_ours:
         return Unrecorded()
@@ -38,14 +38,14 @@ def unrecorded(found: ArchiveState, archived_file: str, beginning_lsn: Lsn) -> U
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Segments that delivery needs and that will not arrive by themselves."""
+    """Segments that delivery needs and that will not arrive without an action."""
 
     first: str = ""
     count: int = 0
 
 
 def missing(found: ArchiveState, timeline: TimelineId, restart_lsn: Lsn, off_lsn: Lsn) -> Missing:
-    """Return what is missing from `restart_lsn` on: the archive has later segments, or archive_mode was off.
+    """Return the missing WAL from `restart_lsn` on: there are later segments, or archive_mode was off.
 
     Segments that are recorded as holes do not count. `off_lsn`: see `tidemark.wire.state.Archiving`.
     """
@@ -64,24 +64,24 @@ def missing(found: ArchiveState, timeline: TimelineId, restart_lsn: Lsn, off_lsn
 
 
 def is_filled_by_nothing(node: NodeArchiving, found: ArchiveState, filled_by: str) -> bool:
-    """Tell if the server is to fill our spool, and its archive_mode is off; of a standby it is not known."""
+    """Return whether the server is to fill our spool but has archive_mode off; False (unknown) for a standby."""
     is_the_servers = found.is_ours and filled_by == "archive_command"
     return is_the_servers and not node.is_on and node.insert_lsn != INVALID_LSN
 
 
 def is_off_over(found: ArchiveState, restart_lsn: Lsn, on_lsn: Lsn) -> bool:
-    """Tell if nothing needs, or waits for, WAL that was written before archive_mode was on again."""
+    """Return whether no WAL from before archive_mode was on again is needed or still to arrive."""
     return on_lsn != INVALID_LSN and min(restart_lsn, reached_lsn(found)) >= on_lsn
 
 
 def waiting_segments(found: ArchiveState, insert_lsn: Lsn, beginning_lsn: Lsn) -> int:
-    """Return how many segments the node has completed that are neither here nor given up."""
+    """Return how many completed segments of the node are neither in the archive nor recorded as holes."""
     reached = segment_of(max(reached_lsn(found), beginning_lsn), found.segment_bytes)
     return max(0, segment_of(insert_lsn, found.segment_bytes) - reached)
 
 
 def reached_lsn(found: ArchiveState) -> Lsn:
-    """Return up to where the archive has come: the end of what is there, or was given up."""
+    """Return the end of the archive, or of the recorded holes if that is later."""
     behind = [segment_start(SegmentNo(number + 1), found.segment_bytes) for number in _given_up(found)]
     return max([found.end_lsn or INVALID_LSN, *behind])
 

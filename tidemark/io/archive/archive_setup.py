@@ -30,14 +30,14 @@ _SHEBANG_BYTES = 256
 
 
 class ArchiveKind(Enum):
-    """Whose the folder is."""
+    """The owner of the archive folder."""
 
     SPOOL = "spool"  # ours: filled for us, trimmed by us
     FOREIGN = "foreign"  # read, never written
 
 
 def archive_kind(folder: Path, system_identifier: SystemIdentifier) -> ArchiveKind:
-    """Return what a folder is, or would be made; raise `ConfigError` if it is another cluster's, or nothing of WAL."""
+    """Return the kind that a folder has or will have; raise `ConfigError` if it is another cluster's or has no WAL."""
     spool = Spool(folder)
     if spool.is_ours or spool.is_vacant:
         spool.check_owner(system_identifier)
@@ -52,9 +52,9 @@ def archive_kind(folder: Path, system_identifier: SystemIdentifier) -> ArchiveKi
 
 
 def adopt_archive(config: Config, system_identifier: SystemIdentifier, user: ServerUser | None) -> ArchiveKind | None:
-    """Make the configured folder a spool if it is vacant; tell what it is, None where none is configured.
+    """Make the configured folder a spool if it is vacant; return its kind, None if no folder is configured.
 
-    `user`: whom the server runs as, where that is known; raise `ServerCannotArchive` where that user cannot fill it.
+    `user`: the server's user, if known; raise `ServerCannotArchive` if that user cannot fill the spool.
     """
     if not config.has_archive:
         return None
@@ -74,7 +74,7 @@ def adopt_archive(config: Config, system_identifier: SystemIdentifier, user: Ser
 
 
 def check_can_fill(config: Config, user: ServerUser | None) -> None:
-    """Raise `ServerCannotArchive` where a spool still to be made, or shared, would shut the server out."""
+    """Raise `ServerCannotArchive` if the server's user could not fill a spool once it is created or shared."""
     folder, group = Path(config.archive.folder), config.capture.group
     if not is_filled_by(config, user):
         return
@@ -96,16 +96,16 @@ def check_can_fill(config: Config, user: ServerUser | None) -> None:
 
 
 def check_spool(config: Config, user: ServerUser | None) -> None:
-    """Raise `ServerCannotArchive` where the server's user cannot fill the spool that is there."""
+    """Raise `ServerCannotArchive` if the server's user cannot fill the existing spool."""
     found = spool_obstacle(config, user)
     if found is not None:
         raise ServerCannotArchive(f"the server cannot fill the spool {config.archive.folder}: {found}")
 
 
 def try_program(config: Config, user: ServerUser | None) -> bool:
-    """See that the server's user can run the program; tell if that could be seen.
+    """Check that the server's user can run the program; return whether this could be checked.
 
-    By permission bits, and by a run of it where we are that user, or root.
+    By permission bits, and by running it if we are that user, or root.
     """
     if not is_filled_by(config, user):
         return False
@@ -148,7 +148,7 @@ def try_program(config: Config, user: ServerUser | None) -> bool:
 
 
 def probe_line(config: Config) -> str:
-    """Return the command by which the server's user can try the program, for a shell."""
+    """Return the shell command by which the server's user can try the program."""
     return shlex.join(_probe_words(config))
 
 
@@ -158,9 +158,9 @@ def _probe_words(config: Config) -> list[str]:
 
 
 def archive_setting(config: Config) -> str:
-    """Return the line for postgresql.conf that has the server fill our spool."""
+    """Return the line for postgresql.conf that makes the server fill our spool."""
     archive = config.archive
-    # The server runs it in its data folder, and takes `%` for its own.
+    # The server runs the command in its data directory and expands `%` itself.
     words = [_program(config), "--spool", archive.folder, "--hold-s", f"{archive.hold_s:g}"]
     words += ["--hold-bytes", str(archive.hold_bytes), "--free-bytes-min", str(archive.free_bytes_min)]
     command = f"{shlex.join(words).replace('%', '%%')} %p %f"
@@ -173,7 +173,7 @@ def _program(config: Config) -> str:
 
 
 def _needed(program: Path, *, is_own: bool) -> list[tuple[Path, int]]:
-    """Return what the program is made of: itself, its interpreter, and its modules where it is the one beside us."""
+    """Return the files that the program needs: itself, its interpreter, and its modules if it is our installed one."""
     needed = [(program, READ | EXECUTE)]
     try:
         with program.open("rb") as file:

@@ -1,8 +1,8 @@
 """The contents of an archive folder, for people and metrics: one listing, no segment opened (I27, I28, I41).
 
-Readers of a segment check whether its WAL is whole. This module uses names: the segments that exist, their runs, the
+The code that reads a segment checks its contents. This module uses names: the existing segments, their runs, the
 gaps on the path to the latest timeline, and the files recorded as given up in the ledger beside a spool. `.partial`
-segments do not count: their end is not WAL yet.
+segments do not count: their end may be incomplete.
 """
 
 import os
@@ -38,7 +38,7 @@ class NoArchive(ConfigError):
 
 
 class UnreadableHistory(NoArchive):
-    """The file that tells how the latest timeline came about cannot be read."""
+    """The history file of the latest timeline cannot be read."""
 
     hint = (
         "check its permissions and its disk; fetch it again from pg_wal of the node or from another copy of the archive"
@@ -47,7 +47,7 @@ class UnreadableHistory(NoArchive):
 
 @dataclass(frozen=True, slots=True)
 class SegmentRun:
-    """Segments of one timeline without a gap between them."""
+    """Consecutive segments of one timeline."""
 
     timeline: TimelineId
     first: str
@@ -77,13 +77,13 @@ class ArchiveState:
     free_bytes: int
     runs: tuple[SegmentRun, ...]  # by timeline, oldest first
     timeline: TimelineId | None  # the latest, which recovery would follow
-    path: tuple[Stretch, ...]  # what is there of the way to it, oldest first
-    holes: tuple[GivenUp, ...]  # files that were given up and are not there, oldest first
-    given_up: int  # files given up since the spool was made
-    failing_s: float | None  # for how long archive_command has failed; None: it does not, or nobody knows
+    path: tuple[Stretch, ...]  # the existing WAL on the history of that timeline, oldest first
+    holes: tuple[GivenUp, ...]  # files that were given up and are not in the folder, oldest first
+    given_up: int  # files given up since the spool was created
+    failing_s: float | None  # for how long archive_command has failed; None: it does not fail, or this is unknown
 
     def gap_after(self, lsn: Lsn) -> Stretch | None:
-        """Return the first WAL from `lsn` on that is missing and has WAL behind it."""
+        """Return the first missing WAL from `lsn` on that has later WAL behind it."""
         reached = lsn
         for stretch in self.path:
             if stretch.end_lsn <= reached:
@@ -95,18 +95,18 @@ class ArchiveState:
 
     @property
     def end_lsn(self) -> Lsn | None:
-        """Where the archive ends on the way to the latest timeline."""
+        """The end of the archive on the path to the latest timeline."""
         return self.path[-1].end_lsn if self.path else None
 
     def names_in(self, gap: Stretch) -> Sequence[str]:
-        """Return the names of the segments of a gap, as the latest timeline would call them."""
+        """Return the names of the segments of a gap, on the latest timeline."""
         first, behind = segment_of(gap.start_lsn, self.segment_bytes), segment_of(gap.end_lsn - 1, self.segment_bytes)
         timeline = self.timeline or TimelineId(1)
         return [segment_name(timeline, number, self.segment_bytes) for number in range(first, behind + 1)]
 
 
 def archive_state(folder: Path, segment_bytes: int) -> ArchiveState:
-    """Take stock of `folder`; raise `NoArchive` if it cannot be listed, or does not say where it leads."""
+    """List `folder`; raise `NoArchive` if it cannot be listed or the history of its latest timeline is unreadable."""
     files: dict[str, str] = {}
     byte_count = 0
     spool = Spool(folder)
@@ -170,7 +170,7 @@ def _runs_by_timeline(segments: set[tuple[TimelineId, SegmentNo]], segment_bytes
 def _path(
     segments: set[tuple[TimelineId, SegmentNo]], history: TimelineHistory, segment_bytes: int
 ) -> Iterable[Stretch]:
-    """Return what is there along a history; the segment in which a timeline begins has its parent's bytes, too."""
+    """Return the existing WAL along a history; the first segment of a timeline has its parent's bytes, too."""
     spans = {span.timeline: span for span in history.spans}
     pieces: list[Stretch] = []
     for timeline, number in segments:
@@ -190,7 +190,7 @@ def _path(
 
 
 def _runs(numbers: Iterable[SegmentNo]) -> Iterable[tuple[SegmentNo, SegmentNo]]:
-    """Return first and last of each run without a gap."""
+    """Return the first and last segment of each run without a gap."""
     first = last = None
     for number in sorted(numbers):
         if first is None or last is None or number > last + 1:
@@ -206,5 +206,5 @@ def _ledger(spool: Spool) -> tuple[list[GivenUp], int, float | None]:
     try:
         with HoleLedger.peek(spool.ledger) as ledger:
             return ledger.holes(), ledger.hole_count, ledger.failing_s
-    except OSError:  # a stranger's folder has none; one that is lost tells nothing
+    except OSError:  # a folder that is not ours has no ledger; without one nothing is known
         return [], 0, None

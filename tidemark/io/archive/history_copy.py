@@ -1,8 +1,8 @@
 """A second copy of the catalog history, in the spool: updated at intervals, so that a lost state folder can be rebuilt.
 
-Files are written first, then the manifest that names them, and files that it no longer names are removed last. So all
-files of the spool's manifest exist. Files are written under another name, synced and renamed; the growing journal is
-appended to: a crash can tear it only behind everything that the manifest needs. Only our own spool is written.
+Files are written first, then the manifest that names them; files that it no longer names are removed last. So all
+files of the spool's manifest exist. Files are written under a temporary name, synced and renamed; the current journal
+is appended to: a crash can tear it only behind everything that the manifest needs. Only our own spool is written.
 """
 
 import os
@@ -26,23 +26,23 @@ from tidemark.wire.state import JournalFile
 FOLDER = "history"
 _MANIFEST = "manifest"
 _OURS = ("base-", "journal-", f"{_MANIFEST}.")
-_ATTEMPTS_MAX = 3  # at an index whose files are pruned meanwhile
+_ATTEMPTS_MAX = 3  # to copy an index whose files are pruned during the copy
 
 
 class NoHistoryCopy(StateError):
-    """A spool without a copied catalog history."""
+    """A spool without a copy of the catalog history."""
 
     hint = "create a new state with cdcctl init: its first copy recreates the tables"
 
 
 def history_folder(spool: Spool) -> Path:
-    """Return where the copy stands."""
+    """Return the folder of the copy."""
     return spool.folder / FOLDER
 
 
 @dataclass(frozen=True, slots=True)
 class _Grown:
-    """How much of the journal that grows stands in the copy: up to the end of an entry."""
+    """How much of the current journal is copied: up to the end of an entry."""
 
     file: str
     byte_count: int
@@ -50,9 +50,9 @@ class _Grown:
 
 
 class HistoryCopy:
-    """The copy of one state in one spool. It remembers what it has copied, so that a look costs what is new.
+    """The copy of one state in one spool. It remembers what it has copied, so that an update costs only what is new.
 
-    It forgets that with its process: what an earlier one left is held beside the original once.
+    The first update of a process compares the existing copy with the original.
     """
 
     def __init__(self, store: StateStore, spool: Spool) -> None:
@@ -61,10 +61,10 @@ class HistoryCopy:
         self._grown: _Grown | None = None
 
     def bring_up(self) -> Manifest | None:
-        """Bring the copy up to what the state is now; None as long as the state has no beginning.
+        """Update the copy to the current state; return its manifest, or None if the state has no beginning yet.
 
-        WAL from `start.restart_lsn` of the manifest on is what a state made anew needs. Raise `NoSpool` for a folder
-        that is not ours, `ConfigError` for the spool of another cluster.
+        A rebuilt state needs WAL from the manifest's `start.restart_lsn` on. Raise `NoSpool` for a folder that is not
+        ours, `ConfigError` for the spool of another cluster.
         """
         self._spool.system_identifier()
         self._spool.check_owner(self._store.identity.system_identifier)
@@ -100,8 +100,8 @@ class HistoryCopy:
                 path.unlink(missing_ok=True)
 
     def _bring_growing(self, source: Path, target: Path, journal: JournalFile, durable_lsn: Lsn) -> None:
-        """Bring what a delivery relied on: what is behind that may be torn by a crash, cut off, written otherwise."""
-        known, self._grown = self._grown, None  # until it is done
+        """Copy the durable part of the current journal: what follows may be torn by a crash, cut or rewritten."""
+        known, self._grown = self._grown, None  # until the copy is complete
         if known is None or known.file != journal.file or _byte_count(target) != known.byte_count:
             known = _Grown(journal.file, 0, journal.start_lsn)
         elif known.end_lsn >= durable_lsn:
@@ -112,7 +112,7 @@ class HistoryCopy:
             content = file.read()
         whole_bytes, end_lsn = 0, known.end_lsn
         if not known.byte_count:
-            whole_bytes = Journal(content, str(source)).whole_bytes  # its head
+            whole_bytes = Journal(content, str(source)).whole_bytes  # its header
         for entry, end in entries_from(content, whole_bytes):
             if entry.end_lsn > durable_lsn:
                 break
@@ -126,7 +126,7 @@ class HistoryCopy:
 
 
 def read_manifest(spool: Spool) -> Manifest:
-    """Return the manifest of a spool's copy; raise `NoHistoryCopy` where there is none."""
+    """Return the manifest of a spool's copy; raise `NoHistoryCopy` if there is none."""
     path = history_folder(spool) / _MANIFEST
     try:
         return MANIFEST.decode(path.read_bytes())
@@ -135,7 +135,7 @@ def read_manifest(spool: Spool) -> Manifest:
 
 
 def fetch_history(spool: Spool, manifest: Manifest, folder: Path, file_mode: int) -> None:
-    """Copy the files that a manifest names into `folder`; whole or not at all, over again if it is called again."""
+    """Copy the files that a manifest names into `folder`, each atomically; may be repeated after a failure."""
     for name in _names(manifest):
         path = history_folder(spool) / name
         try:
@@ -173,7 +173,7 @@ def _names(manifest: Manifest) -> list[str]:
 
 
 def _make_folder(spool: Spool) -> Path:
-    """Make the folder, with the permissions and, where a group shares the spool, the group of the spool's own."""
+    """Create the folder with the spool's permissions and, if a group shares the spool, its group."""
     folder = history_folder(spool)
     if not folder.is_dir():
         with writing(folder):
@@ -184,7 +184,7 @@ def _make_folder(spool: Spool) -> Path:
 
 
 def _bring(source: Path, target: Path, byte_count: int, file_mode: int) -> None:
-    """Copy the first `byte_count` bytes, unless they are there: a file only ever grows."""
+    """Copy the first `byte_count` bytes unless the target has them: a file only grows."""
     if _byte_count(target) == byte_count:
         return
     with source.open("rb") as file:
@@ -193,7 +193,7 @@ def _bring(source: Path, target: Path, byte_count: int, file_mode: int) -> None:
 
 
 def _byte_count(path: Path) -> int | None:
-    """Return the size of a file; None where there is none."""
+    """Return the size of a file; None if it does not exist."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

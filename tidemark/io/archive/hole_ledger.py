@@ -1,13 +1,13 @@
 """The ledger beside a spool: since when archiving fails, and which files were given up (I25, I28).
 
 Standard library only: `cdcctl-archive` writes it. `create` allocates the whole file once, and later writes are in
-place, so they need no room on a full disk. A torn header or slot counts as empty: the reader of the spool finds the
+place, so they need no space on a full disk. A torn header or slot counts as empty: the reader of the spool finds the
 missing file anyway; the ledger adds the time and the reason.
 
-Failure is counted within attempts: how long each failed attempt took, and the second between the attempts of one round.
+Failure is counted within attempts: the time of each failed attempt, and the second between the attempts of one round.
 The server pauses for up to a minute between rounds; whether a copy would have failed meanwhile is unknown.
 
-Format: version 2, `TMHOLES2`. Version 1 had no counted time: it is read with none; the next write makes it version 2.
+Format: version 2, `TMHOLES2`. Version 1 had no counted time: it is read as zero; the next write makes it version 2.
 """
 
 import fcntl
@@ -31,13 +31,13 @@ _HEADER_BYTES = 128
 SLOTS = 1023
 LEDGER_BYTES = _HEADER_BYTES + SLOTS * _SLOT.size
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-ATTEMPTS_APART_S = 300.0  # a server that runs tries again each minute: whoever comes later was stopped in between
-ROUND_PAUSE_S = 5.0  # pgarch.c waits 1 s between the three attempts of a round, and up to 60 s behind them
+ATTEMPTS_APART_S = 300.0  # a running server tries again each minute: after a longer interval it was stopped in between
+ROUND_PAUSE_S = 5.0  # pgarch.c waits 1 s between the three attempts of a round, and up to 60 s between rounds
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A file that archiving gave up, so that the node could go on."""
+    """A file that archiving gave up, so that the node could continue."""
 
     name: str
     reason: str
@@ -46,7 +46,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """In the order of the file; the times are the boot clock's, in ns, and 0 where there is none."""
+    """In the order of the file; times are of the boot clock, in ns; 0: none."""
 
     boot_id: bytes
     failing_since: int
@@ -59,14 +59,14 @@ _EMPTY = _Header(bytes(16), 0, 0, 0, 0)
 
 
 class HoleLedger:
-    """An open ledger, locked for this process alone; the latest `SLOTS` holes are kept."""
+    """An open, locked ledger; the latest `SLOTS` holes are kept."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     @classmethod
     def create(cls, path: Path, mode: int) -> None:
-        """Allocate an empty ledger; leave one that is there as it is."""
+        """Allocate an empty ledger; leave an existing one unchanged."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         except FileExistsError:
@@ -74,14 +74,14 @@ class HoleLedger:
         try:
             os.posix_fallocate(descriptor, 0, LEDGER_BYTES)
             os.fchmod(descriptor, mode)
-            os.fsync(descriptor)  # all zeros: a header that does not count yet
+            os.fsync(descriptor)  # all zeros: an invalid header, which counts as empty
         finally:
             os.close(descriptor)
 
     @classmethod
     @contextmanager
     def open(cls, path: Path, *, writable: bool) -> Iterator[Self]:
-        """Open the ledger and hold its lock; waits for another holder."""
+        """Open the ledger and lock it; wait for another holder of the lock."""
         descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX if writable else fcntl.LOCK_SH)
@@ -92,7 +92,7 @@ class HoleLedger:
     @classmethod
     @contextmanager
     def peek(cls, path: Path) -> Iterator[Self]:
-        """Open the ledger to read it, also while another holds it: a copy that hangs must not stop whoever asks."""
+        """Open the ledger for reading, even if it is locked: a hanging copy must not block readers."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with suppress(BlockingIOError):
@@ -103,7 +103,7 @@ class HoleLedger:
 
     @property
     def failing_s(self) -> float | None:
-        """For how many seconds archiving has failed, as far as this boot knows; None: the latest copy succeeded."""
+        """For how many seconds of this boot archiving has failed; None: the latest copy succeeded."""
         header = self._header()
         if not header.failing_since:
             return None
@@ -112,11 +112,11 @@ class HoleLedger:
 
     @property
     def hole_count(self) -> int:
-        """How many files were given up since the ledger was made."""
+        """How many files were given up since the ledger was created."""
         return self._header().hole_count
 
     def note_success(self) -> None:
-        """Forget since when archiving failed."""
+        """Clear the start of the failure."""
         header = self._header()
         if header.failing_since:
             self._write_header(replace(header, failing_since=0))
@@ -124,10 +124,10 @@ class HoleLedger:
     def note_failure(
         self, *, began_ns: int | None = None, now_ns: int | None = None, apart_s: float = ATTEMPTS_APART_S
     ) -> float:
-        """Return for how many seconds archiving has failed within attempts; this one began at `began_ns`.
+        """Count this attempt, begun at `began_ns`; return for how many seconds archiving has failed within attempts.
 
-        Counting begins anew after a boot, and `apart_s` or more behind the failure before: nobody tried meanwhile, so
-        the server did not run.
+        Counting restarts after a boot, and `apart_s` or more after the previous failure: no attempt was made
+        meanwhile, so the server was not running.
         """
         header = self._header()
         now_ns, this_boot = boot_clock_ns() if now_ns is None else now_ns, _this_boot()
@@ -143,7 +143,7 @@ class HoleLedger:
         return header.failed_ns / 1e9
 
     def give_up(self, name: str, reason: str, *, at_s: int | None = None) -> None:
-        """Record that `name` is not archived, since now or `at_s`."""
+        """Record that `name` is not archived, now or at `at_s`."""
         header = self._header()
         rest = _SLOT.pack(0, int(time.time()) if at_s is None else at_s, name.encode()[:40], _cut(reason, 72))[
             _SLOT_REST_AT:
@@ -153,7 +153,7 @@ class HoleLedger:
         self._write_header(replace(header, hole_count=header.hole_count + 1))
 
     def holes(self) -> list[GivenUp]:
-        """Return what was given up, oldest first."""
+        """Return the given-up files, oldest first."""
         count = self.hole_count
         found = []
         for number in range(max(0, count - SLOTS), count):
@@ -184,7 +184,7 @@ def _is_whole(header: bytes) -> bool:
 
 
 def boot_clock_ns() -> int:
-    """Return the clock that failures are counted by."""
+    """Return the clock by which failures are counted."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 

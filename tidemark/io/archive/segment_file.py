@@ -1,7 +1,7 @@
 """One file of an archive or a backup, plain or compressed by a backup tool.
 
 NAME, NAME.gz, NAME.lz4, NAME.zst, and pgBackRest's NAME-<SHA-1> with or without one of these. A file is read from front
-to back, never whole.
+to back, never as a whole.
 """
 
 import gzip
@@ -23,20 +23,20 @@ _COMPRESSED = (".gz", ".lz4", ".zst")
 
 
 class DamagedFile(CorruptWal):
-    """A compressed file that cannot be unpacked."""
+    """A compressed file that cannot be decompressed."""
 
     hint = "fetch the file again from the node or another copy of the archive"
 
 
 class Readable(Protocol):
-    """What a file is read by; fewer bytes than asked for mean its end."""
+    """The reading interface of a file; fewer bytes than requested mean its end."""
 
     def read(self, size: int, /) -> bytes:
         """Return the next bytes."""
 
 
 def wal_name(name: str) -> str:
-    """Return the name that the server gave to the file that is now called `name`."""
+    """Return the server's name for the file that is now called `name`."""
     for suffix in _COMPRESSED:
         name = name.removesuffix(suffix)
     return _CHECKSUM.sub("", name)
@@ -44,7 +44,7 @@ def wal_name(name: str) -> str:
 
 @contextmanager
 def open_unpacked(path: Path) -> Iterator[Readable]:
-    """Open a file for its unpacked bytes; raise `DamagedFile` from reads of what is no such file."""
+    """Open a file for its decompressed bytes; reads raise `DamagedFile` for invalid content."""
     with path.open("rb") as file:
         unpacked: Readable
         match path.suffix:
@@ -63,6 +63,6 @@ def open_unpacked(path: Path) -> Iterator[Readable]:
 
 
 def skip(file: Readable, size: int) -> None:
-    """Read over `size` bytes, or to the end."""
+    """Read and discard `size` bytes, or up to the end."""
     while size > 0 and (block := file.read(min(size, SKIP_BYTES))):
         size -= len(block)

@@ -3,8 +3,8 @@
 Standard library only: `cdcctl-archive` runs it for every segment.
 
 SPOOL/.tidemark     marks the folder as ours, with its cluster: without it nothing is written or removed
-SPOOL/.holes        the ledger of failure (`hole_ledger`)
-SPOOL/NAME          a file of the archive, whole: written under another name, synced, then renamed
+SPOOL/.holes        the ledger of failures (`hole_ledger`)
+SPOOL/NAME          a complete file of the archive: written under another name, synced, then renamed
 SPOOL/.NAME.new     one that is being written
 
 The server's user writes here, the capture's user reads and trims. If these are two users, a group that contains both
@@ -28,26 +28,26 @@ _COPY_BYTES = 1 << 20
 _SYSTEM_IDENTIFIER = struct.Struct("<Q")
 _SYSTEM_IDENTIFIER_AT = 24  # XLogLongPageHeaderData.xlp_sysid
 _FOLDER_MODE = 0o700
-_SHARED_FOLDER_MODE = 0o2770  # set-group-ID: whoever makes a file in it, its group is the folder's
+_SHARED_FOLDER_MODE = 0o2770  # set-group-ID: new files belong to the folder's group
 _SHARED_FILE_MODE, _SHARED_LEDGER_MODE = 0o640, 0o660
 _GROUP = 0o070
 _PROBE_BYTES = 1 << 16
 
 
 class NoSpool(ConfigError):
-    """A folder that is not a spool of ours."""
+    """A folder that is not our spool."""
 
     hint = "create the spool with cdcctl init, and set it as --spool in archive_command"
 
 
 class NotArchived(StateError):
-    """A file that could not be put into the spool."""
+    """A file that could not be copied into the spool."""
 
     hint = "check the disk of the spool; the server retries; archive.hold_s and archive.hold_bytes limit this"
 
 
 class OtherContent(StateError):
-    """A file of the same name with other bytes is there already."""
+    """A file of the same name with other contents exists."""
 
     hint = "two clusters archive into one spool, or a cluster was restored: give each cluster a separate spool"
 
@@ -60,32 +60,32 @@ class Spool:
 
     @property
     def ledger(self) -> Path:
-        """Where the ledger of failure stands."""
+        """The path of the ledger of failures."""
         return self.folder / ".holes"
 
     @property
     def sentinel(self) -> Path:
-        """The file that says whose the folder is."""
+        """The file that marks the folder as a spool of one cluster."""
         return self.folder / ".tidemark"
 
     @property
     def is_ours(self) -> bool:
-        """Tell if the folder is a spool: anything else is never written, and nothing in it removed."""
+        """Return whether the folder is a spool: in any other folder nothing is written or removed."""
         return self.sentinel.exists()
 
     @property
     def is_vacant(self) -> bool:
-        """Tell if there is no such folder yet, or nothing in it but what `create` or a file system leaves there."""
+        """Return whether the folder does not exist, or contains only what `create` or a file system puts there."""
         try:
             names = {entry.name for entry in os.scandir(self.folder)}
         except FileNotFoundError:
             return True
         except OSError:
-            return False  # who lists it says why it cannot
+            return False  # a later listing reports the error
         return names <= {self.ledger.name, "lost+found"}
 
     def create(self, system_identifier: int, group_id: int | None = None) -> None:
-        """Make the folder ours, to be shared with a group if one is given; one that is ours is shared as well."""
+        """Make the folder a spool, shared with a group if one is given; an existing spool is shared as well."""
         self.check_owner(system_identifier)
         if self.is_ours:
             if group_id is not None:
@@ -104,7 +104,7 @@ class Spool:
         sync(self.folder)
 
     def _share(self, group_id: int) -> None:
-        """Let a group have the folder and what is in it, whenever that was made."""
+        """Share the folder and its existing files with a group."""
         found = self.folder.stat()
         if (found.st_gid, stat.S_IMODE(found.st_mode)) != (group_id, _SHARED_FOLDER_MODE):
             os.chown(self.folder, -1, group_id)
@@ -117,34 +117,34 @@ class Spool:
             if (found.st_gid, stat.S_IMODE(found.st_mode)) == (group_id, mode):
                 continue
             if os.geteuid() not in (0, found.st_uid):
-                continue  # the server's own: `file_access` names it if we cannot read it
+                continue  # the server's file: `file_access` names it if we cannot read it
             os.chown(path, -1, group_id)
             path.chmod(mode)
 
     def make_ledger(self) -> None:
-        """Make the ledger if there is none."""
-        # Whoever fills the spool writes into it in place, whoever made it.
+        """Create the ledger if it does not exist."""
+        # Every program that fills the spool writes the ledger in place, whichever created it.
         HoleLedger.create(self.ledger, _SHARED_LEDGER_MODE if self.is_shared else 0o600)
 
     @property
     def file_mode(self) -> int:
-        """Permissions of the files in it."""
+        """The permissions of the files in the spool."""
         return _SHARED_FILE_MODE if self.is_shared else 0o600
 
     @property
     def is_shared(self) -> bool:
-        """Tell if a group shares the folder."""
+        """Return whether a group shares the folder."""
         return bool(stat.S_IMODE(self.folder.stat().st_mode) & _GROUP)
 
     def system_identifier(self) -> int:
-        """Return the cluster that the spool is of."""
+        """Return the cluster of the spool."""
         try:
             return int(self.sentinel.read_text())
         except (FileNotFoundError, NotADirectoryError, ValueError) as error:
             raise NoSpool(f"{self.folder} is not a spool of Tidemark") from error
 
     def keep(self, source: Path, name: str, *, free_bytes_min: int = 0) -> None:
-        """Copy `source` into the spool as `name`, durable on return; fine if it is there with the same bytes."""
+        """Copy `source` durably into the spool as `name`; succeed if an equal file exists."""
         expected = self.system_identifier()
         kind = file_kind(name)
         if kind is FileKind.OTHER:
@@ -169,7 +169,7 @@ class Spool:
             raise NotArchived(f"{name}: {error.strerror}") from error
 
     def probe(self, *, free_bytes_min: int = 0) -> None:
-        """Do what `keep` does, with a file that is gone at the end; raise what it would raise."""
+        """Do the same as `keep` with a file that is removed at the end; raise the same errors."""
         self.system_identifier()
         path = self.folder / ".probe.new"
         try:
@@ -218,10 +218,10 @@ def _copy(source: int, target: Path, mode: int) -> None:
 
 
 def _write(target: Path, blocks: Iterable[bytes], mode: int) -> None:
-    """Write a file, durable on return."""
+    """Write a file durably."""
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
-        os.fchmod(descriptor, mode)  # whatever the umask
+        os.fchmod(descriptor, mode)  # independent of the umask
         for block in blocks:
             write_whole(descriptor, block)
         os.fsync(descriptor)

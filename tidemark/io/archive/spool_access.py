@@ -1,6 +1,6 @@
-"""Checks whether the server's user can fill our spool, and we can read what it writes (I25).
+"""Checks whether the server's user can fill our spool, and whether we can read the files of that user (I25).
 
-It cannot if the capture runs as another user and no group shares the folder: archive_command then fails for ever.
+This fails if the capture runs as another user and no group shares the folder: archive_command would fail for ever.
 """
 
 import os
@@ -14,7 +14,7 @@ from tidemark.wire.state import Archiving
 
 
 class ServerCannotArchive(ConfigError):
-    """The server's user cannot fill the spool: WAL would be lost, or held without bound."""
+    """The server's user cannot fill the spool: WAL would be lost, or stay on the server without bound."""
 
     hint = (
         "put the users of the server and of the capture into one group, restart the server so that it has the "
@@ -24,7 +24,7 @@ class ServerCannotArchive(ConfigError):
 
 
 def spool_obstacle(config: Config, user: ServerUser | None) -> str | None:
-    """Return what keeps the server's user from filling the spool, or us from reading what it writes; None: nothing."""
+    """Return why the server's user cannot fill the spool, or we cannot read its files; None if nothing prevents it."""
     spool = Spool(Path(config.archive.folder))
     if not is_filled_by(config, user) or not spool.is_ours:
         return None
@@ -45,10 +45,10 @@ def spool_obstacle(config: Config, user: ServerUser | None) -> str | None:
 
 
 def is_filled_by(config: Config, user: ServerUser | None) -> bool:
-    """Tell if a user of the server, whom we know, fills the spool."""
+    """Return whether a known user of the server fills the spool."""
     return user is not None and config.has_archive and config.archive.filled_by == "archive_command"
 
 
 def known_user(seen: Archiving) -> ServerUser | None:
-    """Return whom the server runs as, as a daemon or `cdcctl init` learnt it."""
+    """Return the server's user, as a daemon or `cdcctl init` recorded it."""
     return None if seen.uid is None else ServerUser(seen.uid, seen.gid, seen.groups)

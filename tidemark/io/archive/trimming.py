@@ -1,12 +1,12 @@
 """Trimming the spool: removes WAL that no restart needs, whole segments, oldest first (I13).
 
-Only a folder with our sentinel is ever changed. The horizon is the least LSN that is needed: the confirmed restart LSN,
-the manifest's in the spool (a rebuilt state begins to decode there), and, if `archive.keep_bytes` keeps older WAL for
-`cdcctl decode`, the base from which that WAL is decoded. `.history` files stay for ever. So do segments of a timeline
-later than the horizon's: it may have left ours below the horizon, and changes delivered past that fork are still to be
-corrected.
+Only a folder with our sentinel is ever changed. The horizon is the lowest LSN that is needed: the confirmed restart
+LSN, that of the manifest in the spool (a rebuilt state begins to decode there), and, if `archive.keep_bytes` keeps
+older WAL for `cdcctl decode`, the base from which that WAL is decoded. `.history` files are never removed. Neither are
+segments of a timeline later than the horizon's: its fork may be below the horizon, and changes delivered past that fork
+are still to be corrected.
 
-A crash in the middle leaves a shorter run of the newest, and the next call continues.
+After a crash in the middle the newest segments remain, and the next call continues.
 """
 
 import os
@@ -21,14 +21,14 @@ from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import INVALID_LSN, Lsn, SegmentNo, TimelineId
 from tidemark.wal.segments import FileKind, file_kind, parse_segment_name, segment_of
 
-FILES_MAX = 1000  # removed at a time: the caller has a heartbeat to keep up
+FILES_MAX = 1000  # removed in one call: the caller must write heartbeats
 _NAME_DIGITS = 24
 _OF_A_SEGMENT = (FileKind.SEGMENT, FileKind.PARTIAL, FileKind.BACKUP)
 
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """WAL before `lsn`, on `timeline` and those before it, is needed no more."""
+    """WAL before `lsn`, on `timeline` and earlier ones, is no longer needed."""
 
     timeline: TimelineId
     lsn: Lsn
@@ -36,7 +36,7 @@ class Horizon:
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """What was removed."""
+    """The removed files."""
 
     file_count: int = 0
     byte_count: int = 0
@@ -47,8 +47,8 @@ def horizon_of(
 ) -> Horizon | None:
     """Return the horizon; None as long as nothing is confirmed.
 
-    `copied_lsn`: the restart LSN of the manifest that the spool has, None where there is none. `read_lsn`: whence
-    on the archive is still to be read for its markers, None where nobody does that.
+    `copied_lsn`: the restart LSN of the manifest in the spool, None if there is none. `read_lsn`: the archive is
+    still to be searched for markers from here on, None if it is not.
     """
     confirmed = view.horizon
     if confirmed is None or view.damaged_readers:
@@ -62,14 +62,14 @@ def horizon_of(
 
 
 def history_horizon_lsn(restart_lsn: Lsn, keep_bytes: int) -> Lsn:
-    """Return the LSN for whose sake bases are kept: older WAL that is kept is of no use without one."""
+    """Return the LSN for which a base must be kept: older WAL cannot be decoded without one."""
     return Lsn(max(INVALID_LSN, restart_lsn - keep_bytes))
 
 
 def removable(files: Iterable[str], horizon: Horizon, segment_bytes: int) -> list[str]:
-    """Return what of `files` lies wholly below the horizon's segment, oldest first; never the newest segment.
+    """Return the files before the horizon's segment, oldest first; never the newest segment.
 
-    The newest tells how far the server's archiving has come: what the server says beyond that never arrived.
+    The newest shows how far archiving has come: later segments that the server reports never arrived.
     """
     first_kept = segment_of(horizon.lsn, segment_bytes)
     keys = [(key, file) for file in files if (key := _segment(file, segment_bytes)) is not None]
@@ -82,7 +82,7 @@ def removable(files: Iterable[str], horizon: Horizon, segment_bytes: int) -> lis
 
 
 def trim(spool: Spool, horizon: Horizon, segment_bytes: int) -> Trimmed:
-    """Remove up to `FILES_MAX` files that are needed no more; raise `NoSpool` for a folder that is not ours."""
+    """Remove up to `FILES_MAX` unneeded files; raise `NoSpool` for a folder that is not ours."""
     spool.system_identifier()
     with writing(spool.folder):
         files = [entry.name for entry in os.scandir(spool.folder) if entry.is_file(follow_symlinks=False)]
@@ -97,7 +97,7 @@ def trim(spool: Spool, horizon: Horizon, segment_bytes: int) -> Trimmed:
 
 
 def _kept_from(view: StateView, needed: Lsn, keep_bytes: int) -> Lsn:
-    """Return from where WAL is kept if it is needed from `needed` on, and `keep_bytes` more are wanted."""
+    """Return the LSN from which WAL is kept: `keep_bytes` before `needed`, or an earlier base."""
     if not keep_bytes:
         return needed
     wanted = history_horizon_lsn(needed, keep_bytes)
@@ -108,6 +108,6 @@ def _kept_from(view: StateView, needed: Lsn, keep_bytes: int) -> Lsn:
 
 
 def _segment(file: str, segment_bytes: int) -> tuple[TimelineId, SegmentNo] | None:
-    """Return the segment that a file is of: whole, partial, compressed, half copied, or a label beside it."""
+    """Return the segment of a file: whole, partial, compressed, half copied, or a backup label."""
     name = wal_name(file.removeprefix(".").removesuffix(".new"))
     return parse_segment_name(name[:_NAME_DIGITS], segment_bytes) if file_kind(name) in _OF_A_SEGMENT else None

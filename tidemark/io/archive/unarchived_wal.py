@@ -32,4 +32,4 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except FileNotFoundError:
-        return 0  # somebody removed it: it holds no room
+        return 0  # removed meanwhile

@@ -1,7 +1,7 @@
-"""A base backup as a folder: a data directory as `pg_basebackup -F p` writes it, and from which no server has started.
+"""A base backup as a folder: a data directory written by `pg_basebackup -F p`, on which no server was started.
 
 It reads raw files without interpreting them: pages of relations, of pg_xact and of pg_multixact, the relation maps. It
-writes nothing there. Of a backup in tar format it reads the files that are needed (`tar_backup`). If the backup has a
+writes nothing there. From a backup in tar format the needed files are copied out (`tar_backup`). If the backup has a
 manifest, each file is checked against it before it is read (`listed_files`).
 """
 
@@ -35,8 +35,8 @@ LABEL_FILE = "backup_label"
 MAP_FILE = "pg_filenode.map"
 WAL_FOLDER = "pg_wal"
 CONTROL_FILE = Path("global", "pg_control")
-SMALL_FILE_BYTES_MAX = 1 << 16  # of the files that are read whole
-_SLRU_PAGES = 32  # of one file (slru.h)
+SMALL_FILE_BYTES_MAX = 1 << 16  # of the files that are read as a whole
+_SLRU_PAGES = 32  # in one file (slru.h)
 
 
 @contextmanager
@@ -53,7 +53,7 @@ class BackupFolder:
     """A base backup of one cluster."""
 
     def __init__(self, folder: Path, archives: TarBackup | None = None) -> None:
-        """Look at what `folder` is; raise `NotABackup` for anything but a base backup that can be read."""
+        """Inspect `folder`; raise `NotABackup` if it is not a readable base backup."""
         self.folder = folder
         self._archives = archives
         self._files = folder if archives is None else archives.copied
@@ -94,7 +94,7 @@ class BackupFolder:
             )
 
     def _check_manifest(self, manifest: BackupManifest) -> None:
-        """See that the manifest is of this backup: what a restored server keeps is of the one that it came from."""
+        """Check that the manifest belongs to this backup: a restored server keeps that of the backup it came from."""
         where, label, control = self.folder / MANIFEST_FILE, self.label, self.control
         hint = (
             "the manifest belongs to another backup: move it away if this backup was made by a tool that writes no "
@@ -115,16 +115,16 @@ class BackupFolder:
 
     @property
     def end_lsn(self) -> Lsn | None:
-        """Where its WAL ends by its manifest; None where nothing says so."""
+        """The end of its WAL by the manifest; None without one."""
         return self._listed.manifest.end_lsn if self._listed is not None else None
 
     def prefetch(self, files: Iterable[RelFileLocator]) -> None:
-        """Have the pages of these relations ready at once: each time that one is not, the whole backup is read."""
+        """Prepare the pages of these relations together: each later one costs a pass over the whole backup."""
         if self._archives is not None:
             self._archives.fetch(self._first_file(locator) for locator in files)
 
     def _mapped_catalogs(self) -> Iterator[RelFileLocator]:
-        """Give the files of all databases' catalogs that a relation map names."""
+        """Yield the files of all databases' catalogs that a relation map names."""
         for path in self._files.rglob(MAP_FILE):
             top, *below = path.relative_to(self._files).parts[:-1]
             tablespace = Oid(int(below[0])) if top == "pg_tblspc" else DEFAULT_TABLESPACE
@@ -136,14 +136,14 @@ class BackupFolder:
                 yield RelFileLocator(tablespace, database, files[catalog])
 
     def wal_folder(self) -> Path | None:
-        """Return the folder of the WAL that the backup brings along; None if it has none."""
+        """Return the folder of the WAL in the backup; None if it contains none."""
         if self._archives is not None:
             self._archives.fetch_wal()
         folder = self._files / WAL_FOLDER
         return folder if any(folder.glob("[0-9A-F]" * 24)) else None
 
     def relation_map(self, tablespace: Oid, database: Oid) -> dict[Oid, Oid]:
-        """Return in which files the mapped catalogs of a database are; database 0: the shared ones."""
+        """Return the files of a database's mapped catalogs; database 0: the shared ones."""
         path = self._folder_of(tablespace, database) / MAP_FILE
         content = self._small_file(path)
         files = relmap.parse_file(content, self.format) if content is not None else None
@@ -153,7 +153,7 @@ class BackupFolder:
         return files
 
     def pages(self, locator: RelFileLocator) -> Iterator[tuple[BlockNumber, bytes]]:
-        """Yield the pages of a relation's file; none if it is not there. An end within a page is left out."""
+        """Yield the pages of a relation's file; none if it does not exist. An incomplete last page is left out."""
         self.prefetch([locator])
         first = self._files / self._first_file(locator)
         number = 0
@@ -173,7 +173,7 @@ class BackupFolder:
             number += 1
 
     def slru_page(self, name: str, number: int) -> bytes | None:
-        """Return a page of pg_xact or of a part of pg_multixact; None if there is none."""
+        """Return a page of pg_xact or of a part of pg_multixact; None if it does not exist."""
         path = self._files / name / f"{number // _SLRU_PAGES:04X}"
         self._see(path)
         try:
@@ -187,7 +187,7 @@ class BackupFolder:
         return page if len(page) == PAGE_BYTES else None
 
     def some_database(self) -> Oid:
-        """Return a database in the default tablespace: what is the same in all of them can be read there."""
+        """Return a database in the default tablespace, to read what is the same in all databases."""
         found = [path.parent.name for path in (self._files / "base").glob(f"*/{MAP_FILE}")]
         numbers = sorted(int(name) for name in found if name.isdigit())
         if not numbers:
@@ -206,7 +206,7 @@ class BackupFolder:
         return Path("pg_tblspc", str(tablespace), version, str(database))
 
     def _see(self, path: Path) -> None:
-        """Hold a file against the manifest."""
+        """Check a file against the manifest."""
         if self._listed is not None:
             self._listed.check(str(path.relative_to(self._files)))
 

@@ -1,7 +1,7 @@
-"""Checks files of a base backup against its manifest: each file that is used, first, once, whole.
+"""Checks files of a base backup against its manifest: each file once, as a whole, before it is used.
 
 Only the catalogs of a backup are used, some megabytes for each database: those are read twice, the rest not at all. A
-backup of another tool, or of `pg_basebackup --no-manifest`, has no manifest: nothing is checked then.
+backup by another tool, or by `pg_basebackup --no-manifest`, has no manifest: nothing is checked then.
 """
 
 import os
@@ -12,22 +12,22 @@ from tidemark.wal.backup_manifest import BackupManifest, ListedFile, NotAsListed
 from tidemark.wal.data_directory import NotABackup
 
 MANIFEST_FILE = "backup_manifest"
-MANIFEST_BYTES_MAX = 1 << 30  # a file takes a line of about 150 bytes in it
+MANIFEST_BYTES_MAX = 1 << 30  # one file takes about 150 bytes of it
 _PIECE_BYTES = 1 << 20
 
 
 class ListedFiles:
-    """What a manifest says, and which files were found to be so."""
+    """The contents of a manifest, and the files that were checked against it."""
 
     def __init__(self, manifest: BackupManifest, files: Path, folder: Path) -> None:
-        """`files` is where the files stand now, `folder` the name of the backup in errors."""
+        """`files` contains the files, `folder` is the backup's name in errors."""
         self.manifest = manifest
         self._files = files
         self._folder = folder
         self._seen: set[str] = set()
 
     def check(self, name: str) -> None:
-        """See that a file is as it was sent, and that one which was not sent is not there."""
+        """Check that a file is unchanged, or that an unlisted one does not exist."""
         if name in self._seen:
             return
         listed, path = self.manifest.files.get(name), self._files / name
@@ -44,7 +44,7 @@ class ListedFiles:
 
 
 def _difference(path: Path, listed: ListedFile | None) -> str | None:
-    """Return what is otherwise about a file than its listing says."""
+    """Return how a file differs from its entry in the manifest."""
     with path.open("rb") as file:
         if listed is None:
             return "is not listed"
@@ -60,9 +60,9 @@ def _difference(path: Path, listed: ListedFile | None) -> str | None:
 
 
 def listed_files(folder: Path, files: Path, wanted: Callable[[str], bool]) -> ListedFiles | None:
-    """Return what the manifest of the backup `folder` lists; None where there is none.
+    """Return the manifest of the backup `folder`; None if there is none.
 
-    It stands beside archives, but for a backup that was written to a pipe: that has it among its `files`.
+    It is beside the tar archives; a backup that was written to a pipe has it among its `files`.
     """
     for path in (folder / MANIFEST_FILE, files / MANIFEST_FILE):
         try:
@@ -80,7 +80,7 @@ def listed_files(folder: Path, files: Path, wanted: Callable[[str], bool]) -> Li
 
 
 def unreadable(path: Path, error: OSError) -> NotABackup:
-    """Return the error of a file that the system does not let us read."""
+    """Return the error for a file that the operating system cannot read."""
     return NotABackup(
         f"cannot read {path}: {error.strerror}", hint="permit the user that runs cdcctl to read the backup"
     )

@@ -1,16 +1,16 @@
-"""A base backup in tar format (`pg_basebackup -F t`), plain or compressed: read without unpacking the whole.
+"""A base backup in tar format (`pg_basebackup -F t`), plain or compressed: read without unpacking everything.
 
     base.tar    the data directory
-    OID.tar     a tablespace: PG_15_202209061/DATABASE/FILE, which a data directory has behind pg_tblspc/OID
+    OID.tar     a tablespace: PG_15_202209061/DATABASE/FILE, which a data directory has below pg_tblspc/OID
     pg_wal.tar  WAL from the backup's start to its end
 
-A compressed archive can only be read from front to back, so the needed files are copied in passing into a folder that
-is then a small data directory. The first pass copies the files that describe the backup, pg_xact, pg_multixact, the
+A compressed archive can only be read from front to back, so each pass copies the needed files into a folder that then
+is a small data directory. The first pass copies the files that describe the backup, pg_xact, pg_multixact, the
 relation maps, and the catalogs' files under the numbers that initdb gave them. If VACUUM FULL has given a catalog
 another file, these files show it, and a second pass follows. In plain archives all other files are skipped.
 
-No path for writing comes from an archive: paths are made of names that match as a whole, and links, devices and folders
-in it are skipped. The standard library parses only the 512 bytes of a header, nothing that refers to other headers.
+No path for writing comes from an archive: paths are built from names that match as a whole, and links, devices and
+folders in it are skipped. The standard library parses only the 512 bytes of one header at a time.
 """
 
 import io
@@ -26,7 +26,7 @@ from tidemark.decode.catalog.layout import CATALOG_OF_OID
 from tidemark.io.archive.segment_file import SKIP_BYTES, DamagedFile, Readable, open_unpacked, skip
 from tidemark.wal.data_directory import BackupUnusable, NotABackup
 
-MEMBER_BYTES_MAX = 1 << 30  # of a file that is copied out: a relation's files end there (RELSEG_SIZE)
+MEMBER_BYTES_MAX = 1 << 30  # of one file: a relation's files are no larger (RELSEG_SIZE)
 _ARCHIVE = re.compile(r"(base|pg_wal|[1-9][0-9]{0,9})\.tar(?:\.gz|\.lz4|\.zst)?")
 _DATABASE = r"(?:global|base/[0-9]{1,10}|pg_tblspc/[0-9]{1,10}/PG_[0-9]{1,3}_[0-9]{1,10}/[0-9]{1,10})"
 _RELATION = re.compile(rf"({_DATABASE}/([0-9]{{1,10}}))(?:\.[0-9]{{1,6}})?")
@@ -38,27 +38,27 @@ _WAL = re.compile(r"pg_wal/(?:[0-9A-F]{24}|[0-9A-F]{8}\.history)")
 
 
 def has_archives(folder: Path) -> bool:
-    """Tell if `folder` holds a backup in tar format."""
+    """Return whether `folder` contains a backup in tar format."""
     return "base" in _archives(folder)
 
 
 def may_be_read(name: str) -> bool:
-    """Tell if `name` is a file of a data directory that says anything of catalogs."""
+    """Return whether `name` is a file of a data directory that catalogs may be read from."""
     return _SMALL.fullmatch(name) is not None or _RELATION.fullmatch(name) is not None
 
 
 class TarBackup:
-    """The archives of one backup, and the folder into which files of them are copied."""
+    """The archives of one backup, and the folder into which their files are copied."""
 
     def __init__(self, folder: Path, copied: Path) -> None:
         self.copied = copied
         self._archives = _archives(folder)
         self._wal = self._archives.pop("pg_wal", None)  # `-X fetch` puts WAL into base.tar
-        self._sought: set[str] = set()  # relations' files, without the numbers of their segments
+        self._sought: set[str] = set()  # relations' files, without segment numbers
         self._copy(lambda name: _SMALL.fullmatch(name) is not None or _is_original_catalog(name))
 
     def fetch(self, relations: Iterable[Path]) -> None:
-        """Copy out relations, by the paths of their first files, where that is not done."""
+        """Copy relations, given by the paths of their first files, unless they were copied before."""
         names = {str(path) for path in relations}
         missing = {name for name in names - self._sought if not _is_original_catalog(name)}
         self._sought |= missing
@@ -66,7 +66,7 @@ class TarBackup:
             self._copy(lambda name: (found := _RELATION.fullmatch(name)) is not None and found[1] in missing)
 
     def fetch_wal(self) -> None:
-        """Copy out the WAL that the backup brings along, if it does."""
+        """Copy the WAL of the backup, if it contains any."""
         path, prefix = (self._archives["base"], "") if self._wal is None else (self._wal, "pg_wal/")
         _copy_out(path, self.copied, prefix, lambda name: _WAL.fullmatch(name) is not None)
 
@@ -77,7 +77,7 @@ class TarBackup:
 
 @contextmanager
 def opened_archives(folder: Path) -> Iterator[TarBackup]:
-    """Copy out what is needed of the archives in `folder`; all copies are gone at the end."""
+    """Copy the needed files of the archives in `folder`; remove all copies at the end."""
     with TemporaryDirectory(prefix="tidemark-backup-") as copied:
         yield TarBackup(folder, Path(copied))
 
@@ -96,13 +96,13 @@ def _archives(folder: Path) -> dict[str, Path]:
 
 
 def _is_original_catalog(name: str) -> bool:
-    """Tell if `name` is a file of a tracked catalog as initdb called it."""
+    """Return whether `name` is a file of a tracked catalog under initdb's number."""
     found = _RELATION.fullmatch(name)
     return found is not None and int(found[2]) in CATALOG_OF_OID
 
 
 def _copy_out(path: Path, target: Path, prefix: str, wants: Callable[[str], bool]) -> None:
-    """Copy the files that `wants` names out of one archive."""
+    """Copy the files that `wants` accepts from one archive."""
     try:
         with open_unpacked(path) as archive:
             for member in _members(path, archive):
@@ -124,7 +124,7 @@ def _copy_out(path: Path, target: Path, prefix: str, wants: Callable[[str], bool
 
 
 def _members(path: Path, archive: Readable) -> Iterator[tarfile.TarInfo]:
-    """Give the headers of an archive; whoever takes one leaves its content behind before the next."""
+    """Yield the headers of an archive; the consumer reads or skips the content before the next one."""
     while True:
         block = archive.read(tarfile.BLOCKSIZE)
         if len(block) < tarfile.BLOCKSIZE:
@@ -155,8 +155,8 @@ def _copy_member(path: Path, archive: Readable, member: tarfile.TarInfo, target:
 
 
 def _pass_over(archive: Readable, size: int) -> None:
-    """Go `size` bytes on, or to the end of the archive, where the next header is missing then."""
-    if isinstance(archive, io.BufferedReader):  # a plain one
+    """Skip `size` bytes, or up to the end of the archive, where the next header is then missing."""
+    if isinstance(archive, io.BufferedReader):  # an uncompressed archive
         archive.seek(min(archive.tell() + size, os.fstat(archive.fileno()).st_size))
     else:
         skip(archive, size)

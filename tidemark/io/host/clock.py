@@ -1,6 +1,6 @@
 """The clocks of this machine, and the identity of a process as distinct from a later one with the same pid.
 
-Wall time is for people and for lag; everything that expires is measured on the boot clock, which also counts suspend.
+Wall time is for people and for lag; timeouts are measured on the boot clock, which also counts suspend.
 """
 
 import os
@@ -10,14 +10,14 @@ from functools import lru_cache
 from pathlib import Path
 
 NS_PER_S = 1_000_000_000
-_START_TIME_FIELD = 22  # of /proc/PID/stat, proc(5)
+_START_TIME_FIELD = 22  # in /proc/PID/stat, proc(5)
 
 
 class SystemClock:
     """The real clock (`tidemark.engine.ports.Clock`)."""
 
     def monotonic_s(self) -> float:
-        """Return seconds on a clock that never goes back."""
+        """Return the seconds of a clock that never goes back."""
         return time.monotonic()
 
     def wall_us(self) -> int:
@@ -26,13 +26,13 @@ class SystemClock:
 
 
 def boot_ns() -> int:
-    """Return nanoseconds since boot, suspend included: comparable between processes of one boot."""
+    """Return nanoseconds since boot, with suspend: comparable between processes of one boot."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 @lru_cache(maxsize=1)
 def boot_id() -> str:
-    """Return the kernel's random name for this boot."""
+    """Return the kernel's random identifier of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
@@ -42,18 +42,18 @@ def host_name() -> str:
 
 
 def process_start_ticks(pid: int) -> int | None:
-    """Return when the process `pid` started, in clock ticks since boot; None when there is none."""
+    """Return the start time of the process `pid`, in clock ticks since boot; None if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # NB: the second field is the program's name in parentheses and may hold anything, parentheses too.
+    # NB: the second field is the program's name in parentheses; the name may contain parentheses too.
     after_name = stat[stat.rindex(b")") + 2 :].split()
     return int(after_name[_START_TIME_FIELD - 3])
 
 
 def process_of_thread(thread_id: int) -> int | None:
-    """Return the pid of the process that a thread is of; None when there is no such thread, or it cannot be seen."""
+    """Return the pid of a thread's process; None if there is no such thread, or it is not visible."""
     try:
         status = Path(f"/proc/{thread_id}/status").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -62,7 +62,7 @@ def process_of_thread(thread_id: int) -> int | None:
 
 
 def program_name(pid: int) -> str:
-    """Return the name of a process' program, without its arguments: they may hold secrets."""
+    """Return the name of a process's program, without its arguments, which may contain secrets."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except (FileNotFoundError, ProcessLookupError):

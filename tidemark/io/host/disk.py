@@ -1,7 +1,7 @@
 """Translates errors of the disk under the state folder, in one place.
 
-A full disk is `StateFull`. Delivery waits for room; a daemon whose other work meets it waits in its loop
-(`tidemark.io.process.room`); a command ends with it.
+A full disk is `StateFull`. Delivery waits for space; a daemon whose other work meets it waits in its loop
+(`tidemark.io.process.room`); a command ends with the error.
 """
 
 import errno
@@ -16,7 +16,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class StateFull(StateError):
-    """No room for more: the outbox's bound, the disk or the map is reached; delivery waits and tries again."""
+    """The bound of the outbox, the disk or the LMDB map is reached; delivery waits and tries again."""
 
     hint = (
         "see `cdcctl reader list` for the readers that hold the outbox, and check the free space under the state folder"
@@ -24,13 +24,13 @@ class StateFull(StateError):
 
 
 def is_full(error: BaseException) -> bool:
-    """Tell if an error says that there is no room: waiting may help."""
+    """Return whether an error means that there is no space: waiting may help."""
     return isinstance(error, StateFull) or (isinstance(error, OSError) and error.errno in _FULL)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Translate what the operating system says of `path` while this runs."""
+    """Translate the operating system's errors for `path` in the body."""
     try:
         yield
     except OSError as error:
@@ -41,14 +41,14 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_whole(descriptor: int, content: bytes | bytearray | memoryview) -> None:
-    """Write all of `content`. NB: `os.write` on a disk that fills up writes a part and says so by its result alone."""
+    """Write all of `content`. NB: `os.write` on a nearly full disk writes a part, and only its result shows this."""
     view = memoryview(content)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
 def sync(path: Path) -> None:
-    """Make a file's content durable, or that a folder has what was just put into it."""
+    """Make the content of a file, or the entries of a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -57,12 +57,12 @@ def sync(path: Path) -> None:
 
 
 def put_whole(path: Path, content: bytes, file_mode: int) -> None:
-    """Write a file aside and put it in its place; durable once its folder is synced."""
+    """Write a file under another name and rename it; durable once its folder is synced."""
     aside = path.with_name(f"{path.name}.{os.getpid()}.new")
     with writing(path):
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, file_mode)
         try:
-            os.fchmod(descriptor, file_mode)  # whatever the umask
+            os.fchmod(descriptor, file_mode)  # independent of the umask
             write_whole(descriptor, content)
             os.fsync(descriptor)
         finally:

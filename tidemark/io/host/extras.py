@@ -1,4 +1,4 @@
-"""The extras of the package: which packages each one brings, and the error when they are not installed.
+"""The extras of the package: the packages of each one, and the error if they are not installed.
 
 Only `tidemark.pipeline` and `pyspark_tidemark` import packages of an extra (`tests/unit/test_declared_packages`). A
 program that starts one of them checks the extra first.
@@ -24,7 +24,7 @@ class Extra:
     """An extra of pyproject.toml."""
 
     name: str
-    packages: tuple[str, ...]  # as they are imported
+    packages: tuple[str, ...]  # by the names of their imports
 
     def require(self, is_installed: Callable[[str], bool] = _is_installed) -> None:
         """Raise `MissingExtra` unless all packages of the extra are installed in this Python."""

@@ -3,9 +3,9 @@
 TIDEMARK_FAILPOINT=stage-moved:3         SIGKILL when that place is passed for the third time
 TIDEMARK_FAILPOINT=stage-moved:3:stop    SIGSTOP instead
 TIDEMARK_FAILPOINT=stage-moved:3:wait    only this thread waits for a while: the others continue
-TIDEMARK_FAILPOINT_LOG=FILE              a line with the name whenever any place is passed: was it ever met?
+TIDEMARK_FAILPOINT_LOG=FILE              append the name of each place that is passed, to check that it was reached
 
-A test inside the process registers its own action. The names are in enums beside the code that passes them.
+A test inside the process registers an action. The names are in enums beside the code that passes them.
 """
 
 import os
@@ -29,13 +29,13 @@ _actions: list[Action] = []
 
 
 def arm(action: Action | None) -> None:
-    """Let `action` run at every failpoint of this process; None disarms."""
+    """Run `action` at every failpoint of this process; None disarms."""
     with _lock:
         _actions[:] = [action] if action is not None else []
 
 
 def arm_from_environment(*known: type[Enum]) -> None:
-    """Arm what the environment names, of the failpoints `known`; their names differ."""
+    """Arm the failpoint that the environment names, one of `known`; their names differ."""
     actions: list[Action] = []
     if path := os.environ.get(LOG_VARIABLE):
         actions.append(_log_to(path))
@@ -46,7 +46,7 @@ def arm_from_environment(*known: type[Enum]) -> None:
 
 
 def passed(point: Enum) -> None:
-    """Say that the work before `point` is done."""
+    """Mark that the work before `point` is done."""
     for action in tuple(_actions):
         action(point)
 

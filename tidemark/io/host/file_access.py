@@ -1,6 +1,6 @@
-"""What another user may do with a file, by permission bits alone.
+"""The access of another user to a file, by permission bits alone.
 
-Bits do not decide everything: a file with an access control list, and one that we cannot stat, count as allowed.
+Bits do not decide everything: a file with an access control list, and one that we cannot stat, count as accessible.
 """
 
 import os
@@ -16,7 +16,7 @@ _VERBS = {READ: "read", WRITE: "write", EXECUTE: "execute"}
 
 @dataclass(frozen=True, slots=True)
 class ServerUser:
-    """A user of this host, with the groups that its server process has: those of its start."""
+    """A user of this host, with the groups of its server process, which are those of its start."""
 
     uid: int
     gid: int
@@ -24,19 +24,19 @@ class ServerUser:
 
     @property
     def name(self) -> str:
-        """The user's name, or number."""
+        """The user's name, or its number if it has none."""
         try:
             return pwd.getpwuid(self.uid).pw_name
         except KeyError:
             return str(self.uid)
 
     def is_in(self, gid: int) -> bool:
-        """Tell if the process is in a group."""
+        """Return whether the process is in a group."""
         return gid == self.gid or gid in self.groups
 
 
 def obstacle(user: ServerUser, path: Path, wanted: int) -> str | None:
-    """Return what keeps a user from using `path` in this way; None: nothing that can be seen."""
+    """Return what prevents a user from using `path` in this way; None: nothing that is visible."""
     for folder in _way_to(path):
         if _lacks(user, folder, EXECUTE):
             return f"the user {user.name} cannot enter {folder} ({_mode_text(folder)})"
@@ -50,14 +50,14 @@ def obstacle(user: ServerUser, path: Path, wanted: int) -> str | None:
 
 
 def _way_to(path: Path) -> list[Path]:
-    """Return the folders on the way to a path and to what it is a link to, outermost first."""
+    """Return the folders on the way to a path and to the targets of its links, outermost first."""
     absolute, real = path.absolute(), path.resolve()
     folders = [*reversed(absolute.parents), *reversed(real.parents)]
     return list(dict.fromkeys(folders))
 
 
 def _lacks(user: ServerUser, path: Path, wanted: int) -> int:
-    """Return the bits of `wanted` that a user has not."""
+    """Return the bits of `wanted` that a user does not have."""
     if user.uid == 0:
         return 0
     try:

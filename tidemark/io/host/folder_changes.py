@@ -7,17 +7,17 @@ SETTLED_NS = 1_000_000_000  # two changes within a tick of the file system's clo
 
 
 class FolderChanges:
-    """Looks at one archive folder."""
+    """Observes one archive folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._seen_ns = 0  # the folder's mtime, once it is old enough to tell of every change
+        self._seen_ns = 0  # the folder's mtime, once it is old enough to show every later change
 
     def may_be_new(self) -> bool:
-        """Tell if anything may have come or gone since the last look that found nothing new; not where it is away."""
+        """Return whether the folder may have changed since the last check; False if it is missing."""
         try:
             changed_ns = self._folder.stat().st_mtime_ns
-        except OSError:  # a network file system comes back; `ArchiveReport` tells of it meanwhile
+        except OSError:  # a network file system may come back; `ArchiveReport` reports it meanwhile
             self.forget()
             return False
         if changed_ns == self._seen_ns:
@@ -27,5 +27,5 @@ class FolderChanges:
         return True
 
     def forget(self) -> None:
-        """Look again, whatever was seen."""
+        """Treat the folder as changed at the next check."""
         self._seen_ns = 0

@@ -1,7 +1,7 @@
 """Logs as events: a constant lowercase sentence and fields with constant keys; never a column's value.
 
 One line an event, to standard error: JSON for machines, or a console form for people. LSNs and positions are printed
-as PostgreSQL prints them. Only the shell logs; pure code returns reasons.
+as PostgreSQL prints them. Only the outer layers log; pure code returns reasons.
 """
 
 import logging
@@ -15,11 +15,11 @@ from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import format_lsn
 
 Log = FilteringBoundLogger
-_LSN_SUFFIX = "lsn"  # a key that ends so holds an LSN
+_LSN_SUFFIX = "lsn"  # a key that ends with this has an LSN
 
 
 def configure_logs(form: str, level: str, stream: TextIO | None = None) -> None:
-    """Choose the form ("json", "console") and the least level of all logs of this process."""
+    """Set the form ("json", "console") and the lowest level of all logs of this process."""
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(colors=False) if form == "console" else structlog.processors.JSONRenderer()
     )
@@ -37,9 +37,9 @@ def configure_logs(form: str, level: str, stream: TextIO | None = None) -> None:
 
 
 def get_log(role: str) -> Log:
-    """Return the log of a process or thread; a program that has not chosen has warnings for people.
+    """Return the log of a process or thread; without `configure_logs`, warnings in console form.
 
-    NB: structlog's own choice is standard output, which may be a command's result.
+    NB: structlog's default is standard output, which may be a command's result.
     """
     if not structlog.is_configured():
         configure_logs("console", "warning")
@@ -48,9 +48,9 @@ def get_log(role: str) -> Log:
 
 
 def describe_error(error: BaseException) -> dict[str, str]:
-    """Return an error as fields: what, its class, and what the operator should do.
+    """Return an error as fields: the text, the class, and the hint for the operator.
 
-    Only an error of ours says what in its own words: any other's text may hold a row's values.
+    Only the text of our own errors is included: that of another error may contain a row's values.
     """
     if not isinstance(error, TidemarkError):
         return {"error": "internal error", "kind": type(error).__name__}

@@ -1,7 +1,7 @@
-"""Kills a process that hangs, and never another one.
+"""Kills a hanging process, and never another one.
 
-A pid is used again; so the process is pinned first (pidfd_open(2)) and its start time is compared afterwards: from then
-on the pidfd names that process or none.
+A pid may be reused, so a pidfd is opened first (pidfd_open(2)) and the start time is compared afterwards: from then
+on the pidfd refers to that process or to none.
 """
 
 import os
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tidemark.io.host.clock import boot_id, host_name, own_start_ticks, process_start_ticks
 from tidemark.wire.state import Owner
 
-DEATH_S = 5.0  # a killed process is gone in milliseconds, unless it waits for a disk; then the caller comes again
+DEATH_S = 5.0  # a killed process ends within milliseconds unless it waits for a disk; the caller then tries again
 MS_PER_S = 1000
 
 
@@ -21,22 +21,22 @@ def _always() -> bool:
 
 
 def kill_process(process: Owner, *, is_still_due: Callable[[], bool] = _always) -> bool:
-    """Kill a process; tell if it is dead. `is_still_due` is asked at the last moment.
+    """Kill a process; return whether it is dead. `is_still_due` is called just before the kill.
 
-    Only a process of this host can be killed, and never the one that calls.
+    Only a process of this host can be killed, and never the calling one.
     """
     if process.host != host_name() or (process.pid, process.start_ticks) == (os.getpid(), own_start_ticks()):
         return False
     if process.boot_id != boot_id():
-        return True  # nothing outlives its boot
+        return True  # no process survives a boot
     try:
         pinned = os.pidfd_open(process.pid)
-    except OSError as error:  # or it is no pid at all, or the kernel is older than 5.3
+    except OSError as error:  # or the pid is invalid, or the kernel is older than 5.3
         return isinstance(error, ProcessLookupError)
     try:
         is_dead = process_start_ticks(process.pid) != process.start_ticks
         return is_dead or (is_still_due() and _killed(pinned))
-    except PermissionError:  # another user's
+    except PermissionError:  # another user's process
         return False
     finally:
         os.close(pinned)
@@ -47,7 +47,7 @@ def _killed(pinned: int) -> bool:
         signal.pidfd_send_signal(pinned, signal.SIGKILL)
     except ProcessLookupError:
         return True
-    # NB: the kernel gives a dead process' locks to the next before this tells of its death, LMDB's too.
+    # NB: the kernel releases a dead process's locks, LMDB's too, before the pidfd reports its death.
     dying = select.poll()
     dying.register(pinned, select.POLLIN)
     return bool(dying.poll(DEATH_S * MS_PER_S))

@@ -1,7 +1,7 @@
 """Files for the parts of large transactions that do not fit into memory.
 
-The files belong to one user of the folder alone: they are created 0600, their names contain the process, a word of its
-own and a number, and they are worthless after a restart, when the same WAL is read again. Files of a dead process, or
+The files belong to one user of the folder alone: they are created 0600, their names contain the pid, a random word
+and a number, and they are worthless after a restart, when the same WAL is read again. Files of a dead process, or
 of an earlier capture of this process, are removed when the folder is opened.
 """
 
@@ -18,13 +18,13 @@ _MODE = 0o600
 
 
 class SpillFailed(StateError):
-    """A part of a large transaction could not be written or read back."""
+    """A part of a large transaction could not be written or read."""
 
     hint = "free space on the disk of the state folder, or raise decode.memory_bytes"
 
 
 class SpillFolder:
-    """Keeps contents by handle, one file each; a `SpillPort` of the decoder."""
+    """Stores contents by handle, one file each; a `SpillPort` of the decoder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -47,7 +47,7 @@ class SpillFolder:
         return sum(self._sizes.values())
 
     def write(self, *parts: bytes | bytearray) -> int:
-        """Keep `parts`, one behind the other; return the handle by which they are read."""
+        """Store the concatenated `parts`; return the handle for reading them."""
         self._next_handle += 1
         handle = self._next_handle
         path, size = self._path(handle), sum(map(len, parts))
@@ -66,7 +66,7 @@ class SpillFolder:
         return handle
 
     def read(self, handle: int) -> bytes:
-        """Return the content kept under `handle`."""
+        """Return the content of `handle`."""
         path = self._path(handle)
         try:
             return path.read_bytes()
@@ -74,7 +74,7 @@ class SpillFolder:
             raise SpillFailed(f"cannot read {path} back: {error}") from error
 
     def release(self, handle: int) -> None:
-        """Forget the content kept under `handle`."""
+        """Remove the content of `handle`."""
         if self._sizes.pop(handle, None) is not None:
             self._path(handle).unlink(missing_ok=True)
 
@@ -83,8 +83,8 @@ class SpillFolder:
 
 
 def _is_left_over(name: str) -> bool:
-    """Tell if a file is nobody's: a process that was replaced, and does not know it yet, still reads its own."""
+    """Return whether a file's owner is gone: a fenced process that has not noticed it yet still reads its files."""
     pid, _, rest = name.partition("-")
     if not pid.isdecimal() or not rest:
-        return False  # a stranger
+        return False  # not our file
     return int(pid) == os.getpid() or process_start_ticks(int(pid)) is None
