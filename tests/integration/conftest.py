@@ -1,4 +1,4 @@
-"""What several modules try things on: a node that archives with both processes over it, a standby, all types."""
+"""Fixtures of several modules: an archiving node with both processes over it, a standby, all types."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ def archive() -> Iterator[Archiving]:
 
 @pytest.fixture
 def node(archive: Archiving) -> Iterator[Archiving]:
-    """A node that archives, with a table and its own archive_command."""
+    """A node that archives, with a table; its archive_command is restored at the end."""
     archive.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
     ((kept,),) = archive.node.sql("SHOW archive_command")
     yield archive
@@ -45,7 +45,7 @@ def standby(primary: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def session(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[psycopg.Connection[TupleRow]]:
-    """A session in a database of the module's own, with the types that the samples are of."""
+    """A session in the module's own database, with the types that the samples use."""
     with (
         database_in(cluster, request.module.__name__.rpartition(".")[2]) as database,
         cluster.connect(database) as opened,

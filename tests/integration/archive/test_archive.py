@@ -1,4 +1,4 @@
-"""Folders of segments, as real servers fill them and as disks and operators spoil them."""
+"""Folders of segments, as real servers write them and as disks and operators damage them."""
 
 import gzip
 import shutil
@@ -35,7 +35,7 @@ def node() -> Iterator[Cluster]:
 
 @pytest.fixture
 def folder(node: Cluster, tmp_path: Path) -> Path:
-    """Hold the whole segments that the node has written, and what else stands in an archive."""
+    """Return a folder with the whole segments that the node has written, and other files that archives have."""
     end = parse_lsn(node.flush_lsn()) // MB
     archive = tmp_path / "archive"
     archive.mkdir()
@@ -161,7 +161,7 @@ def test_timelines_join_where_the_history_file_says(folder: Path) -> None:
     paths = segments(folder)
     first = ArchiveFolder(folder).first_lsn()
     whole = b"".join(path.read_bytes() for path in paths)
-    # Timeline 2 begins in the middle of the last but one segment; its file holds its parent's bytes up to there.
+    # Timeline 2 begins in the middle of the last but one segment; before that its file has the bytes of its parent.
     fork = first + (len(paths) - 2) * MB + 100 * 8
     forked = bytearray(paths[-2].read_bytes())
     forked[100 * 8 :] = b"\x02" * (MB - 100 * 8)
@@ -178,7 +178,7 @@ def test_timelines_join_where_the_history_file_says(folder: Path) -> None:
         assert read_all(ArchiveFolder(folder, TimelineId(1)), first) == (
             whole if parent_kept else whole[: (len(paths) - 1) * MB] + paths[-1].read_bytes()
         )
-    paths[-2].with_suffix(".partial").unlink()  # a primary that was lost has not archived it
+    paths[-2].with_suffix(".partial").unlink()  # a lost primary did not archive it
     assert read_all(ArchiveFolder(folder), first) == expected
 
 
@@ -219,7 +219,7 @@ def test_a_compressed_history_joins_timelines(folder: Path) -> None:
 
 
 def pack(path: Path, suffix: str, checksum: str = "") -> Path:
-    """Leave a file as a backup tool does."""
+    """Store a file as a backup tool does."""
     content = path.read_bytes()
     path.unlink()
     target = path.with_name(path.name + checksum + suffix)

@@ -1,6 +1,6 @@
-"""The server's user, the capture's user and the spool: a setup that would lose WAL, or hold it, is found in time.
+"""The server's user, the capture's user and the spool: a setup that would lose or retain WAL is detected in time.
 
-The users are real ones: the server runs as one, `cdcctl` as root, and a capture as a third.
+The users are real: the server runs as one, `cdcctl` as root, and a capture as a third.
 """
 
 import grp
@@ -39,7 +39,7 @@ from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.seed.initialise import initialise
 
 DEADLINE_S = 120.0
-CAPTURE_UID = 54_321  # nobody's: not root's, and not the server's
+CAPTURE_UID = 54_321  # of no existing user: neither root nor the server's
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="other users take root")
 
 
@@ -51,7 +51,7 @@ def node() -> Iterator[Cluster]:
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """Make a folder that every user reaches."""
+    """Create a folder that every user can read."""
     with tempfile.TemporaryDirectory(prefix="tm-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -72,7 +72,7 @@ def configured(node: Cluster, root: Path, *, group: str = "") -> Config:
 
 
 def as_user(uid: int, gids: list[int], work: Callable[[], str]) -> str:
-    """Return what `work` returns in a process of another user."""
+    """Return the result of `work` in a process of another user."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -237,7 +237,7 @@ def test_init_does_not_say_start_with_a_program_that_the_server_cannot_run(node:
 
 @dataclass
 class Watched:
-    """A node with a spool, and what a daemon asks and sees."""
+    """A node with a spool, and a daemon's requests and results."""
 
     node: Archiving
     store: StateStore
@@ -245,7 +245,7 @@ class Watched:
     watch: ArchivingWatch
 
     def seen(self) -> None:
-        """Ask the node, and then look at the folder."""
+        """Ask the node, and then check the folder."""
         self.watch = ArchivingWatch(self.watch.context, self.node_requests)
 
         def is_answered() -> bool:
@@ -256,12 +256,12 @@ class Watched:
         self.look()
 
     def look(self) -> None:
-        """Look at the folder, by the answer that is there."""
+        """Check the folder with the latest answer."""
         assert self.watch.answer is not None
         self.watch.compare(self.watch.answer, archive_state(self.node.spool.folder, self.store.identity.segment_bytes))
 
     def segment(self) -> str:
-        """Return the name of the segment that the node writes to."""
+        """Return the name of the node's current segment."""
         return str(self.node.node.sql("SELECT pg_walfile_name(pg_current_wal_insert_lsn())")[0][0])
 
 
@@ -304,7 +304,7 @@ def test_no_segment_is_switched_while_the_last_one_has_not_arrived(node: Cluster
         assert "no segment was archived since 2" in shown.out.decode()
         node.configure(archive_command=f"{archive_script()} --spool {made.node.spool.folder} --free-bytes-min 0 %p %f")
         try:
-            made.node.wait_for(lambda: made.segment() != first)  # the switch that was put off
+            made.node.wait_for(lambda: made.segment() != first)  # the deferred switch
             made.node.wait_until_archived()
         finally:
             node.configure(archive_command="/bin/false")

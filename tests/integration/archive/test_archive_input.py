@@ -1,4 +1,4 @@
-"""The archive as a source: a spool that a real server fills is followed byte for byte; holes and branches end it."""
+"""The archive as a source: a spool that a real server fills is followed byte for byte; holes and forks end it."""
 
 import gzip
 import shutil
@@ -38,13 +38,13 @@ def archive() -> Iterator[Archiving]:
 
 @pytest.fixture
 def copy(archive: Archiving, tmp_path: Path) -> Path:
-    """Hold what is archived so far, to be spoiled."""
+    """Copy the archived segments, to be damaged."""
     archive.wait_until_archived()
     return Path(shutil.copytree(archive.spool.folder, tmp_path / "copy"))
 
 
 class WatchedRing(Ring):
-    """A ring with a taker as quick as can be: it looks while a slice is put."""
+    """A ring with the fastest possible reader: it reads while a slice is put."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(RING_BYTES_MIN, progress.received_lsn)
@@ -56,7 +56,7 @@ class WatchedRing(Ring):
 
 
 class Drained:
-    """An input, its ring, and the bytes that came."""
+    """An input, its ring, and the received bytes."""
 
     def __init__(self, source: ArchiveInput, ring: Ring, arrived: Signal) -> None:
         self.source = source
@@ -65,7 +65,7 @@ class Drained:
         self._arrived = arrived
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Drain the ring until something holds."""
+        """Drain the ring until the condition holds."""
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
             assert time.monotonic() < deadline, self.source.error
@@ -143,7 +143,7 @@ def test_a_folder_without_wal_yet_is_waited_for_and_a_partial_segment_is_not_rea
 def test_a_folder_that_has_just_changed_is_not_listed_again_and_again(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its mtime tells nothing yet; where a primary archives a segment a second it never does."""
+    """Its mtime proves nothing yet; where a primary archives a segment a second it never does."""
     listed: list[Path] = []
 
     def listing(folder: Path, *, whole_only: bool, of: SystemIdentifier) -> ArchiveFolder:

@@ -1,4 +1,4 @@
-"""WAL that was written while archive_mode was off: it is named as missing, and is not waited for (I31)."""
+"""WAL that was written while archive_mode was off: it is reported as missing, and not waited for (I31)."""
 
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId, parse_lsn
 from tidemark.model.position import NO_SEQUENCE, Pointer, Position
 from tidemark.wire.state import DELIVERED, Watermark
 
-SEGMENT_DIGITS = 16  # of a WAL file's name, behind its timeline
+SEGMENT_DIGITS = 16  # digits of a WAL file's name after its timeline
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def node() -> Iterator[Cluster]:
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """Make a folder that every user reaches."""
+    """Create a folder that every user can read."""
     with tempfile.TemporaryDirectory(prefix="tm-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -109,5 +109,5 @@ def test_wal_written_while_archive_mode_was_off_is_named_as_missing_and_not_wait
 
 
 def node_end(made: Watched) -> Lsn:
-    """Return where the node's WAL ends."""
+    """Return the end of the node's WAL."""
     return parse_lsn(str(made.node.node.sql("SELECT pg_current_wal_flush_lsn()::text")[0][0]))

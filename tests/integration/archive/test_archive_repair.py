@@ -1,4 +1,4 @@
-"""`cdcctl archive repair`: a hole is given up by word, told to whoever reads, and the tables become right again."""
+"""`cdcctl archive repair`: gives up a hole on confirmation, reports the loss to readers, and restores the tables."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ def node() -> Iterator[Cluster]:
 
 
 class Holed:
-    """A capture that stopped, and an archive of everything since but one segment."""
+    """A stopped capture, and an archive of all later WAL except one segment."""
 
     def __init__(self, node: Cluster, root: Path) -> None:
         self.node = node
@@ -67,7 +67,7 @@ class Holed:
         return str(name)
 
     def take(self, *without: str) -> None:
-        """Archive the whole segments that the node has, but for these."""
+        """Archive the whole segments of the node, except these."""
         ((current,),) = self.node.sql("SELECT pg_walfile_name(pg_current_wal_insert_lsn())")
         for path in (self.node.data / "pg_wal").iterdir():
             if len(path.name) == 24 and path.name < str(current) and path.name not in without:
@@ -86,7 +86,7 @@ class Holed:
             return store.view()
 
     def messages(self) -> list[dict[str, object]]:
-        """Return the lake's log of messages, but for those that a catch-up waits for."""
+        """Return the lake's log of messages, without those of catch-ups."""
         (folder,) = self.lake.glob("*/messages")
         rows: list[dict[str, object]] = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
         return [row for row in rows if not str(row["prefix"]).startswith(("sync-", "fill"))]
@@ -104,7 +104,7 @@ class Holed:
 
 
 def rows(items: list[GroupItem], table: str) -> list[dict[str, object]]:
-    """Return a table's rows since it was copied last, in stream order."""
+    """Return a table's rows since its last copy, in stream order."""
     found: list[dict[str, object]] = []
     for item in items:
         if isinstance(item, CopyBoundary) and item.begin and item.relation.name == table:
@@ -115,7 +115,7 @@ def rows(items: list[GroupItem], table: str) -> list[dict[str, object]]:
 
 
 def make_the_hole(holed: Holed) -> tuple[str, Lsn]:
-    """Stop the capture, lose a segment with rows and DDL in it; return its name and where it begins."""
+    """Stop the capture, lose a segment with rows and DDL; return its name and its start LSN."""
     holed.sql("INSERT INTO kept VALUES (1, 'before'), (2, 'before')", "INSERT INTO dropped VALUES (1)")
     holed.sidecar.catch_up()
     holed.sidecar.stop()
@@ -133,7 +133,7 @@ def make_the_hole(holed: Holed) -> tuple[str, Lsn]:
 
 
 def check_reported(holed: Holed, start: Lsn) -> None:
-    """See that state and outbox tell of the loss, and where it goes on."""
+    """Check that state and outbox record the loss, and the position at which decoding continues."""
     with StateStore.open(holed.sidecar.folder) as store:
         view = store.view()
     (loss,) = view.losses.kept
@@ -163,7 +163,7 @@ def test_a_hole_is_shown_given_up_told_and_the_tables_are_copied_again(node: Clu
         lost, start = make_the_hole(holed)
         assert lost in json.loads(holed.run("status", "--json")[0])["delivered"]
         before = contents(sidecar.folder.history)
-        unasked = cdcctl("archive", "repair", "--state", holed.state, **sidecar.options)  # nobody says yes
+        unasked = cdcctl("archive", "repair", "--state", holed.state, **sidecar.options)  # without confirmation
         assert unasked.code == INTERRUPTED
         assert f"WAL from {format_lsn(start)} to {format_lsn(start + MB)}: {lost}" in unasked.err
         assert contents(sidecar.folder.history) == before
@@ -173,7 +173,7 @@ def test_a_hole_is_shown_given_up_told_and_the_tables_are_copied_again(node: Clu
         assert "nothing to repair" in holed.run("repair", "--yes")[0]
 
         feed_by_hand(sidecar.folder, holed.lake, "lake")
-        assert rows_by_key(holed.lake, "kept").keys() == {1, 2}  # stale, and said to be
+        assert rows_by_key(holed.lake, "kept").keys() == {1, 2}  # stale, and reported so
         assert rows_by_key(holed.lake, "altered") == {}
         assert [message["prefix"] for message in holed.messages()] == [LOSS_PREFIX]
         assert holed.lake_state("dropped") is TableState.DROPPED
@@ -220,7 +220,7 @@ def test_a_repair_that_is_killed_leaves_the_one_state_or_the_other_and_a_second_
         for table in ("kept", "altered", "made"):
             expected = {key: row for key, *row in node.sql(f"SELECT * FROM {table}", "shop")}
             assert {key: list(row.values())[1:] for key, row in replayed(rows(items, table)).items()} == expected
-        holed.sql("CREATE TABLE later (id int)")  # of the journal, with which goes what killed commands left
+        holed.sql("CREATE TABLE later (id int)")  # its journal entry removes what killed commands left
         sidecar.catch_up()
         last = holed.view().history
         kept = {base.file for base in last.bases} | {journal.file for journal in last.journals}

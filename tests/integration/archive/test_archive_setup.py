@@ -1,4 +1,4 @@
-"""`cdcctl init` and the archive: ours if it is vacant, a stranger's if there is WAL, never another cluster's."""
+"""`cdcctl init` and the archive: an empty folder becomes a spool, one with WAL is foreign or refused."""
 
 import grp
 import stat
@@ -21,7 +21,7 @@ NAME = "000000010000000000000001"
 
 @pytest.fixture
 def traversable() -> Iterator[Path]:
-    """Make a folder that the server's user reaches, too."""
+    """Create a folder that the server's user can read."""
     with tempfile.TemporaryDirectory(prefix="tm-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

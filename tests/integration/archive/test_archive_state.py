@@ -1,4 +1,4 @@
-"""What is said of an archive folder: runs, gaps on the way to the latest timeline, and the ledger's holes."""
+"""The state of an archive folder: runs, gaps on the way to the latest timeline, and the ledger's holes."""
 
 import time
 from pathlib import Path
@@ -13,7 +13,7 @@ from tidemark.wal.segments import segment_name
 
 MB = 1 << 20
 FILES = 100_000
-LISTED_S = 20.0  # of its own CPU time; it takes 1.4
+LISTED_S = 20.0  # of CPU time; it takes 1.4
 
 
 def name(number: int, timeline: int = 1) -> str:
@@ -65,7 +65,7 @@ def test_a_gap_is_what_is_missing_from_an_lsn_on_with_wal_behind_it(tmp_path: Pa
 
 
 def test_the_way_goes_over_timelines_as_recovery_would_and_a_dead_branch_fills_no_gap(tmp_path: Path) -> None:
-    fill(tmp_path, 2, 3, 4, 5, 6, 7)  # the first timeline went on behind the fork, in segment 4
+    fill(tmp_path, 2, 3, 4, 5, 6, 7)  # the first timeline continued after the fork, in segment 4
     fill(tmp_path, 5, 7, timeline=2)
     (tmp_path / "00000002.history").write_text(f"1\t0/{4 * MB + 0x300:X}\tpromoted\n")
     state = taken(tmp_path)
@@ -86,7 +86,7 @@ def test_files_that_were_given_up_are_told_until_they_are_there_and_failure_whil
         ledger.note_failure()
         ledger.give_up(name(3), "full")
         ledger.give_up(name(4), "full")
-        state = taken(spool.folder)  # while the ledger is locked, as a copy that hangs would keep it
+        state = taken(spool.folder)  # while the ledger is locked, as by a hanging copy
     assert state.is_ours
     assert [(hole.name, hole.reason) for hole in state.holes] == [(name(3), "full"), (name(4), "full")]
     assert state.failing_s is not None

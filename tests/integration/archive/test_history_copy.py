@@ -1,4 +1,4 @@
-"""The catalog history in the spool: copied as it grows, whole at any moment, and a lost state folder made from it."""
+"""The catalog history in the spool: copied as it grows, complete at any moment, and enough to rebuild a lost state."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def node() -> Iterator[Cluster]:
 
 
 class Shop:
-    """A captured database, its spool, and a lake that is fed by hand."""
+    """A captured database, its spool, and a lake that is fed by the test."""
 
     def __init__(self, node: Cluster, root: Path) -> None:
         self.node = node
@@ -59,11 +59,11 @@ class Shop:
         return manifest
 
     def feed(self, *, confirm: bool = True) -> None:
-        """Bring all that the outbox has into the lake."""
+        """Write all values of the outbox into the lake."""
         feed_by_hand(self.sidecar.folder, self.lake, READER, confirm=confirm)
 
     def settled(self) -> bool:
-        """Tell if the sidecar has taken note of what the reader confirmed."""
+        """Return whether the sidecar has recorded the reader's confirmation."""
         with StateStore.open(self.sidecar.folder) as store:
             marks = store.marks()
         return marks.confirmed is not None and marks.confirmed.sequence == marks.readers[READER].held
@@ -87,18 +87,18 @@ class Shop:
         assert "rebuilt as of" in done.err
 
     def stage_of_another(self) -> Stage:
-        """Lose the state once more, and tell in which stage the next one begins."""
+        """Lose the state again, and return the stage in which the next one begins."""
         self.lose()
         self.init_from_spool()
         with StateStore.open(self.sidecar.folder) as store:
             return store.marks().stage
 
     def make_anew(self, *more: str | Path) -> None:
-        """Make the state from the spool."""
+        """Rebuild the state from the spool."""
         self.init_from_spool(*more)
         with StateStore.open(self.sidecar.folder) as store, store.transaction(None) as transaction:
             assert transaction.stage() is Stage.ARCHIVE
-            transaction.put(STAGE, Stage.REALTIME)  # the node still has the WAL: no archiver is needed to go on
+            transaction.put(STAGE, Stage.REALTIME)  # the node still has the WAL: no archiver is needed
 
     def epoch(self) -> Epoch:
         with StateStore.open(self.sidecar.folder) as store:
@@ -113,7 +113,7 @@ class Shop:
 
 @pytest.fixture
 def shop(node: Cluster, tmp_path: Path) -> Iterator[Shop]:
-    """Make a shop whose lake is as the source, and a copied history of that moment; more has happened since."""
+    """Create a shop whose lake equals the source, with a history copied at that moment; then change more rows."""
     made = Shop(node, tmp_path)
     made.sql("CREATE TABLE item (id int PRIMARY KEY, note text)", "INSERT INTO item VALUES (1, 'copied')")
     made.sidecar.init()
@@ -137,7 +137,7 @@ def shop(node: Cluster, tmp_path: Path) -> Iterator[Shop]:
 
 
 def go_on(shop: Shop) -> None:
-    """Run the capture again, and see the lake become what the source is."""
+    """Run the capture again, and check that the lake becomes equal to the source."""
     shop.sidecar.start()
     shop.sql("UPDATE item SET note = 'after' WHERE id = 1", "INSERT INTO sale VALUES (4, 'after')", "DELETE FROM late")
     shop.sidecar.catch_up()
@@ -184,7 +184,7 @@ def test_copying_again_writes_nothing_that_is_there_and_follows_what_is_new(shop
     assert {path.name: path.stat().st_ino for path in folder.iterdir() if path.name != "manifest"} == before
     shop.sql("CREATE TABLE one_more (id int PRIMARY KEY)")
     shop.sidecar.catch_up()
-    (folder / "base-00000001-0000000000000000").touch()  # of an index before: named no more
+    (folder / "base-00000001-0000000000000000").touch()  # named by an earlier index, but no longer
     (folder / "manifest.new").touch()
     (folder / "letter").touch()
     second = shop.copy()
@@ -193,7 +193,7 @@ def test_copying_again_writes_nothing_that_is_there_and_follows_what_is_new(shop
     assert names == {*before, "manifest", "letter"}
     assert second == read_manifest(shop.spool)
     assert {oct(path.stat().st_mode & 0o777) for path in folder.iterdir() if path.name != "letter"} == {"0o600"}
-    # What was copied is enough to have the catalogs at every LSN from the base on to the mark.
+    # The copied files contain the catalogs of every LSN from the base to the mark.
     base = load_catalogs(folder, second.history, second.journal, second.journal.end_lsn)
     tables = {relation.name for mirror in base.mirrors.values() for relation in mirror.relations()}
     assert "one_more" in tables
@@ -210,7 +210,7 @@ def test_of_a_journal_that_grows_only_the_growth_is_read_and_written(shop: Shop)
         shop.sql("CREATE TABLE one_more (id int PRIMARY KEY)")
         shop.sidecar.catch_up()
         whole = source.read_bytes()
-        source.write_bytes(bytes(len(copied)) + whole[len(copied) :])  # what was copied cannot be read once more
+        source.write_bytes(bytes(len(copied)) + whole[len(copied) :])  # the copied part cannot be read again
         second = copy.bring_up()
         assert second is not None
         assert second.history == first.history
@@ -220,13 +220,13 @@ def test_of_a_journal_that_grows_only_the_growth_is_read_and_written(shop: Shop)
         assert len(copied) < len(grown) <= len(whole)
         assert grown == whole[: len(grown)]
         source.unlink()
-        assert copy.bring_up() is not None  # nothing is new, and nothing is looked at
+        assert copy.bring_up() is not None  # nothing is new, so nothing is read
         source.write_bytes(bytes(len(whole)))
         with pytest.raises(DamagedHistory, match=file):
-            HistoryCopy(store, shop.spool).bring_up()  # of another process, which holds all of it beside the original
-        assert target.read_bytes() == grown  # and puts nothing worse into its place
+            HistoryCopy(store, shop.spool).bring_up()  # a new process compares the whole copy with the original
+        assert target.read_bytes() == grown  # and does not replace it by less
         source.write_bytes(whole)
-        os.truncate(target, len(grown) - 1)  # as a crash may leave it
+        os.truncate(target, len(grown) - 1)  # as after a crash
         assert HistoryCopy(store, shop.spool).bring_up() is not None
         assert target.read_bytes() == grown
         load_catalogs(history_folder(shop.spool), second.history, second.journal, second.journal.end_lsn)
@@ -238,7 +238,7 @@ def test_a_copy_that_breaks_off_before_its_manifest_leaves_the_one_before_whole(
     shop.sql("CREATE TABLE one_more (id int PRIMARY KEY)")
     shop.sidecar.catch_up()
     assert shop.copy().journal.end_lsn > before.journal.end_lsn
-    path.write_bytes(content)  # the files are there, and what is written last is not
+    path.write_bytes(content)  # the files exist, but the last write is missing
     (history_folder(shop.spool) / f"{before.history.journals[-1].file}.new").write_bytes(b"torn")
     shop.sidecar.kill()
     assert read_manifest(shop.spool) == before
@@ -266,7 +266,7 @@ def test_a_foreign_folder_is_never_written_and_a_damaged_copy_is_named(shop: Sho
     with pytest.raises(DamagedHistory, match=journal.name):
         load_catalogs(folder, manifest.history, manifest.journal, manifest.journal.end_lsn)
     assert shop.copy().journal == manifest.journal
-    load_catalogs(folder, manifest.history, manifest.journal, manifest.journal.end_lsn)  # mended
+    load_catalogs(folder, manifest.history, manifest.journal, manifest.journal.end_lsn)  # repaired
     path = folder / "manifest"
     content = bytearray(path.read_bytes())
     content[-2] ^= 1

@@ -1,4 +1,4 @@
-"""An archive that pg_receivewal fills: both processes go by it, and write nothing there."""
+"""An archive that pg_receivewal fills: both processes read it, and write nothing there."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""The spool: whole files or none, the same twice, no other cluster's, nothing written into a stranger's folder."""
+"""The spool: complete files or none, no conflicting copies, no other cluster's, no writes into a foreign folder."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""A spool that a real server fills: what is trimmed is needed no more, also by a state that is made anew from it."""
+"""A spool that a real server fills: trimming removes only unneeded files, also for a state that is rebuilt from it."""
 
 import json
 import shutil
@@ -69,7 +69,7 @@ def test_what_is_trimmed_nobody_needs_and_a_state_made_anew_goes_on_from_the_res
     sidecar.start()
     deliver_over(archive, sidecar, 3)
     first = tend(archive, sidecar)
-    assert first.trimmed == Trimmed()  # there was no manifest yet: only now a lost state could be made anew
+    assert first.trimmed == Trimmed()  # without a manifest: only from now on a lost state can be rebuilt
     deliver_over(archive, sidecar, 3)
     second = tend(archive, sidecar)
     assert first.manifest is not None
@@ -136,7 +136,7 @@ def test_a_registered_reader_keeps_the_wal_behind_what_it_has_confirmed(archive:
 
 
 def confirm(reader: OutboxReader, *names: str) -> None:
-    """Have readers confirm all that there is."""
+    """Let readers confirm everything."""
     for name in names:
         reader.confirm(name, reader.head(), reader.head())
 

@@ -1,4 +1,4 @@
-"""Trimming a spool on disk: counted, ours alone, and over again where it was broken off."""
+"""Trimming a spool on disk: counted, restricted to our files, and repeated after an interruption."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_a_folder_without_our_sentinel_is_never_trimmed(tmp_path: Path) -> None:
 def test_only_files_are_trimmed_whatever_else_has_the_name_of_a_segment(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
     spool.create(7)
-    fill(spool.folder, (1, 9))  # the newest segment stays in any case
+    fill(spool.folder, (1, 9))  # the newest segment is always kept
     folder, link = (spool.folder / segment_name(1, number, MB) for number in (2, 3))
     folder.mkdir()
     link.symlink_to(spool.folder / "elsewhere")

@@ -1,4 +1,4 @@
-"""The spool of WAL that is received while a first copy runs: cut at a fork, left for the node once it is caught up."""
+"""The WAL spool during a first copy: cut at a fork, and closed once the stream has caught up."""
 
 import threading
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_a_spool_that_ends_before_the_cut_stays_and_one_that_begins_behind_it_is
 
 
 class HangingSpool(WalSpool):
-    """A spool on a disk that hangs while a slice is written, until it is let go on."""
+    """A spool on a disk that hangs while a slice is written, until it is released."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, bytes_max=1 << 24, file_mode=0o600)

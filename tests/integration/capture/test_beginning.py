@@ -1,4 +1,4 @@
-"""Where a capture without a first copy begins: behind one snapshot, nothing that commits after `init` is lost."""
+"""The start of a capture without a first copy: after one snapshot; no transaction that commits after `init` is lost."""
 
 import threading
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def database(cluster: Cluster, database: str) -> str:
 
 
 class Telling(SilentObserver):
-    """Says when the seed waits, and for whom."""
+    """Records when the seed waits, and for which transactions."""
 
     def __init__(self) -> None:
         self.waits = threading.Event()
@@ -61,7 +61,7 @@ def test_without_a_copy_init_waits_for_open_transactions_and_the_changes_begin_b
         rows = replayed(change_log(sidecar.catch_up(), "account"))
     finally:
         sidecar.close()
-    # What stood there when `init` came to its end is not given out, the rest is.
+    # Changes before the end of `init` are not emitted, later ones are.
     assert set(rows) == {4}
 
 

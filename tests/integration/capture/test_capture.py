@@ -1,4 +1,4 @@
-"""A sidecar over a real server: what committed is in the outbox, in order, once; restarts go on exactly there."""
+"""A sidecar over a real server: committed changes are in the outbox, in order, once; restarts continue exactly."""
 
 import threading
 import uuid
@@ -16,7 +16,7 @@ from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import parse_lsn
 from tidemark.model.position import NO_SEQUENCE
 
-WRITER_PAUSE_S = 0.005  # so that a capture that shares its CPUs with others catches up beside it
+WRITER_PAUSE_S = 0.005  # so that a capture on shared CPUs can catch up with it
 
 
 @pytest.fixture

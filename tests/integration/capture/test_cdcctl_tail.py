@@ -1,4 +1,4 @@
-"""`cdcctl tail` on a stranger's node: from now on with nothing but a DSN, or from the past with a state folder."""
+"""`cdcctl tail` on any node: from now on with only a DSN, or from the past with a state folder."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def test_the_first_line_is_the_first_commit_after_the_start(cluster: Cluster, da
 
 
 def test_until_ends_it_before_the_first_commit_at_that_lsn(cluster: Cluster, database: str, tmp_path: Path) -> None:
-    """The LSN lies ahead when tail starts: two segments are skipped, so that a commit is known to stand beyond it."""
+    """The LSN is ahead of WAL when tail starts: two segments are skipped, so that a commit is surely after it."""
     ((ahead,),) = cluster.sql("SELECT pg_current_wal_insert_lsn() + 2 * 16 * 1024 * 1024")
     arguments = ("tail", cluster.dsn(database, ROLE), "--format", "test_decoding", "--until", str(ahead))
     with running(tmp_path, *arguments) as tail:
@@ -91,7 +91,7 @@ def test_it_names_the_older_transactions_that_it_waits_for(cluster: Cluster, dat
 
 
 def reported_waits(err: str) -> list[str]:
-    """Return the lines that name who is waited for: one for each set of transactions, not one a second."""
+    """Return the lines about waits: one for each set of transactions, not one a second."""
     return re.findall("^waiting for older transactions to end: (.*)$", err, re.MULTILINE)
 
 
@@ -134,7 +134,7 @@ def test_wal_removed_before_the_first_change_makes_tail_begin_again(new_cluster:
     node.sql("CHECKPOINT")
     with ExitStack() as stack:
         session = stack.enter_context(node.connect(autocommit=False))
-        sql(session, "INSERT INTO account VALUES (1, 'open')")  # the seed does not wait for it, the changes do
+        sql(session, "INSERT INTO account VALUES (1, 'open')")  # the seed does not wait for it, but the changes do
         tail = stack.enter_context(running(tmp_path, "tail", node.dsn()))
         tail.wait_for_err("waiting for older transactions")
         tail.process.send_signal(signal.SIGSTOP)

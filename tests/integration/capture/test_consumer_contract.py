@@ -1,4 +1,4 @@
-"""What a consumer may rely on: a confirmation while it is revoked, another try after an error, a role that is held."""
+"""The contract of a custom consumer: confirmation during revocation, a retry after an error, exclusive ownership."""
 
 import os
 import threading
@@ -52,7 +52,7 @@ QUICK = Backoff(0.001, 0.001)
 
 
 class Buffering(Scripted):
-    """Keeps what it takes, and confirms it when it is revoked."""
+    """Keeps the received groups, and confirms them when it is revoked."""
 
     def __init__(self, answers: list[bool] | None = None) -> None:
         super().__init__([False] * 100 if answers is None else answers)
@@ -121,7 +121,7 @@ def test_a_word_that_comes_from_on_revoked_after_the_stop_moves_nothing(
 
 
 class Failing(Scripted):
-    """Takes what it takes, then raises, for the first calls."""
+    """Receives the groups, then raises, in the first calls."""
 
     def __init__(self, *errors: Exception, take: int = 1 << 30) -> None:
         super().__init__([], take)
@@ -217,7 +217,7 @@ def test_a_stop_ends_the_wait_before_another_try(
 
 @contextmanager
 def captured(config: Config, folder: StateFolder, consumer: NullConsumer) -> Iterator[tuple[StateStore, Capture]]:
-    """Embed a capture as an application does: no daemon, no lock."""
+    """Embed a capture as an application does: without a daemon or a lock."""
     initialise(config, folder)
     with StateStore.open(folder) as store:
         epoch = store.take_epoch(Owner("sidecar", host_name(), this_boot(), os.getpid(), own_start_ticks()))
@@ -247,7 +247,7 @@ def test_an_embedded_capture_holds_the_sidecars_role_and_gives_signs_of_life(
         with pytest.raises(AlreadyRunning):
             RoleLock.take(folder, "sidecar")
         before = beat.count(Slot.SIDECAR)
-        eventually(lambda: beat.count(Slot.SIDECAR) > before + 3)  # nobody polls
+        eventually(lambda: beat.count(Slot.SIDECAR) > before + 3)  # nothing is polled
         age_s = beat.age_s(Slot.SIDECAR)
         assert age_s is not None
         assert age_s < config.watchdog.watchdog_s
@@ -270,7 +270,7 @@ def test_a_capture_beside_another_process_of_its_role_is_refused(
 def test_a_capture_ends_in_time_beside_a_consumer_that_hangs_in_on_revoked(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
-    """It also has tried again what the consumer failed at once, as configured."""
+    """It also has retried what the consumer first failed, as configured."""
     leave = threading.Event()
 
     class Hanging(Failing):

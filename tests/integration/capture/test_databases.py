@@ -1,4 +1,4 @@
-"""Several databases in one capture; some come, go and change their names, also while it is dead."""
+"""Several databases in one capture; some are created, dropped and renamed, also while it is stopped."""
 
 import json
 import shutil
@@ -70,7 +70,7 @@ class Shops(Sidecar):
         self.start()
 
     def accounts(self, items: list[GroupItem]) -> dict[str, dict[object, object]]:
-        """Return what the tables hold after these changes, by the database's name."""
+        """Return the tables' rows after these changes, by the database's name."""
         names = self.names()
         of: dict[Oid, list[GroupItem]] = {}
         for item in items:
@@ -89,7 +89,7 @@ def _rows(items: list[GroupItem]) -> list[dict[str, object]]:
 
 
 def write(cluster: Cluster, database: str, number: int) -> None:
-    """Change rows, and what the table looks like."""
+    """Change rows and columns."""
     cluster.sql("CREATE TABLE IF NOT EXISTS account (id int PRIMARY KEY, note text)", database)
     cluster.sql(f"INSERT INTO account VALUES ({number}, 'round {number} in {database}')", database)
     cluster.sql(f"ALTER TABLE account ADD COLUMN c{number} int", database)
@@ -128,7 +128,7 @@ def _come(sidecar: Shops, server: Cluster) -> set[str]:
     for name in ("app", "shop_one", "shop_two", "shop_copied", "shop_logged", "shop_x", "hidden", "plain"):
         write(server, name, 2)
     fill_wal(server)
-    sidecar.kill()  # perhaps in the midst of it
+    sidecar.kill()  # perhaps while it writes a base
     server.sql("CREATE DATABASE shop_while_dead")
     write(server, "shop_while_dead", 3)
     server.sql("ALTER DATABASE hidden RENAME TO shop_found")
@@ -142,10 +142,10 @@ def _come(sidecar: Shops, server: Cluster) -> set[str]:
     names = (*streamed, "shop_copied", "shop_logged", "shop_found")
     assert found.keys() == set(names)
     assert sidecar.phases() == {CopyPhase.WAITING, CopyPhase.DONE}
-    came_in = [event for event in sidecar.events() if event["event"] == CAME_IN]  # a kill may let it be told again
+    came_in = [event for event in sidecar.events() if event["event"] == CAME_IN]  # a kill may repeat the event
     assert len({(event["database_oid"], event["relation_oid"]) for event in came_in}) == 3
 
-    sidecar.restart()  # copies what came with whole databases
+    sidecar.restart()  # copies the tables of new databases
     write(server, "shop_found", 5)
     assert sidecar.accounts(sidecar.catch_up()) == sidecar.expected(*names)
     assert sidecar.phases() == {CopyPhase.DONE}
@@ -182,7 +182,7 @@ def _is_not_known(sidecar: Shops, server: Cluster) -> None:
 
 
 def _check_offline(sidecar: Shops, server: Cluster, tmp_path: Path) -> None:
-    """See that every row change is decoded once more with the server gone."""
+    """Check that every row change is decoded again without the server."""
     server.sql("SELECT pg_switch_wal()")
     expected = {
         (f"round {number} in {name}",)
@@ -220,7 +220,7 @@ def test_wal_of_three_databases_is_read_once_for_two_readers_each_of_which_gets_
                 for number in range(3):
                     for name in names:
                         node.sql(f"INSERT INTO account VALUES ({number}, '{name} {number}')", name)
-                    quick.catch_up(sidecar)  # and lets go of what the other has not taken
+                    quick.catch_up(sidecar)  # and confirms values that the other has not read
                 slow.catch_up(sidecar)
                 written = parse_lsn(node.flush_lsn()) - before_lsn
                 assert 0 < sidecar.metric(WAL_READ) - read_before < 2 * written
@@ -237,7 +237,7 @@ def test_wal_of_three_databases_is_read_once_for_two_readers_each_of_which_gets_
 
 
 def test_a_database_that_is_half_dropped_keeps_nobody_from_beginning(tmp_path: Path) -> None:
-    """As an interrupted DROP DATABASE leaves it: marked, and its files may be gone."""
+    """As after an interrupted DROP DATABASE: marked, and its files may be missing."""
     with new_cluster(15) as node:
         for name in ("app", "half", "half_template"):
             node.sql(f"CREATE DATABASE {name}")
@@ -265,7 +265,7 @@ def test_a_database_that_is_followed_from_the_seed_on_can_be_renamed_into_the_se
     assert not {"waiting", "stranger"} & set(sidecar.names().values())
     sidecar.start()
     try:
-        write(server, "waiting", 2)  # what its catalogs are then has to be known
+        write(server, "waiting", 2)  # its catalogs must be known at this point
         fill_wal(server)
         sidecar.restart()  # from a base of the journal
         server.sql("ALTER DATABASE waiting RENAME TO shop_awaited")
@@ -275,7 +275,7 @@ def test_a_database_that_is_followed_from_the_seed_on_can_be_renamed_into_the_se
         assert "before it was selected" in str(reported["reason"])
         assert "cdcctl init --database" in str(reported["hint"])
         sidecar.catch_up()
-        sidecar.restart()  # copies what was there before
+        sidecar.restart()  # copies the earlier rows
         write(server, "shop_awaited", 4)
         assert sidecar.accounts(sidecar.catch_up())["shop_awaited"] == sidecar.expected("shop_awaited")["shop_awaited"]
         assert "shop_stranger" not in sidecar.names().values()

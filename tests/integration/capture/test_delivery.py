@@ -1,4 +1,4 @@
-"""Delivery: a full outbox stops capture without loss, consumers of one's own confirm by their own word."""
+"""Delivery: a full outbox stops capture without loss; custom consumers confirm explicitly."""
 
 import sys
 import threading
@@ -38,7 +38,7 @@ IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, BOUND)
 OWNER = Owner("sidecar", "host", "boot", 1, 1)
 DEADLINE_S = 120.0
 WHOLE = SelectedTables(Selection(), copying=True, log=get_log("test"))
-OFFERS = 10  # with the waits between them, 0.02 s and longer by as much each time, about a second
+OFFERS = 10  # with waits of 0.02 s, 0.04 s and so on between them, about a second
 START = Pointer(groups.position(1), groups.end(20).first_lsn)
 
 
@@ -115,7 +115,7 @@ def test_a_full_outbox_holds_delivery_until_a_reader_confirms(
             end = reader.plan(seen, BOUND // 2)
             read += [value.header.first.commit_lsn for value in reader.read(seen, end) if value.header.relation]
             assert reader.ledger().byte_count <= BOUND
-            reader.confirm("spark", end, seen)  # as Spark: what it holds may still be asked for again
+            reader.confirm("spark", end, seen)  # as Spark: it may request applied values again
             seen = end
         worker.join(DEADLINE_S)
     assert read == delivered == list(range(100, 120))
@@ -162,7 +162,7 @@ def test_idle_time_takes_the_readers_word(
 
 
 class Scripted(NullConsumer):
-    """Answers and takes as told."""
+    """Answers and receives as scripted."""
 
     def __init__(self, answers: list[bool], take: int = 1 << 30) -> None:
         super().__init__()
@@ -236,7 +236,7 @@ def consumer_target(
     *,
     liveness: Liveness | None = None,
 ) -> ConsumerTarget:
-    """Return one that the application thread has begun."""
+    """Return a target that the application thread has begun."""
     target = new_target(consumer, store, epoch, progress, stopping, liveness=liveness)
     target.begin()
     return target
@@ -263,7 +263,7 @@ def test_changes_go_on_while_what_was_confirmed_waits_for_the_disk(
 ) -> None:
     consumer = Scripted([])
     target = consumer_target(consumer, store, epoch, progress, stopping)
-    with store.transaction(epoch):  # nobody else's comes to its end
+    with store.transaction(epoch):  # no other transaction can end
         for lsn in (100, 200, 300):
             target.deliver(group(lsn))
         assert consumer.seen == [100, 200, 300]
@@ -281,7 +281,7 @@ def test_what_is_confirmed_and_not_durable_is_bounded(
     target = consumer_target(consumer, store, epoch, progress, stopping)
 
     def deliver_all() -> None:
-        for lsn in range(100, 130):  # 100 bytes each, of 1000
+        for lsn in range(100, 130):  # 100 bytes each; the limit is 1000
             target.deliver(group(lsn))
 
     worker = threading.Thread(target=deliver_all)
@@ -385,7 +385,7 @@ def test_a_consumer_that_is_not_alive_gets_nothing(
 def test_json_lines_are_appended_to_their_file(
     store: StateStore, epoch: Epoch, progress: Progress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdout", None)  # as where it was closed
+    monkeypatch.setattr(sys, "stdout", None)  # as if it were closed
     path = tmp_path / "changes.jsonl"
     for lsn in (100, 200):
         target = consumer_target(
@@ -446,7 +446,7 @@ def test_stop_never_overlaps_on_events(
 
 
 class Gated(Scripted):
-    """Stays in `on_events` until it is let go."""
+    """Blocks in `on_events` until it is released."""
 
     def __init__(self) -> None:
         super().__init__([])

@@ -1,4 +1,4 @@
-"""What a follower's state says behind each group: how far it is, and where it would begin by the markers it met."""
+"""The state of a follower after each group: its position, and its start by the markers that it has read."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +50,7 @@ def met(lsn: int, confirmed: Pointer, *, epoch: int = 1, kind: MarkerKind = Mark
 
 
 class Following:
-    """A follower's target over a real state, and the marker that was met last."""
+    """A follower's target over a real state, and the last marker."""
 
     def __init__(self, folder: StateFolder) -> None:
         self.store = StateStore.create(folder, IDENTITY)
@@ -69,7 +69,7 @@ class Following:
         )
 
     def pass_by(self, commit_lsn: int) -> Followed:
-        """Let a group come by; return what the state says then."""
+        """Process a group; return the resulting state."""
         self._target.deliver(groups.group(commit_lsn, []))
         followed = self.store.view().followed
         assert followed is not None
@@ -77,7 +77,7 @@ class Following:
 
     @property
     def begin(self) -> Pointer:
-        """Where a promotion would begin."""
+        """The start after a promotion."""
         delivered = self.store.view().delivered
         assert delivered is not None
         return delivered.pointer

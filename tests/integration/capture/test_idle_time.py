@@ -1,4 +1,4 @@
-"""What the outbox's target does in idle time, and with groups of a first copy, over a real LMDB."""
+"""The outbox's target in idle time, and with groups of a first copy, over a real LMDB."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What `cdcctl init` says of rights: those that the first copy lacks, and those of others on the state folder."""
+"""Warnings of `cdcctl init` about rights: missing ones for the first copy, and excessive ones on the state folder."""
 
 from pathlib import Path
 

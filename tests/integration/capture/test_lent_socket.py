@@ -1,4 +1,4 @@
-"""The socket of the node's stream, which the taker reads by itself while nothing else is to be done."""
+"""The socket of the node's stream, which the application thread reads directly while it has nothing else to do."""
 
 import random
 import threading
@@ -26,7 +26,7 @@ MESSAGE = "SELECT pg_logical_emit_message(true, 'test', repeat('x', {}))"
 
 
 class Watched(Ring):
-    """Drops what is put, and notes which thread did so; that the slices follow each other is the ring's to see."""
+    """Drops each slice, and records the thread that put it; the ring checks that slices are contiguous."""
 
     def __init__(self, start_lsn: Lsn) -> None:
         super().__init__(RING_BYTES_MIN, start_lsn)
@@ -44,7 +44,7 @@ class Watched(Ring):
 
 
 class Taker:
-    """A thread that comes to the socket again and again, as the application thread does in a quiet stream."""
+    """A thread that reads the socket repeatedly, as the application thread does in a quiet stream."""
 
     def __init__(self, receiver: Receiver) -> None:
         self.is_away = False
@@ -94,7 +94,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def write(cluster: Cluster, ring: Watched, size: int = 10) -> None:
-    """Commit something, and wait until it has come."""
+    """Commit a change, and wait until it has arrived."""
     cluster.sql(MESSAGE.format(size))
     end_lsn = parse_lsn(cluster.sql("SELECT pg_current_wal_flush_lsn()")[0][0] or "")
     eventually(lambda: ring.write_lsn >= end_lsn)
@@ -117,7 +117,7 @@ def test_the_taker_reads_a_quiet_stream_by_itself(cluster: Cluster, ring: Watche
 def test_a_taker_that_stays_away_holds_up_no_wal(cluster: Cluster, ring: Watched, taker: Taker) -> None:
     eventually(lambda: is_lent(cluster, ring))
     taker.is_away = True
-    write(cluster, ring)  # that it was on its way to may still come by it
+    write(cluster, ring)  # the message in transit may still arrive this way
     write(cluster, ring)
     assert ring.putters[-1] == NETWORK
     taker.is_away = False
@@ -189,7 +189,7 @@ def test_a_ring_that_fills_up_in_the_takers_hands_is_left_alone_until_there_is_r
 def test_a_timeline_that_ends_while_the_taker_is_at_the_socket_is_followed_by_the_network_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The node's word why a stream is over may be long in coming, and the taker has a consumer to serve."""
+    """The node may take long to report why a stream ended, and the thread has a consumer to serve."""
     followers: list[str] = []
 
     class Followed(WalStream):

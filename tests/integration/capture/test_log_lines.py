@@ -1,4 +1,4 @@
-"""The proposal's log lines: what an operator has to know is one line each, with its LSNs (I43)."""
+"""The specified log lines: each important event is one line, with its LSNs (I43)."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def the_line(events: list[dict[str, Json]], name: str) -> dict[str, Json]:
-    """Return the only line of that name, without what every line has."""
+    """Return the only line of that name, without the common fields."""
     (line,) = [event for event in events if event["event"] == name]
     return {field: value for field, value in line.items() if field not in ("role", "event", "level", "timestamp")}
 
@@ -44,7 +44,7 @@ def lsn(text: Json) -> int:
 
 
 def fill_the_ring(archiving: Archiving, both: Pair) -> None:
-    """Write more than outbox, queue and ring hold, until realtime has ended."""
+    """Write more than outbox, queue and ring can store, until realtime has ended."""
     for first in range(10, 16010, ROWS_AT_ONCE):
         rows = f"generate_series({first}, {first + ROWS_AT_ONCE - 1})"
         archiving.node.sql(f"INSERT INTO account SELECT n, repeat('x', 1000) FROM {rows} n")

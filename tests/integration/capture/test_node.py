@@ -1,4 +1,4 @@
-"""What the node must be: each thing that it can lack is found before anything starts, and named."""
+"""The requirements on the node: each missing one is found before anything starts, and named."""
 
 import pytest
 
@@ -136,11 +136,11 @@ def test_a_standby_tells_what_it_has_replayed_and_is_written_nothing_to(new_clus
 
 
 def test_a_session_whose_settings_are_refused_is_closed_at_once(cluster: Cluster) -> None:
-    """Whoever waits before another attempt has the error in hand, and nobody is in the database meanwhile."""
+    """A caller that waits before a retry keeps the error, but no session remains in the database."""
     name = "own_mule"
-    options = "TEMPLATE template0 ENCODING 'MULE_INTERNAL' LC_COLLATE 'C' LC_CTYPE 'C'"  # nothing of it becomes UTF-8
+    options = "TEMPLATE template0 ENCODING 'MULE_INTERNAL' LC_COLLATE 'C' LC_CTYPE 'C'"  # no conversion to UTF-8
     cluster.sql(f"CREATE DATABASE {name} {options}")
     with pytest.raises(NodeUnreachable) as caught:
         Node(cluster.dsn(name))
-    cluster.sql(f"DROP DATABASE {name}")  # the server waits for whoever is just leaving
+    cluster.sql(f"DROP DATABASE {name}")  # the server waits for sessions that are ending
     assert name in str(caught.value)

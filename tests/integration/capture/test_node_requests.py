@@ -1,4 +1,4 @@
-"""Segment switches as the archiver asks for them, at a node where somebody commits at the worst moment (I31)."""
+"""Segment switches on the archiver's request, at a node where another session commits at the worst moment (I31)."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ COMMITS_BEHIND_THE_SWITCH = """
 
 
 def segment_in_hand(node: Cluster) -> str:
-    """Return the name of the segment that the node writes to."""
+    """Return the name of the node's current segment."""
     return str(node.sql("SELECT pg_walfile_name(pg_current_wal_insert_lsn())")[0][0])
 
 

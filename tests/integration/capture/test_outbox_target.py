@@ -1,4 +1,4 @@
-"""The outbox's target and the application thread: waits for room, what the metrics say, and how the thread ends."""
+"""The outbox's target and the application thread: waits for space, metrics, and the end of the thread."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ DELIVERY_S = 3.0
 
 
 class HandClock:
-    """A clock that a test moves."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -62,7 +62,7 @@ class HandClock:
 
 
 class CountedWaits(threading.Event):
-    """Is set in the last of `count` waits, none of which takes time."""
+    """Is set in the last of `count` waits, all of which return at once."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class CountedWaits(threading.Event):
 
 
 class Target:
-    """Takes groups, or fails."""
+    """Receives groups, or fails."""
 
     def __init__(self, *, counts: bool = True, on_group: Callable[[], None] = lambda: None) -> None:
         self.counts = counts

@@ -1,4 +1,4 @@
-"""The walsender client against real servers: streams, shutdowns, crashes, and everything a node can refuse."""
+"""The walsender client against real servers: streams, shutdowns, crashes, and all refusals of a node."""
 
 import time
 from collections.abc import Callable
@@ -33,7 +33,7 @@ SEGMENT = 16 << 20
 
 
 def stream_until(stream: WalStream, end_lsn: int) -> bytes:
-    """Receive up to `end_lsn` at least; return all that came."""
+    """Receive up to `end_lsn` at least; return everything received."""
     received = bytearray()
     deadline = time.monotonic() + DEADLINE_S
     while stream.received_lsn < end_lsn:
@@ -97,7 +97,7 @@ def test_a_keepalive_comes_well_before_our_own_time_out(cluster: Cluster) -> Non
         identity = stream.identify()
         stream.start(identity.flush_lsn, identity.timeline)
         event = next_of(stream, Keepalive)
-        while isinstance(event, Keepalive) and not event.reply_wanted:  # the first one greets only
+        while isinstance(event, Keepalive) and not event.reply_wanted:  # the first one is sent at the start
             event = next_of(stream, Keepalive)
         assert event is not None
 
@@ -155,7 +155,7 @@ def test_wal_removed_while_its_segment_is_sent_is_a_gap_too(new_cluster: NewClus
         start = stream.identify()
         node.sql(f"SELECT pg_logical_emit_message(false, 'x', repeat('x', {SEGMENT // 2}))")
         stream.start(start.flush_lsn, start.timeline)
-        next_of(stream, WalSlice)  # the server has the segment's file open, and far more to send than it can
+        next_of(stream, WalSlice)  # the server has the segment's file open, and far more to send than buffers hold
         for _ in range(3):
             node.sql("SELECT pg_logical_emit_message(true, 'x', 'x'), pg_switch_wal()")
             node.sql("CHECKPOINT")
@@ -179,14 +179,14 @@ def test_positions_and_clusters_of_another_history_are_refused(cluster: Cluster)
 
 
 def only_stream(node: Cluster) -> WalStream:
-    """Connect as the only walsender there may be: one that was refused lets go of its place a little later."""
+    """Connect as the only allowed walsender: a refused one frees its slot a little later."""
     while True:
         with suppress(NoFreeConnection):
             return WalStream(node.dsn(user="cdc"))
 
 
 def refusal(conninfo: str) -> Exception | None:
-    """Connect until the refusal has another reason than a place that an earlier one has not let go of yet."""
+    """Connect until the refusal has another reason than a slot that an earlier session has not freed yet."""
     while isinstance(error := raised_by(lambda: WalStream(conninfo)), NoFreeConnection):
         pass
     return error

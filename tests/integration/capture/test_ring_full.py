@@ -1,4 +1,4 @@
-"""A ring that is full ends realtime once: nothing is taken afterwards, and its memory is given back (I06)."""
+"""A full ring ends realtime once: nothing is received afterwards, and its memory is freed (I06)."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ OPTIONS = {
 
 
 def resident_bytes(process: Sidecar) -> int:
-    """Return how much memory a process has."""
+    """Return the resident memory of a process."""
     assert process.process is not None
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process.process.pid}/status").read_text())
     assert found
@@ -35,14 +35,14 @@ def resident_bytes(process: Sidecar) -> int:
 
 
 def write_rows(pair: Pair, first: int) -> int:
-    """Write rows of a kilobyte each; return the number of the next."""
+    """Write rows of a kilobyte each; return the next number."""
     last = first + ROWS_AT_ONCE - 1
     pair.node.sql(f"INSERT INTO account SELECT n, repeat('x', 1000) FROM generate_series({first}, {last}) n")
     return last + 1
 
 
 def has_confirmed(pair: Pair) -> bool:
-    """Tell if there is a pointer that a marker can carry."""
+    """Return whether there is a pointer for a confirm marker."""
     with StateStore.open(pair.sidecar.folder) as store:
         return store.marks().confirmed is not None
 

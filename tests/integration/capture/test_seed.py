@@ -1,4 +1,4 @@
-"""The seed and what follows it live: who it waits for, that it needs no SQL afterwards, and that no crash stops it."""
+"""The seed and the stream after it: its waits, that it needs no SQL afterwards, and that it survives crashes."""
 
 import threading
 from collections.abc import Sequence
@@ -35,11 +35,11 @@ from tidemark.runtime.seed.seeding import (
 
 DEADLINE_S = 120
 UNREAD_BYTES = 6 << 20
-SENT_BYTES = 128 << 10  # in an attempt before its WAL is removed: a message of the server's
+SENT_BYTES = 128 << 10  # in an attempt before its WAL is removed: one message of the server
 
 
 class Recorder(SilentObserver):
-    """An observer that remembers who was waited for, and then lets them go."""
+    """An observer that records the awaited transactions, and then ends them."""
 
     def __init__(self, release: threading.Event | None = None) -> None:
         self.blockers: list[Blocker] = []
@@ -115,7 +115,7 @@ def test_changes_begin_behind_transactions_that_were_open_and_none_is_lost_or_do
 def test_a_transaction_that_wrote_before_the_seed_was_exact_is_waited_for_and_never_given_out_by_half(
     new_cluster: NewCluster,
 ) -> None:
-    """X2 (`seeding`): younger than the checkpoint, so the seed itself does not wait for it; S2 has to."""
+    """X2 (`seeding`): it began after the checkpoint, so the seed itself does not wait for it; S2 must."""
     node = new_cluster()
     ensure_role(node)
     node.sql("CREATE TABLE t (v text PRIMARY KEY)")
@@ -139,7 +139,7 @@ def test_a_transaction_that_wrote_before_the_seed_was_exact_is_waited_for_and_ne
 
 @pytest.mark.feature("P02")
 def test_after_the_seed_physical_replication_is_all_that_is_needed(new_cluster: NewCluster) -> None:
-    """The mirror is no cache of live queries: from the seed on, the role cannot enter any database."""
+    """The mirror is not a cache of live queries: after the seed, the role cannot connect to any database."""
     node = new_cluster()
     node.sql("CREATE DATABASE app")
     run_script(node, "app", "before_seed")
@@ -253,7 +253,7 @@ def test_a_seed_looks_for_its_end_again_where_a_catalog_is_rewritten_right_behin
 
 
 class Finisher(SilentObserver):
-    """An observer that finishes the work of a session that is waited for."""
+    """An observer that ends the transaction for which the seed waits."""
 
     def __init__(self, session: psycopg.Connection, *statements: str) -> None:
         self.rounds = 0
@@ -290,7 +290,7 @@ def test_a_seed_outlasts_a_catalog_that_is_locked_for_longer_than_a_statement_wa
 
 
 class Remover(SilentObserver):
-    """An observer that lets the node remove the WAL which is being read, while the node sends it."""
+    """An observer that lets the node remove the WAL that is being read, while the node sends it."""
 
     def __init__(self, node: Cluster, rounds: int) -> None:
         self.repeated: list[tuple[type[TidemarkError], int]] = []
@@ -313,7 +313,7 @@ class Remover(SilentObserver):
 
 
 def write_since_checkpoint(node: Cluster) -> None:
-    """Write more WAL behind a checkpoint than a connection holds."""
+    """Write more WAL after a checkpoint than a connection can buffer."""
     node.sql("CHECKPOINT")
     node.sql(f"SELECT pg_logical_emit_message(false, 'x', repeat('x', {UNREAD_BYTES}))")
 
@@ -333,7 +333,7 @@ def test_a_seed_whose_wal_is_removed_begins_again_at_a_newer_checkpoint(new_clus
 def test_a_table_of_a_catalogs_shape_that_is_rewritten_is_not_taken_for_the_catalog(new_cluster: NewCluster) -> None:
     node = new_cluster()
     ensure_role(node)
-    padding = "x" * 80  # wide enough for the fixed columns of pg_namespace and pg_enum, which have four columns, too
+    padding = "x" * 80  # wide enough for the fixed columns of pg_namespace and pg_enum, which also have four columns
     node.sql("CREATE TABLE four (a bigint PRIMARY KEY, b int, c text, d text)")
     node.sql(f"INSERT INTO four SELECT n, n, '{padding}', '' FROM generate_series(1, 1000) n")
     with node.connect(autocommit=False) as session:

@@ -1,4 +1,4 @@
-"""TLS to the node by libpq's own options: a certificate that is checked, for SQL and for the stream alike."""
+"""TLS to the node by libpq's own options: the certificate is checked, for SQL and for the stream."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Transactions larger than the memory allowed, through a sidecar: its memory does not grow, nor does a kill hurt."""
+"""Transactions larger than the memory limit, through a sidecar: its memory does not grow, and kills do no harm."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +12,8 @@ from tidemark.model.errors import ExitCode
 
 MEMORY_BYTES = 4 * MB
 SMALL, LARGE = 24 * MB, 120 * MB
-GROWTH_BYTES_MAX = 16 * MB  # what allocators keep; the large one has 96 MB more
-SPILLED_SHARE_MIN = 0.5  # of its WAL: headers, padding and what memory holds are not spilled
+GROWTH_BYTES_MAX = 16 * MB  # retained by allocators; the large transaction has 96 MB more
+SPILLED_SHARE_MIN = 0.5  # of its WAL: headers, padding and the content of memory are not spilled
 
 
 @pytest.fixture
@@ -56,4 +56,4 @@ def test_what_was_spilled_is_made_again_after_a_kill_and_every_row_comes_once(wa
     assert watched.spilled_on_disk() == 0
     assert sidecar.stop() == ExitCode.SUCCESS
     sidecar.start()
-    assert watched.passes(MB).rows == watched.metric(ROWS)  # nothing of the first comes again
+    assert watched.passes(MB).rows == watched.metric(ROWS)  # nothing of the first is repeated

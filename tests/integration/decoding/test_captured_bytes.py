@@ -1,4 +1,4 @@
-"""What the network thread hands to the ring, beside the segment files: the same bytes, in order, once (I02)."""
+"""The output of the network thread, compared with the segment files: the same bytes, in order, once (I02)."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ MB = 1 << 20
 
 
 class Collector:
-    """A sink that keeps everything, and is as quick as a taker can be: it looks while a slice is put."""
+    """A sink that keeps everything, and is the fastest possible reader: it reads while a slice is put."""
 
     capacity = free_bytes = 1 << 30
 
@@ -35,7 +35,7 @@ class Collector:
 
 
 def collect(node: Cluster, collector: Collector, upto: Lsn) -> None:
-    """Run a network thread into `collector` until it has everything below `upto`; each call is a start of its own."""
+    """Run a network thread into `collector` until it has everything below `upto`; each call starts a new one."""
     thread = Receiver(node, collector, collector.progress)
     thread.start()
 

@@ -1,4 +1,4 @@
-"""Bases and journal: a mirror that was saved anywhere and taken along the journal is the mirror that went on."""
+"""Bases and journal: a mirror restored from any base and its journal equals the mirror that was never stopped."""
 
 from collections.abc import Iterator
 
@@ -42,7 +42,7 @@ def state_of(heap: CatalogHeap) -> tuple[object, ...]:
 
 
 def state(store: CatalogStore) -> tuple[object, ...]:
-    """Return all that decides what a store shows from here on."""
+    """Return everything that determines a store's later content."""
     opened = {
         xid: (
             *(changes.subjects, changes.rewriting),
@@ -60,7 +60,7 @@ def save(mirror: CatalogMirror, lsn: Lsn, major: int) -> bytes:
 
 
 def follow_with_history(observed: Observed) -> tuple[list[bytes], bytes, Lsn]:
-    """Follow to the present; return bases saved on the way, the journal, and where it ends."""
+    """Follow to the present; return the bases saved on the way, the journal, and its end."""
     with observed.cluster.connect(observed.database) as session:
         sql(session, "CHECKPOINT")
         sql(session, "SELECT pg_logical_emit_message(true, 'history-test', '')")

@@ -1,4 +1,4 @@
-"""The catalog mirror beside real servers: its rows are compared with SQL, row by row, by ctid."""
+"""The catalog mirror compared with real servers: row by row, by ctid, with SQL."""
 
 import random
 from collections.abc import Iterator
@@ -117,7 +117,7 @@ def test_a_rewrite_that_begins_while_an_abort_is_logged_but_not_over(quiet: Clus
         sql(session, "ROLLBACK")
         sql(rewriter, "SELECT pg_logical_emit_message(true, 'flushes', '')")
         records = list(observed.wal.read(flush_lsn(rewriter)))
-    # The server logs an abort before it tells other backends of it: here as if the rewriter had slipped between.
+    # The server logs an abort before other backends see it: this imitates a rewrite between the two.
     fmt = wal_format(quiet.major)
     ends = (record for record in records if record.rmgr == RM_XACT and isinstance(xact.parse(record, fmt), xact.Abort))
     (end,) = (record for record in ends if record.xid == aborted)
@@ -137,7 +137,7 @@ def test_a_seed_knows_what_a_copy_before_it_carried_along_of_open_transactions(
     database = new_database(quiet)
     for table in ("changed", "dropped"):
         quiet.sql(f"CREATE TABLE {table} (id int PRIMARY KEY, a int)", database)
-    quiet.sql("CHECKPOINT")  # the seed reads from here on, and waits for nothing younger
+    quiet.sql("CHECKPOINT")  # the seed reads from here, and waits for nothing younger
     with quiet.connect(database) as session:
         for statement in ("BEGIN", "CREATE TABLE new (id int PRIMARY KEY)", "SAVEPOINT a", "DROP TABLE dropped"):
             sql(session, statement)
@@ -148,7 +148,7 @@ def test_a_seed_knows_what_a_copy_before_it_carried_along_of_open_transactions(
     assert_equal(observed)
 
 
-MULTIXACT_CHANGES = {  # of rows that others have locked: no column of a unique index changes
+MULTIXACT_CHANGES = {  # of rows that other sessions have locked: no column of a unique index changes
     "pg_class": ("SELECT 1 FROM pg_class WHERE relname = 'changed'", "ALTER TABLE changed ADD COLUMN b int"),
     "pg_attribute": (
         "SELECT 1 FROM pg_attribute WHERE attname = 'payload'",
@@ -174,7 +174,7 @@ def test_a_copied_row_that_a_multixact_ends_stays_until_its_updater_commits(
     observed = observe(quiet, database) if seeded == "before the copy" else None
     with quiet.connect(database) as updater, quiet.connect(database) as locker:
         sql(updater, "BEGIN")
-        sql(updater, "SELECT pg_current_xact_id()")  # older than the locker, or the copy would leave the locker out
+        sql(updater, "SELECT pg_current_xact_id()")  # older than the locker, or the copy would omit the locker
         sql(locker, f"BEGIN; {rows} FOR KEY SHARE")
         sql(updater, change)
         sql(locker, "COMMIT")
@@ -218,7 +218,7 @@ def test_a_relation_map_written_before_the_copy_of_another_catalog_leaves_that_o
     database = new_database(quiet)
     with quiet.connect(database, autocommit=False) as reader, quiet.connect(database) as session:
         sql(session, "REINDEX INDEX pg_catalog.pg_proc_oid_index")  # fills its caches: pg_namespace will be locked
-        sql(reader, "SELECT count(*) FROM pg_toast.pg_toast_2615")  # the copy waits for this lock, its new file is made
+        sql(reader, "SELECT count(*) FROM pg_toast.pg_toast_2615")  # the copy waits for this lock; its new file exists
         with ThreadPoolExecutor(1) as pool:
             rewriting = pool.submit(quiet.sql, "VACUUM FULL pg_namespace", database)
             until_waiting(quiet, "VACUUM FULL pg_namespace")
@@ -409,13 +409,13 @@ def test_dependents_of_a_type_and_of_a_schema_are_touched(quiet: Cluster) -> Non
 
 
 class Witness:
-    """Describes tables from scratch, as each open transaction sees them, and holds the mirror to that."""
+    """Describes tables independently, as each open transaction sees them, and compares the mirror with that."""
 
     def __init__(self, mirror: CatalogMirror, seed: int) -> None:
         self.mirror = mirror
         self.random = random.Random(seed)
         self.readers = RowReaders(mirror.store)
-        self.reported: dict[Xid, Tables] = {}  # what the transaction was said to see otherwise than others
+        self.reported: dict[Xid, Tables] = {}  # the reported differences between the transaction's view and others'
         self.compared = self.different = 0
 
     def tables(self, xid: Xid | None) -> Tables:
@@ -438,7 +438,7 @@ class Witness:
         return describer.relation(oid, lambda above: self.described(describer, above))
 
     def check(self, xid: Xid) -> None:
-        """Compare what the transaction sees; what it sees otherwise than was told is to be in what it touched."""
+        """Compare the transaction's view; differences from the reported view must be in relations that it touched."""
         tables = self.tables(xid)
         for oid, relation in tables.items():
             assert self.mirror.relation(oid, xid) == relation
@@ -452,7 +452,7 @@ class Witness:
             self.different += len(different)
 
     def take(self) -> None:
-        """Look at some moments of some transactions, and at what is committed."""
+        """Check some moments of some transactions, and the committed view."""
         self.reported = {xid: reported for xid, reported in self.reported.items() if xid in self.mirror.store.open}
         for xid in list(self.mirror.store.open):
             if self.random.random() < 0.3:
@@ -512,11 +512,11 @@ def test_a_row_of_the_seed_is_never_patched_as_if_it_were_the_servers(new_cluste
 def test_a_page_image_beside_the_visibility_map_tells_the_rows_of_a_seed() -> None:
     with new_cluster(15, {"autovacuum": "off"}, initdb=["--data-checksums"]) as cluster:
         cluster.sql("CREATE TABLE t AS SELECT generate_series(1, 1000)")
-        cluster.sql("VACUUM FULL pg_class")  # nothing is left to be pruned, nor hints to be set
+        cluster.sql("VACUUM FULL pg_class")  # nothing is left to be pruned, nor hint bits to be set
         cluster.sql("CHECKPOINT")
         observed = observe(cluster)
         cluster.sql("CHECKPOINT")
-        cluster.sql("VACUUM pg_class")  # with checksums, that a page is all visible is logged with its image
+        cluster.sql("VACUUM pg_class")  # with checksums, an all-visible page is logged with its image
         cluster.sql("VACUUM t")  # writes relpages in place
         assert_equal(observed)
 

@@ -1,8 +1,8 @@
-"""`cdcctl decode` from an archive, with the server stopped for good, beside what the server's test_decoding had said.
+"""`cdcctl decode` from an archive, after the server is gone, compared with the server's earlier test_decoding output.
 
-The server's lines are cut into what belongs to one commit record, or to one message outside a transaction; where these
-records begin is pg_waldump's word, not ours, and when they were written is SQL's (`pg_xact_commit_timestamp`). [from,
-to) must then give exactly the pieces in it. The capture had selected one table alone: all others were never captured.
+The server's lines are divided by commit record, or by message outside a transaction; pg_waldump gives the LSNs of these
+records, and SQL their times (`pg_xact_commit_timestamp`). [from, to) must then yield exactly the pieces in it. The
+capture had selected one table only: the others were never captured.
 """
 
 import json
@@ -30,14 +30,14 @@ MB = 1 << 20
 SEGMENT_NAME_LENGTH = 24
 DATABASES = ("app", "other")
 GID = "spanning"
-CAPTURED = "public.slow"  # the one table that was selected all the time
+CAPTURED = "public.slow"  # the only table that was selected all the time
 RUNS_AT_ONCE = 2
 _RECORD = re.compile(r"^rmgr: (\w+) .* tx: +(\d+), lsn: ([0-9A-F]+/[0-9A-F]+), .* desc: (\w+)(?: (\d+))?(.*)$")
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What is printed for one record: a whole transaction, or a message outside one."""
+    """The output for one record: a whole transaction, or a message outside one."""
 
     begin_lsn: Lsn
     lines: tuple[str, ...]
@@ -46,7 +46,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What is left of a server that is gone."""
+    """The remains of a removed server."""
 
     state: Path
     archive: Path
@@ -58,7 +58,7 @@ class Recorded:
         return [line for piece in self.pieces[database] if from_lsn <= piece.begin_lsn < to_lsn for line in piece.lines]
 
     def transactions(self, database: str, from_time: CommitTime, to_time: CommitTime) -> list[str]:
-        """Return the server's lines of the transactions that SQL shows to have committed in [from, to)."""
+        """Return the server's lines of the transactions that committed in [from, to) according to SQL."""
         timed = [(piece.commit_time, piece.lines) for piece in self.pieces[database]]
         return [line for time, lines in timed if time is not None and from_time <= time < to_time for line in lines]
 
@@ -66,7 +66,7 @@ class Recorded:
         return cdcctl("decode", "--state", self.state, "--archive", archive or self.archive, "--format", form, *more)
 
     def find(self, text: str, database: str = "app") -> Piece:
-        """Return the one piece that holds `text`."""
+        """Return the only piece that contains `text`."""
         (found,) = (piece for piece in self.pieces[database] if any(text in line for line in piece.lines))
         return found
 
@@ -82,7 +82,7 @@ def move_on(cluster: Cluster) -> None:
 
 
 def work(cluster: Cluster, round_number: int) -> None:
-    """Change something of every kind."""
+    """Make a change of every kind."""
     with cluster.connect("app") as session:
         sql(session, f"INSERT INTO account SELECT {round_number} * 10 + n, 'a' FROM generate_series(0, 4) n")
         sql(session, "BEGIN")
@@ -131,7 +131,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
         cluster.sql(f"BEGIN; INSERT INTO slow VALUES (2, 'prepared'); PREPARE TRANSACTION '{GID}'", "app")
         capture = {
             "TIDEMARK_HISTORY__BASE_EVERY_BYTES": str(MB),
-            "TIDEMARK_ARCHIVE__KEEP_BYTES": str(1 << 30),  # and so the bases that older WAL is decoded from
+            "TIDEMARK_ARCHIVE__KEEP_BYTES": str(1 << 30),  # this also keeps the bases from which older WAL is decoded
             "TIDEMARK_COPY__ENABLED": "false",
             "TIDEMARK_METRICS__PORT": "0",
         }
@@ -146,14 +146,14 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
                 move_on(cluster)
                 sidecar.wait_for(partial(more_bases_than, state, before), "a catalog base")
             assert sidecar.stop() == ExitCode.SUCCESS
-        # From here on nobody watched: there are no bases and no journal, the archive is all.
+        # From here on no capture runs: there are no bases and no journal, only the archive.
         work(cluster, 4)
         cluster.sql("INSERT INTO account (id, note) VALUES (-1, 'last')", "app")
         pieces = {database: pieces_of(cluster, servers[database]) for database in DATABASES}
         cluster.sql("SELECT pg_switch_wal()")
         cluster.stop(StopMode.FAST)
         shutil.copytree(cluster.data / "pg_wal", archive, ignore=shutil.ignore_patterns("archive_status"))
-    assert not cluster.data.exists()  # no server, and no trace of one
+    assert not cluster.data.exists()  # the server and its files are gone
     return Recorded(state, archive, pieces, saved_bases(state))
 
 
@@ -166,7 +166,7 @@ def saved_bases(state: Path) -> list[Lsn]:
 
 
 def pieces_of(cluster: Cluster, server: ServerSide) -> list[Piece]:
-    """Return the server's lines since the last time, by the record that completes them."""
+    """Return the server's lines since the last call, by the record that completes them."""
     commits, messages = records_of(cluster)
     pieces: list[Piece] = []
     open_lines: list[str] = []
@@ -194,7 +194,7 @@ def commit_time(cluster: Cluster, xid: int) -> CommitTime:
 
 
 def records_of(cluster: Cluster) -> tuple[dict[int, Lsn], dict[str, list[Lsn]]]:
-    """Return where commit records begin, by xid, and messages outside transactions, by content."""
+    """Return the LSNs of commit records by xid, and of messages outside transactions by content."""
     folder = cluster.data / "pg_wal"
     begin = Lsn(segment_number(segments(folder)[0]) * MB)
     commits: dict[int, Lsn] = {}
@@ -302,7 +302,7 @@ def test_a_table_that_was_never_selected_is_decoded_from_any_base_on_as_it_was_t
 
 @pytest.mark.feature("N04")
 def test_decoding_begins_at_the_newest_base_that_misses_nothing(recorded: Recorded, tmp_path: Path) -> None:
-    """The archive loses what is before the last base: what needs nothing of it is decoded, the rest is refused."""
+    """The archive loses the WAL before the last base: ranges that do not need it are decoded, others are refused."""
     *_, base = recorded.bases
     spanning, last = recorded.find("'long done'").begin_lsn, recorded.find("'last'").begin_lsn
     assert len(recorded.bases) > 3

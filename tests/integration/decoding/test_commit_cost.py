@@ -1,4 +1,4 @@
-"""What a small commit costs in Python from the socket to the consumer, counted in calls; never a time."""
+"""The cost of a small commit in Python from the socket to the consumer: numbers of calls, no times."""
 
 import threading
 import time
@@ -29,12 +29,12 @@ DEADLINE_S = 60.0
 POLL_S = 0.2
 WARM, COUNTED = 40, 60
 CALLS_MAX = 300  # of Python functions for a commit of one row, in the thread that delivers; 248 at the time of writing
-OTHERS_MAX = 10  # in the threads that receive and decode, where a commit passes by them: less than 1
+OTHERS_MAX = 10  # in the network and decode threads, which such a commit bypasses: less than 1
 APPLICATION, OTHERS = "application", ("network", "decode")
 
 
 class OneByOne(NullConsumer):
-    """Looks at the rows of each batch, and says so."""
+    """Reads the rows of each batch, and reports that."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class OneByOne(NullConsumer):
 
 
 class Calls:
-    """Counts calls by thread, while it is told to."""
+    """Counts calls by thread, while it is enabled."""
 
     def __init__(self) -> None:
         self.by_thread: Counter[str] = Counter()

@@ -1,8 +1,8 @@
-"""Values in Debezium's JSON beside what SQL computes for them, from a real server through `cdcctl tail`.
+"""Values in Debezium's JSON, compared with SQL, from a real server through `cdcctl tail`.
 
 The expected forms are those of the connector's documentation (`time.precision.mode=adaptive`,
 `decimal.handling.mode=string`, `binary.handling.mode=bytes`, `interval.handling.mode=numeric`), each as an expression
-of SQL, so that the server itself says what a value is.
+of SQL, so that the server itself computes the value.
 """
 
 import json
@@ -17,7 +17,7 @@ from tests.support.samples.type_samples import SAMPLES
 from tests.support.servers.postgres import Cluster, Session, sql
 
 FOLLOWING = "changes follow from here on"
-RANGE = ("0001-01-01", "9999-12-31")  # the years that a column of Arrow's holds: what is beyond is clamped
+RANGE = ("0001-01-01", "9999-12-31")  # the years of an Arrow column: others are clamped
 USECS = "(extract(epoch FROM {v}) * 1000000)::bigint"
 ZONED = "to_char({v} AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
 BASE64 = "replace(encode({v}, 'base64'), E'\\n', '')"
@@ -39,7 +39,7 @@ POINT = (
 )
 REVERSED = """CREATE FUNCTION reversed(bytea) RETURNS bytea LANGUAGE sql IMMUTABLE AS
     $$ SELECT string_agg(substr($1, n, 1), '' ORDER BY n DESC) FROM generate_series(1, length($1)) n $$"""
-# By declaration: what SQL makes of a value `{v}`, and the values where not all samples of the type will do.
+# By declaration: the SQL expression for a value `{v}`, and the values where not all samples of the type fit.
 EXPECTED: dict[str, tuple[str, list[str] | None]] = {
     "boolean": ("{v}", None),
     "smallint": ("{v}", None),
@@ -99,7 +99,7 @@ def name_of(declaration: str) -> str:
 
 
 def expected(session: Session, declaration: str) -> list[object]:
-    """Return what the server says of the values of a table, in order."""
+    """Return the server's results for the values of a table, in order."""
     form, _ = EXPECTED[declaration]
     query = f"SELECT to_json({form.format(v='value')})::text FROM {name_of(declaration)} ORDER BY id"
     return [None if text is None else json.loads(text) for (text,) in sql(session, query)]

@@ -1,4 +1,4 @@
-"""The decode thread as its owner sees it."""
+"""The decode thread as its owner observes it."""
 
 import random
 import threading
@@ -20,7 +20,7 @@ from tidemark.wal.segments import WalSlice
 
 
 class Stuck(WalReader):
-    """A reader that does not come back from its slice until it is told to, and then fails."""
+    """A reader that blocks in its slice until it is released, and then fails."""
 
     def __init__(self) -> None:
         self.inside, self.leave = threading.Event(), threading.Event()
@@ -60,7 +60,7 @@ DEADLINE_S = 60
 
 
 class Numbering(WalReader):
-    """Makes two groups of a slice at once and gathers a third; tells in which thread."""
+    """Emits two groups of a slice at once and keeps a third pending; records the thread."""
 
     def __init__(self) -> None:
         self.cpu_s = 0.0
@@ -106,7 +106,7 @@ class Numbering(WalReader):
 
 
 class Between:
-    """A ring, a decode thread and a queue, between this thread as the network's and the test's as the application's."""
+    """A ring, a decode thread and a queue; this thread is the network's, and the test's is the application thread."""
 
     def __init__(self, reader: Numbering) -> None:
         self.ring, self.reader, self.arrived = Ring(1 << 20, START_LSN), reader, Signal()
@@ -124,20 +124,20 @@ class Between:
         self.thread.start()
 
     def receive(self) -> None:
-        """Have a slice arrive, as the network thread does."""
+        """Put a slice, as the network thread does."""
         segment = WalSlice(self.ring.write_lsn, bytes(100), TimelineId(1))
         self.progress.receive(segment.end_lsn)
         self.ring.put(segment)
         self.arrived.set()
 
     def take(self, timeout_s: float = DEADLINE_S) -> int:
-        """Take a group; return its number."""
+        """Get a group; return its number."""
         group = self.group_queue.take(timeout_s)
         assert group is not None
         return group.last.position.commit_lsn - NUMBERS_FROM
 
     def stop(self) -> None:
-        """End the decode thread, which must have met no error."""
+        """End the decode thread, which must not have failed."""
         self.group_queue.close()
         assert self.thread.stop()
         assert self.thread.error is None
@@ -159,7 +159,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def test_who_waits_for_changes_decodes_them_by_itself(between: Between) -> None:
-    for number in range(20):  # now and then the decode thread looks around at that moment
+    for number in range(20):  # sometimes the decode thread polls at that moment
         later = threading.Timer(0.01, between.receive)
         later.start()
         for which in range(FULL_OF_SLICE + 1):
@@ -209,7 +209,7 @@ def test_whoever_decodes_there_is_one_order(between: Between) -> None:
 
 
 class Halting(Numbering):
-    """Makes no group of its first slice, and does not come back from it until it is told to."""
+    """Emits no group for its first slice, and blocks in it until it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,13 +225,13 @@ class Halting(Numbering):
 
 
 class Socket:
-    """Something to be brought by whoever comes."""
+    """A source of WAL that any thread can read."""
 
     def __init__(self, bring: Callable[[], None]) -> None:
         self._bring = bring
 
     def bring(self, timeout_s: float) -> bool:
-        """Bring it."""
+        """Read it."""
         assert timeout_s > 0
         self._bring()
         return True

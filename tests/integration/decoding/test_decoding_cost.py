@@ -1,7 +1,7 @@
-"""What a small transaction costs in Python on each way from WAL to what `decode` and `tail` print: counts, no times.
+"""The Python cost of a small transaction on each path from WAL to the output of `decode` and `tail`: counts, no times.
 
-Rows and small transactions pass through compiled loops, many together. A way that takes them one by one shows here,
-whatever option leads to it.
+Compiled loops process rows and small transactions, many at a time. A path that processes them one by one fails here,
+whatever option selects it.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ from tidemark.runtime.seed.seeding import take_seed
 
 DATABASE = "cost"
 FEW, MANY = 500, 2500
-RUNS = 3  # of what waits for a server: each wait adds lines, so the fewest count
+RUNS = 3  # of paths that wait for a server: each wait adds lines, so the lowest count is used
 LINES_A_TRANSACTION = 2.5  # of Python, outside the kernels, for one more of two rows; 0.5 to 1.4 at the time of writing
 LINES_TAILED = 10.0  # the same for tail, which prints after each message of 128 kB at most: 2 to 5
 LINES_FOR_TEXT = 5.0  # the same for --format test_decoding, which prints block by block: 2.1
@@ -46,15 +46,15 @@ TRANSACTIONS = """
 
 
 class Way(Protocol):
-    """A way to print WAL up to an LSN."""
+    """A path that prints WAL up to an LSN."""
 
     def __call__(self, *, to: str) -> Callable[[], object]:
-        """Return what prints it."""
+        """Return the call that prints it."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """WAL from an LSN on, up to few transactions, then up to many."""
+    """WAL from an LSN on, with one end after few transactions and another after many."""
 
     begin: str
     few: str
@@ -63,7 +63,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A state, and WAL from it on: a span in segments, and one that a server sends."""
+    """A state, and later WAL: a span in segments, and one that a server sends."""
 
     cluster: Cluster
     state: Path
@@ -81,13 +81,13 @@ class Recorded:
 
 
 def committed(cluster: Cluster, database: str, first: int, count: int) -> str:
-    """Commit so many small transactions; return where WAL ends then."""
+    """Commit so many small transactions; return the end of WAL."""
     cluster.sql(TRANSACTIONS.format(first=first, last=first + count - 1), database)
     return cluster.flush_lsn()
 
 
 def archived(cluster: Cluster, first: int, count: int) -> str:
-    """Do the same, and fill the segment up: an archive is decoded by the segment."""
+    """Do the same, and complete the segment: an archive is decoded by segment."""
     end = committed(cluster, DATABASE, first, count)
     cluster.sql("SELECT pg_switch_wal()")
     return end
@@ -108,8 +108,8 @@ def recorded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def lines_a_transaction(way: Way, span: Span, *, runs: int = 1) -> float:
-    """Return how many lines of Python each transaction adds on a way to print WAL up to an LSN."""
-    way(to=span.few)()  # some things are done once
+    """Return the lines of Python that each transaction adds on a path that prints WAL up to an LSN."""
+    way(to=span.few)()  # some work is done once
     few, many = (min(lines_outside_kernels(way(to=end)) for _ in range(runs)) for end in (span.few, span.many))
     return (many - few) / (MANY - FEW)
 
@@ -174,9 +174,9 @@ def test_tail_from_now_on_takes_no_small_transactions_one_by_one(cluster: Cluste
             return partial(print_live, changes, shown, LsnRange(None, parse_lsn(end)))
 
         printed(committed(cluster, database, 1, FEW))()
-        changes.close()  # it connects again: what was written meanwhile comes in messages as large as they get
+        changes.close()  # it reconnects: the WAL written meanwhile arrives in messages of the largest size
         few = lines_outside_kernels(printed(committed(cluster, database, 10_001, FEW)))
         changes.close()
         many = lines_outside_kernels(printed(committed(cluster, database, 20_001, MANY)))
-    assert shown.counts.transactions == FEW + MANY  # the first ones are seen by the snapshot
+    assert shown.counts.transactions == FEW + MANY  # the snapshot contains the first ones
     assert (many - few) / (MANY - FEW) < LINES_TAILED

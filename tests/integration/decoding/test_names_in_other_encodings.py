@@ -1,4 +1,4 @@
-"""Names and values that are no text in their database's encoding: SQL_ASCII checks nothing."""
+"""Names and values that are invalid in their database's encoding: SQL_ASCII checks nothing."""
 
 import uuid
 from collections.abc import Iterator

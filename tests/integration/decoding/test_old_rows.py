@@ -1,4 +1,4 @@
-"""What a change says of the row that was there before, on a real server: by replica identity, and where TOAST is."""
+"""The old row in a change, on a real server: by replica identity, and by the storage of TOASTed values."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from tests.support.processes.captures import change_log
 from tests.support.servers.postgres import Cluster, sql
 from tidemark.model.change import BeforeKind, GroupItem
 
-Reported = tuple[object, object, object]  # op, what is known of the old row, and the old row
+Reported = tuple[object, object, object]  # op, kind of the before image, and the old row
 NONE, KEY, FULL = (kind.value for kind in (BeforeKind.NONE, BeforeKind.KEY, BeforeKind.FULL))
 STEPS = (
     "INSERT INTO {0} VALUES (1, 10, 'a')",
@@ -70,7 +70,7 @@ def items(ours: Gathering) -> list[GroupItem]:
 
 
 @pytest.mark.feature("P06")
-@pytest.mark.parametrize("in_one_transaction", [False, True])  # the decoder reads rows behind DDL one by one
+@pytest.mark.parametrize("in_one_transaction", [False, True])  # the decoder reads rows after DDL one by one
 def test_what_is_known_of_an_old_row_is_what_its_replica_identity_has_the_server_write(
     cluster: Cluster, database: str, ours: Gathering, *, in_one_transaction: bool
 ) -> None:

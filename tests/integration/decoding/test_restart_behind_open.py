@@ -1,4 +1,4 @@
-"""Reading again from the first record of a long transaction, into the middle of others that have ended since."""
+"""Reading again from the first record of a long transaction, where other transactions have ended since."""
 
 import itertools
 import threading
@@ -38,7 +38,7 @@ TABLES = """
         END $$
 """ % (HALF_WAY, GATE)  # noqa: UP031 - braces would be doubled in an f-string
 
-# What each session does before and after the first record of the long transaction.
+# The actions of each session before and after the first record of the long transaction.
 SPLIT = {
     "a table made in a savepoint": (
         "SAVEPOINT s; CREATE TABLE made_{n} (id int PRIMARY KEY, note text)",
@@ -81,7 +81,7 @@ def table_of(cluster: Cluster, database: str, name: str) -> dict[object, dict[st
 
 @contextmanager
 def in_background(session: psycopg.Connection, statement: str) -> Iterator[threading.Thread]:
-    """Run a statement meanwhile, and commit."""
+    """Run a statement in the background, and commit."""
 
     def run() -> None:
         sql(session, statement)
@@ -97,7 +97,7 @@ def in_background(session: psycopg.Connection, statement: str) -> Iterator[threa
 
 @contextmanager
 def rewrite_half_done(cluster: Cluster, database: str, session: psycopg.Connection) -> Iterator[None]:
-    """Rewrite a table, and hold the rewrite in its middle."""
+    """Rewrite a table, and block the rewrite half way."""
     with cluster.connect(database) as gate:
         sql(gate, f"SELECT pg_advisory_lock({GATE})")
         with in_background(session, "ALTER TABLE narrow ALTER note TYPE int USING gated(note)"):
@@ -109,7 +109,7 @@ def rewrite_half_done(cluster: Cluster, database: str, session: psycopg.Connecti
 
 @contextmanager
 def value_half_written(cluster: Cluster, session: psycopg.Connection, number: int) -> Iterator[threading.Thread]:
-    """Write a value so large that others write in its middle."""
+    """Write a value so large that other sessions write within it."""
 
     def written() -> int:
         return int(str(cluster.sql("SELECT pg_current_wal_insert_lsn() - '0/0'")[0][0]))
@@ -171,7 +171,7 @@ def test_a_restart_reads_into_the_middle_of_a_value(cluster: Cluster, database: 
                 sql(slow, "INSERT INTO slow VALUES (1, 'long open')")
                 if thread.is_alive():
                     break
-            slow.rollback()  # the value was there already
+            slow.rollback()  # the value existed already
         cluster.sql("INSERT INTO slow VALUES (2, 'delivered')", database)
         sidecar.catch_up()
         sidecar.kill()

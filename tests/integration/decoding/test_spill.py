@@ -1,4 +1,4 @@
-"""A transaction larger than the memory allowed: the same rows, on disk meanwhile, and nothing left behind."""
+"""A transaction larger than the memory limit: the same rows, spilled to disk, and no file left."""
 
 import stat
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def observed(cluster: Cluster) -> Iterator[Observed]:
 
 
 def blocks(cluster: Cluster, start: Lsn, end: Lsn) -> Iterator[RecordBlock]:
-    """Give the records in [start, end) from the server's own files."""
+    """Yield the records in [start, end) from the server's own files."""
     framer = Framer(wal_format(cluster.major), segment_bytes=SEGMENT_BYTES, start_lsn=start)
     at = start // 8192 * 8192
     while at < end:

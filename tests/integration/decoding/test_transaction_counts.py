@@ -1,4 +1,4 @@
-"""Transactions with their counts (P11), from a sidecar that is killed in the middle of a large one."""
+"""Transactions with their counts (P11), from a sidecar that is killed inside a large one."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -51,7 +51,7 @@ def test_counts_and_numbers_are_the_same_through_a_kill_in_the_middle_of_a_large
         TIDEMARK_DELIVER__JSONL_FILE=str(path),
         TIDEMARK_DELIVER__TRANSACTIONS="true",
         TIDEMARK_DELIVER__GROUP_ROWS_MAX="100",
-        TIDEMARK_DELIVER__IDLE_POINTER_S="3600",  # what is written into the state is groups alone
+        TIDEMARK_DELIVER__IDLE_POINTER_S="3600",  # only groups write to the state
         TIDEMARK_FAILPOINT="write-inside:11",  # each confirms some groups, at most a hundred times a second
     ) as sidecar:
         cluster.sql("INSERT INTO first VALUES (-1), (-2)", database)

@@ -1,4 +1,4 @@
-"""`cdcctl decode` on a folder of WAL that begins behind the catalog bases, as our own spool does by default."""
+"""`cdcctl decode` on a folder whose WAL begins after the catalog bases, as Tidemark's spool does by default."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from tidemark.wal.segments import SEGMENT_BYTES_DEFAULT, segment_name
 def test_a_spool_that_is_trimmed_is_decoded_from_where_everything_can_be_had(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
-    """Its WAL begins behind the only catalog base, as `archive.keep_bytes` is 0."""
+    """Its WAL begins after the only catalog base, as `archive.keep_bytes` is 0."""
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
     sidecar = Sidecar(cluster, database, tmp_path)
     sidecar.init()

@@ -1,7 +1,7 @@
-"""Our records beside those of PostgreSQL's own readers, on the same WAL: `pg_waldump` and `pg_walinspect`.
+"""Tidemark's WAL records compared with those of PostgreSQL's own readers: `pg_waldump` and `pg_walinspect`.
 
-`pg_waldump` is packaged for 15, 16 and 18; `pg_walinspect` came with 15 and shows blocks since 16. 14 has neither here:
-its WAL must at least frame up to its flush LSN, and every body parse.
+`pg_waldump` is packaged for 15, 16 and 18; `pg_walinspect` came with 15 and shows blocks since 16. Neither is available
+here for 14: its WAL must at least be framed up to its flush LSN, and every body be parsed.
 """
 
 import re
@@ -58,7 +58,7 @@ BLOCK = re.compile(
 
 
 def stored_segments(cluster: Cluster, begin: Lsn, end: Lsn) -> list[tuple[Lsn, bytes]]:
-    """Return the segments of pg_wal that hold `[begin, end)`, as they stand there."""
+    """Return the segments of pg_wal that contain `[begin, end)`."""
     size = int(str(cluster.sql("SELECT setting FROM pg_settings WHERE name = 'wal_segment_size'")[0][0]))
     found = []
     for path in sorted(Path(cluster.data, "pg_wal").iterdir()):
@@ -69,9 +69,9 @@ def stored_segments(cluster: Cluster, begin: Lsn, end: Lsn) -> list[tuple[Lsn, b
 
 
 def our_records(cluster: Cluster, begin: Lsn, end: Lsn) -> Iterator[Record]:
-    """Yield the records of `[begin, end)`: flushed WAL ends there, with whatever a recycled segment holds behind.
+    """Yield the records of `[begin, end)`: flushed WAL ends there, followed by old bytes of a recycled segment.
 
-    The WAL writer flushes whole pages, so the last record may go on behind `end`.
+    The WAL writer flushes whole pages, so the last record may extend beyond `end`.
     """
     framer = Framer(wal_format(cluster.major), timeline=TimelineId(1), start_lsn=begin)
     for lsn, data in stored_segments(cluster, begin, end):
@@ -85,7 +85,7 @@ def our_records(cluster: Cluster, begin: Lsn, end: Lsn) -> Iterator[Record]:
 
 
 def reported_by_us(record: Record) -> tuple[object, ...]:
-    """Return of a record what `pg_waldump -b` prints."""
+    """Return the output of `pg_waldump -b` for a record, computed by us."""
     blocks = []
     for block in record.blocks:
         image = block.image
@@ -102,7 +102,7 @@ def reported_by_us(record: Record) -> tuple[object, ...]:
 
 
 def waldump_reported(text: str) -> Iterator[tuple[object, ...]]:
-    """Parse what `pg_waldump -b` printed."""
+    """Parse the output of `pg_waldump -b`."""
     head: tuple[object, ...] = ()
     blocks: list[tuple[object, ...]] = []
     for line in text.splitlines():
@@ -124,7 +124,7 @@ def waldump_reported(text: str) -> Iterator[tuple[object, ...]]:
 
 
 def compressions(cluster: Cluster) -> tuple[str, ...]:
-    """Return the methods of wal_compression that this server was built with."""
+    """Return the methods of wal_compression in this server's build."""
     if cluster.major == 14:
         return ("on",)
     found = cluster.sql("SELECT unnest(enumvals) FROM pg_settings WHERE name = 'wal_compression'")
@@ -239,7 +239,7 @@ def test_a_record_that_a_crash_cut_off_is_dropped_as_the_server_drops_it(major: 
     reported = xlog.parse(records[at], wal_format(major))
     assert isinstance(reported, xlog.OverwrittenContrecord)
     assert torn <= reported.overwritten_lsn < records[at].lsn
-    assert reported.overwritten_lsn - records[at - 1].end_lsn in {0, 24, 40}  # a page header may stand between
+    assert reported.overwritten_lsn - records[at - 1].end_lsn in {0, 24, 40}  # a page header may come between
 
 
 @pytest.mark.parametrize("written", MAJORS, indirect=True)

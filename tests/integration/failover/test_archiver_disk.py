@@ -1,4 +1,4 @@
-"""A disk that is full under the state while the archiver delivers, or while it has to take over."""
+"""A full disk under the state while the archiver delivers, or while it must take over."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from tidemark.model.mode import Stage
 
 pytestmark = needs_mount
 MB = 1 << 20
-KEPT_BACK = 64 * MB  # what the product keeps free for confirmations
+KEPT_BACK = 64 * MB  # that the product keeps free for confirmations
 ROWS = 2000
 
 
@@ -62,7 +62,7 @@ def test_an_archiver_that_takes_over_on_a_disk_without_a_byte_waits_for_room_and
         assert_all_arrived(pair, ROWS)
         disk.fill()
         pair.sidecar.kill()
-        for number in range(10):  # the journal of catalogs gets them, wherever they are decoded
+        for number in range(10):  # the journal stores them, whichever process decodes
             pair.node.sql(f"CREATE TABLE more_{number} (id int PRIMARY KEY, a text, b text, c text)")
         insert(pair, ROWS + 1)
         pair.archiver.wait_for_event("the disk is full: waiting for space")

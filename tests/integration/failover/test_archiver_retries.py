@@ -1,4 +1,4 @@
-"""The archiver, step by step, where an error of another part is to be tried again."""
+"""The archiver, step by step, where it must retry after an error of another component."""
 
 from contextlib import closing
 from pathlib import Path

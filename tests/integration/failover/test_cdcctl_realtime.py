@@ -1,4 +1,4 @@
-"""`cdcctl realtime` on a really archiving node: complete when it returns, idempotent, and never in the dark."""
+"""`cdcctl realtime` on a real archiving node: complete when it returns, idempotent, and with a clear result."""
 
 import json
 import signal
@@ -192,7 +192,7 @@ def test_past_the_deadline_it_tells_the_state_that_it_found(pair: Pair) -> None:
 
 
 def with_another_key(pair: Pair, path: Path) -> None:
-    """Start the archiver anew with a key of the markers that the sidecar has not."""
+    """Restart the archiver with a marker key that differs from the sidecar's."""
     path.write_text("f00d" * 8)
     path.chmod(0o600)
     pair.archiver.options["TIDEMARK_MARKERS__KEY_FILE"] = str(path)

@@ -1,4 +1,4 @@
-"""Both processes, a node that archives, and the mode table between them: nothing lost, nothing twice, whole."""
+"""Both processes, a node that archives, and the hand-over between them: nothing lost, nothing twice, whole."""
 
 import itertools
 import os
@@ -25,7 +25,7 @@ KEEPING = {"TIDEMARK_ARCHIVE__KEEP_BYTES": str(1 << 30)}  # so that all markers 
 
 
 def ids(items: list[GroupItem]) -> list[object]:
-    """Return the keys of the table that these changes make, in order of the changes; none may come twice."""
+    """Return the keys inserted by these changes, in order; none may come twice."""
     return list(replayed(change_log(items, "account")))
 
 
@@ -101,7 +101,7 @@ def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Arch
         with OutboxReader.open(pair.sidecar.folder) as reader:
             taking = Taking(reader)
             taking.take()
-            for first in range(10, 16010, 400):  # a transaction that is open is no reason to wait
+            for first in range(10, 16010, 400):  # an open transaction is no reason to wait
                 rows = f"generate_series({first}, {first + 399})"
                 pair.node.sql(f"INSERT INTO account SELECT n, repeat('x', 1000) FROM {rows} n")
             pair.wait_for(lambda: bool(pair.switches()), "the overflow")
@@ -273,7 +273,7 @@ def test_the_archiver_delivers_all_that_is_archived_while_the_node_is_down(node:
 def test_confirm_markers_are_paced_and_an_idle_node_archives_nothing_on_our_account(
     node: Archiving, tmp_path: Path
 ) -> None:
-    """As often as asked for while rows come; five time-outs of archive_timeout without one, in both modes."""
+    """At the requested rate while rows come; none in five periods of archive_timeout without rows, in both modes."""
     confirm_s = 1.0
     with paired(node, tmp_path, options={**KEEPING, "TIDEMARK_MARKERS__CONFIRM_S": str(confirm_s)}) as pair:
         written = f'tidemark_markers_written_total{{capture="main",kind="{MarkerKind.CONFIRM.value}"}}'

@@ -1,4 +1,4 @@
-"""A first copy in progress while the roles change."""
+"""A first copy in progress during a hand-over."""
 
 import threading
 from pathlib import Path
@@ -17,7 +17,7 @@ SMALL = {"TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 18)}
 
 
 def table_of(items: list[GroupItem], name: str) -> dict[int, str]:
-    """Return what a table holds after these items, each generation of its copy from nothing."""
+    """Return the rows of a table after these items; each generation of its copy starts from an empty table."""
     table: dict[int, str] = {}
     for item in items:
         if isinstance(item, CopyBoundary) and item.relation.name == name and item.begin:
@@ -36,7 +36,7 @@ def table_of(items: list[GroupItem], name: str) -> dict[int, str]:
 
 
 def test_a_copy_that_a_fail_over_breaks_off_is_made_anew_by_the_archiver(tmp_path: Path) -> None:
-    """Nobody reads until the archiver copies, and the outbox is too small for the copy: neither can be through."""
+    """No reader runs until the archiver copies, and the outbox is too small for the copy: neither can finish."""
     with archiving_node() as node:
         node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
         random_note = "md5(n::text) || md5('a' || n) || md5('b' || n) || md5('c' || n)"

@@ -1,4 +1,4 @@
-"""An archive folder that is away for a moment, or hangs, as a network file system does."""
+"""An archive folder that is missing for a moment, or hangs, as a network file system does."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def take_away(pair: Pair) -> None:
-    """Let the folder be gone until the archiver has noticed."""
+    """Remove the folder until the archiver has noticed."""
     spool = pair.archiving.spool.folder
     spool.rename(aside := spool.with_name("away"))
     try:
@@ -55,7 +55,7 @@ def test_an_archive_that_hangs_holds_up_neither_realtime_nor_the_operator(pair: 
     pair.node.configure(archive_command="false")
     ledger = pair.archiving.spool.ledger
     ledger.unlink()
-    os.mkfifo(ledger)  # who opens it waits for ever
+    os.mkfifo(ledger)  # opening it blocks for ever
     reported = pair.sidecar.wait_for_event("the archive cannot be listed")
     assert "does not respond" in str(reported["error"])
     place = ("--json", "--state", pair.sidecar.folder.root)

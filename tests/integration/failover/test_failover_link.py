@@ -1,4 +1,4 @@
-"""What passes between the node and the sidecar, or does not: the stream, markers, the way back."""
+"""The connection between node and sidecar, intact or not: the stream, markers, the return to realtime."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ COPY_BOTH = b"W"  # the server's answer to START_REPLICATION
 
 
 class Withheld:
-    """What the server streams, held back while the gate is closed; all else passes."""
+    """A server's stream, held back while the gate is closed; other messages pass."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -25,7 +25,7 @@ class Withheld:
         self._connection = threading.local()
 
     def change(self, said: bytes) -> bytes:
-        """Take what a connection's server says."""
+        """Receive what a connection's server sends."""
         if getattr(self._connection, "is_streaming", False):
             self.gate.wait()
         elif said.startswith(COPY_BOTH):
@@ -34,14 +34,14 @@ class Withheld:
 
 
 class Spoilt:
-    """What the server streams, with one row changed on its way, once."""
+    """A server's stream, with one row changed on its way, once."""
 
     def __init__(self, before: bytes, after: bytes) -> None:
         self._before, self._after = before, after
         self.is_done = False
 
     def change(self, said: bytes) -> bytes:
-        """Take what a connection's server says."""
+        """Receive what a connection's server sends."""
         if self.is_done or self._before not in said:
             return said
         self.is_done = True
@@ -50,7 +50,7 @@ class Spoilt:
 
 @contextmanager
 def writing(pair: Pair) -> Iterator[list[int]]:
-    """Insert rows of a page each all the time; give their keys."""
+    """Insert rows of a page each continuously; yield their keys."""
     keys: list[int] = []
     stopping = threading.Event()
 
@@ -144,7 +144,7 @@ def test_a_record_that_the_stream_spoilt_is_read_from_the_archive(tmp_path: Path
 def test_delivery_goes_on_without_markers_and_a_return_waits_for_its_own(tmp_path: Path) -> None:
     with archiving_node() as node, cable(node.node.port) as way:
         node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
-        node.node.configure(archive_timeout="1s")  # segment switches go the way of the markers
+        node.node.configure(archive_timeout="1s")  # segment switches take the same connection as the markers
         through = {"TIDEMARK_MARKERS__DSN": f"host=127.0.0.1 port={way.port} dbname=postgres user=postgres"}
         with paired(node, tmp_path, options=through) as pair:
             pair.insert(1)
@@ -169,5 +169,5 @@ def test_delivery_goes_on_without_markers_and_a_return_waits_for_its_own(tmp_pat
 
 
 def keys_of(pair: Pair) -> list[object]:
-    """Return the keys of the table that is delivered."""
+    """Return the keys of the delivered table."""
     return list(replayed(change_log(pair.delivered(), "account")))

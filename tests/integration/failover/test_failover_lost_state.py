@@ -1,4 +1,4 @@
-"""A state folder made anew where the WAL holds try-start markers of the one that was lost."""
+"""A rebuilt state folder where the WAL contains try-start markers of the lost one."""
 
 import shutil
 from pathlib import Path
@@ -18,7 +18,7 @@ from tidemark.wire.state import HandOver
 
 
 def make_anew(pair: Pair, root: Path) -> None:
-    """Lose the state but for the marker key, and make it from the spool."""
+    """Lose the state except for the marker key, and rebuild it from the spool."""
     folder = pair.sidecar.folder
     key = (folder.root / "marker.key").read_bytes()
     shutil.rmtree(folder.root)
@@ -49,7 +49,7 @@ def test_a_marker_of_the_lost_states_sidecar_is_not_taken_for_one_of_the_new_one
         pair.archiver.kill()
         make_anew(pair, tmp_path)
         with StateStore.open(pair.sidecar.folder) as store:
-            attempt = store.view().hand_over.attempt + 1  # as a sidecar asks that is faster than the archiver
+            attempt = store.view().hand_over.attempt + 1  # a sidecar that requests faster than the archiver reads
             now_us = SystemClock().wall_us()
             switch(store, Event.RETURN_WANTED, log=get_log("test"), now_us=now_us, hand_over=HandOver(attempt))
         pair.archiver.start()

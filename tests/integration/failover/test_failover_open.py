@@ -1,4 +1,4 @@
-"""What is open across both switches, realtime to archive and back, comes out whole and once: a test for each kind."""
+"""Transactions that are open across both switches arrive whole and once: a test for each kind."""
 
 from collections.abc import Iterator
 
@@ -12,13 +12,13 @@ from tidemark.model.mode import Stage
 
 @pytest.fixture
 def open_one(pair: Pair) -> Iterator[Session]:
-    """Give a transaction that is open."""
+    """Return an open transaction."""
     with pair.node.connect("postgres", autocommit=False) as session:
         yield session
 
 
 def off(pair: Pair) -> None:
-    """Switch to the archiver; see that it delivers what commits meanwhile."""
+    """Switch to the archiver; check that it delivers later commits."""
     pair.switch_off()
     pair.wait_for(lambda: pair.stage is Stage.HELD, "off")
     pair.insert(100)
@@ -26,7 +26,7 @@ def off(pair: Pair) -> None:
 
 
 def on(pair: Pair) -> None:
-    """Go back to realtime; see that it delivers."""
+    """Return to realtime; check that it delivers."""
     pair.switch_on()
     pair.wait_for_stage(Stage.REALTIME)
     pair.insert(101)

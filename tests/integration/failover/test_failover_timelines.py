@@ -1,4 +1,4 @@
-"""A node that went on along another timeline, and processes that start anew behind the fork."""
+"""A node that continued on another timeline, and processes that start after the fork."""
 
 import shutil
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def pair(node: Archiving, tmp_path: Path) -> Iterator[Pair]:
 
 
 def fork(node: Archiving) -> None:
-    """Let the node recover to the end of its WAL and go on on the next timeline."""
+    """Let the node recover to the end of its WAL and continue on the next timeline."""
     node.node.stop()
     node.node.configure(reload=False, restore_command=f"cp {node.spool.folder}/%f %p")
     (node.node.data / "recovery.signal").touch()
@@ -70,7 +70,7 @@ def test_both_processes_start_anew_behind_a_fork_with_a_catalog_base_from_before
 
 @contextmanager
 def lost(node: Archiving, pair: Pair, segment: str) -> Iterator[None]:
-    """Take a segment away for a while: the archiver stops there, and again when it is started anew, with the range."""
+    """Remove a segment for a while: the archiver stops there and reports the range, and again after a restart."""
     path, aside = node.spool.folder / segment, node.spool.folder.parent / segment
     shutil.move(path, aside)
     key = parse_segment_name(segment, MB)
@@ -116,7 +116,7 @@ def test_a_segment_missing_before_or_at_a_fork_stops_the_archiver_at_each_start_
 
 @contextmanager
 def copied(node: Cluster) -> Iterator[Cluster]:
-    """Make a server of a copy of the node as it is now; both run."""
+    """Make a server from a copy of the node as it is now; both run."""
     with cluster_without_data(node.major) as copy:
         node.stop()
         copy.run(Path("/bin/cp"), "-a", str(node.data), str(copy.data))

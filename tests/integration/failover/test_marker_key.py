@@ -1,4 +1,4 @@
-"""The key of the markers: made once, never shown, refused where it is missing, short or open to everybody."""
+"""The key of the markers: created once, never shown, refused if it is missing, short or readable by other users."""
 
 import stat
 from pathlib import Path

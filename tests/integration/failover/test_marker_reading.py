@@ -1,4 +1,4 @@
-"""Markers as a capture meets them: ours are counted by kind, all others by the reason why they are none."""
+"""The markers that a capture reads: ours are counted by kind, others by the reason for their rejection."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +35,7 @@ def context(tmp_path: Path) -> Iterator[CaptureContext]:
 
 
 def counted(context: CaptureContext, name: str) -> dict[str, float]:
-    """Return the counters of that name that have moved, by their kind."""
+    """Return the changed counters of that name, by their kind."""
     samples = [sample for family in context.metrics.registry.collect() for sample in family.samples]
     return {
         next(value for label, value in sample.labels.items() if label != "capture"): sample.value

@@ -1,4 +1,4 @@
-"""An archive read for its markers alone: what is damaged is told and passed, also where nothing stood behind it yet."""
+"""An archive read for its markers alone: damage is reported and skipped, also at the end of the archived WAL."""
 
 import shutil
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The archiver while the sidecar delivers: it reads archived WAL for its markers, and gives nothing out (I13)."""
+"""The archiver while the sidecar delivers: it reads archived WAL for its markers, and emits nothing (I13)."""
 
 from pathlib import Path
 
@@ -56,5 +56,5 @@ def test_a_passive_archiver_meets_the_markers_and_delivers_nothing_though_nobody
 
 
 def by_kind(name: str, kind: MarkerKind) -> str:
-    """Return how a count of markers is exported."""
+    """Return a counter of markers in its exported form."""
     return f'tidemark_{name}_total{{capture="main",kind="{kind.value}"}}'

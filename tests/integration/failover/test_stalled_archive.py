@@ -1,4 +1,4 @@
-"""An archive that does not arrive: realtime comes back without it, by the node's own WAL (I17)."""
+"""A stalled archive: realtime returns without it, by the node's own WAL (I17)."""
 
 import signal
 from pathlib import Path
@@ -22,7 +22,7 @@ WAIT_S = {"TIDEMARK_REALTIME__ARCHIVE_WAIT_S": "1"}
 
 
 def delivered(pair: Pair) -> list[object]:
-    """Return the keys of what is in the outbox, all that was written so far; raise if one is there twice."""
+    """Return the keys in the outbox, up to the last written one; raise if one is there twice."""
     return list(replayed(change_log(pair.catch_up(), "account")))
 
 
@@ -43,7 +43,7 @@ def test_realtime_comes_back_without_the_archive_and_later_hand_overs_go_through
             pair.sidecar.start()
             pair.wait_for_stage(Stage.RETURNING)
             assert pair.archiver.process is not None
-            pair.archiver.process.send_signal(signal.SIGSTOP)  # it will find itself fenced when its turn has come again
+            pair.archiver.process.send_signal(signal.SIGSTOP)  # it will find that it is fenced when it continues
             pair.wait_for_stage(Stage.REALTIME)
             pair.insert(4)
             assert delivered(pair) == [1, 3, 4]

@@ -1,4 +1,4 @@
-"""A move of the mode table over a real LMDB: what is written with it, in one transaction, and what is not."""
+"""A stage transition over a real LMDB: the values that are written with it, in one transaction, and no others."""
 
 import logging
 from collections.abc import Iterator
@@ -132,7 +132,7 @@ def test_a_follower_begins_where_it_has_delivered_and_is_not_put_back_there(stor
 
 @pytest.mark.feature("I12")
 def test_a_follower_demoted_before_its_start_was_found_continues_where_it_was(store: StateStore) -> None:
-    """The start of a promoted follower waits, for room on the disk for example, and its node is a standby again."""
+    """The start of a promoted follower waits, for example for disk space, and its node is a standby again."""
     delivered = deliver(store, 100)
     switch(store, Event.DEMOTED, log=LOG, now_us=5)
     ahead = Pointer(replace(delivered.pointer.position, commit_lsn=Lsn(900)), Lsn(800))

@@ -42,15 +42,15 @@ from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver
 
-RING_BYTES = 4 << 20  # a segment switch leaps over one of the node's
+RING_BYTES = 4 << 20  # a segment switch skips one of the node's
 SMALL_RING_BYTES = 2 << 20
 AT_ONCE_S = 1e-6
 NEVER_S = 3600.0
-STEPS = 5  # more than the sidecar needs to see that the archive does not arrive, and to ask for the WAL
+STEPS = 5  # more than the sidecar needs to detect a stalled archive, and to request the WAL
 
 
 class SlowRequests(NodeRequests):
-    """Tells where the node was a while ago."""
+    """Reports an old position of the node."""
 
     def __init__(self, context: CaptureContext, key: bytes) -> None:
         super().__init__(context, key)
@@ -75,7 +75,7 @@ class SlowRequests(NodeRequests):
     def write(
         self, kind: MarkerKind, epoch: Epoch, pointer: Pointer | None, *, sequence: int = 0, reason: str = ""
     ) -> Future[Lsn]:
-        """Write a marker, and remember its kind."""
+        """Write a marker, and record its kind."""
         self.written.append(kind)
         return super().write(kind, epoch, pointer, sequence=sequence, reason=reason)
 
@@ -89,7 +89,7 @@ def made(
     automatic_return: bool = True,
     archive_wait_s: float = AT_ONCE_S,
 ) -> Iterator[tuple[Realtime, StateStore, SlowRequests]]:
-    """Give a sidecar's work in a new capture."""
+    """Return the sidecar's part of a new capture."""
     config = config_for(node.node, "postgres")
     config = replace(
         config,
@@ -131,7 +131,7 @@ def fail_over(store: StateStore) -> None:
 
 
 def step_until(realtime: Realtime, store: StateStore, condition: Callable[[], bool]) -> None:
-    """Let the sidecar work, beside an archiver that lives."""
+    """Run the sidecar's steps beside a live archiver."""
 
     def holds() -> bool:
         if condition():
@@ -220,7 +220,7 @@ def test_a_marker_that_nobody_meets_is_written_again(
 
 
 def step_alone_until(realtime: Realtime, condition: Callable[[], bool]) -> None:
-    """Let the sidecar work without an archiver."""
+    """Run the sidecar's steps without an archiver."""
 
     def holds() -> bool:
         if not condition():
