@@ -1,1 +1,1 @@
-"""The archive-reading process, and the command that fills its spool."""
+"""The archiver: the process that reads archived WAL, and `cdcctl-archive`, which fills its spool."""

@@ -38,20 +38,20 @@ from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver
 from tidemark_archiver.upkeep import Upkeep
 
-WATCHED = (Stage.REALTIME, Stage.RETURNING, Stage.RETURNED)  # where something is the sidecar's to do
+WATCHED = (Stage.REALTIME, Stage.RETURNING, Stage.RETURNED)  # stages in which the sidecar has work to do
 
 
 class ArchiveNotConfigured(ConfigError):
-    """A configuration without an archive."""
+    """The configuration names no archive."""
 
     hint = "set archive.folder; docs/operate.md describes how the node fills it"
 
 
 class Archive:
-    """The archiver's part of the mode table."""
+    """The archiver's behaviour in each stage of the mode table."""
 
     def __init__(self, daemon: DaemonContext) -> None:
-        """Raise `ArchiveNotConfigured` where there is none."""
+        """Raise `ArchiveNotConfigured` if the configuration names no archive."""
         context = daemon.context
         if not context.config.has_archive:
             raise ArchiveNotConfigured("archive.folder is not set: the archiver has no archive to read")
@@ -63,7 +63,7 @@ class Archive:
         self._fence = daemon.fence
         self._run = EpochRun(context, Slot.ARCHIVER)
         self._scan: MarkerScan | None = None
-        self._attempt = 0  # the sidecar's, by the last try-start marker met
+        self._attempt = 0  # the sidecar's attempt to return, from the last try-start marker
         self._backoff = Backoff(context.config.retry.first_s, context.config.retry.max_s)
         self._watch = Watch.configured(context.store.environment, Role.SIDECAR, context.config.watchdog)
         self._upkeep = Upkeep(context, daemon.node_requests)
@@ -71,10 +71,10 @@ class Archive:
         self._forced_switches = ForcedSwitches(daemon.node_requests, context.config.archive.switch_s)
 
     def start(self) -> None:
-        """Begin."""
+        """Do nothing: all work happens in `step`."""
 
     def step(self) -> None:
-        """Do what the stage asks for."""
+        """Do the work of the present stage."""
         marks = self._store.marks()
         self._context.metrics.mode.set(marks.stage.number)
         self._fence.step(marks, self._run.capture)
@@ -89,14 +89,14 @@ class Archive:
             self._scan_markers(marks)
         if marks.stage in WATCHED:
             self._watch_sidecar(marks)
-        self._upkeep.step(self._scan.read_lsn if self._scan is not None else None)  # else a hole would be told
+        self._upkeep.step(self._scan.read_lsn if self._scan is not None else None)  # else it would report a hole
 
     def pause(self) -> None:
-        """Let go of the capture."""
+        """Release the capture."""
         self._run.release()
 
     def stop(self) -> None:
-        """Stop delivering."""
+        """Stop delivery."""
         try:
             self._end_scan()
             self._run.stop()
@@ -104,11 +104,11 @@ class Archive:
             self._node_requests.close()
 
     def commands(self) -> Mapping[str, Handler]:
-        """Return none: operators speak with the state, or with the sidecar."""
+        """Return none: operators use the state or the sidecar."""
         return {}
 
     def status(self) -> Mapping[str, Json]:
-        """Return how it does."""
+        """Return the archiver's status."""
         if self._run.capture is None:
             scan = self._scan
             read_lsn = scan.read_lsn if scan is not None else INVALID_LSN
@@ -158,7 +158,7 @@ class Archive:
             self._hand_over(marks, halted_at)
 
     def _halts(self, lsn: Lsn, content: bytes) -> bool:
-        """Tell if a marker is the one that the sidecar returns at; called by the decode thread."""
+        """Return whether a marker ends delivery because the sidecar returns there; called by the decode thread."""
         marker, capture = self._markers.read(lsn, content), self._run.capture
         if marker is None:
             return False
@@ -170,10 +170,10 @@ class Archive:
         return view.stage is Stage.RETURNING and marker.sequence == view.hand_over.attempt
 
     def _hand_over(self, marks: StateMarks, halted_at: Pointer) -> None:
-        """Let the sidecar have it: all that commits before its marker is delivered."""
+        """Hand over to the sidecar: everything that commits before its marker is delivered."""
         self._run.release()
         if self._store.view().hand_over.attempt != self._attempt:
-            return  # the sidecar asks again by now, and its next marker comes later
+            return  # the sidecar has started another attempt; its marker is further on
         place = halted_at.position
         reached = HandOver(self._attempt, place.timeline, place.commit_lsn)
         self._mover.try_move(Event.MARKER_REACHED, epoch=self._run.epoch, hand_over=reached, only_from=marks.stage)
@@ -189,7 +189,7 @@ class Archive:
             raise self._scan.error
 
     def _watch_marker(self, lsn: Lsn, content: bytes) -> None:
-        """Read a marker while somebody else delivers; called by the scan's thread."""
+        """Read a marker while another process delivers; called by the scan's thread."""
         marker, scan = self._markers.read(lsn, content), self._scan
         if marker is not None:
             self._fence.watch(lsn, scan.timeline if scan is not None else None, marker)
@@ -200,19 +200,19 @@ class Archive:
             scan.stop()
 
     def _watch_sidecar(self, marks: StateMarks) -> None:
-        """Kill what is left of a sidecar that is gone or hangs, and take over from it (I20)."""
+        """If the sidecar has ended or hangs, kill its remaining processes and take over (I20)."""
         condition = self._watch.look(boot_ns())
         if condition not in (Condition.GONE, Condition.HUNG):
             return
         if not self._watch.kill_process() and self._watch.look(boot_ns()) is Condition.ALIVE:
-            return  # it gave a sign of life at the last moment
+            return  # a heartbeat arrived at the last moment
         self._context.log.warning("the sidecar is lost, and the archiver takes over", condition=condition.value)
         epoch = marks.term.epoch if marks.term is not None else None
-        # While the sidecar is on its way back the epoch is the archiver's already, and its capture goes on.
+        # In stage RETURNING the archiver has the epoch already, and its capture continues.
         taking = None if marks.stage is Stage.RETURNING else self._owner
         self._mover.try_move(Event.SIDECAR_LOST, epoch=epoch, taking=taking, only_from=marks.stage)
 
 
 def _nothing_to_do(_switched: Switched) -> Perform:
-    """Return how the archiver performs effects: its own moves have none."""
+    """Return no effects: the archiver's transitions have none."""
     return {}

@@ -37,7 +37,7 @@ from tidemark.model.errors import TidemarkError
 
 HOLD_S_DEFAULT = 60.0
 HOLD_BYTES_DEFAULT = 4 << 30
-UNLISTED_HOLDS = 10  # times hold_s, where nobody can say how much WAL is held
+UNLISTED_HOLDS = 10  # times hold_s, if the amount of unarchived WAL is unknown
 COPY_S_DEFAULT = 20.0
 FREE_BYTES_MIN_DEFAULT = 256 << 20
 LEDGER_S = 2.0
@@ -47,12 +47,12 @@ HURRIED_BYTES_PER_S = 32 << 20
 CLOCK_STEP_S = 60.0
 OWN_LEDGER_MODE = 0o600
 ARCHIVED, TRY_AGAIN = 0, 1
-_UNARCHIVED, _GIVEN_UP = 3, 4  # the child's word: the failure is noted, the hole is recorded
+_UNARCHIVED, _GIVEN_UP = 3, 4  # exit codes of the child: the failure is recorded, the hole is recorded
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One file to archive, and how patiently."""
+    """One file to archive, and the limits for giving it up."""
 
     path: Path
     name: str
@@ -65,11 +65,11 @@ class Job:
 
     @property
     def own_ledger(self) -> Path:
-        """Where holes are recorded while the spool's ledger cannot be written: the data folder, by spool."""
+        """The ledger for holes while the spool's ledger cannot be written: in the data folder, one for each spool."""
         return Path(f"tidemark-archive-{zlib.crc32(os.fsencode(self.spool.folder)):08x}.holes")
 
     def is_over(self, failed_s: float) -> bool:
-        """Tell if a file is to be given up after failing for so long: both limits are reached."""
+        """Return whether to give the file up after failing for this time: both limits are reached."""
         if failed_s < self.hold_s:
             return False
         held = unarchived_bytes(self.path.parent, enough=self.hold_bytes)
@@ -77,7 +77,7 @@ class Job:
 
 
 def main() -> None:
-    """Archive one file; exit with what the server should do."""
+    """Archive one file; exit with the status for the server."""
     parser = argparse.ArgumentParser(
         prog="cdcctl-archive",
         description="Copy a WAL file into Tidemark's spool.",
@@ -119,11 +119,11 @@ def main() -> None:
 def archive(job: Job) -> int:
     """Return the exit status for one file."""
     try:
-        lock = os.open(".", os.O_RDONLY | os.O_DIRECTORY)  # NB: held by the children, too, for as long as they live
+        lock = os.open(".", os.O_RDONLY | os.O_DIRECTORY)  # NB: the children inherit the lock until they end
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return _without_spool(job, "an earlier copy into the spool hangs")
-    except OSError as error:  # a file system without such locks: each file waits for children of its own
+    except OSError as error:  # a file system without such locks: each file waits for separate children
         _say(f"the data folder cannot be locked: {error.strerror}")
     copy_s = copy_deadline_s(job)
     copied = _in_child(lambda: _keep(job), copy_s)
@@ -142,24 +142,24 @@ def archive(job: Job) -> int:
 
 
 def copy_deadline_s(job: Job) -> float:
-    """Return the deadline of the copy: a short one where files queue up behind copies that hang."""
+    """Return the deadline of the copy; it is short if files queue behind copies that hang."""
     if not job.is_over(waited_s(job)):
         return job.copy_s
     try:
         byte_count = job.path.stat().st_size
     except OSError:
-        byte_count = 0  # gone: the copy says so
+        byte_count = 0  # missing: the copy reports it
     return min(job.copy_s, HURRIED_S + byte_count / HURRIED_BYTES_PER_S)
 
 
 def waited_s(job: Job) -> float:
-    """Return how long the server has waited to archive the file, by its own word; for ever, if that tells nothing."""
+    """Return how long the server has waited to archive the file, by its `.ready` file; infinity if unknown."""
     ready = job.path.parent / "archive_status" / f"{job.name}.ready"
     try:
         waited_s = time.time() - ready.stat().st_mtime
     except OSError:
         return math.inf
-    return waited_s if waited_s > -CLOCK_STEP_S else math.inf  # the clock was set back, by who knows how much
+    return waited_s if waited_s > -CLOCK_STEP_S else math.inf  # the clock was set back by an unknown amount
 
 
 def _keep(job: Job) -> int:
@@ -169,7 +169,7 @@ def _keep(job: Job) -> int:
         with HoleLedger.open(job.spool.ledger, writable=True) as ledger:
             ledger.note_success()
             _move_holes(job, ledger)
-    except OSError as error:  # the file is there all the same
+    except OSError as error:  # the file is archived nevertheless
         _say(f"{job.name} is archived; the spool's ledger cannot be written: {error.strerror}")
     return ARCHIVED
 
@@ -194,8 +194,8 @@ def _note(job: Job, reason: str) -> int:
 
 
 def _move_holes(job: Job, ledger: HoleLedger) -> None:
-    """Record in the spool what could be recorded in the data folder only."""
-    # NB: its lock is not held meanwhile: should the spool hang, whoever comes next must not wait for us.
+    """Move holes from the ledger in the data folder to the spool's ledger."""
+    # NB: the lock is released meanwhile: if the spool hangs, the next process must not wait for this one.
     for hole in _own_holes(job):
         if not (job.spool.folder / hole.name).exists():
             ledger.give_up(hole.name, hole.reason, at_s=hole.at_s)
@@ -211,14 +211,14 @@ def _own_holes(job: Job) -> list[GivenUp]:
 
 
 def _reach(job: Job) -> int:
-    """Come back when the spool answers."""
+    """Return when the spool answers."""
     job.spool.system_identifier()
     with HoleLedger.open(job.spool.ledger, writable=True):
         return ARCHIVED
 
 
 def _without_spool(job: Job, reason: str) -> int:
-    """Decide by a ledger in the data folder, or else by the server's own word; success where that says nothing."""
+    """Decide by a ledger in the data folder, else by the `.ready` file; return success if neither is usable."""
     try:
         HoleLedger.create(job.own_ledger, OWN_LEDGER_MODE)
         with HoleLedger.open(job.own_ledger, writable=True) as ledger:
@@ -237,10 +237,10 @@ def _without_spool(job: Job, reason: str) -> int:
 
 
 def _in_child(work: Callable[[], int], wait_s: float) -> int | None:
-    """Return the exit status of `work` in a child; None, and the child is killed, if it took too long."""
+    """Return the exit status of `work` in a child; None if the child exceeded its deadline and was killed."""
     try:
         pid = os.fork()
-    except OSError as error:  # the host has no process or no memory left for us
+    except OSError as error:  # the host has no process or no memory left
         _say(f"no child: {error.strerror}")
         return TRY_AGAIN
     if pid == 0:
@@ -257,14 +257,14 @@ def _in_child(work: Callable[[], int], wait_s: float) -> int | None:
 
 
 def _leave_behind(work: Callable[[], int]) -> None:
-    """Do `work` in a child that nobody waits for."""
+    """Do `work` in a child without waiting for it."""
     try:
         pid = os.fork()
     except OSError:
         return
     if pid == 0:
         nowhere = os.open(os.devnull, os.O_RDWR)
-        for standard in (0, 1, 2):  # the server's log collector waits for all who have its pipe
+        for standard in (0, 1, 2):  # the server's log collector waits for all processes that have its pipe
             os.dup2(nowhere, standard)
         os._exit(_attempt(work))
 

@@ -1,4 +1,4 @@
-"""The archiver's periodic work on the archive folder: its report, and the upkeep of our own spool (I13)."""
+"""The archiver's periodic work on the archive folder: its report, and the maintenance of a spool (I13)."""
 
 import time
 
@@ -15,7 +15,7 @@ TEND_S = 10.0
 
 
 class Upkeep:
-    """Looks after one archive folder."""
+    """Maintains one archive folder."""
 
     def __init__(self, context: CaptureContext, node_requests: NodeRequests) -> None:
         self._context = context
@@ -25,7 +25,7 @@ class Upkeep:
         self._is_reported = False
 
     def step(self, read_lsn: Lsn | None) -> None:
-        """Do what is due; a folder that is in trouble is told, and is no reason to stop. `read_lsn`: see `tend`."""
+        """Do the work that is due; log a faulty folder and continue. `read_lsn`: see `tend`."""
         now_s = time.monotonic()
         self._report.step(now_s)
         if now_s < self._not_before_s:
@@ -34,7 +34,7 @@ class Upkeep:
         try:
             tended = self._tender.tend(read_lsn)
         except TidemarkError as error:
-            if not self._is_reported:  # once: of a disk that stays full it would be said for hours
+            if not self._is_reported:  # once: a full disk may last for hours
                 self._context.log.warning("the spool cannot be maintained", **describe_error(error))
             self._is_reported = True
             return

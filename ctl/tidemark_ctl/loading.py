@@ -21,12 +21,12 @@ class Entry:
     """A command that is not loaded yet."""
 
     module: str  # below tidemark_ctl.commands
-    summary: str  # its line in the help of the group: the first sentence of its own help
-    attribute: str = ""  # of the module, that is the command; empty: it has the command's name
+    summary: str  # its line in the group's help: the first sentence of the command's help
+    attribute: str = ""  # the command's name in the module; empty: the same as the command
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are loaded one by one."""
+    """A group whose commands are loaded when they are used."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class LazyGroup(click.Group):
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """Load modules without what costs more than it brings: nothing of them is garbage, then or later.
+    """Load modules with garbage collection disabled: imports create no garbage, and modules stay in memory.
 
-    pyarrow loads numpy, whose library starts a thread a processor for algebra, which we have none of.
+    pyarrow loads numpy, whose algebra library starts one thread per processor; Tidemark does not use that library.
     """
     is_ours = BLAS_THREADS not in os.environ
     if is_ours:

@@ -37,21 +37,21 @@ COMMANDS = {
     "table": Entry("table", "Copy single tables again."),
     "tail": Entry("tail", "Print the changes of the node at DSN as they commit, until interrupted."),
 }
-INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
+INTERRUPTED = 130  # 128 + SIGINT, a shell's exit code
 
 
 class _ReaderGone(Exception):
-    """Nobody reads our output any more (`cdcctl tail … | head`)."""
+    """The reader of our output has closed it (`cdcctl tail … | head`)."""
 
 
 class _Commands(LazyGroup):
     """All commands.
 
-    NB: click ends a program whose output nobody reads with code 1, before we see it.
+    NB: at a closed output, click itself would exit with code 1 before the handler here.
     """
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command that was asked for."""
+        """Run the requested command."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -99,5 +99,5 @@ def _end(code: ExitCode, message: str, hint: str) -> None:
 
 
 def _drop_output() -> None:
-    """Let what is still buffered for standard output go nowhere: at exit it would fail once more, with code 120."""
+    """Discard the buffered standard output: writing it at exit would fail again, with code 120."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

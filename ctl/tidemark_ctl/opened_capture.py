@@ -23,9 +23,9 @@ from tidemark_ctl import settings
 def opened_capture(
     state: Path, config: Path | None, *, kills: bool = False
 ) -> Iterator[tuple[CaptureContext, NodeRequests]]:
-    """Open the state; its counters are for nobody, its log is for the terminal.
+    """Open the state; its metrics are not served, its log goes to the terminal.
 
-    A process that is stuck inside a write transaction is told there, since whoever writes waits for it; `kills`: or
+    A process that is stuck in a write transaction is reported, because other writers wait for it; with `kills` it is
     killed, as the daemons do.
     """
     arm_from_environment(HandoverPoint, WritePoint)

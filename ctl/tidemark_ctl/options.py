@@ -1,4 +1,4 @@
-"""Options that mean the same everywhere, defined once."""
+"""Options with the same meaning in several commands."""
 
 from os import PathLike
 from pathlib import Path
@@ -13,7 +13,7 @@ from tidemark.model.lsn import Lsn, parse_lsn
 
 
 def origin(text: str) -> str:
-    """Return what names a replication origin."""
+    """Return the specification of a replication origin."""
     if text != EVERY_ORIGIN and not text.isdecimal():
         raise ConfigError(
             f"{text} is not a replication origin", hint="give a number, pg_replication_origin.roident, or any"
@@ -22,15 +22,15 @@ def origin(text: str) -> str:
 
 
 def lsn(text: str) -> Lsn:
-    """Return the LSN; what is none is a `ConfigError` with its own hint. `--help` shows this function's name."""
+    """Return the LSN; other text is a `ConfigError` with a hint. `--help` shows this function's name."""
     return parse_lsn(text)
 
 
 class LocalPath(click.Path):
-    """A local folder or file, which need not exist; what cannot be read is said, with a hint, by whoever reads it."""
+    """A local folder or file, which need not exist; the code that reads it reports errors with a hint."""
 
     def convert(self, value: str | PathLike[str], param: click.Parameter | None, _ctx: click.Context | None) -> Path:
-        """Return the path; a URL is refused."""
+        """Return the path; a URL is rejected."""
         return local_path(str(value), param.opts[0] if param is not None else "")
 
 
@@ -78,5 +78,5 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def lsn_or_time(text: str) -> Lsn | CommitTime:
-    """Take an end of a range: an LSN, or a moment."""
+    """Parse an end of a range: an LSN or a time."""
     return parse_lsn(text) if "/" in text else parse_commit_time(text)

@@ -15,7 +15,7 @@ WRITTEN_BY_INIT = "tidemark.toml"
 
 
 def config_path(state: Path, config: Path | None) -> Path | None:
-    """Return the file to read; None: there is none, and every key has its default."""
+    """Return the file to read; None if there is none, so that every key has its default."""
     written = state / WRITTEN_BY_INIT
     return config or (written if written.exists() else None)
 
@@ -29,7 +29,7 @@ def load(state: Path, config: Path | None) -> Config:
 def write(
     state: Path, dsn: str, databases: tuple[str, ...], tables: tuple[str, ...], archive: Path | None = None
 ) -> Path:
-    """Write the configuration of a capture that was made without one; return its path."""
+    """Write the configuration of a capture that is created without one; return its path."""
     text = (
         "# Written by `cdcctl init`; conf/tidemark.toml describes every key.\n"
         f"[capture]\ndsn = {json.dumps(dsn)}\n\n"
@@ -41,7 +41,7 @@ def write(
 
 
 def keep(folder: StateFolder, config: Path) -> None:
-    """Have a copy of `config` in the state folder: what is run there by no other goes by it."""
+    """Copy `config` into the state folder: commands without `--config` use the copy."""
     text = config.read_text(encoding="utf-8")
     path = folder.root / WRITTEN_BY_INIT
     if not path.exists() or path.read_text(encoding="utf-8") != text:
@@ -56,6 +56,6 @@ def _put(folder: StateFolder, text: str) -> Path:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, folder.file_mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
-        aside.rename(path)  # a half-written one would stand in the way of the next attempt
+        aside.rename(path)  # atomic: an incomplete file would obstruct the next attempt
     click.echo(f"configuration written to {path}", err=True)
     return path

@@ -1,1 +1,1 @@
-"""The realtime process: wiring and loop."""
+"""The sidecar: the process that reads the node's stream and delivers in realtime."""

@@ -26,11 +26,11 @@ from tidemark.runtime.recovery.promotion import check_start
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 
-LOOK_S = 1.0  # how often the node is asked: a promotion is noticed so late, and costs no more than that
+LOOK_S = 1.0  # interval of queries to the node: the maximum delay until a promotion is noticed
 
 
 class FollowsNobody(ConfigError):
-    """A state that follows, and a configuration that delivers from standbys."""
+    """The state follows, but the configuration delivers from standbys."""
 
     hint = (
         "set standby.follow = true, with the key of the delivering capture in markers.key_file; or create a new "
@@ -39,7 +39,7 @@ class FollowsNobody(ConfigError):
 
 
 class Following:
-    """What is done while the node is a standby, and the looks that tell whether it is one."""
+    """The sidecar's work while the node is a standby, and the queries that detect whether it is one."""
 
     def __init__(self, daemon: DaemonContext, mover: StageTransition) -> None:
         self._daemon = daemon
@@ -48,27 +48,27 @@ class Following:
         self._mover = mover
         self._clock = SystemClock()
         self._run = EpochRun(daemon.context, Slot.SIDECAR)
-        self._met: Met | None = None  # by the decode thread
+        self._met: Met | None = None  # written by the decode thread
         self._reported_strange = False
         self._asked: Future[TimelineId | None] | None = None
         self._asked_s = 0.0
         self._reported_silent = False
         self._is_enabled = daemon.context.config.standby.follow
-        self._writes_on: TimelineId | None = None  # where the node writes, by its last word
+        self._writes_on: TimelineId | None = None  # the timeline on which the node writes, from its last answer
         self._is_standby = False
 
     @property
     def capture(self) -> Capture | None:
-        """The capture that follows, where there is one."""
+        """The capture that follows, if there is one."""
         return self._run.capture
 
     @property
     def may_deliver(self) -> bool:
-        """Tell if the node is no standby, or that is nothing to us."""
+        """Whether the sidecar may deliver: the node is a primary, or `standby.follow` is not set."""
         return not self._is_enabled or self._writes_on is not None
 
     def look(self) -> None:
-        """Ask the node now and then; become a follower where it turned out to be a standby."""
+        """Query the node at intervals; become a follower if it is a standby."""
         if not self._is_enabled:
             return
         now_s = self._clock.monotonic_s()
@@ -81,7 +81,7 @@ class Following:
             self._mover.try_move(Event.DEMOTED, only_from=stage)
 
     def follow(self, marks: StateMarks) -> None:
-        """Follow; once the node is promoted and all that precedes that is decoded, take over."""
+        """Follow; take over once the node is promoted and all WAL before the promotion is decoded."""
         if not self._is_enabled:
             raise FollowsNobody(f"{self._store.folder.root} follows a standby, but standby.follow is not set")
         self._run.check()
@@ -105,11 +105,11 @@ class Following:
         self._run.check()
 
     def stop(self) -> None:
-        """Stop following; raise what keeps it from stopping in order."""
+        """Stop following; raise the error that prevents an orderly stop."""
         self._run.stop()
 
     def status(self, marks: StateMarks) -> Mapping[str, Json]:
-        """Return how far the deliverer is known to be."""
+        """Return the known position of the deliverer."""
         followed = marks.followed
         leader = followed.leader if followed is not None else None
         return {
@@ -126,7 +126,7 @@ class Following:
     def _hear(self, asked: Future[TimelineId | None]) -> None:
         error = asked.exception()
         if error is not None:
-            # What it said last may be over: a node that is being made a standby does not answer for a while.
+            # The last answer may be outdated: a node that is being demoted does not answer for a while.
             self._writes_on, self._is_standby = None, False
             if not self._reported_silent:
                 self._reported_silent = True
@@ -137,13 +137,13 @@ class Following:
         self._is_standby = self._writes_on is None
 
     def _meet(self, lsn: Lsn, content: bytes) -> bool:
-        """Read a marker and go on; called by the decode thread."""
+        """Read a marker and continue; called by the decode thread."""
         marker = self._daemon.markers.read(lsn, content)
         capture = self._run.capture
         if marker is None or marker.pointer is None or marker.kind is MarkerKind.CHECK or capture is None:
-            return False  # of a check it is told where it was asked for, which may be at a follower
+            return False  # `marker_reading` records checks, also at a follower
         place = marker.pointer.position
-        # A deliverer on a dead branch may write to the new primary: its positions are of WAL that is not ours.
+        # A deliverer on a dead branch may write to the new primary; its positions refer to other WAL.
         if place.timeline == capture.timeline and place.commit_lsn < lsn:
             self._met = Met(marker, marker.pointer, lsn)
         elif not self._reported_strange:

@@ -12,16 +12,16 @@ class Reach:
     """Watches the sidecar's link to the node."""
 
     def __init__(self, patience_s: float) -> None:
-        """`patience_s`: so long the link may be away while the archive goes on."""
+        """`patience_s`: how long the link may be down while the archive grows."""
         self._patience_s = patience_s
-        self._linked_s: float | None = None  # when the link was seen, or first looked for
+        self._linked_s: float | None = None  # when the link was last up, or at the first check
 
     def forget(self) -> None:
-        """Begin anew: there is no capture."""
+        """Reset: there is no capture."""
         self._linked_s = None
 
     def check(self, link: Link, received_lsn: Lsn, archived_lsn: Lsn | None, now_s: float) -> None:
-        """Raise `NodeOutOfReach` where the archiver can go on and the sidecar cannot; `archived_lsn`: if looked at."""
+        """Raise `NodeOutOfReach` if the archiver can continue and the sidecar cannot; `archived_lsn` may be unread."""
         if link is not Link.CONNECTING or self._linked_s is None:
             self._linked_s = now_s
         away_s = now_s - self._linked_s

@@ -48,11 +48,11 @@ from tidemark_sidecar.stalled import StalledArchive
 from tidemark_sidecar.way_back import WayBack
 
 NOTHING_CONFIRMED = Confirmed(0, 0, 0)
-STEADY_SHARE = 10  # realtime that lasts so many first delays has succeeded: the next return does not wait longer
+STEADY_SHARE = 10  # realtime that lasts this many first delays has succeeded: the next return does not wait longer
 
 
 class Realtime:
-    """The sidecar's part of the mode table."""
+    """The sidecar's behaviour in each stage of the mode table."""
 
     def __init__(self, daemon: DaemonContext) -> None:
         context = daemon.context
@@ -77,10 +77,10 @@ class Realtime:
         self._pacing = ConfirmPacing(config.markers.confirm_s, bytes_min)
 
     def start(self) -> None:
-        """Begin; what an earlier process had under way is gone with its buffer."""
+        """Start; the unfinished return of an earlier process is lost with its buffer."""
         marks = self._store.marks()
         if marks.horizon is not None:
-            self._confirm(marks)  # the first look, before anything is delivered
+            self._confirm(marks)  # sets the base before anything is delivered
         else:
             self._pacing.is_due(NOTHING_CONFIRMED, self._clock.monotonic_s())
         stage = marks.stage
@@ -91,7 +91,7 @@ class Realtime:
             self._deliver()
 
     def step(self) -> None:
-        """Do what the stage asks for."""
+        """Do the work of the present stage."""
         self._run.check()
         self._following.look()
         marks = self._store.marks()
@@ -121,12 +121,12 @@ class Realtime:
         self._look_at_archive(marks)
 
     def pause(self) -> None:
-        """Let go of the capture; what is buffered on the way back takes no disk."""
+        """Release the capture; the buffer of a return uses no disk."""
         self._run.release()
         self._following.release()
 
     def stop(self) -> None:
-        """Stop delivering; whoever waits for us finds the lock free."""
+        """Stop delivery; release the lock for waiting processes."""
         try:
             self._way_back.drop()
             self._run.stop()
@@ -144,7 +144,7 @@ class Realtime:
         }
 
     def status(self) -> Mapping[str, Json]:
-        """Return how the capture does, where there is one."""
+        """Return the status of the capture, if there is one."""
         following = self._following.capture
         capture = following or self._run.capture
         if capture is None:
@@ -177,7 +177,7 @@ class Realtime:
         if found is not None:
             self._stalled.note_archive(found.end_lsn)
         status = capture.status() if capture is not None and marks.stage is Stage.REALTIME else None
-        if status is not None and not status.copying:  # a first copy waits for the node in any case
+        if status is not None and not status.copying:  # a first copy needs the node in any case
             link, received_lsn = status.link, status.progress.received_lsn
         elif self._waits_for_node(marks) and marks.delivered is not None:
             link, received_lsn = Link.CONNECTING, marks.delivered.pointer.position.commit_lsn
@@ -191,7 +191,7 @@ class Realtime:
             self._fail_over(error)
 
     def _waits_for_node(self, marks: StateMarks) -> bool:
-        """Tell if nothing is begun, for the node has not said that it is no standby."""
+        """Return whether capture has not begun because the node has not reported that it is a primary."""
         return marks.stage is Stage.REALTIME and self._run.capture is None and not self._following.may_deliver
 
     def _deliver(self) -> None:
@@ -207,7 +207,7 @@ class Realtime:
             self._way_back.succeeded()
 
     def _restarted_to_recopy(self, capture: Capture) -> bool:
-        """Let go of a capture for the sake of tables that are to be copied again: the next step begins the next one."""
+        """Release the capture if requested tables are to be copied again: the next step starts another capture."""
         assert self._run.epoch is not None, "a capture has an epoch"
         if not self._recopies.is_due(capture, self._run.epoch):
             return False
@@ -216,13 +216,13 @@ class Realtime:
         return True
 
     def _find_start(self, marks: StateMarks) -> None:
-        """Find where a promoted follower begins, unless that is done; it takes as long as the lake does to answer."""
+        """Find the start of a promoted follower, unless that is done; takes as long as the lake needs to answer."""
         if is_waited_for(marks):
             self._context.store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=START_S_MAX + ASKED_S)
             find_start(self._context, self._owner)
 
     def _began(self) -> bool:
-        """Begin to deliver from the node; tell if that is still ours to do: the stage was looked at a moment before."""
+        """Start delivery from the node; return false if another process delivers by now."""
         try:
             epoch = self._store.take_epoch(self._owner)
             self._recopies.queue(epoch)
@@ -237,9 +237,9 @@ class Realtime:
         self._run.begin(epoch, make_wal_source, self._meet)
 
     def _fail_over(self, error: BaseException) -> None:
-        """Give delivering up to the archiver, where there is one and it can do better; else raise `error`.
+        """Hand delivery over to the archiver if there is one and the error permits it; else raise `error`.
 
-        What is let go of here with the stage as it was is begun anew by the next step.
+        If a capture is released here and the stage does not change, the next step starts another capture.
         """
         if self._run.goes_back(error):
             return
@@ -256,7 +256,7 @@ class Realtime:
             raise error
 
     def _take_over(self, buffer: LiveBuffer) -> None:
-        """Take the epoch, and go on from the archive up to the buffer, then from the buffer."""
+        """Take the epoch; continue from the archive up to the buffer, then from the buffer."""
         switched = self._mover.try_move(Event.TAKEN_OVER, taking=self._owner)
         if switched is None or switched.epoch is None:
             buffer.stop()
@@ -268,7 +268,7 @@ class Realtime:
             self._fail_over(error)
 
     def _go_on_without_archive(self, marks: StateMarks) -> None:
-        """Take the epoch, which fences the archiver, and go on from the node's own WAL: the archive does not arrive."""
+        """Take the epoch, which fences the archiver, and continue from the node's WAL: the archive does not advance."""
         switched = self._mover.try_move(Event.ARCHIVE_STALLED, taking=self._owner, only_from=marks.stage)
         if switched is None or switched.epoch is None:
             return
@@ -296,7 +296,7 @@ class Realtime:
     # --- markers
 
     def _meet(self, lsn: Lsn, content: bytes) -> bool:
-        """Read a marker and go on, unless it fences this state; called by the decode thread."""
+        """Read a marker and continue, unless it fences this state; called by the decode thread."""
         marker, capture = self._markers.read(lsn, content), self._run.capture
         if marker is not None:
             self._fence.meet(lsn, capture.timeline if capture is not None else None, marker)
@@ -313,7 +313,7 @@ class Realtime:
         }
 
     def _confirm(self, marks: StateMarks) -> None:
-        """Write down in the WAL how far everything is confirmed, if that is worth a marker."""
+        """Write the confirmed pointer into the WAL if it has advanced enough for a marker."""
         horizon, term = marks.horizon, marks.term
         if horizon is None or marks.followed is not None:
             return

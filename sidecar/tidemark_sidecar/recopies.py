@@ -1,4 +1,4 @@
-"""When the sidecar restarts its capture for requested copies: once that loses nothing (`first_copy.recopying`).
+"""Restarts the sidecar's capture for requested copies, once a restart loses nothing (`first_copy.recopying`).
 
 A restart reads WAL from the restart LSN. If a transaction has been open for long, the node may have removed that WAL:
 without an archive the restart would end the capture. And the copy waits for transactions that are older than its start,
@@ -18,27 +18,27 @@ from tidemark.runtime.daemon.node_requests import OlderOpen
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.first_copy.recopying import Due, Recopying
 
-LOOK_S = 5.0  # how often the node is asked for its WAL again
-OLDER_LOOK_S = 1.0  # how often it is asked for older transactions again
+LOOK_S = 5.0  # interval of queries for the WAL
+OLDER_LOOK_S = 1.0  # interval of queries for older transactions
 
 Asked = Future[bool]
 AskedOlder = Future[OlderOpen]
 
 
 class StillOpen(NodeUnreachable):
-    """Transactions that the copy would wait for."""
+    """The copy would wait for open transactions."""
 
     hint = "end them (COMMIT, ROLLBACK PREPARED, pg_terminate_backend); the request is kept, and the stream continues"
 
 
 class NoWalForRestart(NodeUnreachable):
-    """WAL that a restart of the capture would read, and that the node has removed."""
+    """The node has removed WAL that a restart of the capture would read."""
 
     hint = "end the transactions that are open since then, or raise wal_keep_size; the request is kept"
 
 
 class RecopyRestart:
-    """Tells when a running capture is to be stopped, so that the next one copies what is requested."""
+    """Decides when to stop a running capture so that the next one copies the requested tables."""
 
     def __init__(self, daemon: DaemonContext) -> None:
         self._recopying = Recopying(daemon.context.store)
@@ -48,19 +48,19 @@ class RecopyRestart:
         self._asked: Asked | None = None
         self._asked_lsn: Lsn = INVALID_LSN
         self._asked_older: AskedOlder | None = None
-        self._below: FullXid | None = None  # transactions older than it have to end first
+        self._below: FullXid | None = None  # transactions older than this must end first
         self._has_wal = self._are_older_over = False
         self._not_before_s = 0.0
         self._reported = ""
-        self.waits_for = ""  # why a request that is due is not served yet
+        self.waits_for = ""  # why a due request is not served yet
 
     def queue(self, epoch: Epoch) -> None:
-        """Queue the requests that are due: a capture is about to begin."""
+        """Queue the due requests: a capture is about to begin."""
         self._recopying.queue(epoch, self._now_s())
         self._forget()
 
     def is_due(self, capture: Capture, epoch: Epoch) -> bool:
-        """Tell if `capture` is to be stopped now."""
+        """Return whether `capture` should be stopped now."""
         due = Due.NOTHING if capture.status().copying else self._recopying.step(capture.progress, epoch, self._now_s())
         if due is not Due.NOW:
             self._forget()
@@ -79,7 +79,7 @@ class RecopyRestart:
         self._has_wal, self._are_older_over, self.waits_for = False, False, ""
 
     def _look_for_wal(self, capture: Capture) -> None:
-        """Ask for the WAL that a restart reads, until the node has it."""
+        """Query the node for the WAL that a restart reads, until it has it."""
         now_s = self._now_s()
         if self._asked is None:
             if now_s >= self._not_before_s and capture.progress.delivered is not None:
@@ -100,7 +100,7 @@ class RecopyRestart:
             self._tell(error)
 
     def _look_for_older(self) -> None:
-        """Ask for the transactions that were open at the first look, until they have ended."""
+        """Query the node for the transactions that were open at the first query, until they have ended."""
         now_s = self._now_s()
         if self._asked_older is None:
             if now_s >= self._not_before_s:
@@ -119,9 +119,9 @@ class RecopyRestart:
         self._below = found.below
         if found.names is not None:
             error = StillOpen(f"the copy would wait for open transactions: {found.names}")
-            self._tell(error, is_logged=not is_first)  # most have ended by the second look
+            self._tell(error, is_logged=not is_first)  # most end before the second query
             return
-        self._are_older_over, self._has_wal = True, is_first  # else the node may have removed WAL meanwhile
+        self._are_older_over, self._has_wal = True, is_first  # after a wait, check again: the node may have removed WAL
         self._not_before_s = 0.0
 
     def _tell(self, error: BaseException, *, is_logged: bool = True) -> None:

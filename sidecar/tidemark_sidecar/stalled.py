@@ -15,7 +15,7 @@ from tidemark.runtime.daemon.service import DaemonContext
 
 
 class StalledArchive:
-    """Watches for how long nothing has moved, then asks the node for the WAL."""
+    """Measures how long the archive has not advanced, then asks the node for the WAL."""
 
     def __init__(self, daemon: DaemonContext) -> None:
         context = daemon.context
@@ -25,21 +25,21 @@ class StalledArchive:
         self._node_requests = daemon.node_requests
         self._wait = ArchiveWait(context.config.realtime.archive_wait_s, context.store.identity.segment_bytes)
         self._asked: Future[bool] | None = None
-        self._archived_lsn: Lsn | None = None  # by the last look at the archive
-        self._stalled_lsn: Lsn | None = None  # where it ended when the sidecar went on without it
+        self._archived_lsn: Lsn | None = None  # from the last listing of the archive
+        self._stalled_lsn: Lsn | None = None  # the archive's end when the sidecar continued without it
 
     @property
     def archiver_lives(self) -> bool:
-        """Tell if the archiver has given a sign of life of late."""
+        """Whether the archiver's heartbeat is recent."""
         age_s = self._heartbeat.age_s(Slot.ARCHIVER)
         return age_s is not None and age_s <= self._watchdog_s
 
     def note_archive(self, end_lsn: Lsn | None) -> None:
-        """Note where the archive ends."""
+        """Record the end of the archive."""
         self._archived_lsn = end_lsn
 
     def is_over(self, marks: StateMarks, *, waits: bool) -> bool:
-        """Tell if the sidecar goes on from the node; `waits`: its return waits for the archiver."""
+        """Return whether the sidecar should continue from the node; `waits`: its return waits for the archiver."""
         start = marks.start
         if not waits or start is None:
             self._wait.begin_anew()
@@ -54,11 +54,11 @@ class StalledArchive:
         return False
 
     def went_on(self) -> None:
-        """Note that the sidecar delivers without the archive."""
+        """Record that the sidecar delivers without the archive."""
         self._stalled_lsn = self._archived_lsn
 
     def archive_goes_on(self) -> bool:
-        """Tell if the archive has grown since: only then is it worth giving delivery up to the archiver."""
+        """Return whether the archive has grown since: only then is a hand-over to the archiver useful."""
         return self._archived_lsn is not None and self._archived_lsn > (self._stalled_lsn or 0)
 
     def _has_wal(self, asked: Future[bool]) -> bool:

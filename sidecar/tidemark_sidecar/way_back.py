@@ -24,12 +24,12 @@ from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver
 from tidemark_sidecar.stalled import StalledArchive
 
-LOOK_S = 1.0  # how often the node is asked where it is, or for the marker once more
-MARKER_LOST_S = 60.0  # what a primary wrote last may be lost with it: the archiver meets any marker of the attempt
+LOOK_S = 1.0  # interval of queries for the node's position, and of retries of the marker
+MARKER_LOST_S = 60.0  # a failover may lose the marker with the primary; any marker of the attempt is sufficient
 
 
 class WayBack:
-    """One attempt after the other."""
+    """Attempts to return to REALTIME, one at a time."""
 
     def __init__(self, daemon: DaemonContext, mover: StageTransition, stalled: StalledArchive) -> None:
         context = daemon.context
@@ -41,41 +41,41 @@ class WayBack:
         self._clock = SystemClock()
         self._buffer: LiveBuffer | None = None
         self._asked_node: Future[NodeIdentity] | None = None
-        self._marker: Future[Lsn] | None = None  # the try-start marker that was asked for
+        self._marker: Future[Lsn] | None = None  # the requested try-start marker
         self._marker_asked_s = 0.0
         self._not_before_s = 0.0
         self._wants_soon = False
         self._reported_keys = False
-        self._is_too_far = False  # the archiver from the node, when that was asked last
+        self._is_too_far = False  # at the last query: the archiver's lag to the node was too great
         self._backoff = Backoff(context.config.realtime.return_first_s, context.config.realtime.return_max_s)
         self._lag_bytes_max = context.config.return_lag_bytes_max(context.store.identity.segment_bytes)
 
     def failed(self) -> None:
-        """Note that realtime, or an attempt, has failed: the next one waits longer."""
+        """Record that realtime or an attempt has failed: the next attempt waits longer."""
         self._backoff.failed(self._clock.monotonic_s())
 
     def succeeded(self) -> None:
-        """Note that realtime lasts."""
+        """Record that realtime is stable."""
         self._backoff.succeeded()
 
     def hasten(self) -> None:
-        """Try as soon as it is possible: the operator says so."""
+        """Try as soon as possible, at the operator's request."""
         self._wants_soon = True
         self._not_before_s = 0.0
 
     def is_needless(self) -> None:
-        """Let go of what is buffered, and of the operator's wish: realtime has come back by another way."""
+        """Drop the buffer and the operator's request: realtime continues without a return."""
         self._wants_soon = False
         self.drop()
 
     def drop(self) -> None:
-        """Let go of what is buffered."""
+        """Drop the buffer."""
         buffer, self._buffer, self._marker = self._buffer, None, None
         if buffer is not None:
             buffer.stop()
 
     def step(self, marks: StateMarks) -> LiveBuffer | None:
-        """Go on with what the stage asks for; give out the buffer, for good, when it is time to take over from it."""
+        """Do the step for the present stage; return the buffer, once, when delivery can continue from it."""
         if self._buffer is not None and self._buffer.input.error is not None:
             self._give_up(marks, self._buffer.input.error)
         elif marks.stage is Stage.ARCHIVE:
@@ -87,14 +87,14 @@ class WayBack:
         return None
 
     def waits_for_archive(self, marks: StateMarks) -> bool:
-        """Tell if the return waits for the archiver: for one that lives, is near, or meets the marker."""
+        """Return whether the return waits for the archiver: to be alive, to be near, or to reach the marker."""
         if marks.stage is not Stage.ARCHIVE:
             return marks.stage is Stage.RETURNING
         is_due = self._is_due(self._clock.monotonic_s())
         return is_due and (self._is_too_far or not self._stalled.archiver_lives)
 
     def write_marker(self) -> None:
-        """Ask for the try-start marker of this attempt."""
+        """Request the try-start marker of this attempt."""
         view = self._store.view()
         assert view.term is not None, "somebody has delivered"
         pointer = view.horizon.pointer if view.horizon else None
@@ -115,7 +115,7 @@ class WayBack:
             self._asked_node = self._node_requests.find_node()
 
     def _may_return(self, now_s: float) -> bool:
-        """Tell if it is time, and there is an archiver that would meet the marker, and know it."""
+        """Return whether an attempt is due and a live archiver would reach the marker and be able to verify it."""
         if not self._stalled.archiver_lives:
             return False
         if not self._store.marker_keys().are_one:
@@ -131,7 +131,7 @@ class WayBack:
         return self._wants_soon or is_time
 
     def _consider(self, marks: StateMarks, asked: Future[NodeIdentity]) -> None:
-        """Begin to buffer, if the node answers and the archiver is near."""
+        """Start to buffer if the node answers and the archiver is near."""
         error = asked.exception()
         if error is not None:
             self._context.log.warning("cannot return to realtime yet", **describe_error(error))
@@ -146,7 +146,7 @@ class WayBack:
             self._buffer.start()
 
     def _ask(self, buffer: LiveBuffer) -> None:
-        """Ask, once the stream is being buffered: the marker has to stand in what the buffer holds."""
+        """Request the return once the stream is being buffered: the buffer must contain the marker."""
         if buffer.input.link is Link.STREAMING:
             self._wants_soon = False
             attempt = self._store.view().hand_over.attempt + 1
@@ -169,7 +169,7 @@ class WayBack:
             self._node_requests.switch_segment()
 
     def _arrive(self) -> LiveBuffer | None:
-        """Give out the buffer, once it has come to the marker, and on the timeline on which the archiver met that."""
+        """Return the buffer once it contains the marker, on the timeline on which the archiver reached it."""
         buffer, reached = self._buffer, self._store.view().hand_over
         timeline = buffer.timeline_at(reached.lsn) if buffer is not None else None
         if buffer is not None and timeline == reached.timeline:
@@ -189,7 +189,7 @@ class WayBack:
         return None
 
     def _give_up(self, marks: StateMarks, error: BaseException) -> None:
-        """Let the archiver go on: the buffer overflowed, or the node has removed what it needs."""
+        """Abandon the return, the archiver continues: the buffer overflowed, or the node has removed needed WAL."""
         self.failed()
         self.drop()
         event = _given_up_by(error)
@@ -201,12 +201,12 @@ class WayBack:
 
 
 def _given_up_by(error: BaseException) -> Event | None:
-    """Return what a buffer's error is to the mode table; None where it ends the process."""
+    """Return the event of the mode table for a buffer's error; None if the error ends the process."""
     if isinstance(error, WalDiverged) and error.fork_lsn is not None:
-        return Event.SIDECAR_LOST  # nobody took anything from the buffer: the next one begins behind the fork
+        return Event.SIDECAR_LOST  # nothing was delivered from the buffer: the next one begins after the fork
     return event_of(error)
 
 
 def _failure(asked: Future[Lsn] | None) -> BaseException | None:
-    """Return what came of an errand, if that is an error."""
+    """Return the error of a request to the node, if it failed."""
     return asked.exception() if asked is not None and asked.done() else None

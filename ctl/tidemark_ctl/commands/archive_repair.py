@@ -55,7 +55,7 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
 
 
 def _reported(found: ArchiveState, broken: ArchiveBreak, view: StateView, *, copies: bool) -> Iterator[str]:
-    """Say what is lost, as far as anything knows."""
+    """Print the loss, as far as it is known."""
     stretch = broken.stretch
     if broken.damage:
         yield f"damaged in {found.folder}: WAL from {stretch}: {broken.damage}"

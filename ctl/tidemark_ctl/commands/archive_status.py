@@ -29,7 +29,7 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
 
 
 def _copied(found: ArchiveState) -> str | None:
-    """Say of when the copy of the catalog history is; None where there is none."""
+    """Return the time of the copy of the catalog history; None if there is no copy."""
     try:
         return clock_text(read_manifest(Spool(found.folder)).copied_at_us / US_PER_S)
     except NoHistoryCopy:

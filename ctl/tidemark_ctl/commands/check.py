@@ -17,7 +17,7 @@ DEADLINE_S_DEFAULT = 60.0
 
 
 class LegBroken(TidemarkError):
-    """What was written to the node does not arrive."""
+    """The marker did not arrive everywhere."""
 
 
 @click.command()
@@ -54,6 +54,6 @@ def check(state: Path, *, config: Path | None, deadline_s: float, as_json: bool)
 
 
 def _broken(legs: Mapping[LegName, Leg]) -> dict[LegName, Leg]:
-    """Return what keeps the marker; what merely waits, waits for one of these."""
+    """Return the broken legs; waiting legs wait for one of these."""
     broken = {name: leg for name, leg in legs.items() if leg.verdict is LegEnd.BROKEN}
     return broken or {name: leg for name, leg in legs.items() if leg.verdict is LegEnd.WAITS}

@@ -153,7 +153,7 @@ def _oid(name: str, databases: Mapping[Oid, str]) -> Oid:
 
 @contextmanager
 def _progress(start: HistoryStart, end: Lsn | None, *, quiet: bool) -> Iterator[Callable[[Lsn], None]]:
-    """Show a bar on a terminal, and load what draws it only there."""
+    """Show a progress bar on a terminal; its module is loaded only there."""
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -88,7 +88,7 @@ def init(
         return
     if lake is not None and from_spool is None:
         raise ConfigError("--lake requires --from-spool", hint="omit --lake: a new state begins with a first copy")
-    archive = archive and archive.absolute()  # daemons and the server run elsewhere
+    archive = archive and archive.absolute()  # daemons and the server have other working folders
     if from_spool is None and config is None and not (state / settings.WRITTEN_BY_INIT).exists():
         _write_settings(state, dsn, databases, tables, archive)
     chosen = settings.load(state, config)
@@ -122,7 +122,7 @@ def init(
 
 
 def _tell_of_ports(folder: StateFolder, config: Path | None) -> None:
-    """Assign the ports of the metrics, and say where each process serves them: the configuration goes before."""
+    """Assign the ports of the metrics, and print where each process serves them; configured ports take precedence."""
     assigned = assign_ports(folder)
     chosen = settings.load(folder.root, config).metrics
     if not chosen.enabled:
@@ -137,10 +137,10 @@ def _tell_of_ports(folder: StateFolder, config: Path | None) -> None:
 def _write_settings(
     state: Path, dsn: str | None, databases: tuple[str, ...], tables: tuple[str, ...], archive: Path | None
 ) -> None:
-    """Write the configuration of a capture that is made without one."""
+    """Write the configuration of a capture that is created without one."""
     if dsn is None:
         raise ConfigError("no node is named", hint="give --dsn, or a --config that contains capture.dsn")
-    StateFolder(state).socket("sidecar")  # refuses a path that no socket can have
+    StateFolder(state).socket("sidecar")  # rejects a path that is too long for a socket
     _close_to_others(StateFolder(state))
     with Node(dsn) as node:
         facts = node.check_fitness()
@@ -151,7 +151,7 @@ def _write_settings(
         draft = replace(draft, archive=replace(draft.archive, folder=str(archive)))
         if archive_kind(archive, facts.system_identifier) is ArchiveKind.SPOOL:
             check_can_fill(draft, user)
-    # Only now: what a refused attempt left would stand in the way of the next one.
+    # Only now: files of a rejected attempt would obstruct the next one.
     settings.write(state, dsn, databases or (facts.database,), tables or ALL_TABLES, archive)
 
 
@@ -166,7 +166,7 @@ def _tell_of_rights(config: Config, folder: StateFolder) -> None:
 
 
 def _check_alone(**others: object) -> None:
-    """Refuse options that --from-backup takes no notice of."""
+    """Reject options that --from-backup ignores."""
     for name, given in others.items():
         if given:
             option = f"--{name.replace('_', '-')}"
@@ -216,7 +216,7 @@ def _init_from_backup(
 
 
 def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path | None) -> bool:
-    """Make a lost state anew; false if it is there."""
+    """Recreate a lost state; return false if the state exists."""
     spool = Spool(from_spool)
     manifest = read_manifest(spool)
     inventory = lake_inventory(lake, manifest.identity) if lake is not None else None
@@ -232,14 +232,14 @@ def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path |
 
 
 def _check_same(options: Mapping[str, tuple[object, object]], *, where: Path | None) -> None:
-    """Refuse options that say something else than the configuration: they would be without effect."""
+    """Reject options that contradict the configuration: they would have no effect."""
     for option, (given, configured) in options.items():
         if given and given != configured:
             raise ConfigError(f"{option} differs from {where}", hint="omit the option, or change the value there")
 
 
 def _tell_of_standby(config: Config) -> None:
-    """Say of a standby that it is followed; or else that it takes no markers, where nothing is named for them."""
+    """Report that a standby is followed; or else that it accepts no markers, if markers.dsn is not set."""
     with Node(config.capture.dsn) as node:
         if not node.is_in_recovery():
             return
@@ -252,7 +252,7 @@ def _tell_of_standby(config: Config) -> None:
 
 
 def _tell_of_archive(config: Config, state: StateFolder) -> None:
-    """Say whose the archive is, and how a spool is filled; raise what would keep the server from filling it."""
+    """Print who fills the archive, and how to fill a spool; raise an error if the server could not fill it."""
     where = config.archive.folder
     if not Spool(Path(where)).is_ours:
         click.echo(

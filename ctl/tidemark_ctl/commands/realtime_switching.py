@@ -54,7 +54,7 @@ def off(state: Path, *, config: Path | None, deadline_s: float, force: bool, as_
 def _switching(
     state: Path, config: Path | None, deadline_s: float, *, as_json: bool, kills: bool = False
 ) -> Iterator[RealtimeSwitch]:
-    """Give a switch; print the state that it left, also if it is not the requested one."""
+    """Request a switch; print the resulting state, also if it is not the requested one."""
     with opened_capture(state, config, kills=kills) as (context, node_requests):
         try:
             yield RealtimeSwitch(context, node_requests, deadline_s=deadline_s, say=partial(click.echo, err=True))

@@ -59,7 +59,7 @@ def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool
 
 
 def _reported(plan: RewindPlan, *, copies: bool) -> Iterator[str]:
-    """Say what is dead, where delivering goes on, and what is done to the tables."""
+    """Print the dead branch, the position from which delivery continues, and the consequences for the tables."""
     given = "delivered" if plan.is_delivered else "copied by first copies, but not delivered by the stream"
     yield f"{given}, but not part of the node's history: {plan.branch}"
     if not plan.is_delivered:

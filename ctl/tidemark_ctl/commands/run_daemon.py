@@ -35,7 +35,7 @@ def archiver(*, state: Path, config: Path | None, moved: bool) -> None:
 
 
 def become(module: str, state: Path, config: Path | None, *arguments: str) -> None:
-    """Replace this process by a Python program of ours: signals, exit code and pid are its own."""
+    """Replace this process by a Python program of Tidemark, which keeps the pid and receives the signals."""
     path = settings.config_path(state, config)
     chosen = ["--config", str(path)] if path is not None else []
     os.execv(sys.executable, [sys.executable, "-m", module, "--state", str(state), *chosen, *arguments])  # noqa: S606

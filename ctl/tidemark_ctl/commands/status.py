@@ -60,7 +60,7 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
 
 
 def describe(seen: Seen, now_us: int) -> dict[str, Tree]:
-    """Return what the state says, by name."""
+    """Return the content of the state, by name."""
     view = seen.view
     ledger = view.ledger
     return {
@@ -95,7 +95,7 @@ def describe(seen: Seen, now_us: int) -> dict[str, Tree]:
 
 
 def _first_copy(view: StateView, relations: Mapping[SchemaVersion, tuple[Oid, Relation]]) -> Tree:
-    """Return how far copying is; `waiting` are those that the next start copies, by the name that was told last."""
+    """Return the progress of the first copy; `waiting`: last known names of tables that the next start copies."""
     names = {(database, relation.oid): relation.qualified_name for _, (database, relation) in sorted(relations.items())}
     copied = [copy for copy in view.copies.values() if copy.generation]
     return {
@@ -111,7 +111,7 @@ def _first_copy(view: StateView, relations: Mapping[SchemaVersion, tuple[Oid, Re
 
 
 def _recopy(view: StateView) -> dict[str, Tree]:
-    """Return how far the copies are that `cdcctl table recopy` requested, until they are done."""
+    """Return the progress of the copies that `cdcctl table recopy` requested, until they end."""
     requests = recopies_by_table(view.recopies)
     copies = {key: view.copies.get(key) for key in requests}
     return {
@@ -131,7 +131,7 @@ def _recopy_text(step: RecopyStep, request: Recopy, copy: CopyProgress | None) -
 
 
 def _metrics_ports(folder: StateFolder, config: Config) -> Tree:
-    """Return where metrics are served, as far as the configuration and `init` tell."""
+    """Return the addresses of the metrics, from the configuration and from `init`."""
     assigned = assigned_ports(folder)
     own: dict[str, Tree] = {"sidecar": config.metrics.port, "archiver": config.metrics.archiver_port}
     return (own if config.metrics.enabled else {}) | {"pipeline": assigned.pipeline if assigned is not None else None}

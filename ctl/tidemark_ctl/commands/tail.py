@@ -129,13 +129,13 @@ def _tail_from_now(
                 removed += 1
                 if changes.snapshot is not None or removed == REMOVED_ATTEMPTS_MAX:
                     raise WalRemoved(str(error), hint=FELL_BEHIND_HINT) from error
-                progress.repeating(error, removed, REMOVED_ATTEMPTS_MAX)  # nothing was printed so far
+                progress.repeating(error, removed, REMOVED_ATTEMPTS_MAX)  # nothing has been printed yet
             else:
                 return shown.counts.as_dict(changes.decoded_lsn - seed.lsn)
 
 
 def print_live(changes: LiveChanges, shown: Printer, wanted: LsnRange) -> None:
-    """Print what commits in the range, to its end."""
+    """Print the commits of the range up to its end."""
     until, reported = wanted.to_lsn, False
     while until is None or changes.snapshot is None or changes.decoded_lsn < until:
         for decoded in changes.read_runs(READ_WAIT_S):

@@ -1,4 +1,4 @@
-"""The message of commands that decode by a catalog history about a damaged base."""
+"""The message about a damaged base, for commands that decode with the catalog history."""
 
 import click
 
@@ -7,6 +7,6 @@ from tidemark.model.lsn import format_lsn
 
 
 def report_damaged_base(damaged: DamagedBase) -> None:
-    """Say which file is damaged, and that an older base takes its place."""
+    """Print which file is damaged, and that an older base replaces it."""
     at = format_lsn(damaged.entry.lsn)
     click.echo(f"the catalog base of {at} is damaged; an older base is used: {damaged.error}", err=True)

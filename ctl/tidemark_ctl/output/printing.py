@@ -37,7 +37,7 @@ FORMATS = ("jsonl", "debezium", "test_decoding", "arrow", "null")
 
 
 class Format(Enum):
-    """A format of output."""
+    """An output format."""
 
     JSONL = "jsonl"
     DEBEZIUM = "debezium"
@@ -48,7 +48,7 @@ class Format(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PrintContext:
-    """What is needed to print the changes of a capture's databases."""
+    """The data needed to print the changes of a capture's databases."""
 
     major: int
     dialects: MappedDialects
@@ -62,7 +62,7 @@ class PrintContext:
         names: Mapping[Oid, str],
         types: TypeMapping = DEFAULT_MAPPING,
     ) -> Self:
-        """Return the databases that `mirrors` are of."""
+        """Return the context for the databases of `mirrors`."""
         return cls(major, MappedDialects(mirrors, types, major), names)
 
 
@@ -73,7 +73,7 @@ def _cpu_s() -> float:
 
 @dataclass(slots=True)
 class Counts:
-    """What was decoded, and what it took; `cpu_s` is of this process, all threads."""
+    """The number of decoded items, and the cost; `cpu_s` is the CPU time of this process, all threads."""
 
     transactions: int = 0
     messages: int = 0
@@ -96,23 +96,23 @@ class Counts:
 
 
 class Printer(Protocol):
-    """Takes what the decoder gives out, in order."""
+    """Accepts the decoder's output in order."""
 
     counts: Counts
-    prints_names: bool  # of relations, types and schemas, where a value is the OID of one
+    prints_names: bool  # relation, type and schema names instead of the OID where a value is one
 
     def wants(self, relation: Relation) -> bool:
-        """Tell if anything is printed of the rows of a relation version."""
+        """Return whether the output depends on the rows of a relation version."""
 
     def take(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:
-        """Print a transaction or many, or a message outside one."""
+        """Print one or many transactions, or a message outside a transaction."""
 
     def flush(self) -> None:
-        """Print what was gathered so far: nothing more is there at the moment."""
+        """Print the collected items: no more input is available at the moment."""
 
 
 def keep_what_is_printed(decoder: Decoder, shown: Printer) -> None:
-    """Let a decoder keep of the rows what a printer needs, and no more."""
+    """Make a decoder keep only the rows that the printer needs."""
     decoder.want_only(shown.wants)
     if shown.prints_names:
         decoder.keep_names()
@@ -130,7 +130,7 @@ def printer(
 
 
 class _TestDecodingPrinter:
-    """Prints at once: the plugin's lines do not wait for a batch to fill."""
+    """Prints immediately: the plugin's lines do not wait until a batch is full."""
 
     prints_names = True
 
@@ -141,7 +141,7 @@ class _TestDecodingPrinter:
         self._output = output
 
     def take(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:
-        """Print a transaction or many, or a message outside one."""
+        """Print one or many transactions, or a message outside a transaction."""
         del restart_lsn
         if isinstance(decoded, CommittedRun):
             self.counts.transactions += len(decoded)
@@ -155,12 +155,12 @@ class _TestDecodingPrinter:
             self._output.write(self._renderer.message(decoded))
 
     def flush(self) -> None:
-        """Hand on what is buffered."""
+        """Flush the buffered output."""
         self._output.flush()
 
 
 class _GroupPrinter:
-    """Gathers columnar groups and gives each to a writer."""
+    """Collects columnar groups and passes each to a writer."""
 
     prints_names = False
 
@@ -180,7 +180,7 @@ class _GroupPrinter:
         self._write = write
 
     def take(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:
-        """Gather a transaction or many, or a message outside one; print the groups that it fills."""
+        """Collect one or many transactions, or a message outside a transaction; print the groups that are full."""
         if isinstance(decoded, CommittedRun):
             self.counts.transactions += len(decoded)
             full = self._builder.add_run(decoded)
@@ -194,7 +194,7 @@ class _GroupPrinter:
             self._print(group)
 
     def flush(self) -> None:
-        """Print what was gathered."""
+        """Print the collected groups."""
         group = self._builder.flush()
         if group is not None:
             self._print(group)
@@ -228,7 +228,7 @@ def _writers(form: Format, databases: PrintContext, output: BinaryIO) -> Callabl
         output.flush()
 
     def write_nothing(_group: ChangeGroup) -> None:
-        """Drop the group."""
+        """Discard the group."""
 
     return {Format.JSONL: write_jsonl, Format.ARROW: write_arrow, Format.NULL: write_nothing}[form]
 
@@ -236,7 +236,7 @@ def _writers(form: Format, databases: PrintContext, output: BinaryIO) -> Callabl
 def _debezium_printer(
     databases: PrintContext, output: BinaryIO, selection: Selection, *, counting: bool
 ) -> "_GroupPrinter":
-    # What it needs takes as long to load as a small file to decode: no other format pays for it.
+    # Loading its imports takes as long as decoding a small file, so other formats do not load them.
     from importlib.metadata import version  # noqa: PLC0415
 
     from tidemark.decode.render.debezium import DebeziumLines  # noqa: PLC0415

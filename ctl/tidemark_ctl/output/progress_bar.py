@@ -11,7 +11,7 @@ from tidemark.model.lsn import Lsn, format_lsn
 
 @contextmanager
 def shown(start: Lsn, end: Lsn | None) -> Iterator[Callable[[Lsn], None]]:
-    """Show it; give what is to be told how far it is. Without an end in sight it only tells the LSN."""
+    """Show the bar; yield the function that updates it. Without a known end it shows only the LSN."""
     columns = (TextColumn("decoding {task.fields[at]}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         total = None if end is None else max(end - start, 1)

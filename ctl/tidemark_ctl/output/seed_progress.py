@@ -12,7 +12,7 @@ from tidemark.io.node.node import Blocker
 from tidemark.model.errors import NodeUnreachable, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn
 
-QUIET_S = 2.0  # a replay that takes no longer is not worth a line
+QUIET_S = 2.0  # a shorter replay prints no line
 TERMINAL_S = 0.2  # between updates of the line on a terminal
 LOG_S = 5.0  # between lines elsewhere
 BYTES_PER_MB = 1 << 20
@@ -24,7 +24,7 @@ ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """WAL that is read before anything is printed, and what the operator can do about it."""
+    """The WAL that is read before the first output, and a hint to make that shorter."""
 
     what: str
     advice: str
@@ -44,7 +44,7 @@ BEFORE_FROM = Reading(
 
 
 class SeedProgress:
-    """Says what a seed does (`tidemark.runtime.seed.seeding.SeedObserver`), and when the node is away."""
+    """Prints the progress of a seed (`tidemark.runtime.seed.seeding.SeedObserver`), and interruptions of the stream."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class SeedProgress:
         self._replay = _ReplayLine(output or sys.stderr, now, reading)
 
     def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
-        """Name the transactions that are waited for, whenever they are others than before."""
+        """Name the transactions that the seed waits for, whenever they change."""
         del waited_s
         waited_for = tuple(blocker.xid for blocker in blockers)
         if waited_for != self._reported:
@@ -65,16 +65,16 @@ class SeedProgress:
             self._say(f"waiting for older transactions to end: {names}")
 
     def replaying(self, start_lsn: Lsn, lsn: Lsn, end_lsn: Lsn) -> None:
-        """Show how much is read of the WAL that precedes what is wanted."""
+        """Show how much of the WAL before the wanted range has been read."""
         self._replay.show(lsn - start_lsn, end_lsn - start_lsn)
 
     def repeating(self, error: TidemarkError, attempt: int, attempts_max: int) -> None:
-        """Say why the catalogs are read once more."""
+        """Print why the catalogs are read again."""
         self._say(f"attempt {attempt} of {attempts_max} to read the catalogs failed, retrying: {error}")
         self._replay.restart()
 
     def away(self, error: NodeUnreachable) -> None:
-        """Say that the stream broke, and that it is made again."""
+        """Print that the stream broke and is opened again."""
         self._say(f"the stream was interrupted, reconnecting: {error}")
 
     def _say(self, line: str) -> None:
@@ -83,7 +83,7 @@ class SeedProgress:
 
 
 class _ReplayLine:
-    """How far WAL is read: a line updated in place on a terminal, else lines now and then."""
+    """The progress in reading WAL: a line updated in place on a terminal, else lines at intervals."""
 
     def __init__(self, output: TextIO, now: Callable[[], float], reading: Reading) -> None:
         self._output = output
@@ -91,17 +91,17 @@ class _ReplayLine:
         self._now = now
         self._in_place = output.isatty()
         self._advised = False
-        self._shown = False  # on a terminal: the line is there
+        self._shown = False  # on a terminal: the line is visible
         self.restart()
 
     def restart(self) -> None:
-        """Begin again at the first byte."""
+        """Restart at the first byte."""
         self._started_s: float | None = None
         self._written_s = 0.0
         self._start_bytes = 0
 
     def show(self, read_bytes: int, total_bytes: int) -> None:
-        """Write the line if it is time to."""
+        """Write the line if the interval has passed."""
         now_s = self._now()
         if self._started_s is None:
             self._started_s, self._start_bytes = now_s, read_bytes

@@ -17,7 +17,7 @@ _PREFIX = "command-"
 
 @contextmanager
 def spill_of_command(folder: StateFolder) -> Iterator[SpillFolder]:
-    """Give a folder that is gone at the end; what killed commands left goes too."""
+    """Yield a folder that is removed at the end, together with the folders of killed commands."""
     for left_over in folder.spill.glob(f"{_PREFIX}*"):
         pid = left_over.name.removeprefix(_PREFIX)
         if pid.isdecimal() and process_start_ticks(int(pid)) is None:

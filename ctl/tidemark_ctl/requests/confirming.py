@@ -1,4 +1,4 @@
-"""The operator's confirmation before anything is lost."""
+"""The operator's confirmation of a loss."""
 
 import sys
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from tidemark.model.errors import ConfigError
 
 
 class NotConfirmed(ConfigError):
-    """A loss that was not confirmed."""
+    """The operator did not confirm a loss."""
 
     hint = "repeat the command with --accept-break, or answer yes at a terminal"
 
 
 def confirm_losses(losses: Sequence[object], *, accepted: bool) -> None:
-    """Print each loss, and raise `NotConfirmed` unless it is `accepted` or the operator says yes."""
+    """Print each loss, and raise `NotConfirmed` unless it is `accepted` or the operator confirms it."""
     for loss in losses:
         click.echo(str(loss), err=True)
     if not losses or accepted:

@@ -36,12 +36,12 @@ from tidemark_ctl.views.realtime_tree import WAY_OUT, Seen, missing_text, see
 from tidemark_ctl.views.render import Tree
 
 POLL_S = 0.2
-SEQUENCE_BITS = 48  # enough to be met by no other check
+SEQUENCE_BITS = 48  # enough to distinguish any two checks
 LOG_HINT = "see its log; `cdcctl status` shows all positions"
 
 
 class LegName(Enum):
-    """The legs, in the order in which they are told."""
+    """The legs, in the order of the output."""
 
     NODE = "node"
     CAPTURE = "capture"
@@ -51,18 +51,18 @@ class LegName(Enum):
 
 
 class LegEnd(Enum):
-    """What became of a leg."""
+    """The result for a leg."""
 
     PASSED = "passed"
     BROKEN = "broken"
-    WAITS = "waits"  # for a broken leg before it
-    RESTS = "rests"  # it has no part in this mode, or in this configuration
+    WAITS = "waits"  # for an earlier broken leg
+    RESTS = "rests"  # not used in this mode or configuration
     PENDING = "pending"
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One leg as it is found."""
+    """The present result for one leg."""
 
     verdict: LegEnd
     reported: str = ""
@@ -73,7 +73,7 @@ class Leg:
 class _Written(NamedTuple):
     sequence: Sequence
     end_lsn: Lsn
-    boot_ns: int  # when it was asked for
+    boot_ns: int  # at the request
 
 
 class EndToEndCheck:
@@ -86,7 +86,7 @@ class EndToEndCheck:
         self._archiving = PolledAnswer(node_requests.ask_archiving)
         self._reported = Reported(say)
         self._legs = dict.fromkeys(LegName, Leg(LegEnd.PENDING))
-        self._due: Sequence | None = None  # readers that hold this much hold all that was before the marker
+        self._due: Sequence | None = None  # a reader that has confirmed this has everything before the marker
 
     def run(self) -> Mapping[LegName, Leg]:
         """Write the marker, follow it, return every leg."""
@@ -110,11 +110,11 @@ class EndToEndCheck:
         return see(self._context.store, self._context.config)
 
     def _pending(self) -> LegName | None:
-        """Return the first leg that may still pass."""
+        """Return the first leg that can still pass."""
         return next((name for name, leg in self._legs.items() if leg.verdict is LegEnd.PENDING), None)
 
     def _write(self, seen: Seen) -> _Written | None:
-        """Have the marker in the WAL, and its segment archived soon where that is granted."""
+        """Write the marker into the WAL, and request a segment switch if an archive is configured."""
         began_ns, sequence = boot_ns(), Sequence(secrets.randbits(SEQUENCE_BITS))
         horizon, term = seen.view.horizon, seen.view.term
         epoch = term.epoch if term is not None else Epoch(TimelineId(1), 0)
@@ -137,7 +137,7 @@ class EndToEndCheck:
         return _Written(sequence, end_lsn, began_ns)
 
     def _judge(self, seen: Seen, written: _Written) -> None:
-        """Look at all legs that may still pass; a leg that passed, or is broken, stays so."""
+        """Check all legs that can still pass; a leg that passed or is broken does not change."""
         for name, found in (
             (LegName.CAPTURE, self._capture),
             (LegName.ARCHIVE, self._archive),
@@ -150,7 +150,7 @@ class EndToEndCheck:
                 self._legs[name] = replace(leg, after_s=_since(written.boot_ns)) if is_new else leg
 
     def _close(self, seen: Seen) -> None:
-        """Decide about what has not passed in time: the first leg that has not is broken, what is behind it waits."""
+        """Decide the pending legs at the deadline: the first one is broken, legs behind it wait."""
         through = LegName.CAPTURE if _goes_through_sidecar(seen) else LegName.ARCHIVE
         before = {
             LegName.CAPTURE: LegName.NODE,
@@ -168,7 +168,7 @@ class EndToEndCheck:
     # --- the legs
 
     def _capture(self, seen: Seen, written: _Written) -> Leg:
-        """Tell if the sidecar's decode thread has met the marker in the stream."""
+        """Check whether the sidecar's decode thread has read the marker in the stream."""
         stage, process = seen.view.stage, seen.sidecar
         if stage is Stage.HELD:
             return Leg(LegEnd.RESTS, "an operator switched realtime off")
@@ -191,7 +191,7 @@ class EndToEndCheck:
         return Leg(LegEnd.PENDING, f"the sidecar has not read the marker in the stream{how}", LOG_HINT)
 
     def _archive(self, seen: Seen, written: _Written) -> Leg:
-        """Tell if the archiver has met the marker in the archive, whether or not it delivers."""
+        """Check whether the archiver has read the marker in the archive, also if it does not deliver."""
         if seen.archive is None:
             return Leg(LegEnd.RESTS, "no archive is configured")
         node = self._archiving.latest()
@@ -212,13 +212,13 @@ class EndToEndCheck:
         return met or _with_missing(self._archive_late(seen.archive, written), seen)
 
     def _is_filled_by_nothing(self, node: NodeArchiving | TidemarkError | None, archive: ArchiveState) -> bool:
-        """Tell if the server is to fill our spool, does not archive, and nothing else has put a segment there."""
+        """Return whether the server should fill our spool but does not archive, and no program has filled it."""
         if not isinstance(node, NodeArchiving) or archive.runs:
             return False
         return is_filled_by_nothing(node, archive, self._context.config.archive.filled_by)
 
     def _archive_late(self, archive: ArchiveState | TidemarkError, written: _Written) -> Leg:
-        """Say why the archiver has not met the marker so far."""
+        """Return why the archiver has not read the marker yet."""
         if not isinstance(archive, ArchiveState):
             return Leg(LegEnd.PENDING, str(archive), archive.hint)
         if archive.end_lsn is not None and archive.end_lsn >= written.end_lsn:
@@ -231,7 +231,7 @@ class EndToEndCheck:
         )
 
     def _consumer(self, seen: Seen, written: _Written) -> Leg:
-        """Tell if the delivered position is past the marker."""
+        """Check whether the delivered position has passed the marker."""
         delivered = seen.view.delivered
         if delivered is not None and delivered.pointer.position.commit_lsn >= written.end_lsn:
             self._due = delivered.sequence
@@ -248,7 +248,7 @@ class EndToEndCheck:
         return Leg(LegEnd.PENDING, f"{at}, before the marker{full}", f"{self._deliverer(seen)}: {LOG_HINT}")
 
     def _readers(self, seen: Seen, written: _Written) -> Leg:
-        """Tell if every reader has confirmed all that was delivered before the marker."""
+        """Check whether every reader has confirmed all that was delivered before the marker."""
         del written
         if not seen.view.readers:
             return Leg(LegEnd.RESTS, "no reader is registered")
@@ -263,7 +263,7 @@ class EndToEndCheck:
         return Leg(LegEnd.PENDING, f"{names} of the due {self._due}", hint)
 
     def _met(self, role: Role, written: _Written) -> Leg | None:
-        """Return that a process met the marker, and when."""
+        """Return the passed leg if a process has read the marker, with the time."""
         answer = ask(self._context.store.folder, role, "check")
         if answer is None or answer.get("sequence") != written.sequence:
             return None
@@ -324,7 +324,7 @@ def _late_by(node: NodeArchiving, archive: ArchiveState, end_lsn: Lsn) -> tuple[
 
 
 def _with_missing(leg: Leg, seen: Seen) -> Leg:
-    """Add to a leg that has not passed which segments will not arrive."""
+    """Add to a leg that has not passed the segments that will not arrive."""
     if not seen.archiving.missing:
         return leg
     return replace(leg, reported=f"{leg.reported}; {missing_text(seen.archiving)}", hint=WAY_OUT)

@@ -12,7 +12,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 class PolledAnswer(Generic[AnswerT]):
-    """Keeps the latest answer; asks anew, at most once every `EVERY_S`, when it is looked at."""
+    """Keeps the latest answer; repeats the query when it is read, at most once every `EVERY_S`."""
 
     def __init__(self, ask: Callable[[], Future[AnswerT]]) -> None:
         self._ask = ask
@@ -21,7 +21,7 @@ class PolledAnswer(Generic[AnswerT]):
         self._answer: AnswerT | TidemarkError | None = None
 
     def latest(self) -> AnswerT | TidemarkError | None:
-        """Return the latest answer, or why there is none; None: none has come yet."""
+        """Return the latest answer or error; None if there is none yet."""
         if self._asked is not None and self._asked.done():
             error = self._asked.exception()
             if error is None:

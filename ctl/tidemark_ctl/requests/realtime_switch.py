@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
     from tidemark.model.lsn import Lsn
 
-ASK_AGAIN_S = 5.0  # a return that failed is asked for again: an operator waits for it
+ASK_AGAIN_S = 5.0  # interval of requests for a failed return: an operator waits for it
 MARKER_S = ANSWER_S = 10.0
 EVENT = {"on": Event.OPERATOR_ON, "off": Event.OPERATOR_OFF}
 
 
 class CannotSwitch(ConfigError):
-    """A switch that leads nowhere."""
+    """A switch that cannot be completed."""
 
 
 class SidecarHangs(Fenced):
-    """The sidecar holds its lock and does nothing."""
+    """The sidecar holds its lock and does not respond."""
 
     hint = "kill it with `cdcctl realtime off --force`, or start the archiver, whose watchdog kills it"
 
@@ -66,7 +66,7 @@ class RealtimeSwitch:
         self._say = say
         self._reported = Reported(say)
         self._transition = StageTransition(context, self._effects)
-        self._pending: list[Future[Lsn] | Future[bool] | None] = []  # what effects requested from the node
+        self._pending: list[Future[Lsn] | Future[bool] | None] = []  # requests to the node made by effects
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
         self._watch = Watch.configured(self._store.environment, Role.SIDECAR, config.watchdog)
@@ -93,7 +93,7 @@ class RealtimeSwitch:
         self._tell_delay()
 
     def _bear_with_sidecar(self, *, force: bool) -> None:
-        """Wait for a sidecar that gives no answer: it starts, it ends, or it hangs."""
+        """Wait for a sidecar that does not answer: it starts, ends or hangs."""
         if self._watch.look(boot_ns()) is not Condition.HUNG:
             self._reported.tell(
                 "silent", "the sidecar does not answer at its socket: waiting until it answers, or counts as hung"
@@ -130,7 +130,7 @@ class RealtimeSwitch:
             time.sleep(POLL_S)
 
     def _tell_delay(self) -> None:
-        """Say what makes changes late from now on: that the archiver delivers does not tell that it gets any WAL."""
+        """Print why changes may be late from now on: the archiver can be active without receiving WAL."""
         try:
             ArchiveLook(Path(self._config.archive.folder), self._store.identity.segment_bytes).result(ANSWER_S)
             late = slow_archiving(self._node_requests.ask_archiving().result(ANSWER_S))
@@ -171,7 +171,7 @@ class RealtimeSwitch:
             time.sleep(POLL_S)
 
     def _check_way_without_archiver(self) -> None:
-        """Raise unless the sidecar runs and the node has the WAL: then it goes on without the archive."""
+        """Raise unless the sidecar runs and the node has the WAL: then it can continue without the archive."""
         reported = "the archiver does not run, but must deliver the older changes before realtime begins"
         missing = self._missing_text()
         if not self._look(Role.SIDECAR).is_running:
@@ -214,7 +214,7 @@ class RealtimeSwitch:
         )
 
     def _what_is_missing(self, marks: StateMarks) -> tuple[str, str]:
-        """Return in a word, and in a sentence, what a return waits for."""
+        """Return what a return waits for, as a keyword and as a sentence."""
         if marks.stage is Stage.REALTIME:
             return "epoch", "waiting for the sidecar to take an epoch"
         if marks.stage is Stage.RETURNED:
@@ -232,7 +232,7 @@ class RealtimeSwitch:
         return "lag", f"waiting for the sidecar to request its return: {self._lag_text(marks)}"
 
     def _lag_text(self, marks: StateMarks) -> str:
-        """Say how far the archiver is behind the node, and how far it may be."""
+        """Return the archiver's distance to the node and the permitted distance."""
         answered = self._node.latest()
         if isinstance(answered, TidemarkError):
             return f"the node does not answer ({answered})"
@@ -245,16 +245,16 @@ class RealtimeSwitch:
         return f"the archiver is {behind} bytes behind {format_lsn(answered.flush_lsn)}; at most {allowed} are allowed"
 
     def _archiving_text(self) -> str:
-        """Say why the marker's segment may take its time."""
+        """Return why the marker's segment may be archived late."""
         answered = self._archiving.latest()
         return slow_archiving(answered) if isinstance(answered, NodeArchiving) else ""
 
     # --- without a sidecar
 
     def _move_without_sidecar(self, direction: str) -> None:
-        """Move under the sidecar's own lock, so that none starts meanwhile; gives up where something changed."""
+        """Switch under the sidecar's lock, so that no sidecar starts; return if the state changed meanwhile."""
         stage, event = self._marks().stage, EVENT[direction]
-        # An archiver that delivers goes on under its own epoch: that is nobody's business to end.
+        # An archiver that delivers continues under its epoch, which remains valid.
         fences = direction == "off" and stage.deliverer is not Role.ARCHIVER
         try:
             with RoleLock.take(self._store.folder, Role.SIDECAR.value) as lock:
@@ -263,12 +263,12 @@ class RealtimeSwitch:
         except OvertakenState:
             raise
         except Fenced:
-            return  # a sidecar was started, or the archiver was faster: what that led to is looked at again
+            return  # a sidecar was started, or the archiver was faster; the caller reads the state again
         self._say(f"the sidecar does not run: moved from {switched.before.value} to {switched.after.value} without it")
         self._await_node()
 
     def _effects(self, switched: Switched) -> Perform:
-        """Return how effects are performed for a sidecar that does not run: it has no capture to stop or to return."""
+        """Return the effects for a sidecar that does not run: it has no capture to stop and none to return."""
         return {
             Effect.STOP_CAPTURE: lambda: None,
             Effect.WRITE_STOP_MARKER: lambda: self._pending.append(
@@ -279,7 +279,7 @@ class RealtimeSwitch:
         }
 
     def _await_node(self) -> None:
-        """Wait until the stop marker is written: a process on another host has no state and reads the marker only."""
+        """Wait until the stop marker is written: a process on another host can only read the marker."""
         pending, self._pending = self._pending, []
         try:
             for request in pending:
@@ -290,7 +290,7 @@ class RealtimeSwitch:
                 f"no stop marker was written, only the state records the stop: {str(error) or 'the node is slow'}"
             )
 
-    # --- what is seen
+    # --- observations
 
     def _marks(self) -> StateMarks:
         return self._store.marks()
@@ -318,7 +318,7 @@ class RealtimeSwitch:
 
 
 def _hung_text(archiver: Process) -> str:
-    """Name an archiver that hangs, and what to do: no process of ours kills it."""
+    """Name an archiver that hangs, and the remedy: no process of Tidemark kills it."""
     pid = archiver.owner.pid if archiver.owner is not None else None
     return (
         f"the archiver, which hangs: check the mount of its archive, or kill process {pid} and "
@@ -327,7 +327,7 @@ def _hung_text(archiver: Process) -> str:
 
 
 def slow_archiving(node: NodeArchiving) -> str:
-    """Return what makes WAL reach the archive late, as the end of a sentence."""
+    """Return why WAL reaches the archive late, as the end of a sentence."""
     if node.failed_file:
         return f": the node's archive_command fails with {node.failed_file}"
     if node.may_switch:

@@ -31,24 +31,24 @@ from tidemark_ctl.views.render import Tree
 
 TABLE_KIND, PARTITIONED_KIND = "r", "p"  # pg_class.relkind
 KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "c": "a composite type"}
-PERSISTENCES = {"u": "unlogged", "t": "temporary"}  # pg_class.relpersistence: the others are in WAL
+PERSISTENCES = {"u": "unlogged", "t": "temporary"}  # pg_class.relpersistence: other tables are in WAL
 
 
 class CannotRecopy(ConfigError):
-    """Names of what cannot be copied."""
+    """Names of tables that cannot be copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """Why a table is not copied, and what to do."""
+    """Why a table is not copied, and the remedy."""
 
     because: str
     hint: str
-    is_denied: bool = False  # the role may not read it
+    is_denied: bool = False  # the role may not read the table
 
 
 class TableFinder:
-    """Finds tables of the captured databases by name; refuses all that cannot be copied at once."""
+    """Finds tables of the captured databases by name; rejects all that cannot be copied, in one error."""
 
     def __init__(self, context: CaptureContext) -> None:
         self._dsn = context.config.capture.dsn
@@ -62,7 +62,7 @@ class TableFinder:
             self._databases = database_names(node, beginning.databases)
 
     def find(self, names: Sequence[TableName]) -> list[Wanted]:
-        """Return the tables of these names; raise `CannotRecopy` or `CopyDenied`, which name every one refused."""
+        """Return the tables with these names; raise `CannotRecopy` or `CopyDenied`, which name every rejected table."""
         found: dict[TableName, list[tuple[Oid, str, NamedRelation]]] = {name: [] for name in names}
         for oid, database in self._databases.items():
             asked = [name for name in names if name.database in (None, database)]
@@ -102,7 +102,7 @@ class TableFinder:
 
 
 def _refusals(name: TableName, relation: NamedRelation, selection: Selection) -> Iterator[_Refusal]:
-    """Give the reasons why a relation that exists cannot be copied, the most telling one first."""
+    """Yield the reasons why an existing relation cannot be copied, the most important one first."""
     if relation.kind not in (TABLE_KIND, PARTITIONED_KIND):
         yield _Refusal(f"is {KINDS.get(relation.kind, 'no table')}", "name the tables that are captured")
     if relation.persistence in PERSISTENCES:
@@ -134,7 +134,7 @@ def _refusals(name: TableName, relation: NamedRelation, selection: Selection) ->
 
 
 def present_lsn(context: CaptureContext) -> Lsn:
-    """Return an LSN behind all that has committed by now, and see that a record follows there."""
+    """Return an LSN after all commits so far, and make sure that a record follows it."""
     with Node(context.config.capture.dsn) as node:
         lsn = node.insert_lsn()
         node.flush_all()
@@ -180,11 +180,11 @@ class TableRecopy:
                 wall_us = SystemClock().wall_us()
                 self._generations = request_recopies(self._store, self._wanted, after_lsn, wall_us)
         except AlreadyRunning:
-            return  # a sidecar was started meanwhile: it is asked
+            return  # a sidecar was started meanwhile; the caller asks it
         self._say("requested; the sidecar does not run: the tables are copied when it is started")
 
     def wait(self) -> None:
-        """Wait until all tables are copied; raise `NotComplete` where that does not come about."""
+        """Wait until all tables are copied; raise `NotComplete` if that cannot happen."""
         while left := self._left():
             marks = self._store.marks()
             about, missing = self._missing(marks, left)
@@ -210,7 +210,7 @@ class TableRecopy:
             )
 
     def tree(self) -> dict[str, Tree]:
-        """Return how far each table is."""
+        """Return the progress of each table."""
         tables: dict[str, Tree] = {}
         for table in self._wanted:
             copy = self._store.copy(*table.key)
@@ -225,7 +225,7 @@ class TableRecopy:
         return [table for table in self._wanted if not self._step(table.key).is_over]
 
     def _step(self, key: TableKey) -> RecopyStep:
-        # NB: the request first: it is removed behind the copy's end.
+        # NB: read the request first: it is removed after the copy's end.
         kept = recopies_by_table(self._store.recopies()).get(key)
         gone = Recopy("", 0, Lsn(0), self._generations[key], is_queued=True)
         return step_of(kept or gone, self._store.copy(*key))
@@ -235,7 +235,7 @@ class TableRecopy:
         return request.failed if request is not None and self._step(key) is RecopyStep.FAILED else ""
 
     def _missing(self, marks: StateMarks, left: Sequence[Wanted]) -> tuple[str, str]:
-        """Return in a word, and in a sentence, what is waited for."""
+        """Return what the request waits for, as a keyword and as a sentence."""
         first = left[0]
         step, copy = self._step(first.key), self._store.copy(*first.key)
         others = f"; {len(left) - 1} more" if len(left) > 1 else ""

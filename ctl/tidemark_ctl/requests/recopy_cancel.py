@@ -1,4 +1,4 @@
-"""`cdcctl table recopy --cancel`: removes requests that have not begun, by the names that they were made with.
+"""`cdcctl table recopy --cancel`: removes requests that have not begun, by the names with which they were made.
 
 The tables may be dropped already. A copy that a sidecar is about to start is postponed within seconds or begins: until
 then the command repeats the request.
@@ -19,7 +19,7 @@ from tidemark_ctl.views.processes import ask, look_at
 
 
 class NothingToCancel(ConfigError):
-    """A name of which no request is open, or whose copy has begun."""
+    """A name without an open request, or whose copy has begun."""
 
     hint = "`cdcctl status` shows the requests under recopy"
 
@@ -37,7 +37,7 @@ class RecopyCancellation:
         self._keys = [key for name in names for key in self._requested(name)]
 
     def cancel(self) -> None:
-        """Remove the requests; raise where a copy has begun."""
+        """Remove the requests; raise an error if a copy has begun."""
         while steps := self._steps():
             if RecopyStep.COPYING in steps.values():
                 names = ", ".join(self._name(key) for key, step in steps.items() if step is RecopyStep.COPYING)
@@ -64,7 +64,7 @@ class RecopyCancellation:
             with RoleLock.take(self._store.folder, Role.SIDECAR.value):
                 cancel_recopies(self._store, keys, is_copying=False)
         except AlreadyRunning:
-            return  # a sidecar was started meanwhile: it is asked
+            return  # a sidecar was started meanwhile; the caller asks it
 
     def _requested(self, name: TableName) -> list[TableKey]:
         requests = recopies_by_table(self._store.recopies())
@@ -79,7 +79,7 @@ class RecopyCancellation:
         return found
 
     def _steps(self) -> dict[TableKey, RecopyStep]:
-        """Return the steps of the requests that are still there."""
+        """Return the steps of the remaining requests."""
         requests = recopies_by_table(self._store.recopies())
         steps = {key: step_of(requests[key], self._store.copy(*key)) for key in self._keys if key in requests}
         return {key: step for key, step in steps.items() if step not in (RecopyStep.DONE, RecopyStep.ENDED)}

@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from tidemark.model.errors import TidemarkError
 
 POLL_S = 0.1
-REPEAT_S = 10.0  # how often it is said again what is waited for
+REPEAT_S = 10.0  # interval of repeated reports
 Say = Callable[[str], None]
 
 
 class NotComplete(TidemarkError):
-    """The deadline passed, or what was asked for cannot become complete by itself."""
+    """The deadline passed, or the request cannot be completed."""
 
     hint = "completed steps remain: run the command again to wait; see `cdcctl realtime status`"
 
 
 @dataclass(slots=True)
 class Reported:
-    """Says what is waited for: when it changes, and now and then."""
+    """Prints the reason for a wait when it changes, and at intervals."""
 
     say: Say
     _about: str = ""
     _at_s: float = 0.0
 
     def tell(self, about: str, text: str) -> None:
-        """Say `text`, unless the last word was about the same and is fresh."""
+        """Print `text`, unless the last line was about the same subject and is recent."""
         now_s = time.monotonic()
         if about != self._about or now_s - self._at_s >= REPEAT_S:
             self._about, self._at_s = about, now_s

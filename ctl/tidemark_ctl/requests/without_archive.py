@@ -20,7 +20,7 @@ NOTHING_ARCHIVES = (
 
 
 def nothing_archives(context: CaptureContext, node_requests: NodeRequests) -> bool:
-    """Tell if the server is to fill the spool and does not archive; false where that cannot be learnt."""
+    """Return whether the server should fill the spool but does not archive; false if that is unknown."""
     config = context.config.archive
     try:
         node = node_requests.ask_archiving().result(ANSWER_S)
@@ -31,7 +31,7 @@ def nothing_archives(context: CaptureContext, node_requests: NodeRequests) -> bo
 
 
 def why_not_from_node(context: CaptureContext, node_requests: NodeRequests) -> str | None:
-    """Return what keeps the sidecar from going on by the node's WAL alone; None: nothing does."""
+    """Return why the sidecar cannot continue with the node's WAL alone; None if it can."""
     start = context.store.marks().start
     if start is None:
         return "no change has been delivered"

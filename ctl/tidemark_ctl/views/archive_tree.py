@@ -17,14 +17,14 @@ US_PER_S = 1_000_000
 
 
 def archive_of(config: Config, view: StateView) -> ArchiveState:
-    """Take stock of the configured archive."""
+    """List the configured archive."""
     if not config.has_archive:
         raise NoArchive("no archive is configured")
     return archive_state(Path(config.archive.folder), view.identity.segment_bytes)
 
 
 def archive_tree(state: ArchiveState, view: StateView) -> dict[str, Tree]:
-    """Return what is said of an archive, by name."""
+    """Return the view of an archive, by name."""
     return {
         "folder": str(state.folder),
         "owner": "Tidemark: trimmed" if state.is_ours else "others: read, never written",
@@ -48,12 +48,12 @@ def names_text(state: ArchiveState, gap: Stretch) -> str:
 
 
 def clock_text(seconds: float) -> str:
-    """Return a wall-clock time for people."""
+    """Return a wall-clock time in readable form."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def _place(state: ArchiveState, view: StateView) -> str | None:
-    """Say where a restart would begin to read."""
+    """Return the position from which a restart would read."""
     if view.start is None:
         return None
     lsn = view.start.restart_lsn
@@ -66,7 +66,7 @@ def _place(state: ArchiveState, view: StateView) -> str | None:
 
 
 def loss_text(loss: Loss) -> str:
-    """Return a loss in a line."""
+    """Return a loss as one line."""
     return (
         f"{clock_text(loss.at_us / US_PER_S)}: lost all commits after {loss.after} and before "
         f"{loss.resumed_timeline}:{format_lsn(loss.resumed_lsn)}; {('damaged' if loss.damage else 'missing')} "

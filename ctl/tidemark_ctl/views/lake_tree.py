@@ -14,7 +14,7 @@ LOG, DIVERGED = "log", "diverged"
 
 @dataclass(frozen=True, slots=True)
 class LakeFault:
-    """A log or a replica that is not written to."""
+    """A log or a replica that is not written."""
 
     database: str
     relation: str
@@ -25,7 +25,7 @@ class LakeFault:
     after: str
 
     def concerns(self, tables: Collection[tuple[int, int]] | None) -> bool:
-        """Tell if the fault is of one of `tables`; None: of messages, which have the relation 0."""
+        """Return whether the fault is of one of `tables`; None: of messages, which have the relation 0."""
         if tables is None:
             return self.relation == "0"
         return (int(self.database), int(self.relation)) in tables
@@ -46,7 +46,7 @@ class PipelineReport:
 
 @dataclass(frozen=True, slots=True)
 class LakeLoss:
-    """A log that continues with a break, once its table is copied or the break is accepted."""
+    """A log that will continue with a gap, once its table is copied or the break is accepted."""
 
     reader: str
     lake: str
@@ -65,7 +65,7 @@ _TOLD = TypeAdapter(PipelineReport)
 
 
 def pipeline_reports(state: Path) -> Iterator[PipelineReport]:
-    """Give what each pipeline wrote last, by reader; a file that cannot be read is left out."""
+    """Return the last report of each pipeline, by reader; unreadable files are left out."""
     for path in sorted(state.glob(PIPELINE_FILES)):
         try:
             yield _TOLD.validate_json(path.read_bytes())
@@ -74,7 +74,7 @@ def pipeline_reports(state: Path) -> Iterator[PipelineReport]:
 
 
 def diverged_logs(state: Path, tables: Collection[tuple[int, int]] | None = None) -> list[LakeLoss]:
-    """Return the logs that have diverged, of `tables` by database and relation; None: those of messages."""
+    """Return the diverged logs of `tables` (database and relation); None: the logs of messages."""
     return [
         LakeLoss(reported.reader, reported.lake, fault)
         for reported in pipeline_reports(state)
@@ -84,7 +84,7 @@ def diverged_logs(state: Path, tables: Collection[tuple[int, int]] | None = None
 
 
 def lake_tree(state: Path) -> Tree:
-    """Return the lakes by reader; None where no pipeline has written."""
+    """Return the lakes by reader; None if no pipeline has written."""
     return {
         reported.reader: {
             "lake": reported.lake,

@@ -1,4 +1,4 @@
-"""The view of the two daemons: the role's lock, the last sign of life, the control socket."""
+"""The view of the two daemons: the role's lock, the last heartbeat, the control socket."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,33 +18,33 @@ from tidemark.wire.state import Owner, ProcessEnd, Term
 from tidemark_ctl.views.archive_tree import US_PER_S, clock_text
 from tidemark_ctl.views.render import Tree
 
-ANSWER_S = 2 * DEADLINE_S  # the loop has DEADLINE_S to come to a command; then the socket says that it did not
+ANSWER_S = 2 * DEADLINE_S  # the loop has DEADLINE_S to accept a command; after that the socket reports that it did not
 NO_CONTENT: Mapping[str, Json] = {}
-NOT_NOW = ("Busy", "BadRequest")  # the process lives, and its loop, or its version, has no answer
+NOT_NOW = ("Busy", "BadRequest")  # the process is alive, but its loop is busy, or its version does not have the command
 
 
 class DaemonRefuses(ConfigError):
-    """What a daemon says to a command that it will not do."""
+    """A daemon rejects a command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One of the daemons from outside."""
+    """One of the daemons, as seen by other processes."""
 
     role: Role
-    owner: Owner | None  # who holds its lock
+    owner: Owner | None  # the holder of its lock
     is_running: bool  # its lock is held
-    beat_age_s: float | None  # of the last sign of life; None: its process is gone
-    hangs: bool  # that is too old
+    beat_age_s: float | None  # age of the last heartbeat; None: its process has ended
+    hangs: bool  # the heartbeat is too old
 
     def delivers(self, term: Term | None) -> bool:
-        """Tell if the epoch is this process's, and it can do something with it."""
+        """Return whether this process has the epoch, is alive, and is responsive."""
         has_epoch = term is not None and term.owner is not None and term.owner == self.owner
         return self.is_running and has_epoch and not self.hangs
 
 
 def look_at(store: StateStore, role: Role, config: Config) -> Process:
-    """Return how a daemon looks from outside."""
+    """Return the observable state of a daemon."""
     seen = RoleLock.seen(store.folder, role.value)
     age_s = store.environment.heartbeat.age_s(Slot[role.name])
     hangs = age_s is not None and age_s > config.watchdog.watchdog_s
@@ -52,7 +52,7 @@ def look_at(store: StateStore, role: Role, config: Config) -> Process:
 
 
 def process_tree(process: Process, waits_for_room: str | None = None) -> Tree:
-    """Return what is said of a daemon."""
+    """Return the view of a daemon."""
     if not process.is_running and process.beat_age_s is None:
         return "not running"
     age_s = process.beat_age_s
@@ -65,7 +65,7 @@ def process_tree(process: Process, waits_for_room: str | None = None) -> Tree:
 
 
 def waits_for_room(store: StateStore, process: Process) -> str | None:
-    """Ask a daemon what it waits for, where the disk is nearly full; it cannot write that down."""
+    """Ask a daemon what it waits for if the disk is nearly full; it cannot store that on the disk."""
     if not process.is_running or process.hangs or store.environment.free_bytes() >= FREE_BYTES_MIN:
         return None
     answer = ask(store.folder, process.role, "status")
@@ -74,7 +74,7 @@ def waits_for_room(store: StateStore, process: Process) -> str | None:
 
 
 def ends_tree(store: StateStore, *, as_json: bool) -> dict[str, Tree]:
-    """Return how each process ended last; None: it never did."""
+    """Return how each process last ended; None if it never did."""
     ends = last_ends(store.folder, store.processes())
     names = [*(role.value for role in Role), *sorted(ends.keys() - {role.value for role in Role})]
     return {name: _end_tree(ends[name], as_json=as_json) if name in ends else None for name in names}
@@ -91,7 +91,7 @@ def _end_tree(end: ProcessEnd, *, as_json: bool) -> Tree:
 def ask(
     folder: StateFolder, role: Role, command: str, content: Mapping[str, Json] = NO_CONTENT
 ) -> dict[str, Json] | None:
-    """Return a daemon's answer, None where none comes (in time); raise `DaemonRefuses` with what it says."""
+    """Return a daemon's answer; None if it does not answer in time; raise `DaemonRefuses` with its error."""
     try:
         answer = request(folder.socket(role.value), {"command": command, **content}, ANSWER_S)
     except (DaemonAway, BadRequest):
@@ -104,5 +104,5 @@ def ask(
 
 
 def start_hint(role: Role) -> str:
-    """Return how a daemon is started."""
+    """Return the command that starts a daemon."""
     return f"start it: cdcctl run {role.value}, or systemctl start tidemark-{role.value}@NAME"

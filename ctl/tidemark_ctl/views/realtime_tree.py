@@ -19,7 +19,7 @@ from tidemark_ctl.views.processes import Process, look_at, process_tree
 from tidemark_ctl.views.render import Tree
 
 US_PER_S = 1_000_000
-ARCHIVE_S = 10.0  # then the rest is told without it
+ARCHIVE_S = 10.0  # after this time the view is printed without the archive
 RETURNS = (Stage.RETURNING, Stage.RETURNED)
 WAY_OUT = (
     "while the node has that WAL in pg_wal, `cdcctl realtime on` continues from it without the archive; "
@@ -30,26 +30,26 @@ WAY_OUT = (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """All that is looked at, at one moment: the state, both processes, the archive's folder."""
+    """The observations of one moment: the state, both processes, the archive's folder."""
 
     view: StateView
     sidecar: Process
     archiver: Process
-    archive: ArchiveState | NoArchive | None  # None: none is configured
+    archive: ArchiveState | NoArchive | None  # None: no archive is configured
     marker_keys: MarkerKeys
-    archiving: Archiving  # as a daemon saw it last
-    kept_out: str | None  # what keeps the server's user from filling the spool
+    archiving: Archiving  # as last recorded by a daemon
+    kept_out: str | None  # why the server's user cannot fill the spool
 
     @property
     def deliverer(self) -> Process | None:
-        """Who has the epoch, is meant to, and lives."""
+        """The process that has the epoch, should deliver, and is alive."""
         role = self.view.stage.deliverer
         process = self.sidecar if role is Role.SIDECAR else self.archiver
         return process if role is not None and process.delivers(self.view.term) else None
 
 
 def see(store: StateStore, config: Config) -> Seen:
-    """Look at everything; an archive that cannot be listed, or hangs, is no reason to tell nothing else."""
+    """Collect all observations; an archive that hangs or cannot be listed does not prevent the others."""
     view = store.view()
     archive: ArchiveState | NoArchive | None = None
     archiving, kept_out = store.archiving(), None
@@ -64,7 +64,7 @@ def see(store: StateStore, config: Config) -> Seen:
 
 
 def arriving_text(seen: Seen) -> str:
-    """Say whether WAL arrives in the archive, by what the folders and the daemons know."""
+    """Return whether WAL arrives in the archive, as far as the folders and the daemons show."""
     archiving = seen.archiving
     if seen.kept_out is not None:
         return f"it cannot: {seen.kept_out}"
@@ -85,13 +85,13 @@ def arriving_text(seen: Seen) -> str:
 
 
 def missing_text(archiving: Archiving) -> str:
-    """Name the segments that delivery from the archive waits for in vain; there are some."""
+    """Return the segments that will not arrive but that delivery from the archive waits for; there is at least one."""
     why = "archive_mode was off when they were written" if archiving.off_lsn else "the archive has later segments"
     return f"{archiving.missing} segments from {archiving.missing_first} on are missing and will not arrive: {why}"
 
 
 def stage_tree(seen: Seen) -> dict[str, Tree]:
-    """Return who delivers, and since when."""
+    """Return the deliverer and the start of its delivery."""
     view = seen.view
     last = view.switches.kept[-1] if view.switches.kept else None
     owner = view.term.owner if view.term is not None else None
@@ -109,7 +109,7 @@ def stage_tree(seen: Seen) -> dict[str, Tree]:
 
 
 def following_tree(view: StateView) -> Tree:
-    """Return how far a follower is, and the deliverer by its last marker; None where nobody is followed."""
+    """Return a follower's progress, and the deliverer by its last marker; None if the capture does not follow."""
     followed, confirmed = view.followed, view.delivered
     if followed is None:
         return None
@@ -124,7 +124,7 @@ def following_tree(view: StateView) -> Tree:
 
 
 def realtime_tree(seen: Seen, *, switches: int, as_json: bool) -> dict[str, Tree]:
-    """Return what `cdcctl realtime status` shows."""
+    """Return the view of `cdcctl realtime status`."""
     kept = seen.view.switches.kept[-switches:] if switches else ()
     return {
         **stage_tree(seen),
@@ -139,7 +139,7 @@ def realtime_tree(seen: Seen, *, switches: int, as_json: bool) -> dict[str, Tree
 
 
 def archiver_lag(seen: Seen) -> Tree:
-    """Return how far delivery is behind the archive's end: what the archiver has, or would have, to read."""
+    """Return the distance from delivery to the archive's end: the WAL that the archiver has, or would have, to read."""
     delivered, archive = seen.view.delivered, seen.archive
     if not isinstance(archive, ArchiveState) or archive.end_lsn is None or delivered is None:
         return None
