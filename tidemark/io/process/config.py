@@ -24,9 +24,9 @@ from tidemark.model.mapping import TypeMapping
 
 ENVIRONMENT_PREFIX = "TIDEMARK_"
 _SEPARATOR = "__"
-RETURN_LAG_SHARE_MAX = 0.25  # of the ring: what the archiver may be behind when the sidecar asks to return
-RING_SEGMENTS_MIN = 2  # of a node with an archive
-_STRICT = ConfigDict(extra="forbid", defer_build=True)  # a validator of each section by itself is never used
+RETURN_LAG_SHARE_MAX = 0.25  # of the ring: how far the archiver may be behind when the sidecar requests the return
+RING_SEGMENTS_MIN = 2  # for a node with an archive
+_STRICT = ConfigDict(extra="forbid", defer_build=True)  # pydantic need not build validators for single sections
 
 Assigned = Mapping[str, Mapping[str, object]]
 Bytes = Annotated[int, Field(ge=0)]
@@ -36,7 +36,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,63}$")]
 
 
 class BadConfig(ConfigError):
-    """A configuration that cannot be used: names the key."""
+    """An unusable configuration; the message names the key."""
 
     hint = "conf/tidemark.toml describes every key with unit, default and bound"
 
@@ -63,7 +63,7 @@ class SelectConfig:
     messages: tuple[str, ...] = ("*",)
 
     def selection(self) -> Selection:
-        """Return the patterns as the engine wants them."""
+        """Return the patterns for the engine."""
         return Selection(
             self.databases,
             self.tables,
@@ -79,13 +79,13 @@ class SelectConfig:
 class RingConfig:
     """The bounded buffer of received WAL."""
 
-    bytes_max: Annotated[int, Field(ge=0, le=1 << 40)] = 0  # 0: by the segment size
+    bytes_max: Annotated[int, Field(ge=0, le=1 << 40)] = 0  # 0: derived from the segment size
     reconnect_free_share: Annotated[float, Field(gt=0, le=1)] = 0.25
 
 
 @dataclass(frozen=True, config=_STRICT)
 class DecodeConfig:
-    """Decoding, and what waits for delivery."""
+    """Decoding, and the memory for decoded changes."""
 
     memory_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 40)] = 256 << 20
     queue_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 40)] = 64 << 20
@@ -93,16 +93,16 @@ class DecodeConfig:
 
 @dataclass(frozen=True, config=_STRICT)
 class TypesConfig(TypeMapping):
-    """The Arrow forms of values."""
+    """The Arrow types of values."""
 
     def mapping(self) -> TypeMapping:
-        """Return the choices as codecs want them."""
+        """Return the choices for the codecs."""
         return TypeMapping(self.decimals, self.binary, self.intervals, self.time_precision, self.out_of_range)
 
 
 @dataclass(frozen=True, config=_STRICT)
 class DeliverConfig:
-    """How changes are grouped and handed over."""
+    """How changes are grouped and delivered."""
 
     consumer: Literal["outbox", "jsonl", "null"] = "outbox"
     jsonl_file: str = ""
@@ -119,14 +119,14 @@ class DeliverConfig:
 
 @dataclass(frozen=True, config=_STRICT)
 class OutboxConfig:
-    """The durable queue to Spark."""
+    """The durable queue for Spark."""
 
     bytes_max: Annotated[int, Field(ge=1 << 20, le=1 << 44)] = 4 << 30
 
 
 @dataclass(frozen=True, config=_STRICT)
 class ArchiveConfig:
-    """Archived WAL: what the archiver reads."""
+    """Archived WAL, which the archiver reads."""
 
     folder: str = ""
     filled_by: Literal["archive_command", "pg_receivewal"] = "archive_command"
@@ -140,7 +140,7 @@ class ArchiveConfig:
 
 @dataclass(frozen=True, config=_STRICT)
 class RealtimeConfig:
-    """The way back from ARCHIVE to REALTIME."""
+    """The return from ARCHIVE to REALTIME."""
 
     automatic_return: bool = True
     return_first_s: Seconds = 5.0
@@ -151,17 +151,17 @@ class RealtimeConfig:
 
 @dataclass(frozen=True, config=_STRICT)
 class MarkersConfig:
-    """What the capture writes into WAL."""
+    """The markers that the capture writes into WAL."""
 
     dsn: str = ""
     key_file: str = ""
     confirm_s: Seconds = 10.0
-    min_bytes: Annotated[int, Field(ge=0, le=1 << 40)] = 0  # 0: a segment
+    min_bytes: Annotated[int, Field(ge=0, le=1 << 40)] = 0  # 0: one segment
 
 
 @dataclass(frozen=True, config=_STRICT)
 class StandbyConfig:
-    """What the sidecar does at a node that is a standby."""
+    """The sidecar at a node that is a standby."""
 
     follow: bool = False
     lake: str = ""
@@ -192,13 +192,13 @@ class SeedConfig:
     databases: tuple[str, ...] = ()
 
     def follows(self, database: str) -> bool:
-        """Tell if the catalogs of a database are read though it is not captured: its name may come to be selected."""
+        """Return whether the catalogs of an uncaptured database are read, since a rename may select it later."""
         return Selection(self.databases).selects_database(database)
 
 
 @dataclass(frozen=True, config=_STRICT)
 class RetryConfig:
-    """Reconnecting to a node that is away."""
+    """Reconnecting to an unreachable node."""
 
     first_s: Seconds = 0.3
     max_s: Seconds = 10.0
@@ -224,7 +224,7 @@ class LogConfig:
 
 @dataclass(frozen=True, config=_STRICT)
 class WatchdogConfig:
-    """Signs of life."""
+    """Heartbeats and the watchdog."""
 
     watchdog_s: Annotated[float, Field(ge=WATCHDOG_S_MIN, le=86_400)] = WATCHDOG_S_DEFAULT
     restart_s: Seconds = 3.0
@@ -232,7 +232,7 @@ class WatchdogConfig:
 
 @dataclass(frozen=True, config=_STRICT)
 class Config:
-    """All of it."""
+    """The whole configuration."""
 
     capture: CaptureConfig = field(default_factory=CaptureConfig)
     select: SelectConfig = field(default_factory=SelectConfig)
@@ -254,13 +254,13 @@ class Config:
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
 
     def ring_bytes(self, segment_bytes: int) -> int:
-        """Return the ring's capacity: by default max(256 MB, 16 segments), all WAL that is not archived yet fits.
+        """Return the ring's capacity; the default max(256 MB, 16 segments) holds all WAL that is not archived yet.
 
-        Raise `BadConfig` where it is configured too small for the node's segments.
+        Raise `BadConfig` if the configured capacity is too small for the node's segments.
         """
         if not self.ring.bytes_max:
             return max(256 << 20, 16 * segment_bytes)
-        # The way back leads through it: it holds the stream until the marker's segment, switched, is archived.
+        # At a return the ring must hold the stream until the marker's segment, after a switch, is archived.
         least = RING_SEGMENTS_MIN * segment_bytes
         if self.has_archive and self.ring.bytes_max < least:
             raise BadConfig(
@@ -270,12 +270,12 @@ class Config:
         return self.ring.bytes_max
 
     def return_lag_bytes_max(self, segment_bytes: int) -> int:
-        """Return how far the archiver may be behind the node at a return; the segment in hand is never archived."""
+        """Return how far the archiver may be behind the node at a return; the current segment is never archived yet."""
         return int(self.ring_bytes(segment_bytes) * RETURN_LAG_SHARE_MAX) + segment_bytes
 
     @property
     def has_archive(self) -> bool:
-        """Tell if there is an archive to fail over to."""
+        """Return whether there is an archive to fail over to."""
         return bool(self.archive.folder)
 
 
@@ -286,7 +286,7 @@ _SECTIONS = tuple(section.name for section in fields(Config))
 def load_config(path: Path | None, environment: Mapping[str, str], assigned: Assigned | None = None) -> Config:
     """Return the configuration of `path` (None: all defaults) with the overrides of `environment`.
 
-    `assigned`: values, by section and key, in place of defaults.
+    `assigned`: values by section and key, which replace defaults.
     """
     text = ""
     if path is not None:
@@ -311,7 +311,7 @@ def parse_config(text: str, environment: Mapping[str, str], *, where: str, assig
         table = given.setdefault(section, {})
         if isinstance(table, dict):
             table[key] = value
-    for section in _SECTIONS:  # NB: pydantic would build a validator for each section that is left out
+    for section in _SECTIONS:  # NB: pydantic would build a validator for each omitted section
         given.setdefault(section, {})
     try:
         config = _CONFIG.validate_python(given)
@@ -347,7 +347,7 @@ def _list_keys() -> frozenset[tuple[str, str]]:
 
 
 def _reported(error: ValidationError) -> str:
-    """Say what is wrong, key by key, without the value: it may be a secret in the wrong place."""
+    """Return the errors by key, without the values: one may be a secret in the wrong place."""
     faults: list[str] = []
     for fault in error.errors(include_input=False, include_url=False):
         key = ".".join(str(part) for part in fault["loc"])
@@ -358,7 +358,7 @@ def _reported(error: ValidationError) -> str:
 
 def _check_bounds_between_keys(config: Config, where: str) -> None:
     if config.deliver.group_bytes_max * 4 > config.outbox.bytes_max:
-        # Spark takes at most half of the outbox at once, and frees it only when it plans the next batch.
+        # Spark requests at most half of the outbox at once, and confirms it only when it plans the next batch.
         raise BadConfig(f"{where}: deliver.group_bytes_max: at most a quarter of outbox.bytes_max")
     if 0 < config.ring.bytes_max < RING_BYTES_MIN:
         raise BadConfig(
@@ -399,7 +399,7 @@ def _check_standby(config: Config, where: str) -> None:
         )
     if config.standby.lake and config.deliver.consumer != "outbox":
         raise BadConfig(f"{where}: standby.lake: a lake is filled from the outbox, not by {config.deliver.consumer}")
-    # libpq is loaded where it is needed: most programs that read a configuration never connect.
+    # libpq is loaded here only: most programs that read a configuration never connect.
     if "," in import_module("tidemark.io.node.dsn").parse_dsn(config.capture.dsn).get("host", ""):
         raise BadConfig(
             f"{where}: standby.follow: capture.dsn names several hosts",

@@ -1,8 +1,8 @@
 """The control socket: STATE/<role>.sock, one JSON line each way, each with a deadline (`tidemark.wire.control`).
 
 A client must be root or the user that the process runs as: the kernel reports its user. One thread reads all
-connections at once, so that a client that sends nothing delays no other; a few other threads run commands and answer. A
-command's handler must be short.
+connections at once, so that a client that sends nothing delays no other; a few other threads run commands and send the
+responses. A command's handler must be short.
 """
 
 import errno
@@ -22,11 +22,11 @@ from tidemark.model.errors import ConfigError, Fenced, InternalError, NodeUnreac
 from tidemark.wire.control import LINE_BYTES_MAX, BadRequest, Json, decode_line, encode_line, refusal
 
 DEADLINE_S = 5.0
-CONNECTIONS_MAX = 64  # at once; of those that have sent no whole line yet, the oldest makes room for the next
+CONNECTIONS_MAX = 64  # at once; if all are in use, the oldest without a complete line is closed
 HANDLERS_MAX = 4  # commands that run at once, each for at most DEADLINE_S
-EXHAUSTED_PAUSE_S = 1.0  # before the next look if the process has no descriptor left for a client
+EXHAUSTED_PAUSE_S = 1.0  # before the next attempt if the process has no descriptor left for a client
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_BACKLOG = 256  # a connection that does not fit is refused by the kernel
+_BACKLOG = 256  # the kernel rejects further connections
 _ACCEPT_S = 0.5  # how soon a stop is noticed
 _RECEIVED_BYTES_MAX = 1 << 16
 _PEER = struct.Struct("iII")  # struct ucred: pid, uid, gid
@@ -34,21 +34,21 @@ Handler = Callable[[dict[str, Json]], Mapping[str, Json]]
 
 
 class DaemonAway(NodeUnreachable):
-    """Nobody answers at the control socket."""
+    """No process answers at the control socket."""
 
     hint = "the process does not run: see `cdcctl status`"
 
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """A client, and what it has sent so far."""
+    """A client, and the bytes that it has sent."""
 
     socket: socket.socket
     deadline_s: float
     line: bytearray = field(default_factory=bytearray)
 
     def receive(self) -> bool:
-        """Take what has arrived; return whether the client has sent all that it sends."""
+        """Receive the available bytes; return whether the request is complete."""
         received = self.socket.recv(_RECEIVED_BYTES_MAX)
         self.line += received
         return not received or self.line.endswith(b"\n") or len(self.line) > LINE_BYTES_MAX
@@ -70,9 +70,9 @@ class ControlServer:
         self._clock = clock
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._stopping = threading.Event()
-        self._reading: dict[socket.socket, _Connection] = {}  # in the order in which they were accepted
+        self._reading: dict[socket.socket, _Connection] = {}  # in the order of their acceptance
         self._commands: Queue[tuple[socket.socket, bytes] | None] = Queue(CONNECTIONS_MAX)
-        # The role's lock is held by now, so that a socket that is there is a dead process's.
+        # We hold the role's lock, so an existing socket belongs to a dead process.
         if path.exists() and not path.is_socket():
             raise ConfigError(f"{path} exists and is not a socket", hint="is this a state folder?")
         path.unlink(missing_ok=True)
@@ -85,7 +85,7 @@ class ControlServer:
         self._socket.setblocking(False)
         self._selector = make_selector()
         self._selector.register(self._socket, selectors.EVENT_READ)
-        self._paused_until_s: float | None = None  # there were no descriptors: nobody is accepted
+        self._paused_until_s: float | None = None  # no descriptor was left: accept no connection until then
         targets = [self._serve, *[self._run_commands] * HANDLERS_MAX]
         self._threads = [threading.Thread(target=target, name="control", daemon=True) for target in targets]
         for thread in self._threads:
@@ -125,21 +125,21 @@ class ControlServer:
         except OSError as error:
             if error.errno in _EXHAUSTED:
                 self._pause()
-            return  # else it went away meanwhile
+            return  # already closed
         if len(self._reading) >= CONNECTIONS_MAX:
             self._forget(self._oldest()).close()
         try:
             accepted.setblocking(False)
             self._selector.register(accepted, selectors.EVENT_READ)
-        except OSError:  # the kernel watches no more descriptors: the client asks again
+        except OSError:  # the kernel can watch no more descriptors: the client tries again
             accepted.close()
             return
         self._reading[accepted] = _Connection(accepted, self._clock() + DEADLINE_S)
 
     def _pause(self) -> None:
-        """Make room where descriptors are exhausted; where there is none to be made, accept nobody for a while.
+        """Close a connection if descriptors are exhausted; if none can be closed, stop accepting for a while.
 
-        The connection that waits would end each `select` at once.
+        Otherwise the waiting connection would make each `select` return at once.
         """
         if self._reading:
             self._forget(self._oldest()).close()
@@ -164,7 +164,7 @@ class ControlServer:
             is_whole = connection.receive()
         except BlockingIOError:
             return
-        except OSError:  # a client that went away is no business of ours
+        except OSError:  # the client disconnected
             self._forget(connection).close()
             return
         if not is_whole:
@@ -176,7 +176,7 @@ class ControlServer:
             client.close()
 
     def _forget(self, connection: _Connection) -> socket.socket:
-        """Read no more of a connection; return its socket."""
+        """Stop reading from a connection; return its socket."""
         del self._reading[connection.socket]
         self._selector.unregister(connection.socket)
         return connection.socket
@@ -184,7 +184,7 @@ class ControlServer:
     def _run_commands(self) -> None:
         while (command := self._commands.get()) is not None:
             client, line = command
-            with client, suppress(OSError):  # a client that went away is no business of ours
+            with client, suppress(OSError):  # the client disconnected
                 client.settimeout(DEADLINE_S)
                 client.sendall(encode_line(self._answer(client, line)))
 
@@ -211,7 +211,7 @@ class ControlServer:
 
 
 def request(path: Path, content: Mapping[str, Json], deadline_s: float = DEADLINE_S) -> dict[str, Json]:
-    """Send one command to the process that serves `path`; return its answer, `ok` or not."""
+    """Send one command to the process at `path`; return its response, `ok` or not."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
         connection.settimeout(deadline_s)
         try:

@@ -13,7 +13,7 @@ from tidemark.model.errors import ExitCode, InternalError, TidemarkError
 
 
 def describe_ending(error: Exception) -> tuple[ExitCode, dict[str, str]]:
-    """Return the code that a process ends with by an error, and what is told of it."""
+    """Return the exit code for an error, and the fields to log."""
     if isinstance(error, TidemarkError):
         code, fields = error.exit_code, describe_error(error)
     elif isinstance(error, OSError):
@@ -39,7 +39,7 @@ def describe_ending(error: Exception) -> tuple[ExitCode, dict[str, str]]:
 
 
 def report_ending(log: Log, event: str, error: Exception) -> ExitCode:
-    """Log what ends this process; return the code to end with."""
+    """Log the error that ends this process; return its exit code."""
     code, fields = describe_ending(error)
     if code in (ExitCode.UNEXPECTED, ExitCode.INTERNAL):
         log.error(event, exit_code=int(code), **fields, passed=_passed(error))
@@ -49,7 +49,7 @@ def report_ending(log: Log, event: str, error: Exception) -> ExitCode:
 
 
 def _passed(error: BaseException) -> list[str]:
-    """Return the lines that an error and its causes passed, innermost last: no values, no paths of the host."""
+    """Return the code lines in the tracebacks of an error and its causes, innermost last: no values, no host paths."""
     passed: list[str] = []
     known: set[int] = set()
     cause: BaseException | None = error
@@ -64,7 +64,7 @@ def _passed(error: BaseException) -> list[str]:
 
 
 def _module_of(filename: str) -> str:
-    """Return the path of a module below the folder that it is imported from, where one is; else its base name."""
+    """Return the path of a module below its import folder, or its base name if it has none."""
     path = Path(filename)
     roots = [Path(root).resolve() for root in sys.path]
     below = [path.relative_to(root).as_posix() for root in roots if path.is_relative_to(root)]

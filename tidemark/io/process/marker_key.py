@@ -18,12 +18,12 @@ from tidemark.model.errors import ConfigError
 from tidemark.wire.marker import KEY_BYTES_MIN
 
 _MADE_BYTES = 32
-_KEY_BYTES_MAX = 4096  # a key is a line; who names another file by mistake is told so
+_KEY_BYTES_MAX = 4096  # a key is one line; a larger file is another one, named by mistake
 _OTHERS = 0o007
 
 
 class BadMarkerKey(ConfigError):
-    """A key that markers cannot be signed by."""
+    """A key that cannot sign markers."""
 
     hint = (
         "`cdcctl init` makes STATE/marker.key; to create a key yourself: openssl rand -hex 32, the same on every node"
@@ -31,7 +31,7 @@ class BadMarkerKey(ConfigError):
 
 
 class KeysDiffer(ConfigError):
-    """A sidecar and an archiver of which neither reads the other's markers: no way back to realtime."""
+    """Sidecar and archiver have different keys and reject each other's markers: a return to realtime is impossible."""
 
     hint = "give both the same markers.key_file, and restart the one that has the other key"
 
@@ -40,12 +40,12 @@ class KeysDiffer(ConfigError):
 
 
 def marker_key_path(config: Config, folder: StateFolder) -> Path:
-    """Return where the key stands."""
+    """Return the path of the key."""
     return Path(config.markers.key_file) if config.markers.key_file else folder.root / "marker.key"
 
 
 def make_marker_key(config: Config, folder: StateFolder) -> None:
-    """Make a key where there is none; one that the operator names, or that is there, is checked and stays."""
+    """Create a key if there is none; an existing one, or one that the operator names, is checked and kept."""
     path = marker_key_path(config, folder)
     if config.markers.key_file or path.exists():
         load_marker_key(config, folder)
@@ -57,7 +57,7 @@ def make_marker_key(config: Config, folder: StateFolder) -> None:
             os.fchmod(descriptor, folder.file_mode)
             write_whole(descriptor, f"{secrets.token_hex(_MADE_BYTES)}\n".encode())
             os.fsync(descriptor)
-            # NB: linked, not renamed: of two that make one at once, the second must not replace what the first reads.
+            # NB: linked, not renamed: of two processes that create a key, the second must not replace the first one's.
             with suppress(FileExistsError):
                 path.hardlink_to(aside)
         finally:
@@ -67,7 +67,7 @@ def make_marker_key(config: Config, folder: StateFolder) -> None:
 
 
 def load_marker_key(config: Config, folder: StateFolder) -> bytes:
-    """Return the key; raise `BadMarkerKey` where it is missing, too short, or anybody's to read."""
+    """Return the key; raise `BadMarkerKey` if it is missing, too short, or readable by other users."""
     path = marker_key_path(config, folder)
     try:
         with path.open("rb") as file:

@@ -84,7 +84,7 @@ LAST_END = "tidemark_last_end_timestamp_seconds"
 KIND_LABEL = "kind"
 ROLE_LABEL = "role"
 NO_HEARTBEAT_S = -1.0
-NO_EXIT_CODE = -1.0  # of a process that was killed
+NO_EXIT_CODE = -1.0  # for a process that was killed
 US_PER_S = 1_000_000
 
 _EVENTS = tuple(event.name for event in Event)
@@ -94,7 +94,7 @@ _STAGES = ", ".join(f"{stage.number} {stage.value}" for stage in Stage)
 
 
 class Family:
-    """Counters of one name, told apart by one label; those of the known kinds stand at 0 before anything is counted."""
+    """Counters of one name with one label; those of the known kinds are 0 before anything is counted."""
 
     def __init__(self, counter: Counter, capture: str, kinds: Iterable[str]) -> None:
         self._counter = counter
@@ -103,30 +103,30 @@ class Family:
             counter.labels(capture, kind)
 
     def inc(self, kind: str) -> None:
-        """Count one of `kind`."""
+        """Count one event of `kind`."""
         self._counter.labels(self._capture, kind).inc()
 
 
 class Tally(Collector):
-    """A counter that one thread at a time moves: no lock, and no call but its own, as each commit counts here."""
+    """A counter incremented by one thread at a time: without a lock and in one call, since each commit counts here."""
 
     def __init__(self, name: str, reported: str, capture: str) -> None:
         self._name, self._reported, self._capture = name, reported, capture
         self._value = 0
 
     def inc(self, amount: int = 1) -> None:
-        """Count."""
+        """Add to the count."""
         self._value += amount
 
     def collect(self) -> Iterable[Metric]:
-        """Tell the count."""
+        """Return the count."""
         family = CounterMetricFamily(self._name, self._reported, labels=[CAPTURE_LABEL])
         family.add_metric([self._capture], self._value)
         return (family,)
 
 
 class Spread(Collector):
-    """A histogram that one thread at a time adds to."""
+    """A histogram to which one thread at a time adds."""
 
     def __init__(self, name: str, reported: str, capture: str, bounds: tuple[float, ...]) -> None:
         self._name, self._reported, self._capture = name, reported, capture
@@ -135,12 +135,12 @@ class Spread(Collector):
         self._sum = 0.0
 
     def observe(self, amount: float) -> None:
-        """Add one."""
+        """Add one value."""
         self._counts[bisect_left(self._bounds, amount)] += 1
         self._sum += amount
 
     def collect(self) -> Iterable[Metric]:
-        """Tell how many are at or below each bound, and their sum."""
+        """Return how many values are at or below each bound, and their sum."""
         family = HistogramMetricFamily(self._name, self._reported, labels=[CAPTURE_LABEL])
         below = zip((*map(floatToGoString, self._bounds), "+Inf"), accumulate(self._counts), strict=True)
         family.add_metric([self._capture], list(below), self._sum)
@@ -148,14 +148,14 @@ class Spread(Collector):
 
 
 class EndsCollector(Collector):
-    """How each process of the capture ended last, looked up in the state at each scrape."""
+    """The last end of each process of the capture, read from the state at each scrape."""
 
     def __init__(self, capture: str) -> None:
         self._capture = capture
         self.look: Callable[[], Mapping[str, ProcessEnd]] = dict
 
     def collect(self) -> Iterable[Metric]:
-        """Tell code and time of each end; of a process that never ended 0 and 0."""
+        """Return code and time of each end; 0 and 0 for a process that never ended."""
         labels = [CAPTURE_LABEL, ROLE_LABEL]
         codes = GaugeMetricFamily(LAST_EXIT_CODE, "Exit code of the last run of a process; -1: killed.", labels=labels)
         times = GaugeMetricFamily(LAST_END, "Time of that end; 0: never or unknown.", labels=labels)
@@ -168,10 +168,10 @@ class EndsCollector(Collector):
 
 
 class Metrics:
-    """The metrics of one process, in a registry of its own."""
+    """The metrics of one process, in a separate registry."""
 
     def __init__(self, capture: str) -> None:
-        self.registry = CollectorRegistry(auto_describe=True)  # or those of ours could not be asked for by name
+        self.registry = CollectorRegistry(auto_describe=True)  # otherwise our collectors could not be queried by name
         self._capture = capture
         self.ring_capacity = self._gauge(RING_CAPACITY, "Size of the ring of received WAL.")
         self.ring_used = self._gauge(RING_USED, "WAL in the ring that has not been decoded.")
@@ -242,7 +242,7 @@ class Metrics:
         self.archive_holes = self._unseen(
             ARCHIVE_HOLES, "Files that archiving gave up, recorded or not, or that will not arrive."
         )
-        # NB: never NaN: "nothing waits" and "never looked" are both 0, and an alert compares it.
+        # NB: never NaN: "nothing waits" and "not checked yet" are both 0, since an alert compares it.
         self.archive_waiting_seconds = self._gauge(
             ARCHIVE_WAITING, "How long complete segments have waited since one arrived in the archive; 0: none waits."
         )
@@ -250,7 +250,7 @@ class Metrics:
         self.archiver_active = self._gauge(ARCHIVER_ACTIVE, "1 while the archiver delivers.")
 
     def heartbeat_age(self, role: Role) -> Gauge:
-        """Return the gauge of one process's sign of life."""
+        """Return the gauge of one process's heartbeat age."""
         return self._heartbeat_age.labels(self._capture, role.value)
 
     def _gauge(self, name: str, reported: str) -> Gauge:
@@ -281,13 +281,13 @@ class Metrics:
 
 
 class Exported(Protocol):
-    """Metrics in a registry of their own."""
+    """Metrics in a separate registry."""
 
     registry: CollectorRegistry
 
 
 class MetricsServer:
-    """The endpoint, in a thread of its own."""
+    """The endpoint, served by a separate thread."""
 
     def __init__(self, metrics: Exported, host: str, port: int) -> None:
         try:

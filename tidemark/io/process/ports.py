@@ -1,9 +1,9 @@
 """The ports of a state's metrics: assigned by `cdcctl init`, so that the captures of one host do not collide.
 
-STATE/ports.json has the assigned ports. Each state gets three ports in a row, the first three that are free from 9748
-on. A port is not free if a process listens on it, if a neighbouring state has it, or if it is claimed in the host's
-registry: a folder with one file for each claim, named by the claim's first port, with the path of its state. A claim is
-void once its state folder is removed. A state without the file (created by an older version) uses the configuration's.
+STATE/ports.json has the assigned ports. Each state gets three consecutive ports, the first three that are free from
+9748 on. A port is not free if a process listens on it, if a neighbouring state has it, or if it is claimed in the
+host's registry: a folder with one file for each claim, named by the claim's first port, with the path of its state. A
+claim is void once its state folder is removed. A state without the file (of an older version) uses the configuration's.
 """
 
 import json
@@ -21,7 +21,7 @@ from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
 
 FIRST_PORT = 9748
-STATES_MAX = 1000  # of one host: ports up to 12,747
+STATES_MAX = 1000  # on one host: ports up to 12,747
 REGISTRY = Path("/var/tmp/tidemark-ports")  # noqa: S108 - sticky, and claims are only ever made anew (O_EXCL)
 REGISTRY_VARIABLE = "TIDEMARK_PORTS_FOLDER"
 REGISTRY_MODE = 0o1777
@@ -29,14 +29,14 @@ _CLAIM_BYTES_MAX = 4096
 
 
 class DamagedPorts(ConfigError):
-    """A file of assigned ports that holds something else."""
+    """A damaged file of assigned ports."""
 
     hint = "remove the file: the ports of the configuration then apply"
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsPorts:
-    """One port a process."""
+    """One port for each process."""
 
     sidecar: int
     archiver: int
@@ -44,16 +44,16 @@ class MetricsPorts:
 
     @classmethod
     def starting_at(cls, first: int) -> Self:
-        """Return three ports in a row."""
+        """Return three consecutive ports."""
         return cls(first, first + 1, first + 2)
 
     def defaults(self) -> dict[str, dict[str, object]]:
-        """Return what they are in the configuration, where it does not say otherwise."""
+        """Return the default ports of the configuration."""
         return {"metrics": {"port": self.sidecar, "archiver_port": self.archiver}}
 
 
 def assigned_ports(folder: StateFolder) -> MetricsPorts | None:
-    """Return the ports that were assigned to a state; None: none were."""
+    """Return the ports that were assigned to a state; None if there are none."""
     try:
         reported = json.loads(folder.ports.read_text(encoding="utf-8"))
         ports = MetricsPorts(reported["sidecar"], reported["archiver"], reported["pipeline"])
@@ -69,7 +69,7 @@ def assigned_ports(folder: StateFolder) -> MetricsPorts | None:
 
 
 def assign_ports(folder: StateFolder) -> MetricsPorts | None:
-    """Assign ports to a state that no process has run on yet; None: one has, without them, or no ports are left."""
+    """Assign ports to a state before its first start; None: a process has run without them, or no ports are free."""
     ports = assigned_ports(folder)
     registry = Path(os.environ.get(REGISTRY_VARIABLE) or REGISTRY)
     if ports is not None:
@@ -98,7 +98,7 @@ def _write(folder: StateFolder, ports: MetricsPorts) -> None:
 
 
 def _ports_of_neighbours(folder: StateFolder) -> Iterator[int]:
-    """Give the ports of the states that are in the same folder as this one."""
+    """Yield the ports of the states in the same parent folder."""
     with suppress(OSError):
         for beside in sorted(folder.root.absolute().parent.iterdir()):
             with suppress(DamagedPorts):
@@ -116,7 +116,7 @@ def _is_free(port: int) -> bool:
 
 
 def _claim(registry: Path, ports: MetricsPorts, folder: StateFolder) -> bool:
-    """Claim ports for a state; false: another state of this host has them. A registry that cannot be used has none."""
+    """Claim ports for a state; False: another state has them. An unusable registry counts as empty."""
     own, path = str(folder.root.absolute()), registry / str(ports.sidecar)
     try:
         if not registry.exists():
@@ -132,19 +132,19 @@ def _claim(registry: Path, ports: MetricsPorts, folder: StateFolder) -> bool:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(own)
     except FileExistsError:
-        return False  # another `init` was faster
+        return False  # another `init` was first
     except OSError:
         return _holder_is_unknown(path)
     return True
 
 
 def _holder_is_unknown(path: Path) -> bool:
-    """Tell if nobody is known to hold a claim that cannot be made: what listens, and neighbours, have to do."""
+    """Return whether the holder of a failed claim is unknown: then listeners and neighbours alone decide."""
     return not path.exists()
 
 
 def _holder(path: Path) -> str | None:
-    """Return the state folder of a claim; None: there is none. An empty claim is being made, and holds."""
+    """Return the state folder of a claim; None if there is none. An empty claim is being written, and valid."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -156,7 +156,7 @@ def _holder(path: Path) -> str | None:
 
 
 def _is_void(holder: str) -> bool:
-    """Tell if the state folder of a claim is gone; one that cannot be looked at is not."""
+    """Return whether the state folder of a claim is gone; False if it cannot be accessed."""
     try:
         Path(holder).lstat()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,12 +1,12 @@
-"""Waiting for room on a full disk: the same way for every process and every disk.
+"""Waiting for space on a full disk: the same way for every process and every disk.
 
-Work that finds no room releases what it has in memory (all of that is decoded again from the delivered position), and
-its error reaches the loop of the daemon, or of the pipeline. The loop continues: signs of life, commands, a stop. At
-intervals it checks for room, and resumes work only when there is some. One line is logged when waiting begins, and one
+Work that finds no space releases its memory (all of it is decoded again from the delivered position), and its error
+reaches the loop of the daemon, or of the pipeline. The loop continues with heartbeats, commands and a stop. At
+intervals it checks for space, and resumes work only when there is some. One line is logged when waiting begins, and one
 when it ends.
 
-A disk that refuses writes although it has room for them is broken, not full: after `REFUSALS_MAX` such attempts the
-error is raised. `FullDisks` defines which error counts; one that waiting can resolve (a quota, inodes, less room than
+A disk that refuses writes although it has space for them is broken, not full: after `REFUSALS_MAX` such attempts the
+error is raised. `FullDisks` defines which error counts; one that waiting can resolve (a quota, inodes, less space than
 the work may need) never does.
 """
 
@@ -27,10 +27,10 @@ from tidemark.io.host.systemd import MORE_TIME, notify
 from tidemark.io.state.state_transaction import FREE_BYTES_MIN
 from tidemark.model.errors import ExitCode
 
-LOOK_S, LOOK_S_MAX = 0.5, 5.0  # between two looks; doubled by each that finds no room, or what does not last
-LASTS_S = 5.0  # work of a daemon that goes on for so long has had room
+LOOK_S, LOOK_S_MAX = 0.5, 5.0  # between two checks; doubled while there is no space or work soon fails again
+LASTS_S = 5.0  # work that runs for so long has had space
 REFUSALS_MAX = 20  # attempts that fail although every disk has room (`FullDisks.is_refusal`)
-FREE_FILES_MIN = 1000  # free inodes with which a disk has room: a batch makes some files for each of its tables
+FREE_FILES_MIN = 1000  # free inodes that a disk must have: a batch creates some files for each of its tables
 PROBE_BYTES = 1 << 20
 ResultT = TypeVar("ResultT")
 
@@ -39,16 +39,16 @@ class Gauge(Protocol):
     """The metric that shows how long a process waits."""
 
     def set(self, value: float) -> None:
-        """Show `value`."""
+        """Set the metric to `value`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FullDisks:
-    """The disks of the folders that a process writes to, and how much room its work may need on them."""
+    """The disks of the folders that a process writes to, and the space that its work may need there."""
 
     folders: Sequence[Path]
     work_bytes: int = 0  # that one attempt may write
-    rewrites: bool = False  # and it may write all that is stored there once more, as a merge into a table does
+    rewrites: bool = False  # and it may rewrite everything that is stored there, as a merge into a table does
 
     def have_room_for_a_file(self) -> bool:
         """Return whether a file of 1 MiB can be created now in every folder."""
@@ -63,7 +63,7 @@ class FullDisks:
             found = os.statvfs(folder)
         except OSError:
             return False
-        if found.f_files and found.f_favail < FREE_FILES_MIN:  # NB: 0 files where the file system has no such limit
+        if found.f_files and found.f_favail < FREE_FILES_MIN:  # NB: 0 files: the file system has no such limit
             return False
         used = (found.f_blocks - found.f_bfree) * found.f_frsize if self.rewrites else 0
         return found.f_bavail * found.f_frsize >= FREE_BYTES_MIN + self.work_bytes + used
@@ -71,14 +71,14 @@ class FullDisks:
 
 @dataclass(slots=True)
 class Room:
-    """Whether there is room in all folders that a process writes to, as far as work has met it."""
+    """Whether there is space in all folders that a process writes to, as far as its work has shown."""
 
     disks: FullDisks
     seconds: Gauge
     log: Log
-    lasts_s: float = LASTS_S  # work that goes on for so long has had room
+    lasts_s: float = LASTS_S  # work that runs for so long has had space
     clock: Callable[[], float] = time.monotonic
-    reason: str = field(default="", init=False)  # why it waits; empty: it does not
+    reason: str = field(default="", init=False)  # why it waits; empty: it does not wait
     _since_s: float = field(default=0.0, init=False)
     _look_s: float = field(default=0.0, init=False)
     _not_before_s: float = field(default=0.0, init=False)
@@ -87,11 +87,11 @@ class Room:
 
     @property
     def is_waiting(self) -> bool:
-        """Tell if work has to wait."""
+        """Return whether work has to wait."""
         return bool(self.reason)
 
     def met_full(self, error: BaseException) -> None:
-        """Begin to wait; raise `error` where no waiting will help."""
+        """Begin to wait; raise `error` if waiting cannot help."""
         now_s = self.clock()
         if now_s - self._worked_s >= self.lasts_s:
             self._look_s, self._refusals = 0.0, 0
@@ -108,7 +108,7 @@ class Room:
         self._show(now_s)
 
     def has_come(self) -> bool:
-        """Tell if work may go on: it need not wait, or waits no more."""
+        """Return whether work may continue: it need not wait, or need not wait any longer."""
         if not self.is_waiting:
             return True
         now_s = self.clock()
@@ -125,16 +125,16 @@ class Room:
         return True
 
     def is_there(self) -> bool:
-        """Tell if every folder takes a file of some size now."""
+        """Return whether a file of 1 MiB can be created now in every folder."""
         return self.disks.have_room_for_a_file()
 
     def _show(self, now_s: float) -> None:
-        # NB: never 0 while it waits: an alert asks for more than 0.
+        # NB: never 0 while it waits: an alert checks for more than 0.
         self.seconds.set(max(0.001, now_s - self._since_s) if self.is_waiting else 0.0)
 
 
 def wait_or_stop(wait_s: float) -> None:
-    """Wait, and end the process in order if it is told to stop meanwhile: nothing has begun yet."""
+    """Wait, and end the process normally if a stop is requested meanwhile: no work has begun yet."""
     stops = {signal.SIGTERM, signal.SIGINT}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
     try:
@@ -152,9 +152,9 @@ def patiently(
     wait: Callable[[float], None] = wait_or_stop,
     clock: Callable[[], float] = time.monotonic,
 ) -> ResultT:
-    """Return what `attempt` returns, as soon as the disk has room for it; for work before the loop of the process.
+    """Repeat `attempt` until the disk has space for it; return its result. For work before the loop of the process.
 
-    `wait` waits for some seconds, and ends the process if it is told to stop meanwhile.
+    `wait` waits for some seconds, and ends the process if a stop is requested meanwhile.
     """
     disks = place if isinstance(place, FullDisks) else FullDisks([existing_folder(place)])
     room = Room(disks, _NoGauge(), log, clock=clock)
@@ -171,24 +171,24 @@ def patiently(
 
 
 def existing_folder(folder: Path) -> Path:
-    """Return the folder, or the one above it in which it will be created."""
+    """Return the folder, or the nearest existing parent folder."""
     return next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
 
 
 class _NoGauge:
-    """The metric of a process that has none yet."""
+    """Stands for the metric of a process without metrics."""
 
     def set(self, value: float) -> None:
-        """Show nothing."""
+        """Ignore `value`."""
 
 
 def _has_room(folder: Path) -> bool:
-    """Tell if a file of some size can be made: free blocks, a free inode, and a quota that allows both."""
+    """Return whether a file of 1 MiB can be created: free blocks, a free inode, and a quota that allows both."""
     path = folder / f".room-{uuid4().hex}"
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        return not is_full(error)  # anything else is for the work to find out
+        return not is_full(error)  # the work reports any other error
     try:
         path.unlink()
         os.posix_fallocate(descriptor, 0, PROBE_BYTES)
@@ -200,7 +200,7 @@ def _has_room(folder: Path) -> bool:
 
 
 def _is_quota(error: BaseException) -> bool:
-    """Return whether `error`, or what caused it, is a used-up quota, which `statvfs` does not show."""
+    """Return whether `error` or its cause is an exhausted quota, which `statvfs` does not show."""
     reason = os.strerror(errno.EDQUOT)
     cause: BaseException | None = error
     while cause is not None:
@@ -211,7 +211,7 @@ def _is_quota(error: BaseException) -> bool:
 
 
 def _translated(error: BaseException) -> BaseException:
-    """Return the error as one of ours, which says what and where."""
+    """Return our error for the operating system's error."""
     if isinstance(error, OSError):
         return StateFull(f"no space for {error.filename or 'a file'}: {error.strerror}")
     return error

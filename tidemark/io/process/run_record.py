@@ -17,19 +17,19 @@ from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ExitCode, TidemarkError
 from tidemark.wire.state import PROCESSES, Owner, ProcessEnd, ProcessLog
 
-REASON_CHARACTERS_MAX = 1000  # what is kept of an error's text
+REASON_CHARACTERS_MAX = 1000  # stored of an error's text
 
 
 @dataclass(slots=True)
 class Run:
-    """A run that is recorded; `reason` is that of an end without an error."""
+    """A recorded run; `reason` is that of an end without an error."""
 
     reason: str = "stopped"
 
 
 @contextmanager
 def recorded(store: StateStore, owner: Owner, log: Log) -> Iterator[Run]:
-    """Record that a process runs, and how it ends; neither needs the state to have room."""
+    """Record that a process runs, and how it ends; a full disk prevents neither start nor end."""
     run = Run()
     before = _record(store, log, lambda known: _with_start(known, owner))
     if before is not None and owner.role in before.running:
@@ -40,19 +40,19 @@ def recorded(store: StateStore, owner: Owner, log: Log) -> Iterator[Run]:
         code, fields = describe_ending(error)
         _record(store, log, lambda known: _with_end(known, owner, code, f"{fields['kind']}: {fields['error']}"))
         raise
-    except SystemExit:  # a stop, told while the process waited for room before its work began
+    except SystemExit:  # a stop requested while the process waited for space before its work began
         _record(store, log, lambda known: _with_end(known, owner, ExitCode.SUCCESS, run.reason))
         raise
     _record(store, log, lambda known: _with_end(known, owner, ExitCode.SUCCESS, run.reason))
 
 
 def _record(store: StateStore, log: Log, change: Callable[[ProcessLog], ProcessLog]) -> ProcessLog | None:
-    """Change the record; return what it was, None where it could not be changed."""
+    """Change the record; return the former one, None if it could not be changed."""
     try:
         with store.transaction(None) as transaction:
             before = transaction.processes()
             transaction.put(PROCESSES, change(before))
-    except TidemarkError as error:  # a full disk keeps no process from starting or ending
+    except TidemarkError as error:  # a full disk prevents no process from starting or ending
         log.warning("the end of the run was not recorded in the state", **describe_error(error))
         return None
     return before

@@ -1,14 +1,14 @@
 """The watch on the other process: whether it lives, and the kill of a process that hangs (I20).
 
-    ALIVE ──► RESTARTING ──► GONE      its lock is free, for less or more than `restart_s`; as long as it was never
-      │                                seen at all, `stale_s`: at boot both start at once, and one is the first
-      └─────► HUNG                     its lock is held, and its last sign of life is older than `stale_s`
+    ALIVE ──► RESTARTING ──► GONE      its lock is free, for less or more than `restart_s`; if it was never seen,
+      │                                `stale_s`: after a boot one of the two daemons starts first
+      └─────► HUNG                     its lock is held, and its last heartbeat is older than `stale_s`
 
 A process that restarts and ends again, before it has lived for `stale_s`, counts as absent: after `stale_s` of that it
 is GONE the next time its lock is free, however soon the service manager would restart it.
 
-Signs of life are on the boot clock. Only those of the process that holds the lock count: an earlier one's in the
-heartbeat file do not apply to one that has just started. For a process that never beat, its lock is the first sign.
+Heartbeats are on the boot clock. Only those of the process that holds the lock count: an earlier one's in the
+heartbeat file do not apply to one that has just started. For a process without a heartbeat, its lock is the first sign.
 """
 
 from enum import Enum
@@ -24,12 +24,12 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.mode import Role
 from tidemark.wire.state import Owner
 
-# An old sign of life has to stay the last one for so long: after a suspend of the host all signs are old at first.
+# How long an old heartbeat must remain the last one: after a suspend of the host all heartbeats are old at first.
 STILL_NS = NS_PER_S
 
 
 class Condition(Enum):
-    """How another process does."""
+    """The condition of another process."""
 
     ALIVE = "alive"
     RESTARTING = "restarting"
@@ -38,7 +38,7 @@ class Condition(Enum):
 
 
 class Watch:
-    """Looks at one role's lock and heartbeat."""
+    """Observes one role's lock and heartbeat."""
 
     def __init__(
         self, folder: StateFolder, heartbeat: HeartbeatFile, role: Role, *, stale_s: float, restart_s: float
@@ -53,20 +53,20 @@ class Watch:
         self._was_seen = False  # since this watch began
         self._free_since_ns = 0
         self._held_since_ns = 0
-        self._ended_since_ns: int | None = None  # its first end that it has not lived long enough after
+        self._ended_since_ns: int | None = None  # its first end after which it has not lived long enough
         self._holder: Owner | None = None
-        self._beat: Heartbeat | None = None  # as it stood at the last look
-        self._sign_ns = 0  # the holder's last sign of life
-        self._old_since_ns: int | None = None  # since when that is known to be old
+        self._beat: Heartbeat | None = None  # at the last check
+        self._sign_ns = 0  # the holder's last heartbeat
+        self._old_since_ns: int | None = None  # since when it is known to be old
 
     @classmethod
     def configured(cls, environment: Environment, role: Role, config: WatchdogConfig) -> Self:
-        """Watch a role over the state that is open as `environment`, with the times of the configuration."""
+        """Watch a role over the open `environment`, with the times of the configuration."""
         times = {"stale_s": config.watchdog_s, "restart_s": config.restart_s}
         return cls(environment.folder, environment.heartbeat, role, **times)
 
     def look(self, now_boot_ns: int) -> Condition:
-        """Return how the process does."""
+        """Return the condition of the process."""
         lock = RoleLock.seen(self._folder, self._role.value)
         self._beat = self._heartbeat.read(self._slot)
         was = self._condition
@@ -84,23 +84,23 @@ class Watch:
         return self._condition
 
     def kill_process(self) -> bool:
-        """Kill what is left of a process that is HUNG or GONE; tell if nothing is.
+        """Kill a process that is HUNG or GONE; return whether it is dead.
 
-        It is spared, and false returned, if it gave a sign of life since the last look.
+        It is spared, and False returned, if it has written a heartbeat since the last check.
         """
         if self._condition not in (Condition.HUNG, Condition.GONE):
             return False
         beat = self._beat
         remains = self._holder if self._condition is Condition.HUNG else None
         if remains is None and beat is not None:
-            # Of a process without a lock, too: one that ends in order empties its slot first.
+            # Also a process without a lock: a normal end clears its slot before it releases the lock.
             remains = Owner(self._role.value, host_name(), beat.boot_id, beat.pid, beat.start_ticks)
         if remains is None:
             return self._condition is Condition.GONE
         return kill_process(remains, is_still_due=lambda: self._heartbeat.read(self._slot) == beat)
 
     def _is_late(self, now_boot_ns: int) -> bool:
-        """Tell if a process without its lock has had its time: since this end, or since the first of many."""
+        """Return whether a process has been without its lock for too long: since this end, or the first of a series."""
         if self._ended_since_ns is None:
             self._ended_since_ns = self._free_since_ns
         long_ns = max(self._restart_ns, self._stale_ns)
@@ -127,5 +127,5 @@ class Watch:
     def _is_holders(self, beat: Heartbeat) -> bool:
         if beat.boot_id != boot_id():
             return False
-        # A lock is held for a moment before its file says by whom.
+        # A lock is held for a moment before its file names the holder.
         return self._holder is None or (beat.pid, beat.start_ticks) == (self._holder.pid, self._holder.start_ticks)

@@ -1,7 +1,7 @@
 """The breaks in logs of messages that an operator accepted: a file of the state folder for each reader.
 
 `cdcctl spark accept-break` writes it, the pipeline reads it. It has the position before each break, so an old file
-accepts nothing else.
+accepts no other break.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from pydantic import TypeAdapter, ValidationError
 from tidemark.io.host.disk import writing
 
 _FORM = TypeAdapter(dict[str, str])
-_GROUP_MODE = 0o060  # of the state folder: Spark's user may be another one
+_GROUP_MODE = 0o060  # of the state folder: Spark's user may differ
 
 
 def accept_breaks(state: Path, reader: str, breaks: Mapping[str, str]) -> None:
-    """Write the position before the break by database OID; the file is replaced whole."""
+    """Write the position before the break by database OID; the whole file is replaced."""
     file = _file(state, reader)
     written = file.with_suffix(".new")
     with writing(file):
@@ -26,7 +26,7 @@ def accept_breaks(state: Path, reader: str, breaks: Mapping[str, str]) -> None:
 
 
 def accepted_breaks(state: Path, reader: str) -> Mapping[str, str]:
-    """Return what `accept_breaks` wrote; nothing for a file that is not there or damaged."""
+    """Return the written breaks; none if the file is missing or damaged."""
     try:
         return _FORM.validate_json(_file(state, reader).read_bytes())
     except (FileNotFoundError, ValidationError):

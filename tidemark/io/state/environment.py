@@ -26,10 +26,10 @@ from tidemark.model.errors import StateError
 
 READERS_MAX = 512
 DATABASES_MAX = 32
-MAP_FACTOR = 16  # map size in outbox bounds: address space only, so that the map is never what is full
+MAP_FACTOR = 16  # map size in outbox bounds: address space only, so that the map is never the limit
 MAP_BYTES_MIN = 1 << 30
 DATABASES = ("state", "outbox", "schemas", "readers", "copies")
-SHUT_S = 10.0  # for a write that is under way in another thread; longer than the disk takes for one
+SHUT_S = 10.0  # for a write in progress in another thread; longer than the disk takes for one
 
 DAMAGED_HINT = (
     "restore the state folder from a copy, or start again with a first copy: `cdcctl init` with a new state folder"
@@ -45,14 +45,14 @@ class StateMissing(StateError):
 class WritePoint(Enum):
     """Failpoints of a write transaction: in all of them the process holds LMDB's lock."""
 
-    LOCKED = "write-locked"  # before the heartbeat file says so
-    INSIDE = "write-inside"  # the heartbeat file says so
+    LOCKED = "write-locked"  # before the heartbeat file shows it
+    INSIDE = "write-inside"  # the heartbeat file shows it
     CLEARED = "write-cleared"  # before the commit
 
 
 Transaction: TypeAlias = "lmdb.Transaction[bytes]"
 Database: TypeAlias = "lmdb._Database"  # noqa: SLF001 - lmdb gives the type of a handle no public name
-Guarded: TypeAlias = Callable[["Environment"], AbstractContextManager[object]]  # who sees to a writer that is stuck
+Guarded: TypeAlias = Callable[["Environment"], AbstractContextManager[object]]  # runs while a writer may be stuck
 
 
 @dataclass(eq=False)
@@ -82,8 +82,8 @@ class Environment:
     ) -> Self:
         """Open the environment of `folder`; a second opener in this process gets the same one.
 
-        Opening takes the write lock, as every write does: whoever is in a write transaction is waited for. `guarded` is
-        there from then on, until the last opener closes. `read_only` never waits, and has no guard.
+        Opening acquires the write lock, as every write does, and so waits for an open write transaction. `guarded` runs
+        from then on, until the last opener closes. `read_only` never waits, and has no guard.
         """
         with _OPEN_LOCK:
             key = (os.getpid(), folder.lmdb.resolve())
@@ -98,7 +98,7 @@ class Environment:
             try:
                 opened = cls._open(folder, map_bytes, guarded, create=create, read_only=read_only)
             except StateFull:
-                if is_new:  # half a file is left, which nobody could open
+                if is_new:  # a partial file would be left, which could not be opened
                     (folder.lmdb / "data.mdb").unlink(missing_ok=True)
                 raise
             _OPEN[key] = opened
@@ -109,7 +109,7 @@ class Environment:
         try:
             opened = lmdb.open(
                 str(folder.lmdb),
-                map_size=map_bytes,  # 0: as the file says
+                map_size=map_bytes,  # 0: as in the file
                 max_readers=READERS_MAX,
                 max_dbs=DATABASES_MAX,
                 mode=folder.file_mode,
@@ -132,8 +132,8 @@ class Environment:
         databases: dict[str, Database] = {}
         made = cls(folder, opened, heartbeat, write_lock, databases, read_only)
         try:
-            # NB: a handle lasts only if a write transaction made it, or the whole environment is read-only. The one
-            # that open_db would begin by itself waits for the lock with the whole process: nobody could see to that.
+            # NB: a handle lasts only if a write transaction made it, or the whole environment is read-only. A
+            # transaction begun by open_db would wait for the lock with the interpreter lock: no guard could run.
             if not read_only:
                 made._guards.enter_context(guarded(made))
             with nullcontext() if read_only else opened.begin(write=True) as transaction:
@@ -147,7 +147,7 @@ class Environment:
         return made
 
     def close(self) -> None:
-        """Give the environment back; the last opener closes it."""
+        """Release the environment; the last opener closes it."""
         with _OPEN_LOCK:
             self.openers -= 1
             if self.openers == 0:
@@ -155,9 +155,9 @@ class Environment:
                 self._shut()
 
     def _shut(self) -> None:
-        """Close the files once no thread writes; whatever still does then is cut off by the end of the process.
+        """Close the files once no thread writes; a thread that still writes is cut off by the end of the process.
 
-        NB: LMDB would end a write by force, and wait without end for whoever keeps its transaction, in an error say.
+        NB: LMDB would abort a write by force, and wait for ever for a transaction that is kept, as by an exception.
         """
         self._guards.close()
         if self._writing.acquire(timeout=SHUT_S):
@@ -169,7 +169,7 @@ class Environment:
 
     @property
     def heartbeat(self) -> HeartbeatFile:
-        """The heartbeat file beside it."""
+        """The heartbeat file of the same state."""
         return self._heartbeat
 
     def database(self, name: str) -> Database:
@@ -178,7 +178,7 @@ class Environment:
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
-        """Run a read transaction. Keep it short: while it lives, no page of the file is used again."""
+        """Run a read transaction. Keep it short: while it is open, no freed page of the file is reused."""
         transaction = self._begin(write=False)
         try:
             with transaction:
@@ -188,7 +188,7 @@ class Environment:
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
-        """Run a write transaction, durable when this returns; an exception inside leaves nothing of it."""
+        """Run a write transaction, durable on return; an exception in the body discards it."""
         # The lock orders the threads of this process, so that the heartbeat's slot never has two writers.
         with self._writing:
             if self._is_shut:
@@ -202,7 +202,7 @@ class Environment:
                         failpoints.passed(WritePoint.INSIDE)
                         yield transaction
                     finally:
-                        # NB: the end gives the lock away before it returns; whoever has it next fills the slot itself.
+                        # NB: the end releases LMDB's lock before it returns; the next holder fills the slot itself.
                         self._heartbeat.clear(Slot.WRITER)
                     failpoints.passed(WritePoint.CLEARED)
             except lmdb.Error as error:
@@ -219,11 +219,11 @@ class Environment:
             raise _translated(error, self.folder.root) from error
 
     def clear_stale_readers(self) -> int:
-        """Free the slots of readers that were killed, and with them the pages that they hold; return how many."""
+        """Free the slots of killed readers, and with them the pages that they hold; return how many."""
         return self._lmdb.reader_check()
 
     def free_bytes(self) -> int:
-        """Return the free space of the file system for a process without privileges."""
+        """Return the free space of the file system for an unprivileged process."""
         stat = os.statvfs(self.folder.lmdb)
         return stat.f_bavail * stat.f_frsize
 
@@ -237,7 +237,7 @@ _OPEN_LOCK = threading.Lock()
 
 
 def _check_whole(opened: lmdb.Environment, path: Path) -> None:
-    """Raise for a file that ends before its last page. NB: LMDB maps it, and would die of SIGBUS at the first touch."""
+    """Raise for a file that is shorter than its pages. NB: LMDB maps it, and would die of SIGBUS when it reads them."""
     needed = (int(opened.info()["last_pgno"]) + 1) * int(opened.stat()["psize"])
     found = path.stat().st_size
     if found < needed:

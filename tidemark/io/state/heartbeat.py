@@ -27,15 +27,15 @@ _VERSION = 1
 SLOT_BYTES = 64
 _SLOT = struct.Struct("<IIQQ16s")
 _COUNTER = struct.Struct("<I")
-WATCHDOG_S_DEFAULT = 15.0  # a sign of life that is older is the last one
-WATCHDOG_S_MIN = 3.0  # two thirds of it are a write transaction's: two syncs of a full group, on a disk that is busy
+WATCHDOG_S_DEFAULT = 15.0  # an older heartbeat counts as the last one
+WATCHDOG_S_MIN = 3.0  # two thirds of it are allowed to a write transaction: two syncs of a full group, on a busy disk
 START_S_MAX = 60.0  # loading the catalog history of a hundred thousand tables
-STOP_S_MAX = 60.0  # the batch in hand, the threads, the journal
+STOP_S_MAX = 60.0  # the current batch, the threads, the journal
 _READ_TRIES_MAX = 100  # a writer is inside a slot for under a microsecond
 
 
 class Slot(IntEnum):
-    """Whose slot it is; numbers are places in the file and never change."""
+    """The owner of a slot; the numbers are positions in the file and never change."""
 
     WRITER = 1
     SIDECAR = 2
@@ -47,7 +47,7 @@ _FILE_BYTES = SLOT_BYTES * (max(Slot) + 1)
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a slot says: a process, and when it last said so; later than now while it is in a long step."""
+    """The contents of a slot: a process, and the time of its heartbeat, which is in the future during a long step."""
 
     pid: int
     start_ticks: int
@@ -68,7 +68,7 @@ class HeartbeatFile:
 
     @classmethod
     def open(cls, path: Path, file_mode: int = 0o600) -> Self:
-        """Map the file at `path`, made anew where there is none; of a read-only file system it can be read alone."""
+        """Map the file at `path`, created if it is missing; on a read-only file system it is mapped for reading."""
         with writing(path):
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, file_mode)
@@ -78,7 +78,7 @@ class HeartbeatFile:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if os.fstat(descriptor).st_size == 0:
-                with writing(path):  # its blocks first: on a full disk the file stays empty, and is begun again
+                with writing(path):  # blocks first: on a full disk the file stays empty and is initialised later
                     os.posix_fallocate(descriptor, 0, _FILE_BYTES)
                     os.pwrite(descriptor, _MAGIC + bytes([_VERSION]), 0)
             head = os.pread(descriptor, len(_MAGIC) + 1, 0)
@@ -89,9 +89,9 @@ class HeartbeatFile:
             os.close(descriptor)
 
     def beat(self, slot: Slot, *, ahead_s: float = 0.0) -> None:
-        """Say that this process is alive, or, in WRITER, that it entered a write transaction now.
+        """Write a heartbeat of this process, or, in WRITER, the start of its write transaction.
 
-        `ahead_s`: the next sign may be so much later, because a long step begins whose bound is known.
+        `ahead_s`: the next heartbeat may be later by this time, because a long step of known bound begins.
         """
         until_ns = boot_ns() + int(ahead_s * NS_PER_S)
         self._write(slot, self._own_pid, self._own_start_ticks, until_ns, self._own_boot)
@@ -101,25 +101,25 @@ class HeartbeatFile:
         self._write(slot, 0, 0, 0, bytes(16))
 
     def read(self, slot: Slot) -> Heartbeat | None:
-        """Return what stands in a slot, None where it is empty."""
+        """Return the contents of a slot, None if it is empty."""
         at = slot * SLOT_BYTES
         for _ in range(_READ_TRIES_MAX):
             before = _COUNTER.unpack_from(self._map, at)[0]
             _, pid, start_ticks, beat_ns, boot = _SLOT.unpack_from(self._map, at)
             if before % 2 == 0 and _COUNTER.unpack_from(self._map, at)[0] == before:
                 return Heartbeat(pid, start_ticks, beat_ns, str(uuid.UUID(bytes=boot))) if pid else None
-        # The writer died between the two counts: what it wrote is not to be trusted.
+        # The writer died between the two counts: the contents are not reliable.
         return None
 
     def age_s(self, slot: Slot) -> float | None:
-        """Return how old a slot's sign of life is; None where its process does not live (any more)."""
+        """Return the age of a slot's heartbeat; None if its process is not alive."""
         beat = self.read(slot)
         if beat is None or beat.boot_id != boot_id() or process_start_ticks(beat.pid) != beat.start_ticks:
             return None
         return max(0, boot_ns() - beat.boot_ns) / NS_PER_S
 
     def count(self, slot: Slot) -> int:
-        """Return a number that every change of a slot changes."""
+        """Return a number that changes with every change of the slot."""
         return int(_COUNTER.unpack_from(self._map, slot * SLOT_BYTES)[0])
 
     def close(self) -> None:

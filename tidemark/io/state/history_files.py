@@ -5,9 +5,9 @@
 
 A journal file may end in a torn entry after a crash: no delivery needed it, and it is never read. The needed length is
 known, since the transaction of each delivery records how far the journal was durable (`JournalMark`): a shorter file is
-damaged. Each writer appends to its own files: a writer whose epoch is over may still append, so its bytes are behind
-the end that the index gives to its file, where no reader looks. Files that the index does not name remain from a crash,
-or from such a writer, and are removed when the next writer has begun a file.
+damaged. Each writer appends to its own files: a fenced writer may still append, but only behind the end that the index
+gives to its file, where nothing reads. Files that the index does not name remain from a crash, or from such a writer,
+and are removed when the next writer has begun a file.
 """
 
 import itertools
@@ -41,7 +41,7 @@ from tidemark.wire.state import BaseEntry, HistoryIndex, JournalFile, JournalMar
 
 
 class NoBase(StateError):
-    """No saved catalog is old enough for what is asked."""
+    """No saved catalog is old enough for the requested LSN."""
 
     hint = "WAL before the oldest base cannot be decoded; start later, or run a new first copy"
 
@@ -54,16 +54,16 @@ class DamagedBase(NamedTuple):
 
 
 def report_to_nobody(_damaged: DamagedBase) -> None:
-    """Say nothing of a base that was passed over."""
+    """Do not report a skipped base."""
 
 
 def base_for(index: HistoryIndex, lsn: Lsn) -> BaseEntry:
-    """Return the newest base that is not above `lsn`."""
+    """Return the newest base at or below `lsn`."""
     return _bases_for(index, lsn)[0]
 
 
 def _bases_for(index: HistoryIndex, lsn: Lsn) -> Sequence[BaseEntry]:
-    """Return the bases that are not above `lsn`, newest first: one at least."""
+    """Return the bases at or below `lsn`, newest first, at least one."""
     usable = sorted((base for base in index.bases if base.lsn <= lsn), key=lambda base: base.lsn, reverse=True)
     if not usable:
         oldest = min((base.lsn for base in index.bases), default=None)
@@ -82,11 +82,11 @@ def load_catalogs(
     seeded_lsn: Lsn | None = None,
     passed_over: Callable[[DamagedBase], None] = report_to_nobody,
 ) -> Base:
-    """Return the mirrors as they were at `lsn`: the newest base not above it, and the journal from there.
+    """Return the mirrors as of `lsn`: the newest base at or below it, and the journal from there.
 
-    A base that is damaged is left where it is, and passed over for an older one: the journal holds all that lies
-    between, back to the base of the last seed, at `seeded_lsn` (None: it is not known). Before that WAL may be missing.
-    Of databases that are not `captured` a mirror that cannot be followed is left out, as it was when WAL was decoded.
+    A damaged base is kept, and skipped for an older one: the journal is complete back to the base of the last seed,
+    at `seeded_lsn` (None: unknown). Before that LSN WAL may be missing. For databases that are not in `captured`, a
+    mirror that cannot be followed is left out, as it was when WAL was decoded.
     """
     damaged: list[DamagedBase] = []
     for entry in _bases_for(index, lsn):
@@ -118,7 +118,7 @@ def _load_base(path: Path) -> Base:
 
 
 def journal_entries(folder: Path, index: HistoryIndex, mark: JournalMark, start_lsn: Lsn) -> Iterator[Entry]:
-    """Yield the entries of the journal files that end after `start_lsn`; raise where what was durable is not there."""
+    """Yield the entries that end after `start_lsn`; raise if durable entries are missing."""
     for reported in index.journals:
         if reported.end_lsn == INVALID_LSN or reported.end_lsn > start_lsn:
             path = folder / reported.file
@@ -133,7 +133,7 @@ def journal_entries(folder: Path, index: HistoryIndex, mark: JournalMark, start_
 def before_fork(
     folder: Path, index: HistoryIndex, mark: JournalMark, fork_lsn: Lsn
 ) -> tuple[HistoryIndex, JournalMark]:
-    """Return what of a history, and of how far it is durable, stands before a fork: its files stay as they are."""
+    """Return the index and the durable mark as of a fork; the files stay unchanged."""
     bases = tuple(base for base in index.bases if base.lsn <= fork_lsn)
     journals: list[JournalFile] = []
     for reported in index.journals:
@@ -154,9 +154,9 @@ def before_fork(
 
 
 def _entries_of(reported: JournalFile, journal: Journal) -> Iterator[Entry]:
-    """Yield what counts of a journal file: what stands behind the end that the index gives to it does not.
+    """Yield the entries of a journal file up to the end that the index gives to it.
 
-    That is of a writer whose epoch was over, or of a branch that is dead.
+    Later ones are from a fenced writer, or of a dead branch.
     """
     for entry in journal:
         if reported.end_lsn != INVALID_LSN and entry.end_lsn > reported.end_lsn:
@@ -172,7 +172,7 @@ def _read_journal(path: Path) -> Journal:
 
 
 def check_reached(path: Path, whole_bytes: int, reached: Lsn, wanted: Lsn) -> None:
-    """Raise if the whole entries of a journal, all of them read, end at `reached`, before what was durable."""
+    """Raise if the last complete entry of a journal ends at `reached`, before `wanted`, which was durable."""
     if reached < wanted:
         raise DamagedHistory(
             f"{path} was durable up to {format_lsn(wanted)} but now ends at {format_lsn(reached)}: it is "
@@ -185,9 +185,9 @@ def _files(index: HistoryIndex) -> set[str]:
 
 
 class HistoryWriter:
-    """Appends to the journal, writes bases, removes what is needed no more; `store` makes the index durable.
+    """Appends to the journal, writes bases, removes unneeded files; `store` makes the index durable.
 
-    One thread writes; `sync` is for any.
+    One thread writes; any thread may call `sync`.
     """
 
     def __init__(
@@ -203,11 +203,11 @@ class HistoryWriter:
         store: Callable[[HistoryIndex], None],
         unreadable: Collection[str] = (),
     ) -> None:
-        """`unreadable` are files of bases that are damaged: nothing is removed because one of them is there."""
+        """`unreadable` are damaged base files: they do not count as a replacement for older files."""
         self.index = index
         self._unreadable = frozenset(unreadable)
         self._store = store
-        self._lock = threading.Lock()  # between the descriptor's writer and `sync`
+        self._lock = threading.Lock()  # between the thread that changes the descriptor and `sync`
         self.written_bytes = 0
         self._folder = folder
         self._head = journal_head(major, system_identifier)
@@ -215,12 +215,12 @@ class HistoryWriter:
         self._file_mode = file_mode
         self._descriptor = -1
         self._file_bytes = 0
-        self._end_lsn = INVALID_LSN  # of the last entry: what is below is in the journal already
-        self.durable_lsn = INVALID_LSN  # the same, of what `sync` has made durable
+        self._end_lsn = INVALID_LSN  # of the last entry: earlier records are in the journal already
+        self.durable_lsn = INVALID_LSN  # the same, for entries that `sync` has made durable
         self._take_over(mark)
 
     def append(self, record: Record, timeline: TimelineId, top_xid: Xid) -> None:
-        """Write a record, unless it is there already: after a restart some are decoded again."""
+        """Write a record unless it is already in the journal: after a restart some are decoded again."""
         if record.lsn < self._end_lsn:
             return
         is_full = self._file_bytes >= self._file_bytes_max and self._file_bytes > len(self._head)
@@ -228,19 +228,19 @@ class HistoryWriter:
             with self._lock:
                 self._begin_file(record.lsn, timeline)
             self._store(self.index)
-            self._remove_strangers()  # behind that transaction: a writer whose epoch is over removes nothing
+            self._remove_strangers()  # after that transaction, in which a fenced writer fails
         entry = dump_entry(record, timeline, top_xid)
-        with writing(self._folder):  # what is torn is cut off at the next start
+        with writing(self._folder):  # the next start cuts off a torn entry
             write_whole(self._descriptor, entry)
         self._file_bytes += len(entry)
         self.written_bytes += len(entry)
         self._end_lsn = record.end_lsn
 
     def sync(self) -> None:
-        """Make all that was appended durable; from any thread."""
+        """Make all appended entries durable; callable from any thread."""
         if self.durable_lsn < self._end_lsn:
             with self._lock:
-                # NB: taken first: what the other thread appends meanwhile is not covered.
+                # NB: read before the fsync, which does not cover later entries of the other thread.
                 end_lsn = self._end_lsn
                 with writing(self._folder):
                     os.fsync(self._descriptor)
@@ -259,7 +259,7 @@ class HistoryWriter:
         self._store(self.index)
 
     def prune(self, horizon_lsn: Lsn) -> None:
-        """Remove what no restart at or after `horizon_lsn` needs."""
+        """Remove the files that no restart at or after `horizon_lsn` needs."""
         readable = (base.lsn for base in self.index.bases if base.file not in self._unreadable)
         kept_from = max((lsn for lsn in readable if lsn <= horizon_lsn), default=INVALID_LSN)
         bases = tuple(base for base in self.index.bases if base.lsn >= kept_from)
@@ -269,12 +269,12 @@ class HistoryWriter:
         gone = _files(self.index) - _files(HistoryIndex(bases, journals))
         if gone:
             self.index = HistoryIndex(bases, journals)
-            self._store(self.index)  # first: a file that the index names must be there
+            self._store(self.index)  # first: each file that the index names must exist
         for name in gone:
             (self._folder / name).unlink(missing_ok=True)
 
     def cut_behind(self, fork_lsn: Lsn) -> bool:
-        """Let go of what stands behind a fork, of a branch that is dead; tell if there was anything."""
+        """Cut off the entries and bases of a dead branch, behind a fork; return whether there were any."""
         if self._end_lsn <= fork_lsn and all(base.lsn <= fork_lsn for base in self.index.bases):
             return False
         self.close()
@@ -282,7 +282,7 @@ class HistoryWriter:
         with self._lock:
             self._end_lsn = self.durable_lsn = reached.end_lsn
         self.index = index
-        self._store(index)  # NB: behind that: what is delivered from now on relies on no more than is left
+        self._store(index)  # NB: before any further delivery, which must not rely on the removed entries
         return True
 
     def close(self) -> None:
@@ -302,20 +302,20 @@ class HistoryWriter:
         with writing(self._folder):
             name, self._descriptor = self._create(f"journal-{timeline:08X}-{lsn:016X}")
             write_whole(self._descriptor, self._head)
-            os.fsync(self._descriptor)  # a file that the index names is a journal
+            os.fsync(self._descriptor)  # a file that the index names has a valid header
             sync(self._folder)
         self._file_bytes = len(self._head)
         self.index = HistoryIndex(self.index.bases, (*journals, JournalFile(name, timeline, lsn)))
 
     def _closed(self) -> tuple[JournalFile, ...]:
-        """Return the journal's files with the last one closed where it ends; left out if it has no entry."""
+        """Return the journal's files with the last one closed at its end, or left out if it has no entry."""
         *closed, last = self.index.journals or (None,)
         if last is not None and last.start_lsn < self._end_lsn:
             closed.append(JournalFile(last.file, last.timeline, last.start_lsn, self._end_lsn))
         return tuple(entry for entry in closed if entry is not None)
 
     def _create(self, wanted: str) -> tuple[str, int]:
-        """Create a file that nobody else writes, named as wanted; return its name and descriptor."""
+        """Create a new file with the wanted name, or with a suffix if it exists; return its name and descriptor."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         for number in itertools.count():
             name = f"{wanted}-{number}" if number else wanted
@@ -324,11 +324,10 @@ class HistoryWriter:
         raise AssertionError
 
     def _take_over(self, mark: JournalMark) -> None:
-        """Go on behind the last whole entry of the file that was being written; raise if that is before `mark`.
+        """Continue after the last complete entry of the current file; raise if that is before `mark`.
 
-        Its writer may live on for a moment and append to it: so it is closed in the index, where it ends now, with the
-        first file of ours. It may have no entry: it was begun, and nothing in it was durable. Then the one before tells
-        how far the journal is.
+        Its writer may still append to it for a moment, so the index closes the file at its present end when we add our
+        first file. If the file has no entry, nothing in it was durable, and the previous file's end applies.
         """
         if not self.index.journals:
             return

@@ -1,7 +1,7 @@
 """The start of a daemon on a state: whether the folder was the last one in use, and the name in its markers (I21).
 
 All of it is one transaction. With `moved` the operator confirms that this state is the one to deliver: it is needed if
-the folder is a copy, or if another copy has overtaken it, and changes nothing otherwise.
+the folder is a copy, or if another copy has overtaken it, and has no effect otherwise.
 """
 
 import os
@@ -25,11 +25,11 @@ from tidemark.model.position import Epoch
 from tidemark.wire.state import INCARNATIONS, OVERTAKEN, PLACE, TERM, Incarnations, Overtaken, Term
 
 MACHINE_ID = Path("/etc/machine-id")
-_NOT_YET = "uninitialized"  # machine-id(5): the image of a machine that has not booted
+_NOT_YET = "uninitialized"  # machine-id(5): in the image of a machine that has not booted
 
 
 class CopiedState(ConfigError):
-    """A state folder that was last used elsewhere, and is a copy by all that can be seen."""
+    """A state folder that was last used elsewhere, and so seems to be a copy."""
 
     hint = (
         "two copies of a state deliver every change twice. If this folder shall replace the original, stop the "
@@ -38,14 +38,14 @@ class CopiedState(ConfigError):
 
 
 def begin_incarnation(store: StateStore, role: Role, log: Log, *, moved: bool = False) -> Incarnation:
-    """Note that a process of `role`, which holds the role's lock, starts; return the name that its markers carry.
+    """Record the start of a process of `role`, which holds the role's lock; return the name in its markers.
 
-    Raises `CopiedState` or `OvertakenState`, with nothing written, where the state is not to be used without `moved`.
+    Raises `CopiedState` or `OvertakenState`, with nothing written, if the state may not be used without `moved`.
     """
     here = place_of(store.folder)
     born = KnownIncarnation(Incarnation(secrets.token_hex(INCARNATION_BYTES)), role.value)
     with store.transaction(None) as transaction:
-        # NB: inside: a process takes its lock before it begins, so that none which has begun is taken for ended.
+        # NB: inside the transaction: a process locks its role before it begins, so a started one counts as alive.
         alive = tuple(other.value for other in Role if RoleLock.seen(store.folder, other.value).is_locked)
         recorded, overtaken = transaction.get(PLACE), transaction.get(OVERTAKEN)
         is_copy = recorded is not None and not is_same_folder(recorded, here)
@@ -70,13 +70,13 @@ def begin_incarnation(store: StateStore, role: Role, log: Log, *, moved: bool = 
 
 
 def expect_markers_ahead(transaction: StateTransaction) -> None:
-    """Note that other writers' markers may be ahead of this state: it was made anew, or takes over from them."""
+    """Record that other writers' markers may be ahead of this state: it was rebuilt, or takes over from them."""
     known = transaction.get(INCARNATIONS) or Incarnations()
     transaction.put(INCARNATIONS, Incarnations(known.kept, is_confirmed=True))
 
 
 def note_started(store: StateStore) -> None:
-    """Note that this state has delivered all before a start marker of its own: what follows is not ahead of it."""
+    """Record that this state has delivered all before its own start marker: later markers are not ahead of it."""
     if store.incarnations()[0].is_confirmed:
         with store.transaction(None) as transaction:
             known = transaction.get(INCARNATIONS) or Incarnations()
@@ -97,7 +97,7 @@ def note_overtaken(store: StateStore, found: Overtaken) -> Overtaken:
 
 
 def place_of(folder: StateFolder) -> StatePlace:
-    """Return where a state folder is; the file that shows it is made where there is none."""
+    """Return the place of a state folder; the file that identifies it is created if it is missing."""
     path = folder.place
     with writing(path):
         descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, folder.file_mode)
@@ -118,7 +118,7 @@ def _machine() -> str:
 
 
 def _confirm(transaction: StateTransaction, overtaken: Overtaken | None) -> None:
-    """Count on in epochs that the other copy has not come to: its processes stop at our markers."""
+    """Skip epochs that the other copy may use: its processes stop at our markers."""
     marks = transaction.marks()
     known = transaction.get(INCARNATIONS) or Incarnations()
     reached = [Epoch(TimelineId(1), 0)]

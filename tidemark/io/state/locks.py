@@ -25,29 +25,29 @@ _WHOLE_FILE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class AlreadyRunning(Fenced):
-    """Another process holds the role's lock."""
+    """Another process has the role's lock."""
 
     hint = "stop it first; see `cdcctl status`"
 
 
 @dataclass(frozen=True, slots=True)
 class SeenLock:
-    """A role's lock as seen from outside."""
+    """A role's lock as another process sees it."""
 
     is_locked: bool
-    owner: Owner | None  # who wrote its name last: where the lock is free, a former holder; None: nobody has yet
+    owner: Owner | None  # named in the file: a former holder if the lock is free; None: no holder yet
 
 
 @dataclass(frozen=True, slots=True)
 class RoleLock:
-    """A lock that is held."""
+    """An acquired lock."""
 
     owner: Owner
     _descriptor: int
 
     @classmethod
     def take(cls, folder: StateFolder, role: str) -> Self:
-        """Take the lock of `role`; raise `AlreadyRunning`, naming the holder, where it is taken."""
+        """Acquire the lock of `role`; raise `AlreadyRunning` with its holder if it is held."""
         path = folder.lock(role)
         with writing(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, folder.file_mode)
@@ -73,18 +73,18 @@ class RoleLock:
 
     @staticmethod
     def holder(folder: StateFolder, role: str) -> str | None:
-        """Return who holds the lock of `role`, as text; None where nobody does."""
+        """Return the holder of the lock of `role`, as text; None if it is free."""
         is_locked, text = _look(folder, role)
         return text if is_locked else None
 
     @staticmethod
     def seen(folder: StateFolder, role: str) -> SeenLock:
-        """Return if the lock of `role` is held, and who stands in its file."""
+        """Return whether the lock of `role` is held, and the owner in its file."""
         is_locked, text = _look(folder, role)
         return SeenLock(is_locked, _parse_owner(text))
 
     def release(self) -> None:
-        """Let go."""
+        """Release the lock."""
         os.close(self._descriptor)
 
     def __enter__(self) -> Self:
@@ -111,7 +111,7 @@ def _text(descriptor: int) -> str:
 
 
 def _parse_owner(text: str) -> Owner | None:
-    """Return who stands in a lock file; None for what no holder of ours wrote, or has not written to its end."""
+    """Return the owner in a lock file; None if the text is incomplete or not ours."""
     try:
         reported = json.loads(text)
         owner = Owner(reported["role"], reported["host"], reported["boot_id"], reported["pid"], reported["start_ticks"])

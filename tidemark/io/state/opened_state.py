@@ -12,16 +12,16 @@ from tidemark.wire.state import IDENTITY, Identity
 
 
 class OpenedState:
-    """What writers and readers of a state have in common."""
+    """The common part of the state's writers and readers."""
 
     def __init__(self, environment: Environment, scope: Scope, identity: Identity) -> None:
         self.environment = environment
-        self.scope = scope  # of what is the whole capture's
+        self.scope = scope  # of the keys of the whole capture
         self.identity = identity
 
     @classmethod
     def open(cls, folder: StateFolder, *, read_only: bool = False, guarded: Guarded = nullcontext) -> Self:
-        """Open the state that is there; see `Environment.open` for `read_only` and `guarded`."""
+        """Open an existing state; see `Environment.open` for `read_only` and `guarded`."""
         environment = Environment.open(folder, read_only=read_only, guarded=guarded)
         try:
             scope, identity = capture_scope(environment)
@@ -37,7 +37,7 @@ class OpenedState:
         self.close()
 
     def close(self) -> None:
-        """Give the environment back."""
+        """Release the environment."""
         self.environment.close()
 
     @property
@@ -47,7 +47,7 @@ class OpenedState:
 
 
 def capture_scope(environment: Environment) -> tuple[Scope, Identity]:
-    """Return the scope and the identity of the capture that the state belongs to."""
+    """Return the scope and the identity of the state's capture."""
     with environment.read() as transaction, transaction.cursor(environment.database("state")) as cursor:
         found = cursor.first()
         while found:
@@ -59,5 +59,5 @@ def capture_scope(environment: Environment) -> tuple[Scope, Identity]:
 
 
 def scope_of(identity: Identity) -> Scope:
-    """Return the scope of what is the whole capture's."""
+    """Return the scope of the keys of the whole capture."""
     return Scope(identity.capture, Partition(identity.system_identifier))

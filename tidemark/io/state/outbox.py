@@ -1,6 +1,6 @@
 """The outbox for its readers: short transactions only, each of which copies its results.
 
-A read transaction kept open stops LMDB from using any page again. Ranges are written (after, upto]: both are sequences
+An open read transaction prevents LMDB from reusing pages. Ranges are written (after, upto]: both are sequences
 at group ends, 0 is before all. `outbox_table` changes the outbox, inside the state's transactions.
 """
 
@@ -24,7 +24,7 @@ READERS_REGISTERED_MAX = 64
 
 
 class OutboxTrimmed(StateError):
-    """A range that begins before what the outbox still holds."""
+    """A range that begins before the oldest value of the outbox."""
 
     hint = (
         "the positions are of another host, or the reader was dropped: start it again from the positions of its tables"
@@ -32,7 +32,7 @@ class OutboxTrimmed(StateError):
 
 
 class OutboxReader(OpenedState):
-    """A reader's view of the outbox. Any number of processes may hold one; writing, they wait for each other."""
+    """A reader's access to the outbox. Any number of processes may use it; their writes wait for each other."""
 
     def __init__(self, environment: Environment, scope: Scope, identity: Identity) -> None:
         super().__init__(environment, scope, identity)
@@ -41,17 +41,17 @@ class OutboxReader(OpenedState):
 
     @property
     def outbox_id(self) -> str:
-        """The present name of this outbox: sequences of another one mean nothing here. It changes at a promotion."""
+        """The current name of this outbox: sequences of another one are not valid here. It changes at a promotion."""
         with self.environment.read() as transaction:
             return self._identity(transaction).outbox_id
 
     @property
     def outbox_bytes_max(self) -> int:
-        """The bound of the outbox; a batch takes at most half of it."""
+        """The bound of the outbox; a batch is at most half of it."""
         return self.identity.outbox_bytes_max
 
     def ledger(self) -> OutboxLedger:
-        """Return what the outbox holds: sequences trimmed+1..head."""
+        """Return the contents of the outbox: sequences trimmed+1..head."""
         with self.environment.read() as transaction:
             return self._ledger(transaction)
 
@@ -60,7 +60,7 @@ class OutboxReader(OpenedState):
         return self.ledger().head
 
     def plan(self, after: Sequence, bytes_max: int) -> Sequence:
-        """Return a group end behind `after`: at least one group, then as many as fit into `bytes_max`."""
+        """Return a group end after `after`: at least one group, then as many as fit into `bytes_max`."""
         with self.environment.read() as transaction:
             ledger = self._ledger(transaction)
             self._check_start(ledger, after)
@@ -75,14 +75,14 @@ class OutboxReader(OpenedState):
             return end
 
     def headers(self, after: Sequence, upto: Sequence) -> list[ValueHeader]:
-        """Return the headers of a range, to be cut into partitions."""
+        """Return the headers of a range, for cutting it into partitions."""
         with self.environment.read() as transaction:
             self._check_start(self._ledger(transaction), after)
             table = OutboxTable(transaction, self.environment, self.scope)
             return [self._header(table, Sequence(sequence)) for sequence in range(after + 1, upto + 1)]
 
     def read(self, after: Sequence, upto: Sequence) -> Iterator[OutboxValue]:
-        """Yield the values of (after, upto], each copied out in a transaction of its own."""
+        """Yield the values of (after, upto], each copied in a separate transaction."""
         for sequence in range(after + 1, upto + 1):
             with self.environment.read() as transaction:
                 self._check_start(self._ledger(transaction), Sequence(sequence - 1))
@@ -90,18 +90,18 @@ class OutboxReader(OpenedState):
             yield join(Sequence(sequence), stored)
 
     def relation(self, version: SchemaVersion) -> Relation:
-        """Return the relation version that headers number so."""
+        """Return the relation version with this number in headers."""
         if version not in self._relations:
             with self.environment.read() as transaction:
                 stored = transaction.get(numbered(self.scope, version), db=self.environment.database("schemas"))
             if stored is None:
                 raise DamagedValue(f"schema version {version}", "it is not there")
             payload = unseal(f"schema version {version}", stored, SCHEMA_FORMAT_VERSION)
-            self._relations[version] = decode_relation(payload[4:])  # after the database's OID
+            self._relations[version] = decode_relation(payload[4:])  # the database's OID precedes it
         return self._relations[version]
 
     def register(self, reader: str) -> Reader:
-        """Register a reader, or return what it confirmed before; a new one holds what is already trimmed."""
+        """Register a reader, or return the earlier confirmation; a new one counts as having all trimmed values."""
         if not is_reader_name(reader):
             raise ConfigError(f"not a reader's name: {reader!r}", hint="1 to 63 letters, digits, `-`, `_`, `.`")
         key, database = named(self.scope, reader), self.environment.database("readers")
@@ -117,9 +117,9 @@ class OutboxReader(OpenedState):
             return registered
 
     def confirm(self, reader: str, held: Sequence, replayable: Sequence) -> Reader:
-        """Record that the tables hold all up to `held`, and that nothing up to `replayable` is asked for again.
+        """Record that the tables contain all up to `held`, and that nothing up to `replayable` is requested again.
 
-        Neither moves back: what a zombie writes late changes nothing.
+        Neither moves back: a late write of a fenced process has no effect.
         """
         key, database = named(self.scope, reader), self.environment.database("readers")
         with self.environment.write() as transaction:

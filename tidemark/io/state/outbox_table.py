@@ -36,10 +36,10 @@ class OutboxTable:
     def append(
         self, ledger: OutboxLedger, group: EncodedGroup, version_of: Callable[[Oid, Relation], SchemaVersion]
     ) -> OutboxLedger:
-        """Write a group's values after the head; return the ledger that then holds."""
+        """Write a group's values after the head; return the new ledger."""
         database = self.environment.database("outbox")
         head, byte_count = ledger.head, ledger.byte_count
-        # Appending fills pages; it is possible only where no other scope's keys sort behind ours.
+        # Appending fills pages; it is possible only if no other scope has later keys.
         with self.transaction.cursor(database) as cursor:
             at_end = not cursor.last() or cursor.key() < slot(self.scope, Sequence(head + 1), 0)
         for header, payload in group.numbered(head, version_of):
@@ -52,7 +52,7 @@ class OutboxTable:
         return OutboxLedger(head, ledger.trimmed, byte_count)
 
     def trim(self, ledger: OutboxLedger, upto: Sequence) -> OutboxLedger:
-        """Delete the values up to and including `upto`; return the ledger that then holds."""
+        """Delete the values up to and including `upto`; return the new ledger."""
         if upto <= ledger.trimmed:
             return ledger
         byte_count = ledger.byte_count
@@ -63,17 +63,17 @@ class OutboxTable:
                 if place is None or place[0] > upto:
                     break
                 byte_count -= len(cursor.key()) + len(cursor.value())
-                found = cursor.delete()  # and moves on to the next
+                found = cursor.delete()  # and moves to the next value
         return OutboxLedger(ledger.head, min(upto, ledger.head), byte_count)
 
     def header(self, sequence: Sequence) -> ValueHeader | None:
-        """Return the header of one value, None where it is not there."""
+        """Return the header of one value, None if it does not exist."""
         database = self.environment.database("outbox")
         chunk = self.transaction.get(slot(self.scope, sequence, 0), db=database)
         return None if chunk is None else decode_header(chunk, sequence)
 
     def chunks(self, sequence: Sequence) -> list[bytes]:
-        """Return what is stored of one value, chunk 0 first."""
+        """Return the stored chunks of one value, chunk 0 first."""
         stored: list[bytes] = []
         with self.transaction.cursor(self.environment.database("outbox")) as cursor:
             found = cursor.set_key(slot(self.scope, sequence, 0))
@@ -86,7 +86,7 @@ class OutboxTable:
         return stored
 
     def measured(self) -> OutboxLedger | None:
-        """Count what is really there: the ledger made anew; None where the outbox is empty."""
+        """Return a new ledger, counted from the stored values; None if the outbox is empty."""
         prefix_end = slot(self.scope, Sequence((1 << 64) - 1), CHUNK_MAX)
         byte_count, first, last = 0, NO_SEQUENCE, NO_SEQUENCE
         with self.transaction.cursor(self.environment.database("outbox")) as cursor:

@@ -6,7 +6,7 @@ from tidemark.wire.state import Overtaken
 
 
 class OvertakenState(Fenced):
-    """Another copy of this state delivers, by its marker in the WAL."""
+    """Another copy of this state delivers, according to its marker in WAL."""
 
     hint = (
         "only one state may deliver a capture: remove this copy. If this is the state that shall deliver, stop "
@@ -23,6 +23,6 @@ class OvertakenState(Fenced):
 
 
 def check_not_overtaken(found: Overtaken | None) -> None:
-    """Raise `OvertakenState` where there is a marker by which this state is fenced."""
+    """Raise `OvertakenState` if a marker fences this state."""
     if found is not None:
         raise OvertakenState(found)

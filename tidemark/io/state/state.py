@@ -45,13 +45,13 @@ _OID_BYTES = 4
 
 
 class NotDeliverer(Fenced):
-    """The stage says that somebody else delivers."""
+    """The stage lets another role deliver."""
 
     hint = "switch with `cdcctl realtime on` or `off`"
 
 
 class StateStore(OpenedState):
-    """The state of one capture as those see it who move it."""
+    """The state of one capture for the programs that change it."""
 
     def __init__(self, environment: Environment, scope: Scope, identity: Identity) -> None:
         super().__init__(environment, scope, identity)
@@ -66,9 +66,9 @@ class StateStore(OpenedState):
         numbers_after: Sequence = NO_SEQUENCE,
         guarded: Guarded = nullcontext,
     ) -> Self:
-        """Make the state of a capture, or open the one that is there if it is the same capture of the same cluster.
+        """Create the state of a capture, or open the existing one of the same capture and cluster.
 
-        `numbers_after`: the greatest sequence that the target's tables know already, when an outbox was lost.
+        `numbers_after`: the greatest sequence in the target's tables, if an outbox was lost.
         """
         folder.make()
         map_bytes = map_bytes_for(identity.outbox_bytes_max)
@@ -90,40 +90,40 @@ class StateStore(OpenedState):
         return cls(environment, scope, found)
 
     def view(self) -> StateView:
-        """Read all the small values at once."""
+        """Read all small values in one transaction."""
         with self.environment.read() as transaction:
             return self._inside(transaction).view()
 
     def marks(self) -> StateMarks:
-        """Read how far everything is."""
+        """Read the positions and the stage."""
         with self.environment.read() as transaction:
             return self._inside(transaction).marks()
 
     def incarnations(self) -> tuple[Incarnations, Extent]:
-        """Read which incarnations this state has had, and how far it is."""
+        """Read the incarnations of this state, and its extent."""
         with self.environment.read() as transaction:
             seen = self._inside(transaction)
             return seen.get(INCARNATIONS) or Incarnations(), seen.marks().extent
 
     def marker_keys(self) -> MarkerKeys:
-        """Read which daemon has which key of the markers."""
+        """Read which daemon has which marker key."""
         with self.environment.read() as transaction:
             return self._inside(transaction).marker_keys()
 
     def processes(self) -> ProcessLog:
-        """Read how each process ended last."""
+        """Read the last end of each process."""
         with self.environment.read() as transaction:
             return self._inside(transaction).processes()
 
     def note_marker_key(self, role: str, name: str) -> None:
-        """Write down by which key a daemon writes and reads markers from now on."""
+        """Record the key by which a daemon writes and reads markers from now on."""
         known = self.marker_keys().names
         if known.get(role) != name:
             with self.transaction(None) as transaction:
                 transaction.put(MARKER_KEYS, MarkerKeys({**transaction.marker_keys().names, role: name}))
 
     def archiving(self) -> Archiving:
-        """Read what a daemon saw last of the node's archiving; damaged: nothing."""
+        """Read a daemon's last observation of the node's archiving; damaged: nothing."""
         with self.environment.read() as transaction:
             try:
                 return self._inside(transaction).get(ARCHIVING) or Archiving()
@@ -132,13 +132,13 @@ class StateStore(OpenedState):
                 return Archiving()
 
     def note_archiving(self, seen: Archiving) -> None:
-        """Write down what was seen of the node's archiving."""
+        """Record an observation of the node's archiving."""
         if self.archiving() != seen:
             with self.transaction(None) as transaction:
                 transaction.put(ARCHIVING, seen)
 
     def copy(self, database: Oid, relation: Oid) -> CopyProgress | None:
-        """Read how far the first copy of one table is."""
+        """Read the progress of one table's first copy."""
         with self.environment.read() as transaction:
             return self._inside(transaction).copy(database, relation)
 
@@ -164,7 +164,7 @@ class StateStore(OpenedState):
 
     @contextmanager
     def transaction(self, epoch: Epoch | None) -> Iterator[StateTransaction]:
-        """Run one durable transaction as the owner of `epoch`; None: for what every process may write."""
+        """Run one durable transaction as the owner of `epoch`; None: for values that every process may write."""
         with self.environment.write() as written:
             transaction = self._inside(written)
             transaction.check_epoch(epoch)
@@ -172,9 +172,9 @@ class StateStore(OpenedState):
         self._versions.update(transaction.new_versions)
 
     def take_epoch(self, owner: Owner) -> Epoch:
-        """Begin a new epoch: whoever owned the last one fails in its next transaction.
+        """Begin a new epoch: the owner of the last one fails in its next transaction.
 
-        Raises `NotDeliverer` where the stage wants another role to deliver, or to follow.
+        Raises `NotDeliverer` if the stage lets another role deliver, or follow.
         """
         with self.transaction(None) as transaction:
             stage = transaction.stage()
@@ -187,7 +187,7 @@ class StateStore(OpenedState):
         return epoch
 
     def learn_versions(self) -> None:
-        """Read the schema versions again, as whoever owned an earlier epoch has left them."""
+        """Read the schema versions again, as the owner of an earlier epoch has left them."""
         self._versions = {(oid, relation): version for version, (oid, relation) in self.relations().items()}
 
     def _inside(self, transaction: Transaction) -> StateTransaction:

@@ -24,7 +24,7 @@ SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path is 108 bytes with its zero
 
 @dataclass(frozen=True, slots=True)
 class StateFolder:
-    """A state folder; files in it are 0600, or 0660 where a group shares them."""
+    """A state folder; its files have mode 0600, or 0660 if a group shares them."""
 
     root: Path
     shared_with_group: bool = False
@@ -56,7 +56,7 @@ class StateFolder:
 
     @property
     def spill(self) -> Path:
-        """Spilled transactions; emptied at every start."""
+        """Spilled transactions; removed at every start."""
         return self.root / "spill"
 
     @property
@@ -66,7 +66,7 @@ class StateFolder:
 
     @property
     def place(self) -> Path:
-        """The file that shows that the folder is no copy."""
+        """The file that shows that the folder is not a copy."""
         return self.root / "place"
 
     @property
@@ -79,7 +79,7 @@ class StateFolder:
         return self.root / f"{role}.lock"
 
     def socket(self, role: str) -> Path:
-        """Return the control socket of a role; refuse a path that no socket can have."""
+        """Return the control socket of a role; raise for a path that is too long for a socket."""
         path = self.root / f"{role}.sock"
         if len(str(path).encode()) > SOCKET_PATH_BYTES_MAX:
             raise ConfigError(
@@ -89,12 +89,12 @@ class StateFolder:
         return path
 
     def admit_group(self) -> None:
-        """Let the group, where there is one, have the files that this process makes: no umask is in the way."""
+        """Give the group, if there is one, access to the files that this process creates: relax the umask."""
         if self.shared_with_group:
             os.umask(0o777 & ~self.folder_mode)
 
     def share(self, group: str) -> None:
-        """Make the folder, as one of `group`, if that is a name; what is made in it has the same group then."""
+        """Create the folder, with `group` if that is not empty; files created in it then have the same group."""
         if not group:
             return
         try:
@@ -110,10 +110,10 @@ class StateFolder:
             self.root.chmod(self.folder_mode | stat.S_ISGID)
 
     def close_to_others(self) -> list[str]:
-        """Take from folders that are there the permissions that a state does not need; return what was changed.
+        """Remove unneeded permissions from existing folders; return what was changed.
 
-        Raise `ConfigError` for a root that is not this user's alone to change: another user's, a shared one (sticky,
-        as /tmp), or one with other files in it.
+        Raise `ConfigError` for a root that other users may change: another user's, a shared one (sticky, as /tmp), or
+        one with other files in it.
         """
         changed = []
         for folder in (self.root, self.lmdb, self.history, self.spill, self.copy):
@@ -140,7 +140,7 @@ class StateFolder:
         return changed
 
     def make(self) -> None:
-        """Make the folders that are not there yet."""
+        """Create the missing folders."""
         for folder in (self.root, self.lmdb, self.history, self.spill, self.copy):
             with writing(folder):
                 folder.mkdir(mode=self.folder_mode, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The state inside one LMDB transaction: who delivers and the positions, read and changed together.
+"""The state inside one LMDB transaction: stage, epoch and positions, read and changed together.
 
 Positions never move back on a timeline. Each key has a policy for damage (`tidemark.wire.state`).
 """
@@ -66,7 +66,7 @@ from tidemark.wire.state import (
 )
 from tidemark.wire.values import EncodedGroup
 
-FREE_BYTES_MIN = 64 << 20  # of the file system: kept back so that a full outbox never stops a confirmation
+FREE_BYTES_MIN = 64 << 20  # of the file system: reserved so that a full outbox never prevents a confirmation
 _OID_BYTES = 4
 ValueT = TypeVar("ValueT")
 Versions = dict[tuple[Oid, Relation], SchemaVersion]
@@ -78,7 +78,7 @@ class StateTransaction:
     def __init__(
         self, environment: Environment, transaction: Transaction, scope: Scope, identity: Identity, known: Versions
     ) -> None:
-        """`known`: the schema versions that have a number already."""
+        """`known`: the schema versions that already have a number."""
         self._environment = environment
         self._transaction = transaction
         self._scope = scope
@@ -94,9 +94,9 @@ class StateTransaction:
             raise Fenced(f"epoch {epoch} has ended, the current one is {now}", hint="another process delivers now")
 
     def take_epoch(self, owner: Owner) -> Epoch:
-        """Begin the next epoch, on the latest timeline of what was delivered, followed, or delivered by a leader.
+        """Begin the next epoch, on the latest timeline that was delivered, followed, or delivered by a leader.
 
-        Raises `OvertakenState` where another copy of this state delivers.
+        Raises `OvertakenState` if another copy of this state delivers.
         """
         check_not_overtaken(self.get(OVERTAKEN))
         delivered, term, followed = self.delivered(), self.term(), self.followed()
@@ -123,11 +123,11 @@ class StateTransaction:
             return SwitchLog()
 
     def note_switch(self, switch: Switch) -> None:
-        """Remember a switch, for people."""
+        """Record a switch, for people."""
         self.put(SWITCHES, self.switches().with_one_more(switch))
 
     def losses(self) -> LossLog:
-        """Return the latest losses; damaged: none, as the outbox has told of them, too."""
+        """Return the latest losses; damaged: none, as they were delivered through the outbox, too."""
         try:
             return self.get(LOSSES) or LossLog()
         except DamagedValue:
@@ -135,11 +135,11 @@ class StateTransaction:
             return LossLog()
 
     def note_loss(self, loss: Loss) -> None:
-        """Remember what was given up."""
+        """Record the WAL that was given up."""
         self.put(LOSSES, self.losses().with_one_more(loss))
 
     def rewinds(self) -> RewindLog:
-        """Return the latest rewinds; damaged: none, as the outbox has told of them, too."""
+        """Return the latest rewinds; damaged: none, as they were delivered through the outbox, too."""
         try:
             return self.get(REWINDS) or RewindLog()
         except DamagedValue:
@@ -147,7 +147,7 @@ class StateTransaction:
             return RewindLog()
 
     def note_rewind(self, rewind: Rewind) -> None:
-        """Remember a dead branch."""
+        """Record a dead branch."""
         self.put(REWINDS, self.rewinds().with_one_more(rewind))
 
     def stage(self) -> Stage:
@@ -155,18 +155,18 @@ class StateTransaction:
         return self.get(STAGE) or STAGE_WHEN_MISSING
 
     def followed(self) -> Followed | None:
-        """Return how far this follower is, also of one whose start is still to be found."""
+        """Return the position of this follower, also if its start is not found yet."""
         return self.get(FOLLOWED)
 
     def get(self, key: Key[ValueT]) -> ValueT | None:
-        """Return a named value, None where there is none."""
+        """Return a named value, None if there is none."""
         stored = self._transaction.get(named(self._scope, key.name), db=self._environment.database("state"))
         return None if stored is None else key.decode(stored)
 
     def put(self, key: Key[ValueT], value: ValueT) -> None:
         """Store a named value; raise `InternalError` if it is a position, an epoch or a count that would move back.
 
-        A rewind and a promotion go on on a later timeline, whose positions are greater; `init` finds no value.
+        A rewind and a promotion continue on a later timeline, whose positions are greater; `init` finds no value.
         """
         if key.moves_back is not None:
             self._check_order(key, key.moves_back, value)
@@ -176,12 +176,12 @@ class StateTransaction:
         try:
             before = self.get(key)
         except DamagedValue:
-            return  # nothing to compare with: the key's policy decided what to write
+            return  # the stored value is damaged: the key's policy has determined the new one
         if before is not None and moves_back(before, value):
             raise InternalError(f"{key.name} would move back from {before} to {value}")
 
     def drop(self, key: Key[ValueT]) -> None:
-        """Forget a named value."""
+        """Delete a named value."""
         self._transaction.delete(named(self._scope, key.name), db=self._environment.database("state"))
 
     @property
@@ -190,7 +190,7 @@ class StateTransaction:
         return OutboxTable(self._transaction, self._environment, self._scope)
 
     def deliver(self, group: EncodedGroup) -> Watermark:
-        """Store a group and move delivered to its end; raise `StateFull`, with nothing written, for want of room."""
+        """Store a group and move delivered to its end; raise `StateFull`, with nothing written, if there is no room."""
         before, ledger = self.delivered(), self.ledger()
         if not group.moves_delivered:
             assert before is not None, "a first copy comes after the base"
@@ -203,11 +203,11 @@ class StateTransaction:
         delivered = Watermark(group.last, ledger.head, latest)
         self.put(DELIVERED, delivered)
         if not group.values and self._is_read_to(ledger.head):
-            self.put(CONFIRMED, delivered)  # what holds no values is confirmed with what precedes it
+            self.put(CONFIRMED, delivered)  # a group without values is confirmed with the preceding ones
         return delivered
 
     def settle(self) -> OutboxLedger:
-        """Take the readers' word: move confirmed, trim what no reader needs."""
+        """Apply the readers' confirmations: move confirmed, trim values that no reader needs."""
         ledger, readers = self.ledger(), self.readers()[0]
         if not readers:
             return ledger
@@ -224,11 +224,11 @@ class StateTransaction:
         return trimmed
 
     def delivered(self) -> Watermark | None:
-        """Return how far delivery is; damaged: derived from the outbox's last value."""
+        """Return the delivered watermark; damaged: derived from the outbox's last value."""
         return self._derived(DELIVERED)
 
     def confirmed(self) -> Watermark | None:
-        """Return what all readers confirmed; damaged: derived, as what they hold is confirmed anew."""
+        """Return what all readers have confirmed; damaged: derived from the readers."""
         try:
             return self.get(CONFIRMED)
         except DamagedValue:
@@ -240,7 +240,7 @@ class StateTransaction:
             return Watermark(header.pointer, held, header.commit_time_us)
 
     def ledger(self) -> OutboxLedger:
-        """Return what the outbox holds; damaged: counted anew."""
+        """Return the ledger of the outbox; damaged: counted again."""
         try:
             return self.get(LEDGER) or OutboxLedger()
         except DamagedValue:
@@ -250,7 +250,7 @@ class StateTransaction:
             return measured
 
     def readers(self) -> tuple[dict[str, Reader], frozenset[str]]:
-        """Return the registered readers, and which of them are damaged: these hold everything."""
+        """Return the registered readers, and which of them are damaged: for these nothing is trimmed."""
         found: dict[str, Reader] = {}
         damaged: set[str] = set()
         for name, stored in self._named("readers"):
@@ -263,11 +263,11 @@ class StateTransaction:
         return found, frozenset(damaged)
 
     def put_reader(self, name: str, reader: Reader) -> None:
-        """Store what a reader holds, by another word than its own."""
+        """Store a reader's position on behalf of that reader."""
         self._transaction.put(named(self._scope, name), READER.encode(reader), db=self._environment.database("readers"))
 
     def drop_reader(self, name: str) -> None:
-        """Forget a reader: it holds nothing any more."""
+        """Remove a reader: no values are kept for it any more."""
         if not self._transaction.delete(named(self._scope, name), db=self._environment.database("readers")):
             raise UnknownReader(f"reader {name!r} is not registered")
 
@@ -280,7 +280,7 @@ class StateTransaction:
         return self.get(JOURNAL) or JournalMark()
 
     def put_history(self, index: HistoryIndex) -> None:
-        """Store the index; where the journal was cut, nothing relies on more of it any more."""
+        """Store the index; if the journal was cut, lower its durable mark."""
         self.put(HISTORY, index)
         end_lsn = index.journals[-1].end_lsn if index.journals else INVALID_LSN
         is_growing = bool(index.journals) and end_lsn == INVALID_LSN
@@ -288,7 +288,7 @@ class StateTransaction:
             self.put(JOURNAL, JournalMark(end_lsn))
 
     def rely_on_journal(self, end_lsn: Lsn) -> None:
-        """Note that what this transaction delivers stands on the journal up to `end_lsn`, which is durable."""
+        """Record that this transaction's delivery needs the journal up to `end_lsn`, which is durable."""
         if end_lsn > self.journal().end_lsn:
             self.put(JOURNAL, JournalMark(end_lsn))
 
@@ -301,23 +301,23 @@ class StateTransaction:
         return found
 
     def copy(self, database: Oid, relation: Oid) -> CopyProgress | None:
-        """Return the first copy of one table, None where there is none."""
+        """Return the first copy of one table, None if there is none."""
         key = named(self._scope, f"{database}/{relation}")
         stored = self._transaction.get(key, db=self._environment.database("copies"))
         return None if stored is None else COPY.decode(stored)
 
     def put_copy(self, database: Oid, relation: Oid, progress: CopyProgress) -> None:
-        """Store how far the first copy of a table is."""
+        """Store the progress of a table's first copy."""
         key = named(self._scope, f"{database}/{relation}")
         self._transaction.put(key, COPY.encode(progress), db=self._environment.database("copies"))
 
     def drop_copy(self, database: Oid, relation: Oid) -> None:
-        """Forget the first copy of a table that is gone."""
+        """Remove the first copy of a table that no longer exists."""
         key = named(self._scope, f"{database}/{relation}")
         self._transaction.delete(key, db=self._environment.database("copies"))
 
     def recopies(self) -> Recopies:
-        """Return the requested copies; damaged: none, and whoever waits for one finds it missing."""
+        """Return the requested copies; damaged: none, and a client that waits for one finds it missing."""
         try:
             return self.get(RECOPIES) or Recopies()
         except DamagedValue:
@@ -329,7 +329,7 @@ class StateTransaction:
         self.put(RECOPIES, recopies)
 
     def learn_databases(self, reported: Mapping[Oid, KnownDatabase]) -> None:
-        """Remember databases that came into the capture; of those that left it, names are needed still."""
+        """Add databases that joined the capture; the names of those that left it are still needed."""
         beginning = self.get(BEGINNING) if reported else None
         if beginning is None:
             return
@@ -339,7 +339,7 @@ class StateTransaction:
             self.put(BEGINNING, replace(beginning, databases=names, encodings=encodings))
 
     def marks(self) -> StateMarks:
-        """Return how far everything is."""
+        """Return the positions and the stage."""
         readers, damaged = self.readers()
         return StateMarks(
             self.stage(),
@@ -354,7 +354,7 @@ class StateTransaction:
         )
 
     def view(self) -> StateView:
-        """Return all the small values."""
+        """Return all small values."""
         marks = self.marks()
         return StateView(
             stage=marks.stage,
@@ -380,7 +380,7 @@ class StateTransaction:
         )
 
     def marker_keys(self) -> MarkerKeys:
-        """Return which daemon has which key of the markers; damaged: nobody knows until they are started again."""
+        """Return which daemon has which marker key; damaged: unknown until the daemons are restarted."""
         try:
             return self.get(MARKER_KEYS) or MarkerKeys()
         except DamagedValue:
@@ -388,7 +388,7 @@ class StateTransaction:
             return MarkerKeys()
 
     def processes(self) -> ProcessLog:
-        """Return how each process ended last; damaged: nobody knows until they are started again."""
+        """Return the last end of each process; damaged: unknown until the processes are restarted."""
         try:
             return self.get(PROCESSES) or ProcessLog()
         except DamagedValue:
@@ -413,8 +413,8 @@ class StateTransaction:
         bound, wanted = self.identity.outbox_bytes_max, group.byte_count
         readers = self.readers()[0]
         held = min((reader.held for reader in readers.values()), default=ledger.trimmed)
-        # NB: where the tables hold everything, waiting frees nothing: Spark lets a range go only when it plans the
-        # next one. Then a group of any size goes in.
+        # NB: if the tables contain everything, waiting frees nothing: Spark confirms a range only when it plans the
+        # next one. Then a group of any size is accepted.
         if ledger.byte_count + wanted > bound and held < ledger.head:
             raise StateFull(
                 f"the outbox is full: {ledger.byte_count} of {bound} bytes, {wanted} more are needed, readers "

@@ -29,7 +29,7 @@ from tidemark.wire.state import (
 
 @dataclass(frozen=True, slots=True)
 class StateMarks:
-    """How far everything is, read in one transaction: what is looked at all the time."""
+    """The positions and the stage, read in one transaction: the values that are read frequently."""
 
     stage: Stage
     term: Term | None
@@ -43,31 +43,31 @@ class StateMarks:
 
     @property
     def start(self) -> Pointer | None:
-        """Where a restart goes on: the delivered pointer; a follower, where it has followed to."""
+        """Where a restart continues: the delivered pointer, or the followed one of a follower."""
         if self.stage is Stage.FOLLOWER and self.followed is not None:
             return self.followed.pointer
         return self.delivered.pointer if self.delivered else None
 
     @property
     def extent(self) -> Extent:
-        """How far this state is, as against a copy of it."""
+        """The extent of this state, for comparison with a copy of it."""
         epoch = self.term.epoch if self.term is not None else None
         return Extent(epoch, self.delivered.pointer.position if self.delivered is not None else None)
 
     def is_fenced_by_own(self, role: Role) -> bool:
-        """Tell if another process of the role delivers, which may; else the owner of the epoch has had its turn.
+        """Return whether another process of the role owns the epoch and delivers; otherwise the epoch has ended.
 
-        Between two looks of one process the others may have taken delivery and have given it back.
+        Between two checks of a process, the other daemon may have taken over delivery and returned it.
         """
         owner = self.term.owner if self.term is not None else None
         return self.stage.deliverer is role and owner is not None and owner.role == role.value
 
     @property
     def horizon(self) -> Watermark | None:
-        """What is confirmed; nothing confirmed yet: confirmed follows delivered (docs/design/positions.md).
+        """The confirmed watermark; without readers, the delivered one (docs/design/positions.md).
 
-        A follower's readers have nothing to confirm: its delivered is what the deliverer's readers have confirmed.
-        Behind a rewind a restart begins before what is confirmed of the dead branch.
+        A follower's readers have nothing to confirm: its delivered pointer is what the deliverer's readers have
+        confirmed. After a rewind the restart LSN may be lower than that of the confirmed dead branch.
         """
         if not self.readers or self.stage is Stage.FOLLOWER:
             return self.delivered
@@ -80,7 +80,7 @@ class StateMarks:
 
 @dataclass(frozen=True, slots=True)
 class StateView(StateMarks):
-    """The whole of the small values, read in one transaction; they grow with the tables."""
+    """All small values, read in one transaction; their size grows with the number of tables."""
 
     identity: Identity
     beginning: Beginning | None
@@ -96,5 +96,5 @@ class StateView(StateMarks):
 
     @property
     def planned_to(self) -> Position | None:
-        """Return the last position by which the first copy's tables may be those that were found; None: not noted."""
+        """Return the last position at which the found set of tables to copy may be valid; None: not recorded."""
         return self.fingerprint.shown_to if self.fingerprint is not None else None

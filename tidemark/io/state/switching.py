@@ -18,17 +18,17 @@ from tidemark.wire.state import FOLLOWED, HAND_OVER, STAGE, Followed, HandOver, 
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """A move that is durable."""
+    """A durable transition."""
 
     before: Stage
     after: Stage
     effects: tuple[Effect, ...]
-    epoch: Epoch | None  # the current one, behind the move
+    epoch: Epoch | None  # the current one, after the transition
     reason: str
 
 
 class Terms(TypedDict, total=False):
-    """What a move may be made under, and what is written with it; see `switch`."""
+    """The conditions of a transition, and the values written with it; see `switch`."""
 
     epoch: Epoch | None
     taking: Owner | None
@@ -49,10 +49,10 @@ def switch(
     only_from: Stage | None = None,
     reason: str = "",
 ) -> Switched:
-    """Move by `event`; raise `Refused`, with nothing written, where the table has no such move.
+    """Make the transition for `event`; raise `Refused`, with nothing written, if the table has no such transition.
 
-    `epoch`: of the mover, which fails if it is over. `taking`: who takes the next epoch with the move. `only_from`: the
-    stage that the event was seen in; raises `Fenced` where it is another one by now.
+    `epoch`: of the caller, which fails if it is over. `taking`: the owner of a new epoch that begins here. `only_from`:
+    the stage in which the event was observed; raises `Fenced` if the stage has changed since.
     """
     with store.transaction(epoch) as transaction:
         before = transaction.stage()
@@ -63,9 +63,9 @@ def switch(
         if hand_over is not None:
             transaction.put(HAND_OVER, hand_over)
         delivered = transaction.delivered()
-        # NB: a start that was not found yet leaves what was followed; nothing has been delivered since.
+        # NB: if the start was not found yet, `followed` is still stored; nothing has been delivered since.
         if found.stage is Stage.FOLLOWER and before is not found.stage and transaction.followed() is None:
-            # What was delivered here is a place to go on from, unless somebody else's markers tell a later one.
+            # The follower continues from what was delivered here, unless markers of others show a later position.
             assert delivered is not None, "it has delivered, or was to"
             transaction.put(FOLLOWED, Followed(delivered.pointer, delivered.pointer, has_start=True))
         if taking is not None:

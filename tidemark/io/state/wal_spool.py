@@ -33,7 +33,7 @@ class _File:
 
 
 class SpoolDamaged(StateError):
-    """A spool whose files do not fit together."""
+    """A spool whose files are not contiguous."""
 
     hint = "remove the files in STATE/copy: their WAL is streamed again, if the node still has it"
 
@@ -51,17 +51,17 @@ class WalSpool:
 
     @property
     def is_empty(self) -> bool:
-        """Tell if there is nothing in it."""
+        """Return whether the spool is empty."""
         return not self._files
 
     @property
     def start_lsn(self) -> Lsn:
-        """LSN of the first byte; not for an empty spool."""
+        """LSN of the first byte; undefined for an empty spool."""
         return self._files[0].start_lsn
 
     @property
     def write_lsn(self) -> Lsn:
-        """LSN of the byte to be put next."""
+        """LSN of the next byte to be written."""
         return self._files[-1].end_lsn
 
     @property
@@ -75,7 +75,7 @@ class WalSpool:
         return self.capacity - (self.write_lsn - self.start_lsn if self._files else 0)
 
     def begin(self, lsn: Lsn, timeline: TimelineId) -> None:
-        """Empty the spool, and let it begin at `lsn`."""
+        """Empty the spool, and start it at `lsn`."""
         self.drop_below(None)
         self._begin_file(lsn, timeline)
 
@@ -94,7 +94,7 @@ class WalSpool:
             self._descriptor = os.open(last.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         with writing(last.path):
             write_whole(self._descriptor, segment.data)
-        # NB: last, since the reader goes by it.
+        # NB: assigned last, since the reader compares with it.
         last.end_lsn = segment.end_lsn
 
     def read(self, lsn: Lsn) -> WalSlice | None:
@@ -113,7 +113,7 @@ class WalSpool:
             self._files.pop(0).path.unlink(missing_ok=True)
 
     def cut_behind(self, lsn: Lsn) -> None:
-        """Remove what stands behind `lsn`: it never happened."""
+        """Remove the WAL behind `lsn`, which belongs to a dead branch."""
         self.close()
         while self._files and self._files[-1].start_lsn >= lsn:
             self._files.pop().path.unlink()
@@ -124,7 +124,7 @@ class WalSpool:
             last.end_lsn = lsn
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._end_file()
         if self._reading is not None:
             os.close(self._reading[1])

@@ -3,7 +3,7 @@
 Each daemon runs one; every other writer runs one that kills no process, and reports the process that it waits for. The
 lock itself shows its holder (`tidemark.io.state.write_lock`): any process of ours, also `cdcctl` and Spark's runner,
 wherever it stopped between acquiring and releasing the lock. The WRITER slot's count, which every transaction changes
-twice, shows that it is one and the same transaction; its start is in the slot, or is the guard's first look if the slot
+twice, shows that it is still the same transaction; its start is in the slot, or is the guard's first check if the slot
 is empty. Death frees the lock, and the transaction's writes are discarded.
 
 A process cannot repair itself: if the stuck thread is in the guard's own process, the guard reports it, and the other
@@ -33,28 +33,28 @@ from tidemark.io.state.locks import RoleLock
 from tidemark.model.mode import Role
 from tidemark.wire.state import Owner
 
-# Of `watchdog_s`: whoever waits for the lock of a stuck writer may not beat meanwhile, and must not be taken for hung.
+# Of `watchdog_s`: a process that waits for a stuck writer may write no heartbeat, and must not count as hung.
 STUCK_SHARE = 2 / 3
-LOOKS_PER_WAIT = 10  # looks in `stuck_s`
+LOOKS_PER_WAIT = 10  # checks in `stuck_s`
 LOOK_S_MAX = 1.0
-# After a suspend of the host, or a stop of this process, everything looks stuck at the first look.
+# After a suspend of the host, or a stop of this process, everything looks stuck at the first check.
 LOOKS_MIN = 3
 HINT = "all writers wait for it: continue or kill it; a daemon that starts kills it as well"
 
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """One write transaction, and whose it is."""
+    """One write transaction and its process."""
 
     thread_id: int
-    pid: int  # 0: of a process that cannot be seen
+    pid: int  # 0: the process is not visible
     start_ticks: int
     slot_count: int
-    began_ns: int | None  # by the heartbeat file, if that names the same process
+    began_ns: int | None  # from the heartbeat file, if that names the same process
 
 
 class WriterWatch:
-    """Looks at who writes, and remembers since when."""
+    """Observes the current write transaction, and since when it has been open."""
 
     def __init__(self, environment: Environment, stuck_s: float) -> None:
         self._lock = environment.write_lock
@@ -65,7 +65,7 @@ class WriterWatch:
         self._looks = 0
 
     def look(self, now_boot_ns: int) -> Writing | None:
-        """Return the transaction that is stuck, if one is; again only after as long a time."""
+        """Return the stuck transaction, if there is one; the same one again only after another `stuck_s`."""
         found = self.writing()
         if found != self._seen:
             self._seen = found
@@ -78,7 +78,7 @@ class WriterWatch:
         return found
 
     def writing(self) -> Writing | None:
-        """Return the write transaction that is open now."""
+        """Return the open write transaction."""
         thread_id = self._lock.holder()
         if thread_id is None:
             return None
@@ -94,7 +94,7 @@ class WriteGuard:
     """The guard's thread."""
 
     def __init__(self, environment: Environment, *, watchdog_s: float, log: Log, kills: bool = True) -> None:
-        """Start nothing. The environment is closed after `stop` only. `kills`: else it only tells who is stuck."""
+        """Start no thread yet. Close the environment after `stop` only. Without `kills` it reports stuck writers."""
         self._environment = environment
         self._stuck_s = watchdog_s * STUCK_SHARE
         self._log = log
@@ -104,14 +104,14 @@ class WriteGuard:
         self._thread = threading.Thread(target=self._run, name="write-guard", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start checking."""
         if self._environment.write_lock.is_known:
             self._thread.start()
         else:
             self._log.warning("stuck writers are not detected: LMDB's lock file has an unknown layout")
 
     def stop(self) -> None:
-        """End; wait for a kill that is under way."""
+        """Stop; wait for a kill in progress."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(2 * DEATH_S)
@@ -134,7 +134,7 @@ class WriteGuard:
             self._log.error("the guard on writers ended", **describe_error(error))
 
     def end_writer(self, stuck: Writing) -> None:
-        """Kill a writer that is stuck, if it still is and this process may; else report it."""
+        """Kill a writer that is still stuck, if this process may; otherwise report it."""
         reported = {"pid": stuck.pid, "writer": self._name(stuck), "stuck_s": round(self._stuck_s, 1)}
         if stuck.pid == os.getpid():
             self._log.error("this process is stuck inside a write transaction", **reported)
@@ -146,7 +146,7 @@ class WriteGuard:
             )
 
     def _is_ours(self, stuck: Writing) -> bool:
-        """Tell if the process surely writes here: a thread id of another pid namespace would name a stranger."""
+        """Return whether the process surely writes here: thread ids of another pid namespace may match any process."""
         return stuck.pid != 0 and (stuck.began_ns is not None or self._environment.write_lock.is_open_in(stuck.pid))
 
     def _kill(self, stuck: Writing) -> bool:
@@ -154,7 +154,7 @@ class WriteGuard:
         return kill_process(process, is_still_due=lambda: self._watch.writing() == stuck)
 
     def _name(self, stuck: Writing) -> str:
-        """Return the role that a process has a lock for, or the name of its program."""
+        """Return the role of which a process has the lock, or the name of its program."""
         folder = self._environment.folder
         for role in Role:
             owner = RoleLock.seen(folder, role.value).owner
@@ -164,5 +164,5 @@ class WriteGuard:
 
 
 def reporting_stuck_writers(environment: Environment) -> WriteGuard:
-    """Return the guard of whoever is no daemon: it waits, and says for whom."""
+    """Return the guard of a program that is not a daemon: it only reports the process it waits for."""
     return WriteGuard(environment, watchdog_s=WATCHDOG_S_DEFAULT, log=get_log("state"), kills=False)
