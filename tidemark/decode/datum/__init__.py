@@ -1,1 +1,1 @@
-"""PostgreSQL's values on disk: tuples, varlena, TOAST, and where each value of a row is."""
+"""PostgreSQL's storage format of values: tuples, varlena, TOAST, and the location of each value of a row."""

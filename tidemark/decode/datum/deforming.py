@@ -1,14 +1,14 @@
-"""The first pass over rows: where every value stands.
+"""The first pass over rows: locates every value.
 
-The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
-same. No loop makes an object for a row or a value, and all run without the interpreter lock.
+Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same. No loop
+creates an object for a row or a value, and all run without the interpreter lock.
 
-Places are kept a column after the other: of the value of column c in row r at `c * rows + r`, where its payload begins
-in the arena, or a negative `Location`; beside it its size, negative if the payload is compressed (the whole datum
-then). A row whose bytes contradict its layout is answered with its number; the value-level path then raises the error,
-with its words. `DONE` means that there was none.
+Locations are stored column by column: entry `c * rows + r` for the value of column c in row r is the offset of its
+payload in the arena, or a negative `Location`. A second array has its size, negative if the payload is compressed (the
+whole datum then). If a row's bytes contradict its layout, a loop returns the row's number; the value-level path then
+raises the error with details. A loop returns `DONE` if there was no such row.
 
-NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+NB: assign a byte to a variable before shifting it, and use no literal over 31 bits: see the `.pxd`.
 """
 # ruff: noqa: C901, PLR0912, PLR0915 - each loop in one piece: a call a value costs more than the value
 # ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
@@ -45,18 +45,18 @@ DONE = -1
 
 
 class Location(IntEnum):
-    """What stands in place of an offset where there is no payload in the arena."""
+    """Stored in place of an offset if the arena has no payload."""
 
-    NULL = -1  # or no tuple at all
+    NULL = -1  # or an absent tuple
     MISSING = -2  # the tuple is older than the column
     EXTERNAL = -3  # a pointer into the TOAST table
 
 
-COMPRESSED, MISSING, EXTERNAL = range(3)  # what `locate` counts, beside the values that are not there
+COMPRESSED, MISSING, EXTERNAL = range(3)  # what `locate` counts, in addition to absent values
 KINDS = 3
 OFFSET_MAX = (1 << 31) - 1  # Arrow's offsets have 32 bits, signed
 
-# The same as C integers, which the loops can read without the interpreter.
+# Copies as C integers, which the loops can read without the interpreter.
 COMPRESSED_KIND = int(COMPRESSED)
 MISSING_KIND = int(MISSING)
 EXTERNAL_KIND = int(EXTERNAL)
@@ -74,13 +74,13 @@ EXTERNAL_BYTES = EXTERNAL_DATUM_BYTES
 EXTERNAL_TAG = EXTERNAL_TAG_ON_DISK
 ARRAY_HEADER = 12  # ndim, dataoffset, elemtype: ArrayType without its varlena header
 ARRAY_DIMENSIONS = 6  # MAXDIM
-ELEMENTS_MAX = OFFSET_MAX  # a column's
+ELEMENTS_MAX = OFFSET_MAX  # elements of one column
 AHEAD = 16  # rows
-LINE = 64  # bytes of a processor's cache
+LINE = 64  # bytes of a processor's cache line
 
 
 def fetch_tuple(data: Buffer, at: int, length: int) -> int:
-    """Have a tuple on its way from memory."""
+    """Prefetch a tuple into the cache."""
     if cython.compiled:
         while length > 0 and 0 <= at < len(data):
             prefetch(cython.address(data[at]))
@@ -90,7 +90,7 @@ def fetch_tuple(data: Buffer, at: int, length: int) -> int:
 
 
 def datum_length(data: Buffer, at: int, end: int) -> int:
-    """Return the length of the varlena datum at `at`, header included; -1 if its header is none or is cut off."""
+    """Return the length of the varlena datum at `at`, header included; -1 if its header is invalid or cut off."""
     if at >= end:
         return -1
     first = data[at]
@@ -114,9 +114,9 @@ def locate(
     absent: Integers,
     kinds: Integers,
 ) -> int:
-    """Find every value of every tuple (`heap_deform_tuple`); columns without a slot (dropped ones) are passed over.
+    """Locate every value of every tuple (`heap_deform_tuple`); columns without a slot (dropped ones) are skipped.
 
-    Count in `absent` how many rows have no payload, by slot, and in `kinds` the values that more has to be done for.
+    Count in `absent`, by slot, the rows without a payload, and in `kinds` the values that need further processing.
     """
     rows = len(tuple_at)
     columns = len(lengths)
@@ -164,7 +164,7 @@ def locate_row(
     absent: Integers,
     kinds: Integers,
 ) -> int:
-    """Find the values of one tuple; return -1 if its bytes contradict its layout."""
+    """Locate the values of one tuple; return -1 if its bytes contradict its layout."""
     stored = read_u16(data, start) & ATTRIBUTES
     has_nulls = data[start + 2] & HAS_NULLS
     hoff = data[start + 4]
@@ -238,7 +238,7 @@ def next_compressed(locations: Integers, sizes: Integers, cell: int) -> int:
 
 
 def fill_missing(locations: Integers, sizes: Integers, first: int, rows: int, place: int, size: int) -> int:
-    """Put the missing value, at `place`, where the column that begins at cell `first` needs it; return how often."""
+    """Set the missing value, at `place`, in the cells of one column that need it; return how many there are."""
     filled = 0
     with cython.nogil:
         for cell in range(first, first + rows):
@@ -252,7 +252,7 @@ def fill_missing(locations: Integers, sizes: Integers, first: int, rows: int, pl
 def mark_unchanged(
     locations: Integers, tuple_at: Integers, columns: int, bitmaps: Room, offsets: Integers, validity: Room
 ) -> int:
-    """Note for each row which columns are external: a bitmap of `columns` bits; return how many rows have one."""
+    """Set a bitmap of `columns` bits with the external columns of each row; return how many rows have one."""
     rows = len(tuple_at)
     width = columns + 7 >> 3
     marked = 0
@@ -272,7 +272,7 @@ def mark_unchanged(
 
 
 def present(locations: Integers, first: int, rows: int, validity: Room) -> int:
-    """Set the bits of the rows that have a value; return how many have none."""
+    """Set the bits of the rows that have a value; return how many rows have none."""
     nulls = 0
     with cython.nogil:
         for row in range(rows):
@@ -284,7 +284,7 @@ def present(locations: Integers, first: int, rows: int, validity: Room) -> int:
 
 
 def measure_arrays(data: Buffer, locations: Integers, sizes: Integers, first: int, rows: int, offsets: Integers) -> int:
-    """Lay the elements of all arrays end to end: fill `offsets`, return their number; DONE if a header is odd."""
+    """Fill `offsets` for the elements of all arrays; return their number, or DONE if a header is irregular."""
     total = 0
     with cython.nogil:
         for row in range(rows):
@@ -300,7 +300,7 @@ def measure_arrays(data: Buffer, locations: Integers, sizes: Integers, first: in
                 return ALL_DONE
             count = 1 if dimensions > 0 else 0
             for index in range(dimensions):
-                # An element takes a bit at least: no array has more of them than bits.
+                # An element takes at least one bit: an array has at most as many elements as bits.
                 count *= read_u32(data, place + ARRAY_HEADER + index * 4)
                 if count > size * 8 or count > ELEMENTS_MAX:
                     return ALL_DONE
@@ -323,14 +323,14 @@ def locate_elements(
     element_locations: Integers,
     element_sizes: Integers,
 ) -> int:
-    """Find every element of every array; return DONE, or the row of an odd one."""
+    """Locate every element of every array; return DONE, or the row of an irregular one."""
     with cython.nogil:
         for row in range(rows):
             count = offsets[row + 1] - offsets[row]
             if count == 0:
                 continue
             place = locations[first + row]
-            origin = place - 4  # of alignment: the header that is gone
+            origin = place - 4  # base of the alignment: the removed header
             end = place + sizes[first + row]
             bounds_end = place + ARRAY_HEADER + read_u32(data, place) * 8
             data_offset = read_u32(data, place + 4)
@@ -364,9 +364,9 @@ def locate_elements(
 def copy_elements(
     data: Buffer, locations: Integers, sizes: Integers, first: int, rows: int, length: int, offsets: Integers, out: Room
 ) -> int:
-    """Copy the elements of arrays without NULLs, `length` bytes each, next to each other; return DONE.
+    """Copy the elements of arrays without NULLs, `length` bytes each, contiguously; return DONE.
 
-    Otherwise, the row of an array that has a NULL, or is odd.
+    Otherwise, return the row of an array that has a NULL or is irregular.
     """
     with cython.nogil:
         for row in range(rows):

@@ -1,10 +1,9 @@
-"""A small hash table of integers for the loops over records: key to value, 0 where there is nothing.
+"""A small hash table of integers for the loops over records: key to value, 0 for an absent key.
 
-Open addressing, never over half full. What is forgotten leaves no trace, so a table that xids come into and go out of
-stays as large as there were ever xids in it at once.
+Open addressing, at most half full. A removed key leaves no tombstone, so a table of changing xids grows only with the
+largest number of xids in it at the same time.
 
-The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
-same.
+Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ class LookUp:
         self.used = 0
         self.keys = array("Q", bytes(8 * self.slots))
         self.values = array("q", bytes(8 * self.slots))
-        self.latest_key = 0  # of the last that was looked up: one record's is most often the next one's
+        self.latest_key = 0  # of the last lookup: consecutive records mostly have the same key
         self.latest_value = 0
 
     def put(self, key: int, value: int) -> None:
-        """Set the value of `key`, which is not 0; the value 0 forgets it."""
+        """Set the value of `key`, which is not 0; the value 0 removes it."""
         if not self.has_room():
             self.grow()
         self.enter(key, value)
 
     def has_room(self) -> int:
-        """Tell if `enter` can be called."""
+        """Return whether `enter` can be called."""
         return 1 if 2 * self.used < self.slots else 0
 
     def enter(self, key: int, value: int) -> int:
-        """Set the value of `key` without making room for it."""
+        """Set the value of `key` without enlarging the table."""
         slot = self.find(key)
         self.latest_key = 0
         if value == 0:
@@ -68,7 +67,7 @@ class LookUp:
         return slot
 
     def forget(self, slot: int) -> int:
-        """Empty a slot, and move those up whose search would end there now."""
+        """Empty a slot, and move up the keys whose search would end there."""
         if self.keys[slot] == 0:
             return 0
         last = self.slots - 1
@@ -86,7 +85,7 @@ class LookUp:
         return 0
 
     def grow(self) -> None:
-        """Make room."""
+        """Enlarge the table."""
         keys, values, count = self.keys, self.values, self.slots
         self.slots = 2 * count
         self.keys = array("Q", bytes(8 * self.slots))

@@ -1,18 +1,17 @@
 """Rows as entries of fixed size beside an arena of their tuples, and the loops over them.
 
-An entry says of a row what its tuples do not; the tuples themselves lie end to end in another buffer, the old one of a
-row before its new one, in the order of the entries. So two buffers hold any number of rows, and a run of rows is copied
-by two slices.
+An entry has a row's metadata; the tuples are end to end in another buffer, in the order of the entries, a row's old
+tuple before its new one. So two buffers contain any number of rows, and two slices copy a run of rows.
 
     0 u8 op, the letter           4 u32 index of the relation version     12 u32 length of the new tuple     24 u64 LSN
     1 u8 BeforeKind               8 u32 xid of the subtransaction         16 u32 length of the old tuple
-    2 u16 replication origin                                              20 u32 rows, where nobody wants them
+    2 u16 replication origin                                              20 u32 rows, if they are unwanted
 
-Rows of one subtransaction that nobody wants, next to each other in their transaction, are one entry, which says of the
-first what it says: the others have their ordinals, and nothing else is left of them. 0 rows: it is one by itself.
+Adjacent unwanted rows of one subtransaction share one entry with the first row's metadata; of the others only the
+ordinals remain. 0 rows: the entry is one wanted row.
 
-The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
-same. NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same.
+NB: assign a byte to a variable before shifting it, and use no literal over 31 bits: see the `.pxd`.
 """
 # ruff: noqa: PLR0917 - columns and their bounds: a struct of them would be an object a call
 
@@ -38,9 +37,9 @@ NEW_AT = 12
 OLD_AT = 16
 ROWS_AT = 20
 LSN_AT = 24
-ABSENT = 0xFFFFFFFF  # length of a tuple that is not there
+ABSENT = 0xFFFFFFFF  # length of an absent tuple
 
-# The same as C integers, which Python does not see: in words of four bytes, of which the first has op, kind and origin.
+# Copies as C integers, which Python code does not see: in 4-byte words, of which the first has op, kind and origin.
 STEP = ENTRY_BYTES // 4
 TO_RELATION = RELATION_AT // 4
 TO_NEW = NEW_AT // 4
@@ -50,13 +49,13 @@ TO_LSN = LSN_AT // 4
 NO_TUPLE = ABSENT
 LOW_BITS = (1 << 32) - 1
 BYTE = 0xFF
-MISFIT = -1  # also an offset or a length that is none
+MISFIT = -1  # also an invalid offset or length
 
 Buffer = bytes | bytearray
 
 
 def tuple_bytes(entries: Buffer, start: int, stop: int) -> int:
-    """Return how many bytes the tuples of entries `start` to `stop` take together."""
+    """Return the size of the tuples of entries `start` to `stop`."""
     words = memoryview(entries).cast("I")
     total = 0
     with cython.nogil:
@@ -71,7 +70,7 @@ def tuple_bytes(entries: Buffer, start: int, stop: int) -> int:
 
 
 def row_count(entries: Buffer, start: int, stop: int) -> int:
-    """Return how many rows the entries `start` to `stop` stand for."""
+    """Return the number of rows for which the entries `start` to `stop` stand."""
     words = memoryview(entries).cast("I")
     total = 0
     with cython.nogil:
@@ -82,7 +81,7 @@ def row_count(entries: Buffer, start: int, stop: int) -> int:
 
 
 def rows_within(entries: Buffer, start: int, stop: int, room: int) -> int:
-    """Return how many entries from `start` on fit, the one that passes `room` bytes of tuples included."""
+    """Return how many entries from `start` on fit, including the one that exceeds `room` bytes of tuples."""
     words = memoryview(entries).cast("I")
     row = start
     with cython.nogil:
@@ -100,9 +99,9 @@ def rows_within(entries: Buffer, start: int, stop: int, room: int) -> int:
 def meet(
     entries: Buffer, start: int, stop: int, costs: array[int], met: bytearray, total: array[int], most: int
 ) -> int:
-    """Note which relation versions the entries from `start` on name, and add to the total what those cost not met yet.
+    """Mark the relation versions of the entries from `start` on, and add the costs of newly marked ones to the total.
 
-    Return where it stopped: behind the entry by which the total reaches `most`, or at `stop`.
+    Return where it stopped: after the entry with which the total reaches `most`, or at `stop`.
     """
     words = memoryview(entries).cast("I")
     taken = total[0]
@@ -119,7 +118,7 @@ def meet(
 
 
 def tally(entries: Buffer, rows: array[int]) -> int:
-    """Add to `rows` how many entries each relation version has; return how many there are."""
+    """Add to `rows` how many entries each relation version has; return the number of entries."""
     words = memoryview(entries).cast("I")
     count = len(words) // STEP
     with cython.nogil:
@@ -152,12 +151,12 @@ def arrange(
     old_at: array[int],
     old_length: array[int],
 ) -> int:
-    """Sort entries by relation version, the order inside each kept, into columns; return how many moved.
+    """Sort entries by relation version, stably, into columns; return how many were moved.
 
-    The tuples stay where they are: the columns tell where. `run_rows` are the entries up to each run's end,
-    `run_ordinals` the ordinals of its first, and the others what its transaction says of all. `next_row` says per
-    version where the next of its rows goes, negative for a version that is left out; it is moved on. MISFIT: there are
-    fewer than `tuple_bytes`, or entries behind the last run.
+    The tuples stay in place: the columns have their offsets. `run_rows` has the entries up to each run's end,
+    `run_ordinals` the ordinals of its first row, and the other `run_` columns its transaction's attributes. `next_row`
+    has, for each version, the index of its next row, negative for a version that is left out; it is advanced. MISFIT:
+    there are fewer than `tuple_bytes`, or entries after the last run.
     """
     words = memoryview(entries).cast("I")
     count = len(words) // STEP
@@ -209,7 +208,7 @@ def arrange(
 
 
 def has_wanted(entries: Buffer, start: int, stop: int) -> int:
-    """Tell if one of the entries `start` to `stop` is of a row that somebody wants."""
+    """Return whether one of the entries `start` to `stop` is a wanted row."""
     words = memoryview(entries).cast("I")
     with cython.nogil:
         for row in range(start, stop):
@@ -235,9 +234,9 @@ def put_runs(
     run_times: array[int],
     run_xids: array[int],
 ) -> int:
-    """Put whole transactions, `start` to `stop`, among the runs from `to` on; return how many there are.
+    """Append whole transactions, `start` to `stop`, to the runs from `to` on; return how many there are.
 
-    They end `more_rows` later than `row_ends` says.
+    `more_rows` is added to their `row_ends`.
     """
     with cython.nogil:
         for at in range(start, stop):

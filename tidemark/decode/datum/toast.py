@@ -1,9 +1,9 @@
-"""TOASTed values put together again: their chunks are rows of the TOAST table that precede the row which owns them.
+"""Reassembles TOASTed values: their chunks are rows of the TOAST table that precede the row which owns them.
 
-Chunks are kept per subtransaction until that row has been read, then forgotten (`ReorderBufferToastReset`,
-`reorderbuffer.c`, PG 16): a pointer that finds no chunks stands for a value written earlier, which is not in WAL again.
-A multi-insert is one call of many rows: only its last record ends the life of its chunks. A value is no sooner put
-together than its chunks are gone: each belongs to one row, and may be a gigabyte.
+Chunks are kept for each subtransaction until that row was read, then dropped (`ReorderBufferToastReset`,
+`reorderbuffer.c`, PG 16): a pointer without chunks refers to a value written earlier, which is not in WAL again.
+A multi-insert is one operation with many rows: its chunks are dropped after its last record. The chunks of a value are
+dropped as soon as it is reassembled: each belongs to one row, and a value can be a gigabyte.
 """
 
 import struct
@@ -13,7 +13,7 @@ from tidemark.decode.datum.varlena import BadDatum, ExternalPointer, datum_lengt
 from tidemark.model.lsn import Oid
 from tidemark.wal.rmgr.heap import PACKED_HEADER_BYTES, TUPLE_HEADER_BYTES
 
-HAS_EXTERNAL = 0x0004  # of infomask: some value is in a TOAST table
+HAS_EXTERNAL = 0x0004  # of infomask: some value is stored in a TOAST table
 _INFOMASK_AT = 2
 _HOFF_AT = 4
 _CHUNK_KEY = struct.Struct("<Ii")  # chunk_id, chunk_seq; chunk_data follows
@@ -29,7 +29,7 @@ class ToastChunks:
         self.byte_count = 0
 
     def add(self, packed: bytes) -> None:
-        """Take one row of a TOAST table."""
+        """Add one row of a TOAST table."""
         at = PACKED_HEADER_BYTES + packed[_HOFF_AT] - TUPLE_HEADER_BYTES
         if len(packed) < at + _CHUNK_KEY.size:
             raise BadDatum(f"TOAST chunk of {len(packed)} bytes")
@@ -47,12 +47,12 @@ class ToastChunks:
         self.byte_count += len(content)
 
     def clear(self) -> None:
-        """Forget all chunks: the row that owned them is through."""
+        """Drop all chunks: the row that owned them was read."""
         self._values.clear()
         self.byte_count = 0
 
     def fill_in(self, packed: bytes, layout: TupleLayout) -> bytes:
-        """Return `packed` with the values that are here in place of the pointers to them; give these up."""
+        """Return `packed` with pointers replaced by the values that are here; drop their chunks."""
         if not self._values or not packed[_INFOMASK_AT] & HAS_EXTERNAL:
             return packed
         datums = {}

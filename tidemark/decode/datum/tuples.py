@@ -1,9 +1,11 @@
-"""Rows as heap tuples (`htup_details.h`, `heaptuple.c`, PG 16): where each column's value stands.
+"""Rows as heap tuples (`htup_details.h`, `heaptuple.c`, PG 16): the location of each column's value.
 
-A *packed tuple* is how rows travel here: the five bytes of `xl_heap_header` (u16 infomask2, u16 infomask, u8 hoff) and
-the tuple's bytes from offset 23 on, exactly as WAL holds them: null bitmap, padding, then the values from `hoff` on.
+A *packed tuple* is the form in which rows are passed on: the five bytes of `xl_heap_header` (u16 infomask2, u16
+infomask, u8 hoff) and the tuple's bytes from offset 23 on, exactly as in WAL: null bitmap, padding, then the values
+from `hoff` on.
 
-This is the value-level path, one object a value; batches take the columnar one (`columns`), which must agree with it.
+This is the value-level path, with one object for each value; batches use the columnar path (`deforming`), which must
+give the same results.
 """
 
 import struct
@@ -38,7 +40,7 @@ or, for some missing values, the text form itself."""
 
 @dataclass(frozen=True, slots=True)
 class TupleLayout:
-    """What the place of a relation's values depends on, per column: length, alignment, and the missing value."""
+    """The properties that determine where a relation's values are, by column: length, alignment, missing value."""
 
     lengths: tuple[int, ...]
     aligns: tuple[int, ...]
@@ -60,9 +62,9 @@ class TupleLayout:
 
 
 def missing_value(column: Column) -> Datum:
-    """Return what rows older than `column` hold in it: `attmissingval`'s one element, NULL if there is none.
+    """Return the value of `column` in rows older than it: the one element of `attmissingval`; NULL if there is none.
 
-    NB: a mirror seeded by SQL knows the text form only; it says so by an element type of text.
+    NB: a mirror seeded by SQL has only the text form, marked by an element type of text.
     """
     if column.missing is None or column.dropped:
         return None
@@ -75,7 +77,7 @@ def missing_value(column: Column) -> Datum:
     at = _ARRAY_HEADER.size
     if element == TEXT_OID and (column.type is None or column.type.oid != TEXT_OID):
         return inline_payload(array[at:]).decode("utf-8", "surrogateescape")
-    # NB: an array's alignment counts from its own header, which is gone here; 4 + 20 bytes are aligned for all types.
+    # NB: an array's alignment counts from its header, which is removed here; 4 + 20 bytes are aligned for all types.
     if column.length == VARLENA:
         return inline_payload(array[at:])
     if len(array) < at + column.length:
@@ -98,7 +100,7 @@ def deform(packed: bytes, layout: TupleLayout) -> list[Datum]:
 
 
 def external_pointers(packed: bytes, layout: TupleLayout) -> list[tuple[int, ExternalPointer]]:
-    """Return the columns (index into the relation's) whose value stands in a TOAST table."""
+    """Return the columns (index in the relation) whose value is stored in a TOAST table."""
     if VARLENA not in layout.lengths:
         return []
     found = []
@@ -113,7 +115,7 @@ def external_pointers(packed: bytes, layout: TupleLayout) -> list[tuple[int, Ext
 def replace_external(packed: bytes, layout: TupleLayout, datums: dict[int, bytes]) -> bytes:
     """Return the tuple with the values of the columns in `datums` replaced (by datums: header included).
 
-    The others keep their bytes, but not their place: padding is laid out anew (`heap_fill_tuple`).
+    Other values keep their bytes but not their offsets: padding is recomputed (`heap_fill_tuple`).
     """
     hoff = packed[4]
     head = PACKED_HEADER_BYTES + hoff - TUPLE_HEADER_BYTES

@@ -1,11 +1,11 @@
 """Values of variable length (`varatt.h`, PG 16): headers, inline compression, and pointers into TOAST tables.
 
-A *datum* is a value with its header, as it stands in a tuple; its *payload* is what the type's own code sees: the
-header removed, decompressed. The first byte tells which header it is:
+A *datum* is a value with its header, as in a tuple; its *payload* is the input of the type's functions: without header,
+decompressed. The first byte determines the kind of header:
 
     xxxxxxx1  short: length incl. this byte in the high 7 bits; never aligned
     00000001  external: a tag byte and a pointer into a TOAST table; never aligned
-    xxxxxx00  plain: u32, length incl. itself in the high 30 bits; aligned as the type says
+    xxxxxx00  plain: u32, length incl. itself in the high 30 bits; aligned as the type requires
     xxxxxx10  compressed inline: the same, then u32 with 30 bits raw length and 2 bits method
 
 A zero byte where a datum may begin is padding before an aligned header: none of these can begin with zero.
@@ -29,7 +29,7 @@ EXTERNAL_DATUM_BYTES = 18
 COMPRESSED_HEADER_BITS = 2
 LENGTH_BITS = 30
 LENGTH_MASK = (1 << LENGTH_BITS) - 1
-EXPANSION_MAX = 255  # of lz4, whose lengths grow by a byte for 255; pglz reaches 88
+EXPANSION_MAX = 255  # of lz4, where a length byte adds up to 255; pglz reaches 88
 _U32 = struct.Struct("<I")
 _POINTER = struct.Struct("<iIII")  # va_rawsize, va_extinfo, va_valueid, va_toastrelid
 
@@ -39,17 +39,17 @@ class BadDatum(CorruptWal):
 
 
 class ExternalPointer(NamedTuple):
-    """A value that stands in a TOAST table (`varatt_external`)."""
+    """A value that is stored in a TOAST table (`varatt_external`)."""
 
     raw_size: int  # of the plain datum, header included
-    stored_size: int  # of the chunks together
-    compression: int  # 0 pglz, 1 lz4; of use only if compressed
+    stored_size: int  # total size of the chunks
+    compression: int  # 0 pglz, 1 lz4; valid only if compressed
     value_id: Oid
     toast_relation: Oid
 
     @property
     def is_compressed(self) -> bool:
-        """Tell if the chunks are compressed: then they begin with the u32 of length and method."""
+        """Return whether the chunks are compressed: then they begin with the u32 of length and method."""
         return self.stored_size < self.raw_size - PLAIN_HEADER_BYTES
 
 
@@ -68,7 +68,7 @@ DECOMPRESSORS: dict[int, Callable[[bytes, int], bytes]] = {
 
 
 def datum_length(data: bytes, at: int) -> int:
-    """Return the length of the datum at `at`, header included; raise `BadDatum` if `data` ends before it does."""
+    """Return the length of the datum at `at`, header included; raise `BadDatum` if it exceeds the end of `data`."""
     room = len(data) - at
     if room < 1:
         raise BadDatum(f"value at byte {at} begins after the end of {len(data)} bytes")
@@ -91,7 +91,7 @@ def datum_length(data: bytes, at: int) -> int:
 
 
 def read_datum(data: bytes, at: int, length: int) -> bytes | ExternalPointer:
-    """Return payload or pointer of the datum in `data[at : at + length]`, `length` being its `datum_length`."""
+    """Return payload or pointer of the datum in `data[at : at + length]`, where `length` is its `datum_length`."""
     first = data[at]
     if first == EXTERNAL_HEADER:
         raw_size, info, value_id, relation = _POINTER.unpack_from(data, at + 2)
@@ -111,7 +111,7 @@ def inline_payload(datum: bytes) -> bytes:
 
 
 def decompress(body: bytes) -> bytes:
-    """Return what a compressed body (u32 of raw length and method, then data) was made from."""
+    """Decompress a body: u32 of raw length and method, then data."""
     if len(body) < PLAIN_HEADER_BYTES:
         raise BadDatum("compressed value without its length")
     info = int(_U32.unpack_from(body)[0])
@@ -119,7 +119,7 @@ def decompress(body: bytes) -> bytes:
     if method not in DECOMPRESSORS:
         raise BadDatum(f"compression method {method} is unknown")
     raw_size = info & LENGTH_MASK
-    if raw_size > len(body) * EXPANSION_MAX:  # NB: memory is taken by this number, before it is known to be true
+    if raw_size > len(body) * EXPANSION_MAX:  # NB: memory is allocated by this number before it is verified
         raise BadDatum(f"{len(body)} compressed bytes announce {raw_size}")
     raw = DECOMPRESSORS[method](body[PLAIN_HEADER_BYTES:], raw_size)
     if len(raw) != raw_size:
@@ -133,7 +133,7 @@ def plain_datum(payload: bytes) -> bytes:
 
 
 def reassembled_datum(pointer: ExternalPointer, chunks: Iterable[bytes]) -> bytes:
-    """Return the inline datum that `pointer` stands for, of its chunks' data."""
+    """Return the inline datum to which `pointer` refers, from its chunks' data."""
     bits = COMPRESSED_HEADER_BITS if pointer.is_compressed else 0
     datum = b"".join((_U32.pack(pointer.stored_size + PLAIN_HEADER_BYTES << 2 | bits), *chunks))
     stored = len(datum) - PLAIN_HEADER_BYTES

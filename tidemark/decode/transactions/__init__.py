@@ -1,1 +1,1 @@
-"""Records to transactions, as decode.c and reorderbuffer.c do, with a fast path for small ones."""
+"""Assembles transactions from records, as decode.c and reorderbuffer.c do, with a fast path for small ones."""

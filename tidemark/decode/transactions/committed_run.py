@@ -1,6 +1,6 @@
-"""Small transactions that committed one after the other, with nothing between them: columns, no object a transaction.
+"""Small transactions that committed in sequence with nothing between them: columns, without an object for each.
 
-That is what most of WAL comes to. Who has something to do for each of them takes them one by one (`singly`).
+They are most of the WAL. Code that handles each transaction separately iterates with `singly`.
 """
 
 from array import array
@@ -21,7 +21,7 @@ _XID_MASK = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SmallTransactions:
-    """What is said of transactions to which there is nothing but rows: a column an attribute."""
+    """The attributes of transactions that have only rows, as columns."""
 
     timeline: TimelineId
     full_xids: "array[int]"
@@ -39,7 +39,7 @@ class SmallTransactions:
         return map(self.end, range(len(self)))
 
     def part(self, start: int, stop: int) -> "SmallTransactions":
-        """Return those from `start` to `stop`."""
+        """Return the transactions `start` to `stop`."""
         if (start, stop) == (0, len(self)):
             return self
         return SmallTransactions(
@@ -54,7 +54,7 @@ class SmallTransactions:
         )
 
     def end(self, index: int) -> TransactionEnd:
-        """Return what is said of one."""
+        """Return the end of one transaction."""
         full_xid = self.full_xids[index]
         return TransactionEnd(
             xid=Xid(full_xid & _XID_MASK),
@@ -71,14 +71,14 @@ class SmallTransactions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommittedRun:
-    """Whole transactions in commit order, and their rows; each has one at least."""
+    """Whole transactions in commit order, and their rows; each has at least one."""
 
     ends: SmallTransactions
     restart_lsns: "array[int]"  # of a pointer at each transaction's end
-    row_ends: "array[int]"  # entries up to there: as many as rows, but for those that nobody wants
-    byte_ends: "array[int]"  # bytes of tuples up to there
-    versions: RelationVersions  # whose numbers the entries hold
-    entries: bytes  # of all rows, and their tuples
+    row_ends: "array[int]"  # entries up to each end; unwanted rows can share an entry
+    byte_ends: "array[int]"  # bytes of tuples up to each end
+    versions: RelationVersions  # numbered as in the entries
+    entries: bytes  # of all rows; `tuples` has their tuples
     tuples: bytes
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class CommittedRun:
 
     @property
     def byte_count(self) -> int:
-        """Memory that its rows take."""
+        """Memory used by the rows."""
         return len(self.entries) + len(self.tuples)
 
     def rows_before(self, index: int) -> int:
@@ -94,7 +94,7 @@ class CommittedRun:
         return self.row_ends[index - 1] if index else 0
 
     def bytes_before(self, index: int) -> int:
-        """Return how many bytes their tuples take."""
+        """Return how many bytes the tuples of the transactions before number `index` have."""
         return self.byte_ends[index - 1] if index else 0
 
     def index_of(self, lsn: Lsn) -> int:
@@ -106,7 +106,7 @@ class CommittedRun:
         return Lsn(min(self.ends.first_lsns[index], self.restart_lsns[index]))
 
     def transaction(self, index: int) -> CommittedTransaction:
-        """Return a transaction by itself."""
+        """Return one transaction as an object."""
         rows = RowLog(self.versions)
         entries, tuples = memoryview(self.entries), memoryview(self.tuples)
         start, stop = self.rows_before(index), self.row_ends[index]
@@ -138,26 +138,26 @@ EndsPart = SmallTransactions | tuple[TransactionEnd]
 
 
 class EndsInGroup:
-    """What is said of the transactions that end in a group, or begin there, small ones as columns still."""
+    """The ends of the transactions that end (or begin) in a group; small ones remain columns."""
 
     def __init__(self, parts: Sequence[EndsPart] = ()) -> None:
         self._parts = list(parts)
 
     @property
     def parts(self) -> Sequence[EndsPart]:
-        """Small transactions that came together, and others one by one."""
+        """Runs of small transactions, and single ends."""
         return self._parts
 
     def append(self, end: TransactionEnd) -> None:
-        """Take one."""
+        """Append one."""
         self._parts.append((end,))
 
     def extend(self, ends: SmallTransactions) -> None:
-        """Take many."""
+        """Append several."""
         self._parts.append(ends)
 
     def times_us(self) -> Iterator[int]:
-        """Give out when each committed, with no object for any that is small."""
+        """Yield the commit times, without an object for a small transaction."""
         return chain.from_iterable(map(commit_times_us, self._parts))
 
     def __len__(self) -> int:
@@ -168,7 +168,7 @@ class EndsInGroup:
 
 
 def commit_times_us(ends: TransactionEnds) -> Iterable[int]:
-    """Give out when each of `ends` committed."""
+    """Yield the commit time of each of `ends`."""
     if isinstance(ends, SmallTransactions):
         return ends.times_us
     if isinstance(ends, EndsInGroup):
@@ -179,7 +179,7 @@ def commit_times_us(ends: TransactionEnds) -> Iterable[int]:
 def singly(
     decoded: Iterable[CommittedRun | CommittedTransaction | LogicalMessage],
 ) -> Iterator[CommittedTransaction | LogicalMessage]:
-    """Give out the transactions of runs one by one, and all else as it is."""
+    """Yield the transactions of runs one by one, and everything else unchanged."""
     for found in decoded:
         if isinstance(found, CommittedRun):
             for index in range(len(found)):

@@ -1,4 +1,4 @@
-"""A committed transaction: its rows in runs, and what stands between them, with their places in the stream."""
+"""A committed transaction: its rows in runs, and the items between them, with their positions in the stream."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tidemark.model.position import Position
 
 
 class Ended(NamedTuple):
-    """What a commit record says of its transaction, and where it stands."""
+    """The content of a commit record and its LSNs."""
 
     xid: Xid
     commit_lsn: Lsn
@@ -29,47 +29,47 @@ class Ended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
-    """Entries `start` to `stop` of a chunk, next to each other in the stream; the first row has `first_ordinal`."""
+    """Entries `start` to `stop` of a chunk, contiguous in the stream; the first row has `first_ordinal`."""
 
     chunk: RowChunk
-    versions: RelationVersions  # whose numbers the entries hold
+    versions: RelationVersions  # numbered as in the entries
     start: int
     stop: int
     first_ordinal: int
-    tuples_at: int  # where the tuples of row `start` begin
+    tuples_at: int  # offset of the tuples of row `start`
 
     def ordinal(self, row: int) -> int:
-        """Return the ordinal of an entry, or behind the last."""
+        """Return the ordinal of an entry; for `stop`, the ordinal after the last row."""
         return self.first_ordinal + self.chunk.row_count(self.start, row)
 
     def row_at(self, ordinal: int) -> int:
-        """Return the first entry that has a row at `ordinal` or behind it."""
+        """Return the first entry that has a row at or after `ordinal`."""
         if not self.chunk.more:
             return min(self.stop, self.start + max(0, ordinal - self.first_ordinal))
         return bisect_right(range(self.start, self.stop), ordinal, key=lambda row: self.ordinal(row + 1)) + self.start
 
     def rows(self) -> Iterator[Row]:
-        """Take the rows out one by one."""
+        """Yield the rows one by one."""
         return self.chunk.rows(self.start, self.stop, self.tuples_at)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommittedTransaction:
-    """A whole transaction, with something in it, at its place in commit order.
+    """A whole transaction, not empty, at its position in commit order.
 
-    `release` gives back what was spilled; after that there are no items.
+    `release` frees the spilled parts; the items cannot be read afterwards.
     """
 
     end: TransactionEnd
-    restart_lsn: Lsn  # of a pointer at its end
-    inner_restart_lsn: Lsn  # of a pointer before its end: it has to be read again then
+    restart_lsn: Lsn  # of a pointer at the transaction's end
+    inner_restart_lsn: Lsn  # of a pointer inside the transaction, which must then be read again
     _rows: RowLog
     _between: ItemLog
     _port: SpillPort | None
-    names: NamesNoted = NO_NAMES  # that its rows need, if they were kept
+    names: NamesNoted = NO_NAMES  # needed by its rows, if names are kept
 
     def items(self) -> Iterator[RowRun | Item]:
-        """Give out the rows, in runs as long as possible, and what stands between them."""
+        """Yield the rows, in runs as long as possible, and the items between them."""
         ordinal = 0
         waiting = self._between.read(self._port)
         following = next(waiting, None)
@@ -95,11 +95,11 @@ class CommittedTransaction:
 
     @property
     def byte_count(self) -> int:
-        """Memory taken, about; what was spilled does not count."""
+        """Approximate memory used, without spilled parts."""
         return self._rows.byte_count + self._between.byte_count
 
     def release(self) -> None:
-        """Forget rows and items, on disk as well."""
+        """Drop rows and items, on disk as well."""
         self._rows.release(self._port)
         self._between.release(self._port)
 

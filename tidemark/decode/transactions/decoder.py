@@ -1,14 +1,14 @@
-"""From WAL records to whole transactions: what the server's decode.c and reorderbuffer.c do, outside the server.
+"""Assembles whole transactions from WAL records, as the server's decode.c and reorderbuffer.c do.
 
-A row is resolved against the catalog when its record is read, not at commit: its relation's version, type names
-and enum labels are those of that moment, which is what a historic snapshot would show. What is kept and what is passed
-over follows the server (`ReorderBufferProcessTXN`, PG 16), with two differences: rows of a transient heap that rewrites
-an ordinary table are kept as op `r` of that table, and rows of materialized views are kept here and left out later.
+A row is resolved against the catalog when its record is read, not at commit: its relation version, type names and enum
+labels are those of that moment, as in a historic snapshot. The rules for keeping and skipping follow the server
+(`ReorderBufferProcessTXN`, PG 16), with two differences: rows of a transient heap that rewrites an ordinary table are
+kept as op `r` of that table, and rows of materialized views are kept here and left out later.
 
-Reading may have to begin before what is wanted, and there meets transactions whose beginning it does not meet (see
-`transactions`). What is wrong with one of them is kept as its doubt, and is an error only if it turns out to be wanted.
+Reading can begin before the wanted position and then meets transactions whose beginning is not read (see
+`transactions`). An error in one of them is stored as its doubt; it is raised only if the transaction is wanted.
 
-Small transactions come out many together when records come in by the block. Pure: records in, what they complete out.
+Small transactions are returned in runs if records come in blocks. Pure: records in, completed transactions out.
 """
 
 from collections.abc import Callable, Iterator
@@ -50,11 +50,11 @@ from tidemark.wal.versions import RMGRS, WalFormat
 Decoded = CommittedTransaction | LogicalMessage
 DecodedRun = Decoded | CommittedRun
 Journal = Callable[[Record], None]
-OnMarker = Callable[[Lsn, bytes], bool]  # told of each message under our prefix; true halts decoding behind it
+OnMarker = Callable[[Lsn, bytes], bool]  # called for each message with our prefix; true halts decoding after it
 
 
 class WalLevelLowered(NodeUnfit):
-    """From here on WAL does not hold what decoding needs."""
+    """From here on WAL lacks information that decoding needs."""
 
     hint = (
         "set wal_level=logical and full_page_writes=on, then make a new first copy: changes in between are not in WAL"
@@ -62,7 +62,7 @@ class WalLevelLowered(NodeUnfit):
 
 
 class Decoder:
-    """All of one capture: several databases, one stream of records."""
+    """The decoder of a capture: several databases, one stream of records."""
 
     def __init__(
         self,
@@ -77,16 +77,16 @@ class Decoder:
         wanted_from: Lsn = INVALID_LSN,
         on_marker: OnMarker | None = None,
     ) -> None:
-        """`next_xid` is a 64-bit xid from near the start; transactions older than `complete_from` are not given out.
+        """`next_xid` is a 64-bit xid from near the start; transactions older than `complete_from` are not returned.
 
-        What commits before `wanted_from` will be left out: so whatever was begun before the first record read, and has
-        ended by then, need not be readable.
+        Transactions that commit before `wanted_from` are left out later: one that began before the first record read
+        and ends before `wanted_from` need not be readable.
         """
         self.timeline = timeline
         self.last_lsn = INVALID_LSN  # start of the last record
-        self.decoded_lsn = INVALID_LSN  # its end
-        self.is_halted = False  # by `on_marker`: nothing behind the last record is decoded any more
-        self.catalogs_changed = False  # by the last record: it belongs into the journal
+        self.decoded_lsn = INVALID_LSN  # end of the last record
+        self.is_halted = False  # by `on_marker`: records after the last one are not decoded
+        self.catalogs_changed = False  # by the last record, which the journal must then contain
         self.transactions = TransactionTable(next_xid, memory_bytes, spill, complete_from)
         self._wanted_from = wanted_from
         self._on_marker = on_marker
@@ -107,46 +107,45 @@ class Decoder:
         }
 
     def want_only(self, wants: Wants) -> None:
-        """Keep the tuples of those rows alone whose relation version `wants` tells of, from the next record on.
+        """From the next record on, keep only tuples of rows whose relation version `wants` accepts.
 
-        The others are counted as before, so that every position stays what it is; whoever takes the transactions has
-        to leave out by the same rule what has no tuples.
+        Other rows are still counted, so that positions do not change; the caller must leave them out by the same rule.
         """
         self._changes.wants = wants
         self._skimmer.forget_files()
 
     def keep_names(self) -> None:
-        """Note beside rows what `regclass` and its like are called in them, from the next record on: it takes time."""
+        """From the next record on, store the names that `regclass` and similar types print in rows; this costs time."""
         self._changes.names = NameKeeper()
         self._skimmer.forget_files()
 
     @property
     def quiet(self) -> frozenset[int]:
-        """The resource managers whose records say nothing but to which transaction a subtransaction belongs.
+        """The resource managers whose records matter only because they can name a subtransaction's top-level xid.
 
-        That is in a subtransaction's first record, and no transaction begins with such a one.
+        A subtransaction's first record names it; no transaction begins with such a record.
         """
         return frozenset(range(RMGRS)) - self._handlers.keys()
 
     @property
     def restart_lsn(self) -> Lsn:
-        """Where to begin reading so that nothing is missed that commits after `decoded_lsn`."""
+        """The LSN where reading must begin to get everything that commits after `decoded_lsn`."""
         return self.transactions.restart_lsn(self.decoded_lsn)
 
     @property
     def has_reached_wanted(self) -> bool:
-        """Tell if all transactions that are open now have been read from their first records on."""
+        """Return whether all transactions open now were read from their first records on."""
         return self.last_lsn >= self._wanted_from
 
     def decode_block(self, block: RecordBlock, journal: Journal | None = None) -> Iterator[Decoded]:
-        """Take the records of `block`, all of them to be drawn; yield what they complete, one by one.
+        """Decode the records of `block`; yield completed transactions and messages one by one. Exhaust the iterator.
 
-        `journal` gets each record that changed a catalog, after the mirrors have taken it.
+        `journal` is called with each record that changed a catalog, after the mirrors were updated.
         """
         return singly(self.decode_runs(block, journal))
 
     def decode_runs(self, block: RecordBlock, journal: Journal | None = None) -> Iterator[DecodedRun]:
-        """Do the same, and yield small transactions many together."""
+        """Do the same, but yield small transactions in runs."""
         count, index = len(block), 0
         while index < count:
             index = self._skimmer.skim(block, index)
@@ -173,31 +172,31 @@ class Decoder:
         self._reach(block, index)
 
     def _reach(self, block: RecordBlock, index: int) -> None:
-        """Note that the records of `block` before `index` are taken, and behind the last those that were left out."""
+        """Advance the LSNs over the records of `block` before `index`; at its end, also over those left out."""
         if index == len(block) > 0:
             self.last_lsn, self.decoded_lsn = block.last_lsn, block.end_lsn
         elif index > 0:
             self.last_lsn, self.decoded_lsn = Lsn(block.lsns[index - 1]), Lsn(block.ends[index - 1])
 
     def decode(self, record: Record) -> Decoded | None:
-        """Take the next record; return what it completes, if anything."""
+        """Decode the next record; return what it completes, if anything."""
         self.last_lsn, self.decoded_lsn = record.lsn, record.end_lsn
         self.catalogs_changed = False
         transaction = None
         handler = self._handlers.get(record.rmgr)
-        # Other records, of indexes say, tell nothing but a subtransaction's top-level xid: no transaction begins there.
+        # Other records, for example of indexes, can only name a subtransaction's top-level xid: none begins there.
         if record.xid and (handler is not None or record.top_xid):
             transaction = self.transactions.enter(record.xid, record.top_xid, record.lsn)
         decoded = handler(record, transaction) if handler is not None else None
-        # NB: a subtransaction's first record may be ASSIGNMENT or invalidations; the next names no top-level xid.
+        # NB: a subtransaction's first record may be ASSIGNMENT or invalidations; later ones name no top-level xid.
         if transaction is not None:
             self._look_at(transaction, record.xid)
         return decoded
 
     def _look_at(self, transaction: OpenTransaction, xid: Xid) -> None:
-        """Say what may be skimmed of `xid`, a part of the transaction, as far as both are open still.
+        """Pass the state of `xid`, a part of the transaction, and of the top-level xid to the skimmer if still open.
 
-        NB: the transaction may have written nothing yet itself, and would be taken for a new one.
+        NB: the top-level transaction may not have written anything yet; the skimmer would treat it as new.
         """
         for member in {xid, transaction.xid}:
             if self.transactions.is_open(member):
@@ -263,7 +262,7 @@ class Decoder:
         return committed
 
     def _complete(self, ended: Ended, transaction: OpenTransaction) -> CommittedTransaction | None:
-        """Return a transaction that committed, if there is anything to give out."""
+        """Return a committed transaction if it has content."""
         if transaction.is_kept and not transaction.is_empty:
             return self._committed(ended, transaction)
         transaction.release(self.transactions.port)
@@ -272,13 +271,13 @@ class Decoder:
         return None
 
     def _add(self, record: Record, transaction: OpenTransaction, add: Callable[[], None]) -> None:
-        """Let `add` put what `record` did into its transaction, if that is kept."""
+        """Call `add` to add the changes of `record` to its transaction, if the transaction is kept."""
         if not transaction.is_kept:
             return
         try:
             add()
         except CorruptWal as error:
-            # NB: a datum knows nothing of the record that it stands in.
+            # NB: a BadDatum does not contain the LSN of its record.
             reported = BadRecord(record.lsn, str(error)) if isinstance(error, BadDatum) else error
             if record.lsn < self._wanted_from:
                 transaction.give_up(reported, self.transactions.port)
@@ -310,7 +309,7 @@ class Decoder:
     def _message(self, record: Record, transaction: OpenTransaction | None) -> LogicalMessage | None:
         emitted = message.parse(record)
         if emitted is not None and emitted.prefix == MARKER_PREFIX.encode():
-            # NB: told when the record is read, whether its transaction commits or not: it is a place in WAL.
+            # NB: reported when the record is read, whether or not its transaction commits: a marker is a place in WAL.
             self.is_halted = self._on_marker is not None and self._on_marker(record.lsn, emitted.content)
             return None
         catalog = self._databases.captured(emitted.database) if emitted is not None else None
@@ -357,7 +356,7 @@ class Decoder:
             self._add(record, transaction, partial(self._changes.take_heap, record, transaction, catalog))
 
     def _foreign(self, record: Record, transaction: OpenTransaction | None) -> None:
-        """Take a record of the shared catalogs, or of a database that is not captured."""
+        """Handle a record of the shared catalogs, or of a database that is not captured."""
         if not record.blocks:
             return
         locator = record.blocks[0].locator
@@ -367,7 +366,7 @@ class Decoder:
             self._skimmer.file_is_passed_over(locator)
 
     def _redo(self, catalog: Catalog, record: Record, transaction: OpenTransaction | None) -> bool:
-        """Let the mirror follow; tell if the record was about catalogs."""
+        """Update the mirror; return whether the record changed catalogs."""
         self._tell_pending(record, transaction)
         changed = catalog.redo(record, _top_xid(transaction))
         if changed and transaction is not None and transaction.is_kept:
@@ -379,14 +378,14 @@ class Decoder:
         return changed
 
     def _tell_pending(self, record: Record, transaction: OpenTransaction | None) -> None:
-        """Have told what another subtransaction has changed of catalogs, before this record is looked at."""
+        """Emit pending catalog changes of another subtransaction before this record is processed."""
         schema = transaction.schema if transaction is not None else None
         if transaction is not None and schema is not None and schema.dirty_xid not in (INVALID_XID, record.xid):
             self._add(record, transaction, partial(emit_schema, transaction))
 
 
 def _end_schema(transaction: OpenTransaction, commit_lsn: Lsn) -> None:
-    """Put behind all else what is still pending of schema changes when a transaction commits."""
+    """Append the pending schema changes when a transaction commits."""
     if transaction.schema is not None:
         emit_schema(transaction)
         for tagged in transaction.schema.end_rewrites(commit_lsn):
@@ -398,7 +397,7 @@ def _top_xid(transaction: OpenTransaction | None) -> Xid:
 
 
 def _tell_database(transaction: OpenTransaction, lsn: Lsn, turn: DatabaseTurn) -> None:
-    """Tell of the tables of a database that comes or goes as a whole: a partitioned one before its partitions."""
+    """Emit events for the tables of a created or dropped database: a partitioned table before its partitions."""
     for relation in sorted(turn.relations, key=lambda relation: len(relation.ancestors)):
         if is_captured(relation):
             transaction.add_item(transaction.xid, whole_database_event(turn, relation, transaction.xid, lsn))

@@ -1,19 +1,19 @@
-"""The hot way from a block of records to row entries: no object a record, for all that is ordinary.
+"""The fast path from a block of records to row entries: no object for each ordinary record.
 
-Ordinary is an insert, multi-insert, update or delete of a row in a file that is known, by a transaction that has
-changed no catalog and has no TOASTed value to put together. Anything else stops the loop, and `Decoder.decode` takes
-that record: so the rules stand there once, and here is only what they come to in the ordinary case. What the loop
-takes over is told it in two tables: which files are which relation versions, and which xids are ordinary.
+Ordinary means an insert, multi-insert, update or delete of a row in a known file, by a transaction that has not changed
+a catalog and has no TOASTed value to reassemble. Any other record stops the loop, and `Decoder.decode` processes it:
+the rules are defined there once, and this module has only their ordinary case. Two tables control the loop: the
+relation version of each file, and which xids are ordinary.
 
-A transaction that is new here is held (`pending`), with its subtransactions (`pending_children`), and commits here as
-well if its commit record says no more than when, in which database, and which of these are in. The like commit of one
-that the caller knows is taken too, and ends the call.
+A transaction that begins here is pending (`pending_rows`), with its subtransactions (`pending_children`). It commits
+here as well if its commit record has only time, database and these subtransactions. The same kind of commit of a
+transaction known to the caller is also processed here, and ends the call.
 
-Lengths are checked against the record's end before they are followed; a record that does not add up stops the loop as
-well, for `parse_record` to say what is wrong with it.
+Lengths are checked against the record's end before they are used. An inconsistent record also stops the loop:
+`parse_record` reports the error.
 
-The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
-same. NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same.
+NB: assign a byte to a variable before shifting it, and use no literal over 31 bits: see the `.pxd`.
 """
 # ruff: noqa: PLR0917 - columns and their bounds: a struct of them would be an object a call
 
@@ -44,14 +44,14 @@ else:
 if TYPE_CHECKING:
     from array import array
 
-UNKNOWN = 0  # of an xid: a top-level one, unless its first record says otherwise
-KNOWN = 1  # its rows are not ordinary, other records of it say nothing
-ORDINARY = 2  # one of the others
-NONE = -1  # of a record, a slot, an LSN: there is none
-NO_ROWS = 1  # of a file: a catalog that is not tracked, a sequence
-FIRST_VERSION = 2  # of a file: from here on, number of the relation version plus this
+UNKNOWN = 0  # xid state: top-level, unless its first record names a top-level xid
+KNOWN = 1  # xid state: its rows are not ordinary, its other records need no processing
+ORDINARY = 2  # xid state: its rows are ordinary, and the caller has the transaction
+NONE = -1  # no record, no slot or no LSN
+NO_ROWS = 1  # state of a file: a catalog that is not tracked, a sequence
+FIRST_VERSION = 2  # state of a file: from here on, number of the relation version plus this
 
-# The same as C integers, which Python does not see.
+# Copies as C integers, which Python code does not see.
 IN_RECORD_MAX = RECORD_ROWS_MAX
 XID_UNKNOWN = UNKNOWN
 XID_KNOWN = KNOWN
@@ -60,7 +60,7 @@ XID_PENDING = ORDINARY + 1  # from here on, the transaction's slot plus this
 FILE_HAS_NO_ROWS = NO_ROWS
 VERSION_BASE = FIRST_VERSION
 NOTHING = NONE
-OTHERS = NONE  # in place of a slot
+OTHERS = NONE  # in place of a slot: the caller has the transaction
 NO_TUPLE = ABSENT
 ALL_XIDS = (1 << 32) - 1
 HALF_OF_XIDS = 1 << 31
@@ -101,14 +101,14 @@ XACT_HAS_INFO = xact.HAS_INFO
 COMMIT_MAIN = 20  # bytes: time, flags, database, tablespace
 ABORT_MAIN = 8  # bytes: time
 COMMIT_HAS_DATABASE, COMMIT_HAS_CHILDREN = xact.HAS_DBINFO, xact.HAS_SUBXACTS
-COMMIT_SAYS_MORE = 0x3FFFFFBC  # all flags but these, locks and what a waiter wants
-NO_ORDINARY_TIME = 0x7FF00000  # of a time's high 32 bits: before 2000, or later since 1970 than 64 bits can hold
+COMMIT_SAYS_MORE = 0x3FFFFFBC  # all flags except database, subtransactions, locks and synchronous commit
+NO_ORDINARY_TIME = 0x7FF00000  # of a time's high 32 bits: before 2000, or too large for 64 bits when counted from 1970
 POSTGRES_EPOCH_US = xact.POSTGRES_EPOCH_US
 OP_INSERT, OP_UPDATE, OP_DELETE = ord(Op.INSERT.value), ord(Op.UPDATE.value), ord(Op.DELETE.value)
 BEFORE_NONE, BEFORE_KEY, BEFORE_FULL = int(BeforeKind.NONE), int(BeforeKind.KEY), int(BeforeKind.FULL)
 RECORD_HEADER = RECORD_HEADER_BYTES
 BLOCK_ID_MAX = record.BLOCK_ID_MAX
-BLOCK_HEADER_MAX = 27  # bytes that one can have
+BLOCK_HEADER_MAX = 27  # the longest block header, in bytes
 ID_TOP_XID = record.ID_TOP_XID
 ID_ORIGIN = record.ID_ORIGIN
 ID_MAIN_LONG = record.ID_MAIN_LONG
@@ -125,33 +125,33 @@ Buffer = bytes | bytearray
 
 
 class RowExtractor:
-    """Where the loop stands, and what it knows."""
+    """The state of the loop and its tables."""
 
     def __init__(self, image_compressed: int, whole_from: int, pending: PendingRows) -> None:
         self.pending = pending
-        self.linear: Buffer = NO_BYTES  # the block at hand: an argument of this kind would be copied by each call
+        self.linear: Buffer = NO_BYTES  # the current block: an argument of this type would be copied by each call
         self.children = PendingChildren()
-        self.xids = LookUp()  # xid to UNKNOWN, KNOWN, ORDINARY, or a slot of `pending`: a subtransaction to its top's
+        self.xids = LookUp()  # xid to UNKNOWN, KNOWN, ORDINARY, or a slot of `pending` (the top-level one's)
         self.files = LookUp()  # database and relfilenode to NO_ROWS or a relation version
         self.tablespaces = LookUp()  # of the same files
         self.image_compressed = image_compressed  # bits of an image's info (WalFormat)
-        self.whole_from = whole_from  # xid: of older ones the beginning was not seen; negative: there are none
-        self.next_xid = 0  # 64 bits: above all that were seen
+        self.whole_from = whole_from  # xid: older transactions can be partial; negative: all are whole
+        self.next_xid = 0  # 64 bits: above every xid that was read
         self.is_full = False
-        self.other_end = NOTHING  # the record by which one of the others committed: the last that was taken
+        self.other_end = NOTHING  # the last record processed, if it committed a transaction of the caller
         self.other_time = self.other_database = 0
-        # Of the record at hand.
+        # Of the current record.
         self.at = self.end = 0
-        self.promised = 0  # bytes of data that the headers so far announce
+        self.promised = 0  # bytes of data announced by the headers so far
         self.blocks = self.origin = 0
-        self.top = 0  # xid: of the first record of a subtransaction
+        self.top = 0  # xid named by the first record of a subtransaction
         self.image_length = 0  # of the first block
         self.data_at = self.data_length = 0
         self.main_at = self.main_length = 0
         self.spc = self.db = self.rel = 0
         self.index = 0  # in its block
         self.xid = 0
-        self.is_new = False  # the xid
+        self.is_new = False  # whether the xid is new
         self.slot = OTHERS
         self.lsn = self.end_lsn = 0
 
@@ -171,11 +171,11 @@ class RowExtractor:
         stop: int,
         others_lsn: int,
     ) -> int:
-        """Take the records from `start` on; return the first that is not ordinary, or where it stopped.
+        """Process the records from `start` on; return the first one not processed: not ordinary, or no room for it.
 
-        `tuples` and `arranged_tuples` have room for what is held and for `linear`. `others_lsn`: the least first LSN of
-        open transactions that are not held. `is_full`: it stopped for want of room. `other_end`: it stopped behind the
-        commit of such a transaction.
+        `tuples` and `arranged_tuples` have room for the pending tuples and `linear`. `others_lsn` is the least first
+        LSN of the caller's open transactions. `is_full` is set if the loop stopped for lack of room, `other_end` if it
+        stopped after the commit of one of the caller's transactions.
         """
         room = self.pending.tuple_count + len(linear)
         if len(tuples) < room or len(arranged_tuples) < room:
@@ -204,30 +204,30 @@ class RowExtractor:
         return at
 
     def forget_files(self) -> None:
-        """Know no file any more."""
+        """Forget all files."""
         self.files = LookUp()
         self.tablespaces = LookUp()
 
     def forget_xids(self) -> None:
-        """Know no transaction any more."""
+        """Forget all transactions."""
         self.xids = LookUp()
 
     def know_file(self, spc: int, db: int, rel: int, value: int) -> None:
-        """Say what rows a file holds: NO_ROWS, FIRST_VERSION plus a version's number, or NONE minus it: no tuples."""
+        """Set a file's rows: NO_ROWS, FIRST_VERSION plus a version's number, or NONE minus it (rows without tuples)."""
         self.files.put(db << 32 | rel, value)
         self.tablespaces.put(db << 32 | rel, spc)
 
     def know_xid(self, xid: int, state: int) -> None:
-        """Say what is known of a transaction or subtransaction."""
+        """Set the state of a transaction or subtransaction."""
         self.xids.put(xid, state)
 
     def pending_slot(self, xid: int) -> int:
-        """Return the slot of a transaction, or of a subtransaction's; NONE if it is not held."""
+        """Return the slot of the pending transaction to which `xid` belongs; NONE if it is not pending."""
         state = self.xids.get(xid)
         return state - XID_PENDING if state >= XID_PENDING else NOTHING
 
     def take_child(self, xid: int) -> int:
-        """Hold a subtransaction of `xid` no longer, and return it; 0 if there is none left."""
+        """Remove a pending subtransaction of `xid` and return it; 0 if there is none left."""
         slot = self.pending_slot(xid)
         child = self.children.take(slot) if slot != NOTHING else 0
         if child != 0:
@@ -235,7 +235,7 @@ class RowExtractor:
         return child
 
     def release(self, xid: int) -> int:
-        """Hold a transaction no longer: it is one of the others, which have its rows."""
+        """Remove a pending transaction: the caller has its rows now."""
         slot = self.pending_slot(xid)
         if slot != NOTHING and self.pending.is_top(slot, xid):
             self.know_children(slot, XID_ORDINARY)
@@ -244,7 +244,7 @@ class RowExtractor:
         return 0
 
     def know_children(self, slot: int, state: int) -> int:
-        """Hold the subtransactions of a transaction no longer."""
+        """Set the state of a transaction's pending subtransactions and remove them."""
         child = self.children.take(slot)
         while child != 0:
             self.xids.enter(child, state)
@@ -252,11 +252,11 @@ class RowExtractor:
         return 0
 
     def take(self, begin: int, length: int, rmgr: int, info: int) -> int:
-        """Take one record; 0 if it is not ordinary."""
+        """Process one record; return 0 if it is not ordinary."""
         state = XID_ORDINARY
         if self.xid != 0:
             state = self.xids.get(self.xid)
-        # Nearly half of what a transaction with DDL writes says nothing to us, once its xid is known.
+        # Nearly half of the records of a transaction with DDL need no processing once its xid is known.
         opcode = info & OPCODE
         if state != XID_UNKNOWN and (
             (rmgr == RM_HEAP2 and opcode == HEAP2_NEW_CID)
@@ -270,11 +270,11 @@ class RowExtractor:
             return self.take_end(begin, length, info, state) if self.xid != 0 else 0
         if rmgr in (RM_XLOG, RM_DBASE, RM_RELMAP, RM_STANDBY, RM_LOGICALMSG):
             return 0
-        # Nothing to us, unless it is the first of a subtransaction: then a header names the top-level xid.
+        # No processing, unless it is the first record of a subtransaction, whose header names the top-level xid.
         return self.read_headers(begin, length) and self.join() if state == XID_UNKNOWN else 1
 
     def can_join(self, state: int) -> int:
-        """Tell if the record is not the first of a subtransaction, or of one that can be held."""
+        """Return whether the record is not the first of a subtransaction, or the subtransaction can become pending."""
         if self.top == 0:
             return 1
         if state != XID_UNKNOWN or self.top == self.xid or not self.children.has_room():
@@ -285,7 +285,7 @@ class RowExtractor:
         return 1 if top_state == XID_UNKNOWN and self.is_whole(self.top) else 0
 
     def join(self) -> int:
-        """Let a subtransaction belong to its transaction, which has to be held by now."""
+        """Add a subtransaction to its transaction, which must be pending by now."""
         if self.top == 0:
             return 1
         top_state = self.xids.get(self.top)
@@ -297,9 +297,9 @@ class RowExtractor:
         return 1
 
     def take_end(self, begin: int, length: int, info: int, state: int) -> int:
-        """Take a commit that says when, in which database and with which subtransactions, or an abort that says when.
+        """Process a commit with only time, database and subtransactions, or an abort with only a time.
 
-        Where nothing is known of a transaction, there is nothing to end.
+        An unknown transaction has nothing to end.
         """
         if state == XID_KNOWN:
             return 0
@@ -312,7 +312,7 @@ class RowExtractor:
         return 0
 
     def take_abort(self, state: int) -> int:
-        """Take an abort, if nobody else knows of the transaction."""
+        """Process an abort; return 0 if the caller has the transaction."""
         if state != XID_UNKNOWN and state < XID_PENDING:
             return 0
         self.see(self.xid)
@@ -328,7 +328,7 @@ class RowExtractor:
         return 1
 
     def take_commit(self, at: int, main: int, state: int) -> int:
-        """Take a commit; 0 if it says more."""
+        """Process a commit; return 0 if it contains anything else."""
         if self.linear[at] != ID_MAIN_SHORT or self.linear[at + 1] != main:
             return 0
         flags = read_u32(self.linear, at + 10)
@@ -354,7 +354,7 @@ class RowExtractor:
         return 1
 
     def names_children(self, at: int, size: int, flags: int, state: int) -> int:
-        """Tell if a commit names all subtransactions that are held with it, and no other; these come last in it."""
+        """Return whether a commit names, at its end, exactly the pending subtransactions of the transaction."""
         slot = state - XID_PENDING
         if state >= XID_PENDING and not self.pending.is_top(slot, self.xid):
             return 0
@@ -370,7 +370,7 @@ class RowExtractor:
         return 1
 
     def see(self, xid: int) -> int:
-        """Learn how far xids are; return the 64-bit one (`TransactionTable.full_xid`)."""
+        """Advance the next xid; return the 64-bit xid (`TransactionTable.full_xid`)."""
         distance = (xid - self.next_xid) & ALL_XIDS
         full = self.next_xid + distance
         if distance >= HALF_OF_XIDS:
@@ -380,7 +380,7 @@ class RowExtractor:
         return full
 
     def take_heap(self, begin: int, length: int, rmgr: int, info: int, state: int) -> int:
-        """Take a record about rows."""
+        """Process a heap record."""
         opcode = info & OPCODE
         if rmgr == RM_HEAP and opcode in (HEAP_TRUNCATE, HEAP_CONFIRM, HEAP_INPLACE):
             return 0
@@ -400,11 +400,11 @@ class RowExtractor:
         return self.take_rows(rmgr, info, known - VERSION_BASE if known > 0 else known)
 
     def is_whole(self, xid: int) -> int:
-        """Tell if the beginning of a transaction, which is here, was to be seen (`xid_precedes`)."""
+        """Return whether a transaction that begins here is read from its beginning on (`xid_precedes`)."""
         return 1 if self.whole_from < 0 or (xid - self.whole_from) & ALL_XIDS < HALF_OF_XIDS else 0
 
     def take_rows(self, rmgr: int, info: int, relation: int) -> int:
-        """Take the row changes of a record whose parts are known."""
+        """Process the row changes of a record whose parts were located."""
         if rmgr == RM_HEAP2:
             return self.take_multi_insert(info, relation)
         opcode = info & OPCODE
@@ -415,7 +415,7 @@ class RowExtractor:
         return self.take_update(relation)
 
     def read_headers(self, begin: int, length: int) -> int:
-        """Find the first block's file and data, and the main data; 0 if the headers are of no ordinary form."""
+        """Locate the first block's file and data, and the main data; return 0 if the headers are not ordinary."""
         self.at = begin + RECORD_HEADER
         self.end = begin + length
         self.promised = self.blocks = self.origin = self.top = 0
@@ -446,7 +446,7 @@ class RowExtractor:
         return 1
 
     def read_block_header(self) -> int:
-        """Read the header of a block reference at `at`; 0 if it is of no ordinary form."""
+        """Read the header of a block reference at `at`; return 0 if it is not ordinary."""
         at = self.at
         if self.end - at < BLOCK_HEADER_MAX or self.linear[at] != self.blocks:
             return 0
@@ -474,11 +474,11 @@ class RowExtractor:
         return 1
 
     def is_tuple(self, at: int, length: int) -> int:
-        """Tell if bytes have the header of a packed tuple."""
+        """Return whether the bytes have the header of a packed tuple."""
         return 1 if length >= PACKED_HEADER and self.linear[at + 4] >= TUPLE_HEADER else 0
 
     def take_insert(self, relation: int) -> int:
-        """Take an insert."""
+        """Process an insert."""
         if self.main_length < 3:
             return 0
         flags = self.linear[self.main_at + 2]
@@ -490,7 +490,7 @@ class RowExtractor:
         return 1
 
     def take_delete(self, relation: int) -> int:
-        """Take a delete."""
+        """Process a delete."""
         if self.main_length < 8:
             return 0
         flags = self.linear[self.main_at + 7]
@@ -506,7 +506,7 @@ class RowExtractor:
         return 1
 
     def take_update(self, relation: int) -> int:
-        """Take an update."""
+        """Process an update."""
         if self.main_length < 14:
             return 0
         flags = self.linear[self.main_at + 7]
@@ -526,7 +526,7 @@ class RowExtractor:
         return 1
 
     def take_multi_insert(self, info: int, relation: int) -> int:
-        """Take a multi-insert: all of its rows or none."""
+        """Process a multi-insert: all of its rows or none."""
         if self.main_length < 4:
             return 0
         if not self.linear[self.main_at] & INSERT_NEW:
@@ -537,7 +537,7 @@ class RowExtractor:
         return self.walk_tuples(count, relation, False) and self.walk_tuples(count, relation, True)
 
     def walk_tuples(self, count: int, relation: int, write: bool) -> int:  # noqa: FBT001
-        """Check the tuples of a multi-insert, or take them; 0 if one of them is not ordinary."""
+        """Check or add the tuples of a multi-insert; return 0 if one of them is not ordinary."""
         at = self.data_at
         stop = self.data_at + self.data_length
         for _ in range(count):
@@ -556,7 +556,7 @@ class RowExtractor:
     def add(
         self, op: int, before_kind: int, relation: int, new_at: int, new_length: int, old_at: int, old_length: int
     ) -> int:
-        """Take a row; of a relation that nobody wants, without its tuples."""
+        """Add a row, without its tuples if its relation is not wanted."""
         is_unwanted = relation < 0
         if is_unwanted:
             relation = NOTHING - relation

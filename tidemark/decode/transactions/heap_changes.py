@@ -1,11 +1,11 @@
-"""Heap records of user relations to row changes: which are kept, as what, and with which values filled in.
+"""Converts heap records of user relations to row changes: decides which are kept, their op, and fills in values.
 
 The rules are the server's (decode.c and `ReorderBufferProcessTXN`, PG 16):
 
-  catalogs, sequences             passed over
+  catalogs, sequences             skipped
   TOAST tables                    inserts are chunks of the row that follows in the same subtransaction
-  transient heaps (relrewrite)    of an ordinary table: op `r` of that table; of anything else (REFRESH): passed over
-  everything else                 row changes; materialized views too, which only the server's own format prints
+  transient heaps (relrewrite)    of an ordinary table: op `r` of that table; of others (REFRESH): skipped
+  everything else                 row changes; also of materialized views, which only the server's own format prints
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from tidemark.model.relation import Relation, RelFileLocator
 from tidemark.wal.record import Record
 from tidemark.wal.rmgr import heap, heap2
 
-TABLES_MAX = 65536  # relation versions remembered; more than that and all are looked at again
+TABLES_MAX = 65536  # cached relation versions; above it the cache is cleared
 Wants = Callable[[Relation], bool]
 ORDINARY_TABLE = "r"  # pg_class.relkind
 SEQUENCE = "S"
@@ -43,22 +43,22 @@ _REWRITE = ord(Op.REWRITE.value)
 
 
 class UnknownFile(CorruptWal):
-    """A row in a file that no relation has."""
+    """A row in a file that belongs to no relation."""
 
     hint = "the catalog does not belong to this WAL: seed it anew, and please report this if it comes again"
 
 
 class RowNotLogged(NodeUnfit):
-    """A change of a captured table whose record leaves out the row: `wal_level` was below logical where it was written.
+    """A change of a captured table whose record lacks the row: it was written with `wal_level` below logical.
 
-    Before 17 a standby has no word of its primary's `wal_level` but such records.
+    Before PostgreSQL 17, only such records show a standby the `wal_level` of its primary.
     """
 
     hint = "set wal_level=logical on the primary and restart it, then make a new first copy: this row is not in WAL"
 
 
 class _Role(Enum):
-    """What the rows of a relation are to us."""
+    """How the rows of a relation are handled."""
 
     IGNORED = "catalog or sequence"
     TOAST = "chunks of other rows' values"
@@ -67,7 +67,7 @@ class _Role(Enum):
 
 
 class _Table:
-    """A relation version as its rows meet it."""
+    """A relation version with the facts that its rows need."""
 
     def __init__(self, relation: Relation, role: _Role) -> None:
         self.relation = relation
@@ -75,24 +75,24 @@ class _Table:
 
     @cached_property
     def prints_names(self) -> bool:
-        """Tell if values have names in them, so that its rows have to be looked at one by one."""
+        """Return whether values contain names, so that each row must be inspected."""
         return any(prints_names(column.type) for column in self.relation.live_columns)
 
     @cached_property
     def layout(self) -> TupleLayout:
-        """Where values stand: to be known for rows with TOASTed ones only."""
+        """The tuple layout: needed only for rows with TOASTed values."""
         return TupleLayout.of(self.relation)
 
 
 def emit_schema(transaction: OpenTransaction, only: Oid | None = None) -> None:
-    """Put pending schema changes in front of what comes next, those of one relation or all."""
+    """Emit pending schema changes, of one relation or all, before the next item."""
     if transaction.schema is not None:
         for tagged in transaction.schema.tell(only):
             transaction.add_item(tagged.xid, tagged.item)
 
 
 def every_relation(_relation: Relation) -> bool:
-    """Want the tuples of all."""
+    """Accept every relation."""
     return True
 
 
@@ -111,7 +111,7 @@ def _before_kind(flags: int, whole: int, key: int) -> BeforeKind:
 
 
 class _Site(NamedTuple):
-    """Where a change happens: its record, its transaction, its database."""
+    """The context of a change: record, transaction, database."""
 
     record: Record
     transaction: OpenTransaction
@@ -122,12 +122,12 @@ class _Site(NamedTuple):
         return self.record.xid
 
     def filled_in(self, packed: bytes, table: _Table) -> bytes:
-        """Return the tuple with the TOASTed values that precede it."""
+        """Return the tuple with the TOASTed values of the preceding chunks."""
         chunks = self.transaction.toast.get(self.xid)
         return packed if chunks is None else chunks.fill_in(packed, table.layout)
 
     def forget_chunks(self) -> None:
-        """Note that the row which owned the chunks is through."""
+        """Drop the chunks after the row that owned them was read."""
         chunks = self.transaction.toast.get(self.xid)
         if chunks is not None:
             chunks.clear()
@@ -136,7 +136,7 @@ class _Site(NamedTuple):
 class HeapChanges:
     """Adds the row changes of heap records to their transactions.
 
-    A row of a relation that nobody `wants` counts among the changes of its transaction, and its tuples are not kept.
+    A row of a relation that `wants` rejects counts among the changes of its transaction, but its tuples are not kept.
     """
 
     def __init__(self, transactions: TransactionTable, skimmer: Skimmer) -> None:
@@ -147,7 +147,7 @@ class HeapChanges:
         self._tables: dict[Relation, _Table] = {}
 
     def take_heap(self, record: Record, transaction: OpenTransaction, catalog: Catalog) -> None:
-        """Take a record of the resource manager HEAP that names a block."""
+        """Process a record of the resource manager HEAP that names a block."""
         site = _Site(record, transaction, catalog)
         match heap.parse(record):
             case heap.HeapInsert() as insert:
@@ -160,7 +160,7 @@ class HeapChanges:
                 self._confirm(site, confirm)
 
     def take_heap2(self, record: Record, transaction: OpenTransaction, catalog: Catalog) -> None:
-        """Take a record of the resource manager HEAP2."""
+        """Process a record of the resource manager HEAP2."""
         insert = heap2.parse(record)
         if not isinstance(insert, heap2.HeapMultiInsert):
             return
@@ -175,7 +175,7 @@ class HeapChanges:
             site.forget_chunks()
 
     def take_truncate(self, record: Record, transaction: OpenTransaction, databases: Databases) -> None:
-        """Take a TRUNCATE: an item a relation, partitioned ones too."""
+        """Process a TRUNCATE: one item for each relation, including partitioned ones."""
         truncate = heap.parse_truncate(record)
         catalog = databases.captured(truncate.database)
         if catalog is None:
@@ -228,7 +228,7 @@ class HeapChanges:
     def _delete(self, site: _Site, delete: heap.HeapDelete) -> None:
         locator = delete.block.locator
         if delete.flags & heap.DELETE_IS_SUPER:
-            # NB: each of its TOAST chunks is deleted like this as well; only the row itself is a known place.
+            # NB: each TOAST chunk of the speculative row is deleted in the same way; only the row's own place is known.
             key = SpeculativeKey(locator, delete.block.block, delete.offset)
             if site.transaction.speculative.pop(key, None) is not None:
                 site.forget_chunks()
@@ -250,7 +250,7 @@ class HeapChanges:
             site.forget_chunks()
 
     def _new_row(self, site: _Site, table: _Table, packed: bytes) -> None:
-        """Take a row of an insert, by what its relation is."""
+        """Add a row of an insert, depending on the role of its relation."""
         if table.role is _Role.TOAST:
             site.transaction.toast.setdefault(site.xid, ToastChunks()).add(packed)
             self._transactions.grew(len(packed))
@@ -305,9 +305,9 @@ class HeapChanges:
         self._transactions.grew(noted.byte_count - before)
 
     def _pass_over(self, site: _Site, locator: RelFileLocator) -> None:
-        """Pass over a change without its new row: it has to be one of a relation that is not logged logically.
+        """Skip a change without its new row; raise an error unless the relation is not logged logically.
 
-        Those are catalogs (of a mapped one, as pg_proc is, the file may not be known), TOAST tables that VACUUM FULL
+        These are catalogs (the file of a mapped one, such as pg_proc, may be unknown), TOAST tables that VACUUM FULL
         and CLUSTER copy, and transient heaps (`RelationIsLogicallyLogged`, HEAP_INSERT_NO_LOGICAL).
         """
         relation = site.catalog.resolve(locator, site.transaction.xid)
@@ -337,7 +337,7 @@ class HeapChanges:
         return table
 
     def _is_everybodys(self, site: _Site, table: _Table, locator: RelFileLocator) -> bool:
-        """Tell if the file is passed over by all, as those are that DDL writes most: pg_depend, pg_constraint."""
+        """Return whether every transaction skips the file: a catalog such as pg_depend, to which DDL writes most."""
         return table.role is _Role.IGNORED and site.catalog.resolve(locator, INVALID_XID) is table.relation
 
     def _tell_skimmer(self, table: _Table, locator: RelFileLocator, database: Oid) -> None:

@@ -1,7 +1,7 @@
-"""What one open transaction holds beside rows: schema changes, TRUNCATEs, messages, each before a row of its log.
+"""The items of one open transaction other than rows: schema changes, TRUNCATEs, messages, each before a row of its log.
 
-The contents of messages can be of any size, and leave memory as rows do (`spill`), many in one part. What stays is the
-rest of each item, `ITEM_OVERHEAD_BYTES` or so.
+The contents of messages can be of any size and are spilled like rows, many in one part. The remainder of each item
+stays in memory: about `ITEM_OVERHEAD_BYTES`.
 """
 
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ from tidemark.model.change import LogicalMessage, Truncation
 from tidemark.model.lsn import Xid
 
 Item = SchemaItem | Truncation | LogicalMessage
-ITEM_OVERHEAD_BYTES = 500  # what an item takes beside a message's content, about
+ITEM_OVERHEAD_BYTES = 500  # approximate memory of an item, without a message's content
 
 
 class _Place(NamedTuple):
-    """Where the content of a message is: bytes of a part on disk."""
+    """The location of a message's content: bytes of a part on disk."""
 
     handle: int
     start: int
@@ -28,7 +28,7 @@ class _Place(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    """An item that stands before row number `row`."""
+    """An item before row number `row`."""
 
     row: int
     xid: Xid
@@ -37,12 +37,12 @@ class _Pending(NamedTuple):
 
     @property
     def content_bytes(self) -> int:
-        """Bytes of content that are in memory."""
+        """Bytes of content in memory."""
         return len(self.item.content) if isinstance(self.item, LogicalMessage) else 0
 
 
 class ItemLog:
-    """The items of a transaction and its subtransactions that are no rows, in their order."""
+    """The items of a transaction and its subtransactions other than rows, in order."""
 
     __slots__ = ("_content_bytes", "_handles", "_pending")
 
@@ -56,27 +56,27 @@ class ItemLog:
 
     @property
     def content_bytes(self) -> int:
-        """Bytes of contents in memory: what `spill` can move."""
+        """Bytes of contents in memory, which `spill` can move."""
         return self._content_bytes
 
     @property
     def byte_count(self) -> int:
-        """Bytes in memory, about."""
+        """Approximate bytes in memory."""
         return self._content_bytes + len(self._pending) * ITEM_OVERHEAD_BYTES
 
     def append(self, row: int, xid: Xid, item: Item) -> None:
-        """Take an item that stands before row number `row`."""
+        """Append an item before row number `row`."""
         pending = _Pending(row, xid, item)
         self._pending.append(pending)
         self._content_bytes += pending.content_bytes
 
     def drop(self, xids: AbstractSet[Xid]) -> None:
-        """Forget what subtransactions did whose abort record comes next: the tail, as of rows."""
+        """Drop the items of subtransactions whose abort record comes next: they are the tail, as with rows."""
         while self._pending and self._pending[-1].xid in xids:
             self._content_bytes -= self._pending.pop().content_bytes
 
     def exclude(self, xids: AbstractSet[Xid]) -> None:
-        """Forget what aborted subtransactions did, wherever it stands."""
+        """Drop the items of aborted subtransactions anywhere in the log."""
         self._pending = [pending for pending in self._pending if pending.xid not in xids]
         self._content_bytes = sum(pending.content_bytes for pending in self._pending)
 
@@ -110,7 +110,7 @@ class ItemLog:
             at = place.stop
 
     def read(self, port: SpillPort | None) -> Iterator[tuple[int, Item]]:
-        """Give out the items, each with the row that it stands before."""
+        """Yield the items, each with the number of the row that follows it."""
         part, content = 0, b""
         for pending in self._pending:
             if pending.place is None:
@@ -123,7 +123,7 @@ class ItemLog:
             yield pending.row, replace(pending.item, content=content[pending.place.start : pending.place.stop])
 
     def release(self, port: SpillPort | None) -> None:
-        """Forget everything, on disk as well."""
+        """Drop everything, on disk as well."""
         for handle in self._handles:
             assert port is not None, "spilled without a port"
             port.release(handle)

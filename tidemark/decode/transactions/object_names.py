@@ -1,7 +1,7 @@
-"""What relations, types and schemas were called when rows were written that hold them (`regclass` and its like).
+"""Names of relations, types and schemas when rows referring to them were written (`regclass` and similar types).
 
-Such a value is an OID, and prints as a name: that of the moment when its record is read, which is not kept anywhere
-once the transaction commits. So each name that a row needs is noted beside it, for whoever prints the row.
+Such a value is an OID and prints as a name: the name at the time of its record, which is not stored anywhere after the
+transaction commits. So each name that a row needs is stored with the transaction, for the code that prints the row.
 """
 
 from typing import NamedTuple
@@ -13,12 +13,12 @@ from tidemark.decode.types.registry import column_codec, prints_names
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, Xid
 from tidemark.model.relation import Relation
 
-TABLES_MAX = 65536  # relation versions whose codecs are remembered
-NOTE_BYTES = 200  # that a note takes, about
+TABLES_MAX = 65536  # relation versions whose codecs are cached
+NOTE_BYTES = 200  # approximate memory of one name
 
 
 class NamesNoted:
-    """The names that rows of one transaction need, each with the LSN of the record from which on it held."""
+    """The names that rows of one transaction need, each with the LSN of the record from which on it is valid."""
 
     __slots__ = ("_noted", "note_count")
 
@@ -28,39 +28,39 @@ class NamesNoted:
 
     @property
     def byte_count(self) -> int:
-        """Memory taken, about."""
+        """Approximate memory used."""
         return self.note_count * NOTE_BYTES
 
     def note(self, kind: Oid, oid: Oid, lsn: Lsn, name: str) -> None:
-        """Note what an object is called as of `lsn`; LSNs do not fall."""
+        """Store an object's name as of `lsn`; LSNs must not decrease."""
         notes = self._noted.setdefault((kind, oid), [])
         if not notes or notes[-1][1] != name:
             notes.append((lsn, name))
             self.note_count += 1
 
     def name(self, kind: Oid, oid: Oid, lsn: Lsn) -> str:
-        """Return what an object was called as of `lsn`; its number where that was not noted."""
+        """Return an object's name as of `lsn`; its OID if none was stored."""
         notes = self._noted.get((kind, oid), ())
         return next((name for since, name in reversed(notes) if since <= lsn), str(oid))
 
 
-NO_NAMES = NamesNoted()  # of transactions of which none were kept
+NO_NAMES = NamesNoted()  # of transactions without stored names
 
 
 class NamesThen:
-    """Names as of one record: `ObjectNames` for a printer, which says of which record."""
+    """Names as of one record: `ObjectNames` for a printer, which sets `lsn`."""
 
     def __init__(self) -> None:
         self.noted = NO_NAMES
         self.lsn = INVALID_LSN
 
     def name(self, kind: Oid, oid: Oid) -> str:
-        """Return what was noted."""
+        """Return the stored name."""
         return self.noted.name(kind, oid, self.lsn)
 
 
 class RowPlace(NamedTuple):
-    """Where a row was written: with whose eyes to look at the catalog, and where to note what is seen."""
+    """The context of a row: which transaction's view of the catalog to use, and where to store the names."""
 
     catalog: Catalog
     top_xid: Xid
@@ -69,7 +69,7 @@ class RowPlace(NamedTuple):
 
 
 class _NamesNow:
-    """Names as a catalog has them: `ObjectNames` that notes what it is asked for."""
+    """The current names in a catalog: `ObjectNames` that stores each name it returns."""
 
     def __init__(self) -> None:
         self.place: RowPlace | None = None
@@ -83,21 +83,21 @@ class _NamesNow:
 
 
 class _NamedColumns(NamedTuple):
-    """A relation version's columns with names in their values."""
+    """The columns of a relation version whose values contain names."""
 
     layout: TupleLayout
     codecs: tuple[tuple[int, Codec], ...]
 
 
 class NameKeeper:
-    """Notes the names that rows need."""
+    """Stores the names that rows need."""
 
     def __init__(self) -> None:
         self._now = _NamesNow()
         self._known: dict[tuple[str, Relation], _NamedColumns] = {}
 
     def note(self, place: RowPlace, relation: Relation, *packed: bytes | None) -> None:
-        """Note the names that the tuples of a row need."""
+        """Store the names that the tuples of a row need."""
         columns = self._columns(place.catalog.dialect, relation)
         if not columns.codecs:
             return

@@ -1,4 +1,4 @@
-"""One open transaction: what it and its subtransactions have changed so far, see `transactions`."""
+"""One open transaction: its changes so far and those of its subtransactions, see `transactions`."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from tidemark.model.relation import Relation, RelFileLocator
 
 
 class SpeculativeRow(NamedTuple):
-    """A row of INSERT ... ON CONFLICT that waits for its confirmation."""
+    """An INSERT ... ON CONFLICT row that waits for its confirmation."""
 
     relation: Relation
     lsn: Lsn
@@ -24,7 +24,7 @@ class SpeculativeRow(NamedTuple):
 
 
 class SpeculativeKey(NamedTuple):
-    """Where a speculative row stands: what the confirmation names."""
+    """The location of a speculative row, which the confirmation names."""
 
     locator: RelFileLocator
     block: int
@@ -33,55 +33,55 @@ class SpeculativeKey(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class OpenTransaction:
-    """A top-level transaction without an end so far."""
+    """A top-level transaction that has not ended."""
 
     xid: Xid
     first_lsn: Lsn
     rows: RowLog
     partial: bool = False
-    doubt: CorruptWal | None = None  # why it cannot be given out, should it be wanted
-    gid: str | None = None  # of a prepared one
-    schema: SchemaTracker | None = None  # once it has changed a catalog
-    children: set[Xid] = field(default_factory=set)  # not aborted, as far as seen
+    doubt: CorruptWal | None = None  # the error that prevents its delivery, raised if it is wanted
+    gid: str | None = None  # of a prepared transaction
+    schema: SchemaTracker | None = None  # set once it has changed a catalog
+    children: set[Xid] = field(default_factory=set)  # seen so far and not aborted
     between: ItemLog = field(default_factory=ItemLog)
     toast: dict[Xid, ToastChunks] = field(default_factory=dict)
     speculative: dict[SpeculativeKey, SpeculativeRow] = field(default_factory=dict)
-    names: NamesNoted = field(default_factory=NamesNoted)  # that its rows need, where they are kept
+    names: NamesNoted = field(default_factory=NamesNoted)  # needed by its rows, if names are kept
 
     @property
     def byte_count(self) -> int:
-        """Memory taken, about."""
+        """Approximate memory used."""
         chunks = sum(chunks.byte_count for chunks in self.toast.values())
         return self.rows.byte_count + chunks + self.between.byte_count + self.names.byte_count
 
     @property
     def spillable_bytes(self) -> int:
-        """The part of it that `spill` moves out of memory."""
+        """The memory that `spill` frees."""
         return self.rows.byte_count + self.between.content_bytes
 
     def spill(self, port: SpillPort) -> int:
-        """Move rows and messages to `port`; return how many bytes that were."""
+        """Move rows and messages to `port`; return how many bytes were moved."""
         before = self.rows.spilled_bytes
         self.rows.spill(port)
         return self.rows.spilled_bytes - before + self.between.spill(port)
 
     def release(self, port: SpillPort | None) -> None:
-        """Forget rows and items, on disk as well."""
+        """Drop rows and items, on disk as well."""
         self.rows.release(port)
         self.between.release(port)
 
     @property
     def is_empty(self) -> bool:
-        """Tell if there is nothing to give out."""
+        """Return whether it has no content."""
         return not len(self.between) and not self.rows.surviving_count
 
     @property
     def is_kept(self) -> bool:
-        """Tell if what it does is kept: if not, its end is all that matters."""
+        """Return whether its changes are kept; if not, only its end matters."""
         return not self.partial and self.doubt is None
 
     def give_up(self, doubt: CorruptWal, port: SpillPort | None) -> None:
-        """Keep of the transaction nothing but why it cannot be read."""
+        """Drop all of its changes and store the reason why it cannot be read."""
         self.doubt = doubt
         self.schema = None
         self.release(port)
@@ -90,17 +90,17 @@ class OpenTransaction:
         self.names = NamesNoted()
 
     def add_item(self, xid: Xid, item: Item) -> None:
-        """Take an item that is no row."""
+        """Append an item that is not a row."""
         self.between.append(self.rows.entry_count, xid, item)
 
     def drop(self, xids: set[Xid]) -> None:
-        """Forget what aborted subtransactions did."""
+        """Drop the changes of aborted subtransactions."""
         self.rows.drop(xids)
         self.between.drop(xids)
         self._forget(xids)
 
     def exclude(self, xids: set[Xid]) -> None:
-        """Forget what subtransactions did that are not in the commit record, though nothing said that they aborted."""
+        """Drop the changes of subtransactions that the commit record does not name, though no abort was read."""
         self.rows.exclude(xids)
         self.between.exclude(xids)
         self._forget(xids)

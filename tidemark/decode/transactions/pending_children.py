@@ -1,10 +1,9 @@
-"""Which subtransactions belong to the transactions that are held (`pending`), until those end or are held no longer.
+"""The subtransactions of pending transactions (`pending_rows`).
 
-A list a slot, in cells that all lists share. A subtransaction that is rolled back goes, one that is released stays:
-what the commit record has to name is what is here then.
+Each slot has a list, in cells that all lists share. A subtransaction that is rolled back is removed; a released one
+stays: the commit record must name exactly the subtransactions that are here then.
 
-The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
-same.
+Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same.
 """
 
 from __future__ import annotations
@@ -13,30 +12,30 @@ from array import array
 
 from tidemark.decode.transactions.pending_rows import SLOTS_MAX
 
-CHILDREN_MAX = 8192  # of all that are held; a transaction that finds no room for one is held no longer
-NONE = -1  # of a cell: there is none
+CHILDREN_MAX = 8192  # of all pending transactions; a transaction without room for another is no longer pending
+NONE = -1  # no cell
 
-# The same as C integers, which Python does not see.
+# Copies as C integers, which Python code does not see.
 NOTHING = NONE
 
 
 class PendingChildren:
-    """Subtransactions by the slot of their transaction."""
+    """Subtransactions by their transaction's slot."""
 
     def __init__(self) -> None:
         self.xids = array("q", bytes(8 * CHILDREN_MAX))
-        self.following = array("q", range(1, CHILDREN_MAX + 1))  # cell behind each, in its list or among the free
+        self.following = array("q", range(1, CHILDREN_MAX + 1))  # next cell in the list or among the free cells
         self.following[CHILDREN_MAX - 1] = NONE
         self.latest = array("q", [NONE]) * SLOTS_MAX  # by slot
         self.counts = array("q", bytes(8 * SLOTS_MAX))  # by slot
         self.free = 0
 
     def has_room(self) -> int:
-        """Tell if there is room for one more."""
+        """Return whether there is room for one more."""
         return 1 if self.free != NOTHING else 0
 
     def add(self, slot: int, xid: int) -> int:
-        """Note that `xid` belongs to the transaction in `slot`; there has to be room."""
+        """Add `xid` to the transaction in `slot`; there must be room."""
         cell = self.free
         self.free = self.following[cell]
         self.xids[cell] = xid
@@ -46,11 +45,11 @@ class PendingChildren:
         return 0
 
     def count(self, slot: int) -> int:
-        """Return how many there are in `slot`."""
+        """Return the number of subtransactions in `slot`."""
         return self.counts[slot]
 
     def remove(self, slot: int, xid: int) -> int:
-        """Forget one; it is likely to be among the latest."""
+        """Remove a subtransaction, searching from the latest on."""
         before = NOTHING
         cell = self.latest[slot]
         while cell != NOTHING and self.xids[cell] != xid:
@@ -65,7 +64,7 @@ class PendingChildren:
         return self.release(slot, cell)
 
     def take(self, slot: int) -> int:
-        """Forget the latest, and return it; 0 if there is none."""
+        """Remove and return the latest; 0 if there is none."""
         cell = self.latest[slot]
         if cell == NOTHING:
             return 0
@@ -74,7 +73,7 @@ class PendingChildren:
         return self.xids[cell]
 
     def release(self, slot: int, cell: int) -> int:
-        """Put a cell that is in no list any more among the free."""
+        """Add an unlinked cell to the free cells."""
         self.following[cell] = self.free
         self.free = cell
         self.counts[slot] -= 1

@@ -1,14 +1,14 @@
-"""Where the extractor puts rows: those of transactions that it holds until they end, and those of all others.
+"""The extractor's buffers: rows of pending transactions until they end, and rows of all other transactions.
 
-A transaction that is held has a slot, and nobody else hears of it. When it commits it comes out whole, among all that
-do in the same call, as columns with no object a transaction. If it grows too large, or another record of it has to be
-looked at, the caller takes it out; from then on it is one of the *others*, whose rows come out call by call.
+A pending transaction has a slot, and no other module has it. When it commits it is returned whole, together with all
+others that commit in the same call, as columns without an object for each. If it grows too large, or the decoder must
+process one of its records, the caller removes it. It is then one of the *others*, whose rows every call returns.
 
-Rows come in as they stand in WAL. At the end of a call they are arranged: those of the transactions that ended, in the
-order of their commits, those of the others, in WAL's order, and what is still held, which moves to the front again.
+Rows are added in WAL order. At the end of a call they are arranged: first the rows of ended transactions in commit
+order, then the others' rows in WAL order, then the pending rows, which are moved to the front again.
 
-The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
-same. NB: no literal exceeds 31 bits: see the `.pxd`.
+Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same.
+NB: use no literal over 31 bits: see the `.pxd`.
 """
 # ruff: noqa: PLR0917 - columns and their bounds: a struct of them would be an object a call
 
@@ -33,19 +33,19 @@ if cython.compiled:
 
 ROWS_MAX = 16384  # at once
 RECORD_ROWS_MAX = TUPLES_MAX  # rows of one record
-SLOTS_MAX = 8192  # transactions from the oldest that is held on; a power of two, twice what a block of records begins
-SMALL_ROWS = 256  # a transaction with more is better not held from one call to the next
-SMALL_BYTES = 64 << 10  # of tuples: nor is one with more
-LONG = 1024  # nor one since which so many have begun
-NONE = -1  # of a slot, of an LSN: there is none
+SLOTS_MAX = 8192  # from the oldest pending transaction on; a power of two, twice what a block of records can begin
+SMALL_ROWS = 256  # a transaction with more rows should not stay pending
+SMALL_BYTES = 64 << 10  # a transaction with more bytes of tuples should not stay pending
+LONG = 1024  # nor one after which this many transactions have begun
+NONE = -1  # no slot or no LSN
 RUN_COLUMNS = 4
-ROW_ENDS = 7  # which of the columns of `ends`; those before it are of `SmallTransactions`
+ROW_ENDS = 7  # index in `ends`; the columns before it are those of `SmallTransactions`
 BYTE_ENDS = 8
 RESTART_LSNS = 9
 END_COLUMNS = 11
 SLOT_COLUMNS = 7
 
-# The same as C integers, which Python does not see.
+# Copies as C integers, which Python code does not see.
 ROOM = ROWS_MAX
 IN_RECORD_MAX = RECORD_ROWS_MAX
 SLOTS = SLOTS_MAX
@@ -53,8 +53,8 @@ ROWS_EACH = SMALL_ROWS
 BYTES_EACH = SMALL_BYTES
 SINCE = LONG
 NOTHING = NONE
-OTHERS = NONE  # in place of a slot
-GONE = -2  # in place of a slot: a row that was rolled back
+OTHERS = NONE  # in place of a slot: the row belongs to another transaction
+GONE = -2  # in place of a slot: the row was rolled back
 ALL_XIDS = (1 << 32) - 1
 STEP = ENTRY_BYTES
 WORDS = 4
@@ -65,7 +65,7 @@ Buffer = bytes | bytearray
 
 
 class PendingRows:
-    """Rows that came in with the last call, and those that are held from one call to the next."""
+    """The rows of the last call, and the pending rows."""
 
     def __init__(
         self,
@@ -75,16 +75,15 @@ class PendingRows:
         ends: Sequence[array[int]],
         slots: Sequence[array[int]],
     ) -> None:
-        """Work in buffers and arrays that the caller reads: with room for ROWS_MAX, and `slots` for SLOTS_MAX.
+        """Use buffers and arrays that the caller reads: with room for ROWS_MAX, and `slots` for SLOTS_MAX.
 
-        `runs` are of the others' rows: xid, rows and bytes of tuples up to the run's end, and how many more these rows
-        stand for. `ends` are of the held
-        transactions that committed: xid, first LSN, commit LSN, end LSN, time, database, rows, rows and bytes up to its
-        end, where a restart behind it begins, slot. `slots` are of those that did not: xid (0: none), first LSN, rows
-        and bytes, where these begin, and how many more rows these stand for.
+        `runs` are of the others' rows: xid, rows and bytes of tuples up to the run's end, and additional rows for which
+        these entries stand. `ends` are of the pending transactions that committed: xid, first LSN, commit LSN, end
+        LSN, time, database, rows, rows and bytes up to its end, restart LSN after it, slot. `slots` are of those that
+        did not: xid (0: none), first LSN, rows and bytes, starts of both, additional rows for which entries stand.
         """
         self.entries = entries
-        self.words = memoryview(entries).cast("Q")  # the same, by eight bytes
+        self.words = memoryview(entries).cast("Q")  # the same as 8-byte words
         self.arranged = arranged
         self.row_slots, self.row_sizes, self.arranged_sizes = (array("q", bytes(8 * ROWS_MAX)) for _ in range(3))
         self.run_xids, self.run_rows, self.run_bytes, self.run_more = runs
@@ -94,31 +93,31 @@ class PendingRows:
             :6
         ]
         self.slot_more = slots[6]
-        self.slot_latest = array("q", bytes(8 * SLOTS_MAX))  # row of each, if nobody wants it
-        self.linear: Buffer = NO_BYTES  # the block at hand: an argument of this kind would be copied by each call
+        self.slot_latest = array("q", bytes(8 * SLOTS_MAX))  # for each slot, its latest row if it is unwanted
+        self.linear: Buffer = NO_BYTES  # the current block: an argument of this type would be copied by each call
         self.tuples = bytearray(1)
         self.arranged_tuples = bytearray(1)
-        self.row_count = 0  # held, between calls
+        self.row_count = 0  # pending rows, between calls
         self.tuple_count = 0  # bytes of their tuples
         self.run_count = 0
         self.end_count = 0
         self.other_rows = 0
         self.other_bytes = 0
         self.other_more = 0
-        self.others_at = 0  # where their rows begin among those that were arranged
+        self.others_at = 0  # start of their rows among the arranged rows
         self.others_byte_at = 0
         self.pending_count = 0
-        self.is_sorted = True  # the rows of each transaction that is held lie together
-        self.has_gaps = False  # rows that are held no longer, or were rolled back, lie among the others
-        self.is_crowded = False  # something is better held no longer
+        self.is_sorted = True  # the rows of each pending transaction are contiguous
+        self.has_gaps = False  # rows that are no longer pending, or were rolled back, remain among the others
+        self.is_crowded = False  # some transaction should not stay pending
         self.others_lsn = NOTHING  # the least first LSN of the others that are open
-        self.head = 0  # slots from here on may be in use; a slot's place in the arrays is its remainder by SLOTS_MAX
-        self.tail = 0  # those from here on are free
+        self.head = 0  # slots from here on may be in use; the index in the arrays is the slot modulo SLOTS_MAX
+        self.tail = 0  # slots from here on are free
         self.oldest = 0  # between both
-        self.is_arranged = False  # otherwise the others' rows are the entries, and nothing is held
+        self.is_arranged = False  # if false, the entries are the others' rows in order, and none are pending
 
     def begin(self, linear: Buffer, tuples: bytearray, arranged_tuples: bytearray, others_lsn: int) -> int:
-        """Begin a call: forget what the last one has taken out."""
+        """Begin a call: drop what the last one returned."""
         self.linear = linear
         self.tuples = tuples
         self.arranged_tuples = arranged_tuples
@@ -127,11 +126,11 @@ class PendingRows:
         return 0
 
     def has_room(self) -> int:
-        """Tell if a record can be taken."""
+        """Return whether there is room for another record."""
         return 1 if self.row_count + IN_RECORD_MAX <= ROOM and self.tail - self.head < SLOTS else 0
 
     def hold(self, xid: int, lsn: int) -> int:
-        """Hold a transaction whose first row comes now; return its slot."""
+        """Add a pending transaction, whose first row comes next; return its slot."""
         slot = self.tail & (SLOTS - 1)
         self.tail += 1
         self.pending_count += 1
@@ -158,7 +157,7 @@ class PendingRows:
         old_at: int,
         old_length: int,
     ) -> int:
-        """Put a row behind those taken so far."""
+        """Append a row."""
         at = self.row_count * WORDS
         begin = self.tuple_count
         low = origin
@@ -195,7 +194,7 @@ class PendingRows:
         return 0
 
     def begin_count(self, slot: int) -> int:
-        """Say that nobody wants the row that was put last."""
+        """Mark the last row as unwanted."""
         row = self.row_count - 1
         one = 1
         self.words[row * WORDS + 2] += one << 32
@@ -204,7 +203,7 @@ class PendingRows:
         return 0
 
     def count(self, slot: int, xid: int) -> int:
-        """Let the latest row of a transaction stand for one more that nobody wants; 0 if it is none of these."""
+        """Count one more unwanted row in the latest entry of a transaction; return 0 if that entry does not match."""
         row = self.row_count - 1
         if slot != OTHERS:
             row = self.slot_latest[slot]
@@ -223,7 +222,7 @@ class PendingRows:
         return 1
 
     def copy(self, at: int, length: int) -> int:
-        """Put a tuple behind those taken so far; they are parts of the block, so there is room."""
+        """Append a tuple; tuples are parts of the block, so there is room."""
         if cython.compiled:
             if length > 0:
                 memcpy(cython.address(self.tuples[self.tuple_count]), cython.address(self.linear[at]), length)
@@ -233,7 +232,7 @@ class PendingRows:
         return 0
 
     def commit(self, slot: int, lsn: int, end_lsn: int, time: int, database: int) -> int:
-        """Put a held transaction behind those that have committed so far, if it has rows."""
+        """Append a pending transaction to those that committed in this call, if it has rows."""
         if self.slot_rows[slot] == 0:
             return self.release(slot)
         end = self.end_count
@@ -255,11 +254,11 @@ class PendingRows:
         return 0
 
     def is_top(self, slot: int, xid: int) -> int:
-        """Tell if `xid` is the transaction in `slot`, and no subtransaction of it."""
+        """Return whether `xid` is the transaction in `slot`, and not a subtransaction."""
         return 1 if self.slot_xids[slot] & ALL_XIDS == xid else 0
 
     def drop(self, slot: int, xid: int) -> int:
-        """Forget what a subtransaction did that is rolled back: the last rows of its transaction."""
+        """Drop the rows of a subtransaction that is rolled back: the last rows of its transaction."""
         row = self.row_count - 1
         while row >= 0 and self.slot_rows[slot] > 0:
             if self.row_slots[row] == slot:
@@ -277,7 +276,7 @@ class PendingRows:
         return 0
 
     def release(self, slot: int) -> int:
-        """Hold a transaction no longer, and forget its rows."""
+        """Remove a pending transaction and its rows."""
         self.slot_xids[slot] = 0
         self.slot_row_at[slot] = NOTHING
         self.pending_count -= 1
@@ -285,19 +284,19 @@ class PendingRows:
         return 0
 
     def oldest_lsn(self) -> int:
-        """Return the least first LSN of what is held."""
+        """Return the least first LSN of pending transactions."""
         while self.oldest < self.tail and self.slot_xids[self.oldest & (SLOTS - 1)] == 0:
             self.oldest += 1
         return self.slot_firsts[self.oldest & (SLOTS - 1)] if self.oldest < self.tail else NOTHING
 
     def first_lsn(self) -> int:
-        """Return the same, to those who have the interpreter; NONE if nothing is held."""
+        """Return the same to Python code; NONE if no transaction is pending."""
         return self.oldest_lsn()
 
     def finish(self) -> int:
-        """End a call: sort the rows by what became of their transactions.
+        """End a call: sort the rows by the state of their transactions.
 
-        As long as rows are only added to what is held they lie as they came: a call may end at any record.
+        If rows were only added to pending transactions, they stay in place: a call may end at any record.
         """
         self.is_arranged = self.other_rows != self.row_count and (
             self.end_count > 0 or self.other_rows > 0 or self.has_gaps
@@ -307,7 +306,7 @@ class PendingRows:
         self.others_at = self.others_byte_at = 0
         if self.other_rows == self.row_count:
             self.row_count = self.tuple_count = 0
-            if self.pending_count == 0:  # NB: what is held may have no rows: all were rolled back
+            if self.pending_count == 0:  # NB: pending transactions may have no rows: all were rolled back
                 self.head = self.oldest = self.tail
                 self.is_crowded = False
             self.has_gaps = False
@@ -315,13 +314,13 @@ class PendingRows:
         return 0
 
     def settle(self) -> None:
-        """Sort what is held, so that the rows of each transaction lie together."""
+        """Sort the pending rows so that the rows of each transaction are contiguous."""
         if not self.is_sorted:
             self.other_rows = self.other_bytes = self.other_more = self.run_count = self.end_count = 0
             self.arrange()
 
     def arrange(self) -> int:
-        """Find out where each transaction's rows go, and move them."""
+        """Compute the target of each transaction's rows, and move them."""
         row = 0
         byte = 0
         for end in range(self.end_count):
@@ -353,7 +352,7 @@ class PendingRows:
         return 0
 
     def place(self) -> int:
-        """Copy each row to where its transaction's next one goes."""
+        """Copy each row to the next place of its transaction."""
         at = 0
         other = self.others_at
         other_byte = self.others_byte_at
@@ -372,7 +371,7 @@ class PendingRows:
         return 0
 
     def move(self, row: int, at: int, size: int, to: int, to_byte: int) -> int:
-        """Copy a row, whose tuples are `size` bytes at `at`."""
+        """Copy a row whose tuples are `size` bytes at `at`."""
         if cython.compiled:
             memcpy(cython.address(self.arranged[to * STEP]), cython.address(self.entries[row * STEP]), STEP)
             if size > 0:
@@ -384,7 +383,7 @@ class PendingRows:
         return 0
 
     def keep(self, row: int, rows: int, byte: int, size: int) -> int:
-        """Begin the next call with rows that are held."""
+        """Begin the next call with the pending rows."""
         if cython.compiled:
             if rows > 0:
                 memcpy(cython.address(self.entries[0]), cython.address(self.arranged[row * STEP]), rows * STEP)
@@ -404,7 +403,7 @@ class PendingRows:
             slot = number & (SLOTS - 1)
             if self.slot_xids[slot] != 0:
                 self.is_crowded |= self.slot_rows[slot] > ROWS_EACH or self.slot_bytes[slot] > BYTES_EACH
-                # What `place` has counted up to their ends.
+                # Sizes that `place` has advanced to the ends.
                 self.slot_row_at[slot] -= row + self.slot_rows[slot]
                 self.slot_byte_at[slot] -= byte + self.slot_bytes[slot]
                 for at in range(self.slot_row_at[slot], self.slot_row_at[slot] + self.slot_rows[slot]):

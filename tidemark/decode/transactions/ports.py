@@ -1,4 +1,4 @@
-"""What the decoder needs from outside itself: a catalog to resolve rows with, a place for what memory cannot hold."""
+"""The decoder's ports: catalogs to resolve rows with, and storage for data that exceeds memory."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
@@ -10,49 +10,49 @@ from tidemark.wal.record import Record
 
 
 class SpillPort(Protocol):
-    """Where parts of large transactions go."""
+    """Storage for parts of large transactions."""
 
     def write(self, *parts: bytes | bytearray) -> int:
-        """Keep `parts`, one behind the other; return the handle by which they are read."""
+        """Store the concatenated `parts`; return a handle for reading them."""
 
     def read(self, handle: int) -> bytes:
-        """Return the content kept under `handle`."""
+        """Return the content stored under `handle`."""
 
     def release(self, handle: int) -> None:
-        """Forget the content kept under `handle`."""
+        """Delete the content stored under `handle`."""
 
 
 class PendingTransaction(NamedTuple):
-    """What there is to a transaction that is held: rows (`row_entries`), to be copied at once."""
+    """A pending transaction's content: rows (`row_entries`), which the caller must copy at once."""
 
-    xid: Xid  # the top-level one, whichever of it was asked for
+    xid: Xid  # always the top-level xid
     first_lsn: Lsn
     children: frozenset[Xid]  # subtransactions that were not rolled back
     entries: memoryview
     tuples: memoryview
-    more: int  # rows that the entries stand for beside one each
+    more: int  # additional rows for which the entries stand
 
 
 class Holder(Protocol):
-    """Who holds transactions to which there is nothing but a few rows so far."""
+    """The holder of pending transactions, which have only a few rows so far."""
 
     @property
     def pending_count(self) -> int:
-        """How many transactions are held."""
+        """The number of pending transactions."""
 
     @property
     def first_lsn(self) -> Lsn | None:
-        """The least first LSN of those that are held."""
+        """The least first LSN of pending transactions."""
 
     def xids(self) -> Sequence[Xid]:
-        """Return those that are held."""
+        """Return the pending transactions."""
 
     def take_out(self, xid: Xid) -> PendingTransaction | None:
-        """Hold the transaction no longer to which `xid` belongs; None if it is not held."""
+        """Remove and return the pending transaction to which `xid` belongs; None if it is not pending."""
 
 
 class Catalog(Protocol):
-    """One database's catalogs as the WAL read so far leaves them, seen with the eyes of any open transaction."""
+    """One database's catalogs as of the WAL read so far, in the view of any open transaction."""
 
     @property
     def database(self) -> Oid:
@@ -60,69 +60,69 @@ class Catalog(Protocol):
 
     @property
     def dialect(self) -> Dialect:
-        """The database's encoding, and what else output functions depend on."""
+        """The database's encoding and other settings on which output functions depend."""
 
     @property
     def outdated_count(self) -> int:
-        """A number that grows with each commit after which a file, or its relation, may be another than was told."""
+        """Increases with each commit that can change a file's relation or a relation's description."""
 
     def redo(self, record: Record, top_xid: Xid) -> bool:
-        """Follow `record`; tell if it was about a tracked catalog."""
+        """Apply `record`; return whether it changed a tracked catalog."""
 
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
-        """Make what `xids` changed visible to all; tell if they changed a tracked catalog."""
+        """Make the changes of `xids` visible to all; return whether they changed a tracked catalog."""
 
     def abort(self, xids: Collection[Xid]) -> bool:
-        """Undo what `xids` changed; tell if they changed a tracked catalog."""
+        """Undo the changes of `xids`; return whether they changed a tracked catalog."""
 
     def abort_older_than(self, oldest_running: Xid) -> bool:
-        """Undo what transactions did that a crash left without an end; tell if it was anything."""
+        """Undo the changes of transactions that a crash left without an end; return whether there were any."""
 
     def resolve(self, locator: RelFileLocator, top_xid: Xid) -> Relation | None:
-        """Return the relation whose file `locator` is, in the version that `top_xid` sees; None: no such file."""
+        """Return the relation of the file `locator` in the version that `top_xid` sees; None if no such file exists."""
 
     def relation(self, oid: Oid, top_xid: Xid | None) -> Relation | None:
-        """Return the version of a relation that `top_xid` sees, None seeing what is committed; None: no such OID."""
+        """Return the relation version that `top_xid` sees (None: the committed one); None if there is no such OID."""
 
     def object_name(self, kind: Oid, oid: Oid, top_xid: Xid) -> str | None:
-        """Return what the type `kind` (`regclass` or its like) prints for an OID, as `top_xid` sees it; None: none."""
+        """Return the text of an OID of type `kind` (such as `regclass`) as `top_xid` sees it; None if there is none."""
 
     def take_touched(self, top_xid: Xid) -> Collection[Oid]:
-        """Return, once, the relations that may look different to `top_xid` from when this was asked last."""
+        """Return, once, the relations that may have changed in the view of `top_xid` since the last call."""
 
     def rewriting(self, top_xid: Xid) -> Collection[Oid]:
-        """Return the relations that `top_xid` has a transient heap for: a command is rewriting them."""
+        """Return the relations for which `top_xid` has a transient heap: a command is rewriting them."""
 
 
 class DatabaseTurn(NamedTuple):
-    """A database that comes into the capture, or leaves it, when a transaction commits."""
+    """A database that the capture gains or loses when a transaction commits."""
 
     catalog: Catalog
-    relations: Sequence[Relation]  # that it has then, or had
+    relations: Sequence[Relation]  # those that it has then, or had
     appears: bool
 
 
 class Databases(Protocol):
-    """The databases of a cluster whose catalogs are followed."""
+    """The databases of a cluster whose catalogs are mirrored."""
 
     @property
     def outdated_count(self) -> int:
-        """A number that grows with each commit after which a file, or its relation, may be another than was told."""
+        """Increases with each commit that can change a file's relation or a relation's description."""
 
     def captured(self, database: Oid) -> Catalog | None:
-        """Return the catalogs of a database whose changes are given out."""
+        """Return the catalogs of a database if its changes are captured."""
 
     def redo(self, record: Record, top_xid: Xid) -> bool:
-        """Follow `record`, of whichever database; tell if it was about tracked catalogs."""
+        """Apply `record` of any database; return whether it changed tracked catalogs."""
 
     def turns(self, xid: Xid) -> Sequence[DatabaseTurn]:
-        """Return what comes and goes when `xid` commits; asked before `commit`."""
+        """Return the databases that are gained or lost when `xid` commits; called before `commit`."""
 
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
-        """Make what `xids` changed visible to all; tell if they changed a tracked catalog."""
+        """Make the changes of `xids` visible to all; return whether they changed a tracked catalog."""
 
     def abort(self, xids: Collection[Xid]) -> bool:
-        """Undo what `xids` changed; tell if they changed a tracked catalog."""
+        """Undo the changes of `xids`; return whether they changed a tracked catalog."""
 
     def abort_older_than(self, oldest_running: Xid) -> bool:
-        """Undo what transactions did that a crash left without an end; tell if it was anything."""
+        """Undo the changes of transactions that a crash left without an end; return whether there were any."""

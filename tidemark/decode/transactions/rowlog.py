@@ -1,11 +1,11 @@
-"""The rows of one open transaction, in the order of their records: entries and an arena, no object a row.
+"""The rows of one open transaction in record order: entries and an arena, without an object for each row.
 
-A log is a list of *chunks* of bounded size (`row_entries` has the form), so that a large transaction can leave memory
-chunk by chunk (`spill`) and come back the same way while it is given out.
+A log is a list of *chunks* of bounded size (the format is in `row_entries`), so that a large transaction can be spilled
+chunk by chunk (`spill`) and read back in the same way when it is delivered.
 
-A subtransaction's abort takes its rows with it. Nothing of the parent is ever written between a subtransaction's first
-row and its abort record, so those rows are the tail of the log and are cut off; what has been spilled already stays on
-disk and is passed over when it is read back.
+A subtransaction's abort removes its rows. The parent writes nothing between a subtransaction's first row and its abort
+record, so those rows are the tail of the log and are cut off; rows that were spilled already stay on disk and are
+skipped when they are read back.
 """
 
 from array import array
@@ -33,21 +33,21 @@ from tidemark.model.errors import StateError
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 
-CHUNK_BYTES = 4 << 20  # a chunk is closed when it passes this: spilling writes and reads whole chunks
-RUN_BYTES = 128 << 10  # a run from here on is a chunk of its own: to append it would copy what is there
-_SPILLED = Struct("<QQQ")  # bytes of entries, of tuples, and what `more` is
+CHUNK_BYTES = 4 << 20  # a chunk is closed above this size: spilling writes and reads whole chunks
+RUN_BYTES = 128 << 10  # a run of at least this size becomes a separate chunk: appending would copy the existing rows
+_SPILLED = Struct("<QQQ")  # bytes of entries, bytes of tuples, and `more`
 _XID = Struct("<I")
 
 
 class RelationVersions:
-    """The relation versions that entries name by number: those that had rows lately, with their databases."""
+    """The relation versions that entries name by number: recent ones, with their databases."""
 
     __slots__ = ("_numbers", "all_batch_bytes", "batch_bytes", "databases", "relations")
 
     def __init__(self) -> None:
         self.relations: list[Relation] = []
         self.databases: list[Oid] = []
-        self.batch_bytes = array("q")  # what a batch of each takes beside its rows
+        self.batch_bytes = array("q")  # size of one batch of each version, without rows
         self.all_batch_bytes = 0
         self._numbers: dict[tuple[Oid, Relation], int] = {}
 
@@ -55,7 +55,7 @@ class RelationVersions:
         return len(self.relations)
 
     def number(self, database: Oid, relation: Relation) -> int:
-        """Return the number of a version, a new one if it has none."""
+        """Return the number of a version; assign one if it has none."""
         number = self._numbers.get((database, relation))
         if number is None:
             number = self._numbers[database, relation] = len(self.relations)
@@ -67,11 +67,11 @@ class RelationVersions:
 
 
 class Row(NamedTuple):
-    """One row, taken out of a chunk."""
+    """One row as an object."""
 
     op: int  # the letter of an Op
     before_kind: int
-    relation: int  # a number of RelationVersions
+    relation: int  # number in RelationVersions
     xid: int  # of the subtransaction
     lsn: int
     new: bytes | None  # packed tuples
@@ -85,7 +85,7 @@ class RowChunk:
     __slots__ = ("entries", "more", "tuples")
 
     def __init__(self, entries: bytes | memoryview = b"", tuples: bytes | memoryview = b"", more: int = 0) -> None:
-        """Begin with a copy of these; they stand for `more` rows than there are entries."""
+        """Copy these entries and tuples; they stand for `more` rows than there are entries."""
         self.entries = bytearray(entries)
         self.tuples = bytearray(tuples)
         self.more = more
@@ -94,22 +94,22 @@ class RowChunk:
         return len(self.entries) // ENTRY_BYTES
 
     def row_count(self, start: int, stop: int) -> int:
-        """Return how many rows the entries `start` to `stop` stand for."""
+        """Return the number of rows for which the entries `start` to `stop` stand."""
         return row_count(self.entries, start, stop) if self.more else stop - start
 
     def rows_of(self) -> Mapping[int, int]:
-        """Return how many rows each subtransaction has."""
+        """Return the number of rows of each subtransaction."""
         xids = self.xids()
         rows = Counter(xids)
         if self.more:
             counts = memoryview(self.entries).cast("I")[ROWS_AT // 4 :: ENTRY_BYTES // 4].tolist()
-            for xid, count in compress(zip(xids, counts, strict=True), counts):  # few entries are of several rows
+            for xid, count in compress(zip(xids, counts, strict=True), counts):  # few entries stand for several rows
                 rows[xid] += count - 1
         return rows
 
     @property
     def byte_count(self) -> int:
-        """Memory taken, about."""
+        """Memory used, approximately."""
         return len(self.entries) + len(self.tuples)
 
     def xid(self, row: int) -> int:
@@ -127,7 +127,7 @@ class RowChunk:
         return words[RELATION_AT // 4 :: ENTRY_BYTES // 4].tolist()
 
     def rows(self, start: int, stop: int, at: int) -> Iterator[Row]:
-        """Take out the rows `start` to `stop`; `at` is where the tuples of the first begin."""
+        """Yield the rows `start` to `stop`; `at` is the offset of the first one's tuples."""
         tuples = self.tuples
         for entry in range(start * ENTRY_BYTES, stop * ENTRY_BYTES, ENTRY_BYTES):
             op, before_kind, origin, relation, xid, new_length, old_length, lsn = ENTRY.unpack_from(self.entries, entry)
@@ -141,7 +141,7 @@ class RowChunk:
             yield Row(op, before_kind, relation, xid, lsn, new, old, origin)
 
     def truncate(self, keep: int) -> None:
-        """Forget the entries from `keep` on."""
+        """Drop the entries from `keep` on."""
         if self.more:
             self.more -= self.row_count(keep, len(self)) - (len(self) - keep)
         gone = tuple_bytes(self.entries, keep, len(self))
@@ -149,12 +149,12 @@ class RowChunk:
         del self.entries[keep * ENTRY_BYTES :]
 
     def dump(self) -> tuple[bytes, bytearray, bytearray]:
-        """Return the chunk in parts, for the spill: read back by the same process only."""
+        """Return the chunk as parts for the spill; only the same process reads them back."""
         return _SPILLED.pack(len(self.entries), len(self.tuples), self.more), self.entries, self.tuples
 
     @classmethod
     def load(cls, content: bytes) -> "RowChunk":
-        """Return the chunk of which `dump` gave the parts."""
+        """Return the chunk from the parts of `dump`."""
         entries, tuples, more = _SPILLED.unpack_from(content) if len(content) >= _SPILLED.size else (0, 0, 0)
         if len(content) != _SPILLED.size + entries + tuples:
             raise StateError("a spilled part of a transaction came back with another length than it was written")
@@ -164,7 +164,7 @@ class RowChunk:
 
 @dataclass(frozen=True, slots=True)
 class _Spilled:
-    """A chunk that is on disk."""
+    """A chunk on disk."""
 
     handle: int
     entry_count: int
@@ -181,10 +181,10 @@ class RowLog:
         self.versions = versions
         self.spilled_bytes = 0
         self._last = RowChunk()
-        self._chunks: list[RowChunk | _Spilled] = []  # before the last one
+        self._chunks: list[RowChunk | _Spilled] = []  # all but the last one
         self._row_base = 0  # rows in them
-        self._closed_bytes = 0  # of those in memory
-        self._dropped: set[int] = set()  # aborted subtransactions with rows that are still here
+        self._closed_bytes = 0  # of those that are in memory
+        self._dropped: set[int] = set()  # aborted subtransactions whose rows are still in the log
 
     @property
     def byte_count(self) -> int:
@@ -193,12 +193,12 @@ class RowLog:
 
     @property
     def entry_count(self) -> int:
-        """Entries logged, those on disk that will be passed over included."""
+        """Entries logged, including those on disk that will be skipped."""
         return self._row_base + len(self._last)
 
     @property
     def surviving_count(self) -> int:
-        """Rows that will be given out."""
+        """Rows that will be delivered."""
         gone = more = 0
         for chunk in (*self._chunks, self._last):
             more += chunk.more
@@ -219,7 +219,7 @@ class RowLog:
         before_kind: int,
         origin: int = 0,
     ) -> None:
-        """Log one row; `op` is the letter's byte, `relation` a number of `versions`, tuples are packed."""
+        """Append one row; `op` is the letter's byte, `relation` a number of `versions`, tuples are packed."""
         last = self._last
         new_length = old_length = ABSENT
         if old is not None:
@@ -233,7 +233,7 @@ class RowLog:
             self._close_chunk()
 
     def extend(self, entries: memoryview, tuples: memoryview, more: int) -> None:
-        """Log a run of rows, `more` than there are entries."""
+        """Append a run of rows, which stands for `more` rows than it has entries."""
         last = self._last
         if len(entries) + len(tuples) >= RUN_BYTES:
             if len(last):
@@ -254,11 +254,11 @@ class RowLog:
         self._last = RowChunk()
 
     def exclude(self, xids: AbstractSet[int]) -> None:
-        """Pass over the rows of aborted subtransactions, wherever they stand."""
+        """Skip the rows of aborted subtransactions anywhere in the log."""
         self._dropped |= xids
 
     def drop(self, xids: AbstractSet[int]) -> None:
-        """Forget the rows of subtransactions whose abort record comes next: the tail."""
+        """Drop the rows of subtransactions whose abort record comes next: the tail."""
         while True:
             keep = len(self._last)
             while keep and self._last.xid(keep - 1) in xids:
@@ -287,7 +287,7 @@ class RowLog:
         self._closed_bytes = 0
 
     def chunks(self, port: SpillPort | None) -> Iterator[tuple[int, RowChunk]]:
-        """Give out the chunks that are left, each with the number of rows logged before it."""
+        """Yield the remaining chunks, each with the number of rows logged before it."""
         base = 0
         for chunk in (*self._chunks, self._last):
             if isinstance(chunk, RowChunk):
@@ -299,7 +299,7 @@ class RowLog:
                 base += chunk.entry_count
 
     def surviving(self, chunk: RowChunk, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Give out the ranges within rows `start` to `stop` of `chunk` that no aborted subtransaction wrote."""
+        """Yield the ranges within rows `start` to `stop` of `chunk` that no aborted subtransaction wrote."""
         if not self._dropped:
             yield start, stop
             return
@@ -313,7 +313,7 @@ class RowLog:
             yield begin, stop
 
     def release(self, port: SpillPort | None) -> None:
-        """Forget everything, on disk as well."""
+        """Drop everything, on disk as well."""
         for chunk in self._chunks:
             if isinstance(chunk, _Spilled):
                 assert port is not None, "spilled without a port"

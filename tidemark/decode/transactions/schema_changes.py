@@ -1,14 +1,14 @@
-"""Which descriptions of relations a transaction changed, told as events before the first item that needs them.
+"""Emits schema events for relations that a transaction changed, before the first item that needs the new description.
 
-Nothing in WAL says "ALTER TABLE": there are changed rows of catalogs, seen through the mirror. An event is the
-difference between what was told last (or is committed) and what the transaction sees now, for every relation that its
-catalog changes may have touched, in an order that the catalogs alone decide: the same WAL gives the same events.
+WAL has no record of "ALTER TABLE", only changed rows of catalogs, which the mirror applies. An event is the difference
+between the last emitted (or the committed) description and what the transaction sees now, for every relation that its
+catalog changes may have affected, in an order that depends only on the catalogs: the same WAL gives the same events.
 
-An event belongs to one subtransaction, so that a rolled-back savepoint takes its events with it. That holds because
-pending changes are told before a record of another subtransaction is looked at.
+An event belongs to one subtransaction, so that rolling back a savepoint removes its events. This works because pending
+changes are emitted before a record of another subtransaction is processed.
 
-A table that DDL rewrites gets a transient heap (`pg_class.relrewrite`) whose rows stand in WAL; a rewrite is open from
-the first such row until the transient heap is gone from the transaction's view.
+A table that DDL rewrites gets a transient heap (`pg_class.relrewrite`), whose rows are in WAL. A rewrite is open from
+the first such row until the transaction no longer sees the transient heap.
 """
 
 from dataclasses import replace
@@ -20,16 +20,16 @@ from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, Lsn, Oid, 
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation, ReplicaIdentity
 
-FIRST_UNPINNED_OID = 12000  # transam.h: below are the system catalogs (IsCatalogRelation)
+FIRST_UNPINNED_OID = 12000  # transam.h: lower OIDs are system catalogs (IsCatalogRelation)
 CAPTURED_KINDS = "rp"  # pg_class.relkind: ordinary and partitioned tables
-PERMANENT = "p"  # pg_class.relpersistence: the others are not in WAL
+PERMANENT = "p"  # pg_class.relpersistence: other tables are not in WAL
 UNPLACED = Position(TimelineId(0), INVALID_LSN, 0)  # of an item whose transaction has not committed yet
 
 SchemaItem = SchemaEvent | RewriteBoundary
 
 
 def is_captured(relation: Relation | None) -> TypeGuard[Relation]:
-    """Tell if row changes of `relation` are given out."""
+    """Return whether row changes of `relation` are captured."""
     return (
         relation is not None
         and relation.kind in CAPTURED_KINDS
@@ -40,7 +40,7 @@ def is_captured(relation: Relation | None) -> TypeGuard[Relation]:
 
 
 def effect_of(before: Relation | None, after: Relation | None, *, rewritten: bool) -> SchemaEffect:
-    """Return what the change from `before` to `after` did to values that were stored already."""
+    """Return the effect of the change from `before` to `after` on stored values."""
     if rewritten:
         return SchemaEffect.REWRITE
     if before is None or after is None:
@@ -51,7 +51,7 @@ def effect_of(before: Relation | None, after: Relation | None, *, rewritten: boo
 
 
 def whole_database_event(turn: DatabaseTurn, relation: Relation, xid: Xid, lsn: Lsn) -> SchemaEvent:
-    """Return what tells of a table that comes, or goes, with its whole database; with rows that no record tells of."""
+    """Return the event for a table created or dropped with its whole database, whose rows no record contains."""
     database = turn.catalog.database
     if turn.appears:
         unseen = SchemaEffect.UNSEEN
@@ -61,9 +61,9 @@ def whole_database_event(turn: DatabaseTurn, relation: Relation, xid: Xid, lsn: 
 
 
 def as_readers_see(relation: Relation) -> Relation:
-    """Return `relation` without what only says how its rows are stored: VACUUM FULL changes that, and no event.
+    """Return `relation` without the attributes that describe only storage: VACUUM FULL changes them without an event.
 
-    Of the tables above a partition the names are left: they say under which one its changes come.
+    Of the tables above a partition, only the names remain: they determine under which name its changes are delivered.
     """
     columns = tuple(replace(column, missing=None) for column in relation.columns)
     names = (
@@ -74,19 +74,19 @@ def as_readers_see(relation: Relation) -> Relation:
 
 
 def differ(before: Relation | None, after: Relation | None) -> bool:
-    """Tell if readers see a difference between two versions, or that one of the two is none."""
+    """Return whether readers see a difference between two versions, or only one of them exists."""
     if before is None or after is None:
         return before is not after
-    if len(before.columns) != len(after.columns):  # as most DDL leaves a wide table
+    if len(before.columns) != len(after.columns):  # checked first: most DDL changes few columns of a wide table
         return True
     return before != after and as_readers_see(before) != as_readers_see(after)
 
 
 def _rank(before: Relation | None, after: Relation | None) -> int:
-    """Return the place among the events that are told together, those of equal rank being in the order of OIDs.
+    """Return the rank among events that are emitted together; events of equal rank are in OID order.
 
-    What a new column holds in rows that are there already stands with the partitions, not with the table above them: so
-    they come before it, unless they come into being, or go, with it.
+    Only partitions have the missing values of new columns, the partitioned table has not: so partitions come first,
+    unless they are created or dropped with the table.
     """
     described = after or before
     assert described is not None, "nothing became nothing"
@@ -95,52 +95,52 @@ def _rank(before: Relation | None, after: Relation | None) -> int:
 
 
 class TaggedItem(NamedTuple):
-    """An item and the subtransaction that takes it along when it is rolled back."""
+    """An item, and the subtransaction whose rollback removes it."""
 
     xid: Xid
     item: SchemaItem
 
 
 class _Reported(NamedTuple):
-    """The version of a relation that was told last, by an event of `xid`."""
+    """The last emitted version of a relation, by an event of `xid`."""
 
     xid: Xid
     version: Relation | None
 
 
 class _Rewrite(NamedTuple):
-    """A rewrite whose rows are being read, by `xid`; `target` is the version that they have."""
+    """A rewrite by `xid` whose rows are being read; `target` is their version."""
 
     xid: Xid
     target: Relation
 
 
 class SchemaTracker:
-    """One open transaction's schema changes: what is pending, what was told, which rewrites are open."""
+    """One open transaction's schema changes: pending changes, emitted versions, open rewrites."""
 
     __slots__ = ("_catalog", "_dirty_lsn", "_reported", "_reported_by", "_rewrites", "_top_xid", "_unsaid", "dirty_xid")
 
     def __init__(self, catalog: Catalog, top_xid: Xid) -> None:
-        self.dirty_xid = INVALID_XID  # whose catalog changes are still to be told
+        self.dirty_xid = INVALID_XID  # the subtransaction whose catalog changes are pending
         self._catalog = catalog
         self._top_xid = top_xid
         self._dirty_lsn = INVALID_LSN
         self._reported: dict[Oid, list[_Reported]] = {}
         self._reported_by: dict[Xid, set[Oid]] = {}
-        self._unsaid: set[Oid] = set()  # relations whose last event is gone with its savepoint
+        self._unsaid: set[Oid] = set()  # relations whose last event was removed with its savepoint
         self._rewrites: dict[Oid, _Rewrite] = {}  # by the transient heap's OID
 
     def touch(self, xid: Xid, lsn: Lsn) -> None:
-        """Note that `xid` changed a catalog."""
+        """Record that `xid` changed a catalog."""
         assert self.dirty_xid in (INVALID_XID, xid), "pending changes of another subtransaction are told first"
         self.dirty_xid = xid
         self._dirty_lsn = lsn
 
     def tell(self, only: Oid | None = None) -> list[TaggedItem]:
-        """Return what is pending; `only` of the relation whose rewritten rows come next, if that is given.
+        """Return the pending events; with `only`, those of the relation whose rewritten rows come next.
 
-        One command may rewrite many tables, one after the other: of each is told when its turn comes, so that the
-        effect is known by then.
+        One command may rewrite many tables in sequence: each one's event is emitted before its rows, when its effect is
+        known.
         """
         xid = self.dirty_xid
         if xid == INVALID_XID:
@@ -166,9 +166,9 @@ class SchemaTracker:
         return touched
 
     def begin_rewrite(self, heap: Oid, target: Relation, xid: Xid, lsn: Lsn) -> list[TaggedItem]:
-        """Open the rewrite of `target` by way of the transient heap `heap`, whose first row has been read."""
+        """Open the rewrite of `target` through the transient heap `heap`, whose first row was read."""
         items = []
-        if not is_captured(target):  # SET LOGGED: it is, as soon as the heaps are swapped
+        if not is_captured(target):  # SET LOGGED: it becomes captured when the heaps are swapped
             target = replace(target, persistence=PERMANENT)
             self._dirty_lsn = lsn
             items.append(self._event(xid, None, target, rewritten=True))
@@ -178,17 +178,17 @@ class SchemaTracker:
         return items
 
     def rewrite_target(self, heap: Oid) -> Relation | None:
-        """Return the version that rows of the transient heap `heap` have, if its rewrite is open."""
+        """Return the version of the rows of the transient heap `heap`, if its rewrite is open."""
         rewrite = self._rewrites.get(heap)
         return rewrite.target if rewrite is not None else None
 
     def end_rewrites(self, lsn: Lsn) -> list[TaggedItem]:
-        """Close what is still open when the transaction commits."""
+        """Close the rewrites that are still open when the transaction commits."""
         self._dirty_lsn = lsn
         return [self._end_rewrite(heap) for heap in list(self._rewrites)]
 
     def drop(self, xids: set[Xid]) -> None:
-        """Forget what aborted subtransactions changed."""
+        """Drop the changes of aborted subtransactions."""
         if self.dirty_xid in xids:
             self.dirty_xid = INVALID_XID
         unsaid = {oid for xid in xids for oid in self._reported_by.pop(xid, ())}

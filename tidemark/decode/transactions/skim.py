@@ -1,10 +1,10 @@
-"""Takes the ordinary rows out of blocks of records and hands them to their transactions (`extract` has the loop).
+"""Extracts the ordinary rows from blocks of records and adds them to their transactions (`extract` has the loop).
 
-What is ordinary is decided here, by what the decoder tells: a file's relation version as long as no transaction that
-changed catalogs has committed since; a transaction as long as it has changed none itself, is kept, and has no TOAST
-chunks waiting for their row. Whoever is in doubt says nothing: the loop then stops, and the decoder takes the record.
+This module decides what is ordinary, from the decoder's information: a file's relation version until a transaction with
+catalog changes commits; a transaction if it has changed no catalog itself, is kept, and has no TOAST chunks waiting for
+their row. Without information the loop stops, and the decoder processes the record.
 
-Transactions with nothing but a few rows are held here until their commit; the others are in the `TransactionTable`.
+Transactions with only a few rows are pending here until their commit; the others are in the `TransactionTable`.
 """
 
 from array import array
@@ -37,8 +37,8 @@ from tidemark.model.relation import RelFileLocator
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.versions import WalFormat
 
-FILES_MAX = 1 << 20  # told; then all are forgotten and looked at again
-PENDING_ROWS_MAX = 8192  # of all that are held: each call moves them once
+FILES_MAX = 1 << 20  # known files; above it all are forgotten
+PENDING_ROWS_MAX = 8192  # of all pending transactions: each call moves them once
 PENDING_BYTES_MAX = 1 << 20
 XID_MASK = 0xFFFFFFFF
 
@@ -53,7 +53,7 @@ class Skimmer:
     def __init__(self, fmt: WalFormat, transactions: TransactionTable) -> None:
         self._transactions = transactions
         self._begun = False
-        self._file_count = 0  # told since they were forgotten
+        self._file_count = 0  # known since the last `forget_files`, at most
         self._entries, self._arranged = bytearray(ROWS_MAX * ENTRY_BYTES), bytearray(ROWS_MAX * ENTRY_BYTES)
         self._tuples, self._arranged_tuples = bytearray(), bytearray()
         self._runs, self._ends = _columns(RUN_COLUMNS, ROWS_MAX), _columns(END_COLUMNS, ROWS_MAX)
@@ -67,18 +67,18 @@ class Skimmer:
 
     @property
     def is_full(self) -> bool:
-        """Tell if the last skim stopped for want of room, not at a record that the decoder has to see."""
+        """Return whether the last skim stopped for lack of room, not at a record for the decoder."""
         full: bool = self._extractor.is_full
         return full
 
     def skim(self, block: RecordBlock, start: int) -> int:
-        """Take the records of `block` from `start` on; return the first that is left, or the count.
+        """Process the records of `block` from `start` on; return the first one not processed, or the count.
 
-        Rows of others than those that are held have come to their transactions. What has committed are `committed`,
-        and behind them `ended`; then there is more to skim.
+        Rows of transactions that are not pending were added to them. Committed transactions are in `committed`,
+        followed by `ended`; if `ended` has one, there is more to skim.
         """
         transactions, extractor = self._transactions, self._extractor
-        if not self._begun:  # those from before it are partial
+        if not self._begun:  # transactions from before the first record are partial
             self._begun = True
             for transaction in transactions:
                 self.set_aside(transaction)
@@ -106,7 +106,7 @@ class Skimmer:
         return at
 
     def _make_room(self, size: int) -> None:
-        """Have room for the tuples of a block beside those that are held, and hold none that is not small."""
+        """Make room for a block's tuples beside the pending ones; move transactions that are not small to the table."""
         pending, slots = self._pending, self._slots
         _, _, rows, sizes, *_ = slots
         too_many = pending.row_count > PENDING_ROWS_MAX or pending.tuple_count > PENDING_BYTES_MAX
@@ -121,7 +121,7 @@ class Skimmer:
             self._tuples, self._arranged_tuples = kept + bytes(wanted - len(kept)), bytearray(wanted)
 
     def _hand_over(self) -> None:
-        """Give the rows of others than those that are held to their transactions."""
+        """Add rows of transactions that are not pending to their transactions."""
         pending = self._pending
         arranged = pending.is_arranged
         entries = memoryview(self._arranged if arranged else self._entries)[pending.others_at * ENTRY_BYTES :]
@@ -138,7 +138,7 @@ class Skimmer:
         self._transactions.grew(row * ENTRY_BYTES + byte)
 
     def committed(self, timeline: TimelineId) -> CommittedRun | None:
-        """Return what was held and has committed."""
+        """Return the pending transactions that committed."""
         count = self._pending.end_count
         if not count:
             return None
@@ -154,7 +154,7 @@ class Skimmer:
         )
 
     def ended(self, block: RecordBlock) -> tuple[Ended, OpenTransaction] | None:
-        """Return the one of the others that has committed, if one has: behind all that was held."""
+        """Return the transaction of the table that committed last, after all pending ones; None if there is none."""
         extractor = self._extractor
         record = extractor.other_end
         if record == NONE:
@@ -165,17 +165,17 @@ class Skimmer:
         lsn, end_lsn = Lsn(block.lsns[record]), Lsn(block.ends[record])
         return Ended(xid, lsn, end_lsn, extractor.other_time, Oid(extractor.other_database)), transaction
 
-    # --- what is held
+    # Pending transactions
 
     @property
     def pending_count(self) -> int:
-        """How many transactions are held."""
+        """The number of pending transactions."""
         count: int = self._pending.pending_count
         return count
 
     @property
     def first_lsn(self) -> Lsn | None:
-        """The least first LSN of what is held."""
+        """The least first LSN of pending transactions."""
         lsn: int = self._pending.first_lsn()
         return None if lsn == NONE else Lsn(lsn)
 
@@ -184,11 +184,11 @@ class Skimmer:
         return [number for number in range(self._pending.head, self._pending.tail) if xids[number % SLOTS_MAX]]
 
     def xids(self) -> list[Xid]:
-        """Return the transactions that are held."""
+        """Return the pending transactions."""
         return [Xid(self._slots[0][number % SLOTS_MAX] & XID_MASK) for number in self._live()]
 
     def take_out(self, xid: Xid) -> PendingTransaction | None:
-        """Hold the transaction no longer to which `xid` belongs; None if it is not held."""
+        """Remove and return the pending transaction to which `xid` belongs; None if it is not pending."""
         slot: int = self._extractor.pending_slot(xid)
         if slot == NONE:
             return None
@@ -202,32 +202,32 @@ class Skimmer:
         self._extractor.release(top)
         return PendingTransaction(top, Lsn(firsts[slot]), children, entries, tuples, more[slot])
 
-    # --- what is ordinary
+    # Ordinary files and transactions
 
     def file_has_rows(self, locator: RelFileLocator, number: int, *, wanted: bool) -> None:
-        """Say that the rows of a file are those of relation version `number`, for all who changed no catalog.
+        """Set a file's relation version `number`, for all transactions without catalog changes.
 
-        Those that are not `wanted` have their place among the rows of their transaction, and no tuples.
+        Rows that are not `wanted` are counted in their transaction, without tuples.
         """
         self._know_file(locator, FIRST_VERSION + number if wanted else NONE - number)
 
     def file_is_passed_over(self, locator: RelFileLocator) -> None:
-        """Say that the rows of a file are none of ours."""
+        """Mark a file whose rows are skipped."""
         self._know_file(locator, NO_ROWS)
 
     def _know_file(self, locator: RelFileLocator, value: int) -> None:
         if self._file_count >= FILES_MAX:
             self.forget_files()
-        self._file_count += 1  # at most
+        self._file_count += 1  # at most: a file can be counted twice
         self._extractor.know_file(locator.spc, locator.db, locator.rel, value)
 
     def forget_files(self) -> None:
-        """Look at each file anew: catalogs have changed."""
+        """Forget all files: catalogs have changed."""
         self._file_count = 0
         self._extractor.forget_files()
 
     def look_at(self, xid: Xid, transaction: OpenTransaction) -> None:
-        """Say what `xid` is after a record of it."""
+        """Update the state of `xid` after one of its records."""
         chunks = transaction.toast.get(xid)
         plain = transaction.is_kept and transaction.schema is None
         current = transaction.rows.versions is self._transactions.versions
@@ -235,17 +235,17 @@ class Skimmer:
         self._extractor.know_xid(xid, ORDINARY if ordinary else KNOWN)
 
     def set_aside(self, transaction: OpenTransaction) -> None:
-        """Say that rows of the whole transaction are not ordinary any more."""
+        """Mark the whole transaction as not ordinary."""
         for xid in (transaction.xid, *transaction.children):
             self._extractor.know_xid(xid, KNOWN)
 
     def forget(self, xids: Iterable[Xid]) -> None:
-        """Say that transactions or subtransactions have ended."""
+        """Remove transactions or subtransactions that have ended."""
         for xid in xids:
             self._extractor.know_xid(xid, UNKNOWN)
 
     def forget_all(self) -> None:
-        """Look at everything anew."""
+        """Forget all files and transactions; open transactions are no longer ordinary."""
         self.forget_files()
         transactions = list(self._transactions)
         self._extractor.forget_xids()

@@ -1,22 +1,22 @@
-"""Open transactions: what each has changed so far, which subtransactions it has, and where a restart must begin.
+"""Open transactions: their changes, their subtransactions, and the restart LSN.
 
-A record names its own (sub)transaction; the top-level one stands only in a subtransaction's first record, and never in
-an abort record: one that wrote nothing itself is known by those below it. Rows are kept under the top-level xid, in
-record order, and tagged with their own, until the commit record gives them out and says which subtransactions are in;
-each abort record takes its rows away at once. A prepared transaction stays open until COMMIT PREPARED. A crash leaves
-transactions without an end: the next RUNNING_XACTS record tells them apart.
+A record names its (sub)transaction; only a subtransaction's first record names the top-level one, and an abort record
+never does: a top-level transaction that wrote nothing itself is found through its subtransactions. Rows are stored
+under the top-level xid, in record order, tagged with their own xid. The commit record names the subtransactions that
+belong to it; each abort record removes its rows at once. A prepared transaction stays open until COMMIT PREPARED or
+ROLLBACK PREPARED. A crash leaves transactions without an end; the next RUNNING_XACTS record identifies them.
 
-*Partial* transactions began before the first record that was read. They can never be given out whole, so nothing of
-them is kept but their names; whoever starts a decoder sees to it that none of them is wanted.
+*Partial* transactions began before the first record that was read. They can never be returned whole, so only their
+xids are stored; the caller that starts a decoder ensures that none of them is wanted.
 
-A transaction in *doubt* is one that cannot be read, and of which its end only will tell whether it is wanted. After a
-restart that is an ordinary thing: WAL is read again from the first record of what was open at the last delivery, and
-there others are on their way whose beginning is not read again. All of them have ended by the time of that delivery.
-A *stray* is a subtransaction of such a one: its top-level xid stood in the part that is not read, so it looks like a
-top-level transaction until the end of the real one names it.
+A transaction in *doubt* cannot be read, and only its end shows whether it is wanted. This is normal after a restart:
+WAL is read again from the first record of the transactions that were open at the last delivery, and other transactions
+were open there whose beginning is not read again. All of them ended before that delivery.
+A *stray* is a subtransaction of such a transaction: the record that names its top-level xid is not read, so it looks
+like a top-level transaction until the end of the real one names it.
 
-A transaction is *held* by who reads blocks of records (`skim`) as long as there is nothing to it but a few rows: most
-are until their commit, and never come here. Whoever asks for one that is makes it one of the others.
+A transaction is *pending* in the code that reads blocks of records (`skim`) as long as it has only a few rows: most
+stay pending until their commit and never enter this table. Looking up a pending transaction moves it here.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,20 +28,20 @@ from tidemark.model.errors import CorruptWal, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn, Xid, format_lsn
 
 SPILL_ABOVE = 0.9  # share of the bound from which the largest are spilled; the rest is room until the next count
-SPILL_DOWN_TO = 0.5  # share of the bound to which a spill empties memory: fewer, larger spills
-NOT_WORTH_SPILLING = 0.05  # share of the bound that all small transactions together may keep
+SPILL_DOWN_TO = 0.5  # share of the bound to which a spill reduces memory: fewer, larger spills
+NOT_WORTH_SPILLING = 0.05  # share of the bound that all small transactions together may keep in memory
 _XID_HALF = 1 << 31
 _XID_MASK = 0xFFFFFFFF
 
 
 class TransactionTooLarge(TidemarkError):
-    """Open transactions need more memory than is allowed, and there is nowhere to put them."""
+    """Open transactions need more memory than is allowed, and no spill storage is configured."""
 
     hint = "raise decode.memory_bytes, or let Tidemark spill to disk"
 
 
 class UnseenStart(CorruptWal):
-    """A transaction is wanted whose first records are not among those that were read."""
+    """A wanted transaction began before the first record that was read."""
 
     hint = (
         "decode from an earlier LSN, or behind its end where no catalog base that is kept is older than it;"
@@ -55,41 +55,41 @@ def xid_precedes(left: int, right: int) -> bool:
 
 
 class TransactionTable:
-    """All open transactions, within a bound of memory."""
+    """All open transactions, within a memory bound."""
 
     def __init__(
         self, next_xid: FullXid, memory_bytes_max: int, port: SpillPort | None, complete_from: FullXid | None
     ) -> None:
-        self._open: dict[Xid, OpenTransaction] = {}  # those that are not held
+        self._open: dict[Xid, OpenTransaction] = {}  # those that are not pending
         self._top_of: dict[Xid, Xid] = {}
-        self._next_full = int(next_xid)  # 64-bit xid next to be given out, as far as seen
+        self._next_full = int(next_xid)  # next 64-bit xid to be assigned, as far as read
         self._memory_bytes_max = memory_bytes_max
-        self._grown_bytes = 0  # at most this much since the last exact count
+        self._grown_bytes = 0  # upper bound of the growth since the last exact count
         self._counted_bytes = 0
-        self._count_at_bytes = memory_bytes_max  # the next exact count is due at so many
+        self._count_at_bytes = memory_bytes_max  # size at which the next exact count is due
         self.complete_from = complete_from  # older transactions are partial
         self.port = port
         self.holder: Holder | None = None
         self.versions = RelationVersions()
-        self.spilled_bytes = 0  # ever
+        self.spilled_bytes = 0  # total
 
     def __iter__(self) -> Iterator[OpenTransaction]:
-        """Go through the open transactions; none is held from then on."""
+        """Iterate over the open transactions; pending ones are moved here first."""
         self._take_over()
         return iter(self._open.values())
 
     @property
     def open_count(self) -> int:
-        """How many transactions are open."""
+        """The number of open transactions."""
         return len(self._open) + (self.holder.pending_count if self.holder is not None else 0)
 
     def _take_over(self) -> None:
-        """Take all that are held."""
+        """Move all pending transactions here."""
         for xid in self.holder.xids() if self.holder is not None else ():
             self.find(xid)
 
     def find(self, xid: Xid) -> OpenTransaction | None:
-        """Return the open top-level transaction `xid`, taken over if it is held; so is that of a subtransaction."""
+        """Return the open top-level transaction `xid`; a pending one to which `xid` belongs is moved here first."""
         transaction = self._open.get(xid)
         if transaction is not None or self.holder is None:
             return transaction
@@ -113,7 +113,7 @@ class TransactionTable:
         return self._top_of
 
     def restart_lsn(self, otherwise: Lsn) -> Lsn:
-        """Return the least first LSN of the transactions that may still be given out, `otherwise` if there are none."""
+        """Return the least first LSN of the transactions that can still be returned; `otherwise` if there are none."""
         least = self.others_lsn
         pending = self.holder.first_lsn if self.holder is not None else None
         if pending is not None and (least is None or pending < least):
@@ -122,16 +122,16 @@ class TransactionTable:
 
     @property
     def others_lsn(self) -> Lsn | None:
-        """The least first LSN of those that are not held."""
+        """The least first LSN of transactions that are not pending."""
         if not self._open:
             return None
         return min((known.first_lsn for known in self._open.values() if not known.partial), default=None)
 
     def enter(self, xid: Xid, top_xid: Xid, lsn: Lsn) -> OpenTransaction:
-        """Return the transaction to which a record of `xid` belongs; `top_xid` is the record's own word on that."""
+        """Return the transaction to which a record of `xid` belongs; `top_xid` is that in the record, or 0."""
         top = top_xid or self._top_of.get(xid, xid)
         transaction = self.find(top)
-        if transaction is None and not top_xid and xid in self._top_of:  # by now: it was held
+        if transaction is None and not top_xid and xid in self._top_of:  # `find` moved it from the pending ones
             top = self._top_of[xid]
             transaction = self._open[top]
         if transaction is None:
@@ -146,9 +146,9 @@ class TransactionTable:
         return transaction
 
     def _fold_strays(self, xids: Iterable[Xid], top: OpenTransaction | None) -> OpenTransaction | None:
-        """Take strays for what they are, a part of `top`; return it, or a stray in its place if that is all there is.
+        """Merge strays into `top`; return `top`, or a stray if there is no `top`.
 
-        What a stray did cannot be put into its place among the rows of the others: so all of it is in doubt.
+        A stray's rows cannot be placed among the other rows: so the whole transaction is in doubt.
         """
         for xid in xids:
             stray = self._pop(xid)
@@ -169,11 +169,11 @@ class TransactionTable:
                 stray.release(self.port)
 
     def enter_partial(self, xid: Xid, top_xid: Xid, first_lsn: Lsn) -> None:
-        """Note a transaction that began before the first record to be read, and is not wanted whenever it ends."""
+        """Add a transaction that began before the first record to be read, and that is never wanted."""
         self.enter(xid, top_xid, first_lsn).partial = True
 
     def enter_unseen(self, xid: Xid, top_xid: Xid, first_lsn: Lsn) -> None:
-        """Note a transaction that began before the first record to be read, and should end before what is wanted."""
+        """Add a transaction that began before the first record to be read and should end before the wanted part."""
         transaction = self.enter(xid, top_xid, first_lsn)
         if transaction.is_kept:
             transaction.give_up(self._unseen_start(transaction.xid), self.port)
@@ -183,24 +183,24 @@ class TransactionTable:
         return UnseenStart(f"transaction {xid} began before the first record that was read")
 
     def is_open(self, xid: Xid) -> bool:
-        """Tell if a transaction or subtransaction is known that has not ended."""
+        """Return whether a transaction or subtransaction is known and has not ended."""
         return xid in self._open or xid in self._top_of
 
     def of(self, xid: Xid) -> OpenTransaction:
-        """Return the open transaction to which `xid`, which is known, belongs."""
+        """Return the open transaction to which the known `xid` belongs."""
         return self._open[self._top_of.get(xid, xid)]
 
     def family(self, xid: Xid) -> set[Xid]:
-        """Return a top-level transaction and its subtransactions, as far as seen and not aborted."""
+        """Return a top-level transaction and its known subtransactions that have not aborted."""
         transaction = self.find(xid)
         return {xid} if transaction is None else {xid, *transaction.children}
 
     def top(self, xid: Xid) -> Xid:
-        """Return the top-level transaction of `xid`, `xid` itself if nothing else is known."""
+        """Return the top-level transaction of `xid`; `xid` itself if none is known."""
         return self._top_of.get(xid, xid)
 
     def leave(self, xid: Xid, committed: Iterable[Xid]) -> OpenTransaction | None:
-        """Take out a transaction that ended, less those subtransactions that are not `committed`."""
+        """Remove and return a transaction that ended, without the subtransactions that are not `committed`."""
         transaction = self._fold_strays(committed, self._pop(xid))
         if transaction is None:
             return None
@@ -212,14 +212,14 @@ class TransactionTable:
         return transaction
 
     def abort(self, xid: Xid, subxids: Iterable[Xid]) -> set[Xid]:
-        """Forget a transaction or subtransaction, with its own subtransactions; return them all."""
+        """Remove a transaction or subtransaction with its subtransactions; return them all."""
         for member in (xid, *subxids):
             self.find(member)
         top = next((self._top_of[known] for known in (xid, *subxids) if known in self._top_of), xid)
         if top == xid:
             known = self.find(xid)
             children = known.children if known is not None else set()
-            # Nothing to drop from what is forgotten whole: ROLLBACK PREPARED ends subtransactions that are no tail.
+            # No `drop` for a transaction that is removed whole: ROLLBACK PREPARED ends subtransactions that are no tail.
             transaction = self.leave(xid, children)
             if transaction is not None:
                 transaction.release(self.port)
@@ -235,7 +235,7 @@ class TransactionTable:
         return gone
 
     def abort_older_than(self, oldest_running: Xid) -> set[Xid]:
-        """Forget transactions that a crash left without an end; return them, subtransactions included."""
+        """Remove transactions that a crash left without an end; return them, with their subtransactions."""
         self._take_over()
         dead = [xid for xid in self._open if xid_precedes(xid, oldest_running)]
         gone: set[Xid] = set()
@@ -244,7 +244,7 @@ class TransactionTable:
         return gone
 
     def renew_versions(self) -> None:
-        """Begin to number relation versions anew; transactions that are open keep their numbers."""
+        """Start a new numbering of relation versions; open transactions keep their numbers."""
         self._take_over()
         self.versions = RelationVersions()
 
@@ -255,15 +255,15 @@ class TransactionTable:
 
     @property
     def next_xid(self) -> FullXid:
-        """The next 64-bit xid to be given out, as far as seen."""
+        """The next 64-bit xid to be assigned, as far as read."""
         return FullXid(self._next_full)
 
     def observe_next_xid(self, next_xid: int) -> None:
-        """Learn from a checkpoint how far xids are (64 bits)."""
+        """Advance the next xid (64 bits) from a checkpoint."""
         self._next_full = max(self._next_full, next_xid)
 
     def grew(self, byte_count: int) -> None:
-        """Account for memory just taken; spill the largest transactions where it is too much."""
+        """Account for newly used memory; spill the largest transactions above the bound."""
         self._grown_bytes += byte_count
         if self._counted_bytes + self._grown_bytes > self._count_at_bytes:
             self._make_room()
@@ -279,12 +279,12 @@ class TransactionTable:
                     f"{largest.xid}, began at {format_lsn(largest.first_lsn)}"
                 )
             total -= self._spill(self.port, total - int(bound * SPILL_DOWN_TO))
-        # NB: chunks of a value stay until its row has come; while they are over the bound, not every row is a count.
+        # NB: a value's chunks stay until its row comes; above the bound, counting at each row would be too slow.
         self._count_at_bytes = max(bound, total + int(bound * (1 - SPILL_ABOVE)))
         self._counted_bytes, self._grown_bytes = total, 0
 
     def _spill(self, port: SpillPort, wanted_bytes: int) -> int:
-        """Spill the largest transactions, as far as it is worth it; return by how much memory shrank."""
+        """Spill the largest transactions as long as it is worthwhile; return how much memory was freed."""
         sizes = {transaction.xid: transaction.spillable_bytes for transaction in self._open.values()}
         left, freed = sum(sizes.values()), 0
         for xid in sorted(sizes, key=sizes.__getitem__, reverse=True):
