@@ -219,7 +219,7 @@ class TransactionTable:
         if top == xid:
             known = self.find(xid)
             children = known.children if known is not None else set()
-            # No `drop` for a transaction that is removed whole: ROLLBACK PREPARED ends subtransactions that are no tail.
+            # No `drop` if the whole transaction goes: ROLLBACK PREPARED ends subtransactions that are not the tail.
             transaction = self.leave(xid, children)
             if transaction is not None:
                 transaction.release(self.port)
