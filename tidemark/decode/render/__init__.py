@@ -1,1 +1,1 @@
-"""Text forms of changes: the server's own, and JSON lines."""
+"""Text forms of changes: test_decoding's lines, JSON lines and Debezium's JSON."""

@@ -1,8 +1,8 @@
-"""Begins and ends of transactions as lines around those of their changes, with counts (P11).
+"""Begins and ends of transactions as lines around the lines of their changes, with counts (P11).
 
-A transaction is told of if something of it is given out. Its begin stands before the first of that, its end behind the
-last; one that goes on over several groups, or over a restart, has one of each all the same. Small transactions, which
-are whole in their group, have theirs as columns.
+A transaction has these lines if any of its content is delivered. The begin precedes its first line, the end follows its
+last one; each occurs once, also if the transaction spans several groups or a restart. Small transactions, which are
+whole in their group, have them as columns.
 """
 
 import json
@@ -33,13 +33,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def is_counted(group: ChangeGroup) -> bool:
-    """Tell if the group comes with its transactions' counts."""
+    """Return whether the group has its transactions' counts."""
     return isinstance(group.transactions, CountedEnds)
 
 
 @dataclass(frozen=True, slots=True)
 class SmallEnds:
-    """Small transactions of which a bound is told: all of `ends` whose numbers are `chosen`."""
+    """Small transactions that get a bound: the members `chosen` of `ends`."""
 
     ends: SmallTransactions
     counts: TableCounts  # of all of `ends`
@@ -51,11 +51,11 @@ class SmallEnds:
         return values
 
     def xids(self) -> Integers:
-        """Return the xids, of 32 bits."""
+        """Return the 32-bit xids."""
         return self.column("full_xids") & XID_MASK
 
     def totals(self) -> Integers:
-        """Return how many changes each has."""
+        """Return the number of changes of each."""
         up_to = np.concatenate([[0], np.cumsum(self.counts.counts)])
         begins = self.counts.begins
         totals: Integers = (up_to[begins[1:]] - up_to[begins[:-1]])[self.chosen]
@@ -87,14 +87,14 @@ class BoundForm(Protocol):
     """How begins and ends are written."""
 
     def line(self, op: str, end: TransactionEnd) -> bytes:
-        """Return the line of one, with its newline; `op` is BEGIN or END."""
+        """Return the line of one transaction, with its newline; `op` is BEGIN or END."""
 
     def pieces(self, op: str, ends: SmallEnds) -> tuple[Integers, Mapping[int, Sequence[Piece]]]:
         """Return the variant of the line of each small transaction, and the pieces of each variant."""
 
 
 class _Small:
-    """Small transactions of the group at hand, and which bounds of theirs were told."""
+    """Small transactions of the current group, and which of their bounds were written."""
 
     __slots__ = ("begun", "commit_lsns", "counts", "ended", "ends")
 
@@ -105,13 +105,13 @@ class _Small:
         self.begun, self.ended = (np.zeros(len(ends), np.bool_) for _ in range(2))
 
     def begin(self, shown: Integers) -> Integers:
-        """Return the numbers of those that begin with a line of theirs."""
+        """Return the numbers of the transactions whose first lines are among `shown`."""
         is_new = np.isin(self.commit_lsns, shown) & ~self.begun
         self.begun |= is_new
         return np.flatnonzero(is_new)
 
     def end(self, before_lsn: int | None) -> Integers:
-        """Return the numbers of those that begun, and of which no line comes from an LSN on, or at all."""
+        """Return the numbers of begun transactions without lines from `before_lsn` on (None: without further lines)."""
         is_over = self.begun & ~self.ended
         if before_lsn is not None:
             is_over &= self.commit_lsns < before_lsn
@@ -120,17 +120,17 @@ class _Small:
 
 
 class TransactionBounds:
-    """Puts begins and ends around lines, as `form` writes them."""
+    """Adds begins and ends to lines, as `form` writes them."""
 
     def __init__(self, form: BoundForm) -> None:
         self._form = form
-        self._waiting: dict[int, TransactionEnd] = {}  # begun, and nothing of them given out so far
-        self._open: set[int] = set()  # told of
-        self._ending: deque[TransactionEnd] = deque()  # of the group at hand, in commit order
-        self._small: list[_Small] = []  # of the group at hand: they begin and end in it
+        self._waiting: dict[int, TransactionEnd] = {}  # begun, without a line so far
+        self._open: set[int] = set()  # begin written
+        self._ending: deque[TransactionEnd] = deque()  # of the current group, in commit order
+        self._small: list[_Small] = []  # of the current group: they begin and end in it
 
     def begin(self, group: ChangeGroup) -> None:
-        """Take the transactions of a group."""
+        """Add the transactions of a group."""
         assert isinstance(group.begun, EndsInGroup), group
         assert isinstance(group.transactions, CountedEnds), group
         for part in group.begun.parts:
@@ -143,7 +143,7 @@ class TransactionBounds:
                 self._ending.extend(replace(end, tables=counts.of(number)) for number, end in enumerate(part))
 
     def of(self, commit_lsns: Integers) -> Iterator[Lines]:
-        """Give out the bounds that stand before the last of the group's next lines, whose commit LSNs are given."""
+        """Yield the bounds up to the last of the group's next lines, whose commit LSNs are given."""
         if not len(commit_lsns):
             return
         last = int(commit_lsns[-1])
@@ -160,7 +160,7 @@ class TransactionBounds:
             yield from self._lines(END, small, small.end(last))
 
     def ends(self) -> Iterator[Lines]:
-        """Give out what stands behind the group's last line."""
+        """Yield the bounds after the group's last line."""
         found: list[Placed] = []
         while self._ending:
             found += self._end()
@@ -206,7 +206,7 @@ class JsonBounds:
         self._databases = databases
 
     def line(self, op: str, end: TransactionEnd) -> bytes:
-        """Return the line of one."""
+        """Return the line of one transaction."""
         reported: dict[str, object] = {
             "op": op,
             "database": self._databases.get(end.database, str(end.database)),

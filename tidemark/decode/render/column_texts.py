@@ -1,6 +1,6 @@
-"""Where the texts of columns stand, end to end in one buffer, until lines are put together from them.
+"""The texts of columns, end to end in one buffer, from which lines are assembled.
 
-It is made anew for each stretch of rows, few enough to stay in the CPU's caches; the memory is used again.
+It is filled for each stretch of rows, which is small enough to stay in the CPU's caches; the memory is reused.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from tidemark.decode.render import line_text
 
-TEXT_BYTES = 1 << 20  # at first; it grows to what a stretch needs
+TEXT_BYTES = 1 << 20  # initial size; it grows as a stretch needs
 OFFSETS = 1 << 15
-KEPT_BYTES = 16 << 20  # more than that is given back
+KEPT_BYTES = 16 << 20  # a larger buffer is freed
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -22,14 +22,14 @@ Write = Callable[[int, int, "memoryview[int]", "memoryview[int]", int], int]
 
 
 class TextColumn(Protocol):
-    """Values that have a text each."""
+    """Values with a text for each row."""
 
     def put(self, texts: "ColumnTexts", first: int, rows: int) -> int:
-        """Write the texts of some rows; return where their offsets begin."""
+        """Write the texts of some rows; return the index of their first offset."""
 
 
 class ColumnTexts:
-    """Texts and their offsets: row n of a column stands from offset `base + n` to the next."""
+    """Texts and their offsets: the text of row n of a column is between offset `base + n` and the next one."""
 
     def __init__(self) -> None:
         self._text = np.empty(TEXT_BYTES, np.uint8)
@@ -38,7 +38,7 @@ class ColumnTexts:
         self._offsets_used = 0
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all texts."""
         self._text_used = self._offsets_used = 0
         if len(self._text) > KEPT_BYTES:
             self._text = np.empty(TEXT_BYTES, np.uint8)
@@ -54,7 +54,7 @@ class ColumnTexts:
         return self._offsets.data
 
     def constant(self, content: bytes) -> int:
-        """Write a text of no column; return where it stands."""
+        """Write a text that belongs to no column; return its offset."""
         at, end = self._text_used, self._text_used + len(content)
         self._room(end)
         self.text[at:end] = content
@@ -62,7 +62,7 @@ class ColumnTexts:
         return at
 
     def add(self, rows: int, write: Write) -> int:
-        """Let a kernel write so many rows; return where their offsets begin."""
+        """Call a kernel to write `rows` rows; return the index of their first offset."""
         base = self._begin(rows)
         row = 0
         while (row := write(row, rows, self.text, self.offsets, base)) != line_text.DONE:
@@ -71,7 +71,7 @@ class ColumnTexts:
         return base
 
     def add_made(self, made: Sequence[bytes]) -> int:
-        """Write texts; return where their offsets begin."""
+        """Write texts; return the index of their first offset."""
         base = self._begin(len(made))
         at = self.constant(b"".join(made))
         np.cumsum([len(each) for each in made], out=self._offsets[base + 1 : base + 1 + len(made)])
@@ -89,7 +89,7 @@ class ColumnTexts:
         return base
 
     def _room(self, size: int, used: int = -1) -> None:
-        """Have room for so many bytes of text, of which the first are `used`."""
+        """Ensure room for the given bytes of text, of which the first are `used`."""
         used = self._text_used if used < 0 else used
         if size > len(self._text):
             grown = np.empty(max(size, 2 * len(self._text)), np.uint8)

@@ -1,11 +1,11 @@
-"""The loop that writes columns of datums as literals, in the text form of PostgreSQL's own output functions.
+"""The loop that writes columns of datums as literals, in the text form of PostgreSQL's output functions.
 
-The values are in the arena where the tuples are, at the places that `tidemark.decode.datum.deforming` found. The module
-is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the same. The
-loop stops at the first row that has no room, as those of `value_text` do, or answers `ODD` less the row whose bytes are
-no value of its type; the codec then raises the error, with its words.
+The values are in the arena of the tuples, at the locations that `tidemark.decode.datum.deforming` found. Cython
+compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same. The loop stops
+at the first row without room, as in `value_text`, or returns `ODD` minus the number of a row whose bytes are not a
+value of its type; the codec then raises the error with details.
 
-NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+NB: assign a byte to a variable before shifting it, and use no literal over 31 bits: see the `.pxd`.
 """
 # ruff: noqa: C901, PLR0911, PLR0912 - each loop in one piece: a call a value costs more than the value
 # ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 COMPILED = bool(cython.compiled)
 DONE = -1
-ODD = -1000  # and below
+ODD = -1000  # or less
 
 
 class TextWay(IntEnum):
@@ -68,7 +68,7 @@ class TextWay(IntEnum):
     DOUBLE = 12
 
 
-# The same as C integers, which the loop can read without the interpreter.
+# Copies as C integers, which the loop can read without the interpreter.
 ALL_DONE = int(DONE)
 IS_ODD = int(ODD)
 AS_SIGNED = int(TextWay.SIGNED)
@@ -86,9 +86,9 @@ AS_DOUBLE = int(TextWay.DOUBLE)
 AT_EXTERNAL = int(Location.EXTERNAL)
 
 FULL = int(NO_ROOM)
-BAD = int(NO_VALUE)  # in place of where a value ends
-VALUE_BYTES = 64  # of text beyond two for each byte of a value; numerics ask for more
-WORD_ONE = 1  # of 64 bits, unsigned
+BAD = int(NO_VALUE)  # in place of a value's end
+VALUE_BYTES = 64  # of text in addition to two for each byte of a value; numerics need more
+WORD_ONE = 1  # 64 bits, unsigned
 DATE_END = (1 << 31) - 1  # DATEVAL_NOEND
 DATE_BEGIN = -(1 << 31)
 INSTANT_END = (1 << 63) - 1  # DT_NOEND
@@ -98,12 +98,12 @@ FIRST_DAY = -719162  # 0001-01-01
 USECS_A_DAY = 86_400_000_000
 USECS_A_SECOND = 1_000_000
 
-FIXED_FROM = -4  # decimal exponents from here on print without `e`, up to those below
+FIXED_FROM = -4  # decimal exponents from here up to the bounds below print without `e`
 SINGLE_FIXED_BELOW = 6
 DOUBLE_FIXED_BELOW = 15
 SINGLE_MANTISSA = 23  # bits
 DOUBLE_MANTISSA = 52
-SINGLE_EXPONENT = 255  # the greatest: of infinities and NaN
+SINGLE_EXPONENT = 255  # the greatest one: infinities and NaN
 DOUBLE_EXPONENT = 2047
 
 WORD_NULL = b"null"
@@ -140,17 +140,17 @@ def read_signed(data: Data, place: int, size: int) -> int:
 
 
 def write_signed(data: Data, place: int, size: int, out: Integers, at: int) -> int:
-    """Write an integer; return where it ends."""
+    """Write an integer; return the end offset."""
     value = read_signed(data, place, size)
     if value >= 0:
         return write_unsigned(value, out, at)
     out[at] = 45  # -
-    magnitude = -(value + 1)  # NB: of the least integer there is no opposite
+    magnitude = -(value + 1)  # NB: the least integer has no positive counterpart
     return write_unsigned(magnitude + 1, out, at + 1)
 
 
 def write_date(value: int, out: Integers, at: int) -> int:
-    """Write days since 2000-01-01; return where they end."""
+    """Write days since 2000-01-01 as a date; return the end offset."""
     if value == DATE_END:
         return write_word(WORD_END, out, at)
     if value == DATE_BEGIN:
@@ -161,7 +161,7 @@ def write_date(value: int, out: Integers, at: int) -> int:
 
 
 def write_clock(usecs: int, out: Integers, at: int) -> int:
-    """Write microseconds since midnight, without zeros at the end of a fraction; return where they end."""
+    """Write microseconds since midnight, without trailing zeros of the fraction; return the end offset."""
     seconds = usecs // USECS_A_SECOND
     usecs -= seconds * USECS_A_SECOND
     at = write_padded(seconds // 3600, 2, out, at)
@@ -179,7 +179,7 @@ def write_clock(usecs: int, out: Integers, at: int) -> int:
 
 
 def write_instant(value: int, zoned: int, out: Integers, at: int) -> int:
-    """Write microseconds since 2000-01-01; return where they end."""
+    """Write microseconds since 2000-01-01 as a timestamp; return the end offset."""
     if value == INSTANT_END:
         return write_word(WORD_END, out, at)
     if value == INSTANT_BEGIN:
@@ -198,7 +198,7 @@ def write_instant(value: int, zoned: int, out: Integers, at: int) -> int:
 def write_number(
     bits: int, mantissa_bits: int, exponent_max: int, fixed_below: int, powers: Integers, out: Integers, at: int
 ) -> int:
-    """Write a float as PostgreSQL does (`float8out`), without a point where it is whole; return where it ends."""
+    """Write a float as PostgreSQL does (`float8out`), without a point if it is whole; return the end offset."""
     if (bits >> mantissa_bits) & exponent_max == exponent_max:
         if bits & ((WORD_ONE << mantissa_bits) - 1):
             return write_word(WORD_NAN, out, at)
@@ -212,7 +212,7 @@ def write_number(
 
 
 def write_hex(data: Data, place: int, size: int, out: Integers, at: int) -> int:
-    """Write bytes as hex digits; return where they end."""
+    """Write bytes as hex digits; return the end offset."""
     for index in range(size):
         byte = data[place + index]
         out[at] = HEX[byte >> 4]
@@ -222,7 +222,7 @@ def write_hex(data: Data, place: int, size: int, out: Integers, at: int) -> int:
 
 
 def write_uuid(data: Data, place: int, out: Integers, at: int) -> int:
-    """Write sixteen bytes as five groups of digits; return where they end."""
+    """Write sixteen bytes as five groups of digits; return the end offset."""
     at = write_hex(data, place, 4, out, at)
     for index in range(4, 10, 2):
         out[at] = 45  # -
@@ -232,7 +232,7 @@ def write_uuid(data: Data, place: int, out: Integers, at: int) -> int:
 
 
 def write_text(data: Data, place: int, size: int, out: Integers, at: int) -> int:
-    """Write text up to a zero byte, quotes doubled; return where it ends."""
+    """Write text up to a zero byte, quotes doubled; return the end offset."""
     for index in range(size):
         byte = data[place + index]
         if byte == 0:
@@ -248,7 +248,7 @@ def write_text(data: Data, place: int, size: int, out: Integers, at: int) -> int
 def write_datum(
     data: Data, place: int, size: int, width: int, way: int, powers: Integers, out: Integers, at: int
 ) -> int:
-    """Write a value; return where it ends, FULL or BAD."""
+    """Write a value; return the end offset, FULL or BAD."""
     if width > 0 and size != width:
         return BAD
     if way == AS_SIGNED:
@@ -291,9 +291,9 @@ def write_datums(
     data: Data, locations: Integers, sizes: Integers, column_at: int, width: int, way: int, quoted: int,
     shows_nulls: int, label: bytes, powers: Integers, row: int, rows: int, out: Integers, offsets: Integers, base: int,
 ) -> int:  # fmt: skip
-    """Write values, each behind the column's label; `width` is what all are long, or 0; `powers` are those of ten.
+    """Write values, each after the column's label; `width` is their fixed length, or 0; `powers` has the powers of ten.
 
-    What is NULL is written so, or not at all.
+    A NULL is written as null, or left out.
     """
     with cython.nogil:
         at = offsets[base + row]

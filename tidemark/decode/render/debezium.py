@@ -1,10 +1,11 @@
-"""Row changes as Debezium's PostgreSQL connector gives them in JSON without a schema, a line a change.
+"""Row changes in the JSON form of Debezium's PostgreSQL connector without a schema, one line for each change.
 
 `before`, `after`, `source`, `op`, `ts_ms`, `transaction`, in stream order: c, u, d, t, messages as m, rows of a first
-copy as r. An update that changes the primary key is a delete and a create, as there. What the connector does not know
-(schema events, rows that DDL rewrote, bounds of copies) has no line. docs/debezium.md lists what differs.
+copy as r. As in the connector, an update that changes the primary key is a delete and a create. Items that the
+connector does not have (schema events, rows that DDL rewrote, bounds of copies) have no line. docs/debezium.md lists
+the differences.
 
-Columns are turned into text whole, and rows put together from them: no object a row.
+Whole columns are converted to text, and rows are assembled from them: no object for each row.
 """
 
 import json
@@ -47,7 +48,7 @@ class DebeziumLines:
     def __init__(
         self, databases: Mapping[Oid, str], *, version: str, now_ns: Callable[[], int], name: str = "tidemark"
     ) -> None:
-        """`version` and `name` are told in `source`; `now_ns` tells when a line was made, since 1970."""
+        """`version` and `name` are values of `source`; `now_ns` returns the time when a line is written, since 1970."""
         self._databases = databases
         reported = {"version": version, "connector": CONNECTOR, "name": name}
         self._program = json.dumps(reported, separators=(",", ":"))[1:-1]
@@ -56,9 +57,9 @@ class DebeziumLines:
         self._lines = StreamLines(self._of_batch, self._of_item, DebeziumBounds())
 
     def lines(self, group: ChangeGroup) -> Iterator[memoryview]:
-        """Give out the lines of the group in stream order, many at once, each with its newline.
+        """Yield the lines of the group in stream order, many at once, each with its newline.
 
-        NB: what is given out stands in memory until the next is asked for.
+        NB: the memory of a block is reused for the next one.
         """
         return self._lines.blocks(group)
 
@@ -100,7 +101,7 @@ class DebeziumLines:
     def _source(
         self, names: tuple[str, str, str], seldom_new: "Seldom", lsn: TextColumn, origin: TextColumn | None, op: Op
     ) -> list[Piece]:
-        """Return what is told of where the rows come from."""
+        """Return the `source` object of the rows."""
         database, namespace, table = names
         head = f'"snapshot":"{"true" if op is Op.COPY else "false"}","db":{database},"sequence":"[\\"'
         return [
@@ -124,7 +125,7 @@ class DebeziumLines:
         ]
 
     def _of_item(self, item: GroupItem, group: ChangeGroup) -> bytes:
-        """Return the line of a TRUNCATE or a message; nothing else has one."""
+        """Return the line of a TRUNCATE or a message; other items have none."""
         if not isinstance(item, LogicalMessage | Truncation):
             return b""
         now_ns = self._now_ns()
@@ -161,7 +162,7 @@ class DebeziumLines:
 
 
 class Seldom(NamedTuple):
-    """What is the same for all rows of a transaction."""
+    """Values that are equal for all rows of a transaction."""
 
     msecs: SeldomNew
     usecs: SeldomNew
@@ -170,7 +171,7 @@ class Seldom(NamedTuple):
 
 
 def _transaction_place(rows: pa.RecordBatch, seldom_new: Seldom) -> list[Piece]:
-    """Return where the rows stand in their transactions, if that was counted."""
+    """Return the rows' numbers in their transactions, if they were counted."""
     if TABLE_ORDINAL not in rows.schema.names:
         return [NULL]
     total, own = (whole_numbers(fixed(rows.column(name), np.int64) + 1) for name in ("_ordinal", TABLE_ORDINAL))
@@ -179,13 +180,13 @@ def _transaction_place(rows: pa.RecordBatch, seldom_new: Seldom) -> list[Piece]:
 
 
 class CommitTimes:
-    """When the transactions of a group committed, for what does not carry it."""
+    """The commit times of a group's transactions, for items that do not carry it."""
 
     def __init__(self, group: ChangeGroup) -> None:
         self.group = group
         self._by_lsn = {int(end.commit_lsn): end.commit_time_us for end in (*group.begun, *group.transactions)}
         for item in group.items:
-            if isinstance(item, ChangeBatch):  # of one that goes on over the group's end
+            if isinstance(item, ChangeBatch):  # of a transaction that continues after the group
                 last = item.rows.num_rows - 1
                 lsn, moment = (item.rows.column(name)[last] for name in ("_commit_lsn", "_commit_time"))
                 self._by_lsn.setdefault(lsn.as_py(), moment.value)
@@ -200,7 +201,7 @@ class DebeziumBounds:
 
     @staticmethod
     def line(op: str, end: TransactionEnd) -> bytes:
-        """Return the event of one."""
+        """Return the event of one transaction."""
         reported: dict[str, object] = {
             "status": op.upper(),
             "id": f"{end.xid}:{int(end.commit_lsn)}",

@@ -1,4 +1,4 @@
-"""The rows of a batch as events of Debezium's form: which of them, which op, `before` and `after`."""
+"""The rows of a batch as Debezium events: which rows, with which op, `before` and `after`."""
 
 from collections.abc import Mapping
 
@@ -14,9 +14,9 @@ from tidemark.decode.render.row_kinds import OPS, Flags, RowKind, json_string, l
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
 from tidemark.model.relation import TABLEOID_NUMBER, Relation
 
-LETTERS = {Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.COPY: "r"}  # of rows; those of other ops have no line
+LETTERS = {Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.COPY: "r"}  # rows of other ops have no line
 
-Columns = Mapping[int, TextColumn]  # by their places in the structs
+Columns = Mapping[int, TextColumn]  # by their index in the structs
 
 
 class Sides:
@@ -28,7 +28,7 @@ class Sides:
         self._named = tuple(
             (place, column)
             for place, column in enumerate(relation.live_columns)
-            if column.number != TABLEOID_NUMBER  # of a partitioned table: the connector has none
+            if column.number != TABLEOID_NUMBER  # of a partitioned table: the connector has no such column
         )
         self._old = self._columns(BEFORE)
         self._new = self._columns(AFTER)
@@ -40,7 +40,7 @@ class Sides:
         return {place: form_of(column)(struct.field(place)) for place, column in self._named}
 
     def moved(self) -> Flags | None:
-        """Tell which updates have another primary key than before; None if there is none such."""
+        """Return which updates change the primary key; None if none does."""
         relation, rows = self._relation, self._rows
         key = [place for place, column in self._named if column.number in relation.primary_key]
         if not self._old or not self._new or not key:

@@ -1,10 +1,10 @@
-"""A column's values as Debezium's PostgreSQL connector has them in JSON, by PostgreSQL's type.
+"""A column's values in the JSON form of Debezium's PostgreSQL connector, by PostgreSQL type.
 
-As the connector does with its defaults, but with decimals as text (`decimal.handling.mode=string`): dates as days,
-times and timestamps as microseconds, or milliseconds where the type has at most three digits of a second, `timestamptz`
-and `timetz` as ISO text in UTC, `interval` as microseconds with a month of 30.4375 days, `bytea` in Base64, bits as
-little-endian bytes, `point` and PostGIS types as objects, `hstore` as a JSON object in a string. The columns come with
-the Arrow forms of `MAPPING`. docs/debezium.md lists what differs.
+The form is that of the connector's defaults, except that decimals are text (`decimal.handling.mode=string`): dates as
+days, times and timestamps as microseconds, or milliseconds if the type has at most three fractional digits,
+`timestamptz` and `timetz` as ISO text in UTC, `interval` as microseconds with a month of 30.4375 days, `bytea` in
+Base64, bits as little-endian bytes, `point` and PostGIS types as objects, `hstore` as a JSON object in a string. The
+columns have the Arrow types of `MAPPING`. docs/debezium.md lists the differences.
 """
 
 import json
@@ -57,7 +57,7 @@ _WKB_POINT = struct.Struct("<BIdd")
 
 
 def form_of(column: Column) -> Form:
-    """Return what makes JSON of the column's values."""
+    """Return the function that writes the column's values as JSON."""
     return _form(column.type, column.typmod) if column.type is not None else _by_arrow_type
 
 
@@ -71,7 +71,7 @@ def _form(described: TypeDescription, typmod: int) -> Form:
     found = _BY_OID.get(described.oid) or _BY_NAME.get(described.name)
     if found is not None or described.element is None:
         return found or _by_arrow_type
-    of_values = _form(described.element, typmod)  # an array's is that of its elements
+    of_values = _form(described.element, typmod)  # an array has the form of its elements
     return lambda values: lists(values, of_values) if pa.types.is_list(values.type) else _by_arrow_type(values)
 
 
@@ -89,7 +89,7 @@ def _lists(values: pa.Array) -> Texts:
 
 
 def _milliseconds(values: pa.Array) -> Texts:
-    # NB: what is finer is rounded already, by the type
+    # NB: the type has rounded finer values already
     return whole_numbers(fixed(values, np.int64) // USECS_PER_MILLISECOND, validity(values))
 
 
@@ -173,7 +173,7 @@ _BY_ARROW_TYPE: tuple[tuple[Callable[[pa.DataType], bool], Form], ...] = (
 
 
 def unavailable(column: Column) -> str:
-    """Return what stands for a value that did not change and is not in WAL."""
+    """Return the placeholder of an unchanged value that is not in WAL."""
     described = column.type.ultimate() if column.type is not None else None
     name = described.name if described is not None else ""
     if name == "hstore":

@@ -1,6 +1,6 @@
-"""Arrow columns as JSON, by the loops of kernels: no object a value, but where a form is rare.
+"""Arrow columns as JSON, by compiled loops: an object for each value only in rare forms.
 
-What both renderings share: how integers, text, floats, instants, bytes and lists are written.
+Both JSON renderings use it for integers, text, floats, instants, bytes and lists.
 """
 
 from collections.abc import Callable
@@ -36,18 +36,18 @@ class Written(NamedTuple):
     kernel: Rows
 
     def put(self, texts: ColumnTexts, first: int, rows: int) -> int:
-        """Write the texts of some rows; return where their offsets begin."""
+        """Write the texts of some rows; return the index of their first offset."""
         return texts.add(rows, partial(self.kernel, first))
 
 
 class Made(NamedTuple):
-    """A column whose JSON is made value by value: for what is rare."""
+    """A column of a rare form, whose JSON is written value by value."""
 
     column: pa.Array
     form: Callable[[object], str]
 
     def put(self, texts: ColumnTexts, first: int, rows: int) -> int:
-        """Write the texts of some rows; return where their offsets begin."""
+        """Write the texts of some rows; return the index of their first offset."""
         values = self.column.slice(first, rows).to_pylist()
         return texts.add_made([NULL if value is None else self.form(value).encode() for value in values])
 
@@ -60,20 +60,20 @@ class Lists(NamedTuple):
     elements: TextColumn
 
     def put(self, texts: ColumnTexts, first: int, rows: int) -> int:
-        """Write the texts of some rows; return where their offsets begin."""
+        """Write the texts of some rows; return the index of their first offset."""
         begin, end = self.ends[first], self.ends[first + rows]
         elements = self.elements.put(texts, begin, end - begin)
         return Written(partial(line_text.write_lists, self.ends, elements, *self.validity)).put(texts, first, rows)
 
 
 def validity(column: pa.Array) -> tuple[View, int]:
-    """Return the bitmap of what has a value, empty if all have, and its first bit."""
+    """Return the validity bitmap, empty if all rows have a value, and its first bit."""
     bitmap = column.buffers()[0] if column.null_count else None
     return (memoryview(b"") if bitmap is None else memoryview(bitmap).cast("B")), column.offset
 
 
 def fixed(column: pa.Array, kind: type[Number]) -> npt.NDArray[Number]:
-    """Return the values of a column of numbers, whatever stands where there is none."""
+    """Return the values of a column of numbers; those of NULL rows are arbitrary."""
     return np.frombuffer(column.buffers()[1] or b"", kind)[column.offset : column.offset + len(column)]
 
 
@@ -87,7 +87,7 @@ def integers(column: pa.Array) -> TextColumn:
 
 
 def whole_numbers(values: Integers, valid: tuple[View, int] = (memoryview(b""), 0)) -> TextColumn:
-    """Return integers of an array of numpy's as numbers."""
+    """Return integers of a numpy array as numbers."""
     return Written(partial(value_text.write_integers, values.data, *valid))
 
 
@@ -108,7 +108,7 @@ def booleans(column: pa.Array) -> TextColumn:
 
 
 def _ends(column: pa.Array, offsets: pa.Buffer) -> View:
-    # NB: a column without rows need not have any
+    # NB: a column without rows may have no buffer
     return (np.frombuffer(offsets, np.int32)[column.offset :] if len(column) else np.zeros(1, np.int32)).data
 
 
@@ -131,7 +131,7 @@ def decimals(column: pa.Array) -> TextColumn:
 
 
 def instants(column: pa.Array) -> TextColumn:
-    """Return timestamps in ISO form, with a Z where they are of UTC."""
+    """Return timestamps in ISO form, with a Z if they are in UTC."""
     values = fixed(column, np.int64)
     second, digits = SECOND_UNITS[column.type.unit]
     zoned = bool(column.type.tz)
@@ -139,7 +139,7 @@ def instants(column: pa.Array) -> TextColumn:
 
 
 def instants_of(usecs: Integers, digits: int) -> TextColumn:
-    """Return microseconds since 1970 as UTC in ISO form, with so many digits of a second's parts: 6, or none."""
+    """Return microseconds since 1970 as UTC in ISO form, with 6 or no fractional digits."""
     second = SECOND_UNITS["us"][0]
     return Written(partial(value_text.write_instants, usecs.data, second, digits, True, memoryview(b""), 0))
 
@@ -157,7 +157,7 @@ def days(column: pa.Array) -> TextColumn:
 
 @cache
 def powers() -> View:
-    """Return the powers of ten that floats are written by."""
+    """Return the powers of ten for writing floats."""
     return np.frombuffer(line_text.powers_of_ten(), np.uint64).data
 
 
@@ -169,19 +169,19 @@ def _floats(
 
 
 def floats(column: pa.Array) -> TextColumn:
-    """Return floats in the fewest digits that make them; what is no number as text."""
+    """Return floats with the fewest digits that read back as the same number; NaN and infinities as text."""
     if pa.types.is_float32(column.type):
         return _floats(fixed(column, np.uint32), (*SINGLE, *ARROWS_NOTATION), column)
     return _floats(fixed(column, np.uint64), (*DOUBLE, *ARROWS_NOTATION), column)
 
 
 def doubles(column: pa.Array) -> TextColumn:
-    """Return floats as Python prints them, which has no shorter ones than doubles."""
+    """Return floats as Python prints them; single precision is converted to double first."""
     single = pa.types.is_float32(column.type)
     values = fixed(column, np.float32).astype(np.float64) if single else fixed(column, np.float64)
     return _floats(values.view(np.uint64), (*DOUBLE, *PYTHONS_NOTATION), column)
 
 
 def lists(column: pa.Array, of_values: Form) -> TextColumn:
-    """Return lists as arrays, their elements as `of_values` has them."""
+    """Return lists as arrays; `of_values` writes their elements."""
     return Lists(_ends(column, column.buffers()[1]), validity(column), of_values(column.values))

@@ -1,12 +1,12 @@
-"""Changes as JSON lines, one an item, in stream order: for people, pipes, and consumers that want no Arrow.
+"""Changes as JSON lines, one for each item, in stream order: for people, pipes, and consumers without Arrow.
 
-A row: op, database, schema, table, position, lsn, xid, origin (of replication, where there is one), commit_time, and by
-what is known `before`, `after` and `unchanged`, the columns whose TOASTed value did not change and which `after`
-therefore leaves out. `before` holds the key columns alone where the server wrote no more. Values are JSON's own where
-JSON has them: integers, booleans, text, lists; floats but for NaN and infinities; the rest is text (decimals too:
-readers round numbers), bytes as hex after a backslash and x.
+A row: op, database, schema, table, position, lsn, xid, origin (of replication, if any), commit_time, and as available
+`before`, `after` and `unchanged`: the columns whose TOASTed value did not change and which `after` therefore leaves
+out. `before` has only the key columns if the server wrote no more. Values are JSON values where JSON has the type:
+integers, booleans, text, lists, floats except NaN and infinities. Others are text (also decimals, since readers round
+numbers), and bytes are hex after a backslash and x.
 
-Columns are turned into text whole, and rows put together from them: no dictionary a row.
+Whole columns are converted to text, and rows are assembled from them: no dictionary for each row.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -66,9 +66,9 @@ class JsonLines:
         self._lines = StreamLines(self._of_batch, self._of_item, JsonBounds(databases))
 
     def lines(self, group: ChangeGroup) -> Iterator[memoryview]:
-        """Give out the group's items in stream order, many at once, and their transactions' bounds if counted.
+        """Yield the group's items in stream order, many at once, and their transactions' bounds if counted.
 
-        NB: what is given out stands in memory until the next is asked for.
+        NB: the memory of a block is reused for the next one.
         """
         return self._lines.blocks(group)
 
@@ -113,7 +113,7 @@ class JsonLines:
         return '"database":{},"schema":{},"table":{}'.format(*map(json_string, texts))
 
     def item(self, item: GroupItem) -> str:
-        """Return the line of an item that is no batch."""
+        """Return the line of an item that is not a batch."""
         reported: dict[str, Json]
         match item:
             case LogicalMessage():
@@ -182,7 +182,7 @@ class JsonLines:
 
 
 def _partition(oid: Oid) -> dict[str, Json]:
-    """Return what tells of which partition an event is."""
+    """Return the fields for the partition of an event."""
     return {"tableoid": oid} if oid else {}
 
 
@@ -191,7 +191,7 @@ def _origin(number: int) -> dict[str, Json]:
 
 
 def _described(relation: Relation | None) -> Json:
-    """Return what a schema event shows of a version."""
+    """Return the description of a version in a schema event."""
     if relation is None:
         return None
     columns: list[Json] = [
@@ -217,7 +217,7 @@ def _described(relation: Relation | None) -> Json:
 
 
 class Known:
-    """What is known of the rows of a batch: before, after, unchanged."""
+    """The sides of a batch's rows: before, after, unchanged."""
 
     def __init__(self, batch: ChangeBatch) -> None:
         relation, rows = batch.relation, batch.rows
@@ -230,7 +230,7 @@ class Known:
         )
 
     def of(self, kind: RowKind) -> list[Piece]:
-        """Return what is known of a kind of rows."""
+        """Return the sides of a kind of rows."""
         locations = range(len(self._names))
         pieces: list[Piece] = []
         if kind.before_kind is not BeforeKind.NONE:
@@ -264,7 +264,7 @@ def _list(values: pa.Array) -> TextColumn:
 
 
 def _plain(value: object) -> Json:
-    """Return a value of a list, or a list, as JSON has it."""
+    """Return a list, or a value of a list, as a JSON value."""
     if isinstance(value, list):
         return [_plain(part) for part in value]
     return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -1,11 +1,11 @@
-"""The loops that put lines together: floats and lists, and rows out of the texts of their columns.
+"""Loops that write floats and lists, and assemble lines from the texts of their columns.
 
-Compiled where a compiler is there, interpreted otherwise, and stopped by a full buffer as those of `value_text`.
+Compiled if a compiler is available, else interpreted; a full buffer stops them as in `value_text`.
 
-A float is written in the fewest digits that read back as the same number, and of these the closest, by Raffaello
-Giulietti's way: of the decimals of a precision that suffices, at most a few lie between the halves to its neighbours.
+A float is written with the fewest digits that read back as the same number, choosing the closest (the algorithm is
+Raffaello Giulietti's): at a sufficient precision, only a few decimals lie between the midpoints to its neighbours.
 
-NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+NB: assign a byte to a variable before shifting it, and use no literal over 31 bits: see the `.pxd`.
 """
 # ruff: noqa: C901 - each loop in one piece: a call a value costs more than the value
 # ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
@@ -37,19 +37,19 @@ COMPILED = bool(cython.compiled)
 DONE = -1
 COLUMN = -1  # in place of a length: this piece is a column's
 
-# The same as C integers, which the loops can read without the interpreter.
+# Copies as C integers, which the loops can read without the interpreter.
 ALL_DONE = int(DONE)
 IS_COLUMN = int(COLUMN)
 
-FLOAT_BYTES = 40  # of text: sign, 17 digits, zeros up to notation, exponent, quotes
+FLOAT_BYTES = 40  # of text: sign, 17 digits, zeros up to the bounds of notation, exponent, quotes
 DIGITS_MAX = 20
 POWER_MIN = -330  # of ten, in the table
 POWER_MAX = 330
 POWER_LEAST = int(POWER_MIN)
 POWER_BITS = 128
 MASK = (1 << 64) - 1
-ONE = 1  # of 128 bits
-WORD_ONE = 1  # of 64
+ONE = 1  # 128 bits
+WORD_ONE = 1  # 64 bits
 
 WORD_NULL = b"null"
 WORD_NAN = b'"NaN"'
@@ -77,7 +77,7 @@ def powers_of_ten() -> bytes:
 
 
 def rounded_to_odd(low: int, high: int, number: int) -> int:
-    """Return the highest word of a product of 128 and 64 bits; its last bit tells of what was cut off."""
+    """Return the highest word of a product of 128 and 64 bits; its last bit is set if nonzero bits were cut off."""
     product = ONE * low
     product = (product * number) >> 64
     upper = ONE * high
@@ -90,9 +90,9 @@ def write_float(
     bits: int, mantissa_bits: int, exponent_max: int, fixed_from: int, fixed_below: int, exponent_digits: int,
     inside: int, powers: Integers, out: Integers, at: int,
 ) -> int:  # fmt: skip
-    """Write a float, for which there is room; return where it ends.
+    """Write a float, for which there is room; return the end offset.
 
-    `inside`: what lies half way to a neighbour does not read back as the number.
+    `inside`: the midpoint to a neighbour does not read back as the number.
     """
     mantissa = bits & ((WORD_ONE << mantissa_bits) - 1)
     biased = (bits >> mantissa_bits) & exponent_max
@@ -111,7 +111,7 @@ def write_float(
         out[at + 1] = 46
         out[at + 2] = 48
         return at + 3
-    closer = 1 if mantissa == 0 and biased > 1 else 0  # the next one below is only half as far as the one above
+    closer = 1 if mantissa == 0 and biased > 1 else 0  # the neighbour below is half as far as the one above
     power = (biased if biased > 0 else 1) - (exponent_max >> 1) - mantissa_bits
     if biased > 0:
         mantissa |= WORD_ONE << mantissa_bits
@@ -148,7 +148,7 @@ def write_float(
 def lay_out(
     digits: int, exponent: int, fixed_from: int, fixed_below: int, exponent_digits: int, out: Integers, at: int
 ) -> int:
-    """Write `digits` times ten to the `exponent`; return where it ends."""
+    """Write `digits` times ten to the `exponent`; return the end offset."""
     end = write_unsigned(digits, out, at)
     size = end - at
     first = exponent + size - 1  # exponent of the first digit
@@ -176,7 +176,7 @@ def lay_out(
             out[end - index] = out[end - index - 1]
         out[end + exponent] = 46
         return end + 1
-    zeros = 1 - first  # 0., and what stands between the point and the first digit
+    zeros = 1 - first  # 0. and the zeros before the first digit
     for index in range(size):
         out[end + zeros - 1 - index] = out[end - 1 - index]
     for index in range(zeros):
@@ -190,7 +190,7 @@ def write_floats(
     powers: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
     offsets: Integers, base: int,
 ) -> int:  # fmt: skip
-    """Write floats, without an exponent where that of their first digit is between `fixed_from` and `fixed_below`."""
+    """Write floats, without an exponent if that of their first digit is from `fixed_from` to below `fixed_below`."""
     with cython.nogil:
         at = offsets[base + row]
         while row < rows:
@@ -242,7 +242,7 @@ def write_lists(
 
 
 def mark_different(text: Integers, offsets: Integers, one: int, other: int, rows: int, out: Integers) -> int:
-    """Set 1 for each row of which two columns have different texts."""
+    """Set 1 for each row whose texts in two columns differ."""
     with cython.nogil:
         for row in range(rows):
             begin = offsets[one + row]
@@ -262,10 +262,11 @@ def write_lines(
     text: Integers, offsets: Integers, pieces: Integers, begins: Integers, variants: Integers, rows: Integers,
     order: Integers, line: int, lines: int, out: Integers, used: Integers,
 ) -> int:  # fmt: skip
-    """Write lines from `line` on; return the first that has no room, or DONE; `used[0]` gets how much is written.
+    """Write lines from `line` on; return the first one without room, or DONE; set `used[0]` to the bytes written.
 
-    Line n is that of `order[n]`, which is row `rows[order[n]]` of its columns and has the pieces of its variant: from
-    `begins[variant]` to the next one's; a piece is a length and a place in the text, or COLUMN and a place in offsets.
+    Line n is that of `order[n]`: row `rows[order[n]]` of its columns, with the pieces of its variant, from
+    `begins[variant]` to the next one's. A piece is a length and an offset in the text, or COLUMN and an index in
+    offsets.
     """
     with cython.nogil:
         at = 0

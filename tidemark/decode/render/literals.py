@@ -1,6 +1,7 @@
-"""Columns of datums as test_decoding prints them: label and literal, by a kernel where the type is a common one.
+"""Columns of datums as test_decoding prints them: label and literal, by a kernel for the common types.
 
-The rules go by the column's own type: a domain over int4 is quoted. All else is printed value by value, by its codec.
+The rules depend on the column's declared type: a domain over int4 is quoted. Codecs print all other types value by
+value.
 """
 
 from functools import partial
@@ -27,12 +28,12 @@ from tidemark.model.errors import CorruptWal, InternalError
 from tidemark.model.lsn import Lsn
 from tidemark.model.relation import Column
 
-MEMO_MAX = 4096  # values of a column whose texts are remembered: enums, dates and the like come again and again
-MEMO_BYTES = 64  # longer ones seldom do
+MEMO_MAX = 4096  # values of a column whose texts are cached: enums, dates and similar values recur
+MEMO_BYTES = 64  # longer values seldom recur
 _UNQUOTED_TYPES = frozenset({20, 21, 23, 26, 700, 701, 1700})  # int8, int2, int4, oid, float4, float8, numeric
 _BIT_TYPES = frozenset({1560, 1562})  # bit, varbit
 _BOOL = 16
-# NB: by the class itself: what is derived from it prints otherwise, as regclass does, which holds an integer.
+# NB: compares the class itself: derived codecs print differently, as regclass does, which is an integer.
 _WAYS: dict[type[Codec], TextWay] = {
     BoolCodec: TextWay.T_F,
     ByteaCodec: TextWay.HEX,
@@ -48,14 +49,14 @@ _WAYS: dict[type[Codec], TextWay] = {
 
 
 def _way(codec: Codec) -> TextWay | None:
-    """Return how a kernel writes the values of a codec; None if none does."""
+    """Return how a kernel writes the values of a codec; None if no kernel does."""
     way = _WAYS.get(type(codec))
     if way is TextWay.SIGNED and codec.kind is ColumnKind.UNSIGNED4:
         return TextWay.UNSIGNED
     if way is TextWay.DOUBLE and pa.types.is_float32(codec.arrow_type):
         return TextWay.SINGLE
     if way is TextWay.TEXT and codec.kind is not ColumnKind.TEXT:
-        return None  # only what is UTF-8 comes out as it is
+        return None  # only UTF-8 is copied unchanged
     if isinstance(codec, TimestampCodec) and codec.zoned:
         return TextWay.TIMESTAMP_ZONED
     return way
@@ -82,7 +83,7 @@ class Literals:
     def __init__(  # noqa: PLR0917 - what a table's columns have in common would be an object of five
         self, column: Column, slot: int, major: int, dialect: Dialect, names: NamesThen, locator: TupleLocator
     ) -> None:
-        """Print names in values as `names` has them; `slot` is the column's number among the live ones."""
+        """Resolve names in values with `names`; `slot` is the column's index among the live ones."""
         assert column.type is not None, column
         label = f" {quote_identifier(column.name, major)}[{column.type.display_name}]:"
         self._label = label.encode("utf-8", "surrogateescape")
@@ -104,7 +105,7 @@ class Literals:
         return SideLiterals(self, side, shows_nulls)
 
     def put(self, texts: ColumnTexts, side: Side, first: int, rows: int, *, shows_nulls: bool) -> int:
-        """Write label and literal of some rows; return where their offsets begin."""
+        """Write label and literal of some rows; return the index of their first offset."""
         begin = self._slot * side.rows + first
         way = self._way
         if way is None or (self._missing is not None and _has_missing(side, begin, rows)):
@@ -170,7 +171,7 @@ class Literals:
 
 
 def _has_missing(side: Side, begin: int, rows: int) -> bool:
-    """Tell if tuples are older than the column that begins there."""
+    """Return whether tuples are older than the column whose cells begin there."""
     return bool((np.frombuffer(side.locations, np.int64)[begin : begin + rows] == Location.MISSING).any())
 
 
@@ -182,5 +183,5 @@ class SideLiterals(NamedTuple):
     shows_nulls: bool
 
     def put(self, texts: ColumnTexts, first: int, rows: int) -> int:
-        """Write the texts of some rows; return where their offsets begin."""
+        """Write the texts of some rows; return the index of their first offset."""
         return self.column.put(texts, self.side, first, rows, shows_nulls=self.shows_nulls)

@@ -1,9 +1,9 @@
-"""Lines at their places in the stream, put in order: many at once.
+"""Puts lines into stream order by their positions, many at once.
 
-A line is a few *pieces* side by side: constant text, or the text of a column at the line's row. Rows that have the same
-pieces have the same *variant*. Parts of the stream that overlap, as batches of several relations do, have their rows in
-stream order each; all of them together come in the order of (commit LSN, ordinal). Rows are taken by stretches: of each
-part that has some there, the columns are written once, and a kernel puts the lines together.
+A line is a sequence of *pieces*: constant text, or the text of a column at the line's row. Rows with the same pieces
+have the same *variant*. Parts of the stream can overlap, as batches of several relations do: each has its rows in
+stream order, and all of them together are written in the order of (commit LSN, ordinal). Rows are processed in
+stretches: for each part with rows in the stretch, the columns are written once, and a kernel assembles the lines.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from tidemark.decode.render.column_texts import KEPT_BYTES, ColumnTexts, Integer
 from tidemark.decode.render.json_columns import whole_numbers
 
 STRETCH_ROWS = 2048
-BLOCK_BYTES = 1 << 20  # of lines that are given out at once
+BLOCK_BYTES = 1 << 20  # of lines that are yielded at once
 KEY_MAX = (1 << 63) - 1
 
 Piece: TypeAlias = bytes | TextColumn
@@ -29,8 +29,8 @@ class Lines(NamedTuple):
 
     commit_lsn: Integers
     ordinal: Integers
-    variants: Integers  # of each row: number of the pieces that it has
-    pieces: Mapping[int, Pieces]  # by variant; none: no line
+    variants: Integers  # for each row, the number of its variant
+    pieces: Mapping[int, Pieces]  # by variant; no pieces: no line
 
     def shown_commit_lsns(self) -> Integers:
         """Return the commit LSN of each row that has a line."""
@@ -39,29 +39,29 @@ class Lines(NamedTuple):
 
 
 class SeldomNew(NamedTuple):
-    """Integers of which there is one a transaction: a stretch of one transaction has them as constant text."""
+    """Integers with one value for each transaction: constant text in a stretch of one transaction."""
 
     values: Integers
 
     def put(self, texts: ColumnTexts, first: int, rows: int) -> int:
-        """Write the texts of some rows; return where their offsets begin."""
+        """Write the texts of some rows; return the index of their first offset."""
         return whole_numbers(self.values).put(texts, first, rows)
 
     def constant(self, first: int, rows: int) -> bytes | None:
-        """Return the text of some rows if it is the same."""
+        """Return the text of some rows if they all have the same."""
         values = self.values[first : first + rows]
         return b"%d" % values[0] if (values == values[0]).all() else None
 
 
 class LineWriter:
-    """Puts parts in order, and their lines together; each line ends as its last piece does."""
+    """Sorts parts, and assembles their lines; a line's last piece must end with its newline."""
 
     def __init__(self) -> None:
         self._texts = ColumnTexts()
         self._out = np.empty(BLOCK_BYTES, np.uint8)
 
     def blocks(self, parts: Sequence[Lines]) -> Iterator[memoryview]:
-        """Give out the lines of all parts in stream order, many at once: each time in the same place."""
+        """Yield the lines of all parts in stream order, many at once; the memory is reused."""
         if not parts:
             return
         if len(parts) == 1:
@@ -77,7 +77,7 @@ class LineWriter:
         for first in range(0, len(order), STRETCH_ROWS):
             owners = owner[first : first + STRETCH_ROWS]
             counts = np.bincount(owners, minlength=len(parts))
-            # Where a part's rows of this stretch stand behind one another, less where they stand among all.
+            # For each part, the index of its rows in this stretch minus their index among all rows.
             shift = np.cumsum(counts) - counts - taken - begins[:-1]
             present = np.flatnonzero(counts).tolist()
             stretch = [(parts[number], int(taken[number]), int(counts[number])) for number in present]
@@ -85,7 +85,7 @@ class LineWriter:
             taken += counts
 
     def _stretch(self, stretch: Sequence[tuple[Lines, int, int]], order: Integers) -> Iterator[memoryview]:
-        """Give out the lines of some rows (part, first, count); `order` has their numbers in this."""
+        """Yield the lines of some rows (part, first, count); `order` has their indexes in the stretch."""
         self._texts.clear()
         if len(self._out) > KEPT_BYTES:
             self._out = np.empty(BLOCK_BYTES, np.uint8)
@@ -116,7 +116,7 @@ class LineWriter:
 
 
 class _Program:
-    """What each variant of a stretch has side by side, as the kernel reads it."""
+    """The pieces of each variant of a stretch, as the kernel reads them."""
 
     def __init__(self, texts: ColumnTexts) -> None:
         self._texts = texts
@@ -124,7 +124,7 @@ class _Program:
         self.begins = [0]
 
     def add(self, part: Lines, first: int, count: int) -> Integers:
-        """Take the variants of some rows of a part; return that of each row."""
+        """Add the variants of some rows of a part; return the variant of each row."""
         own = part.variants[first : first + count]
         present = np.flatnonzero(np.bincount(own)) if len(part.pieces) > 1 else own[:1]
         bases: dict[int, int] = {}
@@ -158,7 +158,7 @@ class _Program:
 
 
 def lines_of(items: Sequence[Placed]) -> Lines:
-    """Return lines that are made already."""
+    """Return finished lines as a part."""
     ordered = sorted(items, key=lambda placed: placed[:2])
     commit_lsn, ordinal = (np.array([placed[at] for placed in ordered], np.int64) for at in (0, 1))
     pieces = {number: (placed[2],) for number, placed in enumerate(ordered)}
@@ -166,7 +166,7 @@ def lines_of(items: Sequence[Placed]) -> Lines:
 
 
 def _order(parts: Sequence[Lines]) -> Integers:
-    """Return the numbers of all rows, one part's behind the other's, in stream order."""
+    """Return the indexes of all rows, parts concatenated, in stream order."""
     commit_lsn = np.concatenate([part.commit_lsn for part in parts])
     ordinal = np.concatenate([part.ordinal for part in parts])
     least = int(commit_lsn.min()), int(ordinal.min())

@@ -1,4 +1,4 @@
-"""What the rows of a batch have in common: rows of one kind get the same pieces in their lines."""
+"""Groups the rows of a batch by kind: rows of one kind have the same pieces in their lines."""
 
 from json.encoder import encode_basestring
 from typing import NamedTuple
@@ -18,23 +18,23 @@ _OP_BITS, _KIND_BITS = 4, 2
 
 
 class RowKind(NamedTuple):
-    """What one kind of rows has."""
+    """The properties of one kind of rows."""
 
     op: Op
     before_kind: BeforeKind
     has_before: bool
     has_after: bool
     has_origin: bool
-    moved: bool  # to another key
-    unchanged: bytes | None  # bitmap of the columns of which there is no value, because it did not change
+    moved: bool  # the key changed
+    unchanged: bytes | None  # bitmap of the columns without a value because it did not change
 
     def is_unchanged(self, place: int) -> bool:
-        """Tell if the column at this place did not change and is not in WAL."""
+        """Return whether the column with this index did not change and is not in WAL."""
         return self.unchanged is not None and bool(self.unchanged[place >> 3] >> (place & 7) & 1)
 
 
 def kinds_of(rows: pa.RecordBatch, moved: Flags | None) -> tuple[Integers, dict[int, RowKind]]:
-    """Return the number of each row's kind, and the kinds by number; `moved` are those whose key changed."""
+    """Return the number of each row's kind, and the kinds by number; `moved` marks rows whose key changed."""
     codes = letters(rows) | fixed(rows.column("_before_kind"), np.int8).astype(np.int64) << _OP_BITS
     shift = _OP_BITS + _KIND_BITS
     has_origin = fixed(rows.column("_origin"), np.int32) != 0
@@ -61,7 +61,7 @@ def _kind(code: int, patterns: list[bytes | None]) -> RowKind:
 
 
 def letters(rows: pa.RecordBatch) -> Integers:
-    """Return the number of each row's op among `OPS`."""
+    """Return the index of each row's op in `OPS`."""
     column = rows.column("_op")
     _, offsets, data = column.buffers()
     begin = np.frombuffer(offsets, np.int32)[column.offset] if len(column) else 0
@@ -71,7 +71,7 @@ def letters(rows: pa.RecordBatch) -> Integers:
 
 
 def there(column: pa.Array) -> Flags:
-    """Tell which rows have a value."""
+    """Return which rows have a value."""
     bitmap = column.buffers()[0] if column.null_count else None
     if bitmap is None:
         return np.ones(len(column), np.bool_)

@@ -1,7 +1,7 @@
-"""The items of groups as lines, in stream order: what both JSON renderings share.
+"""The items of groups as lines in stream order: used by both JSON renderings.
 
-Batches become parts of the stream whose lines have pieces of text in common (`placed_lines`); what is no row becomes a
-line of constant text, at its place.
+Batches become parts of the stream whose lines share pieces of text (`placed_lines`); any other item becomes a line of
+constant text at its position.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from tidemark.model.change import ChangeBatch, ChangeGroup, GroupItem, LogicalMe
 
 
 class StreamLines:
-    """Turns groups to lines, as `of_batch`, `of_item` and `bounds` write them; each ends with a newline."""
+    """Converts groups to lines with `of_batch`, `of_item` and `bounds`; each line ends with a newline."""
 
     def __init__(
         self,
@@ -23,14 +23,14 @@ class StreamLines:
         of_item: Callable[[GroupItem, ChangeGroup], bytes],
         bounds: BoundForm,
     ) -> None:
-        """`of_item` gives no text to what has no line."""
+        """`of_item` returns no text for an item without a line."""
         self._of_batch = of_batch
         self._of_item = of_item
         self._bounds = TransactionBounds(bounds)
         self._writer = LineWriter()
 
     def blocks(self, group: ChangeGroup) -> Iterator[memoryview]:
-        """Give out the lines of a group in stream order, many at once: each time in the same place."""
+        """Yield the lines of a group in stream order, many at once; the memory is reused."""
         counted = is_counted(group)
         if counted:
             self._bounds.begin(group)
@@ -54,7 +54,7 @@ class StreamLines:
             yield from self._writer.blocks([*self._bounds.ends()])
 
     def _in_order(self, rows: Sequence[Lines], items: Sequence[Placed], *, counted: bool) -> Iterator[memoryview]:
-        """Give out what stands between two barriers."""
+        """Yield the lines between two barriers."""
         parts = [*rows, lines_of(items)] if items else [*rows]
         if counted:
             parts += self._bounds.of(_commit_lsns(parts))

@@ -1,11 +1,11 @@
-"""The lines that PostgreSQL's own test_decoding plugin prints (`test_decoding.c` of each major): the oracle's language.
+"""The lines that PostgreSQL's test_decoding plugin prints (`test_decoding.c` of each major), for comparison with it.
 
-With include-xids on, skip-empty-xacts on, include-timestamp off and two-phase decoding off. A line is what the plugin
-writes at once; a value in it may contain newlines. Rows rewritten by DDL and schema events have no line there. Tables
-that are not selected, which the plugin does not know of, are as if nothing had happened to them.
+Its options: include-xids on, skip-empty-xacts on, include-timestamp off, two-phase decoding off. A line is what the
+plugin writes at once; a value in it may contain newlines. Rows rewritten by DDL and schema events have no line there.
+Changes of tables that are not selected are left out as if they had not happened; the plugin has no selection.
 
-Rows are printed many together, those of a transaction or those of many: columns are turned into text whole, and lines
-put together from them, in the order of the changes.
+Many rows are printed together, of one transaction or of many: whole columns are converted to text, and lines are
+assembled from them in the order of the changes.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -35,10 +35,10 @@ from tidemark.model.relation import Relation
 if TYPE_CHECKING:
     from array import array
 
-MESSAGES_WRAPPED_SINCE = 17  # before, a transactional message neither begins a transaction nor counts as its change
-TABLES_MAX = 65536  # relation versions whose names and codecs are remembered
-EXPANDED_BYTES_MAX = 32 << 20  # decompressed at once, of one side of one table's rows; a single row may be larger
-NEVER_COUNTED = 1 << 62  # batches of rows that are printed: nothing is kept of them
+MESSAGES_WRAPPED_SINCE = 17  # before 17, a transactional message neither begins a transaction nor counts as its change
+TABLES_MAX = 65536  # relation versions whose names and codecs are cached
+EXPANDED_BYTES_MAX = 32 << 20  # decompressed at once, for one side of one table's rows; a single row may be larger
+NEVER_COUNTED = 1 << 62  # printed batches are not counted: they are not kept
 BEFORE_ALL = -1  # in place of an ordinal
 XID_MASK = (1 << 32) - 1
 
@@ -52,12 +52,12 @@ _NO_TUPLE = b" (no-tuple-data)"
 
 
 def _every_relation(_relation: Relation) -> bool:
-    """Select as the plugin does: materialized views, too."""
+    """Select as the plugin does: also materialized views."""
     return True
 
 
 class _Kind(NamedTuple):
-    """What rows have in common whose lines have the same pieces."""
+    """The properties that rows with the same pieces share."""
 
     op: int
     has_old: bool
@@ -98,7 +98,7 @@ class _Table:
         return Lines(_integers(rows.commit_lsn), _integers(rows.ordinal), codes, pieces)
 
     def _line(self, kind: _Kind, old: Sequence[Piece], new: Sequence[Piece]) -> Sequence[Piece]:
-        """Return what a kind of rows has in its lines."""
+        """Return the pieces of the lines of a kind of rows."""
         after = new if kind.has_new else [_NO_TUPLE]
         if kind.op == _REWRITE:
             return []
@@ -112,9 +112,9 @@ class _Table:
 
 
 class TestDecodingRenderer:
-    """Prints the changes of one major's databases; `hidden_prefixes` are those of messages that are our own."""
+    """Prints the changes of one major's databases; `hidden_prefixes` are those of Tidemark's own messages."""
 
-    __test__ = False  # for pytest
+    __test__ = False  # not a pytest class
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class TestDecodingRenderer:
         *,
         end: bytes = b"\n",
     ) -> None:
-        """`end` is put behind each line."""
+        """`end` is appended to each line."""
         self._major = major
         self._selected = selected
         self._dialects = dialects
@@ -136,12 +136,12 @@ class TestDecodingRenderer:
         self._names = NamesThen()
         self._arenas = Arenas()
         self._writer = LineWriter()
-        self._widest_of: tuple[RelationVersions | None, int, int] = None, 0, 0  # how many, and their most columns
+        self._widest_of: tuple[RelationVersions | None, int, int] = None, 0, 0  # how many, and the most columns of one
 
     def run(self, run: CommittedRun) -> Iterator[Block]:
-        """Give out the lines of small transactions, many at once.
+        """Yield the lines of small transactions, many at once.
 
-        NB: what is given out stands in memory until the next is asked for.
+        NB: the memory of a block is reused for the next one.
         """
         self._names.noted = NO_NAMES
         pending = [(0, len(run))]
@@ -163,7 +163,7 @@ class TestDecodingRenderer:
                 yield from self._writer.blocks([*self._bounds(run.ends.part(start, stop), parts), *parts])
 
     def transaction(self, transaction: CommittedTransaction) -> Iterator[Block]:
-        """Give out the lines of a transaction, many at once; none if the plugin would call it empty."""
+        """Yield the lines of a transaction, many at once; none if it is empty for the plugin."""
         xid = transaction.end.xid
         begun = False
         for is_change, lines in self._blocks(transaction):
@@ -181,15 +181,15 @@ class TestDecodingRenderer:
         return self._line(f"{head}, sz: {len(message.content)} content:{content}")
 
     def shows(self, message: LogicalMessage) -> bool:
-        """Tell if the message is not one of ours."""
+        """Return whether the message is not one of Tidemark's."""
         return message.prefix not in self._hidden_prefixes
 
     def _line(self, text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape") + self._end
 
     def _blocks(self, transaction: CommittedTransaction) -> Iterator[tuple[bool, Block]]:
-        """Give out what stands between BEGIN and COMMIT, and if it counts as a change, which needs them."""
-        statement: list[Truncation] = []  # its tables, which make one line
+        """Yield the blocks between BEGIN and COMMIT, each with whether it counts as a change and so requires both."""
+        statement: list[Truncation] = []  # its tables, which share one line
         for item in transaction.items():
             if statement and not (isinstance(item, Truncation) and item.lsn == statement[0].lsn):
                 yield True, self._truncate(statement)
@@ -226,12 +226,12 @@ class TestDecodingRenderer:
         return GroupRows(versions, self._arenas, NEVER_COUNTED)
 
     def _parts(self, gathered: GroupRows) -> list[Lines]:
-        """Return the rows that were gathered, those of each table by themselves."""
+        """Return the collected rows, one part for each table."""
         found = gathered.by_relation(self._is_selected)
         return [self._table(relation, database).lines(rows) for database, relation, rows in found]
 
     def _bounds(self, ends: SmallTransactions, parts: Sequence[Lines]) -> Iterator[Lines]:
-        """Give out BEGIN and COMMIT of those transactions that have a line."""
+        """Yield BEGIN and COMMIT of the transactions that have a line."""
         commit_lsns = _integers(ends.commit_lsns)
         shown = np.zeros(len(commit_lsns), np.bool_)
         for part in parts:
@@ -245,7 +245,7 @@ class TestDecodingRenderer:
             yield Lines(lsns, same + ordinal, same, {0: (word, xids, self._end)})
 
     def _check_cells(self, versions: RelationVersions, rows: int) -> None:
-        """Refuse more rows than can be located at once, if all are of the widest table."""
+        """Reject more rows than can be located at once, assuming that all are of the widest table."""
         if versions is not self._widest_of[0] or len(versions) != self._widest_of[1]:
             self._widest_of = versions, len(versions), max(len(relation.columns) for relation in versions.relations)
         if rows * self._widest_of[2] > CELLS_MAX:

@@ -1,12 +1,12 @@
-"""The loops that write columns of values as JSON, each value behind the one before, whatever row it will stand in.
+"""Loops that write columns of values as JSON, end to end, independent of the lines that will contain them.
 
-The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
-same. How long the text gets is known only when it is written: a loop stops at the first row that has no room, the
-caller makes the buffer longer and goes on there. `DONE` means that all are written. Row `first + row` of the values
-goes to `out[offsets[base + row]:offsets[base + row + 1]]`; a row without a value is null; `valid` is Arrow's bitmap,
-empty where all have one, and `valid_at` the bit of row 0.
+Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same. The
+length of the text is known only after it is written: a loop stops at the first row without room, and the caller
+enlarges the buffer and continues there. `DONE` means that all are written. Row `first + row` of the values goes to
+`out[offsets[base + row]:offsets[base + row + 1]]`; a row without a value is null; `valid` is Arrow's bitmap, empty if
+all rows have a value, and `valid_at` the bit of row 0.
 
-NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+NB: assign a byte to a variable before shifting it, and use no literal over 31 bits: see the `.pxd`.
 """
 # ruff: noqa: C901, PLR0912 - each loop in one piece: a call a value costs more than the value
 # ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 COMPILED = bool(cython.compiled)
 DONE = -1
 
-# The same as C integers, which the loops can read without the interpreter.
+# Copies as C integers, which the loops can read without the interpreter.
 ALL_DONE = int(DONE)
 FULL = int(NO_ROOM)
 
@@ -46,7 +46,7 @@ INTEGER_BYTES = 20  # of text: -9223372036854775808
 DECIMAL_BYTES = 100  # 38 digits, as many zeros, sign, point, exponent, quotes
 INSTANT_BYTES = 48
 SECONDS_A_DAY = 86400
-DECIMAL_EXPONENT_MIN = -6  # Arrow's: what is smaller has an exponent
+DECIMAL_EXPONENT_MIN = -6  # Arrow's: smaller exponents are printed
 DIGIT_GROUP = 10**18
 
 WORD_NULL = b"null"
@@ -61,7 +61,7 @@ BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
 def is_null(valid: Integers, bit: int) -> int:
-    """Return 1 if the bitmap says that there is no value."""
+    """Return 1 if the bitmap marks the value as NULL."""
     if len(valid) == 0:
         return 0
     byte = valid[bit >> 3]
@@ -69,13 +69,13 @@ def is_null(valid: Integers, bit: int) -> int:
 
 
 def copied(data: Integers, place: int, size: int, out: Integers, at: int) -> int:
-    """Copy bytes, for which there is room; return where they end."""
+    """Copy bytes, for which there is room; return the end offset."""
     if size > 0:
         first = data[place]
         last = data[place + size - 1]
         out[at] = first
         out[at + size - 1] = last
-        if cython.compiled:  # NB: what lies between two places that are checked needs no check
+        if cython.compiled:  # NB: two checked offsets make a check between them unnecessary
             memcpy(cython.address(out[at]), cython.address(data[place]), size)
         else:
             out[at : at + size] = data[place : place + size]
@@ -83,14 +83,14 @@ def copied(data: Integers, place: int, size: int, out: Integers, at: int) -> int
 
 
 def write_word(word: bytes, out: Integers, at: int) -> int:
-    """Write an ASCII word, for which there is room; return where it ends."""
+    """Write an ASCII word, for which there is room; return the end offset."""
     for index in range(len(word)):
         out[at + index] = word[index]
     return at + len(word)
 
 
 def write_unsigned(number: int, out: Integers, at: int) -> int:
-    """Write an unsigned integer; return where it ends."""
+    """Write an unsigned integer; return the end offset."""
     size = 1
     rest = number
     while rest >= 10:
@@ -100,7 +100,7 @@ def write_unsigned(number: int, out: Integers, at: int) -> int:
 
 
 def write_padded(number: int, size: int, out: Integers, at: int) -> int:
-    """Write so many digits of an unsigned integer; return where they end."""
+    """Write the given number of digits of an unsigned integer; return the end offset."""
     end = at + size
     place = end
     while place > at:
@@ -111,11 +111,11 @@ def write_padded(number: int, size: int, out: Integers, at: int) -> int:
 
 
 def write_integer(value: int, out: Integers, at: int) -> int:
-    """Write an integer; return where it ends."""
+    """Write an integer; return the end offset."""
     if value >= 0:
         return write_unsigned(value, out, at)
     out[at] = 45  # -
-    magnitude = -(value + 1)  # NB: of the least integer there is no opposite
+    magnitude = -(value + 1)  # NB: the least integer has no positive counterpart
     return write_unsigned(magnitude + 1, out, at + 1)
 
 
@@ -179,7 +179,7 @@ def write_lsns(
 
 
 def write_upper_hex(number: int, out: Integers, at: int) -> int:
-    """Write an unsigned integer in hex; return where it ends."""
+    """Write an unsigned integer in hex; return the end offset."""
     size = 1
     rest = number >> 4
     while rest > 0:
@@ -197,7 +197,7 @@ def write_strings(
     ends: Integers, data: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
     offsets: Integers, base: int,
 ) -> int:  # fmt: skip
-    """Write texts as JSON strings; that of row n ends at `ends[n + 1]`, where the next begins."""
+    """Write texts as JSON strings; the text of row n is between `ends[n]` and `ends[n + 1]`."""
     with cython.nogil:
         at = offsets[base + row]
         while row < rows:
@@ -219,7 +219,7 @@ def write_numeric_texts(
     ends: Integers, data: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
     offsets: Integers, base: int,
 ) -> int:  # fmt: skip
-    """Write numerics that are text already as JSON strings, what is no number by Debezium's name."""
+    """Write numerics that are text already as JSON strings; NaN and infinities get Debezium's names."""
     with cython.nogil:
         at = offsets[base + row]
         while row < rows:
@@ -289,7 +289,7 @@ def write_hex(
     ends: Integers, data: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
     offsets: Integers, base: int,
 ) -> int:  # fmt: skip
-    """Write bytes in hex, behind a backslash and x."""
+    """Write bytes in hex, after a backslash and x."""
     with cython.nogil:
         at = offsets[base + row]
         while row < rows:
@@ -319,9 +319,9 @@ def write_hex(
 
 
 def write_day(days: int, has_sign: int, out: Integers, at: int) -> int:
-    """Write days since 1970-01-01 as an ISO date, without quotes; return where it ends.
+    """Write days since 1970-01-01 as an ISO date, without quotes; return the end offset.
 
-    A year before 1 gets its sign (ISO 8601, with a year 0), or is counted as the caller's BC is.
+    A year before 1 gets its sign (ISO 8601, with a year 0), or is counted as BC by the caller.
     """
     # Years that begin in March have the leap day at their end; 400 of them are 146097 days.
     shifted = days + 719468
@@ -350,7 +350,7 @@ def write_instants(
     values: Integers, second: int, digits: int, zoned: int, valid: Integers, valid_at: int, first: int, row: int,
     rows: int, out: Integers, offsets: Integers, base: int,
 ) -> int:  # fmt: skip
-    """Write timestamps in ISO form; `second` units are one, `digits` tell a part of it; 0: they are dates, in days."""
+    """Write timestamps in ISO form: `second` units are one second, `digits` the fractional digits; 0: dates, in days."""
     with cython.nogil:
         at = offsets[base + row]
         while row < rows:
@@ -390,7 +390,7 @@ def write_instants(
 
 
 def write_decimal(low: int, high: int, scale: int, out: Integers, at: int) -> int:
-    """Write a decimal of 128 bits as Arrow does: with an exponent where it is small; return where it ends."""
+    """Write a 128-bit decimal as Arrow does, with an exponent if it is small; return the end offset."""
     if high & SIGN_64:
         out[at] = 45  # -
         at += 1
@@ -423,7 +423,7 @@ def write_decimal(low: int, high: int, scale: int, out: Integers, at: int) -> in
         return write_unsigned(-exponent, out, at + 2)
     if scale == 0:
         return at
-    zeros = max(scale + 1 - size, 0)  # in front: one stands before the point
+    zeros = max(scale + 1 - size, 0)  # leading zeros: one precedes the point
     if zeros > 0:
         for index in range(size):
             out[at + zeros - 1 - index] = out[at - 1 - index]
