@@ -321,7 +321,7 @@ def write_hex(
 def write_day(days: int, has_sign: int, out: Integers, at: int) -> int:
     """Write days since 1970-01-01 as an ISO date, without quotes; return the end offset.
 
-    A year before 1 gets its sign (ISO 8601, with a year 0), or is counted as BC by the caller.
+    A year before 1 gets its sign (ISO 8601, with a year 0), or is written as a BC year, which the caller marks.
     """
     # Years that begin in March have the leap day at their end; 400 of them are 146097 days.
     shifted = days + 719468
@@ -350,7 +350,7 @@ def write_instants(
     values: Integers, second: int, digits: int, zoned: int, valid: Integers, valid_at: int, first: int, row: int,
     rows: int, out: Integers, offsets: Integers, base: int,
 ) -> int:  # fmt: skip
-    """Write timestamps in ISO form: `second` units are one second, `digits` the fractional digits; 0: dates, in days."""
+    """Write timestamps in ISO form: `second` units are a second, `digits` are fractional; 0: dates, in days."""
     with cython.nogil:
         at = offsets[base + row]
         while row < rows:
