@@ -1,4 +1,4 @@
-"""What first copies show, read from a state: which changes they have, and whether a fork takes back what they show."""
+"""The visibility of first copies, read from a state: the changes in each, and whether a fork removes some of them."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -46,7 +46,7 @@ def test_a_copy_has_what_its_snapshot_shows_and_no_other_tables_copy_does(store:
 
 def test_a_copy_that_shows_what_a_fork_took_back_is_refused_with_its_place(store: StateStore) -> None:
     found = copies(store, copied=DONE, older=replace(DONE, seen_lsn=Lsn(51)), unnoted=replace(DONE, seen_lsn=Lsn(0)))
-    found.check_fork(TL1, Lsn(101), TL2)  # 100 is the last that it may show
+    found.check_fork(TL1, Lsn(101), TL2)  # 100 is the last that it may contain
     with pytest.raises(WalDiverged, match="the first copy of 1 tables contains changes up to 1:0/64:0"):
         found.check_fork(TL1, Lsn(100), TL2)
     with pytest.raises(WalDiverged, match="the first copy of 2 tables contains changes up to 1:0/64:0"):

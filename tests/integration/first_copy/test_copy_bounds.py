@@ -1,4 +1,4 @@
-"""What a first copy may hold, at the node and on our disk: for how long, and how much."""
+"""The limits of a first copy, at the node and on our disk: duration and size."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -67,7 +67,7 @@ def test_nothing_is_held_at_the_node_while_the_outbox_is_full(cluster: Cluster, 
         assert not list(sidecar.folder.copy.glob("table-*"))
         with OutboxReader.open(sidecar.folder) as reader:
             reader.register("spark")
-            # A copy group moves no position: whoever reads nothing of it still lets it go once it holds it.
+            # A copy group moves no position: a reader that skips it still releases it when it confirms it.
             eventually(sidecar, lambda: _drained(reader) and bool(reported(sidecar, "first copy done")))
     finally:
         sidecar.close()
@@ -80,7 +80,7 @@ def _drained(reader: OutboxReader) -> bool:
 
 
 def _unlinked_below(folder: Path, pid: int) -> list[int]:
-    """Return the permissions of open files without a name that stood in `folder`."""
+    """Return the permissions of open unlinked files that were in `folder`."""
     found = []
     for link in Path(f"/proc/{pid}/fd").iterdir():
         target = str(link.readlink())
@@ -114,7 +114,7 @@ def test_a_table_that_does_not_fit_on_disk_is_refused_by_name_and_the_others_and
             packed: f"failed: {over.format('packed')}",
         }
         assert sidecar.metric('tidemark_recopies_failed_total{capture="main"}') == 2
-        eventually(sidecar, lambda: not cluster.sql(HELD, database))  # the server notices that its client has gone
+        eventually(sidecar, lambda: not cluster.sql(HELD, database))  # the server notices that its client is gone
         sidecar.stop()
         del sidecar.options["TIDEMARK_COPY__SPOOL_BYTES"]
         sidecar.start()
@@ -138,7 +138,7 @@ def test_a_table_that_does_not_fit_on_disk_is_refused_by_name_and_the_others_and
 def test_rows_of_another_table_that_took_the_name_are_never_given_out(
     cluster: Cluster, database: str, kind: str
 ) -> None:
-    """ALTER SCHEMA RENAME takes no lock on tables: forth while the table is held, and back again."""
+    """ALTER SCHEMA RENAME takes no lock on tables: renamed while the table is locked, and back again."""
     with cluster.connect(database) as session:
         session.execute("CREATE SCHEMA app; CREATE SCHEMA twin; CREATE TABLE app.account (id int); TABLE app.account")
         session.execute("CREATE TABLE twin.rows (id int); INSERT INTO twin.rows VALUES (13)")
@@ -155,7 +155,7 @@ def test_rows_of_another_table_that_took_the_name_are_never_given_out(
 def test_no_table_is_held_while_the_catalogs_are_read(
     cluster: Cluster, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They take seconds where there are many tables, and an ALTER TABLE would wait for that long."""
+    """Reading takes seconds with many tables, and an ALTER TABLE would wait for that time."""
     cluster.sql("CREATE TABLE account (id int); INSERT INTO account VALUES (7)", database)
     held: list[object] = []
 
@@ -177,7 +177,7 @@ TIMEOUTS = ("idle_in_transaction_session_timeout", "idle_session_timeout", "stat
 
 
 def test_a_copy_takes_its_time_whatever_time_the_server_gives_a_session(new_cluster: NewCluster) -> None:
-    """One session is in a transaction all the while, the other idle: what breaks one copy off would do so with each."""
+    """One session is in a transaction for the whole copy, the other idle: every time-out would end one of them."""
     made = new_cluster(18)
     with database_in(made, "patient", "CREATE TABLE account AS SELECT generate_series(1, 100000) AS id") as database:
         for name in TIMEOUTS:
@@ -218,7 +218,7 @@ def test_a_table_that_the_node_itself_cannot_read_is_refused_by_name_and_not_tri
 def test_no_database_is_entered_while_a_first_copy_waits_for_older_transactions(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
-    """It may take as long as `seed.wait_s`, and nobody renames or drops a database that somebody is in."""
+    """The wait may take `seed.wait_s`, and an open session would block a rename or drop of its database."""
     fill(cluster, database, rows=10)
     sidecar = Sidecar(cluster, "postgres", tmp_path, copy=True, TIDEMARK_SELECT__DATABASES=database)
     sidecar.config = replace(sidecar.config, select=SelectConfig(databases=(database,)))

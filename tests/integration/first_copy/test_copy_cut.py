@@ -1,4 +1,4 @@
-"""A connection that goes slow, and then away, in the middle of a table's COPY."""
+"""A connection that becomes slow, and then breaks, in the middle of a table's COPY."""
 
 import threading
 from pathlib import Path
@@ -20,7 +20,7 @@ DEADLINE_S = 120.0
 
 
 class Faltering:
-    """Lets a connection through up to any of these bytes, waits there until it may break it, and does; once."""
+    """Forwards a connection up to any of these bytes, waits there until it may break it, and does; once."""
 
     def __init__(self, *upto: bytes) -> None:
         self.is_there = threading.Event()
@@ -40,7 +40,7 @@ def test_rows_are_given_out_while_more_come_and_again_where_the_rest_does_not(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     fill(cluster, database)
-    faltering = Faltering(b"\told 5000\n", b"\told 5001\n")  # of one of them at least the bytes come together
+    faltering = Faltering(b"\told 5000\n", b"\told 5001\n")  # the bytes of one of them at least arrive together
     with proxy(cluster.port, faltering.change) as port:
         through = f"host=127.0.0.1 port={port} dbname={database} user=postgres"
         options = {"TIDEMARK_CAPTURE__DSN": through, "TIDEMARK_DELIVER__GROUP_ROWS_MAX": "500"}
@@ -80,7 +80,7 @@ def test_a_copy_that_is_left_is_taken_no_longer_than_so_where_its_cancel_is_lost
     cluster: Cluster, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copy_stream, "CANCEL_S", 1.0)
-    monkeypatch.setattr(psycopg.Connection, "cancel_safe", lambda *_, **__: None)  # a pooler's, say
+    monkeypatch.setattr(psycopg.Connection, "cancel_safe", lambda *_, **__: None)  # as with a pooler
     with psycopg.connect(cluster.dsn(database)) as session:
         copy = sql.SQL("COPY (SELECT repeat('x', 50) FROM generate_series(1, 30000000)) TO STDOUT").format()
         blocks = copied_blocks(session, copy, BlockBounds(500, 1 << 20))

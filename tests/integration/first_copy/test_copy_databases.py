@@ -1,4 +1,4 @@
-"""A first copy of several databases, one of which is dropped or called otherwise before it is its turn."""
+"""A first copy of several databases, one of which is dropped or renamed before it is copied."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +19,7 @@ TABLE = "CREATE TABLE account (id int PRIMARY KEY); INSERT INTO account SELECT g
 
 @pytest.fixture
 def sidecar(cluster: Cluster, tmp_path: Path) -> Iterator[Sidecar]:
-    """Give a sidecar of two databases, and of one called `LATER` if there is one."""
+    """Return a sidecar of two databases, and of one called `LATER` if it exists."""
     made = Sidecar(cluster, FIRST, tmp_path, copy=True, TIDEMARK_SELECT__DATABASES="copied_*")
     made.config = replace(made.config, select=replace(made.config.select, databases=("copied_*",)))
     try:
@@ -51,7 +51,7 @@ def changed_before_its_turn(sidecar: Sidecar, *changes: str) -> None:
 
 
 def copied(sidecar: Sidecar) -> dict[Oid, int]:
-    """Return how many rows of each database were copied."""
+    """Return the number of copied rows of each database."""
     found: dict[Oid, int] = {}
     for item in sidecar.catch_up():
         if isinstance(item, ChangeBatch):

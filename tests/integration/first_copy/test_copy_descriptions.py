@@ -1,7 +1,7 @@
-"""The description that a first copy goes by is of after the lock, whatever committed while it was waited for.
+"""The description that a first copy uses: it is read after the lock, whatever committed during the wait for it.
 
-Rows print as their types are when they are printed, not as the snapshot has them: a table is copied again where a type
-took another form in between. What the stream tells of that would be done to rows that have it already.
+Rows are printed with the types of the moment, not of the snapshot: a table is copied again if a type's form changed in
+between. Otherwise the stream's schema event would be applied to rows that already have the new form.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +32,7 @@ PARTITION = (
     " CREATE TABLE t PARTITION OF above.parent FOR VALUES IN (1);"
     " CREATE TABLE grandparent (id int, m int) PARTITION BY LIST (id)"
 )
-# Whatever a column may lead to: the server's types and row types too, and names that pg_catalog has as well.
+# All relations and types that a column may refer to: the server's types and row types, and names like pg_catalog's.
 DESCRIBED = (
     "CREATE TYPE public.box AS (x int, y int); CREATE TYPE mood AS ENUM ('sad'); CREATE DOMAIN moods AS mood[];"
     " CREATE TYPE span AS RANGE (subtype = int8, multirange_type_name = spans); CREATE DOMAIN shown AS pg_namespace;"
@@ -153,7 +153,7 @@ def test_a_copy_goes_on_where_no_value_prints_otherwise(
 
 
 def test_a_table_that_is_dropped_while_tables_are_listed_is_none_of_them(cluster: Cluster, database: str) -> None:
-    """The server tells of no privilege on what is gone by then: that is not one that is wanting."""
+    """The server reports no privilege on a dropped table: that is not a missing privilege."""
     cluster.sql("CREATE TABLE gone (id int); CREATE TABLE stays (id int)", database)
     with Node(cluster.dsn(database)) as node, node.repeatable_read():
         node.snapshot()
@@ -177,7 +177,7 @@ def test_what_is_read_for_a_copy_describes_all_tables_as_all_catalogs_do(cluster
 def test_a_key_that_came_and_went_beside_the_reading_of_the_catalogs_is_in_no_description(
     cluster: Cluster, database: str
 ) -> None:
-    """A key that goes leaves no trace in what is left: the stamp is what it was before it came."""
+    """A dropped key leaves no trace in the remaining rows: the fingerprint is the same as before it was added."""
     cluster.sql("CREATE TABLE t (id int NOT NULL); CREATE TABLE another (id int)", database)
     with closing(source_of(cluster, database)) as source:
         another = table_of(source, "another")
@@ -196,7 +196,7 @@ def source_of(cluster: Cluster, database: str) -> CopySource:
 
 
 def described(source: CopySource, name: str) -> Relation:
-    """Hold a table as the first copy does; return its description."""
+    """Lock a table as the first copy does; return its description."""
     with source.held(table_of(source, name)) as snapshot:
         return snapshot.relation
 

@@ -1,4 +1,4 @@
-"""What is captured whole: tables that come into the selection by any way are copied, under their OID."""
+"""The tables that are captured completely: those that enter the selection in any way are copied, under their OID."""
 
 import uuid
 from dataclasses import replace
@@ -47,7 +47,7 @@ def test_a_table_that_a_rename_brings_into_the_selection_is_told_and_copied_at_t
 ) -> None:
     fill(cluster, database, before, ROWS)
     with running(cluster, database, tmp_path, copy=True, TIDEMARK_SELECT__TABLES="public.account") as sidecar:
-        sidecar.catch_up()  # what comes in before the copy is planned is copied at once
+        sidecar.catch_up()  # tables that enter before the copy is planned are copied at once
         cluster.sql(enters, database)
         cluster.sql("UPDATE account SET note = 'seen' WHERE id = 1", database)
         assert [row["_op"] for row in change_log(sidecar.catch_up(), "account")] == ["u"]

@@ -1,4 +1,4 @@
-"""The first copy to a consumer of one's own: what it did not confirm comes again, as a new generation."""
+"""The first copy to a custom consumer: unconfirmed rows are sent again, as a new generation."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -29,7 +29,7 @@ ROWS = 100
 
 
 class Keeper(NullConsumer):
-    """Keeps all items; confirms from `confirm_after` groups on."""
+    """Keeps all items; confirms after `confirm_after` groups."""
 
     def __init__(self, confirm_after: int) -> None:
         super().__init__()
@@ -44,13 +44,13 @@ class Keeper(NullConsumer):
 
     @property
     def ends(self) -> int:
-        """How many copies came to their end."""
+        """The number of completed copies."""
         return sum(isinstance(item, CopyBoundary) and not item.begin for item in self.items)
 
 
 @contextmanager
 def captured(config: Config, folder: StateFolder, consumer: Keeper) -> Iterator[Callable[[Callable[[], bool]], None]]:
-    """Run a capture to `consumer`; give out what waits until a condition holds."""
+    """Run a capture to `consumer`; yield a wait for a condition."""
     with ExitStack() as stack:
         store = stack.enter_context(StateStore.open(folder))
         lock = stack.enter_context(RoleLock.take(folder, "sidecar"))
@@ -89,7 +89,7 @@ def test_a_copy_that_was_taken_and_never_confirmed_comes_again_as_the_next_gener
     with captured(config, folder, silent) as wait:
         wait(lambda: silent.ends == 1)
         cluster.sql("UPDATE account SET note = 'seen' WHERE id = 1", database)
-        # What the copy has is not given out again, confirmed or not.
+        # Rows of the copy are not emitted again, confirmed or not.
         wait(lambda: len(change_log(silent.items, "account")) > ROWS)
     assert [row["_op"] for row in change_log(silent.items, "account")] == ["c"] * ROWS + ["u"]
     assert copy_of(folder).phase is CopyPhase.COPYING

@@ -1,4 +1,4 @@
-"""The first copy: rows that were there already, then the stream, no gap and no overlap, whatever happens in between."""
+"""The first copy: existing rows, then the stream, without a gap or an overlap, whatever happens in between."""
 
 import threading
 import uuid
@@ -18,7 +18,7 @@ from tidemark.model.snapshot import parse_snapshot
 from tidemark.wire.state import CopyPhase
 
 ROWS = 8_000
-WRITER_PAUSE_S = 0.002  # so that a capture that shares its CPUs with others catches up beside it
+WRITER_PAUSE_S = 0.002  # so that a capture on shared CPUs can catch up with it
 
 
 def fill(cluster: Cluster, database: str, table: str = "account", rows: int = ROWS) -> None:
@@ -95,7 +95,7 @@ def _is_copy(item: GroupItem) -> bool:
 
 @contextmanager
 def restarted(sidecar: Sidecar) -> Iterator[None]:
-    """Run a sidecar whose workload has ended once more."""
+    """Run a sidecar again after its workload has ended."""
     sidecar.start()
     yield
     sidecar.close()
@@ -105,7 +105,7 @@ def restarted(sidecar: Sidecar) -> Iterator[None]:
 def test_a_kill_in_the_middle_copies_again_as_the_next_generation(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
-    """The outbox is too small for the copy, and nobody reads: at each kill it is in the middle."""
+    """The outbox is too small for the copy, and no reader runs: at each kill the copy is incomplete."""
     fill(cluster, database)
     cluster.sql("UPDATE account SET note = repeat(note, 50)", database)
     small = {"TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 18)}
@@ -145,11 +145,11 @@ def test_an_alter_table_in_the_middle_meets_neither_the_copied_rows_nor_those_to
     try:
         with cluster.connect(database, autocommit=False) as older, cluster.connect(database, autocommit=False) as later:
             older.execute("SELECT pg_current_xact_id()")
-            cluster.sql("SELECT pg_current_xact_id()", database)  # or nobody would wait for the one before
+            cluster.sql("SELECT pg_current_xact_id()", database)  # or the copy would not wait for `older`
             with Workload(cluster, database):
                 sidecar.start()
                 sidecar.wait_for_event("first copy waits for older transactions")
-                later.execute("ALTER TABLE other ALTER COLUMN id TYPE bigint")  # and whoever copies it waits
+                later.execute("ALTER TABLE other ALTER COLUMN id TYPE bigint")  # and the copy waits
                 older.rollback()
                 sidecar.wait_for_rows(500)
                 cluster.sql("ALTER TABLE account ADD COLUMN more int DEFAULT 7", database)
@@ -169,14 +169,14 @@ def test_an_alter_table_in_the_middle_meets_neither_the_copied_rows_nor_those_to
 def test_what_commits_behind_a_tables_snapshot_is_streamed_though_a_later_transaction_is_copied(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
-    """Between its bounds the snapshot has a transaction that runs and a later one that ended: only its list tells."""
+    """The snapshot's bounds include a running transaction and a later ended one: only its xid list separates them."""
     fill(cluster, database, rows=10)
     sidecar = Sidecar(cluster, database, tmp_path, copy=True)
     sidecar.init()
     try:
         with cluster.connect(database, autocommit=False) as older, cluster.connect(database, autocommit=False) as open_:
             older.execute("SELECT pg_current_xact_id()")
-            cluster.sql("SELECT pg_current_xact_id()", database)  # or the copy would not wait for the one before
+            cluster.sql("SELECT pg_current_xact_id()", database)  # or the copy would not wait for `older`
             sidecar.start()
             sidecar.wait_for_event("first copy waits for older transactions")
             open_.execute("UPDATE account SET note = 'streamed' WHERE id = 1")
@@ -292,5 +292,5 @@ def test_a_copy_of_every_type_equals_the_stream_of_the_same_rows(
     assert batches["copied"].column("_after").equals(batches["streamed"].column("_after"))
     with StateStore.open(sidecar.folder) as store:
         copies = store.view().copies.values()
-    assert {copy.phase for copy in copies} == {CopyPhase.DONE}  # the streamed table is whole without a copy
+    assert {copy.phase for copy in copies} == {CopyPhase.DONE}  # the streamed table is complete without a copy
     assert [copy.row_count for copy in copies if copy.generation] == [2]

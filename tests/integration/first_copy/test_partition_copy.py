@@ -1,4 +1,4 @@
-"""The first copy of a partitioned table under its own name (P23): its replica is what SQL shows from then on."""
+"""The first copy of a partitioned table under its own name (P23): its replica equals SQL's result from then on."""
 
 import json
 from collections.abc import Iterator
@@ -147,7 +147,7 @@ def _names(events: list[SchemaEvent | PartitionEvent]) -> list[str]:
 def test_a_root_is_copied_without_a_partition_whose_detaching_was_broken_off(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
-    """It stays so until FINALIZE. LOCK takes such a partition, too; SELECT does not read it."""
+    """It stays so until FINALIZE. LOCK includes such a partition; SELECT does not read it."""
     lake = tmp_path / "lake"
     pending = "SELECT pg_sleep(0.02) FROM pg_inherits WHERE inhrelid = 'leaf_y'::regclass AND NOT inhdetachpending"
     with cluster.connect(database, autocommit=False) as reader, cluster.connect(database) as owner:

@@ -1,4 +1,4 @@
-"""`cdcctl table recopy`: a new generation of the tables that are there, for every reader, through kills."""
+"""`cdcctl table recopy`: a new generation of existing tables, for every reader, through kills."""
 
 import json
 import uuid
@@ -32,7 +32,7 @@ def recopy(sidecar: Sidecar, *arguments: str) -> Done:
 
 
 def steps(done: Done) -> dict[str, str]:
-    """Return each table's step, as the command told it."""
+    """Return each table's step, as the command printed it."""
     return {name: table["step"] for name, table in json.loads(done.out)["tables"].items()}
 
 
@@ -43,7 +43,7 @@ def recopies_in_status(sidecar: Sidecar) -> dict[str, str]:
 
 
 def generations(items: list[GroupItem], table: str = "account") -> list[tuple[int, bool]]:
-    """Return the boundaries of a table's copies: generation, and if it begins."""
+    """Return the boundaries of a table's copies: generation, and whether it begins."""
     return [
         (item.generation, item.begin)
         for item in items
@@ -118,7 +118,7 @@ def position_of(sidecar: Sidecar, lake: Path, name: str) -> TablePosition:
 def test_a_request_survives_a_kill_before_and_in_the_copy_and_is_made_once(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
-    """The outbox is too small for the copy, and nobody reads: at the second kill it is in the middle."""
+    """The outbox is too small for the copy, and no reader runs: at the second kill the copy is incomplete."""
     fill(cluster, database)
     cluster.sql("UPDATE account SET note = repeat(note, 50)", database)
     name = f"{database}.public.account"
@@ -266,7 +266,7 @@ def test_a_request_waits_while_the_node_lacks_the_wal_of_a_restart(new_cluster: 
             for number in range(200, 203):
                 cluster.sql(f"INSERT INTO account VALUES ({number}, 'x'); SELECT pg_switch_wal()")
                 sidecar.catch_up()
-            cluster.sql("CHECKPOINT")  # removes what the stream has had, and a restart would need
+            cluster.sql("CHECKPOINT")  # removes WAL that the stream has sent, and that a restart would need
             late = recopy(sidecar, "account", "--no-wait")
             assert set(steps(succeeded(late)).values()) == {"requested"}
             reported_of = sidecar.wait_for_event("requested copies wait")
@@ -307,7 +307,7 @@ def test_the_stream_goes_on_while_a_request_waits_for_older_transactions(
 def test_a_request_that_cannot_be_served_is_put_off_or_fails_by_name_and_the_stream_goes_on(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
-    """A start of the sidecar queues without a look: that is what a transaction meets that begins behind the look."""
+    """A start of the sidecar queues copies without a check: the same as a transaction that begins after the check."""
     role = f"r_{uuid.uuid4().hex[:8]}"
     cluster.sql(f"CREATE ROLE {role} LOGIN REPLICATION")
     fill(cluster, database, rows=10)

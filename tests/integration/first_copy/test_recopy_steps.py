@@ -1,4 +1,4 @@
-"""Requested copies as the state has them: when they are due, and how they are put off, fail and are cancelled."""
+"""Requested copies in the state: when they are due, and how they are deferred, fail and are cancelled."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -54,12 +54,12 @@ IDENTITY = Identity("main", SystemIdentifier(1), "outbox", 15, SEGMENT_BYTES, 1 
 TABLE = (Oid(1), Oid(2))
 WHOLE = CopyProgress(CopyPhase.DONE, 1, "1:1:", row_count=10)
 REACHED = Lsn(1000)
-AWAY = "host=127.0.0.1 port=1"  # nobody listens there
+AWAY = "host=127.0.0.1 port=1"  # no server listens there
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[StateStore]:
-    """Make a state in which a table is whole, and all up to `REACHED` is delivered."""
+    """Create a state in which a table is complete, and everything up to `REACHED` is delivered."""
     with StateStore.create(StateFolder(tmp_path / "state"), IDENTITY) as made:
         pointer = Pointer(Position(TimelineId(1), REACHED, 0), REACHED)
         with made.transaction(None) as transaction:
@@ -173,7 +173,7 @@ def test_a_queued_copy_is_cancelled_where_no_sidecar_runs_unless_it_is_due_in_an
 
 
 def first_copy(store: StateStore, dsn: str) -> FirstCopy:
-    """Return the first copy of a capture that is to stop already, of a configuration that is as it was."""
+    """Return the first copy of a stopping capture, with an unchanged configuration."""
     config = load_config(None, {"TIDEMARK_CAPTURE__DSN": dsn})
     timeline = TimelineId(1)
     with store.transaction(None) as transaction:
@@ -231,7 +231,7 @@ def test_a_refused_copy_is_a_failed_request_and_leaves_a_table_whole_only_where_
     refuse(store, epoch, TABLE, Recopy("db.public.account", 0, REACHED, 0, failed="too large"))
     assert step(store) is RecopyStep.FAILED
     assert store.copy(*TABLE) == (replace(begun.blind(), phase=CopyPhase.LEFT) if has_begun else WHOLE)
-    request(store)  # once more
+    request(store)  # again
     assert step(store) is RecopyStep.REQUESTED
 
 

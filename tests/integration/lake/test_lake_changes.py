@@ -1,4 +1,4 @@
-"""Other writers in the lake: maintenance changes nothing, and a table whose rows they changed is not written to."""
+"""Other writers in the lake: maintenance has no effect, and a table with changed rows is not written to."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ def new_lake(root: Path) -> Lake:
 
 
 class Fed:
-    """A lake with a table that is fed step by step; each step is a batch."""
+    """A lake with a table that is fed in steps; each step is a batch."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -75,7 +75,7 @@ class Fed:
 
     @property
     def notes(self) -> list[object]:
-        """Return the notes of the log's rows in order, those of the copies left out."""
+        """Return the notes of the log's rows in order, without those of the copies."""
         return [row["note"] for row in log_rows(self.root, FOLDER) if row["_op"] != "c"]
 
     def path(self, name: str) -> str:
@@ -85,7 +85,7 @@ class Fed:
         return DeltaTable(self.path(name))
 
 
-# What other writers do
+# Actions of other writers
 
 
 def remove(fed: Fed, name: str) -> None:
@@ -125,7 +125,7 @@ def create_anew(fed: Fed, name: str) -> None:
 
 
 def clone_over(fed: Fed, name: str) -> None:
-    """What CLONE does: rows change, and the application transactions of the source come along."""
+    """Imitate CLONE: rows change, and the source's application transactions are cloned as well."""
     transactions = {f"tidemark:{CAPTURE}:{DATABASE}.{RELATION}:{name}:sequence": 99}
     table = fed.delta(name)
     first = Path(table.file_uris()[0]).name
@@ -142,7 +142,7 @@ def add_column(fed: Fed, name: str) -> None:
 
 
 def lose_commits(fed: Fed, name: str) -> None:
-    """Maintenance that nobody can look at any more: its commits were cleaned up."""
+    """Remove the commits of maintenance, so that they cannot be checked."""
     fed.delta(name).optimize.compact()
     fed.delta(name).alter.set_table_properties({"delta.checkpointInterval": "50"})
     fed.delta(name).create_checkpoint()
@@ -312,7 +312,7 @@ def vacuum(fed: Fed, name: str) -> None:
 
 
 def checkpoint(fed: Fed, name: str) -> None:
-    """Have no commit left but the last one: nothing before what is recorded is needed."""
+    """Remove all commits but the last one: nothing before the recorded version is needed."""
     fed.delta(name).create_checkpoint()
     for version in range(fed.delta(name).version()):
         (Path(fed.path(name)) / "_delta_log" / f"{version:020d}.json").unlink()
@@ -338,7 +338,7 @@ def test_maintenance_between_batches_changes_nothing(tmp_path: Path, maintain: C
 
 
 class Meanwhile:
-    """Has something done whenever a point is passed, which is between two commits of one table."""
+    """Runs an action at each hit of a failpoint, which is between two commits of one table."""
 
     def __init__(self, point: Failpoint, act: Callable[[], None]) -> None:
         self._point = point
@@ -422,7 +422,7 @@ def test_a_lake_that_was_put_back_as_a_whole_under_its_pipeline_is_opened_again(
     (tmp_path / "copy").rename(fed.root)
     with pytest.raises(LakeFailed, match="restored from a copy as a whole"):
         lake.apply(batch(last))
-    new_lake(fed.root).apply(batch(fed.table.delivered()))  # from what the copy holds
+    new_lake(fed.root).apply(batch(fed.table.delivered()))  # from the content of the copy
     assert_exact(fed)
 
 
@@ -443,7 +443,7 @@ def test_a_replica_that_was_made_of_a_table_without_a_key_is_stale(tmp_path: Pat
 
 
 def write_as_before(root: Path, state: str) -> None:
-    """Write the positions as they were before ids were recorded, with the state of the one table."""
+    """Write the positions in the format without ids, with the state of the one table."""
     table = LakeTable(str(root / POSITIONS), f"tidemark:{CAPTURE}:positions")
     new = {"log_id", "replica_id", "log_token", "replica_token", "log_fault", "replica_fault", "log_breaks"}
     names = [name for name in SCHEMA.names if name not in new]
@@ -462,7 +462,7 @@ def assert_exact(fed: Fed) -> None:
 
 
 def rows_of(fed: Fed, name: str) -> list[dict[str, object]]:
-    """Read a table as we do: delta-rs reads none into Arrow whose protocol has deletion vectors."""
+    """Read a table as Tidemark does: delta-rs reads no table with deletion vectors into Arrow."""
     rows: list[dict[str, object]] = LakeTable(fed.path(name), "").scan().read_all().to_pylist()
     return sorted(rows, key=repr)
 
@@ -475,7 +475,7 @@ def set_property(name: str, value: str) -> Changed:
 
 
 def map_columns(fed: Fed, name: str) -> None:
-    """What Spark writes for column mapping: delta-rs refuses to."""
+    """Write the properties that Spark writes for column mapping: delta-rs refuses to."""
     _set_mapping(fed, name, "name")
 
 
@@ -562,7 +562,7 @@ def test_a_property_that_restricts_writes_stops_its_table_until_it_is_undone(
     for name in names:
         undo(fed, name)
     later = Position(TimelineId(1), Lsn(900_000), 1)
-    new_lake(tmp_path).apply(LakeBatch("outbox-1", Sequence(99), later, []))  # nothing came for the table
+    new_lake(tmp_path).apply(LakeBatch("outbox-1", Sequence(99), later, []))  # the batch has nothing for the table
     assert_exact(fed)
     fed.update(7, "after")
     assert_exact(fed)
@@ -575,7 +575,7 @@ def test_what_waits_for_a_stopped_table_is_exact_after_crashes_and_repeats(tmp_p
     for key in range(5, 9):
         fed.table.commit()
         fed.table.update((key,), {2: "while stopped"})
-        crash = CrashAt(key - 5)  # the item comes again, with the next one
+        crash = CrashAt(key - 5)  # the item is repeated, with the next one
         arm(crash)
         try:
             fed.bring_up()

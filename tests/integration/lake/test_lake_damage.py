@@ -1,4 +1,4 @@
-"""A table of the lake that cannot be read any more stops alone; a fault of the whole lake is no table's."""
+"""An unreadable table of the lake stops alone; a fault of the whole lake stops no single table."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ def cut(file: Path) -> None:
 
 
 def garble(file: Path) -> None:
-    """Damage the pages and leave the size and the footer as they are."""
+    """Damage the pages, but not the size and the footer."""
     column = pq.read_metadata(file).row_group(0).column(0)
     content = bytearray(file.read_bytes())
     first = column.dictionary_page_offset or column.data_page_offset
@@ -91,7 +91,7 @@ def put_file_for_log(fed: Fed, name: str) -> None:
 
 
 def lose_unkeyed(fed: Fed, name: str) -> None:
-    """Leave something beside the table that cannot be read."""
+    """Create an unreadable object beside the table."""
     folder = Path(fed.path(f"{name}-unkeyed"))
     (folder / "_delta_log").mkdir(parents=True)
     (folder / "_delta_log" / f"{0:020d}.json").write_bytes(b"\xff")
@@ -119,7 +119,7 @@ def test_a_file_that_the_disk_does_not_give_is_no_fault_of_its_table(tmp_path: P
     fed = Fed(tmp_path)
     (file,) = data_files(fed, "replica")
     kept = file.rename(file.with_suffix(".kept"))
-    file.symlink_to(file.name)  # any access to it is an error other than that it is not there
+    file.symlink_to(file.name)  # every access is an error other than a missing file
     with pytest.raises(LakeFailed):
         fed.update(5, "again")
     assert fed.state() is TableState.LIVE
@@ -140,7 +140,7 @@ def test_a_lake_that_goes_away_in_the_middle_of_a_batch_makes_no_table_diverge(t
 
     arm(go_away)
     try:
-        with pytest.raises(LakeFailed):  # of the lake or of the table's first file that is not there, in any order
+        with pytest.raises(LakeFailed):  # of the lake, or of the table's first missing file, in any order
             fed.update(5, "again")
     finally:
         arm(None)

@@ -1,4 +1,4 @@
-"""What a search for damage takes for damage, what it reads, and that a stop ends it."""
+"""The search for damage: its criteria, the files that it reads, and its reaction to a stop."""
 
 import os
 import resource
@@ -67,7 +67,7 @@ def test_a_file_that_the_host_cannot_open_at_this_moment_is_not_damaged(
     def refuse(_path: Path) -> pq.ParquetFile:
         raise error
 
-    monkeypatch.setattr(pq, "ParquetFile", refuse)  # it passes before the bytes of the file are read
+    monkeypatch.setattr(pq, "ParquetFile", refuse)  # the check runs before the bytes of the file are read
     assert damage_of(fed.path("replica")) == ""
 
 
@@ -116,7 +116,7 @@ def test_a_log_that_could_not_be_opened_once_is_opened_again(tmp_path: Path, mon
 def test_a_quiet_table_whose_folder_may_not_be_looked_at_ends_no_batch(tmp_path: Path) -> None:
     fed, beside, opened = Fed(tmp_path), Beside(), new_lake(tmp_path)
     known = fed.position()
-    refused = replace(known, relation=Oid(30_000), folder="n" * 300)  # the file system refuses to look, also for root
+    refused = replace(known, relation=Oid(30_000), folder="n" * 300)  # the file system refuses access, also for root
     opened.positions.tables[DATABASE, refused.relation] = refused
     for _ in range(3):
         beside.bring_up(opened)

@@ -1,4 +1,4 @@
-"""A lake on a disk that is full at any write of a batch: the error says so, and a repeat loses and doubles nothing."""
+"""A lake on a disk that is full at any write of a batch: the error says so, and a retry loses and doubles nothing."""
 
 from pathlib import Path
 

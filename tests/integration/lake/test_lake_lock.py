@@ -1,4 +1,4 @@
-"""The lock of a lake that cannot be taken: the error says why, and what to do."""
+"""The lock of a lake that cannot be acquired: the error states the reason and the remedy."""
 
 import errno
 import fcntl
@@ -34,7 +34,7 @@ def test_a_lake_whose_lock_another_user_made_names_both_users(tmp_path: Path, mo
     with LakeLock.take(lake, IDENTITY, tmp_path, "spark", []):
         pass
     lake.chmod(0o777)
-    monkeypatch.chdir(lake)  # the folders above are closed to others
+    monkeypatch.chdir(lake)  # other users cannot access the folders above
     with (
         as_nobody(),
         pytest.raises(LakeFailed, match=f"{FILE} belongs to the user root and is not writable for nobody") as refusal,

@@ -1,4 +1,4 @@
-"""A quiet table is looked at in turn, and a copy that does not help is reported."""
+"""An unchanged table is checked in rotation, and a copy that does not help is reported."""
 
 import math
 from dataclasses import replace
@@ -51,14 +51,14 @@ def test_a_quiet_table_that_another_writer_changed_is_found_within_a_bounded_num
     fed, beside = Fed(tmp_path), Beside()
     lake = new_lake(tmp_path)
     known = lake.positions.tables[DATABASE, RELATION]
-    for number in range(QUIET):  # tables that nobody ever opens: for each a look finds the recorded commits
+    for number in range(QUIET):  # tables that are never opened: the check of each finds the recorded commits
         quiet = replace(known, relation=Oid(30_000 + number), folder=f"quiet/{number}")
         lake.positions.tables[DATABASE, quiet.relation] = quiet
         for folder, version in delta_tables(quiet):
             path = commit_path(tmp_path / folder, version)
             path.parent.mkdir(parents=True)
             path.touch()
-    lake.positions.tables[DATABASE, RELATION] = lake.positions.tables.pop((DATABASE, RELATION))  # the last in turn
+    lake.positions.tables[DATABASE, RELATION] = lake.positions.tables.pop((DATABASE, RELATION))  # last in the rotation
     restore(fed, "replica")
     batches = 0
     while lake.positions.tables[DATABASE, RELATION].state is TableState.LIVE:
@@ -141,7 +141,7 @@ def fault_reason(fed: Fed) -> str:
 
 
 def reasons(fed: Fed, note: str) -> list[str]:
-    """Bring a change into the lake; return the reasons that the log then has."""
+    """Write a change into the lake; return the reasons that the log then has."""
     lake = new_lake(fed.root)
     before = lake.positions.tables
     fed.table.commit()

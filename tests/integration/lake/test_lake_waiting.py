@@ -1,4 +1,4 @@
-"""What waits beside a stopped table does not become more expensive with time."""
+"""Changes that wait for a stopped table do not become more expensive with time."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Commit logs stay short, and no removal takes away what anybody still needs."""
+"""Commit logs stay short, and cleanup removes nothing that is still needed."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def cleanup(root: Path, keep_s: float = 0.0) -> LogCleanup:
 
 
 def opens(table: Path, version: int | None = None) -> bool:
-    """Tell if the table opens with its rows."""
+    """Return whether the table opens with its rows."""
     rows = DeltaTable(str(table), version=version).to_pyarrow_table()
     return sorted(rows.column("id").to_pylist()) == [1, 2, 3]
 

@@ -1,4 +1,4 @@
-"""Waiting for room: it ends only for a disk that refuses writes although it has room for them."""
+"""Waiting for disk space: it ends only for a disk that refuses writes although it has space for them."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ LOG = get_log("test")
 
 
 def allocated(path: Path, size_bytes: int) -> None:
-    """Write a file of that size; what fails leaves none."""
+    """Write a file of that size; a failure leaves no file."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
     try:
         os.posix_fallocate(descriptor, 0, size_bytes)
@@ -30,7 +30,7 @@ def allocated(path: Path, size_bytes: int) -> None:
 
 
 def errors_of(attempt: Callable[[], None], count: int) -> Iterator[OSError]:
-    """Give the error of each of so many attempts."""
+    """Return the error of each of so many attempts."""
     for _ in range(count):
         with pytest.raises(OSError, match=r".") as met:
             attempt()
@@ -38,7 +38,7 @@ def errors_of(attempt: Callable[[], None], count: int) -> Iterator[OSError]:
 
 
 def count_of(errors: Iterator[Exception], disks: FullDisks) -> int:
-    """Return how many of `errors` count as refusals of a disk that has room."""
+    """Return how many of `errors` count as refusals of a disk that has space."""
     return sum(disks.is_refusal(error) for error in errors)
 
 

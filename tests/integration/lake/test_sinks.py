@@ -1,4 +1,4 @@
-"""The lake's tables, written by delta-rs: exactly once and equal to the source, whatever is cut and repeated."""
+"""The lake's tables, written by delta-rs: exactly once and equal to the source, with any interruption and repeat."""
 
 import os
 import random
@@ -69,7 +69,7 @@ def test_log_and_replica_are_exact_after_any_crashes_repeats_and_new_outboxes(
 
 
 def history() -> ScriptedTable:
-    """Write a life that passes every failpoint of the sinks."""
+    """Write changes that hit every failpoint of the sinks."""
     table = ScriptedTable()
     table.copy(1, [{1: k, 2: "copied", 3: "B" * k} for k in range(4)])
     table.commit()
@@ -147,7 +147,7 @@ def test_a_copy_that_begins_anew_replaces_the_rows_of_the_one_that_broke_off(tmp
     lake = new_lake(tmp_path)
     assert lake.positions.tables[DATABASE, RELATION].state is TableState.COPYING
     broken_off = len(table.items)
-    table.ordinal = 0  # nothing was written since: the copy stands at the same LSN
+    table.ordinal = 0  # nothing was written since: the copy has the same LSN
     table.copy(2, second)
     lake.apply(batch(table.delivered()[broken_off:]))
     assert lake.positions.tables[DATABASE, RELATION].state is TableState.LIVE
@@ -488,7 +488,7 @@ def test_a_lake_that_has_no_table_yet_is_its_first_capture_s(
         return Positions(str(tmp_path), replace(IDENTITY, **other))  # type: ignore[arg-type]
 
     raced_by = second() if raced else None
-    Positions(str(tmp_path), IDENTITY).lake_id()  # what a pipeline does as it starts
+    Positions(str(tmp_path), IDENTITY).lake_id()  # as a pipeline does at its start
     with pytest.raises(LakeTaken, match=r"contains the tables of capture 'test' of the cluster 77, not of "):
         (raced_by or second()).lake_id()
 

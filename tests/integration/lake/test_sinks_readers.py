@@ -1,4 +1,4 @@
-"""What others see of the lake: whole commits only, versions that belong together, tables that stay small in files."""
+"""The lake as other programs read it: complete commits only, consistent versions, and few files in each table."""
 
 import threading
 from pathlib import Path
@@ -26,7 +26,7 @@ def new_lake(root: Path) -> Lake:
 
 
 def story() -> tuple[ScriptedTable, list[list[Delivered]], list[list[dict[str, Value]]]]:
-    """Return a table, its batches, and what it holds after each."""
+    """Return a table, its batches, and its content after each."""
     table, batches, after = ScriptedTable(), [], []
     for n in range(BATCHES):
         table.insert({1: n, 2: "new", 3: None})
@@ -89,7 +89,7 @@ def test_compaction_keeps_rows_and_what_a_table_holds(tmp_path: Path, monkeypatc
     table, batches, _ = story()
     for some in batches:
         new_lake(tmp_path).apply(batch(some))
-        new_lake(tmp_path).apply(batch(some))  # what is repeated finds the position after a compaction, too
+        new_lake(tmp_path).apply(batch(some))  # a repeated batch finds the position after a compaction, too
     assert replica_rows(tmp_path, FOLDER) == table.expected()
     assert len(log_rows(tmp_path, FOLDER)) == table.changes
     assert len(DeltaTable(str(tmp_path / FOLDER / "log")).file_uris()) < BATCHES

@@ -1,4 +1,4 @@
-"""The replica of a partitioned table without a key, whose partitions have keys: rows come with these."""
+"""The replica of a partitioned table without a key, whose partitions have keys: the partitions' keys identify rows."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A JVM that died is what ended a query, whatever the query's failure looks like."""
+"""A dead JVM is the reason for a query's end, whatever the query's error looks like."""
 
 import threading
 from pathlib import Path
@@ -16,7 +16,7 @@ from tidemark.pipeline.driver.session import SparkGone
 
 
 class DeadSpark(SparkSession):
-    """A session whose JVM died while it passed on an error of ours that waiting does not help."""
+    """A session whose JVM died while it passed on a permanent error of ours."""
 
     def __init__(self) -> None:  # starts no JVM
         pass

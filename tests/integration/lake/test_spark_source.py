@@ -1,4 +1,4 @@
-"""The source's reader against a real outbox, called as Spark calls it: no Spark needed to hold it to its rules."""
+"""The source's reader against a real outbox, called as Spark calls it: its rules are tested without Spark."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ GROUPS = 30
 
 
 def open_feed(values: pa.Table, outbox: str) -> Feed | None:
-    """Open the rows of a query that asked for whole values, as a user of one's own does; None for no rows."""
+    """Open the rows of a query that requests whole values, as a user's own query does; None for no rows."""
     if not values.num_rows:
         return None
     values = in_order(values)

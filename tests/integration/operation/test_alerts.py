@@ -1,4 +1,4 @@
-"""The alert rules: what promtool says of them, and that they, their tests and the guide know of each other."""
+"""The alert rules: promtool accepts them, and rules, tests and guide refer to each other."""
 
 import re
 import shutil
@@ -30,20 +30,20 @@ without_promtool = pytest.mark.skipif(
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A rule, as its file writes it."""
+    """A rule, as written in its file."""
 
     name: str
     text: str
 
     @property
     def expression(self) -> str:
-        """What it asks, on one line."""
+        """Its query, on one line."""
         found = re.search(r"^        expr: (?:\|\n)?(.*?)^        for: ", self.text, re.MULTILINE | re.DOTALL)
         assert found, self.name
         return " ".join(found.group(1).split()).strip("'")
 
     def value(self, key: str) -> str:
-        """Return what stands behind a key."""
+        """Return the value of a key."""
         found = re.search(rf"\b{key}: ?(.+)", self.text)
         assert found, (self.name, key)
         return found.group(1).strip("'{}")
@@ -56,7 +56,7 @@ def alerts() -> list[Alert]:
 
 
 def asked(text: str) -> set[str]:
-    """Return the metrics that a text names."""
+    """Return the metrics that a text contains."""
     return {name.removesuffix("_bucket") for name in re.findall(r"\btidemark_\w+", text)}
 
 
@@ -96,7 +96,7 @@ def test_an_alert_asks_for_what_exists_and_says_how_bad_it_is_and_where_help_sta
 
 
 def test_every_alert_is_tested_firing_and_silent() -> None:
-    """And each test has the name that says so: promtool prints it."""
+    """And each test has a name that states this: promtool prints it."""
     parts = re.split(r"^  - name: (.+)\n", RULES_TESTS.read_text(), flags=re.MULTILINE)[1:]
     tested = set()
     for name, text in zip(parts[::2], parts[1::2], strict=True):
@@ -111,7 +111,7 @@ def test_every_alert_is_tested_firing_and_silent() -> None:
 @pytest.mark.skipif(prometheus.program() is None, reason="NOT TESTED: Prometheus is not installed (apt: prometheus)")
 @pytest.mark.parametrize("archiver_runs", [True, False])
 def test_a_capture_that_does_well_raises_no_alert(tmp_path: Path, *, archiver_runs: bool) -> None:
-    """Without the patience that rules have: what they ask comes to have no answer."""
+    """Without the `for` time of the rules: their queries have no result in the end."""
     with archiving_node() as node, paired(node, tmp_path) as pair:
         node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
         node.switch()
@@ -125,7 +125,7 @@ def test_a_capture_that_does_well_raises_no_alert(tmp_path: Path, *, archiver_ru
             server.wait_for("tidemark_node_connected == 1")
             if archiver_runs:
                 for seen in ARCHIVE:
-                    server.wait_for(f"{seen} > -1")  # a number: it has looked
+                    server.wait_for(f"{seen} > -1")  # a number: it has been checked
             wait_until_raised(server, pair, tmp_path, set())
 
 
@@ -143,7 +143,7 @@ def test_a_killed_sidecar_raises_the_alerts_that_are_meant_for_it_and_no_others(
 
 
 def wait_until_raised(server: prometheus.Prometheus, pair: Pair, root: Path, expected: set[str]) -> None:
-    """Wait until these alerts are raised, and no others: for a moment any may be, hence their patience."""
+    """Wait until exactly these alerts are raised: others may be for a moment, hence the rules' `for` times."""
 
     def raised() -> set[str]:
         return {alert.name for alert in alerts() if server.query(alert.expression)} - of_this_machine(root)
@@ -152,7 +152,7 @@ def wait_until_raised(server: prometheus.Prometheus, pair: Pair, root: Path, exp
 
 
 def of_this_machine(folder: Path) -> set[str]:
-    """Return the alerts that are right here."""
+    """Return the alerts that are correct on this machine."""
     interpreted = set() if COMPILED else {INTERPRETED}
     return interpreted if shutil.disk_usage(folder).free > 20 << 30 else interpreted | SPACE
 

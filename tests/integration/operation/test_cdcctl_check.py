@@ -1,4 +1,4 @@
-"""`cdcctl check`: every leg is timed, and the one that is broken is named, whichever it is."""
+"""`cdcctl check`: every connection is timed, and a broken one is named."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def verdicts(done: Done) -> dict[str, str]:
 
 
 def broken(done: Done, *said: str) -> dict[str, str]:
-    """See that the check failed for what is said, with a hint; return the verdicts."""
+    """Check that it failed with this text and a hint; return the verdicts."""
     assert done.code == ExitCode.UNEXPECTED, done.err
     message, hint = reported(done.err)
     for words in said:

@@ -1,4 +1,4 @@
-"""The test harness itself: what every other integration test stands on."""
+"""The test harness, which every other integration test uses."""
 
 import re
 import subprocess

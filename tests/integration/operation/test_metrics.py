@@ -1,4 +1,4 @@
-"""The metrics of a running sidecar, scraped by a real Prometheus, and the dashboard that is drawn from them."""
+"""The metrics of a running sidecar, scraped by a real Prometheus, and the dashboard that uses them."""
 
 import json
 import math
@@ -46,31 +46,31 @@ class Target(TypedDict):
 
 
 class Meaning(TypedDict):
-    """What a panel writes for a value."""
+    """A panel's text for a value."""
 
     text: str
 
 
 class Mapping(TypedDict):
-    """What a panel writes for which values."""
+    """A panel's texts for values."""
 
     options: dict[str, Meaning]
 
 
 class Defaults(TypedDict):
-    """How a panel shows its values."""
+    """The display options of a panel's values."""
 
     mappings: NotRequired[list[Mapping]]
 
 
 class FieldConfig(TypedDict):
-    """The same, and exceptions."""
+    """The same, with exceptions."""
 
     defaults: Defaults
 
 
 class Panel(TypedDict):
-    """A panel, as far as the tests look at it."""
+    """The parts of a panel that the tests read."""
 
     type: str
     targets: list[Target]
@@ -84,24 +84,24 @@ def panels() -> list[Panel]:
 
 
 def expressions() -> list[str]:
-    """Return every query of the dashboard, with its variables as Grafana fills them in."""
+    """Return every query of the dashboard, with its variables in Grafana's expansion."""
     return [target["expr"].replace("$capture", ".*") for panel in panels() for target in panel["targets"]]
 
 
 def served(sidecar: Sidecar) -> str:
-    """Return where the sidecar serves its metrics."""
+    """Return the address at which the sidecar serves its metrics."""
     event = next(event for event in reversed(sidecar.events()) if event["event"] == "serving metrics")
     return f"{event['host']}:{event['port']}"
 
 
 def scrape(sidecar: Sidecar) -> str:
-    """Return what it serves now."""
+    """Return its current metrics."""
     with urllib.request.urlopen(f"http://{served(sidecar)}/metrics", timeout=60) as answer:
         return str(answer.read().decode())
 
 
 def value(text: str, name: str) -> float:
-    """Return what a metric of the capture stands at."""
+    """Return the value of a metric of the capture."""
     found = re.search(rf'^{name}\{{capture="main"\}} (\S+)$', text, re.MULTILINE)
     assert found, text
     return float(found.group(1))
@@ -126,7 +126,7 @@ def test_a_running_sidecar_serves_every_metric_there_is(new_cluster: NewCluster,
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
     with busy(cluster, "postgres", tmp_path) as sidecar:
         deadline = time.monotonic() + DEADLINE_S
-        # Counted once they are delivered, by the copy or by the stream: rows may be there before its snapshot.
+        # Counted at delivery, by the copy or by the stream: rows may exist before its snapshot.
         while value(text := scrape(sidecar), metrics.ROWS) + value(text, metrics.COPY_ROWS) != ROWS:
             assert time.monotonic() < deadline, text
     found = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
@@ -141,7 +141,7 @@ def wait_for_realtime(sidecar: Sidecar) -> None:
 
 
 def test_two_captures_of_one_host_get_ports_of_their_own(cluster: Cluster, tmp_path: Path) -> None:
-    """With the host's own registry: what else runs here has its ports."""
+    """With the host's own registry: other captures on this machine have its ports."""
     served: list[float] = []
     with ExitStack() as stack:
         for name in ("one", "two"):
@@ -163,7 +163,7 @@ def test_two_captures_of_one_host_get_ports_of_their_own(cluster: Cluster, tmp_p
 
 @contextmanager
 def idle_pipeline() -> Iterator[str]:
-    """Serve the metrics of a pipeline that has not begun, as `cdcctl spark run --metrics-port` does."""
+    """Serve the metrics of a pipeline before its start, as `cdcctl spark run --metrics-port` does."""
     server = MetricsServer(PipelineMetrics("main"), "127.0.0.1", 0)
     try:
         yield f"127.0.0.1:{server.port}"
@@ -221,7 +221,7 @@ def test_the_dashboard_names_each_stage_by_the_number_that_the_metric_has() -> N
 
 @pytest.mark.feature("I42")
 def test_what_is_counted_by_kind_is_there_for_each_kind_before_the_first_event() -> None:
-    """Or the first forged marker, the first switch, would be no increase of anything."""
+    """Otherwise the first forged marker, or the first switch, would not be an increase."""
     kinds = {
         metrics.SWITCHES: {event.name for event in Event},
         metrics.MARKERS_WRITTEN: {kind.value for kind in MarkerKind},
@@ -236,7 +236,7 @@ def test_what_is_counted_by_kind_is_there_for_each_kind_before_the_first_event()
 
 
 def test_an_archive_that_a_process_has_not_looked_at_is_unknown_and_not_empty() -> None:
-    """A free space of 0 would be an alarm, and 0 holes a reassurance that nobody has reason to give."""
+    """A free space of 0 would be a false alarm, and 0 holes an unfounded claim."""
     registry = Metrics("main").registry
     for name in (metrics.ARCHIVE_FREE, metrics.ARCHIVE_BYTES, metrics.ARCHIVE_HOLES, metrics.ARCHIVED_LSN):
         found = registry.get_sample_value(name, {metrics.CAPTURE_LABEL: "main"})
@@ -245,7 +245,7 @@ def test_an_archive_that_a_process_has_not_looked_at_is_unknown_and_not_empty() 
 
 
 def test_each_metric_can_be_asked_for_by_its_name() -> None:
-    """`/metrics?name[]=...`, which asks each metric for its names when it is made."""
+    """`/metrics?name[]=...`, which requests each metric's names when it is created."""
     registry = Metrics("main").registry
     for sample in [sample for family in registry.collect() for sample in family.samples]:
         found = registry.restricted_registry([sample.name]).collect()

@@ -1,4 +1,4 @@
-"""What a daemon tells systemd, at the socket where systemd would listen."""
+"""The messages of a daemon to systemd, at the socket on which systemd would listen."""
 
 import socket
 from collections.abc import Iterator
@@ -38,13 +38,13 @@ def test_a_listener_that_is_gone_full_or_none_stops_nobody(tmp_path: Path) -> No
     notify(ALIVE, {"NOTIFY_SOCKET": str(tmp_path / "gone")})
     name = str(tmp_path / "full")
     with listening(name):
-        for _ in range(10_000):  # far more than a queue of datagrams holds
+        for _ in range(10_000):  # far more than a queue of datagrams can store
             notify(ALIVE, {"NOTIFY_SOCKET": name})
 
 
 @contextmanager
 def reported(kind: type[Sidecar], cluster: Cluster, root: Path) -> Iterator[tuple[Sidecar, socket.socket]]:
-    """Start a daemon where systemd listens."""
+    """Start a daemon with systemd's socket."""
     name, archive = str(root / "notify"), root / "wal"
     archive.mkdir()
     daemon = kind(cluster, "postgres", root, NOTIFY_SOCKET=name, WATCHDOG_USEC="2000000")
@@ -69,7 +69,7 @@ def test_a_daemon_says_when_it_is_ready_and_when_it_stops(
         assert channel.recv(100).decode() == READY
         assert daemon.stop() == 0
         said = ""
-        while said != STOPPING:  # whatever it said while it ran
+        while said != STOPPING:  # whatever it sent while it ran
             said = channel.recv(100).decode()
 
 

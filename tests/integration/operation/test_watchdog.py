@@ -1,4 +1,4 @@
-"""The watch on the other process, and the end of what is left of it: real processes, and time as an argument."""
+"""The watchdog of the other process, and the kill of what remains of it: real processes, with time as an argument."""
 
 import os
 import signal
@@ -109,7 +109,7 @@ def test_a_process_in_a_long_step_is_not_hung_before_the_steps_bound(store: Stat
         store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=600)
         began = boot_ns()
         assert looks(watch, began, 0, 300, 614) == [ALIVE, ALIVE, ALIVE]
-        store.environment.heartbeat.beat(Slot.SIDECAR)  # the step was shorter: from now on as usual
+        store.environment.heartbeat.beat(Slot.SIDECAR)  # the step was shorter: normal from now on
         assert looks(watch, boot_ns(), 15, 16) == [ALIVE, HUNG]
 
 
@@ -162,7 +162,7 @@ def test_the_heartbeat_of_a_former_holder_is_not_held_against_a_process_that_sta
 def test_a_heartbeat_of_another_boot_is_no_sign_of_life(
     store: StateStore, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:  # the one thing that no test can have for real: another boot
+    with monkeypatch.context() as patch:  # a reboot, which no test can cause
         patch.setattr("tidemark.io.state.heartbeat.boot_id", lambda: str(uuid.uuid4()))
         other_boot = HeartbeatFile.open(store.folder.heartbeat)
     with RoleLock.take(store.folder, SIDECAR):

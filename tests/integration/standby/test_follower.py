@@ -1,4 +1,4 @@
-"""A second sidecar that follows on a standby, and goes on from there when the primary's host is lost."""
+"""A second sidecar that follows on a standby, and takes over when the primary's host is lost."""
 
 import threading
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def primary(new_cluster: NewCluster) -> Cluster:
 
 @contextmanager
 def load(cluster: Cluster, first: int) -> Iterator[list[int]]:
-    """Insert rows, a transaction each, until told to stop or the server is gone; the rows that were committed."""
+    """Insert rows, one transaction each, until stopped or until the server is gone; yield the committed rows."""
     stop, committed = threading.Event(), [first]
 
     def run() -> None:
@@ -119,7 +119,7 @@ def test_with_the_lake_each_change_is_there_once_and_what_it_has_not_whole_is_co
                 feed_by_hand(hosts.deliverer.folder, lake, READER)
                 hosts.follower.wait_until(lambda: len(committed) > so_far + 50, "more rows")  # noqa: B023 - at once
             hosts.follower.wait_for_start()
-            feed_by_hand(hosts.deliverer.folder, lake, READER)  # no marker tells of it
+            feed_by_hand(hosts.deliverer.folder, lake, READER)  # no marker confirms it
             hosts.primary_dies()
             hosts.first_state_is_lost()
         hosts.promote()
@@ -157,7 +157,7 @@ def test_what_is_open_across_the_promotion_comes_out_whole(primary: Cluster, sta
         primary.sql("INSERT INTO account VALUES (3, 'confirmed')")
         hosts.deliverer.catch_up()
         hosts.follower.wait_for_start()
-        hosts.deliverer.kill()  # what comes now it does not deliver
+        hosts.deliverer.kill()  # it does not deliver later changes
         primary.sql("CREATE TABLE other (id int PRIMARY KEY, note text)")
         with primary.connect(autocommit=False) as altering:
             sql(altering, "INSERT INTO other VALUES (1, 'before')")

@@ -1,4 +1,4 @@
-"""A follower's moves that are no loss: switched over and back, refused, shown, bounded."""
+"""A follower's transitions without loss: switchover and back, refusals, status, limits."""
 
 import itertools
 import json
@@ -82,7 +82,7 @@ def test_a_deliverer_whose_node_comes_back_as_a_standby_follows_and_takes_over_a
         second += ids(two.catch_up())[len(second) :]
         one.wait_for_start()
         wait_until_replayed(primary, standby)
-        two.kill()  # the last row is nobody's
+        two.kill()  # neither sidecar delivers the last row
         insert(standby, 4)
         wait_until_replayed(primary, standby)
         standby.stop()
@@ -150,7 +150,7 @@ def test_the_archiver_beside_a_follower_is_passive(primary: Cluster, standby: Cl
         archiver.start()
         try:
             led(hosts)
-            two.kill()  # nobody's loss: no watchdog takes over from who delivers nothing
+            two.kill()  # no loss: the watchdog does not replace a process that delivers nothing
             archiver.wait_until(lambda: archiver.metric('tidemark_mode{capture="main"}') == 3, "its look at the stage")
             assert archiver.status()["role"] == "passive"
             assert two.view.stage is Stage.FOLLOWER
@@ -182,7 +182,7 @@ def test_a_followers_lost_state_is_a_followers_before_any_process_runs_and_can_t
         assert known.followed is not None
         assert anew.followed.leader == known.followed.leader
         two.start()
-        hosts.deliverer.kill()  # what comes now is nobody's
+        hosts.deliverer.kill()  # neither sidecar delivers later changes
         insert(primary, 2)
         wait_until_replayed(standby, primary)
         hosts.lose_primary()
@@ -275,7 +275,7 @@ def test_what_a_dead_branch_delivers_behind_the_promotion_does_not_come_into_the
         two.catch_up()
         feed_by_hand(two.folder, lake, "lake")
         aside.rename(one.folder.root)
-        primary.start()  # nobody has told it
+        primary.start()  # it still is a primary
         insert(primary, 777)
         one.start()
         assert 777 in ids(one.catch_up())
@@ -310,7 +310,7 @@ def test_what_is_kept_for_a_deliverer_that_says_nothing_is_bounded(
         assert reported["setting"] == "standby.unmarked_bytes_max"
 
         def is_let_go_of() -> bool:
-            write_more()  # what is written next, once the process has looked at itself, lets go of what precedes
+            write_more()  # the next write, after the process has checked its identity, releases what precedes it
             return first not in two.view.history.bases
 
         two.wait_until(is_let_go_of, "the end of the first base")
@@ -336,7 +336,7 @@ def test_a_state_that_follows_is_refused_where_standbys_are_sources(
 def test_a_deliverer_that_cannot_ask_its_node_leaves_what_is_archived_to_the_archiver(tmp_path: Path) -> None:
     with archiving_node() as node:
         node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
-        key = tmp_path / "state" / "marker.key"  # as init makes it
+        key = tmp_path / "state" / "marker.key"  # as init creates it
         follow = {"TIDEMARK_STANDBY__FOLLOW": "true", "TIDEMARK_MARKERS__KEY_FILE": str(key)}
         pair = Pair(node, tmp_path, copy=False, TIDEMARK_REALTIME__AWAY_S="1", **follow)
         pair.sidecar.init()

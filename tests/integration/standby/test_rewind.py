@@ -1,4 +1,4 @@
-"""`cdcctl rewind`: the primary's last commits were delivered and are lost, and the capture goes on all the same."""
+"""`cdcctl rewind`: the primary's last commits were delivered and are lost, and the capture continues."""
 
 import itertools
 import json
@@ -53,7 +53,7 @@ def make_tables(primary: Cluster) -> None:
 
 
 def deliver_a_dead_branch(branches: Branches, prepare: Callable[[Branches], None] | None = None) -> None:
-    """Deliver what both have, and then what the primary alone has; bring half of that into the lake."""
+    """Deliver changes that both have, then changes of the primary alone; write half of these into the lake."""
     sidecar = branches.sidecar
     sidecar.init()
     sidecar.start()
@@ -121,9 +121,9 @@ NEW_CHANGES: dict[str, list[Change]] = {
 
 
 def go_on(branches: Branches, process: Sidecar, *, quiet_is_copied: bool = True) -> list[Change]:
-    """Start a process, and wait until it has copied the tables; write more; bring all into the lake.
+    """Start a process, and wait until it has copied the tables; write more; write all changes into the lake.
 
-    Return what was written into `quiet` meanwhile; nothing is where that is copied: the copy may have had it.
+    Return the values written into `quiet` meanwhile; nothing if that table is copied, as the copy may contain them.
     """
     numbers = itertools.count(100)
     written: list[Change] = []
@@ -148,7 +148,7 @@ LATER: dict[str, list[Change]] = {"quiet": [("i", 6, "later")], "busy": [("u", 1
 
 
 def check_lake(branches: Branches, meanwhile: Sequence[Change] = (), *, lost: bool = False) -> None:
-    """See that the replicas are right, that the log has each change of the new branch once, and knows the dead ones."""
+    """Check the replicas, and that the log has each change of the new branch once and marks the dead ones."""
     for table in TABLES:
         branches.check_replica(table)
         places = [(row["_tli"], row["_commit_lsn"], row["_ordinal"]) for row in branches.log(table)]
@@ -245,7 +245,7 @@ def test_where_the_wal_of_the_last_base_is_gone_decoding_begins_where_a_marker_s
 
 
 def mark_the_segment(branches: Branches) -> None:
-    """Have the sidecar write a marker of its place in a segment that holds nothing else."""
+    """Let the sidecar write a marker in a segment that contains nothing else."""
     branches.sidecar.catch_up()
     branches.primary.sql("SELECT pg_switch_wal()")
     written = 'tidemark_markers_written_total{capture="main",kind="RealtimeCdc"}'
@@ -264,7 +264,7 @@ def test_catalogs_of_a_dead_branch_that_were_decoded_and_not_delivered_are_let_g
     branches: Branches, *, is_killed: bool
 ) -> None:
     primary, sidecar = branches.primary, branches.sidecar
-    sidecar.options["TIDEMARK_DELIVER__IDLE_POINTER_S"] = "600"  # or delivered would follow what is decoded
+    sidecar.options["TIDEMARK_DELIVER__IDLE_POINTER_S"] = "600"  # or delivered would follow decoded
     sidecar.options["TIDEMARK_CAPTURE__DSN"] = either_of(primary, branches.standby)
     sidecar.init()
     sidecar.start()
@@ -276,7 +276,7 @@ def test_catalogs_of_a_dead_branch_that_were_decoded_and_not_delivered_are_let_g
     with primary.connect(autocommit=False) as session:
         for number in range(30):
             session.execute(f"CREATE TABLE half_{number} (id int PRIMARY KEY, wrong text)".encode())
-        primary.sql("CHECKPOINT")  # and what was written is flushed
+        primary.sql("CHECKPOINT")  # and all previous WAL is flushed
         flushed = parse_lsn(primary.flush_lsn())
         sidecar.wait_until(lambda: parse_lsn(str(sidecar.status()["decoded_lsn"])) >= flushed, "the dead branch")
         if is_killed:
@@ -298,7 +298,7 @@ def test_catalogs_of_a_dead_branch_that_were_decoded_and_not_delivered_are_let_g
 
 
 def either_of(*nodes: Cluster) -> str:
-    """Return a DSN of whichever node is written to."""
+    """Return a DSN of the node that accepts writes."""
     folders, ports = ",".join(str(node.folder) for node in nodes), ",".join(str(node.port) for node in nodes)
     return f"host={folders} port={ports} dbname={DATABASE} user={SUPERUSER} target_session_attrs=read-write"
 
@@ -319,7 +319,7 @@ def test_a_table_whose_copy_saw_the_dead_branch_misses_nothing_of_the_new_one_th
 
 
 def test_a_dead_branch_that_first_copies_alone_show_ends_the_sidecar_and_is_rewound(branches: Branches) -> None:
-    branches.sidecar.options["TIDEMARK_DELIVER__IDLE_POINTER_S"] = "600"  # or delivered would follow what is decoded
+    branches.sidecar.options["TIDEMARK_DELIVER__IDLE_POINTER_S"] = "600"  # or delivered would follow decoded
     copy_a_dead_branch(branches)
     branches.sidecar.wait_for_event("the stream has caught up with the copy spool")
     branches.sidecar.stop()
@@ -342,7 +342,7 @@ def test_a_first_copy_that_is_killed_behind_the_fork_is_rewound_with_the_ddl_tha
 
 
 def rewind_copies(branches: Branches, refused_as: str) -> None:
-    """Lose the primary where copies alone show the dead branch; rewind."""
+    """Lose the primary where only copies contain the dead branch; rewind."""
     branches.lose_primary()
     before = branches.view
     assert before.delivered is not None
@@ -360,18 +360,18 @@ def rewind_copies(branches: Branches, refused_as: str) -> None:
 
 
 def copy_a_dead_branch(branches: Branches, holder: Connection[object] | None = None) -> None:
-    """Have a first copy of what the primary alone has; with a `holder` also of DDL, and `last` is not copied."""
+    """Copy tables of the primary's dead branch; with a `holder` also its DDL, and `last` is not copied."""
     primary, sidecar = branches.primary, branches.sidecar
     sidecar.init()
     with primary.connect(autocommit=False) as older:
         older.execute("SELECT pg_current_xact_id()")
-        primary.sql("SELECT pg_current_xact_id()")  # or nobody would wait for the one before
+        primary.sql("SELECT pg_current_xact_id()")  # or the copy would not wait for the earlier transaction
         sidecar.start()
         sidecar.wait_for_event("first copy waits for older transactions")
         primary.sql("INSERT INTO busy VALUES (4, 'both')")
         wait_until_replayed(branches.standby, primary)
         branches.keep_standby_back()
-        for number in range(20):  # transactions whose numbers are given out again
+        for number in range(20):  # transactions whose xids are used again
             primary.sql(f"INSERT INTO busy VALUES ({10 + number}, 'dead')")
         if holder is not None:
             holder.execute("LOCK last IN ACCESS EXCLUSIVE MODE")
@@ -423,7 +423,7 @@ def test_a_table_that_left_the_selection_on_the_dead_branch_is_copied_again(bran
 
 
 def remove_wal(node: Cluster, lsn: Lsn) -> None:
-    """Have a node remove all segments up to that of `lsn`."""
+    """Let a node remove all segments up to that of `lsn`."""
     node.configure(wal_keep_size=0, max_wal_size="2MB", min_wal_size="2MB")
     last = segment_name(2, segment_of(lsn, MB), MB)[8:]
     for _ in range(20):

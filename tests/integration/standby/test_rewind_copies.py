@@ -1,4 +1,4 @@
-"""`cdcctl rewind` where first copies show a dead branch, and what precedes it is still to be given out."""
+"""`cdcctl rewind` where first copies contain a dead branch, and earlier changes are still to be emitted."""
 
 import signal
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def test_what_precedes_the_fork_comes_behind_the_word_of_a_rewind_and_is_not_los
     primary.sql("CREATE TABLE last (id int PRIMARY KEY, note text)")
     with primary.connect(autocommit=False) as older, primary.connect(autocommit=False) as holder:
         older.execute("SELECT pg_current_xact_id()")
-        primary.sql("SELECT pg_current_xact_id()")  # or nobody would wait for the one before
+        primary.sql("SELECT pg_current_xact_id()")  # or the copy would not wait for the earlier transaction
         sidecar.start()
         sidecar.wait_for_event("first copy waits for older transactions")
         primary.sql("ALTER TABLE altered ADD COLUMN more int")
@@ -64,7 +64,7 @@ def test_what_precedes_the_fork_comes_behind_the_word_of_a_rewind_and_is_not_los
     for table in (*TABLES, "fresh", "last"):
         branches.check_replica(table)
     for table in CHANGED:
-        # NB: a sidecar that meets the fork gives out what comes before, by the copies as they are.
+        # NB: a sidecar that reads the fork first emits the changes before it, with the copies as they are.
         assert branches.changes(table, 1) == ([] if is_met else [("i", 4, "both")]), table
         assert branches.changes(table, 2) == [("i", 5, "new")], table
     assert [message["content"] for message in branches.messages("mine")] == [b"both"]
@@ -72,7 +72,7 @@ def test_what_precedes_the_fork_comes_behind_the_word_of_a_rewind_and_is_not_los
 
 
 def lose(branches: Branches, *statements: str) -> None:
-    """Have statements run at the primary alone."""
+    """Run statements at the primary alone."""
     wait_until_replayed(branches.standby, branches.primary)
     branches.keep_standby_back()
     for statement in statements:
@@ -80,14 +80,14 @@ def lose(branches: Branches, *statements: str) -> None:
 
 
 def kill_before_the_last(branches: Branches) -> None:
-    """Kill the sidecar when all tables are copied but one, which somebody holds."""
+    """Kill the sidecar when all tables are copied but one, which another session has locked."""
     sidecar = branches.sidecar
     sidecar.wait_until(lambda: [copy.is_open for copy in branches.view.copies.values()].count(True) == 1, "copies")
     sidecar.kill()
 
 
 def go_on(branches: Branches, *, is_met: bool = True) -> None:
-    """See that the dead branch is met, perhaps; rewind, and bring all into the lake."""
+    """Check that the dead branch is detected, if `is_met`; rewind, and write everything into the lake."""
     if is_met:
         branches.sidecar.refuses(ExitCode.CORRUPT_WAL, "timeline 1 was left at")
     before = branches.view
@@ -128,7 +128,7 @@ def test_a_table_that_was_gone_when_the_copy_was_planned_is_copied_where_that_ne
 
 def test_rows_that_are_copied_right_behind_a_promotion_stand_on_the_new_timeline(branches: Branches) -> None:
     primary, standby = branches.primary, branches.standby
-    # So much is to be written by the checkpoint behind the promotion that it lasts for as long as it may.
+    # The checkpoint after the promotion has enough to write to take its maximal time.
     standby.configure(checkpoint_timeout="1h", shared_buffers="64MB")
     standby.stop()
     standby.start()

@@ -30,7 +30,7 @@ from tidemark.wal.versions import PAGE_BYTES
 ROWS = 3000
 SESSIONS = 4
 JOIN_S = 120
-LONG_S, SHORT_S = 0.3, 0.01  # an older transaction runs while later ones end: a standby does not tell of it
+LONG_S, SHORT_S = 0.3, 0.01  # an older transaction runs while later ones end: a standby does not report it
 TABLES = 6
 MB = 1 << 20  # a segment of a node that archives
 
@@ -47,7 +47,7 @@ def primary(new_cluster: NewCluster) -> Cluster:
 def sidecar_at(
     standby: Cluster, primary: Cluster, root: Path, options: Mapping[str, str] = {}, *, copy: bool = False
 ) -> Iterator[Sidecar]:
-    """Run a sidecar over a standby, of which the primary is written to."""
+    """Run a sidecar over a standby; changes are made at its primary."""
     sidecar = Sidecar(standby, "postgres", root, copy=copy, **options)
     sidecar.written_to = primary
     sidecar.init()
@@ -60,7 +60,7 @@ def sidecar_at(
 
 @contextmanager
 def overlapping_load(cluster: Cluster) -> Iterator[None]:
-    """Change the table in transactions of which always some are open."""
+    """Change the table in overlapping transactions: some are always open."""
     stop = threading.Event()
 
     def run(share: int) -> None:
@@ -185,7 +185,7 @@ def test_archived_wal_of_the_dead_branch_is_never_delivered_behind_a_promotion(t
                 pair.catch_up()
                 wait_until_replayed(standby, left_behind)
                 promote(standby)
-                for number in range(100, 103):  # nobody has told the old primary
+                for number in range(100, 103):  # the old primary still accepts writes
                     left_behind.sql(f"INSERT INTO account VALUES ({number}, 'never happened')")
                     archiving.switch()
                 archiving.wait_until_archived()
@@ -205,7 +205,7 @@ def test_archived_wal_of_the_dead_branch_is_never_delivered_behind_a_promotion(t
 
 @contextmanager
 def exclusive_locks(cluster: Cluster) -> Iterator[threading.Event]:
-    """Lock the table again and again, until told to stop: a standby ends whoever reads it meanwhile."""
+    """Lock the table again and again, until stopped: a standby cancels queries that read it meanwhile."""
     stop = threading.Event()
 
     def run() -> None:
@@ -233,7 +233,7 @@ def test_a_copy_that_the_standby_breaks_off_is_made_again_and_not_for_ever(prima
             assert "hot_standby_feedback" in str(reported["hint"])
             assert sidecar.metric('tidemark_errors_total{capture="main"}') > 0
             stop.set()
-            kept = newest_generation(sidecar.catch_up())  # of one that was broken off some rows may be there
+            kept = newest_generation(sidecar.catch_up())  # some rows of an aborted copy may be there
             assert replayed(change_log(kept, "account")) == rows_of(primary)
         (tmp_path / "ever").mkdir()
         with exclusive_locks(primary):
@@ -298,7 +298,7 @@ def test_a_record_of_which_the_lost_primary_sent_a_part_is_let_go_of_at_the_fork
         lost = primary.connect(autocommit=False)
         stack.callback(lost.close)
         sql(lost, "INSERT INTO account SELECT n, repeat('x', 300) FROM generate_series(100001, 103000) n")
-        # NB: what nobody commits is flushed in whole pages (`XLogBackgroundFlush`), and so is sent up to a page's end.
+        # NB: uncommitted WAL is flushed in whole pages (`XLogBackgroundFlush`), and so is sent up to a page's end.
         sidecar.wait_until(lambda: received(sidecar) % PAGE_BYTES == 0, "a page's end")
         primary.stop(StopMode.KILL)
         sidecar.wait_until(lambda: has_all_of(sidecar, standby), "what the standby has")
@@ -319,7 +319,7 @@ def received(sidecar: Sidecar) -> Lsn:
 
 
 def has_all_of(sidecar: Sidecar, standby: Cluster) -> bool:
-    """Tell if the standby gets nothing any more, and the sidecar has all that came."""
+    """Return whether the standby receives nothing more, and the sidecar has everything."""
     if standby.sql("SELECT FROM pg_stat_wal_receiver"):
         return False
     ((came,),) = standby.sql("SELECT pg_last_wal_receive_lsn()")
@@ -328,7 +328,7 @@ def has_all_of(sidecar: Sidecar, standby: Cluster) -> bool:
 
 @contextmanager
 def switching(archiving: Archiving) -> Iterator[None]:
-    """Have a segment archived every now and then."""
+    """Let the node archive a segment now and then."""
     stop = threading.Event()
 
     def run() -> None:
@@ -374,7 +374,7 @@ def test_an_archiver_lets_go_of_a_record_that_the_last_segment_of_a_lost_primary
             pair.sidecar.stop()
             with closing(node.connect(autocommit=False)) as lost:
                 sql(lost, "INSERT INTO account SELECT n, repeat('x', 300) FROM generate_series(1001, 16000) n")
-                # Longer than three segments: in the last of them that is full its record has not ended.
+                # Longer than three segments: in the last full one of them its record has not ended.
                 sql(lost, f"SELECT pg_logical_emit_message(true, 'test', repeat('x', {3 * MB}))")
                 node.sql("CREATE TABLE flushed ()")  # and all before it: later no segment is full
                 archiving.wait_until_archived()

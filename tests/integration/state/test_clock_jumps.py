@@ -1,4 +1,4 @@
-"""A wall clock that jumps: it is told to people, and nothing is decided by it."""
+"""A wall clock that jumps: it appears in output, but no decision depends on it."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.support.processes.failover import Pair, paired
 from tests.support.servers.archiving import Archiving
 from tidemark.model.mode import Stage
 
-# Both daemons, with a wall clock that is a day or a year off, another way each time it is asked.
+# Both daemons, with a wall clock that is off by a day or a year, differently at each reading.
 PROGRAM = """
 import itertools, runpy, sys, time
 
@@ -22,7 +22,7 @@ runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
 
 
 def jumping(pair: Pair) -> None:
-    """Start both anew on such a clock."""
+    """Restart both on such a clock."""
     for process in (pair.sidecar, pair.archiver):
         process.stop()
         process.program = ("-c", PROGRAM.format(module=process.module))

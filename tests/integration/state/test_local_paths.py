@@ -1,4 +1,4 @@
-"""A URL where a local path is wanted is refused by name, and no folder is made of it."""
+"""A URL instead of a local path is refused by name, and no folder is created from it."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a process ended last: kept in the state, shown by `cdcctl status` and by a metric of the processes that live."""
+"""The last end of a process: stored in the state, shown by `cdcctl status` and by a metric of the running processes."""
 
 import io
 import json
@@ -66,7 +66,7 @@ def test_a_run_without_a_record_of_its_end_was_killed_also_before_the_next_start
     lock = RoleLock.take(store.folder, "sidecar")
     left_open = recorded(store, lock.owner, LOG)
     left_open.__enter__()  # and never left, as by SIGKILL
-    assert ends(store)["sidecar"].exit_code == ExitCode.GAP  # of the run before: this one holds its lock
+    assert ends(store)["sidecar"].exit_code == ExitCode.GAP  # of the earlier run: the present one holds its lock
     lock.release()
     assert ends(store)["sidecar"] == ProcessEnd(0, None, KILLED)
     with RoleLock.take(store.folder, "sidecar") as again, recorded(store, again.owner, LOG) as run:

@@ -1,4 +1,4 @@
-"""A state folder is closed while other threads of the process write: nobody waits without end, and nothing is lost."""
+"""A state folder is closed while other threads of the process write: no thread waits for ever, and nothing is lost."""
 
 import threading
 from pathlib import Path
@@ -15,7 +15,7 @@ DEADLINE_S = 30.0
 
 
 class Writer:
-    """Writes once, in a thread, when it may; keeps what goes wrong, with all that its frames refer to."""
+    """Writes once, in a thread, on request; keeps its error, with all objects that its frames refer to."""
 
     def __init__(self, environment: Environment) -> None:
         self.error: BaseException | None = None

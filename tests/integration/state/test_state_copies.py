@@ -1,4 +1,4 @@
-"""A state folder that is copied while its capture runs: one of the two stops, and never the wrong one (I21)."""
+"""A state folder that is copied while its capture runs: one of the two stops, and always the right one (I21)."""
 
 import shutil
 import subprocess
@@ -50,7 +50,7 @@ def original(cluster: Cluster, database: str, tmp_path: Path) -> Iterator[Sideca
 
 @pytest.fixture
 def copy(original: Sidecar, tmp_path: Path) -> Iterator[Sidecar]:
-    """A copy of what the original has after its first row and its start marker; not started."""
+    """A copy of the original's state after its first row and its start marker; not started."""
     insert(original, 1)
     original.catch_up()
     original.wait_until(lambda: written(original, "StartCdc") > 0, "a start marker")
@@ -79,11 +79,11 @@ def delivered(sidecar: Sidecar) -> list[object]:
 
 
 def go_on(original: Sidecar, number: int) -> None:
-    """Deliver a row more from the original, and have it written into the WAL that this is confirmed."""
+    """Deliver another row from the original, and wait until WAL has its confirmation."""
     insert(original, number)
     original.catch_up()
     before = written(original, "RealtimeCdc")
-    while written(original, "RealtimeCdc") < before + 2:  # the first one may have been under way
+    while written(original, "RealtimeCdc") < before + 2:  # the first one may have been in progress
         original.catch_up()
 
 
@@ -110,7 +110,7 @@ def test_a_copy_started_elsewhere_is_refused_and_once_confirmed_the_other_one_is
 
     copy.stop()
     copy.program = PROGRAM
-    copy.start()  # where it was started last
+    copy.start()  # at the place of its last start
     original.program = MOVED
     original.start()
     copy.ended(ExitCode.FENCED)
@@ -221,7 +221,7 @@ def test_a_confirmed_state_stays_confirmed_until_it_has_delivered_what_precedes_
 
 
 class KeptRequests(NodeRequests):
-    """Keeps the markers that the node would be given."""
+    """Keeps the markers for the node."""
 
     kept: list[Marker]
 
@@ -255,7 +255,7 @@ def test_markers_name_their_writer_only_once_it_has_read_its_own_start_marker(tm
 def test_a_state_from_a_backup_is_not_fenced_by_markers_of_the_states_that_it_replaces(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
-    """The seed is as one from a backup: what differs is where it was read. The archive has a promotion since."""
+    """The seed equals one from a backup, except for the place where it was read. The archive has a promotion since."""
     config, log = config_for(cluster, database), get_log("test")
     config = replace(config, archive=replace(config.archive, folder=str(tmp_path / "archive")))
     seed = take_seed(cluster.dsn(database), [database])
@@ -265,7 +265,7 @@ def test_a_state_from_a_backup_is_not_fenced_by_markers_of_the_states_that_it_re
         folder = StateFolder(tmp_path / f"state-{attempt}")
         assert initialise_from_backup(config, folder, seed)
         (tmp_path / "archive" / history_name(promoted)).write_text(f"{seed.timeline}\t0/1\tno reason\n")
-        if not attempt:  # the archive is made with the first state, which is made once more with its history
+        if not attempt:  # the first state's archive is also used by the second state, which is created with its history
             shutil.rmtree(folder.root)
             assert initialise_from_backup(config, folder, seed)
         with StateStore.open(folder) as store:
@@ -279,5 +279,5 @@ def test_a_state_from_a_backup_is_not_fenced_by_markers_of_the_states_that_it_re
                     lost = Marker(MarkerKind.START, instance, epoch, NO_SEQUENCE, pointer, incarnation=RIVAL)
                     assert not fence.meet(Lsn(ahead + 8), promoted, lost)
                 assert store.marks().overtaken is None
-            rivals.append(replace(own, number=own.number + 100))  # as far as the first restored state came
+            rivals.append(replace(own, number=own.number + 100))  # the number that the first restored state reached
     assert rivals[1] < rivals[2]

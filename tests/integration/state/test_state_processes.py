@@ -1,4 +1,4 @@
-"""Locks, control socket, heartbeats and logs: what processes of ours say to each other through the state folder."""
+"""Locks, control socket, heartbeats and logs: how Tidemark's processes communicate through the state folder."""
 
 import errno
 import io
@@ -58,7 +58,7 @@ with environment.read() as transaction:
     print("held", flush=True)
     time.sleep(60)
 """
-ASKED = 3  # looks of a server in which one that does not pause finds the same client each time
+ASKED = 3  # polls after which a server without a pause would find the same client each time
 HOLD_WRITER = HOLD_READER.replace(".read()", ".write()")
 
 
@@ -70,7 +70,7 @@ def folder(tmp_path: Path) -> StateFolder:
 
 
 class Holder:
-    """A program that holds something until it is killed."""
+    """A process that holds a resource until it is killed."""
 
     def __init__(self, program: str, folder: StateFolder) -> None:
         command = [sys.executable, "-c", program, str(folder.root)]
@@ -244,14 +244,14 @@ def half_open(path: Path) -> socket.socket:
 
 
 def test_a_command_is_answered_beside_more_half_open_clients_than_are_served(folder: StateFolder) -> None:
-    """On a clock that stands still no deadline passes: the answer waited for none of them."""
+    """The clock does not advance, so no deadline passes: the answer waited for none of them."""
     path = folder.socket("sidecar")
     served = ControlServer(path, {"echo": lambda asked: {"heard": asked["word"]}}, clock=SetClock())
     with ExitStack() as stack:
         stack.callback(served.close)
         clients = [stack.enter_context(half_open(path)) for _ in range(2 * CONNECTIONS_MAX)]
         assert request(path, {"command": "echo", "word": "hello"}) == {"ok": True, "heard": "hello"}
-        assert clients[0].recv(1) == b""  # the oldest made room
+        assert clients[0].recv(1) == b""  # the oldest was closed for it
         clients[-1].sendall(b'"command": "echo", "word": "late"}\n')
         assert json.loads(clients[-1].makefile().readline()) == {"ok": True, "heard": "late"}
 
@@ -295,10 +295,10 @@ class WatchingSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.ready = 0
-        self.refuses = 0  # clients, still to come
-        self.refuses_listener = False  # once more than at the start
+        self.refuses = 0  # number of clients still to refuse
+        self.refuses_listener = False  # after the start
         self.refused_listener = threading.Event()
-        self.asked_more = threading.Event()  # since the listening socket was first ready
+        self.asked_more = threading.Event()  # set by a poll after the listening socket was first ready
         self._asked = 0
 
     def select(self, timeout: float | None = None) -> Ready:  # type: ignore[explicit-any]
@@ -336,7 +336,7 @@ def test_a_process_without_descriptors_looks_for_clients_now_and_then_and_not_wi
         stack.callback(served.close)
         client = stack.enter_context(socket.socket(socket.AF_UNIX))
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # no new ones; those that are open stay
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # no new ones; open ones remain usable
         try:
             client.connect(str(path))
             assert selector.asked_more.wait(60)
@@ -345,7 +345,7 @@ def test_a_process_without_descriptors_looks_for_clients_now_and_then_and_not_wi
         assert selector.ready == 1
         selector.refuses_listener = is_refused
         clock.now_s = EXHAUSTED_PAUSE_S
-        if is_refused:  # also where the listening socket cannot be watched again at once
+        if is_refused:  # also where the listening socket cannot be registered again at once
             assert selector.refused_listener.wait(60)
             clock.now_s = 2 * EXHAUSTED_PAUSE_S
         client.settimeout(60)

@@ -252,7 +252,7 @@ def test_a_full_outbox_refuses_more_until_readers_let_go(store: StateStore, read
         deliver(store, epoch, 103, ids=1, note=note)
     full = reader.ledger()
     assert BOUND - (2 << 20) < full.byte_count <= BOUND
-    with store.transaction(epoch) as transaction:  # a pointer needs no room
+    with store.transaction(epoch) as transaction:  # a pointer needs no space
         transaction.deliver(encode_group(groups.group(102, [], ordinal=2_000_000)))
     reader.confirm("spark", Sequence(2), Sequence(2))
     settle(store, epoch)
@@ -266,7 +266,7 @@ def test_a_group_larger_than_the_bound_goes_in_where_nothing_is_left_to_wait_for
     deliver(store, epoch, 100)
     with pytest.raises(StateFull):
         deliver(store, epoch, 200, ids=1, note="n" * (2 * BOUND))
-    reader.confirm("spark", Sequence(2), Sequence(0))  # held, but Spark may still replay it
+    reader.confirm("spark", Sequence(2), Sequence(0))  # applied, but Spark may still replay it
     deliver(store, epoch, 200, ids=1, note="n" * (2 * BOUND))
     assert len(list(reader.read(Sequence(2), reader.head()))) == 2
 

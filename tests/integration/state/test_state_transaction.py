@@ -1,4 +1,4 @@
-"""One transaction over a real LMDB: what each value is where it is missing or damaged, and the bounds of each move."""
+"""One transaction over a real LMDB: each value if it is missing or damaged, and the limits of each operation."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -85,7 +85,7 @@ def reader(store: StateStore) -> Iterator[OutboxReader]:
 
 
 def moved(store: StateStore, move: Callable[[StateTransaction], ValueT]) -> ValueT:
-    """Do one thing in a transaction."""
+    """Run one operation in a transaction."""
     with store.transaction(None) as transaction:
         return move(transaction)
 
@@ -453,7 +453,7 @@ def test_the_copies_of_a_capture_are_its_own_and_end_with_their_table(store: Sta
 
 def test_readers_of_another_capture_in_the_same_database_are_not_ours(store: StateStore, reader: OutboxReader) -> None:
     reader.register("spark")
-    for key in (b"", b"\xff" * 8):  # before and behind all of ours
+    for key in (b"", b"\xff" * 8):  # before and after all of ours
         with store.environment.write() as transaction:
             transaction.put(key + b"other", b"rubbish", db=store.environment.database("readers"))
     assert set(store.view().readers) == {"spark"}

@@ -1,4 +1,4 @@
-"""A process that is stuck inside a write transaction, and no daemon lives that would kill it."""
+"""A process that hangs inside a write transaction, while no daemon runs that would kill it."""
 
 import signal
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Writers that hang: who holds LMDB's write lock is known at every moment, and whoever is stuck there is killed."""
+"""Writers that hang: the holder of LMDB's write lock is always known, and a process that hangs there is killed."""
 
 import io
 import json
@@ -172,7 +172,7 @@ def test_transactions_that_follow_each_other_are_not_taken_for_one(environment: 
 @pytest.mark.feature("I20")
 def test_a_slot_that_names_another_process_than_the_lock_does_is_not_believed(environment: Environment) -> None:
     with StoppedWriter(environment.folder, WritePoint.LOCKED) as writer:
-        environment.heartbeat.beat(Slot.WRITER)  # a former writer's, ours: never cleared
+        environment.heartbeat.beat(Slot.WRITER)  # an earlier writer's entry with our id: never cleared
         with WriteGuard(environment, watchdog_s=WATCHDOG_S, log=get_log("test")), environment.write():
             pass
         assert writer.end() == -signal.SIGKILL
@@ -209,7 +209,7 @@ def test_a_writer_that_goes_on_at_the_last_moment_is_not_killed(environment: Env
 
 
 def test_the_lock_file_is_not_closed_while_lmdb_needs_its_locks(environment: Environment) -> None:
-    """Closing any descriptor of it would drop LMDB's own lock: the next opener would take itself for the first."""
+    """Closing any descriptor of it would drop LMDB's own lock: the next opener would assume that it is the first."""
     Environment.open(environment.folder).close()
     program = (
         "import sys, pathlib\nfrom tidemark.io.state.environment import Environment\n"

@@ -1,4 +1,4 @@
-"""Columns beside values: both ways from the same heap pages, for every type, compiled or not."""
+"""Columns compared with values: from the same heap pages, for every type, compiled or not."""
 
 import psycopg
 import pyarrow as pa

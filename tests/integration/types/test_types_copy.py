@@ -1,4 +1,4 @@
-"""COPY's text beside the heap's bytes: both give the same Arrow columns, whatever stands in them."""
+"""COPY's text compared with the heap's bytes: both give the same Arrow columns, for all values."""
 
 from contextlib import closing
 
@@ -33,7 +33,7 @@ def test_a_copied_row_equals_the_streamed_one(
     copied.rows.validate(full=True)
     (streamed,) = BatchBuilder(Oid(1), relation).build(inserts(packed_tuples(cluster.data, session, "one_type")))
     assert copied.rows.schema.equals(streamed.rows.schema)
-    # NB: SELECT without an order reads the heap as it lies; repr, because NaN equals nothing.
+    # NB: SELECT without an order reads the heap in physical order; repr, because NaN equals nothing.
     assert repr(copied.rows.column("_after").to_pylist()) == repr(streamed.rows.column("_after").to_pylist())
     first = copied.rows.slice(0, 1).to_pylist()[0]
     assert (first["_op"], first["_commit_lsn"], first["_ordinal"], first["_before"]) == ("c", 77, 5, None)
@@ -61,7 +61,7 @@ def test_names_are_copied_as_the_oids_that_they_stand_for(
 
 
 def test_a_virtual_column_is_copied_as_it_is_streamed_and_not_computed(new_cluster: NewCluster) -> None:
-    """It stands in no tuple; for some rows it may be that it cannot be computed."""
+    """It is not stored in tuples; for some rows its computation may fail."""
     made = new_cluster(18)
     script = (
         "CREATE TABLE ratio (id int, x int, v int GENERATED ALWAYS AS (10 / x) VIRTUAL,"
@@ -81,7 +81,7 @@ def test_a_virtual_column_is_copied_as_it_is_streamed_and_not_computed(new_clust
 def test_bytes_that_are_no_character_of_the_encoding_hold_up_no_copy(
     cluster: Cluster, encoding: str, code: str
 ) -> None:
-    """The server gives no such text out as UTF-8, nor what stands behind it; the stream has a mark in its place."""
+    """The server cannot convert such text to UTF-8, nor its remainder; the stream has a replacement character."""
     script = f"CREATE TABLE odd (a text, b text[]); INSERT INTO odd VALUES (E'x\\302\\261\\{code}', '{{a b}}')"
     options = f"ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
     with (

@@ -1,4 +1,4 @@
-"""Databases in other encodings: the bytes on disk differ, what comes out does not."""
+"""Databases in other encodings: the bytes on disk differ, the output does not."""
 
 import pytest
 
@@ -91,7 +91,7 @@ def test_bytes_that_are_no_text_stay_in_the_text_form_and_are_replaced_in_arrow(
         session.execute(f"CREATE TABLE invalid (number serial, value {declaration})".encode())
         literal = b"ARRAY['" + raw + b"']" if declaration == "text[]" else b"'" + raw + b"'"
         session.execute(b"INSERT INTO invalid (value) VALUES (" + literal + b")")
-        session.execute("SET client_encoding = 'UTF8'")  # nothing is converted; psycopg gives text again
+        session.execute("SET client_encoding = 'UTF8'")  # nothing is converted; psycopg returns text again
         column, (payload,) = stored_values(cluster.data, session, "invalid")
         relation = describe_relation(session, "invalid")
         packed = packed_tuples(cluster.data, session, "invalid")

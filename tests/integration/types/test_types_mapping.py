@@ -1,4 +1,4 @@
-"""Mapping modes: from disk and from COPY's text alike, and what the server says where it has such a form."""
+"""Mapping modes: the same from disk and from COPY's text, and equal to the server's output where it has such a form."""
 
 import base64
 import math
@@ -25,7 +25,7 @@ from tidemark.model.mapping import Binary, Decimals, Intervals, OutOfRange, Time
 def mapped(
     cluster: Cluster, session: psycopg.Connection[TupleRow], declaration: str, mapping: TypeMapping
 ) -> tuple[pa.DataType, list[ArrowValue]]:
-    """Load the samples; return the column's type, and its values in the samples' order, after checking both ways in."""
+    """Load the samples; return the column's type, and its values in the samples' order, after checking both inputs."""
     load_values(session, "one_type", declaration, SAMPLES[declaration])
     relation = describe_relation(session, "one_type")
     dialect = Dialect.of("UTF8", cluster.major, mapping)
@@ -42,7 +42,7 @@ def mapped(
 
 
 def said(session: psycopg.Connection[TupleRow], expression: str) -> list[ArrowValue]:
-    """Return what the server says of each value."""
+    """Return the server's result for each value."""
     return [row[0] for row in session.execute(f"SELECT {expression} FROM one_type ORDER BY number".encode())]
 
 

@@ -1,6 +1,6 @@
-"""PostGIS's types beside PostGIS, where Debian's postgresql-15-postgis-3 is installed; elsewhere what it printed once.
+"""PostGIS's types compared with PostGIS, where Debian's postgresql-15-postgis-3 is installed; elsewhere with a record.
 
-`recorded` writes what tests/unit/decode_types/postgis.json holds: for each sample the stored bytes and the text.
+`recorded` writes tests/unit/decode_types/postgis.json: for each sample the stored bytes and the text.
 """
 
 import json

@@ -36,7 +36,7 @@ def plain_text(rng: random.Random) -> str:
 
 
 def double(rng: random.Random) -> str:
-    # NB: decimals half way between two doubles lie where doubles are even integers: from 2 ** 53 to about 10 ** 18.
+    # NB: decimals half way between two doubles exist where doubles are even integers: from 2 ** 53 to about 10 ** 18.
     values: list[float] = [
         *struct.unpack("<d", rng.randbytes(8)),
         float(rng.randrange(2**53, 10**18)),
@@ -134,7 +134,7 @@ def instant(rng: random.Random) -> str:
 
 
 def part(rng: random.Random) -> str:
-    """A bound of a range, an attribute of a row: quoted as either wants it."""
+    """A bound of a range, or an attribute of a row: quoted for both."""
     return '"' + plain_text(rng).replace("\\", "\\\\").replace('"', '""') + '"'
 
 
@@ -193,7 +193,7 @@ INSTANT = (
     " + (value % 86400000000) * INTERVAL '1 microsecond'"
 )
 
-# Declaration: how to make a value's literal; or, for types whose whole range is easier to count, type and expression.
+# Declaration: function for a value's literal; or, for types whose whole range can be listed, type and expression.
 CASES: dict[str, tuple[Callable[[random.Random], str], str, str]] = {
     "double precision": (double, "", ""),
     "real": (single, "", ""),

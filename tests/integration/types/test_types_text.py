@@ -1,4 +1,4 @@
-"""Each codec beside the server: the bytes of a heap page against what the type's own output function says."""
+"""Each codec compared with the server: the bytes of a heap page against the type's own output function."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from tests.support.servers.servers import MAJORS
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import column_codec
 
-# Scales below zero and over the precision, and an interval that overflows on the way in.
+# Scales below zero and greater than the precision, and an interval that overflows on input.
 REFUSED_BY_14 = frozenset({"numeric(5,-2)", "numeric(3,5)", "2562047788:00:54.775807"})
 
 

@@ -1,4 +1,4 @@
-"""Whole rows: missing values, dropped columns, NULLs, TOASTed values put back; by value and by column, against SQL."""
+"""Whole rows: missing values, dropped columns, NULLs, TOASTed values restored; by value and by column, against SQL."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from tidemark.model.relation import Relation
 
 
 def with_missing_values(cluster: Cluster, session: psycopg.Connection[TupleRow], relation: Relation) -> Relation:
-    """Take attmissingval from pg_attribute's own pages."""
+    """Read attmissingval from pg_attribute's own pages."""
     catalog = describe_relation(session, "pg_attribute")
     layout = TupleLayout.of(catalog)
     index = {column.name: column.number - 1 for column in catalog.columns}

@@ -1,4 +1,4 @@
-"""A type that nobody knows, on a real server: its rows come, with its bytes and its name."""
+"""An unknown type, on a real server: its rows are delivered, with its bytes and its name."""
 
 import pytest
 

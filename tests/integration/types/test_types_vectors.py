@@ -1,4 +1,4 @@
-"""pgvector's types beside the server that pip brings, which has the extension."""
+"""pgvector's types compared with pip's server, which has the extension."""
 
 from collections.abc import Iterator
 
