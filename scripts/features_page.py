@@ -1,6 +1,6 @@
-"""Writes the tests of each row into docs/features.md from the marks in tests/; with --check only compares.
+"""Writes the tests of each row into docs/features.md from the marks in tests/; with --check it only compares.
 
-Both directions are checked: each ID that a file of the project cites has a row, and each row has a test. Without that
+Both directions are checked: each ID that a file of the project cites has a row, and each row has a test. Otherwise
 nothing is written, and the exit code is 1.
 """
 
@@ -34,7 +34,7 @@ def marked() -> Mapping[str, list[str]]:
 
 
 def cited() -> Mapping[str, str]:
-    """Return each ID that is cited, with one file that does."""
+    """Return each cited ID, with one file that cites it."""
     command = ["git", "ls-files", "-z", "--", *WHERE, *(f":!{each}" for each in NOT_CITATIONS)]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found: dict[str, str] = {}
@@ -47,7 +47,7 @@ def cited() -> Mapping[str, str]:
 
 
 def lines(page: str, tests: Mapping[str, list[str]]) -> Iterator[str]:
-    """Give out the page's lines, each row with its tests."""
+    """Yield the page's lines, each row with its tests."""
     for line in page.splitlines():
         row = ROW.match(line)
         cell = ", ".join(f"`{module}`" for module in tests.get(row[1], ())) if row else ""
@@ -55,7 +55,7 @@ def lines(page: str, tests: Mapping[str, list[str]]) -> Iterator[str]:
 
 
 def faults(rows: set[str], tests: Mapping[str, list[str]]) -> Iterator[str]:
-    """Say what has no row, and which row has no test."""
+    """Return the IDs without a row and the rows without a test."""
     for each, name in sorted(cited().items()):
         if each not in rows:
             yield f"{name} cites {each}, which has no row in docs/features.md"

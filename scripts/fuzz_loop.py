@@ -1,4 +1,4 @@
-"""One target under atheris, in a process of its own: libFuzzer ends it, by its time or by the first input that fails.
+"""Fuzzes one target under atheris in a separate process: libFuzzer ends it, by time or at the first input that fails.
 
 python scripts/fuzz_loop.py NAME LIBFUZZER_ARGUMENT...
 """
@@ -14,7 +14,7 @@ with atheris.instrument_imports(include=["tidemark"], enable_loader_override=Fal
 
 
 def instrument_twins() -> None:
-    """See into the interpreted kernels too: they were not loaded by an import statement."""
+    """Instrument the interpreted kernels too: they were not loaded by an import statement."""
     for name, module in list(sys.modules.items()):
         if name.startswith("interpreted."):
             owners = [
@@ -28,7 +28,7 @@ def instrument_twins() -> None:
 
 
 def main() -> None:
-    """Fuzz."""
+    """Fuzz one target."""
     name, *arguments = sys.argv[1:]
     instrument_twins()
     atheris.Setup([name, *arguments], TARGETS[name].run)

@@ -1,4 +1,4 @@
-"""Fuzzes the targets one after the other; `scripts/fuzz` is the way in, and says what the options mean."""
+"""Fuzzes the targets one after the other; `scripts/fuzz` starts it and explains the options."""
 
 import argparse
 import hashlib
@@ -13,10 +13,10 @@ from pathlib import Path
 from tests.support.forged.byte_targets.table import TARGETS, corpus, keep
 
 LOOP = Path(__file__).with_name("fuzz_loop.py")
-INPUT_S_MAX = 20  # one input that takes longer is a bug
-MEMORY_MB_MAX = 1024  # a process that takes more has a bug: the targets with their imports take about 200
+INPUT_S_MAX = 20  # an input that takes longer is a bug
+MEMORY_MB_MAX = 1024  # a process that uses more has a bug: the targets with their imports use about 200
 INPUT_BYTES_MAX = 40_000
-KEPT_BYTES_MAX = 16_000  # of one target's corpus, as it stands in the tree; what has a name is kept in any case
+KEPT_BYTES_MAX = 16_000  # limit of one target's corpus in the tree; named inputs are always kept
 
 
 def main() -> int:
@@ -46,7 +46,7 @@ def arguments() -> argparse.Namespace:
 
 
 def fuzz(name: str, seconds: int, options: argparse.Namespace) -> bool:
-    """Fuzz one target; tell if nothing failed."""
+    """Fuzz one target; return true if nothing failed."""
     with tempfile.TemporaryDirectory(prefix="tm-fuzz-") as folder:
         inputs, found = Path(folder) / "inputs", Path(folder) / "found"
         inputs.mkdir()
@@ -83,13 +83,13 @@ def loop(name: str, *libfuzzer: str) -> "subprocess.CompletedProcess[str]":
 
 
 def write(folder: Path, inputs: Iterable[bytes]) -> None:
-    """Put inputs into a folder as libFuzzer names them."""
+    """Write inputs into a folder under libFuzzer's names."""
     for data in inputs:
         (folder / hashlib.sha1(data).hexdigest()).write_bytes(data)
 
 
 def chosen(name: str, found: Path) -> Mapping[str, bytes]:
-    """Return what is to be kept: what was kept, and of what reached more the smallest, as far as there is room."""
+    """Return the inputs to keep: those kept before, and the smallest new ones that reach more, up to the limit."""
     kept = dict(corpus(name))
     room = KEPT_BYTES_MAX - sum(map(packed_bytes, kept.values()))
     for data in sorted((path.read_bytes() for path in found.iterdir()), key=packed_bytes):
@@ -101,7 +101,7 @@ def chosen(name: str, found: Path) -> Mapping[str, bytes]:
 
 
 def packed_bytes(data: bytes) -> int:
-    """Return what an input takes in the tree, about."""
+    """Return the approximate size of an input in the tree."""
     return len(zlib.compress(data)) * 4 // 3
 
 

@@ -1,4 +1,4 @@
-"""Writes the mode table into ARCHITECTURE.md from tidemark.engine.handover; with --check only says if it is current."""
+"""Writes the mode table into ARCHITECTURE.md from tidemark.engine.handover; --check only checks that it is current."""
 
 import sys
 from collections import defaultdict
@@ -16,7 +16,7 @@ END = "<!-- end of modes -->\n"
 
 
 def diagram() -> str:
-    """Return the drawing: an arrow for each pair of stages, with all events that lead there."""
+    """Return the drawing: an arrow for each pair of stages, with all events that cause it."""
     arrows: dict[tuple[Stage, Stage], list[Event]] = defaultdict(list)
     for (stage, event), move in NEXT.items():
         if stage is not move.stage:
@@ -28,7 +28,7 @@ def diagram() -> str:
 
 
 def table() -> str:
-    """Return what each event does in each stage, with the effects behind the move."""
+    """Return the table of events in each stage, with the effects of the transition."""
     lines = ["| in | on | goes to | then |", "|---|---|---|---|"]
     for (stage, event), move in sorted(NEXT.items(), key=lambda row: (row[0][0].number, list(Event).index(row[0][1]))):
         effects = ", ".join(effect.value for effect in move.effects)
@@ -37,7 +37,7 @@ def table() -> str:
 
 
 def stages() -> str:
-    """Return the stages, with the number that metrics export and who delivers."""
+    """Return the stages, with their exported number and deliverer."""
     lines = ["| stage | `tidemark_mode` | mode | who delivers |", "|---|---|---|---|"]
     for stage in Stage:
         who = stage.deliverer.value if stage.deliverer is not None else "nobody"

@@ -1,4 +1,4 @@
-"""Fails when a module is over its size: 600 lines, or a median or ninth decile that says the tree silts up.
+"""Fails if a module exceeds 600 lines, or if the median or the ninth decile of all modules exceeds its limit.
 
 A module over the limit needs an entry in ALLOWED with the reason.
 """
@@ -14,7 +14,7 @@ ROOTS = ("tidemark", "sidecar", "archiver", "ctl", "tests")
 
 
 def main() -> int:
-    """Print the sizes' summary; return 1 if a bound is broken."""
+    """Print a summary of the sizes; return 1 if a limit is exceeded."""
     sizes = {
         str(path): len(path.read_text().splitlines())
         for root in ROOTS

@@ -1,4 +1,4 @@
-"""Writes docs/types.md from the registry of codecs; with --check only says, by its status, if the page is current."""
+"""Writes docs/types.md from the registry of codecs; --check only returns, by its exit code, if the page is current."""
 
 import sys
 from pathlib import Path
@@ -109,7 +109,7 @@ Others (EUC_TW, MULE_INTERNAL) are refused by name.
 
 
 def rows() -> list[str]:
-    """Return the table's rows, in its order: by name, extensions' types, then what is made of other types."""
+    """Return the table's rows in order: by name, then types of extensions, then composed types."""
     dialect = Dialect()
     found = [(f"`{name}`", make(dialect)) for oid, (name, make) in BUILT_IN.items() if oid != NUMERIC]
     found.append(("`numeric`", BUILT_IN[NUMERIC][1](dialect)))

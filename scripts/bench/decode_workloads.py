@@ -1,4 +1,4 @@
-"""The WAL that the decoders are given: three workloads, each in a database of its own on one PostgreSQL 15."""
+"""The WAL for the decoders: three workloads, each in a separate database of one PostgreSQL 15."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -16,13 +16,13 @@ SETTINGS = {
     "checkpoint_timeout": "1h",
     "max_wal_size": "8GB",
     "wal_keep_size": "8GB",
-    "logical_decoding_work_mem": "256MB",  # as much as our decoder has: neither spills
+    "logical_decoding_work_mem": "256MB",  # as much as Tidemark's decoder has: neither spills
 }
 WORK_TIMEOUT_S = 240
 PLUGINS = ("pgoutput", "test_decoding")
 PUBLICATION = "bench"
 PGBENCH_CLIENTS = 4
-PGBENCH_CHANGES = 4  # rows changed by a TPC-B transaction
+PGBENCH_CHANGES = 4  # changed rows of a TPC-B transaction
 WIDE_STATEMENTS = 10
 
 CREATE_NARROW = """CREATE TABLE narrow (
@@ -47,7 +47,7 @@ UPDATE_WIDE = """UPDATE wide
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A workload that ran, and the WAL that it left."""
+    """A workload that has run, and its WAL."""
 
     name: str
     what: str
@@ -66,7 +66,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is there before, what is measured, and how many rows it changes."""
+    """The setup, the measured statements, and the number of changed rows."""
 
     what: str
     prepare: Callable[[Cluster, Session, int], None]
@@ -118,13 +118,13 @@ WORKLOADS: Mapping[str, Workload] = {
 
 @contextmanager
 def node() -> Iterator[Cluster]:
-    """Start the server of the measurement."""
+    """Start the measured server."""
     with new_cluster(MAJOR, SETTINGS) as cluster:
         yield cluster
 
 
 def record(cluster: Cluster, name: str, rows: int, folder: Path, init: Callable[[str, str, Path], None]) -> Recording:
-    """Run a workload between slots and state, made before it, and a copy of its WAL, made after it."""
+    """Run a workload after creating slots and state; copy its WAL afterwards."""
     workload = WORKLOADS[name]
     cluster.sql(f"CREATE DATABASE {name}")
     archive, state = folder / f"{name}-wal", folder / f"{name}-state"
@@ -140,7 +140,7 @@ def record(cluster: Cluster, name: str, rows: int, folder: Path, init: Callable[
         begin = _insert_lsn(session)
         changed = workload.work(cluster, session, rows)
         end = _insert_lsn(session)
-        # pg_recvlogical stops when it hears of an LSN behind the end: something has to be there.
+        # pg_recvlogical stops at the first LSN after the end, so some WAL must follow.
         sql(session, "SELECT pg_logical_emit_message(true, 'bench', 'end')")
         sql(session, "SELECT pg_switch_wal()")
     _copy(cluster.data / "pg_wal", archive, oldest, end)
@@ -148,7 +148,7 @@ def record(cluster: Cluster, name: str, rows: int, folder: Path, init: Callable[
 
 
 def source_slot(name: str, plugin: str) -> str:
-    """Return the slot that stands before a workload and is copied for each turn."""
+    """Return the slot that precedes a workload and is copied for each turn."""
     return f"{name}_{plugin}"
 
 

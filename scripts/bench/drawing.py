@@ -1,4 +1,4 @@
-"""What every picture is made of."""
+"""The elements of all pictures."""
 
 from html import escape
 
@@ -13,7 +13,7 @@ def text_at(
     weight: str = "normal",
     colour: str = "#111",
 ) -> str:
-    """Return text at a place."""
+    """Return an SVG text element at a position."""
     style = f'text-anchor="{anchor}" font-size="{size}" font-weight="{weight}" fill="{colour}"'
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>'
 

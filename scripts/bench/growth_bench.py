@@ -1,16 +1,15 @@
-"""What decoding takes as WAL, transactions and catalogs grow: CPU seconds by WAL, peak memory by rows and by tables.
+"""The cost of decoding as WAL, transactions and catalogs grow: CPU seconds by WAL, peak memory by rows and by tables.
 
-    rows     one transaction each, of so many rows of five columns: over 256 MB of packed rows are spilled
-    tables   databases of so many tables: ten thousand rows into one of them, then as many spread over all, each row a
-             transaction
-    WAL      the same rows until there are so many GB of it, each length decoded from its beginning
+    rows     one transaction with each of these numbers of rows, of five columns: over 256 MB of packed rows are spilled
+    tables   databases with this number of tables: ten thousand rows into one of them, then as many over all tables;
+             each row is a transaction
+    WAL      the same rows up to this number of GB of WAL; each length is decoded from its beginning
 
 Each turn is a process, `cdcctl decode --format null` over segment files. "Start" is a turn with nothing to decode: the
-interpreter, the imports and the catalog; "beside it" is what decoding takes beyond. The greatest resident size counts,
-as the kernel tells it. What more tables add at the start is the catalog itself; what rows in all of them take beyond
-rows in one is what is known of each table by then, and the batches of a group.
-The WAL stays in the server's own folder and is linked from there: the greatest length and half as much again are needed
-on its disk.
+interpreter, the imports and the catalog; "beside it" is the additional cost of decoding. Memory is the greatest
+resident size that the kernel reports. More tables at the start add the catalog itself; rows in all tables instead of
+one add the descriptions of the tables in use, and the batches of a group.
+The WAL remains in the server's folder and is linked from there: its disk needs 1.5 times the greatest length.
 """
 
 import argparse
@@ -36,8 +35,8 @@ from tidemark.wal.segments import SEGMENT_BYTES_DEFAULT, parse_segment_name, seg
 MAJOR = 15
 GIGABYTES, ROWS, TABLES = (1, 2, 4, 8), (500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000), (10, 1_000, 10_000)
 QUICK_GIGABYTES, QUICK_ROWS, QUICK_TABLES = (1, 2), (500_000, 1_000_000), (10, 1_000)
-FILL_ROWS = 1_000_000  # of each transaction that only makes WAL
-TABLES_AT_ONCE = 500  # created in a transaction: each takes locks
+FILL_ROWS = 1_000_000  # of each transaction that only fills WAL
+TABLES_AT_ONCE = 500  # created in one transaction: each takes locks
 STATEMENT_S = 900
 POLL_S = 0.01
 KEPT_MB_MORE = 4096
@@ -50,7 +49,7 @@ INSERT_SPREAD = "INSERT INTO t_{table} VALUES ({number}, {number}, 'note {number
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A stretch of WAL, and where its state and its segments are."""
+    """A range of WAL, with the folders of its state and its segments."""
 
     name: str
     begin: Lsn
@@ -62,7 +61,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What decoding a stretch took."""
+    """The cost of decoding a range."""
 
     name: str
     wal_bytes: int
@@ -74,7 +73,7 @@ class Turn:
 
 
 class Source:
-    """A database of the node, with a state made before anything that is measured."""
+    """A database of the node, with a state created before all measured changes."""
 
     def __init__(self, cluster: Cluster, folder: Path, name: str) -> None:
         self._cluster = cluster
@@ -83,24 +82,24 @@ class Source:
         self.archive = folder / f"{name}-wal"
 
     def begin(self) -> Lsn:
-        """Make the state; return where the WAL begins that is to be decoded."""
+        """Create the state; return the start of the WAL to decode."""
         self._cluster.sql("CHECKPOINT")
         init_state(self._cluster.dsn(self._name), self._name, self.state)
         return self.lsn()
 
     def lsn(self) -> Lsn:
-        """Return where WAL ends."""
+        """Return the end of WAL."""
         with self.session() as session:
             return parse_lsn(str(sql(session, "SELECT pg_current_wal_insert_lsn()")[0][0]))
 
     def session(self) -> Session:
-        """Return a session that may take long."""
+        """Return a session with a long statement timeout."""
         session = self._cluster.connect(self._name)
         sql(session, f"SET statement_timeout = '{STATEMENT_S}s'")
         return session
 
     def link(self, begin: Lsn) -> None:
-        """Link the segments from those before `begin` on, which a restart may need."""
+        """Link the segments, beginning before `begin`: a restart may need earlier ones."""
         with self.session() as session:
             sql(session, "SELECT pg_switch_wal()")
         end = self.lsn()
@@ -115,7 +114,7 @@ class Source:
 
 
 def grow(cluster: Cluster, folder: Path, rows: Sequence[int], gigabytes: Sequence[int]) -> tuple[list[Stretch], ...]:
-    """Write transactions of so many rows, then more until there is so much WAL; return the stretches of both kinds."""
+    """Write transactions of these sizes, then more up to the wanted amount of WAL; return the ranges of both kinds."""
     cluster.sql("CREATE DATABASE rows")
     source = Source(cluster, folder, "rows")
     with source.session() as session:
@@ -140,7 +139,7 @@ def grow(cluster: Cluster, folder: Path, rows: Sequence[int], gigabytes: Sequenc
 
 
 def spread_out(cluster: Cluster, folder: Path, tables: int) -> list[Stretch]:
-    """Write rows into one of so many tables, then as many spread over all; return both stretches."""
+    """Write rows into one of the tables, then the same number over all tables; return both ranges."""
     name = f"tables_{tables}"
     cluster.sql(f"CREATE DATABASE {name}")
     source = Source(cluster, folder, name)
@@ -164,7 +163,7 @@ def spread_out(cluster: Cluster, folder: Path, tables: int) -> list[Stretch]:
 
 
 def decode(stretch: Stretch) -> Turn:
-    """Decode a stretch in a process of its own."""
+    """Decode a range in a separate process."""
     command = [*CDCCTL, "decode", "--state", str(stretch.state), "--archive", str(stretch.archive)]
     command += ["--format", "null", "--json", "--from", format_lsn(stretch.begin), "--to"]
     _, start_peak_mb = _run([*command, format_lsn(stretch.begin)])
@@ -178,7 +177,7 @@ def decode(stretch: Stretch) -> Turn:
 
 
 def _run(command: Sequence[str]) -> tuple[dict[str, float], float]:
-    """Run a process; return what it says, and the peak of its memory."""
+    """Run a process; return its output and its peak memory."""
     peak_kib = 0
     with tempfile.TemporaryFile() as output:
         with subprocess.Popen(command, cwd=ROOT, stdout=output) as process:

@@ -1,12 +1,12 @@
-"""What a batch into the lake takes as its commit logs grow old: CPU seconds a batch, without Spark.
+"""The cost of a batch into the lake as its commit logs age: CPU seconds a batch, without Spark.
 
     fresh      a lake of some tables, with a few commits in each log
-    aged       the same lake with so many commits of a day more in each log, none removed
+    aged       the same lake with --age more commits of one day in each log, none removed
     cleaning   the same while the pipeline's clean-up removes them, a bounded number with each batch
-    cleaned    the same behind that
+    cleaned    the same after the clean-up
 
-Each batch inserts rows into every table: an append to each log, a merge into each replica, and the positions. The
-commits that make a log old are written by hand, as the table's last one. The bar: cleaned at most 1.3 times fresh.
+Each batch inserts rows into every table: an append to each log, a merge into each replica, and the positions. The old
+commits are written directly, as copies of the table's last one. The limit: cleaned takes at most 1.3 times fresh.
 """
 
 import argparse
@@ -33,16 +33,16 @@ from tidemark.pipeline.sinks.steps import Delivered
 
 AGE, QUICK_AGE = 100_000, 10_000
 BATCHES, QUICK_BATCHES = 100, 40  # several checkpoints long
-AGED_BATCHES = 5  # what is measured without clean-up is slow
+AGED_BATCHES = 5  # batches without clean-up are slow
 TABLES = 2
-ROWS = 10  # of a table in a batch
+ROWS = 10  # rows of a table in a batch
 AFTER_CHECKPOINT = 10
-CLEANING_BATCHES = 20  # that are measured while files are removed; the others are removed without batches
+CLEANING_BATCHES = 20  # batches measured while files are removed; the remaining files are removed without batches
 DAY_S = 86_400.0
 
 
 class Feed:
-    """Tables that get rows, and the lake that they come to."""
+    """Tables that receive rows, and their lake."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -53,11 +53,11 @@ class Feed:
         self._lake = Lake(str(root), IDENTITY, shape_of, constants_of)
 
     def reopen(self, root: Path) -> None:
-        """Go on in another folder."""
+        """Continue in another folder."""
         self.root, self._lake = root, Lake(str(root), IDENTITY, shape_of, constants_of)
 
     def run(self, cleanup: LogCleanup | None = None) -> tuple[float, int]:
-        """Bring a batch into the lake; return CPU seconds, and how many files were removed."""
+        """Write a batch into the lake; return the CPU seconds and the number of removed files."""
         items: list[Delivered] = []
         for number, table in enumerate(self._tables):
             table.commit(1_000_000 + 100 * (self._batches * TABLES + number))
@@ -81,7 +81,7 @@ def logs(root: Path) -> list[Path]:
 
 
 def measure(commits: int, batches: int, root: Path) -> dict[str, object]:
-    """Return milliseconds a batch in each phase, and how the clean-up went."""
+    """Return milliseconds a batch in each phase, and the figures of the clean-up."""
     feed = Feed(root / "fresh")
     for _ in range(3):
         feed.run()

@@ -1,13 +1,13 @@
-"""Commit-to-consumer latency of our capture beside pg_recvlogical (pgoutput), turn by turn on one node in one run.
+"""Commit-to-consumer latency of Tidemark's capture and of pg_recvlogical (pgoutput), in alternating turns on one node.
 
-A writer commits one-row INSERTs at a rate. Ours is the sidecar's capture (network, decode, application and confirm
-thread, the confirmed position in LMDB) with a consumer of its own; the peer is pg_recvlogical's output, read from a
-pipe; "stream" receives the physical stream and decodes nothing; "opened" does so and opens a batch of one row that was
-made beforehand, as our consumer does, which is the least that ours could take. All use the same unix socket and clock.
-Each reads alone in its turn, unless --together. Latency is arrival, with the row's number taken out, less the commit's
-return at the writer, and can be below zero: a stream may be faster than the answer to the writer. "From stamp" counts
-from before the INSERT: the commit itself is in it. CPU time is the reader's, without the walsender's. Only the
-comparison means anything on a shared machine.
+A writer commits one-row INSERTs at a rate. Tidemark is the sidecar's capture (network, decode, application and confirm
+thread, the confirmed position in LMDB) with a custom consumer. The peer is pg_recvlogical's output, read from a pipe.
+"stream" receives the physical stream and decodes nothing; "opened" does so and also reads a prepared batch of one row,
+as Tidemark's consumer does, which is the lower bound for Tidemark. All use the same unix socket and clock. Each
+reader runs alone in its turn, unless --together. Latency is the arrival, with the row's number extracted, minus the
+return of the commit at the writer. It can be negative: a stream may be faster than the answer to the writer. "From
+stamp" counts from before the INSERT, so it includes the commit. CPU time is the reader's, without the walsender's. Only
+comparisons are meaningful on a shared machine.
 """
 
 import argparse
@@ -34,7 +34,7 @@ MAJOR = 15
 SETTINGS = {"autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "4GB", "wal_keep_size": "2GB"}
 READERS = ("tidemark", "pg_recvlogical", "stream", "opened")
 RATES = (200, 2_000)
-COMMITS_PER_WRITER = 1_000  # a second, at most
+COMMITS_PER_WRITER = 1_000  # maximum rate of a writer, a second
 QUICK_S, QUICK_TURNS = 2.0, 1
 LEAD_NS = 200_000_000  # from "go" to the first commit
 TURN_S_MAX = 120.0
@@ -57,7 +57,7 @@ class Turn:
 
 
 class Child:
-    """A process of this benchmark: says "ready", later a line of JSON."""
+    """A process of this benchmark: it prints "ready", and later a line of JSON."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         command = [sys.executable, "-m", f"scripts.bench.{module}", *arguments]
@@ -78,18 +78,18 @@ class Child:
             self._process.communicate()
 
     def ready(self) -> None:
-        """Wait for the word."""
+        """Wait for "ready"."""
         assert self._process.stdout is not None
         if self._process.stdout.readline().strip() != "ready":
             raise SystemExit("a process of the benchmark did not get ready")
 
     def go(self, at_ns: int) -> None:
-        """Tell when to begin."""
+        """Send the start time."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{at_ns}\n")
 
     def result(self) -> dict[str, list[int]]:
-        """Wait for the end."""
+        """Wait for the end; return the result."""
         output, _ = self._process.communicate(timeout=TURN_S_MAX)
         if self._process.returncode:
             raise SystemExit(f"a process of the benchmark ended with {self._process.returncode}")
@@ -100,7 +100,7 @@ class Child:
 def run_turn(
     cluster: Cluster, state: Path, readers: Sequence[str], number: int, *, rate: int, seconds: float
 ) -> list[Turn]:
-    """Let `readers` read what is committed at `rate` for some seconds."""
+    """Run `readers` while rows are committed at `rate` for some seconds."""
     writers = -(-rate // COMMITS_PER_WRITER)
     count = max(int(rate * seconds) // writers, 1)
     interval_ns = 1_000_000_000 * writers // rate
@@ -135,7 +135,7 @@ def _how(cluster: Cluster, state: Path, reader: str) -> list[str]:
 
 
 def _turn(reader: str, rate: int, written: Sequence[dict[str, list[int]]], read: dict[str, list[int]]) -> Turn:
-    """Join what was written with what arrived; all of it must have arrived, once."""
+    """Match the written rows with the arrivals; each row must have arrived exactly once."""
     arrived = dict(zip(read["rows"], read["times_ns"], strict=True))
     rows = [row for part in written for row in part["rows"]]
     if sorted(read["rows"]) != sorted(rows):
@@ -158,13 +158,13 @@ def _turn(reader: str, rate: int, written: Sequence[dict[str, list[int]]], read:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value that `share` of all do not exceed."""
+    """Return the value that is not exceeded by `share` of all values."""
     ordered = sorted(values)
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
 def reported(values: Sequence[float], digits: int = 2) -> str:
-    """Return median, least and most."""
+    """Return median, minimum and maximum."""
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
@@ -187,7 +187,7 @@ def show(turns: Sequence[Turn]) -> None:
 
 
 def measure(rates: Sequence[int], seconds: float, turns: int, *, together: bool) -> list[Turn]:
-    """Run all turns: at each rate the readers take turns, and another begins each time."""
+    """Run all turns: at each rate the readers alternate in rotating order."""
     measured: list[Turn] = []
     with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder, new_cluster(MAJOR, SETTINGS) as cluster:
         cluster.sql(

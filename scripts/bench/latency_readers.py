@@ -1,16 +1,16 @@
-"""The readers, each a process of its own: they tell when which row arrived.
+"""The readers of the latency benchmark, each as a separate process that reports the arrival time of each row.
 
-    python -m scripts.bench.latency_readers tidemark TURN DSN STATE   the sidecar's capture with a consumer of its own
+    python -m scripts.bench.latency_readers tidemark TURN DSN STATE     the sidecar's capture with a custom consumer
     python -m scripts.bench.latency_readers pg_recvlogical TURN COMMAND...           its standard output, from a pipe
-    python -m scripts.bench.latency_readers stream TURN DSN                  our client of the walsender, and no more
-    python -m scripts.bench.latency_readers opened TURN DSN      that, and a batch of one row opened whenever WAL comes
+    python -m scripts.bench.latency_readers stream TURN DSN             Tidemark's client of the walsender alone
+    python -m scripts.bench.latency_readers opened TURN DSN      the same, and a batch of one row is read for each WAL
 
-All say "ready" when they see the row READY of their turn, and end when they see END, with a line of JSON: row
-numbers and arrival times on the monotonic clock, which is the same in all processes of a machine. Arrival is when the
-row's number is there as an integer of Python's: taken out of the consumer's record batch, or out of pgoutput's message.
-That of "stream" is when the WAL that holds the row's commit has come, before anything is decoded: nothing that reads
-the physical stream in this process can be sooner. "Opened" does then what the consumer of "tidemark" does with a batch,
-with one that was made beforehand: it is as soon as a decoder could be that takes no time.
+Each prints "ready" when it reads the row READY of its turn, and ends when it reads END, with a line of JSON: row
+numbers and arrival times on the monotonic clock, which is the same in all processes of a machine. Arrival is the
+moment when the row's number is a Python integer, extracted from the consumer's record batch or from pgoutput's message.
+For "stream" it is the arrival of the WAL that contains the row's commit, before anything is decoded: no reader of the
+physical stream in this process can be faster. "opened" then reads a prepared batch as the consumer of "tidemark" does:
+this is the latency of a decoder that takes no time.
 """
 
 import json
@@ -52,13 +52,13 @@ STOP_S = 10
 TURN_S_MAX = 120.0
 PIPE_BYTES = 1 << 16
 COLUMNS = pa.struct({"turn": pa.int32(), "id": pa.int64(), "stamp_ns": pa.int64(), "filler": pa.string()})
-TURN_COLUMN, ROW_COLUMN = struct.Struct("<i4x"), struct.Struct("<q")  # the first two, as they are stored
-# pgoutput, version 1 of its protocol: bytes of a message by its letter, and of an INSERT before its columns
+TURN_COLUMN, ROW_COLUMN = struct.Struct("<i4x"), struct.Struct("<q")  # the first two columns, as stored
+# pgoutput, protocol version 1: bytes of a message by its letter, and of an INSERT before its columns
 BEGIN_BYTES, COMMIT_BYTES, INSERT_BYTES = 21, 26, 8
 
 
 class Arrivals:
-    """What has come of one turn."""
+    """The arrivals of one turn."""
 
     def __init__(self, turn: int) -> None:
         self.turn = turn
@@ -68,7 +68,7 @@ class Arrivals:
         self._cpu_us_before = 0
 
     def take(self, turn: int, row: int, arrived_ns: int) -> None:
-        """Note a row; rows of other turns are left over from while nobody read."""
+        """Record a row; ignore rows of other turns, which were committed while no reader ran."""
         if turn != self.turn:
             return
         if row == READY:
@@ -81,7 +81,7 @@ class Arrivals:
             self.times_ns.append(arrived_ns)
 
     def report(self) -> None:
-        """Print all, and the CPU time since READY: of this process, and of all that its children took."""
+        """Print all arrivals, and the CPU time since READY of this process and its children."""
         cpu_us = _cpu_us(resource.RUSAGE_SELF) - self._cpu_us_before + _cpu_us(resource.RUSAGE_CHILDREN)
         print(json.dumps({"rows": self.rows, "times_ns": self.times_ns, "cpu_us": [cpu_us]}), flush=True)
 
@@ -92,14 +92,14 @@ def _cpu_us(whose: int) -> int:
 
 
 class ArrivalConsumer(NullConsumer):
-    """Notes arrivals and confirms everything."""
+    """Records arrivals and confirms everything."""
 
     def __init__(self, arrivals: Arrivals) -> None:
         super().__init__()
         self._arrivals = arrivals
 
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
-        """Note the rows of all groups that are there."""
+        """Record the rows of all available groups."""
         for group in groups:
             for item in group.items:
                 if isinstance(item, ChangeBatch) and item.relation.name == TABLE:
@@ -117,7 +117,7 @@ def numbers(rows: pa.RecordBatch) -> tuple[list[int], list[int]]:
 
 
 def one_row() -> RowsMessage:
-    """Return a batch of one row, as decoding gives it."""
+    """Return a batch of one row, as the decoder creates it."""
     schema = batch_schema(COLUMNS)
     said = {field.name: "i" if field.type == pa.string() else 0 for field in META_FIELDS if not field.nullable}
     row = {**said, "_after": {"turn": 0, "id": 0, "stamp_ns": 0, "filler": ""}}
@@ -132,7 +132,7 @@ def config_of(dsn: str) -> Config:
 
 
 def read_ours(arrivals: Arrivals, dsn: str, state: Path) -> None:
-    """Run the sidecar's capture, without its sockets, until the turn has ended."""
+    """Run the sidecar's capture, without its sockets, until the end of the turn."""
     configure_logs("json", "error")
     folder = StateFolder(state)
     with StateStore.open(folder) as store, RoleLock.take(folder, "sidecar") as lock:
@@ -156,7 +156,7 @@ def read_ours(arrivals: Arrivals, dsn: str, state: Path) -> None:
 
 
 def read_peer(arrivals: Arrivals, command: Sequence[str]) -> None:
-    """Run pg_recvlogical until the turn has ended."""
+    """Run pg_recvlogical until the end of the turn."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdout is not None
         pending = bytearray()
@@ -180,7 +180,7 @@ def read_peer(arrivals: Arrivals, command: Sequence[str]) -> None:
 
 
 def read_stream(arrivals: Arrivals, dsn: str, do: Callable[[], object] = object) -> None:
-    """Receive WAL until the turn has ended, and `do` something first; what is in it is looked at behind the clock."""
+    """Receive WAL until the end of the turn, calling `do` first; its content is read after the time is recorded."""
     with WalStream(dsn) as stream:
         here = stream.identify()
         framer = Framer(stream.format)
@@ -201,7 +201,7 @@ def read_stream(arrivals: Arrivals, dsn: str, do: Callable[[], object] = object)
 
 
 def _take_records(block: RecordBlock, uncommitted: dict[int, list[int]], arrivals: Arrivals, arrived_ns: int) -> None:
-    """Find the turn's rows by their bytes, and give them out with their transaction's end."""
+    """Find the turn's rows by their bytes, and return them with the end of their transaction."""
     begins_row = TURN_COLUMN.pack(arrivals.turn)
     for index in range(len(block)):
         xid, begin = block.xids[index], block.offsets[index]
@@ -216,7 +216,7 @@ def _take_records(block: RecordBlock, uncommitted: dict[int, list[int]], arrival
 
 
 def _take_messages(pending: bytearray, arrivals: Arrivals) -> int:
-    """Take the whole messages, each followed by a newline; return how many bytes they are."""
+    """Process the complete messages, each followed by a newline; return their number of bytes."""
     at = 0
     while True:
         end = _message_end(pending, at)
@@ -231,7 +231,7 @@ def _take_messages(pending: bytearray, arrivals: Arrivals) -> int:
 
 
 def _message_end(pending: bytearray, at: int) -> int | None:
-    """Return where the message at `at` ends; None if that cannot be seen so far."""
+    """Return the end of the message at `at`; None if it is not complete."""
     if at >= len(pending):
         return None
     letter = chr(pending[at])

@@ -1,10 +1,10 @@
-"""Commits one-row INSERTs at a rate, each row stamped just before, and notes when each commit returned.
+"""Commits one-row INSERTs at a rate; stamps each row before the INSERT and records when its commit returns.
 
     python -m scripts.bench.latency_writer DSN TURN FIRST STEP COUNT INTERVAL_NS
 
-Says "ready" when it is connected, begins at the time (ns, monotonic clock) that it then reads from standard input, and
-ends with a line of JSON: row numbers, stamps and return times. A commit that is late does not delay those after it
-more than it must: the next ones are due when they were due.
+Prints "ready" when it is connected, starts at the time (ns, monotonic clock) that it then reads from standard input,
+and ends with a line of JSON: row numbers, stamps and return times. A late commit does not shift the schedule of the
+following ones.
 """
 
 import json

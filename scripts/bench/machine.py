@@ -1,4 +1,4 @@
-"""What the numbers of a benchmark depend on beside its arguments."""
+"""The conditions, other than its arguments, that affect the numbers of a benchmark."""
 
 import os
 import platform
@@ -7,7 +7,7 @@ from tidemark.wal.kernel import COMPILED
 
 
 def machine() -> dict[str, object]:
-    """Return what is told with every result; taken before the benchmark loads the machine."""
+    """Return the conditions reported with each result; read before the benchmark loads the machine."""
     return {
         "cpus": os.cpu_count(),
         "machine": platform.machine(),

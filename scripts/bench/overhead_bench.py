@@ -1,13 +1,12 @@
-"""What reading its changes costs a node: pgbench TPC-B beside each companion, turn by turn in one run.
+"""The cost of reading a node's changes: pgbench TPC-B next to each companion, in alternating turns of one run.
 
-Every round has a turn of each companion, in an order drawn from --seed; two turns of a round have nobody beside them,
-and how far those two go apart says what a difference is worth. A turn begins with a checkpoint, and ends when the
-companion has caught up: what the server does for it afterwards counts as well. Server CPU is the user and system time
-of all of the server's processes, walsender CPU the part of the one that serves the companion (unknown where it ended
-within the turn), own CPU the companion's. All share one host, so a busy companion slows the server by that alone: the
-one called busy, which has no connection, says how much. WAL kept is what pg_wal holds up to the
-present segment, after a checkpoint, with the companion still there; segments recycled for later are not in it. Only
-ratios within a round mean anything on a shared machine.
+Every round has a turn of each companion, in an order drawn from --seed. Two turns of a round have no companion; their
+difference is the noise. A turn begins with a checkpoint, and ends when the companion has caught up: the server's work
+for it after the load counts as well. Server CPU is the user and system time of all of the server's processes, walsender
+CPU the part of the process that serves the companion (unknown if it ended within the turn), own CPU the companion's.
+All share one host, so a busy companion slows the server by its CPU use alone; the companion *busy*, which has no
+connection, measures this effect. WAL kept is the content of pg_wal up to the present segment, after a checkpoint, while
+the companion still runs, without recycled segments. Only ratios within a round are meaningful on a shared machine.
 """
 
 import argparse
@@ -38,7 +37,7 @@ SETTINGS: Mapping[str, str | int] = {
     "checkpoint_timeout": "1h",
     "max_wal_size": "4GB",
     "min_wal_size": "80MB",
-    "wal_keep_size": 0,  # WAL that a checkpoint leaves is left for somebody's sake
+    "wal_keep_size": 0,  # WAL that remains after a checkpoint is then kept for a reader
     "shared_buffers": "256MB",
 }
 NONE, AGAIN, OURS, SLOT = "nothing", "nothing again", "tidemark", "pgoutput"
@@ -70,7 +69,7 @@ class Turn:
 
 
 class ServerCpu:
-    """CPU time of all of the server's processes but the one that serves this benchmark's own session."""
+    """CPU time of all of the server's processes except the one that serves this benchmark's session."""
 
     def __init__(self, node: Node) -> None:
         self._session = node.session
@@ -81,13 +80,14 @@ class ServerCpu:
         self._before_s, self._walsenders_before_s = self._total_s(), self._walsenders_s()
 
     def taken_s(self) -> float:
-        """Return what was taken since the beginning, once the load's own backends are gone."""
-        # NB: a sidecar whose ring was full connects again, and one with a marker to write: those are not of the load.
+        """Return the CPU time since the start, once the load's backends have ended."""
+        # NB: a sidecar reconnects after its ring was full, or to write a marker: those backends do not belong to the
+        # load.
         wait_for(lambda: self._children() - self._companions() <= self._pids, ENDED_S_MAX, "the end of the load")
         return self._total_s() - self._before_s
 
     def walsender_taken_s(self) -> float:
-        """Return what the walsenders took of it; nan where one has ended."""
+        """Return the walsenders' part of it; nan if one has ended."""
         return self._walsenders_s() - self._walsenders_before_s
 
     def _walsenders_s(self) -> float:
@@ -108,13 +108,13 @@ class ServerCpu:
     def _total_s(self) -> float:
         total_s = cpu_s(self._postmaster)
         for child in self._postmaster.children():
-            with suppress(psutil.NoSuchProcess):  # in the postmaster's sum, the next time
+            with suppress(psutil.NoSuchProcess):  # the postmaster's sum contains it the next time
                 total_s += cpu_s(child) if child.pid != self._own else 0.0
         return total_s
 
 
 def take_turn(node: Node, name: str, companion: Companion, number: int, load: Sequence[str]) -> Turn:
-    """Run pgbench beside a companion."""
+    """Run pgbench next to a companion."""
     sql(node.session, "CHECKPOINT")
     kept_before = _kept(node)
     with companion(node) as reader:
@@ -142,7 +142,7 @@ def take_turn(node: Node, name: str, companion: Companion, number: int, load: Se
 
 
 def run_load(node: Node, load: Sequence[str]) -> tuple[float, int]:
-    """Run pgbench; return transactions a second, and how many there were."""
+    """Run pgbench; return transactions a second and their number."""
     said = node.cluster.client("pgbench", *load, "postgres")
     tps = re.search(r"tps = ([\d.]+)", said)
     transactions = re.search(r"number of transactions actually processed: (\d+)", said)
@@ -179,21 +179,21 @@ def measure(names: Sequence[str], rounds: int, load: Sequence[str], *, scale: in
 
 
 def ratios(turns: Sequence[Turn], name: str, what: str) -> list[float]:
-    """Return a figure of a companion by that of nothing, the mean of its two turns in the same round."""
+    """Return a figure of a companion divided by the mean of the two turns without a companion in the same round."""
     found = {(turn.companion, turn.round): float(asdict(turn)[what]) for turn in turns}
     rounds = sorted({turn.round for turn in turns})
     return [found[name, number] / statistics.mean((found[NONE, number], found[AGAIN, number])) for number in rounds]
 
 
 def reported(values: Sequence[float], digits: int = 2) -> str:
-    """Return median, least and most."""
+    """Return median, minimum and maximum."""
     if any(map(math.isnan, values)):
         return "-"
     return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f}-{max(values):,.{digits}f})"
 
 
 def show(names: Sequence[str], turns: Sequence[Turn]) -> None:
-    """Print the table, and what a difference in it is worth."""
+    """Print the table, and the noise level."""
     heads = ("", "tps", "ratio", "server CPU us/tx", "ratio", "walsender", "own CPU us/tx", "catch-up s")
     line = "{:25}{:>22}{:>18}{:>20}{:>18}{:>14}{:>22}{:>16}{:>25}"
     print(line.format(*heads, "WAL kept MB, of written"))
@@ -220,7 +220,7 @@ def show(names: Sequence[str], turns: Sequence[Turn]) -> None:
 
 
 def _as_json(turn: Turn) -> dict[str, str | float | None]:
-    """Return a turn as JSON can say it."""
+    """Return a turn as a JSON value."""
     return {name: None if value != value else value for name, value in asdict(turn).items()}  # noqa: PLR0124 - nan
 
 

@@ -1,11 +1,11 @@
-"""Who runs beside the load: nobody, pg_receivewal, our sidecar and a pgoutput slot, each also as it should not be.
+"""The companions of the load: none, pg_receivewal, the sidecar and a pgoutput slot, also in faulty conditions.
 
-*Busy* is the control: it takes half a CPU and has no connection. What the server loses beside it, it loses to any
-neighbour on the same CPUs, and would not lose to a sidecar on another host.
+*Busy* is the control: it uses half a CPU and has no connection. The server loses as much to any neighbour on the same
+CPUs, and would not lose it to a sidecar on another host.
 
-A *stopped* one is held by SIGSTOP once it streams: a machine that swaps, a debugger, a frozen container. The sidecar
-whose consumer *hangs* lives on: its consumer writes JSON lines into a pipe that nobody reads, so that after a few
-seconds pipe, decoded queue and ring are full, and it closes its connection.
+A *stopped* companion is stopped by SIGSTOP once it streams, like a process in a swapping machine, a debugger or a
+frozen container. A sidecar whose consumer *hangs* continues to run: its consumer writes JSON lines into a pipe that is
+never read. After a few seconds pipe, decoded queue and ring are full, and the sidecar closes its connection.
 """
 
 import os
@@ -31,8 +31,8 @@ SLOT = PUBLICATION = "bench"
 POLL_S = 0.05
 STREAMING_S_MAX = 30.0
 CAUGHT_UP_S_MAX = 300.0
-GONE_S_MAX = 90.0  # beyond the node's wal_sender_timeout
-SMALL_BOUNDS = {  # so that a consumer that hangs is felt at the connection within a turn
+GONE_S_MAX = 90.0  # longer than the node's wal_sender_timeout
+SMALL_BOUNDS = {  # small, so that a hanging consumer affects the connection within a turn
     "TIDEMARK_RING__BYTES_MAX": str(1 << 20),
     "TIDEMARK_DECODE__QUEUE_BYTES": str(1 << 20),
 }
@@ -49,7 +49,7 @@ SENT = "SELECT sent_lsn FROM pg_stat_replication"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The server, a session of our own on it, and room for what the readers keep."""
+    """The server, a session of the benchmark on it, and a folder for the readers' files."""
 
     cluster: Cluster
     session: Session
@@ -58,17 +58,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A reader at work: its process, and up to where it is; one that is not meant to keep up has no place."""
+    """A running reader: its process and its position; None for a reader that does not keep up by design."""
 
     pid: int | None = None
     place: Callable[[], Lsn] | None = None
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds that it has taken so far, those of its host and not of the server."""
+        """Return the CPU seconds on the reader's host so far, without the server's."""
         return cpu_s(psutil.Process(self.pid)) if self.pid is not None else 0.0
 
     def catch_up(self, lsn: Lsn) -> float:
-        """Wait until it is there; return the seconds that it took."""
+        """Wait until the reader has caught up; return the seconds."""
         started = time.monotonic()
         if self.place is not None:
             wait_for(lambda: self.place is None or self.place() >= lsn, CAUGHT_UP_S_MAX, "a reader that catches up")
@@ -79,13 +79,13 @@ Companion = Callable[[Node], AbstractContextManager[Reader]]
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """Return the CPU seconds of a process, and of its children that have ended."""
+    """Return the CPU seconds of a process and of its ended children."""
     times = process.cpu_times()
     return float(times.user + times.system + times.children_user + times.children_system)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait until something holds; end the benchmark where it does not come."""
+    """Wait for a condition; end the benchmark if it does not occur."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -95,13 +95,13 @@ def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
 
 @contextmanager
 def nothing(_node: Node) -> Iterator[Reader]:
-    """Let nobody read."""
+    """Run no reader."""
     yield Reader()
 
 
 @contextmanager
 def busy(_node: Node) -> Iterator[Reader]:
-    """Take half a CPU, and nothing of the server."""
+    """Use half a CPU and no connection."""
     with subprocess.Popen([sys.executable, "-c", BUSY]) as process:
         try:
             yield Reader(process.pid)
@@ -121,21 +121,21 @@ def pg_receivewal(node: Node) -> Iterator[Reader]:
 
 @contextmanager
 def sidecar(node: Node) -> Iterator[Reader]:
-    """Decode everything and drop it."""
+    """Decode everything and discard it."""
     with _sidecar(node, {"TIDEMARK_DELIVER__CONSUMER": "null"}) as (running, process):
         yield Reader(process.pid, lambda: parse_lsn(str(running.status()["decoded_lsn"])))
 
 
 @contextmanager
 def stopped_sidecar(node: Node) -> Iterator[Reader]:
-    """Stream, then stand still."""
+    """Stream, then stop."""
     with _sidecar(node, {"TIDEMARK_DELIVER__CONSUMER": "null"}) as (_, process), _held(process):
         yield Reader(process.pid)
 
 
 @contextmanager
 def hung_consumer(node: Node) -> Iterator[Reader]:
-    """Stream and decode as long as there is room; the consumer takes nothing."""
+    """Stream and decode while there is room; the consumer accepts nothing."""
     with ExitStack() as stack:
         pipe = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=node.scratch))) / "pipe"
         os.mkfifo(pipe)
@@ -147,14 +147,14 @@ def hung_consumer(node: Node) -> Iterator[Reader]:
 
 @contextmanager
 def pgoutput(node: Node) -> Iterator[Reader]:
-    """Let the server decode for a slot, and drop what comes."""
+    """Make the server decode for a slot; discard its output."""
     with _recvlogical(node) as process:
         yield _streaming(node, process)
 
 
 @contextmanager
 def stopped_pgoutput(node: Node) -> Iterator[Reader]:
-    """Let the server decode for a slot whose client stands still."""
+    """Make the server decode for a slot whose client is stopped."""
     with _recvlogical(node) as process:
         reader = _streaming(node, process)
         with _held(process):
@@ -176,7 +176,7 @@ COMPANIONS: dict[str, Companion] = {
 
 @contextmanager
 def _sidecar(node: Node, options: dict[str, str]) -> Iterator[tuple[Sidecar, subprocess.Popen[bytes]]]:
-    """Run a sidecar over a state of its own, and see it stream."""
+    """Run a sidecar with a new state, and wait until it streams."""
     with tempfile.TemporaryDirectory(dir=node.scratch) as folder:
         running = Sidecar(node.cluster, DATABASE, Path(folder), copy=False, **options)
         running.init()
@@ -204,7 +204,7 @@ def _recvlogical(node: Node) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def _client(node: Node, program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run one of PostgreSQL's readers, killed at the end."""
+    """Run one of PostgreSQL's readers; kill it at the end."""
     cluster = node.cluster
     where = ["-h", str(cluster.folder), "-p", str(cluster.port), "-U", SUPERUSER]
     command: Sequence[str] = [str(cluster.server.client(program)), *where, *arguments]
@@ -216,7 +216,7 @@ def _client(node: Node, program: str, *arguments: str) -> Iterator[subprocess.Po
 
 
 def _streaming(node: Node, process: subprocess.Popen[bytes]) -> Reader:
-    """Return the reader whose walsender is the only one there is, once it streams."""
+    """Return the reader with the only walsender, once it streams."""
     _wait_for_stream(node)
     return Reader(process.pid, partial(_sent_lsn, node))
 
@@ -232,7 +232,7 @@ def _wait_for_stream(node: Node) -> None:
 
 
 def _wait_for_no_stream(node: Node) -> None:
-    """End what is left of the stream: a walsender does not notice at once that its client was killed."""
+    """End the remaining walsender: it does not notice immediately that its client was killed."""
     sql(node.session, "SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
     wait_for(lambda: sql(node.session, SENT) == [], GONE_S_MAX, "the end of a stream")
 

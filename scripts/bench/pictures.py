@@ -1,8 +1,8 @@
-"""The pictures of docs/performance.md, from what the benchmarks say with --json.
+"""Draws the pictures of docs/performance.md from the benchmarks' --json output.
 
     .venv/bin/python -m scripts.bench.pictures [--decode FILE] [--latency FILE] [--growth FILE] [--into docs/pictures]
 
-Bars are medians of a run's turns, the line over a bar goes from the least to the greatest.
+Bars are medians of a run's turns; the line over a bar goes from the minimum to the maximum.
 """
 
 import argparse
@@ -20,20 +20,20 @@ INTO = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 WIDTH, LEFT, RIGHT, ROW, GAP, TOP, BOTTOM = 760, 190, 80, 20, 14, 54, 34
 COLOURS = {"tidemark": "#1f6fb2", "pgoutput": "#c2571a", "test_decoding": "#8a8f98", "other": "#b9bec6"}
 TICKS_MAX = 9
-DENSE_MAX = 1e4  # from the least to the greatest: of more, numbers of a logarithmic scale would touch
-Said = Mapping[str, Any]  # JSON of a benchmark
+DENSE_MAX = 1e4  # ratio of maximum to minimum above which the labels of a logarithmic scale would overlap
+Said = Mapping[str, Any]  # JSON output of a benchmark
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A name, and what was measured."""
+    """A name and its measured values."""
 
     name: str
     values: Sequence[float]
 
     @property
     def colour(self) -> str:
-        """The colour by whose bar it is."""
+        """The colour for the bar's owner."""
         found = next((kind for kind in ("tidemark", "pgoutput", "test_decoding") if kind in self.name), "other")
         return COLOURS["pgoutput" if self.name == "pg_recvlogical" else found]
 
@@ -48,7 +48,7 @@ class Picture:
     logarithmic: bool = False
 
     def svg(self) -> str:
-        """Draw it."""
+        """Return the picture as SVG."""
         scale = _Scale(
             [value for _, bars in self.groups for bar in bars for value in bar.values], logarithmic=self.logarithmic
         )
@@ -80,7 +80,7 @@ class _Scale:
         self._most = most * (1.3 if logarithmic else 1.0)
 
     def at(self, value: float) -> float:
-        """Return where a value stands."""
+        """Return the position of a value."""
         if self._logarithmic:
             share = math.log(max(value, self._least) / self._least) / math.log(self._most / self._least)
         else:
@@ -179,7 +179,7 @@ DRAWN: Mapping[str, Mapping[str, Callable[[Said], Picture]]] = {
 
 
 def main() -> None:
-    """Draw what is given."""
+    """Draw the pictures for the given files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in DRAWN:
         parser.add_argument(f"--{name}", type=Path, help=f"JSON of scripts/bench/{name}")

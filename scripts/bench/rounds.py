@@ -1,4 +1,4 @@
-"""Rounds of turns, and what their numbers come to: what every comparison in one run needs."""
+"""Rounds of turns and the statistics of their results, for all comparisons in one run."""
 
 import math
 import statistics
@@ -14,7 +14,7 @@ Turn = Callable[[], Cost]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median of some rounds, and how far they go apart."""
+    """The median, minimum and maximum of some rounds."""
 
     median: float
     least: float
@@ -27,25 +27,25 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return median, least and most; all nan where one is."""
+    """Return median, minimum and maximum; all nan if one value is nan."""
     if any(map(math.isnan, values)):
         return Spread(math.nan, math.nan, math.nan)
     return Spread(statistics.median(values), min(values), max(values))
 
 
 def number(value: float) -> float | None:
-    """Return what JSON can say."""
+    """Return a value that JSON can represent."""
     return None if math.isnan(value) else round(value, 4)
 
 
 def ratios(base: Sequence[Cost], own: Sequence[Cost], what: str) -> list[float]:
-    """Return what those of `base` took by what others took in the same round; `what` is wall_s or cpu_s."""
+    """Return the cost in `base` divided by the cost in `own` of the same round; `what` is wall_s or cpu_s."""
     pairs = zip(base, own, strict=True)
     return [float(getattr(theirs, what)) / max(float(getattr(ours, what)), LEAST_S) for theirs, ours in pairs]
 
 
 def take_turns(turns: Mapping[str, Turn], rounds: int, deadline_s: float = math.inf) -> dict[str, list[Cost]]:
-    """Let everybody have a turn in every round, each beginning with another; after one round, until `deadline_s`."""
+    """Run all turns in each round, in rotating order; start no round after `deadline_s`, except the first."""
     costs: dict[str, list[Cost]] = {name: [] for name in turns}
     names = list(turns)
     for round_number in range(rounds):

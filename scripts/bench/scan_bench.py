@@ -1,8 +1,8 @@
-"""Our scan of WAL, CRC included, beside `pg_waldump --quiet` on the same segments, turn by turn in one run.
+"""Compares Tidemark's scan of WAL, CRC included, with `pg_waldump --quiet` on the same segments, in alternating turns.
 
-Prints medians of wall and processor time and their ratios; only the ratios mean anything on a shared machine, and that
-of processor time the most. Without a folder it makes WAL of its own with pgbench on a throw-away PostgreSQL 15. Ours is
-timed inside the process, from the first open to the last record; pg_waldump as a whole process, whose start takes a few
+Prints medians of wall and processor time and their ratios. Only ratios are meaningful on a shared machine, best those
+of processor time. Without a folder it creates WAL with pgbench on a temporary PostgreSQL 15. Tidemark is timed inside
+the process, from the first open to the last record; pg_waldump is timed as a whole process, whose start takes a few
 milliseconds.
 
     scripts/bench/scan [--rounds 7] [--parse] [--waldump PATH] [FOLDER]      # an absolute path
@@ -32,7 +32,7 @@ ROWS = frozenset({RM_HEAP, RM_HEAP2, RM_XACT})
 
 
 def segments(folder: Path) -> list[tuple[Lsn, Path]]:
-    """Return the segments of 16 MB in `folder`, in order."""
+    """Return the 16 MB segments in `folder`, in order."""
     found = []
     for path in folder.iterdir():
         place = parse_segment_name(path.name, SEGMENT_BYTES_DEFAULT)
@@ -42,7 +42,7 @@ def segments(folder: Path) -> list[tuple[Lsn, Path]]:
 
 
 def scan(files: list[tuple[Lsn, Path]], *, parse: bool) -> tuple[Lsn, int]:
-    """Return where the records of `files` end, and how many there are."""
+    """Return the end LSN of the records in `files`, and their number."""
     framer = Framer()
     count = 0
     buffer = memoryview(bytearray(READ_BYTES))
@@ -65,7 +65,7 @@ def scan(files: list[tuple[Lsn, Path]], *, parse: bool) -> tuple[Lsn, int]:
 
 @contextmanager
 def pgbench_wal() -> Iterator[Path]:
-    """Make WAL as pgbench writes it."""
+    """Create WAL with pgbench."""
     with new_cluster(15, {"wal_keep_size": "2GB", "max_wal_size": "4GB"}) as cluster:
         cluster.client("pgbench", "-i", "-q", "-s", "5", "postgres")
         cluster.client(
@@ -76,7 +76,7 @@ def pgbench_wal() -> Iterator[Path]:
 
 
 def measure(folder: Path, waldump: Path, rounds: int, *, parse: bool) -> None:
-    """Time both, turn by turn, and print what came out."""
+    """Time both in alternating turns, and print the results."""
     files = segments(folder)
     begin = files[0][0]
     end, count = scan(files, parse=False)  # warms the page cache
@@ -102,7 +102,7 @@ def measure(folder: Path, waldump: Path, rounds: int, *, parse: bool) -> None:
 
 
 def children_s() -> float:
-    """Return the processor time of all child processes that ended."""
+    """Return the processor time of all ended child processes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

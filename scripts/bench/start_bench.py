@@ -1,6 +1,6 @@
-"""What short commands take: CPU seconds of the whole process, the median of some rounds.
+"""The cost of short commands: CPU seconds of the whole process, the median of some rounds.
 
-`tests/unit/ctl/test_what_commands_load` holds which packages a command loads; here are the seconds.
+`tests/unit/ctl/test_what_commands_load` checks which packages a command loads; this program measures the seconds.
 """
 
 import argparse
@@ -23,7 +23,7 @@ BIN = Path(sys.executable).parent
 
 
 def commands(state: Path) -> dict[str, list[str]]:
-    """Return what is measured."""
+    """Return the measured commands."""
     cdcctl, place = str(BIN / "cdcctl"), ["--state", str(state)]
     return {
         "cdcctl --help": [cdcctl, "--help"],
@@ -45,7 +45,7 @@ def run(command: list[str]) -> float:
 
 
 def main() -> int:
-    """Measure in turns and print; return 1 if a median is over the bound."""
+    """Measure in alternating turns and print; return 1 if a median exceeds the bound."""
     parser = argparse.ArgumentParser(prog="scripts/bench/start", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", action="store_true")
@@ -56,7 +56,7 @@ def main() -> int:
         StateStore.create(StateFolder(Path(folder)), identity).close()
         measured = commands(Path(folder))
         for command in measured.values():
-            run(command)  # compiles what nobody has loaded yet
+            run(command)  # warm-up: compiles modules without byte code
         rounds = [{name: run(command) for name, command in measured.items()} for _ in range(given.rounds)]
     found = {name: statistics.median(one[name] for one in rounds) for name in measured}
     if given.json:

@@ -1,9 +1,10 @@
-"""CPU of the walsender that serves us beside that of one that decodes with pgoutput, for the same WAL, in turns.
+"""CPU of the walsender that serves Tidemark, and of one that decodes with pgoutput, for the same WAL.
 
-The workloads are those of `scripts/bench/decode`. The WAL is there before a turn begins, so that walsenders send as
-much at once as they can: what a load costs whose commits are sent one by one, `scripts/bench/overhead` tells. Ours is
-the client that the sidecar's network thread has, which receives and drops; the peer is pg_recvlogical into nothing. The
-CPU time is the walsender process's own, from its start to the end of the stretch, by the scheduler's clock.
+The turns alternate in one run. The workloads are those of `scripts/bench/decode`. The WAL exists before a turn begins,
+so walsenders send as much at once as they can; `scripts/bench/overhead` measures a load whose commits are sent one by
+one. Tidemark is the client of the sidecar's network thread, which receives and discards; the peer is pg_recvlogical
+without output. The CPU time is that of the walsender process, from its start to the end of the range, by the
+scheduler's clock.
 """
 
 import argparse
@@ -35,7 +36,7 @@ QUICK_ROWS, QUICK_ROUNDS = 100_000, 2
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One walsender's work on one stretch."""
+    """One walsender's work on one range of WAL."""
 
     workload: str
     reader: str
@@ -44,7 +45,7 @@ class Turn:
 
 
 def walsender_cpu_s(session: Session) -> float | None:
-    """Return what the only walsender has taken so far; None where there is none."""
+    """Return the CPU seconds of the only walsender; None if there is none."""
     found = sql(session, "SELECT pid FROM pg_stat_replication")
     if not found:
         return None
@@ -56,7 +57,7 @@ def walsender_cpu_s(session: Session) -> float | None:
 
 
 def receive(cluster: Cluster, session: Session, recording: Recording) -> float:
-    """Receive the physical stream from begin to end, and drop it; return the walsender's CPU seconds."""
+    """Receive and discard the physical stream from begin to end; return the walsender's CPU seconds."""
     with WalStream(cluster.dsn(recording.database)) as stream:
         here = stream.identify()
         stream.start(first_page_lsn(recording.begin), here.timeline)
@@ -69,7 +70,7 @@ def receive(cluster: Cluster, session: Session, recording: Recording) -> float:
 
 
 def decode(cluster: Cluster, session: Session, recording: Recording) -> float:
-    """Let pg_recvlogical receive from begin to end, and drop it; return the same."""
+    """Receive from begin to end with pg_recvlogical, without output; return the walsender's CPU seconds."""
     slot = f"{source_slot(recording.name, PLUGIN)}_turn"
     where = ["-h", str(cluster.folder), "-p", str(cluster.port), "-U", SUPERUSER, "-d", recording.database]
     options = [part for option in PLUGIN_OPTIONS[PLUGIN] for part in ("-o", option)]
@@ -115,7 +116,7 @@ READERS = {OURS: receive, PEER: decode}
 
 
 def measure(names: Sequence[str], rows: int, rounds: int) -> tuple[list[Turn], dict[str, int]]:
-    """Run all turns; return them, and how many bytes of WAL a workload left."""
+    """Run all turns; return them, and a workload's bytes of WAL."""
     turns: list[Turn] = []
     sizes: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder, node() as cluster:

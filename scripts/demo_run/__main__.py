@@ -1,4 +1,4 @@
-"""Run the demonstration; exit non-zero if a replica differs from its table, or a change is not in the log once."""
+"""Runs the demonstration; exits non-zero if a replica differs from its table, or a change is not in the log once."""
 
 import argparse
 import signal
@@ -17,24 +17,24 @@ from scripts.demo_run.report import report
 from scripts.demo_run.scenes import finish, play, wait_for_first_copy
 
 CALM_S_DEFAULT = 40
-WIDTH = 120  # where the output is no terminal
+WIDTH = 120  # if the output is not a terminal
 GRANTS = (
     f"CREATE ROLE {ROLE} LOGIN REPLICATION",
     f"GRANT USAGE ON SCHEMA app TO {ROLE}",
     f"GRANT SELECT ON ALL TABLES IN SCHEMA app TO {ROLE}",  # for the first copy
-    f"GRANT EXECUTE ON FUNCTION pg_switch_wal() TO {ROLE}",  # so that little WAL is archived soon, too
+    f"GRANT EXECUTE ON FUNCTION pg_switch_wal() TO {ROLE}",  # so that partly filled segments are archived soon
 )
 
 
 def main() -> int:
-    """Run it all."""
+    """Run the whole demonstration."""
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave everything running, and say where it is")
     parser.add_argument(
         "--seconds", type=float, default=CALM_S_DEFAULT, help="of calm between the scenes (default: %(default)s)"
     )
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # nothing is left running then, either
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that no process remains
     begun_s = time.monotonic()
     console = Console(soft_wrap=True)
     if not console.is_terminal:
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def _prepare(demonstration: Demonstration) -> None:
-    """Make what a user has: a database with rows, and a role for the capture."""
+    """Create a user's environment: a database with rows, and a role for the capture."""
     rows = shop.create(demonstration.server.dsn())
     with psycopg.connect(demonstration.server.dsn(), autocommit=True) as connection:
         for statement in GRANTS:

@@ -11,15 +11,15 @@ from scripts.demo_run.server import Server
 PROGRAM = "cdcctl-archive"
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 SOURCES = Path(__file__).parents[2]
-LEAN = ("archiver/tidemark_archiver", "tidemark")  # all that the program imports, beside the standard library
+LEAN = ("archiver/tidemark_archiver", "tidemark")  # all imports of the program, apart from the standard library
 _LINE = re.compile(r"^archive_command = '.*'$", re.MULTILINE)
 
 
 def archive_program(server: Server, folder: Path) -> str:
-    """Return the program for `archive.program`; empty: the one beside `cdcctl` can be run by the server's user.
+    """Return the program for `archive.program`; empty: the server's user can run the one next to `cdcctl`.
 
-    Where we are root the server is somebody else, who may not look into our .venv: then a copy of the program is made
-    in `folder`, with a Python of the system. It needs nothing but the standard library.
+    For root, the server runs as another user, who may not be able to read our .venv: then a copy of the program is
+    created in `folder`, with a Python of the system. It needs only the standard library.
     """
     beside = shutil.which(PROGRAM, path=str(Path(sys.executable).parent))
     if beside is not None and server.may_run(beside, "--help"):
@@ -28,7 +28,7 @@ def archive_program(server: Server, folder: Path) -> str:
 
 
 def archive_line(reported: str) -> str:
-    """Return the line for postgresql.conf out of what `cdcctl init` told."""
+    """Return the line for postgresql.conf from the output of `cdcctl init`."""
     found = _LINE.search(reported)
     if found is None:
         raise SystemExit(f"cdcctl init printed no archive_command:\n{reported}")
@@ -40,7 +40,7 @@ def _copied(server: Server, folder: Path) -> str:
         source = SOURCES / package
         shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     for path in (folder, *folder.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)  # whatever umask the clone was made with
+        path.chmod(0o755 if path.is_dir() else 0o644)  # independent of the clone's umask
     script = folder / PROGRAM
     pythons = (str(Path(sys.executable).resolve()), shutil.which("python3", path=SYSTEM_PATH))
     for python in filter(None, pythons):

@@ -1,13 +1,13 @@
-"""The demonstration's configuration: everything small and quick, so that what takes hours elsewhere takes seconds.
+"""The demonstration's configuration: small bounds and short times, so that events take seconds instead of hours.
 
-The ring, the queue and the outbox hold a few seconds of the workload instead of gigabytes, segments have 1 MB instead
-of 16, and processes that are gone are missed after seconds. Nothing else is different from a real capture.
+The ring, the queue and the outbox contain a few seconds of the workload instead of gigabytes, segments have 1 MB
+instead of 16, and dead processes are detected after seconds. All else equals a real capture.
 """
 
 import json
 from pathlib import Path
 
-SWITCH_S = 2  # an unfinished segment is switched at most so often in archive mode
+SWITCH_S = 2  # minimum interval of segment switches in archive mode
 OUTBOX_BYTES = 32 << 20
 RING_BYTES = 8 << 20
 TEMPLATE = """\
@@ -48,7 +48,7 @@ restart_s = 2
 
 
 def write(path: Path, *, dsn: str, group: str | None, spool: Path, program: str) -> None:
-    """Write the file. `group`: whom the spool is shared with."""
+    """Write the file. `group`: the group that shares the spool."""
     text = TEMPLATE.format(
         dsn=json.dumps(dsn),
         group=json.dumps(group or ""),

@@ -1,4 +1,4 @@
-"""What runs in the demonstration, where, and how far it is."""
+"""The parts of the demonstration, their folders, and its progress."""
 
 import json
 import shutil
@@ -29,13 +29,13 @@ MIB = 1 << 20
 OPERATOR_S_MAX = 90
 SPARK_S_MAX = 240
 SIDECAR_S_MAX = 60
-SPARK_STANDS = '"query starts"'  # an event of its log
+SPARK_STANDS = '"query starts"'  # an event of Spark's log
 ROLE = "cdc"
 
 
 @dataclass
 class Demonstration:
-    """What runs, and where."""
+    """The processes and their folders."""
 
     folder: Path
     console: Console
@@ -47,8 +47,8 @@ class Demonstration:
     store: StateStore = field(init=False)
     lag: LagWatch = field(init=False)
     ports: dict[str, int] = field(init=False)
-    began_us: int = field(init=False)  # the wall clock at second 0 of what is told
-    reported: list[tuple[int, str]] = field(default_factory=list)  # what was done to it, at which microsecond
+    began_us: int = field(init=False)  # wall clock at second 0 of the output
+    reported: list[tuple[int, str]] = field(default_factory=list)  # operations, with times in microseconds
     _open: ExitStack = field(default_factory=ExitStack)
     _reported_at_s: float = 0.0
 
@@ -68,17 +68,17 @@ class Demonstration:
 
     @property
     def spool(self) -> Path:
-        """Where the server archives to."""
+        """The folder to which the server archives."""
         return self.folder / "spool"
 
     @property
     def lake(self) -> Path:
-        """Where the tables stand."""
+        """The folder of the tables."""
         return self.folder / "lake"
 
     @property
     def processes(self) -> tuple[Process, ...]:
-        """All that is ours."""
+        """All processes of Tidemark."""
         return self.sidecar, self.archiver, self.spark
 
     @property
@@ -87,7 +87,7 @@ class Demonstration:
         return (_now_us() - self.began_us) / 1_000_000
 
     def begin(self) -> None:
-        """Make the state as a user would, let the server archive, and start everything: Spark first, it takes long."""
+        """Create the state as a user would, make the server archive, start everything; Spark first: it is slow."""
         config = self.folder / "tidemark.toml"
         dsn = self.server.dsn(ROLE)
         program = archive_program(self.server, self.folder / "program")
@@ -109,18 +109,18 @@ class Demonstration:
         self.work.start()
         self.sidecar.start()
         self.until(lambda: self.store.marks().term is not None, "the sidecar delivers", within_s=SIDECAR_S_MAX)
-        self.archiver.start()  # not before: it would find the sidecar gone, and take over
+        self.archiver.start()  # not earlier: without a sidecar it would take over
 
     def say(self, text: str) -> None:
-        """Print one line of the story."""
+        """Print one line."""
         self.console.print(text, highlight=False, markup=False)
 
     def scene(self, text: str) -> None:
-        """Print, and keep for the timeline, what is done to it."""
+        """Print an operation, and record it for the timeline."""
         self.reported.append((_now_us(), text))
         self.say(f"[{self.passed_s:5.1f} s] >> {text}")
 
-    # --- how far it is
+    # --- progress
 
     @property
     def stage(self) -> Stage:
@@ -128,11 +128,11 @@ class Demonstration:
         return self.store.marks().stage
 
     def delivered(self) -> Lsn | None:
-        """Return up to which commit the outbox has everything."""
+        """Return the commit up to which the outbox is complete."""
         return _delivered(self.store.marks())
 
     def landed(self) -> Lsn | None:
-        """Return up to which LSN the lake holds everything, by the pipeline's own word; None before its first batch."""
+        """Return the LSN up to which the lake is complete, from the pipeline's report; None before its first batch."""
         try:
             reported: dict[str, str] = json.loads((self.state / "pipeline-spark.json").read_text())
         except FileNotFoundError:
@@ -140,12 +140,12 @@ class Demonstration:
         return parse_lsn(reported["lsn"])
 
     def behind(self) -> int:
-        """Return how many of the outbox's values are not in the lake."""
+        """Return the number of values in the outbox that the lake lacks."""
         marks = self.store.marks()
         return max((marks.ledger.head - reader.held for reader in marks.readers.values()), default=marks.ledger.head)
 
     def status(self) -> str:
-        """Return where everything is, in a line."""
+        """Return the present progress as one line."""
         marks = self.store.marks()
         delivers = marks.term.owner.role if marks.term is not None and marks.term.owner is not None else "nobody"
         size = f"{marks.ledger.byte_count / MIB:.1f} of {configuration.OUTBOX_BYTES / MIB:.0f} MiB"
@@ -158,13 +158,13 @@ class Demonstration:
     # --- waiting
 
     def go_on(self, seconds: float) -> None:
-        """Let it run for so long."""
+        """Let the demonstration run for this time."""
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             self._look()
 
     def until(self, condition: Callable[[], bool], what: str, *, within_s: float) -> None:
-        """Let it run until something holds; end the demonstration with what the logs say if that takes too long."""
+        """Run until a condition is true; on a timeout end the demonstration and print the logs."""
         end_s = time.monotonic() + within_s
         while not condition():
             if time.monotonic() >= end_s:
@@ -172,7 +172,7 @@ class Demonstration:
             self._look()
 
     def operate(self, *arguments: str) -> None:
-        """Say something by `cdcctl`, and wait until it returns."""
+        """Run a `cdcctl` command, and wait until it returns."""
         words = ("cdcctl", *arguments)
         self.scene(" ".join(words))
         command = Process(words[0], (*arguments, "--state", str(self.state)), self.folder / "cdcctl.log")
@@ -182,7 +182,7 @@ class Demonstration:
             raise SystemExit(f"{' '.join(words)} exited with {command.ended}:\n{tail(command.log)}")
 
     def ends_of_logs(self) -> str:
-        """Return what all of them said last."""
+        """Return the last lines of all logs."""
         logs = [(process.name, process.log) for process in self.processes] + [("server", self.server.log)]
         return "\n".join(f"--- {name} ({log})\n{tail(log)}" for name, log in logs)
 
@@ -208,7 +208,7 @@ class Demonstration:
         self.server.stop()
 
     def say_where(self) -> None:
-        """Say where everything is that runs on."""
+        """Print where to find the running parts."""
         self._open.close()
         pids = " ".join(str(process.pid) for process in self.processes)
         logs = ", ".join(f"{process.log} (pid {process.pid})" for process in self.processes)
@@ -235,11 +235,11 @@ def _now_us() -> int:
 
 @contextmanager
 def started(folder: Path, console: Console, *, keep: bool) -> Iterator[Demonstration]:
-    """Start the server; at the end stop and remove everything, or leave it and say where it is.
+    """Start the server; at the end stop and remove everything, or keep it and print where it is.
 
-    Where something failed, its folder stays: the message that tells of it names a log in there.
+    After a failure the folder remains, because the error message names a log in it.
     """
-    folder.chmod(0o755)  # the server's user has to reach its own folders in it
+    folder.chmod(0o755)  # the server's user must be able to reach its folders
     demonstration = Demonstration(folder, console, embedded.start(folder))
     try:
         yield demonstration

@@ -1,8 +1,8 @@
-"""The change log beside what the clients wrote into the journal: each change once, in its own transaction.
+"""Compares the change log with the journal that the clients wrote: each change once, in its transaction.
 
-The journal tells, of each transaction that was committed, how many rows of which table it inserted, updated and
-deleted, as the server counted them. The log has to hold just so many under that transaction's id, and no transaction
-that was rolled back. What the first copy's snapshot saw of a table is in the log as copied rows instead.
+For each committed transaction, the journal contains the number of rows that it inserted, updated and deleted in each
+table, as the server counted them. The log must contain the same numbers under that transaction's id, and no transaction
+that was rolled back. Rows that the first copy's snapshot contained are in the log as copied rows instead.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ STREAMED = {Op.INSERT.value, Op.UPDATE.value, Op.DELETE.value}
 
 
 class Kind(NamedTuple):
-    """What changes are counted by."""
+    """The key by which changes are counted."""
 
     xid: int
     table: str
@@ -35,7 +35,7 @@ class Kind(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What a committed transaction wrote into the journal; `changes` by "TABLE OP"."""
+    """The journal entry of a committed transaction; `changes` by "TABLE OP"."""
 
     client: int
     number: int
@@ -45,34 +45,34 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class Log:
-    """What the change log holds, counted."""
+    """The counted content of the change log."""
 
     changes: Counter[Kind] = field(default_factory=Counter)
     places: Counter[tuple[object, ...]] = field(default_factory=Counter)
-    numbers: Counter[tuple[object, object]] = field(default_factory=Counter)  # of the journal: client, number
+    numbers: Counter[tuple[object, object]] = field(default_factory=Counter)  # journal rows: client, number
     copied: int = 0
     rewritten: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was compared, and what is wrong."""
+    """The result of the comparison."""
 
     transactions: int
     changes: int
     lost: int
     doubled: int
     places_taken_twice: int
-    numbers_wrong: int  # of the journal: missing, twice, or rolled back
+    numbers_wrong: int  # journal entries that are missing, repeated, or rolled back
 
     @property
     def is_right(self) -> bool:
-        """Tell if each change is there exactly once."""
+        """Return whether each change is in the log exactly once."""
         return bool(self.changes) and not (self.lost or self.doubled or self.places_taken_twice or self.numbers_wrong)
 
 
 def judge(journal: Sequence[Entry], snapshots: Mapping[str, Snapshot], log: Log) -> Verdict:
-    """Compare what was committed with what the log holds; `snapshots`: what the first copy saw, by table."""
+    """Compare the committed changes with the log; `snapshots`: those of the first copy, by table."""
     expected: Counter[Kind] = Counter(dict(_reported(journal, snapshots)))
     written: Counter[tuple[object, object]] = Counter((entry.client, entry.number) for entry in journal)
     return Verdict(
@@ -86,14 +86,14 @@ def judge(journal: Sequence[Entry], snapshots: Mapping[str, Snapshot], log: Log)
 
 
 def read_journal(dsn: str) -> list[Entry]:
-    """Read what the clients wrote."""
+    """Read the clients' journal."""
     query = f"SELECT client, number, xid, changes FROM {JOURNAL}"
     with psycopg.connect(dsn) as connection:
         return [Entry(*row) for row in connection.execute(query.encode())]
 
 
 def read_log(view: StateView, lake: Path) -> tuple[Log, dict[str, Snapshot]]:
-    """Read the change log of every table, and what the first copy of each saw."""
+    """Read the change log of every table, and the snapshot of each first copy."""
     log, snapshots = Log(), {}
     for table in Positions(str(lake.absolute()), view.identity).tables.values():
         if table.relation == INVALID_OID or table.log_version < 0:
@@ -115,7 +115,7 @@ def _count(table: TablePosition, lake: Path, log: Log) -> None:
     kept = LakeTable(f"{lake.absolute()}/{table.folder}/log", "")
     for row in pa.table(kept.scan([*META, *more]).read_all()).to_pylist():
         op = row["_op"]
-        # Copied rows of two tables may share a place: they were no changes of one stream.
+        # Copied rows of two tables may have the same position: they are not changes of one stream.
         log.places[row["_tli"], row["_commit_lsn"], row["_ordinal"], name if op == Op.COPY.value else ""] += 1
         log.copied += op == Op.COPY.value
         log.rewritten += op == Op.REWRITE.value
@@ -126,7 +126,7 @@ def _count(table: TablePosition, lake: Path, log: Log) -> None:
 
 
 def _reported(journal: Sequence[Entry], snapshots: Mapping[str, Snapshot]) -> Iterator[tuple[Kind, int]]:
-    """Yield what the journal tells that the first copy did not see."""
+    """Yield the journal's changes that the first copy's snapshot did not contain."""
     for entry in journal:
         for reported, count in {**entry.changes, f"{JOURNAL} {Op.INSERT.value}": 1}.items():
             name, op = reported.split()

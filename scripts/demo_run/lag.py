@@ -1,8 +1,8 @@
-"""How long a commit takes to reach the outbox, and the lake; measured from outside, by who delivers.
+"""Measures the time from a commit to the outbox and to the lake from outside, for each mode of delivery.
 
-Ten times a second the node's flush LSN is noted with the time; when outbox or lake hold that LSN, the difference is a
-lag. So the figures are spread evenly over the time. One that began and ended in the same mode, with nothing killed
-meanwhile, belongs to that mode; all others are told apart.
+Ten times a second the node's flush LSN is recorded with the time; when outbox or lake contain that LSN, the difference
+is a lag. The samples are therefore spread evenly over time. A sample that begins and ends in the same mode, without a
+kill in between, counts for that mode; all others are counted separately.
 """
 
 import time
@@ -17,12 +17,12 @@ import psycopg
 from tidemark.model.lsn import INVALID_LSN, Lsn, parse_lsn
 from tidemark.model.mode import Mode
 
-RECENT = 100  # lags: ten seconds of them
+RECENT = 100  # number of lags: ten seconds
 Landed = Callable[[], Lsn | None]
 
 
 class During(Enum):
-    """What a lag is a lag of."""
+    """The period to which a lag belongs."""
 
     REALTIME = "realtime"
     ARCHIVE = "archive"
@@ -31,7 +31,7 @@ class During(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Where the node was at some moment, and what was the case."""
+    """The node's position and the mode at one moment."""
 
     at_s: float
     lsn: Lsn
@@ -41,19 +41,19 @@ class _Mark:
 
 @dataclass(slots=True)
 class Arrivals:
-    """The lags up to one place."""
+    """The lags up to one destination."""
 
-    landed: Landed  # up to which LSN it holds everything, if it holds anything
+    landed: Landed  # the LSN up to which it is complete; None if it is empty
     lags_s: dict[During, list[float]] = field(default_factory=lambda: {during: [] for during in During})
     recent_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     _waiting: deque[_Mark] = field(default_factory=deque)
 
     def expect(self, mark: _Mark) -> None:
-        """Wait for a mark."""
+        """Add a mark to wait for."""
         self._waiting.append(mark)
 
     def settle(self, mode: Mode, disturbances: int, *, everything: bool) -> None:
-        """Count what has arrived by now."""
+        """Count the marks that have arrived."""
         now_s = time.monotonic()
         landed = self.landed() or INVALID_LSN
         while self._waiting and (everything or self._waiting[0].lsn <= landed):
@@ -65,45 +65,45 @@ class Arrivals:
 
 
 class LagWatch:
-    """Call `look` ten times a second."""
+    """Measures the lags; `look` must be called ten times a second."""
 
     def __init__(self, dsn: str, mode: Callable[[], Mode], *, outbox: Landed, lake: Landed) -> None:
         self._connection = psycopg.connect(dsn, autocommit=True)
         self._mode = mode
-        self._disturbances = 0  # begun and ended ones: odd while one lasts
+        self._disturbances = 0  # starts and ends: odd during a disturbance
         self.outbox = Arrivals(outbox)
         self.lake = Arrivals(lake)
 
     def look(self) -> None:
-        """Note where the node is, and settle what has arrived."""
+        """Record the node's position, and count what has arrived."""
         mark = _Mark(time.monotonic(), self.flush_lsn(), self._mode(), self._disturbances)
         for place in (self.outbox, self.lake):
             place.expect(mark)
         self.settle()
 
     def settle(self, *, everything: bool = False) -> None:
-        """Count what has arrived; `everything`, if both places are known to hold all that there is."""
+        """Count what has arrived; `everything`: both destinations are known to be complete."""
         for place in (self.outbox, self.lake):
             place.settle(self._mode(), self._disturbances, everything=everything)
 
     @contextmanager
     def disturbed(self) -> Iterator[None]:
-        """Let what is under way while something is dead count apart."""
+        """Count separately all samples that overlap with this context, in which a process is dead."""
         self._disturbances += 1
         yield
         self._disturbances += 1
 
     def flush_lsn(self) -> Lsn:
-        """Ask the node up to where its WAL is safe."""
+        """Return the node's flush LSN."""
         row = self._connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
         assert row is not None
         return parse_lsn(row[0])
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection.close()
 
 
 def quantile(values: list[float], share: float) -> float:
-    """Return the value below which `share` of them lie."""
+    """Return the value below which `share` of the values lie."""
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]

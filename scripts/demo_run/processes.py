@@ -1,4 +1,4 @@
-"""The demonstration's processes: started in groups of their own, killed without mercy, restarted."""
+"""The demonstration's processes: each started in a separate process group, killed by SIGKILL, and restarted."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ TAIL_LINES = 12
 
 
 def run(module: str, *arguments: str, fine: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess[str]:
-    """Run a program of ours to its end; end the demonstration if it fails."""
+    """Run a program of Tidemark to its end; end the demonstration if it fails."""
     done = subprocess.run([sys.executable, "-m", module, *arguments], check=False, capture_output=True, text=True)
     if done.returncode not in fine:
         raise SystemExit(f"{module} {arguments[0]} exited with {done.returncode}:\n{done.stdout}{done.stderr}")
@@ -30,7 +30,7 @@ def tail(log: Path) -> str:
 
 @dataclass
 class Process:
-    """A `cdcctl` command that runs on, its output in a log file."""
+    """A long-running `cdcctl` command with its output in a log file."""
 
     name: str
     arguments: tuple[str, ...]
@@ -38,7 +38,7 @@ class Process:
     _running: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """Start it, or start it again; the log goes on."""
+        """Start or restart the process; the log is continued."""
         with self.log.open("ab") as log:
             self._running = subprocess.Popen(
                 [sys.executable, "-m", CTL, *self.arguments],
@@ -54,27 +54,27 @@ class Process:
 
     @property
     def ended(self) -> int | None:
-        """How it ended; None while it runs, and before."""
+        """The exit status; None while it runs, and before its first start."""
         return self._running.poll() if self._running is not None else None
 
     def has_said(self, text: str) -> bool:
-        """Tell if its log has a line with this in it."""
+        """Return whether a line of its log contains this text."""
         return text in self.log.read_text(errors="replace")
 
     def check(self) -> None:
-        """End the demonstration if the process ended by itself."""
+        """End the demonstration if the process ended unexpectedly."""
         if self.ended is not None:
             raise SystemExit(f"{self.name} ended by itself with {self.ended}:\n{tail(self.log)}")
 
     def kill(self) -> None:
-        """SIGKILL it and all that it started."""
+        """SIGKILL the process and all its children."""
         assert self._running is not None
         os.killpg(self._running.pid, signal.SIGKILL)
         self._running.wait()
         self._running = None
 
     def stop(self) -> None:
-        """Ask it to stop, and kill it when it does not."""
+        """Stop the process; kill it if it does not end."""
         if self._running is None or self.ended is not None:
             return
         self._running.terminate()

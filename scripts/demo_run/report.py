@@ -1,4 +1,4 @@
-"""What is printed at the end: the timeline of modes, the lags, the change log, source and lake beside each other."""
+"""The final report: the timeline of modes, the lags, the change log, and source and lake compared."""
 
 import json
 
@@ -18,7 +18,7 @@ US_PER_S = 1_000_000
 
 
 def report(demonstration: Demonstration) -> bool:
-    """Print everything; return if nothing is wrong."""
+    """Print everything; return true if there is no error."""
     compared = _compare(demonstration)
     _timeline(demonstration)
     _lags(demonstration)
@@ -27,7 +27,7 @@ def report(demonstration: Demonstration) -> bool:
 
 
 def _compare(demonstration: Demonstration) -> bool:
-    """Compare every table with its replica; return if all are identical."""
+    """Compare every table with its replica; return true if all are identical."""
     where = (
         "--dsn",
         demonstration.server.dsn(),
@@ -47,7 +47,7 @@ def _compare(demonstration: Demonstration) -> bool:
 
 
 def _timeline(demonstration: Demonstration) -> None:
-    """Print who delivered when and why, with what was done to it in between."""
+    """Print the timeline: deliverer, time and reason, and the operations in between."""
     switches = demonstration.store.view().switches.kept
     rows = [(each.at_us, _named(each.before), _named(each.after), each.reason) for each in switches]
     rows += [(at_us, "", "", text) for at_us, text in demonstration.reported]
@@ -59,12 +59,12 @@ def _timeline(demonstration: Demonstration) -> None:
 
 
 def _named(stage: Stage) -> str:
-    """Return the mode, and what is under way in it."""
+    """Return the mode, with the transition in progress."""
     return stage.mode.value if stage.value == stage.mode.value else f"{stage.mode.value} ({stage.value})"
 
 
 def _lags(demonstration: Demonstration) -> None:
-    """Print how long commits took, by who delivered."""
+    """Print the lags of commits, by deliverer."""
     lag = demonstration.lag
     title = f"seconds from commit to visible (segments of 1 MB, switched every {SWITCH_S} s in archive mode)"
     table = _table(title, "mode", "samples>", "outbox p50>", "p99>", "lake p50>", "p99>")
@@ -80,7 +80,7 @@ def _quantiles(arrivals: Arrivals, during: During) -> tuple[str, str]:
 
 
 def _log(demonstration: Demonstration) -> bool:
-    """Compare the change log with the journal; return if each change is there exactly once."""
+    """Compare the change log with the journal; return true if each change is there exactly once."""
     log, snapshots = read_log(demonstration.store.view(), demonstration.lake)
     found = judge(read_journal(demonstration.server.dsn()), snapshots, log)
     demonstration.say(

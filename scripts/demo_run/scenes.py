@@ -1,4 +1,4 @@
-"""What is done to the capture while the workload runs; each scene waits until it has come true, with a bound."""
+"""The operations on the capture while the workload runs; each scene waits for its result, with a time limit."""
 
 from functools import partial
 from itertools import count
@@ -24,7 +24,7 @@ FULL_SHARE = 0.9  # of the outbox: the next group may not fit
 
 
 def wait_for_first_copy(demonstration: Demonstration) -> None:
-    """Wait until the rows that were there are in the lake: before that there is nothing to kill."""
+    """Wait until the first copy is in the lake: kills before that would show nothing."""
 
     def is_copied() -> bool:
         copies = demonstration.store.view().copies.values()
@@ -38,7 +38,7 @@ def wait_for_first_copy(demonstration: Demonstration) -> None:
 
 
 def play(demonstration: Demonstration, calm_s: float) -> None:
-    """Play all scenes, with as much calm around them."""
+    """Play all scenes, with pauses between them."""
     rest = partial(demonstration.go_on, calm_s / CALM_SPELLS)
     rest()
     _alter(demonstration, shop.ADD_COLUMN)
@@ -60,7 +60,7 @@ def play(demonstration: Demonstration, calm_s: float) -> None:
 
 
 def finish(demonstration: Demonstration) -> None:
-    """Stop the workload, and wait until the lake holds all that is in the outbox."""
+    """Stop the workload, and wait until the lake contains the whole outbox."""
     demonstration.work.stop()
     demonstration.say(f"[{demonstration.passed_s:5.1f} s] the workload has stopped; waiting for the lake")
     with demonstration.lag.disturbed():
@@ -94,7 +94,7 @@ def _kill_sidecar(demonstration: Demonstration) -> None:
 
 
 def _overflow_ring(demonstration: Demonstration) -> None:
-    """Let nobody read: outbox, queue and ring fill up in turn."""
+    """Stop the reader: outbox, queue and ring fill up in turn."""
     spark = demonstration.spark
     _until_stage(demonstration, Stage.REALTIME)
     with demonstration.lag.disturbed():
@@ -120,7 +120,7 @@ def _overflow_ring(demonstration: Demonstration) -> None:
 
 
 def _may_take_more(demonstration: Demonstration) -> bool:
-    """Tell if the ring has room, or the outbox has none: what fills up last shall be the ring."""
+    """Return whether to write more: the ring has room, or the outbox is full. The ring must be the last to fill up."""
     marks = demonstration.store.marks()
     if marks.ledger.byte_count > FULL_SHARE * OUTBOX_BYTES:
         return True
@@ -138,7 +138,7 @@ def _until_stage(demonstration: Demonstration, stage: Stage, *, within_s: float 
 
 
 def _until_delivered(demonstration: Demonstration) -> None:
-    """Wait until the outbox has what is committed by now."""
+    """Wait until the outbox contains everything that is committed now."""
     committed = demonstration.lag.flush_lsn()
     demonstration.until(
         lambda: (demonstration.delivered() or Lsn(0)) >= committed,
@@ -148,7 +148,7 @@ def _until_delivered(demonstration: Demonstration) -> None:
 
 
 def _until_lake_keeps_up(demonstration: Demonstration, *, within_s: float = SPARK_BACK_S_MAX) -> None:
-    """Wait until what was committed before is in the lake, and what comes now is there soon."""
+    """Wait until everything committed so far is in the lake, and recent changes arrive soon."""
     committed, recent_s = demonstration.lag.flush_lsn(), demonstration.lag.lake.recent_s
 
     def keeps_up() -> bool:

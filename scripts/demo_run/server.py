@@ -1,4 +1,4 @@
-"""An embedded PostgreSQL from the Python package, run as another user where we are root."""
+"""An embedded PostgreSQL from the Python package; for root it runs as another user."""
 
 import grp
 import importlib.util
@@ -18,7 +18,7 @@ SETTINGS = {
     "max_wal_senders": "10",
     "max_prepared_transactions": "10",
     "shared_buffers": "64MB",
-    "archive_mode": "on",  # with what command, `cdcctl init` says
+    "archive_mode": "on",  # `cdcctl init` prints the command
 }
 SEGMENT_MB = 1  # smaller than the default of 16: a small workload completes one in a few seconds
 UNPRIVILEGED_USERS = ("postgres", "nobody")
@@ -26,12 +26,12 @@ UNPRIVILEGED_USERS = ("postgres", "nobody")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running server: its programs, its data and the socket's folder."""
+    """A running server: its programs, its data folder and its socket folder."""
 
     programs: Path
     data: Path
     socket_folder: Path
-    os_user: str | None  # None: our own user
+    os_user: str | None  # None: the present user
 
     def dsn(self, user: str = "postgres") -> str:
         """Return the connection string for a role; there is no password on this socket."""
@@ -39,12 +39,12 @@ class Server:
 
     @property
     def group(self) -> str | None:
-        """The group that shares files with the server, where it runs as another user."""
+        """The group that shares files with the server if it runs as another user."""
         return grp.getgrgid(pwd.getpwnam(self.os_user).pw_gid).gr_name if self.os_user else None
 
     @property
     def log(self) -> Path:
-        """Where the server logs to."""
+        """The server's log file."""
         return self.data / "server.log"
 
     def run(self, program: str, *arguments: str) -> None:
@@ -54,14 +54,14 @@ class Server:
             raise SystemExit(f"{program} failed:\n{done.stdout}{done.stderr}")
 
     def may_run(self, *command: str) -> bool:
-        """Tell if the server's user can run a command."""
+        """Return whether the server's user can run a command."""
         try:
             return not self._as_its_user(*command).returncode
         except OSError:
             return False
 
     def configure(self, *lines: str) -> None:
-        """Put lines into postgresql.conf, and have a running server read it."""
+        """Add lines to postgresql.conf, and reload a running server."""
         with (self.data / "postgresql.conf").open("a") as conf:
             conf.writelines(f"{line}\n" for line in lines)
         if (self.data / "postmaster.pid").exists():
@@ -69,7 +69,7 @@ class Server:
 
     @property
     def stop_command(self) -> str:
-        """What stops the server, for people."""
+        """The shell command that stops the server, for users."""
         return shlex.join([*self._prefix, str(self.programs / "pg_ctl"), "stop", "-D", str(self.data)])
 
     @property
@@ -80,12 +80,12 @@ class Server:
         return subprocess.run([*self._prefix, *command], cwd="/", check=False, capture_output=True, text=True)
 
     def stop(self) -> None:
-        """Stop the server at once; nothing is kept."""
+        """Stop the server immediately, without keeping its data."""
         self.run("pg_ctl", "stop", "-D", str(self.data), "-m", "immediate", "-w")
 
 
 def start(folder: Path) -> Server:
-    """Make a cluster under `folder`, start it and create the database `demo`."""
+    """Create a cluster under `folder`, start it and create the database `demo`."""
     os_user = _other_user() if os.geteuid() == 0 else None
     programs = _programs(folder, os_user)
     server = Server(programs, folder / "pgdata", folder / "socket", os_user)
@@ -116,8 +116,8 @@ def _other_user() -> str:
 
 
 def _programs(folder: Path, os_user: str | None) -> Path:
-    """Return the folder of the server's programs, where the server's user can reach it."""
-    spec = importlib.util.find_spec(PACKAGE)  # its programs are all that is wanted: not imported
+    """Return the folder of the server's programs at a place that the server's user can reach."""
+    spec = importlib.util.find_spec(PACKAGE)  # not imported: only its programs are needed
     if spec is None or spec.origin is None:
         raise SystemExit(f"the package {PACKAGE} is missing: run scripts/install")
     bundled = Path(spec.origin).parent / f"pginstall{MAJOR}"
@@ -126,7 +126,7 @@ def _programs(folder: Path, os_user: str | None) -> Path:
     package = bundled.parent
     copied = folder / "postgresql"
     shutil.copytree(bundled, copied / package.name / bundled.name, symlinks=True)
-    libraries = package.with_name(f"{package.name}.libs")  # found by the programs beside the package
+    libraries = package.with_name(f"{package.name}.libs")  # the programs load them from next to the package
     if libraries.exists():
         shutil.copytree(libraries, copied / libraries.name, symlinks=True)
     return copied / package.name / bundled.name / "bin"

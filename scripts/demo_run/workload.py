@@ -1,7 +1,7 @@
-"""A shop's database: a schema with rows in it, and clients that go on changing it, DDL included.
+"""The database of a shop: a schema with rows, and clients that change it continuously, DDL included.
 
-Every client works on its own customers, so that transactions overlap but never deadlock. Each transaction writes down
-in the journal what it changes, in the server's own counts: `exactly_once` holds the change log beside that.
+Every client changes only its own customers, so transactions overlap but never deadlock. Each transaction records its
+changes in the journal, in the server's counts; `exactly_once` compares the change log with it.
 """
 
 import random
@@ -55,13 +55,13 @@ DOCUMENTS = 300
 CLIENTS = 3
 BATCH_JOB = CLIENTS  # the journal's client number of the batch job
 TRANSACTIONS_PER_S = 200  # of all clients together
-SLOW_PER_S = 40  # as long as nobody reads the outbox
+SLOW_PER_S = 40  # while no reader reads the outbox
 CHUNK_BODY = 600  # hashes in a document's body: 19 kB
 CHUNK_DOCUMENTS = 50
 
 
 def create(dsn: str) -> int:
-    """Create the schema with its first rows; return how many rows there are."""
+    """Create the schema with its first rows; return the number of rows."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(SCHEMA)
         connection.execute(EXISTING)
@@ -80,7 +80,7 @@ def _identifier(table: str) -> psycopg.sql.Identifier:
 
 @dataclass
 class Workload:
-    """Clients that write until told to stop, and what they did so far."""
+    """Clients that write until they are stopped, and the number of their transactions."""
 
     dsn: str
     per_s: float = SLOW_PER_S
@@ -102,7 +102,7 @@ class Workload:
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """Stop the clients after the transaction in hand; raise what ended one early."""
+        """Stop the clients after the current transaction; raise the error that ended a client."""
         self._stop.set()
         for thread in self._threads:
             thread.join(timeout=30)
@@ -110,13 +110,13 @@ class Workload:
             raise self.failure
 
     def pace(self, per_s: float) -> None:
-        """Go on at this speed, all clients together."""
+        """Continue at this rate of all clients together."""
         self.per_s = per_s
         self._count_from = self.transactions
         self._started = time.monotonic()
 
     def rate(self) -> float:
-        """Return transactions per second, at the speed that is meant now."""
+        """Return transactions per second at the present target rate."""
         return (self.transactions - self._count_from) / max(time.monotonic() - self._started, 0.001)
 
     def _guarded(self, number: int) -> None:
@@ -137,25 +137,25 @@ class Workload:
                 with self._lock:
                     self.transactions += 1
                     self.rolled_back += not committed
-                due = max(due + CLIENTS / self.per_s, time.monotonic() - 1)  # after a lock, catch up one second at most
+                due = max(due + CLIENTS / self.per_s, time.monotonic() - 1)  # after a lock, catch up at most one second
                 self._stop.wait(max(due - time.monotonic(), 0))
 
 
 class Transaction:
-    """One transaction, and how many rows it changes, by table and operation."""
+    """One transaction, and the number of changed rows by table and operation."""
 
     def __init__(self, connection: psycopg.Connection) -> None:
         self.connection = connection
         self._changes: Counter[str] = Counter()
 
     def change(self, table: str, op: Op, query: str, values: Sequence[object]) -> psycopg.Cursor:
-        """Run a statement that changes rows of one table; count them."""
+        """Run a statement that changes rows of one table; count the rows."""
         cursor = self.connection.execute(query.encode(), values)
         self._changes[f"{table} {op.value}"] += cursor.rowcount
         return cursor
 
     def commit(self, client: int, number: int) -> None:
-        """Write into the journal what was done, and commit."""
+        """Write the counts into the journal, and commit."""
         changes = Jsonb(dict(+self._changes))
         insert = f"INSERT INTO {JOURNAL} (client, number, changes) VALUES (%s, %s, %s)"
         self.connection.execute(insert.encode(), (client, number, changes))
@@ -163,7 +163,7 @@ class Transaction:
 
 
 def rewrite_documents(connection: psycopg.Connection, number: int) -> None:
-    """Rewrite some documents in one transaction, as a batch job would: a megabyte of WAL."""
+    """Rewrite some documents in one transaction, like a batch job: a megabyte of WAL."""
     transaction = Transaction(connection)
     query = (
         "UPDATE app.documents SET body = (SELECT string_agg(md5(random()::text), '') FROM generate_series(1, %s))"
@@ -175,7 +175,7 @@ def rewrite_documents(connection: psycopg.Connection, number: int) -> None:
 
 
 def _run(transaction: Transaction, choose: random.Random, customer: int, place: tuple[int, int]) -> bool:
-    """Do one of the shop's transactions; return if it was committed."""
+    """Run one of the shop's transactions; return true if it was committed."""
     kind = choose.random()
     if kind < 0.45:
         _place_order(transaction, choose, customer)
@@ -238,7 +238,7 @@ def _session(transaction: Transaction, choose: random.Random, customer: int) -> 
 def _document(transaction: Transaction, choose: random.Random, document: int) -> None:
     query = "UPDATE app.documents SET title = title || '.' WHERE id = %s"
     values: tuple[int, ...] = (document,)
-    if choose.random() < 0.5:  # otherwise the body stays as it is: an unchanged TOASTed value
+    if choose.random() < 0.5:  # otherwise the body is an unchanged TOASTed value
         query = (
             "UPDATE app.documents SET body = (SELECT string_agg(md5(random()::text), '')"
             " FROM generate_series(1, %s)) WHERE id = %s"

@@ -1,4 +1,4 @@
-"""The campaign: each mutant is tested, what survives is printed. `scripts/mutate` explains the options."""
+"""The campaign: tests each mutant and prints the survivors. `scripts/mutate` explains the options."""
 
 import argparse
 import hashlib
@@ -22,20 +22,20 @@ RESULTS = BUILD / "results.jsonl"
 POLL_S = 0.01
 BASELINE_S_MAX = 900.0
 CPU_S_MIN = 10.0
-CPU_FACTOR = 3.0  # of what the tests take without a mutation
+CPU_FACTOR = 3.0  # multiple of the tests' CPU time without a mutation
 TIMEOUT_S_MIN = 100.0
-TIMEOUT_FACTOR = 10.0  # of that processor time: tests with servers mostly wait
+TIMEOUT_FACTOR = 10.0  # multiple of that CPU time: tests with servers mostly wait
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a mutant, as it is kept for the next campaign."""
+    """The result for a mutant, as stored for the next campaign."""
 
     module: str
     mutant: str
     change: str
-    tests: str  # digest of the tests that it survived, or ""
+    tests: str  # digest of the tests that did not detect it, or ""
     outcome: str
     by: str
 
@@ -49,14 +49,14 @@ class Results:
         self._found = {(found.module, found.mutant): found for found in (Result(**json.loads(line)) for line in lines)}
 
     def get(self, mutant: Mutant, tests: str) -> Result | None:
-        """Return the result where it still holds: a survivor is tested again by other tests."""
+        """Return the result if it is still valid: a survivor is tested again when its tests change."""
         found = self._found.get((mutant.module, mutant.name))
         if found is None or found.change != mutant.change:
             return None
         return None if found.outcome == Outcome.SURVIVED.value and found.tests != tests else found
 
     def put(self, result: Result) -> None:
-        """Keep a result."""
+        """Store a result."""
         self._found[result.module, result.mutant] = result
         with RESULTS.open("a") as file:
             file.write(json.dumps(asdict(result)) + "\n")
@@ -75,7 +75,7 @@ class ModuleCampaign:
         self._tests = digest([test for stage in self._stages for test in stage])
 
     def run(self, trees: list[Tree]) -> list[Result]:
-        """Test what has no result yet; return all results."""
+        """Test the mutants without a result; return all results."""
         mutants = [mutant for mutant in mutants_of(self._module, self._source) if self._options.only in mutant.name]
         known = (
             {} if self._options.again else {mutant.name: self._results.get(mutant, self._tests) for mutant in mutants}
@@ -99,7 +99,7 @@ class ModuleCampaign:
         return [found[mutant.name] for mutant in mutants]
 
     def _baseline(self, tree: Tree) -> list[tuple[float, float]]:
-        """Return how much processor time and time each stage may take; the tests must pass without a mutation."""
+        """Return the limits of CPU time and time for each stage; the tests must pass without a mutation."""
         bounds_s = []
         for stage in self._stages:
             run = Run(tree, stage, BASELINE_S_MAX, BASELINE_S_MAX)
@@ -166,7 +166,7 @@ def digest(tests: list[str]) -> str:
 
 
 def main() -> int:
-    """Run the campaign; return 1 where a mutant survives that is not listed as equivalent."""
+    """Run the campaign; return 1 if a mutant survives that is not listed as equivalent."""
     options = arguments()
     modules = options.module or list(PLANS)
     mutants = {module: mutants_of(module, (ROOT / module).read_bytes()) for module in PLANS}

@@ -1,4 +1,4 @@
-"""The list of equivalent mutants: what no test can detect, and why."""
+"""The list of equivalent mutants, which no test can detect, with the reasons."""
 
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ LIST = Path(__file__).with_name("equivalents.toml")
 
 
 def read_equivalents(path: Path = LIST) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return the listed change and the reason by module and mutant; raise `ValueError` for an entry without one."""
+    """Return the listed change and the reason by module and mutant; raise `ValueError` if a reason is missing."""
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for entry in tomllib.loads(path.read_text()).get("equivalent", ()):
         module, name, change, reason = (entry[key] for key in ("module", "mutant", "change", "reason"))
@@ -21,7 +21,7 @@ def read_equivalents(path: Path = LIST) -> dict[tuple[str, str], tuple[str, str]
 
 
 def stale_entries(listed: Mapping[tuple[str, str], tuple[str, str]], mutants: Iterable[Mutant]) -> list[str]:
-    """Return the entries that match no mutant: the code has changed, and the reason may hold no more."""
+    """Return the entries that match no mutant: the code has changed, and the reason may no longer be valid."""
     changes = {(mutant.module, mutant.name): mutant.change for mutant in mutants}
     return [
         f"{module}: {name}: {change}"

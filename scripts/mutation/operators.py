@@ -44,7 +44,7 @@ _EXITS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _TEXT = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple)
 
 
-_Place = tuple[str, int, int, str]  # operator, start and end in bytes of the source, what it becomes
+_Place = tuple[str, int, int, str]  # operator, start and end in bytes of the source, replacement
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Mutant:
 
     @property
     def change(self) -> str:
-        """The change in one line, as the list of equivalent mutants has it."""
+        """The change in one line, as in the list of equivalent mutants."""
         return f"{_one_line(self.before)} -> {_one_line(self.after)}"
 
     def apply(self, source: bytes) -> bytes:
@@ -98,7 +98,7 @@ class _Edit:
 
 
 class _Finder:
-    """Walks over one module."""
+    """Finds the mutants of one module."""
 
     def __init__(self, source: bytes) -> None:
         self._source = source
@@ -115,7 +115,7 @@ class _Finder:
                 yield _Edit(function, operator, start, end, after)
 
     def _interpreted(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Give `node` and all nodes in it, except those that only the compiled form of a kernel runs."""
+        """Yield `node` and all nodes in it, except those that only the compiled form of a kernel runs."""
         if isinstance(node, ast.If) and ast.unparse(node.test) == "cython.compiled":
             children: Iterable[ast.AST] = node.orelse
         else:
@@ -206,14 +206,14 @@ class _Finder:
         return self._source.rindex(b"**", 0, start) if key is None else start
 
     def _is_tested(self, node: ast.AST) -> bool:
-        """Return whether `node` is a guard or an operand, whose truth is forced in any case."""
+        """Return whether `node` is a guard or an operand, whose truth is always forced."""
         parent = self._parents[node]
         if isinstance(parent, (ast.If, ast.While, ast.IfExp, ast.Assert)):
             return parent.test is node
         return isinstance(parent, ast.BoolOp) or (isinstance(parent, ast.comprehension) and node in parent.ifs)
 
     def _is_implied(self, node: ast.stmt) -> bool:
-        """Return whether leaving a statement out is a forced guard, or no early exit."""
+        """Return whether removing a statement equals a forced guard, or the statement is no early exit."""
         parent = self._parents[node]
         if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
             return parent.body[-1] is node
@@ -247,7 +247,7 @@ _MODULE = "<module>"
 
 
 def _narrows(statement: ast.AST) -> bool:
-    """Return whether a statement is an assertion that only states a type."""
+    """Return whether a statement is an assertion that only narrows a type."""
     if not isinstance(statement, ast.Assert):
         return False
     test = statement.test

@@ -1,4 +1,4 @@
-"""Which modules are mutated, and which tests have to detect it: the fast ones first, those with servers behind them."""
+"""The mutated modules, and the tests that must detect the mutants: fast tests first, then those with servers."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ class Plan:
     """The tests of one module."""
 
     fast: tuple[str, ...]  # in one process, without a server
-    slow: tuple[str, ...] = ()  # tried where the fast ones pass
+    slow: tuple[str, ...] = ()  # run if the fast ones pass
     interpreted: bool = False  # a kernel: tested in a tree without compiled modules
 
 

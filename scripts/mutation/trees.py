@@ -1,6 +1,7 @@
 """Copies of the tree in which mutants are tested, and test runs in them.
 
-A run is a child of this process, forked after the libraries were imported: that takes most of the time of a short run.
+A run is a child of this process, forked after the libraries were imported, because imports take most of the time of a
+short run.
 """
 
 import os
@@ -20,8 +21,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-MEMORY_BYTES_MAX = 4 << 30  # a mutant may loop for ever and collect
-INTERRUPTED_S = 20.0  # for a test to stop its servers
+MEMORY_BYTES_MAX = 4 << 30  # a mutant may loop and allocate without end
+INTERRUPTED_S = 20.0  # time for a test to stop its servers
 OUTPUT = "mutate.log"
 _MEMORY = Path("/dev/shm")
 _PRELOADED = (
@@ -38,7 +39,7 @@ _PATHS = ("", "sidecar", "archiver", "ctl")  # where packages are found in a tre
 
 
 class Outcome(Enum):
-    """What became of a mutant."""
+    """The outcome for a mutant."""
 
     KILLED = "killed"
     HUNG = "hung"
@@ -46,7 +47,7 @@ class Outcome(Enum):
 
 
 def preload() -> None:
-    """Import what all tests import, but nothing of the tree."""
+    """Import the libraries of all tests, but nothing of the tree."""
     for name in _PRELOADED:
         __import__(name)
 
@@ -59,7 +60,7 @@ class Tree:
 
     @classmethod
     def copy(cls, source: Path, root: Path, *, interpreted: bool) -> "Tree":
-        """Copy what git lists, and the compiled modules unless it is to be interpreted."""
+        """Copy the files that git lists, and the compiled modules unless the copy is to be interpreted."""
         shutil.rmtree(root, ignore_errors=True)
         root.mkdir(parents=True)
         listed = subprocess.run(
@@ -78,14 +79,14 @@ class Tree:
         return cls(root)
 
     def write(self, module: str, source: bytes) -> None:
-        """Change a module. Its compiled form is removed: a file of equal size and time would count as unchanged."""
+        """Change a module and remove its compiled form: a file of equal size and time would count as unchanged."""
         path = self.root / module
         path.write_bytes(source)
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
             compiled.unlink()
 
     def output(self) -> str:
-        """Return what the last run printed."""
+        """Return the output of the last run."""
         return (self.root / OUTPUT).read_text(errors="replace")
 
 
@@ -93,11 +94,11 @@ class Run:
     """A test run in a tree: a process group."""
 
     def __init__(self, tree: Tree, tests: tuple[str, ...], cpu_s: float, timeout_s: float) -> None:
-        """`cpu_s` bounds a loop without end, `timeout_s` a wait without end: others may use the machine, too."""
+        """`cpu_s` bounds an endless loop, `timeout_s` an endless wait: other processes may use the machine, too."""
         self.tree = tree
         self._ends_s = time.monotonic() + timeout_s
         self._was_interrupted = False
-        # In memory where there is some: a disk that others use lets every sync wait. Short, as a socket's path is.
+        # In memory if possible: a shared disk slows every sync. A short path, because socket paths are limited.
         self._temporary = Path(tempfile.mkdtemp(prefix="tm", dir=_MEMORY if _MEMORY.is_dir() else None))
         self._temporary.chmod(0o755)  # servers run as another user
         self._pid = os.fork()
@@ -105,7 +106,7 @@ class Run:
             _test(tree.root, tests, self._temporary, int(cpu_s))
 
     def poll(self) -> tuple[Outcome, float] | None:
-        """Return the outcome and the processor time it took; None while it runs."""
+        """Return the outcome and the CPU time; None while it runs."""
         pid, status, usage = os.wait4(self._pid, os.WNOHANG)
         now_s = time.monotonic()
         if pid == 0:
@@ -125,7 +126,7 @@ class Run:
         self._ends_s = time.monotonic() + INTERRUPTED_S
 
     def _stop_rest(self) -> None:
-        """Kill what the run has left in its process group, and servers, which have their own; remove its files."""
+        """Kill the rest of the run's process group, and servers, which have separate groups; remove its files."""
         with suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
         for path in self._temporary.rglob("postmaster.pid"):
@@ -154,7 +155,7 @@ def _test(root: Path, tests: tuple[str, ...], temporary: Path, cpu_s: int) -> No
         hypothesis.settings.register_profile(
             "mutation", phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate), database=None
         )
-        hypothesis.settings.load_profile("mutation")  # the tests' own profile inherits it: a failure is not shrunk
+        hypothesis.settings.load_profile("mutation")  # inherited by the tests' profile: failures are not shrunk
         arguments = [
             "-x",
             "-q",

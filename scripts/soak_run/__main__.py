@@ -1,4 +1,4 @@
-"""Run a capture for hours and sample what it uses; write a CSV, and draw it."""
+"""Runs a capture for hours and samples its use of resources; writes a CSV file, and draws it."""
 
 import argparse
 import csv
@@ -17,7 +17,7 @@ from scripts.soak_run.sampling import Used, family, files, used
 
 ROOT = Path(__file__).resolve().parents[2]
 MINUTES_DEFAULT, EVERY_S_DEFAULT = 120.0, 5.0
-JVM_EVERY = 6  # samples between two questions to the JVM: each pauses it for a moment
+JVM_EVERY = 6  # samples between two requests to the JVM: each pauses it for a moment
 KIB = 1024
 GROUPS = ("sidecar", "archiver", "driver", "jvm", "helpers")
 FOLDERS = ("state", "lake", "spool")
@@ -76,7 +76,7 @@ def main() -> int:
     if given.draw is not None:
         draw(given.draw, given.picture)
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # nothing is left running then, either
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that no process remains
     options = ("--driver-memory", given.driver_memory) if given.driver_memory else ()
     given.csv.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="tidemark-soak-"))

@@ -1,6 +1,6 @@
-"""What is soaked: a server with the demonstration's tables, its archive, sidecar, archiver and the pipeline on Spark.
+"""The capture of a soak: a server with the demonstration's tables, its archive, sidecar, archiver and Spark pipeline.
 
-The configuration is the default one, unlike the demonstration's: bounds are what a user has.
+The configuration is the default one, unlike the demonstration's, so the bounds are those of a user.
 """
 
 import json
@@ -24,7 +24,7 @@ from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 
 ROLE = "cdc"
-SPARK_STANDS = '"query starts"'  # an event of its log
+SPARK_STANDS = '"query starts"'  # an event of Spark's log
 SPARK_S_MAX, COPY_S_MAX = 240.0, 240.0
 POLL_S = 0.5
 GRANTS = (
@@ -53,7 +53,7 @@ archiver_port = {archiver_port}
 
 @dataclass
 class Capture:
-    """The processes, and where they write."""
+    """The processes and their folders."""
 
     folder: Path
     server: embedded.Server
@@ -78,26 +78,26 @@ class Capture:
 
     @property
     def spool(self) -> Path:
-        """Where the server archives to."""
+        """The folder to which the server archives."""
         return self.folder / "spool"
 
     @property
     def lake(self) -> Path:
-        """Where the tables are."""
+        """The folder of the tables."""
         return self.folder / "lake"
 
     @property
     def processes(self) -> tuple[Process, ...]:
-        """All that is ours."""
+        """All processes of Tidemark."""
         return self.sidecar, self.archiver, self.pipeline
 
     @property
     def log_bytes(self) -> int:
-        """The size of what our processes logged."""
+        """The size of the processes' logs."""
         return sum(process.log.stat().st_size for process in self.processes)
 
     def begin(self, rate: float) -> None:
-        """Make the state as a user would, start everything, wait for the first copy, and start the load if any."""
+        """Create the state as a user would, start everything, wait for the first copy, and start the load, if any."""
         shop.create(self.server.dsn())
         with psycopg.connect(self.server.dsn(), autocommit=True) as connection:
             for statement in GRANTS:
@@ -117,7 +117,7 @@ class Capture:
             self.work.start()
 
     def check(self) -> None:
-        """End the soak if a process ended by itself, or a client of the load failed."""
+        """End the soak if a process ended unexpectedly, or a client of the load failed."""
         for process in self.processes:
             process.check()
         if self.work.failure is not None:
@@ -168,8 +168,8 @@ def _free_port() -> int:
 
 @contextmanager
 def started(folder: Path, rate: float, pipeline_options: tuple[str, ...]) -> Iterator[Capture]:
-    """Start all; at the end stop it, and remove its folder unless something failed: then its logs are wanted."""
-    folder.chmod(0o755)  # the server's user has to reach its own folders in it
+    """Start everything; at the end stop it, and remove its folder unless something failed."""
+    folder.chmod(0o755)  # the server's user must be able to reach its folders
     capture = Capture(folder, embedded.start(folder), pipeline_options)
     try:
         capture.begin(rate)

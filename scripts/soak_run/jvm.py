@@ -1,7 +1,7 @@
-"""Memory of a JVM by its own account, asked for over HotSpot's attach socket: no `jcmd` is needed, and no new JVM.
+"""Memory of a JVM as the JVM reports it over HotSpot's attach socket, without `jcmd` and without another JVM.
 
-The protocol is the one of `jcmd` (hotspot/os/posix/attachListener_posix.cpp): a file beside the JVM and SIGQUIT make it
-listen on a socket; a request is NUL-terminated strings, the answer is a result code, a newline and text.
+The protocol is that of `jcmd` (hotspot/os/posix/attachListener_posix.cpp): a file in the JVM's folder and SIGQUIT make
+it listen on a socket; a request is NUL-terminated strings, the answer is a result code, a newline and text.
 """
 
 import os
@@ -25,7 +25,7 @@ COLUMNS = ("heap_used_mb", "heap_committed_mb", "metaspace_mb", "native_mb", "th
 
 
 def memory(pid: int) -> dict[str, float]:
-    """Return what the JVM says of its heap and of the rest; empty if it does not answer."""
+    """Return the JVM's report of its heap and other memory; empty if it does not answer."""
     try:
         return parse(_ask(pid, "GC.heap_info"), _ask(pid, "VM.native_memory summary"))
     except OSError:
@@ -68,8 +68,8 @@ def _ask(pid: int, command: str) -> str:
 
 
 def _listening(pid: int) -> Path:
-    """Return the JVM's socket; have it made if there is none."""
-    place = Path(f"/tmp/.java_pid{pid}")  # fixed by HotSpot, whatever TMPDIR says
+    """Return the JVM's socket; request it if there is none."""
+    place = Path(f"/tmp/.java_pid{pid}")  # fixed by HotSpot, independent of TMPDIR
     if place.exists():
         return place
     request = Path(f"/proc/{pid}/cwd/.attach_pid{pid}")

@@ -1,4 +1,4 @@
-"""The picture of a soak, from its CSV."""
+"""Draws the picture of a soak from its CSV file."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from scripts.bench.curves import Curve, Panel, svg
 
 Row = Mapping[str, str]
 MINUTE_S = 60
-# By panel: its title, and the curves' names with the columns that they are of.
+# For each panel its title, and the curves' names with their columns.
 PANELS: Mapping[str, Mapping[str, str]] = {
     "Resident memory, MB (with mapped files)": {
         "JVM": "jvm_rss_mb",
@@ -52,7 +52,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
 
 
 def draw(source: Path, picture: Path) -> None:
-    """Draw what a CSV has."""
+    """Draw the content of a CSV file."""
     with source.open(newline="") as lines:
         rows = list(csv.DictReader(lines))
     if len(rows) < 2:
@@ -65,7 +65,7 @@ def draw(source: Path, picture: Path) -> None:
 
 
 def _curves(rows: Sequence[Row], columns: Mapping[str, str]) -> list[Curve]:
-    """Return the curves that have values: a JVM that does not answer has none."""
+    """Return the curves with values: a JVM that does not answer has none."""
     found = []
     for name, column in columns.items():
         points = [(float(row["time_s"]) / MINUTE_S, float(row[column])) for row in rows if row[column]]

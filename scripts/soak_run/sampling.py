@@ -1,4 +1,4 @@
-"""What processes and folders use, from /proc and the file system."""
+"""The resource use of processes and folders, from /proc and the file system."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -13,11 +13,11 @@ JAVA = "java"
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What some processes use together."""
+    """The total use of some processes."""
 
     processes: int = 0
     rss_mb: float = 0.0
-    anonymous_mb: float = 0.0  # without files that are mapped: LMDB's, programs
+    anonymous_mb: float = 0.0  # without mapped files, such as LMDB's and programs
     descriptors: int = 0
     threads: int = 0
     cpu_s: float = 0.0
@@ -29,7 +29,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A process and all that it started, apart by what they are: itself, the JVM, and the JVM's Python processes."""
+    """A process and its descendants by kind: itself, the JVM, and the JVM's Python processes."""
 
     own: tuple[int, ...]
     jvms: tuple[int, ...]
@@ -37,7 +37,7 @@ class Family:
 
 
 def family(pid: int) -> Family:
-    """Return the processes that `pid` and its descendants are."""
+    """Return the kinds of `pid` and its descendants."""
     own: list[int] = []
     jvms: list[int] = []
     helpers: list[int] = []
@@ -48,12 +48,12 @@ def family(pid: int) -> Family:
 
 
 def used(pids: Iterable[int]) -> Used:
-    """Return what processes use; one that ended meanwhile uses nothing."""
+    """Return the processes' use of resources; an ended process uses none."""
     return sum((_used(pid) for pid in pids), Used())
 
 
 def files(folder: Path) -> tuple[int, float]:
-    """Return how many files there are below a folder, and how much disk they take, MB."""
+    """Return the number of files below a folder, and their disk space in MB."""
     count, size = 0, 0
     for path in _files(folder):
         try:
@@ -84,7 +84,7 @@ def _used(pid: int) -> Used:
         return Used()
     kib = {name: int(reported[name].split()[0]) for name in ("VmRSS", "RssAnon")}
     descriptors = len(_listed(PROC / str(pid) / "fd"))
-    cpu_s = (int(stat[11]) + int(stat[12])) / TICKS_PER_S  # utime, stime of proc(5), counted behind the name
+    cpu_s = (int(stat[11]) + int(stat[12])) / TICKS_PER_S  # utime, stime of proc(5), counted from the end of the name
     return Used(1, kib["VmRSS"] / MIB_KIB, kib["RssAnon"] / MIB_KIB, descriptors, int(reported["Threads"]), cpu_s)
 
 
