@@ -98,4 +98,7 @@ def test_each_line_of_the_help_is_the_first_sentence_of_the_commands_own_help() 
 
 def test_every_module_of_a_command_is_in_a_table() -> None:
     known = {entry.module for _, entry, _ in entries(cdcctl)}
-    assert known == {path.stem for path in (ROOT / "ctl" / "tidemark_ctl" / "commands").glob("*.py")} - {"__init__"}
+    folder = ROOT / "ctl" / "tidemark_ctl" / "commands"
+    files = {path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py")}
+    modules = {".".join(part for part in path.parts if part != "__init__") for path in files}
+    assert known == modules - {""}  # the folder itself is no command

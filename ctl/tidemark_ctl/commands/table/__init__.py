@@ -6,7 +6,7 @@ from tidemark_ctl.loading import Entry, LazyGroup
 
 COMMANDS = {
     "recopy": Entry(
-        "table_recopy",
+        "table.recopy",
         "Copy tables again, as a new generation for every reader; return when the copies are in the stream.",
     ),
 }

@@ -6,12 +6,12 @@ from tidemark_ctl.loading import Entry, LazyGroup
 
 COMMANDS = {
     "drop": Entry(
-        "reader_drop",
+        "reader.drop",
         "Remove a reader that will not return, so that the outbox is trimmed without it.",
         "drop_reader",
     ),
     "list": Entry(
-        "reader_list",
+        "reader.list",
         "Show every reader: the sequence that its targets hold, what it may request again, and its lag.",
         "list_readers",
     ),

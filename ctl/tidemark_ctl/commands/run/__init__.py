@@ -5,8 +5,8 @@ import click
 from tidemark_ctl.loading import Entry, LazyGroup
 
 COMMANDS = {
-    "archiver": Entry("run_daemon", "Run the process that reads archived WAL and delivers while the sidecar cannot."),
-    "sidecar": Entry("run_daemon", "Run the realtime process: stream, decode, deliver."),
+    "archiver": Entry("run.daemon", "Run the process that reads archived WAL and delivers while the sidecar cannot."),
+    "sidecar": Entry("run.daemon", "Run the realtime process: stream, decode, deliver."),
 }
 
 

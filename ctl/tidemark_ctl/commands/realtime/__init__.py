@@ -5,10 +5,10 @@ import click
 from tidemark_ctl.loading import Entry, LazyGroup
 
 COMMANDS = {
-    "off": Entry("realtime_switching", "Stop realtime until it is switched on; return when the archiver delivers."),
-    "on": Entry("realtime_switching", "Switch realtime on; return when the sidecar delivers."),
+    "off": Entry("realtime.switching", "Stop realtime until it is switched on; return when the archiver delivers."),
+    "on": Entry("realtime.switching", "Switch realtime on; return when the sidecar delivers."),
     "status": Entry(
-        "realtime_status",
+        "realtime.status",
         "Show which process delivers, since when and why, and the past switches; works without a daemon.",
     ),
 }

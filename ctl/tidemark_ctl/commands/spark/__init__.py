@@ -6,10 +6,10 @@ from tidemark_ctl.loading import Entry, LazyGroup
 
 COMMANDS = {
     "accept-break": Entry(
-        "spark_accept_break", "Let diverged logs of logical messages continue, with a recorded break.", "accept"
+        "spark.accept_break", "Let diverged logs of logical messages continue, with a recorded break.", "accept"
     ),
     "run": Entry(
-        "spark_run",
+        "spark.run",
         "Run the pipeline: change log and replica of each captured table, as Delta tables under LAKE.",
         "run_spark",
     ),
