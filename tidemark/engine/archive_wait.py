@@ -8,16 +8,16 @@ from tidemark.model.position import Position
 
 @dataclass(frozen=True, slots=True)
 class ArchiveProgress:
-    """What shows that a return goes on."""
+    """The signs of progress of a return to realtime."""
 
     delivered: Position | None
-    archived_lsn: Lsn | None  # where the archive ends; None: it is empty, or cannot be looked at
+    archived_lsn: Lsn | None  # the end of the archive; None: it is empty, or cannot be read
     archiver_lives: bool
 
     def has_unread(self, segment_bytes: int) -> bool:
-        """Tell if the archiver lives and has WAL to read: then it is slow, or its consumer is.
+        """Return whether the archiver runs and has WAL to read: then it or its consumer is slow, not the archive.
 
-        What was delivered last may be a segment before the end of the archive: the rest of that may be padding.
+        The delivered position may be up to a segment before the end of the archive: the rest may be padding.
         """
         if not self.archiver_lives or self.archived_lsn is None:
             return False
@@ -27,7 +27,7 @@ class ArchiveProgress:
 
 @dataclass(slots=True)
 class ArchiveWait:
-    """Says when the wait is over: nothing has moved for `patience_s`, and the archiver has nothing to read."""
+    """Decides when the wait is over: no progress for `patience_s`, and the archiver has nothing to read."""
 
     patience_s: float
     segment_bytes: int
@@ -35,12 +35,12 @@ class ArchiveWait:
     _since_s: float = 0.0
 
     def is_over(self, seen: ArchiveProgress, now_s: float) -> bool:
-        """Take a look at how the return goes on."""
+        """Record the progress; return whether the wait is over."""
         last = (seen.delivered, seen.archived_lsn)
         if last != self._last:
             self._last, self._since_s = last, now_s
         return now_s - self._since_s >= self.patience_s and not seen.has_unread(self.segment_bytes)
 
     def begin_anew(self) -> None:
-        """Wait as long again from the next look on: nothing waits for the archive, or the node has not the WAL."""
+        """Restart the wait: nothing waits for the archive, or the node does not have the WAL."""
         self._last = None

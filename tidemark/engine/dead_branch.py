@@ -16,7 +16,7 @@ from tidemark.wal.segments import TimelineHistory
 
 
 class OtherBranch(ConfigError):
-    """A node whose history tells nothing of the timeline that was delivered."""
+    """A node whose history does not contain the delivered timeline."""
 
     hint = (
         "capture.dsn has to name the node that is written to now; where that one did not come from the delivered "
@@ -26,16 +26,16 @@ class OtherBranch(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class DeadBranch:
-    """[fork_lsn, delivered] of a timeline: delivered, or shown by first copies, and no part of the node's history."""
+    """[fork_lsn, delivered] of a timeline: delivered, or in first copies, but not part of the node's history."""
 
     timeline: TimelineId
     fork_lsn: Lsn
     delivered: Position
-    next_timeline: TimelineId  # on which the node goes on at the fork
+    next_timeline: TimelineId  # the node's timeline after the fork
 
     @property
     def first(self) -> Position:
-        """A position that all before the branch stand below, and none of the branch."""
+        """A position that is greater than all positions before the branch, and not greater than any of the branch."""
         return Position(self.timeline, self.fork_lsn, 0)
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class DeadBranch:
 
 
 def find_dead_branch(history: TimelineHistory, delivered: Position) -> DeadBranch | None:
-    """Return what of the delivered timeline is dead; None: all that was delivered happened at the node."""
+    """Return the dead part of the delivered timeline; None if the node has everything that was delivered."""
     if delivered.timeline not in history:
         raise OtherBranch(
             f"the node is on timeline {history.timeline}, which does not come from timeline {delivered.timeline}, "
@@ -56,23 +56,23 @@ def find_dead_branch(history: TimelineHistory, delivered: Position) -> DeadBranc
 
 
 def happened(history: TimelineHistory, position: Position) -> bool:
-    """Tell if a position is of the node's own past."""
+    """Return whether the node's history contains a position."""
     left_lsn = history.switch_lsn(position.timeline)
     return position.timeline in history and (left_lsn is None or position.commit_lsn < left_lsn)
 
 
 def precedes(history: TimelineHistory, position: Position, branch: DeadBranch) -> bool:
-    """Tell if a position is of the node's own past, and before the branch: one of an earlier dead branch is not."""
+    """Return whether a position is before the branch and in the node's history (not on an earlier dead branch)."""
     return happened(history, position) and position < branch.first
 
 
 def restart_before(
     history: TimelineHistory, branch: DeadBranch, pointers: Iterable[Pointer], bases: Iterable[tuple[Lsn, Lsn]]
 ) -> Lsn | None:
-    """Return the latest restart LSN from which all is decoded that commits behind the fork; None: there is none.
+    """Return the latest restart LSN for decoding everything that commits after the fork; None if there is none.
 
-    `bases`: where each catalog base before the fork stands, and the least first LSN open there. `pointers`: any that
-    are known. What is open at the fork was open at whichever of them precedes it, or began behind that.
+    `bases`: the LSN of each catalog base before the fork, and the least first LSN open there. `pointers`: all known
+    ones. A transaction that is open at the fork was open at every known point before it, or began after that point.
     """
     known = sorted(bases)
     if not known:

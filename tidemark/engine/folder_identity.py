@@ -15,7 +15,7 @@ from tidemark.model.incarnation import StatePlace
 
 
 def is_same_folder(recorded: StatePlace, here: StatePlace) -> bool:
-    """Tell if the state that was used at `recorded` is the one that is found at `here`, and no copy of it."""
+    """Return whether the state last used at `recorded` is the one at `here`, and not a copy of it."""
     if recorded.inode == here.inode and (recorded.ctime_ns == here.ctime_ns or recorded.path == here.path):
         return True
     return recorded.path == here.path and bool(here.machine) and recorded.machine == here.machine

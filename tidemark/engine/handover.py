@@ -33,14 +33,14 @@ from tidemark.model.mode import Stage
 
 
 class Event(Enum):
-    """What can befall a capture."""
+    """An event in the life of a capture."""
 
     RING_FULL = "the ring is full"
     CONSUMER_FAILED = "the consumer failed"
     WAL_REMOVED = "the node has removed WAL that is needed"
     DECODE_FAILED = "decoding failed"
     OUT_OF_REACH = "the node cannot be reached, and its archive goes on"
-    SIDECAR_LOST = "the sidecar is gone"  # its lock is free: what was left of it is killed
+    SIDECAR_LOST = "the sidecar is gone"  # its lock is free; a remaining process is killed
     OPERATOR_OFF = "the operator switched realtime off"
     OPERATOR_ON = "the operator switched realtime on"
     RETURN_WANTED = "the sidecar can keep up again"  # it buffers the stream, and the archiver's lag is small
@@ -52,7 +52,7 @@ class Event(Enum):
 
 
 class Effect(Enum):
-    """What whoever moved does behind the move, in the order told."""
+    """What the process that made the transition does after it, in the order of the tuple."""
 
     STOP_CAPTURE = "stop capture, confirm what is done"
     WRITE_STOP_MARKER = "write a stop marker"
@@ -64,7 +64,7 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The next stage, and what to do once it is durable."""
+    """The next stage, and the effects to perform once it is durable."""
 
     stage: Stage
     effects: tuple[Effect, ...] = ()
@@ -146,7 +146,7 @@ REFUSED: dict[tuple[Stage, Event], str] = {
 
 
 def move(stage: Stage, event: Event) -> Move:
-    """Return what `event` leads to from `stage`; raise `Refused` with the reason where it leads nowhere."""
+    """Return the transition for `event` in `stage`; raise `Refused` with the reason if it is not allowed."""
     found = NEXT.get((stage, event))
     if found is None:
         raise Refused(stage, event)

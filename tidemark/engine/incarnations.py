@@ -46,7 +46,7 @@ EPOCHS_LEAPT = 1 << 20
 
 
 class Verdict(Enum):
-    """Whose a marker is, and what follows from it."""
+    """The result for a marker."""
 
     OWN = "it is of this state"
     PASSED = "it shows no rival that is further"
@@ -56,7 +56,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a marker says of its writer; without an incarnation it says nothing (`cdcctl`, and earlier versions)."""
+    """What a marker states about its writer; without an incarnation it claims nothing (`cdcctl`, version 1)."""
 
     incarnation: Incarnation | None
     epoch: Epoch
@@ -69,20 +69,20 @@ class ReadingProcess:
     """The process that reads a marker."""
 
     incarnation: Incarnation
-    now: Extent  # how far its state is
-    began: Extent | None  # what its state had when it began to deliver; None: its own start marker precedes
-    is_confirmed: bool = False  # by an operator, or made anew or promoted: rivals' positions may be ahead
-    start_epoch: Epoch | None = None  # of its own start marker, once that was read
+    now: Extent  # the current extent of its state
+    began: Extent | None  # the extent of its state when it began to deliver; None: its start marker was read before
+    is_confirmed: bool = False  # by an operator, or rebuilt, or promoted: rivals' positions may be ahead
+    start_epoch: Epoch | None = None  # of its start marker, once that was read
     delivers: bool = True
 
 
 def names_writer(*, is_start: bool, has_read_start: bool) -> bool:
-    """Tell if a marker carries its writer's incarnation; `has_read_start`: the writer has read its own start marker."""
+    """Return whether a marker names its writer's incarnation; `has_read_start`: of its own start marker."""
     return is_start or has_read_start
 
 
 def judge(claim: Claim, history: Iterable[KnownIncarnation], reader: ReadingProcess) -> Verdict:
-    """Return whose marker it is."""
+    """Return the verdict on a marker."""
     if claim.incarnation is None:
         return Verdict.PASSED
     for known in history:
@@ -106,11 +106,11 @@ def _is_beyond(claim: Claim, began: Extent) -> bool:
 
 
 def replacing_epoch(timeline: TimelineId, last: Epoch | None, now_us: int) -> Epoch:
-    """Return the epoch from which a restored state counts: beyond what the state had come to that it replaces.
+    """Return the first epoch of a restored state: greater than any epoch of the state that it replaces.
 
-    `timeline`: the latest that is known, where the replaced state may have delivered; `last`: the latest epoch that is
-    known of that state; `now_us`: by the wall clock, so that the number grows from restore to restore. A state would
-    need a million hand-overs in a second to outrun it.
+    `timeline`: the latest known one, on which the replaced state may have delivered; `last`: the latest known epoch of
+    that state; `now_us`: the wall clock, so that the number grows with each restore. A state would need a million
+    hand-overs in a second to exceed it.
     """
     known = last or Epoch(timeline, 0)
     return Epoch(max(timeline, known.timeline), max(known.number + EPOCHS_LEAPT, now_us))
@@ -119,7 +119,7 @@ def replacing_epoch(timeline: TimelineId, last: Epoch | None, now_us: int) -> Ep
 def with_one_more(
     history: Sequence[KnownIncarnation], born: KnownIncarnation, *, alive: Iterable[str], now: Extent
 ) -> tuple[KnownIncarnation, ...]:
-    """Return the history with an incarnation that starts now; `alive`: roles whose process runs and goes on."""
+    """Return the history with an incarnation that starts now; `alive`: roles whose process continues to run."""
     roles = frozenset(alive) - {born.role}
     known = ended(history, now, alive=roles)
     dropped = [each for each in known if each.ended is not None][: -(KEPT_MAX - 1)]
@@ -129,7 +129,7 @@ def with_one_more(
 def ended(
     history: Sequence[KnownIncarnation], now: Extent, *, alive: frozenset[str] = frozenset()
 ) -> tuple[KnownIncarnation, ...]:
-    """Return the history without any that may be running, but for those of the roles `alive`."""
+    """Return the history with all incarnations ended except those of the roles `alive`."""
     return tuple(
         known if known.ended is not None or known.role in alive else replace(known, ended=now) for known in history
     )

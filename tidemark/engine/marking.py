@@ -7,25 +7,25 @@ in records. NB: do not count LSN distances: a segment switch skips to the start 
 
 from dataclasses import dataclass
 
-OTHER_WAL_BYTES_MIN = 64 << 10  # what checkpoints and running-xacts of an idle node come to in hours
+OTHER_WAL_BYTES_MIN = 64 << 10  # WAL of checkpoints and running-xacts records of an idle node in some hours
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """What is confirmed: how many values and up to which commit, and how much WAL was decoded by then."""
+    """What is confirmed: the values and the last commit, and the WAL decoded by then."""
 
     sequence: int
     commit_time_us: int
     record_bytes: int
 
     def has_more_than(self, other: "Confirmed") -> bool:
-        """Tell if a transaction was confirmed since `other`. NB: the node's clock may have been set back meanwhile."""
+        """Return whether a transaction was confirmed since `other`. NB: the node's clock may have been set back."""
         return (self.sequence, self.commit_time_us) != (other.sequence, other.commit_time_us)
 
 
 @dataclass(slots=True)
 class ConfirmPacing:
-    """Says when; what was confirmed before the first look needs no marker."""
+    """Decides when a confirm marker is due; confirmations before the first call need none."""
 
     every_s: float
     bytes_min: int
@@ -33,10 +33,10 @@ class ConfirmPacing:
     _marked_s: float | None = None
 
     def is_due(self, confirmed: Confirmed, now_s: float) -> bool:
-        """Tell if `confirmed` is to be written now; if so it counts as written."""
+        """Return whether a marker for `confirmed` is due; if so, it counts as written."""
         if self._marked_s is not None:
             other_bytes = confirmed.record_bytes - self._marked.record_bytes
-            if other_bytes < 0:  # a capture that began anew counts from nothing
+            if other_bytes < 0:  # after a restart the capture counts from zero
                 other_bytes = confirmed.record_bytes
             moved = confirmed.has_more_than(self._marked) or other_bytes >= self.bytes_min
             if not moved or now_s - self._marked_s < self.every_s:
@@ -48,11 +48,11 @@ class ConfirmPacing:
 
 @dataclass(frozen=True, slots=True)
 class WalMark:
-    """How far the node has written; a transaction that ended, and not WAL alone, says that somebody is at work."""
+    """How much WAL the node has written, and its snapshot; an ended transaction shows activity, WAL alone does not."""
 
-    record_bytes: int  # ever written, as pg_stat_wal counts them
-    snapshot: str  # NB: all of it: a commit behind those of later transactions leaves its xmax as it was
+    record_bytes: int  # total, as in pg_stat_wal
+    snapshot: str  # NB: the whole text: a commit of an older transaction leaves xmax unchanged
 
     def has_moved_since(self, earlier: "WalMark") -> bool:
-        """Tell if there is anything since `earlier` that somebody may wait for."""
+        """Return whether there was activity since `earlier`."""
         return self.snapshot != earlier.snapshot or self.record_bytes - earlier.record_bytes >= OTHER_WAL_BYTES_MIN

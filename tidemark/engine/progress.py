@@ -18,18 +18,18 @@ class Progress:
     received_lsn: Lsn = INVALID_LSN
     decoded_lsn: Lsn = INVALID_LSN
     restart_lsn: Lsn = INVALID_LSN
-    flush_lsn: Lsn = INVALID_LSN  # the node's, as it last said
+    flush_lsn: Lsn = INVALID_LSN  # the node's, as last reported
     delivered: Pointer | None = None
     confirmed: Pointer | None = None
 
     def receive(self, lsn: Lsn) -> None:
-        """Note that WAL up to `lsn` has come."""
+        """Record that WAL up to `lsn` was received."""
         if lsn < self.received_lsn:
             raise _back("received", self.received_lsn, lsn)
         self.received_lsn = lsn
 
     def decode(self, decoded_lsn: Lsn, restart_lsn: Lsn) -> None:
-        """Note that WAL up to `decoded_lsn` is decoded; a restart would begin at `restart_lsn`."""
+        """Record that WAL up to `decoded_lsn` was decoded; a restart would begin at `restart_lsn`."""
         if decoded_lsn < self.decoded_lsn:
             raise _back("decoded", self.decoded_lsn, decoded_lsn)
         if not restart_lsn <= decoded_lsn <= self.received_lsn:
@@ -40,13 +40,13 @@ class Progress:
         self.decoded_lsn, self.restart_lsn = decoded_lsn, restart_lsn
 
     def deliver(self, pointer: Pointer) -> None:
-        """Note that the consumer has taken everything up to `pointer`."""
+        """Record that the consumer has received everything up to `pointer`."""
         if self.delivered is not None and pointer.position < self.delivered.position:
             raise InternalError(f"delivered would move back from {self.delivered.position} to {pointer.position}")
         self.delivered = pointer
 
     def confirm(self, pointer: Pointer) -> None:
-        """Note that every target has everything up to `pointer`."""
+        """Record that every target has everything up to `pointer`."""
         if self.confirmed is not None and pointer.position < self.confirmed.position:
             raise InternalError(f"confirmed would move back from {self.confirmed.position} to {pointer.position}")
         if self.delivered is None or pointer.position > self.delivered.position:
@@ -55,7 +55,7 @@ class Progress:
 
     @property
     def lag_bytes(self) -> int:
-        """WAL that the node has flushed and nobody has decoded."""
+        """WAL that the node has flushed and that is not decoded."""
         return max(0, self.flush_lsn - self.decoded_lsn)
 
 

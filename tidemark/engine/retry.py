@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Backoff:
-    """Delays that double from `first_s` up to `max_s`, and begin anew after a success."""
+    """Delays that double from `first_s` up to `max_s`, and start again after a success."""
 
     first_s: float = 0.3
     max_s: float = 10.0
@@ -13,7 +13,7 @@ class Backoff:
     _not_before_s: float = 0.0
 
     def failed(self, now_s: float) -> float:
-        """Note a failure; return the seconds to wait."""
+        """Record a failure; return the seconds to wait."""
         # NB: the exponent is bounded, or a week without a node would overflow a float.
         delay_s = min(self.max_s, self.first_s * 2.0 ** min(self.failures, 32))
         self.failures += 1
@@ -21,28 +21,28 @@ class Backoff:
         return delay_s
 
     def succeeded(self) -> None:
-        """Note a success."""
+        """Record a success."""
         self.failures = 0
         self._not_before_s = 0.0
 
     def wait_s(self, now_s: float) -> float:
-        """Return the seconds that are left to wait."""
+        """Return the remaining seconds to wait."""
         return max(0.0, self._not_before_s - now_s)
 
 
 @dataclass(slots=True)
 class RetryPolicy:
-    """A bounded number of further attempts after a failure, with back-off; a success renews them."""
+    """A bounded number of attempts after a failure, with back-off; a success resets the number."""
 
     retries_max: int
     backoff: Backoff = field(default_factory=Backoff)
 
     def failed(self, now_s: float) -> float | None:
-        """Note a failure; return the seconds to wait before the next attempt, None where none is left."""
+        """Record a failure; return the seconds to wait before the next attempt, None if none is left."""
         if self.backoff.failures >= self.retries_max:
             return None
         return self.backoff.failed(now_s)
 
     def succeeded(self) -> None:
-        """Note a success."""
+        """Record a success."""
         self.backoff.succeeded()

@@ -22,7 +22,7 @@ from tidemark.wal.segments import WalSlice
 
 SLICE_BYTES_MAX = 128 << 10  # of a replication message (MAX_SEND_SIZE, walsender.c)
 RING_BYTES_MIN = 4 * SLICE_BYTES_MAX
-TIMELINES_MAX = 1000  # switches inside one ring: nobody promotes a thousand times in 256 MB of WAL
+TIMELINES_MAX = 1000  # timeline switches in one ring: far more promotions than 256 MB of WAL can contain
 
 
 class RingFull(Exception):
@@ -38,18 +38,18 @@ class Ring:
         self.capacity = capacity
         self.high_water_bytes = 0
         self._buffer = memoryview(bytearray(capacity))
-        self._read_lsn = start_lsn  # the taker's
-        self._write_lsn = start_lsn  # the putter's
-        self._timelines: deque[tuple[Lsn, TimelineId]] = deque(maxlen=TIMELINES_MAX)  # and where each begins
+        self._read_lsn = start_lsn  # written by the reader only
+        self._write_lsn = start_lsn  # written by the writer only
+        self._timelines: deque[tuple[Lsn, TimelineId]] = deque(maxlen=TIMELINES_MAX)  # with the start of each
 
     @property
     def read_lsn(self) -> Lsn:
-        """What the taker takes next."""
+        """The LSN that the reader reads next."""
         return self._read_lsn
 
     @property
     def write_lsn(self) -> Lsn:
-        """What the putter must put next: the ring's end."""
+        """The LSN that the writer writes next: the end of the content."""
         return self._write_lsn
 
     @property
@@ -63,13 +63,13 @@ class Ring:
         return self.capacity - self.used_bytes
 
     def timeline_at(self, lsn: Lsn) -> TimelineId | None:
-        """Return the timeline of the byte at `lsn`, None where that is not in the ring; for any thread."""
+        """Return the timeline of the byte at `lsn`, None if the ring does not contain it; for any thread."""
         if not self._read_lsn <= lsn < self._write_lsn:
             return None
         return next(timeline for begin_lsn, timeline in reversed(tuple(self._timelines)) if begin_lsn <= lsn)
 
     def put(self, segment: WalSlice) -> None:
-        """Copy a slice in; it must begin where the last one ended. The putter sees to it that there is room."""
+        """Copy a slice in; it must begin at the end of the last one. The writer must ensure that there is room."""
         data, start_lsn = segment.data, segment.start_lsn
         length, end_lsn = len(data), Lsn(start_lsn + len(data))
         used_bytes = end_lsn - self._read_lsn
@@ -89,13 +89,13 @@ class Ring:
             self._buffer[at:] = data[:until_end]
             self._buffer[: length - until_end] = data[until_end:]
         self.high_water_bytes = max(self.high_water_bytes, used_bytes)
-        # NB: last, since from here on the taker may read what was put. The interpreter lock makes each LSN, a plain
+        # NB: last, since from here on the reader may read the bytes. The interpreter lock makes each LSN, a plain
         # attribute, visible whole and after the bytes. Without that lock (a free-threaded build) this store, and the
         # one of `release`, would need memory barriers.
         self._write_lsn = end_lsn
 
     def peek(self) -> WalSlice | None:
-        """Return the next slice without releasing it, None where the ring is empty."""
+        """Return the next slice without releasing it, None if the ring is empty."""
         length = min(self._write_lsn - self._read_lsn, SLICE_BYTES_MAX)
         if not length:
             return None
@@ -107,13 +107,13 @@ class Ring:
         return WalSlice(self._read_lsn, self._buffer[at:end].toreadonly(), timeline)
 
     def release(self, length: int) -> None:
-        """Give back the first `length` bytes: views of them are good no more."""
+        """Release the first `length` bytes: views of them become invalid."""
         if not 0 <= length <= self.used_bytes:
             raise InternalError(f"{length} bytes released of {self.used_bytes} at {format_lsn(self._read_lsn)}")
         self._read_lsn = Lsn(self._read_lsn + length)
 
     def free(self) -> None:
-        """Let go of the memory: nobody puts or takes any more."""
+        """Release the memory, after the last put and peek."""
         self._buffer = memoryview(b"")
 
     def _timeline(self, length: int) -> TimelineId:

@@ -32,37 +32,37 @@ class Selection:
     messages: tuple[str, ...] = ("*",)
 
     def selects_database(self, name: str) -> bool:
-        """Tell if a database is captured."""
+        """Return whether a database is captured."""
         included = any(fnmatchcase(name, pattern) for pattern in self.databases)
         return included and not any(fnmatchcase(name, pattern) for pattern in self.exclude_databases)
 
     def selects_table(self, namespace: str, name: str) -> bool:
-        """Tell if the patterns match a table."""
+        """Return whether the patterns match a table."""
         if namespace in SYSTEM_SCHEMAS or namespace.startswith("pg_temp"):
             return False
         qualified = f"{namespace}.{name}"
         return _matches(qualified, self.tables) and not _matches(qualified, self.exclude_tables)
 
     def selects(self, relation: Relation) -> bool:
-        """Tell if changes of a relation are given out."""
+        """Return whether changes of a relation are delivered."""
         return self.selects_table(relation.namespace, relation.name)
 
     def selects_message(self, prefix: str) -> bool:
-        """Tell if logical messages of a prefix are given out."""
+        """Return whether logical messages with a prefix are delivered."""
         return any(fnmatchcase(prefix, pattern) for pattern in self.messages)
 
     def excluded_origins(self) -> ExcludedOrigins:
-        """Return which replication origins' changes are left out."""
+        """Return the replication origins whose changes are left out."""
         ids = frozenset(int(origin) for origin in self.exclude_origins if origin != EVERY_ORIGIN)
         return ExcludedOrigins(ids, every=EVERY_ORIGIN in self.exclude_origins)
 
     def root_of(self, lineage: Sequence[Relation]) -> Relation | None:
-        """Return which of some partitioned tables, from the nearest on, names the changes below it; None: none does."""
+        """Return which of some partitioned tables, nearest first, names the changes below it; None if none does."""
         matching = (above for above in lineage if self.is_root(above.namespace, above.name))
         return next(reversed(list(matching)), None)
 
     def is_root(self, namespace: str, name: str) -> bool:
-        """Tell if a partitioned table gives its name to the changes of its partitions."""
+        """Return whether changes of partitions get the name of this partitioned table."""
         return namespace not in SYSTEM_SCHEMAS and _matches(f"{namespace}.{name}", self.partition_roots)
 
 

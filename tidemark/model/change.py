@@ -39,7 +39,7 @@ class Op(Enum):
 
 
 class BeforeKind(IntEnum):
-    """How much of the old row is known: decided by the replica identity and by what the server wrote."""
+    """How much of the old row is known: depends on the replica identity and on what the server wrote."""
 
     NONE = 0
     KEY = 1
@@ -51,16 +51,16 @@ META_FIELDS: tuple[pa.Field, ...] = (
     pa.field("_tli", pa.int32(), nullable=False),
     pa.field("_commit_lsn", pa.int64(), nullable=False),
     pa.field("_ordinal", pa.int64(), nullable=False),
-    pa.field("_lsn", pa.int64(), nullable=False),  # start of the change's own record
+    pa.field("_lsn", pa.int64(), nullable=False),  # start of the change's record
     pa.field("_xid", pa.int64(), nullable=False),  # top-level, 32 bits
     pa.field("_commit_time", pa.timestamp("us", tz="UTC"), nullable=False),
     pa.field("_origin", pa.int32(), nullable=False),  # replication origin of the change, 0: none
     pa.field("_before_kind", pa.int8(), nullable=False),
     # Columns of `_after` whose TOASTed value did not change and is not in WAL: little-endian bitmap over the
-    # positions of the live columns; NULL where there is none. The column itself holds NULL there.
+    # indexes of the live columns; NULL if there is none. The column itself is NULL there.
     pa.field("_unchanged", pa.binary(), nullable=True),
 )
-BEFORE = "_before"  # struct of the live columns, NULL where _before_kind is NONE
+BEFORE = "_before"  # struct of the live columns, NULL if _before_kind is NONE
 AFTER = "_after"  # struct of the live columns, NULL for a delete
 TABLE_ORDINAL = "_table_ordinal"
 """Last column, where changes are counted: number of the change among its table's in the transaction (P11)."""
@@ -73,13 +73,13 @@ def batch_schema(columns: pa.StructType) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsMessage:
-    """A record batch as a message of Arrow's IPC format: a fraction of what it takes to be one, if it is small."""
+    """A record batch as a message of Arrow's IPC format: a small one needs a fraction of a RecordBatch's memory."""
 
     schema: pa.Schema
     message: bytes | pa.Buffer
 
     def unpacked(self) -> pa.RecordBatch:
-        """Return the record batch, whose columns stay where the message is."""
+        """Return the record batch; its columns are views of the message."""
         return pa.ipc.read_record_batch(self.message, self.schema)
 
 
@@ -93,12 +93,12 @@ class ChangeBatch:
 
     @property
     def rows(self) -> pa.RecordBatch:
-        """Return the rows, which have `batch_schema`: an object of its own each time, over the same columns."""
+        """Return the rows, which have `batch_schema`: a new object in each call, over the same columns."""
         return self.given.unpacked() if isinstance(self.given, RowsMessage) else self.given
 
 
 class SchemaChange(Enum):
-    """What a schema event says happened to the relation."""
+    """What happened to the relation of a schema event."""
 
     CREATE = "create"
     ALTER = "alter"
@@ -109,9 +109,9 @@ class SchemaEffect(Enum):
     """What the DDL did to stored values (P21)."""
 
     METADATA = "metadata"  # nothing
-    CONSTANT = "constant"  # a new column reads as its attmissingval in rows that are there already
-    REWRITE = "rewrite"  # every row comes again, as op `r`, between RewriteBegin and RewriteEnd
-    UNSEEN = "unseen"  # it came with a whole database: its rows are there, and come by a copy at the next start
+    CONSTANT = "constant"  # a new column has its attmissingval in existing rows
+    REWRITE = "rewrite"  # every row comes again as op `r` between two `RewriteBoundary` items
+    UNSEEN = "unseen"  # created with a whole database: its rows exist, and a copy at the next start delivers them
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,21 +126,21 @@ class SchemaEvent:
     effect: SchemaEffect
     before: Relation | None
     after: Relation | None
-    brings_rows: bool = False  # a table of its own from now on, with rows that came under another name (DETACH)
+    brings_rows: bool = False  # from now on a separate table, with rows that came under another name (DETACH)
 
 
 class PartitionChange(Enum):
-    """What a partition event says happened to the partition."""
+    """What happened to the partition of a partition event."""
 
     CREATE = "create"
-    ATTACH = "attach"  # a table that was there before: its rows, of which nothing was told under this name, came along
-    DETACH = "detach"  # it goes on as a table of its own
+    ATTACH = "attach"  # an existing table with its rows, which were not delivered under this name
+    DETACH = "detach"  # it continues as a separate table
     DROP = "drop"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionEvent:
-    """A partition came under a table under whose name its changes come, or left it and took its rows along (P23)."""
+    """A partition, with its rows, was added to or removed from the table under whose name its changes come (P23)."""
 
     position: Position
     lsn: Lsn
@@ -155,7 +155,7 @@ class PartitionEvent:
 class RewriteBoundary:
     """Begin or end of the rewritten rows (op `r`) of one relation: they replace all rows that it had.
 
-    With a `partition`, all rows that it had with this `tableoid`.
+    With a `partition`, they replace the rows that had this `tableoid`.
     """
 
     position: Position
@@ -169,7 +169,7 @@ class RewriteBoundary:
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """TRUNCATE of one relation, or of its `partition`; a statement over several gives one each."""
+    """TRUNCATE of one relation, or of its `partition`; a statement with several relations gives one item for each."""
 
     position: Position
     lsn: Lsn
@@ -184,7 +184,7 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """`pg_logical_emit_message`; one outside a transaction has the position (timeline, its own LSN, 0)."""
+    """`pg_logical_emit_message`; outside a transaction its position is (timeline, LSN of the message, 0)."""
 
     position: Position
     lsn: Lsn
@@ -198,7 +198,7 @@ class LogicalMessage:
 
 @dataclass(frozen=True, slots=True)
 class CopyBoundary:
-    """Begin or end of the first copy of one relation; a begin with a greater generation empties what came before."""
+    """Begin or end of the first copy of one relation; a begin with a greater generation removes all earlier rows."""
 
     position: Position
     database: Oid
@@ -213,7 +213,7 @@ GroupItem = ChangeBatch | SchemaEvent | PartitionEvent | RewriteBoundary | Trunc
 
 @dataclass(frozen=True, slots=True)
 class TableCount:
-    """How many changes of a table, TRUNCATEs included, a transaction has."""
+    """The number of a transaction's changes of one table, including TRUNCATEs."""
 
     relation: Oid
     namespace: str
@@ -223,37 +223,37 @@ class TableCount:
 
 @dataclass(frozen=True, slots=True)
 class TransactionEnd:
-    """A transaction that commits in a group: begin and commit in one, since only whole ones are told."""
+    """A transaction that commits in a group: begin and commit in one, since only whole transactions are delivered."""
 
     xid: Xid
     full_xid: FullXid
     timeline: TimelineId
     first_lsn: Lsn
     commit_lsn: Lsn  # start of the commit record
-    end_lsn: Lsn  # its end
+    end_lsn: Lsn  # end of the commit record
     commit_time_us: int  # since 1970-01-01 UTC
     database: Oid
     item_count: int
     origin: int = 0
     gid: str | None = None
-    tables: tuple[TableCount, ...] | None = None  # what is given out of it; None: not counted
+    tables: tuple[TableCount, ...] | None = None  # counts of delivered changes; None: not counted
 
 
 class TransactionEnds(Protocol):
-    """Some of them, in commit order: a list, or columns."""
+    """Some transaction ends in commit order: a list, or columns."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return their number."""
 
     def __iter__(self) -> Iterator[TransactionEnd]:
-        """Give them out."""
+        """Iterate over them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChangeGroup:
-    """A contiguous prefix of the stream: the unit of delivery, of state transactions and of Spark's offsets.
+    """A contiguous part of the stream: the unit of delivery, of state transactions and of Spark's offsets.
 
-    `items` are ordered so that a schema event precedes every batch that needs it; batches never reach over one.
+    `items` are ordered so that a schema event precedes every batch that needs it; batches never span one.
     """
 
     first: Position
@@ -262,5 +262,5 @@ class ChangeGroup:
     transactions: TransactionEnds
     row_count: int
     byte_count: int
-    begun: TransactionEnds = ()  # transactions whose first item is here, where they are counted
-    databases: Mapping[Oid, KnownDatabase] = field(default_factory=dict)  # all captured ones, where some are news
+    begun: TransactionEnds = ()  # transactions whose first item is here, if transactions are counted
+    databases: Mapping[Oid, KnownDatabase] = field(default_factory=dict)  # all captured databases, if some are new

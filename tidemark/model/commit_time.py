@@ -1,4 +1,4 @@
-"""When a transaction ended, by the server's clock: microseconds since 1970-01-01 UTC. Clocks go back, LSNs never."""
+"""Commit times by the server's clock: microseconds since 1970-01-01 UTC. Clocks can go back, LSNs cannot."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -10,14 +10,14 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class InvalidTime(ConfigError):
-    """Text that is no moment."""
+    """Text that is not a time."""
 
     hint = "write a time as in ISO 8601, with its zone: 2026-11-22T14:00:00+01:00, or ending in Z for UTC"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class CommitTime:
-    """A moment of the server's clock."""
+    """A time of the server's clock."""
 
     us: int
 
@@ -28,12 +28,12 @@ class CommitTime:
             return f"{self.us} microseconds after 1970"
 
     def earlier_by(self, seconds: int) -> "CommitTime":
-        """Return the moment so much earlier."""
+        """Return the time earlier by the given duration."""
         return CommitTime(self.us - seconds * 1_000_000)
 
 
 def parse_commit_time(text: str) -> CommitTime:
-    """Return the moment that `text` (`2026-11-22T14:00:00Z`) names; raise `InvalidTime` for anything else."""
+    """Parse a time such as `2026-11-22T14:00:00Z`; raise `InvalidTime` for anything else."""
     try:
         reported = datetime.fromisoformat(text)
     except ValueError:

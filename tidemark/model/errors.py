@@ -19,7 +19,7 @@ from enum import Enum, IntEnum
 
 
 class Disposition(Enum):
-    """What the shell does with an error: the only three reactions there are."""
+    """The shell's reaction to an error; there are only these three."""
 
     RETRY = "retry"
     FAIL_OVER = "fail over"
@@ -27,7 +27,7 @@ class Disposition(Enum):
 
 
 class ExitCode(IntEnum):
-    """Exit statuses of every program of ours (I40); the systemd units decide restarts by them."""
+    """Exit statuses of all programs of Tidemark (I40); the systemd units decide about restarts by them."""
 
     SUCCESS = 0
     UNEXPECTED = 1
@@ -43,7 +43,7 @@ class ExitCode(IntEnum):
 
 
 class TidemarkError(Exception):
-    """Root of all errors of ours: says what and where; `hint` says what to do."""
+    """Root of Tidemark's errors: the message states what happened and where, `hint` what to do."""
 
     disposition = Disposition.HALT
     exit_code = ExitCode.UNEXPECTED
@@ -56,13 +56,13 @@ class TidemarkError(Exception):
 
 
 class ConfigError(TidemarkError):
-    """Configuration or arguments that cannot be used."""
+    """Invalid configuration or arguments."""
 
     exit_code = ExitCode.CONFIG
 
 
 class InvalidLsn(ConfigError):
-    """Text that is no LSN."""
+    """Text that is not an LSN."""
 
     hint = "write an LSN as PostgreSQL prints it, for example 0/16B3748"
 
@@ -71,23 +71,23 @@ class InvalidLsn(ConfigError):
 
 
 class Fenced(TidemarkError):
-    """Another process holds the role, or a newer epoch was taken."""
+    """Another process has the role's lock, or a newer epoch was taken."""
 
     exit_code = ExitCode.FENCED
 
 
 class WalGap(TidemarkError):
-    """WAL that is needed is not there; names the first missing LSN."""
+    """Required WAL is missing; names the first missing LSN."""
 
     disposition = Disposition.FAIL_OVER
     exit_code = ExitCode.GAP
 
 
 class CorruptWal(TidemarkError):
-    """Bytes that no server writes; names the LSN and, where there is one, the file."""
+    """Bytes that no server writes; names the LSN and, if there is one, the file."""
 
     exit_code = ExitCode.CORRUPT_WAL
-    lsn: int | None = None  # of the record or page, where the error is of one
+    lsn: int | None = None  # of the record or page, if the error belongs to one
 
 
 class ConsumerFailed(TidemarkError):
@@ -98,26 +98,26 @@ class ConsumerFailed(TidemarkError):
 
 
 class NodeUnreachable(TidemarkError):
-    """No connection to the node, or one that broke; tried again with back-off."""
+    """No connection to the node, or a broken one; retried with back-off."""
 
     disposition = Disposition.RETRY
     exit_code = ExitCode.NODE_UNREACHABLE
 
 
 class NodeUnfit(TidemarkError):
-    """The node lacks a setting, a privilege or a version that we need."""
+    """The node lacks a required setting, privilege or version."""
 
     exit_code = ExitCode.NODE_UNFIT
 
 
 class StateError(TidemarkError):
-    """The state folder is damaged, full, or not ours."""
+    """The state folder is damaged, full, or belongs to another capture."""
 
     exit_code = ExitCode.STATE
 
 
 class InternalError(TidemarkError):
-    """A broken promise of our own code."""
+    """A bug: an internal condition of Tidemark does not hold."""
 
     exit_code = ExitCode.INTERNAL
     hint = "this is a bug in Tidemark: please report it with the LSN and the log"

@@ -15,29 +15,29 @@ INCARNATION_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How far a state has come: the epoch it counts, and the last position it has delivered."""
+    """The extent of a state: its epoch, and the last position that it delivered."""
 
     epoch: Epoch | None = None
     position: Position | None = None
 
     def covers(self, epoch: Epoch, position: Position | None) -> bool:
-        """Tell if a process on a state that had come this far may have written these two into a marker."""
+        """Return whether a process on a state of this extent may have written this epoch and position into a marker."""
         has_epoch = self.epoch is not None and epoch <= self.epoch
         return has_epoch and (position is None or (self.position is not None and position <= self.position))
 
 
 @dataclass(frozen=True, slots=True)
 class KnownIncarnation:
-    """One that a state had."""
+    """An incarnation in a state's history."""
 
     incarnation: Incarnation
     role: str
-    ended: Extent | None = None  # how far the state had come when this one had ended; None: it may be running
+    ended: Extent | None = None  # the state's extent when this one had ended; None: it may be running
 
 
 @dataclass(frozen=True, slots=True)
 class StatePlace:
-    """Where a state folder is, and the file in it that is never written again."""
+    """The location of a state folder, and the file in it that is never written again."""
 
     machine: str  # systemd's machine-id; empty where there is none
     path: str

@@ -31,7 +31,7 @@ def format_lsn(lsn: int) -> str:
 
 
 def parse_lsn(text: str) -> Lsn:
-    """Return the LSN that `text` (`0/16B3748`) names; raise `InvalidLsn` for anything else."""
+    """Parse an LSN such as `0/16B3748`; raise `InvalidLsn` for anything else."""
     high, slash, low = text.partition("/")
     digits = "0123456789abcdefABCDEF"
     if slash and 0 < len(high) <= 8 and 0 < len(low) <= 8 and all(c in digits for c in high + low):
@@ -40,5 +40,5 @@ def parse_lsn(text: str) -> Lsn:
 
 
 def is_valid_lsn(value: int) -> bool:
-    """Tell if `value` can be an LSN at all: not zero (PostgreSQL's invalid one), within 64 bits."""
+    """Return whether `value` can be an LSN: not zero (PostgreSQL's invalid LSN), within 64 bits."""
     return 0 < value <= _LSN_MAX

@@ -7,7 +7,7 @@ from enum import StrEnum
 class Decimals(StrEnum):
     """`numeric` and `money`."""
 
-    PRECISE = "precise"  # decimals where 38 digits are enough, text elsewhere
+    PRECISE = "precise"  # decimals if 38 digits are enough, else text
     STRING = "string"
     DOUBLE = "double"
 
@@ -40,7 +40,7 @@ class OutOfRange(StrEnum):
 
     CLAMP = "clamp"  # to the first or last value of the years 0001 to 9999
     NULL = "null"
-    STRING = "string"  # all values of these types are text
+    STRING = "string"  # all values of these types become text
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ class Role(Enum):
 
 
 class Mode(Enum):
-    """What operators speak of."""
+    """The mode of a capture, as operators see it."""
 
     REALTIME = "realtime"  # the sidecar delivers from the stream, the archiver is PASSIVE
     ARCHIVE = "archive"  # the archiver is ACTIVE
@@ -19,18 +19,18 @@ class Mode(Enum):
 
 
 class Stage(Enum):
-    """The mode with what is under way in it: what is durable. `number` is what metrics export; it never changes."""
+    """The durable stage: the mode and the step within it. Metrics export `number`, which never changes."""
 
     REALTIME = "realtime"
     ARCHIVE = "archive"
-    HELD = "held"  # ARCHIVE by the operator's word: no automatic return
-    RETURNING = "returning"  # a try-start marker is asked for; the archiver delivers what commits before it
-    RETURNED = "returned"  # it has, and is PASSIVE
+    HELD = "held"  # ARCHIVE by an operator's request: no automatic return
+    RETURNING = "returning"  # a try-start marker was requested; the archiver delivers what commits before it
+    RETURNED = "returned"  # the archiver has reached the marker and is PASSIVE
     FOLLOWER = "follower"
 
     @property
     def mode(self) -> Mode:
-        """The mode that this is a stage of."""
+        """The mode of this stage."""
         match self:
             case Stage.REALTIME:
                 return Mode.REALTIME
@@ -40,7 +40,7 @@ class Stage(Enum):
 
     @property
     def deliverer(self) -> Role | None:
-        """Who delivers."""
+        """The role that delivers."""
         match self:
             case Stage.REALTIME:
                 return Role.SIDECAR
@@ -50,12 +50,12 @@ class Stage(Enum):
 
     @property
     def worker(self) -> Role | None:
-        """Who may take the epoch, to deliver or to follow."""
+        """The role that may take the epoch, to deliver or to follow."""
         return Role.SIDECAR if self is Stage.FOLLOWER else self.deliverer
 
     @property
     def number(self) -> int:
-        """The number under which dashboards know the stage."""
+        """The number of the stage in metrics and dashboards."""
         return _NUMBERS[self]
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExcludedOrigins:
-    """Some origins, by number, or every one."""
+    """Some origins, by number, or all of them."""
 
     ids: frozenset[int] = frozenset()
     every: bool = False
@@ -14,7 +14,7 @@ class ExcludedOrigins:
         return self.every or bool(self.ids)
 
     def holds(self, *origins: int) -> bool:
-        """Tell if one of `origins`, 0 being none, is left out."""
+        """Return whether one of `origins` (0: none) is left out."""
         return any(origin and (self.every or origin in self.ids) for origin in origins)
 
 

@@ -38,7 +38,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """A position together with the LSN from which a restart has to decode."""
+    """A position together with the LSN from which a restart must decode."""
 
     position: Position
     restart_lsn: Lsn
@@ -50,7 +50,7 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Epoch:
-    """A term of delivery: one owner each, numbered within a timeline; also the consumer's fencing token."""
+    """A term of delivery: it has one owner and a number within a timeline; also the consumer's fencing token."""
 
     timeline: TimelineId
     number: int

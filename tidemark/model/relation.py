@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tidemark.model.lsn import INVALID_OID, Oid
 
-TABLEOID_NUMBER = -6  # sysattr.h: the system column that names the partition which a row stands in
+TABLEOID_NUMBER = -6  # sysattr.h: the system column that names a row's partition
 
 
 class RelFileLocator(NamedTuple):
@@ -22,7 +22,7 @@ class RelFileLocator(NamedTuple):
 
 
 class ReplicaIdentity(Enum):
-    """What an old tuple holds (`pg_class.relreplident`)."""
+    """The content of an old tuple (`pg_class.relreplident`)."""
 
     DEFAULT = "d"
     FULL = "f"
@@ -58,7 +58,7 @@ class Align(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EnumLabel:
-    """A label of an enum (`pg_enum`): values on disk are its OID."""
+    """A label of an enum (`pg_enum`): stored values are its OID."""
 
     oid: Oid
     sort_order: float
@@ -67,10 +67,10 @@ class EnumLabel:
 
 @dataclass(frozen=True, slots=True)
 class TypeDescription:
-    """A type with all that is needed to read its values, recursively.
+    """A type with everything that is needed to read its values, recursively.
 
-    `display_name` is what `format_type` prints without a type modifier under the oracle's search_path, quoted and
-    qualified as needed (`integer`, `character varying[]`, `app."Mood"`).
+    `display_name` is the output of `format_type` without a type modifier, with the search_path of test_decoding, quoted
+    and qualified as needed (`integer`, `character varying[]`, `app."Mood"`).
     """
 
     oid: Oid
@@ -86,11 +86,11 @@ class TypeDescription:
     base: "TypeDescription | None" = None  # of a domain
     base_typmod: int = -1  # of a domain
     labels: tuple[EnumLabel, ...] = ()  # of an enum, in sort order
-    subtype: "TypeDescription | None" = None  # of a range; of a multirange its range
+    subtype: "TypeDescription | None" = None  # of a range; for a multirange its range
     attributes: tuple["Column", ...] = ()  # of a composite, dropped ones included
 
     def ultimate(self) -> "TypeDescription":
-        """Return the type itself, or what a domain (over domains) stands on."""
+        """Return the type itself, or the base type of a domain (over domains)."""
         described = self
         while described.base is not None:
             described = described.base
@@ -99,11 +99,11 @@ class TypeDescription:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A user column (`pg_attribute`, attnum > 0), dropped ones included: they still take their place in tuples."""
+    """A user column (`pg_attribute`, attnum > 0), including dropped ones, which still occupy space in tuples."""
 
     number: int
     name: str
-    type: TypeDescription | None  # None: dropped, its type may be gone
+    type: TypeDescription | None  # None: dropped, its type may not exist any more
     typmod: int
     length: int
     by_value: bool
@@ -115,12 +115,12 @@ class Column:
 
     @property
     def is_virtual(self) -> bool:
-        """Tell if it is computed when it is read: NULL stands for it in tuples."""
+        """Return whether it is computed when it is read; tuples have NULL for it."""
         return self.generated == "v"
 
 
 class _Hashed:
-    """Keeps a hash that is no field: it is of one process only."""
+    """Caches a hash outside the fields: it is valid in one process only."""
 
     __slots__ = ("_hash",)
     _hash: int
@@ -131,7 +131,7 @@ class _Hashed:
 
 @dataclass(frozen=True, slots=True)
 class Relation(_Hashed):
-    """One version of a relation: what its rows look like, and what is known of its keys."""
+    """One version of a relation: its columns and its keys."""
 
     oid: Oid
     namespace: str
@@ -140,24 +140,24 @@ class Relation(_Hashed):
     persistence: str  # p, u, t
     columns: tuple[Column, ...]  # by number, dropped ones included
     replica_identity: ReplicaIdentity
-    identity_columns: tuple[int, ...] = ()  # numbers in the index that the replica identity names; () if there is none
-    primary_key: tuple[int, ...] = ()  # numbers, in the order of the index; () if rows may share a key for a moment
+    identity_columns: tuple[int, ...] = ()  # numbers in the index of the replica identity; () if there is none
+    primary_key: tuple[int, ...] = ()  # numbers, in the order of the index; () if the key is deferrable
     toast_oid: Oid = INVALID_OID
     rewrite_of: Oid = INVALID_OID  # pg_class.relrewrite: this is the transient heap of that relation
     partition_of: Oid = INVALID_OID  # parent of a partition
-    # The partitioned tables above a partition, its parent first, each without those above itself. Inside the decoder
-    # only: whoever takes changes sees `partition_of`.
+    # The partitioned tables above a partition, its parent first, each without the tables above itself. Only inside the
+    # decoder: delivered changes have `partition_of`.
     ancestors: tuple["Relation", ...] = ()
 
     def __post_init__(self) -> None:
-        # A version is hashed for every row that it describes: once is enough. NB: versions of one relation that differ
-        # in nothing else than their columns' types are few; to hash each column with all that its type is made of would
-        # cost more than all else that DDL does to a wide table.
+        # A version is hashed for each of its rows, so the hash is computed once. NB: versions of one relation that
+        # differ only in their columns' types are few; hashing each column with all parts of its type would cost more
+        # than all other work for DDL on a wide table.
         names = tuple(column.name for column in self.columns)
         key = (self.oid, self.namespace, self.name, names, self.replica_identity, self.identity_columns)
         object.__setattr__(self, "_hash", hash(key))
 
-    __hash__ = _Hashed.__hash__  # NB: else the dataclass would make one of all fields
+    __hash__ = _Hashed.__hash__  # NB: else the dataclass would generate a hash of all fields
 
     @property
     def live_columns(self) -> tuple[Column, ...]:
@@ -166,17 +166,17 @@ class Relation(_Hashed):
 
     @property
     def gathers_partitions(self) -> bool:
-        """Tell if rows of partitions come under this relation's name: then it has the column `tableoid`, the last."""
+        """Return whether rows of partitions come under this relation's name: its last column is then `tableoid`."""
         return bool(self.columns) and self.columns[-1].number == TABLEOID_NUMBER
 
     @property
     def qualified_name(self) -> str:
-        """Return namespace and name with a dot between, unquoted: for people and patterns, not for SQL."""
+        """Return `namespace.name`, unquoted: for people and patterns, not for SQL."""
         return f"{self.namespace}.{self.name}"
 
 
 class KnownDatabase(NamedTuple):
-    """What has to be known of a database to make sense of its changes."""
+    """The properties of a database that its changes depend on."""
 
     name: str
     encoding: str  # PostgreSQL's name

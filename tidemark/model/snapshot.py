@@ -12,40 +12,40 @@ from tidemark.model.lsn import FullXid, Lsn, format_lsn, parse_lsn
 
 
 class BadSnapshot(TidemarkError):
-    """Text that is no pg_snapshot."""
+    """Text that is not a pg_snapshot."""
 
     hint = "this is not what PostgreSQL prints for pg_current_snapshot()"
 
 
 class Visibility(Protocol):
-    """What a reader sees of transactions that committed."""
+    """Which transactions a reader sees, of those that committed."""
 
     def shows(self, xid: FullXid, commit_lsn: Lsn) -> bool:
-        """Tell if what `xid` did is visible, given that its commit record begins at `commit_lsn`."""
+        """Return whether the changes of `xid` are visible, given that its commit record begins at `commit_lsn`."""
 
     def shows_none_from(self, xid: FullXid, commit_lsn: Lsn) -> bool:
-        """Tell if nothing is visible of `xid` and later ones that commit at or after `commit_lsn`."""
+        """Return whether no change is visible of `xid` and later xids that commit at or after `commit_lsn`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All before `xmin` have ended, none from `xmax` on is seen, and `running` are those between that had not ended."""
+    """All xids before `xmin` have ended, none from `xmax` on is visible; of those between, `running` had not ended."""
 
     xmin: FullXid
     xmax: FullXid
     running: frozenset[FullXid]
 
     def sees(self, xid: FullXid) -> bool:
-        """Tell if what `xid` did is visible, given that it committed."""
+        """Return whether the changes of `xid` are visible, given that it committed."""
         return xid < self.xmin or (xid < self.xmax and xid not in self.running)
 
     def shows(self, xid: FullXid, commit_lsn: Lsn) -> bool:
-        """Tell if what `xid` did is visible, wherever it committed."""
+        """Return whether the changes of `xid` are visible, wherever it committed."""
         del commit_lsn
         return self.sees(xid)
 
     def shows_none_from(self, xid: FullXid, commit_lsn: Lsn) -> bool:
-        """Tell if nothing is visible of `xid` and later ones, wherever they commit."""
+        """Return whether no change is visible of `xid` and later xids, wherever they commit."""
         del commit_lsn
         return xid >= self.xmax
 
@@ -55,17 +55,17 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSnapshot:
-    """A standby's: all before `xmin` have ended, and of the others those show that committed below `replayed_lsn`."""
+    """A standby's: all xids before `xmin` have ended; others are visible if they committed below `replayed_lsn`."""
 
     xmin: FullXid
     replayed_lsn: Lsn
 
     def shows(self, xid: FullXid, commit_lsn: Lsn) -> bool:
-        """Tell if what `xid` did is visible, given that its commit record begins at `commit_lsn`."""
+        """Return whether the changes of `xid` are visible, given that its commit record begins at `commit_lsn`."""
         return xid < self.xmin or commit_lsn < self.replayed_lsn
 
     def shows_none_from(self, xid: FullXid, commit_lsn: Lsn) -> bool:
-        """Tell if nothing is visible of `xid` and later ones that commit at or after `commit_lsn`."""
+        """Return whether no change is visible of `xid` and later xids that commit at or after `commit_lsn`."""
         return xid >= self.xmin and commit_lsn >= self.replayed_lsn
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class ReplayedSnapshot:
 
 
 def parse_visibility(text: str) -> Visibility:
-    """Return what `text` describes: a snapshot, or a standby's (`10@0/3000158`)."""
+    """Parse a snapshot, or a standby's (`10@0/3000158`)."""
     xmin, separator, lsn = text.partition("@")
     if not separator:
         return parse_snapshot(text)
@@ -84,7 +84,7 @@ def parse_visibility(text: str) -> Visibility:
 
 
 def parse_snapshot(text: str) -> Snapshot:
-    """Return the snapshot that `text` (`10:20:10,14`) describes."""
+    """Parse a snapshot such as `10:20:10,14`."""
     try:
         xmin, xmax, running = text.split(":")
         snapshot = Snapshot(

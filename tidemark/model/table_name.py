@@ -16,14 +16,14 @@ PARTS_MAX = 3
 
 
 class InvalidTableName(ConfigError):
-    """Text that names no table."""
+    """Text that is not a table name."""
 
     hint = 'write schema.table or database.schema.table, and a part with a dot or a quote in it as "a.b"'
 
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table's name; without a database it is one of any captured database."""
+    """A table's name; without a database it matches any captured database."""
 
     schema: str
     table: str
@@ -31,7 +31,7 @@ class TableName:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return what `text` names; raise `InvalidTableName` where it names no table."""
+        """Parse a table name; raise `InvalidTableName` if it is invalid."""
         parts: list[str] = []
         at = 0
         while len(parts) < PARTS_MAX and (part := _PART.match(text, at)) is not None:

@@ -14,18 +14,18 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 class BadRequest(ConfigError):
-    """A line that is no request or response."""
+    """A line that is not a request or response."""
 
     hint = "use the `cdcctl` of the version that runs"
 
 
 def encode_line(content: Mapping[str, Json]) -> bytes:
-    """Return the line that says `content`."""
+    """Return `content` as a line."""
     return json.dumps(content, separators=(",", ":")).encode() + b"\n"
 
 
 def decode_line(line: bytes) -> dict[str, Json]:
-    """Return what a line says; raise `BadRequest` for anything but one JSON object."""
+    """Parse a line; raise `BadRequest` for anything but one JSON object."""
     if len(line) > LINE_BYTES_MAX or not line.endswith(b"\n"):
         raise BadRequest(f"{len(line)} bytes are no line of the control protocol")
     try:
@@ -38,5 +38,5 @@ def decode_line(line: bytes) -> dict[str, Json]:
 
 
 def refusal(error: TidemarkError) -> dict[str, Json]:
-    """Return the response that tells an error."""
+    """Return the response for an error."""
     return {"ok": False, "error": str(error), "kind": type(error).__name__, "hint": error.hint}

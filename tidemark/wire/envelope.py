@@ -15,7 +15,7 @@ _VERSION = struct.Struct(">B")
 
 
 class DamagedValue(StateError):
-    """A stored value whose checksum or shape is wrong."""
+    """A stored value with a wrong checksum or form."""
 
     hint = "a disk or another program damaged the state folder: see `cdcctl status`; restore it or run `init` anew"
 
@@ -41,7 +41,7 @@ def seal(payload: bytes, version: int) -> bytes:
 
 
 def unseal(key: str, stored: bytes, known_version: int) -> bytes:
-    """Return the payload of `stored`; `key` is the name that an error gives."""
+    """Return the payload of `stored`; `key` names it in errors."""
     if len(stored) < _HEAD.size:
         raise DamagedValue(key, f"{len(stored)} bytes are too few")
     version, crc = _HEAD.unpack_from(stored)

@@ -35,7 +35,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # of an IPC stream
 _MESSAGE = struct.Struct(">QIBIIQQHI")
 
 
-# Each event stands in a list of its own: what is stored already has this form.
+# Each event is in a list of one element, since stored values already have this form.
 _SCHEMA: JsonForm[tuple[SchemaEvent]] = JsonForm(tuple[SchemaEvent])
 _PARTITION: JsonForm[tuple[PartitionEvent]] = JsonForm(tuple[PartitionEvent])
 _REWRITE: JsonForm[tuple[RewriteBoundary]] = JsonForm(tuple[RewriteBoundary])
@@ -106,7 +106,7 @@ def decode_item(kind: ValueKind, stored: bytes | pa.Buffer) -> GroupItem:  # noq
 
 
 def relation_of(item: GroupItem) -> Relation | None:
-    """Return the relation version that `item` is about: what it is afterwards, or was before it was dropped."""
+    """Return the relation version of `item`: after the change, or before it if the relation was dropped."""
     match item:
         case LogicalMessage():
             return None

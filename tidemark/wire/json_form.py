@@ -15,23 +15,23 @@ ValueT = TypeVar("ValueT")
 
 
 class Misfit(Exception):
-    """JSON that is none, or has another form: says what was expected, and where."""
+    """Invalid JSON, or JSON of another form: the message has the expected type and the place."""
 
 
 class JsonForm(Generic[ValueT]):
     """The JSON form of one type."""
 
     def __init__(self, shape: object) -> None:
-        """`shape` is the type, or a generic one as `tuple[T, ...]`."""
+        """`shape` is a type, also a generic one such as `tuple[T, ...]`."""
         self._shape = shape
 
     @cached_property
     def _decoder(self) -> "msgspec.json.Decoder[ValueT]":
-        """Made when it is used: most programs read few of the values that there are."""
+        """Created at first use: most programs read few of the forms."""
         return msgspec.json.Decoder(self._shape)
 
     def write(self, value: ValueT) -> bytes:
-        """Return the JSON. Names may hold bytes that are invalid in their encoding: U+FFFD stands for them."""
+        """Return the JSON. Names may contain bytes that are invalid in their encoding: they become U+FFFD."""
         try:
             return msgspec.json.encode(value, enc_hook=_plain)
         except UnicodeEncodeError:
@@ -40,7 +40,7 @@ class JsonForm(Generic[ValueT]):
             return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").encode()
 
     def read(self, payload: bytes) -> ValueT:
-        """Return the value; raise `Misfit` where `payload` is not what `write` gives."""
+        """Return the value; raise `Misfit` if `payload` is not the output of `write`."""
         try:
             return self._decoder.decode(payload)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -50,7 +50,7 @@ class JsonForm(Generic[ValueT]):
 
 
 def _plain(value: object) -> object:
-    """Return what the encoder knows in place of what it does not know."""
+    """Convert a value that the encoder does not support to one that it does."""
     if isinstance(value, Mapping):
         return dict(value)
     raise NotImplementedError(type(value).__name__)

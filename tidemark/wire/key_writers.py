@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tidemark.wire import state
 
-_TRANSACTION = "tidemark.io.state.state_transaction"  # delivery, readers, history: every process writes by its methods
+_TRANSACTION = "tidemark.io.state.state_transaction"  # delivery, readers, history: all processes use its methods
 _STORE = "tidemark.io.state.state"
 _INCARNATIONS = "tidemark.io.state.incarnations"  # each process at its start, and when another copy overtakes this one
 _SWITCHING = "tidemark.io.state.switching"  # the stage: sidecar, archiver, `cdcctl realtime`

@@ -25,7 +25,7 @@ SEQUENCE_MAX = Sequence((1 << 64) - 1)
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whose key it is: a capture and a partition of it. The outbox and the position are the whole capture's."""
+    """The owner of a key: a capture and a partition. Outbox and position belong to the whole capture."""
 
     capture: str
     partition: Partition
@@ -49,12 +49,12 @@ class Scope:
 
 
 def named(scope: Scope, name: str) -> bytes:
-    """Return the key of the value called `name`."""
+    """Return the key of the value with this name."""
     return scope.prefix() + name.encode()
 
 
 def numbered(scope: Scope, number: int) -> bytes:
-    """Return the key of the value numbered `number` (schema versions, relations)."""
+    """Return the key of the value with this number (schema versions, relations)."""
     return scope.prefix() + _NUMBER.pack(number)
 
 
@@ -64,7 +64,7 @@ def slot(scope: Scope, sequence: Sequence, chunk: int) -> bytes:
 
 
 def parse_slot(scope: Scope, key: bytes) -> tuple[Sequence, int] | None:
-    """Return sequence and chunk of an outbox key, None where `key` belongs to another scope."""
+    """Return sequence and chunk of an outbox key; None if `key` belongs to another scope."""
     prefix = scope.prefix()
     if len(key) != len(prefix) + _SLOT.size or not key.startswith(prefix):
         return None

@@ -28,7 +28,7 @@ from tidemark.wire.state import (
 
 @dataclass(frozen=True, slots=True)
 class CopiedTable:
-    """How far the first copy of one table was."""
+    """Progress of the first copy of one table."""
 
     database: Oid
     relation: Oid
@@ -43,8 +43,8 @@ class Manifest:
     beginning: Beginning
     history: HistoryIndex
     journal: JournalMark
-    start: Pointer  # confirmed by every reader: a state made anew delivers what comes behind it, once more
-    head: Sequence  # the greatest in the outbox
+    start: Pointer  # confirmed by every reader: a rebuilt state delivers everything after it again
+    head: Sequence  # the greatest sequence in the outbox
     term: Term | None
     fingerprint: Fingerprint | None
     tables: tuple[CopiedTable, ...]

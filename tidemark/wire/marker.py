@@ -30,17 +30,17 @@ _SEPARATOR = b" "
 
 
 class MarkerKind(Enum):
-    """What a marker says; the values stand in WAL and never change."""
+    """The kind of a marker; the values are in WAL and never change."""
 
     CONFIRM = "RealtimeCdc"  # the consumer has confirmed the pointer
-    STOP = "StopRealtimeCdc"  # the sidecar delivers nothing behind the pointer
-    TRY_START = "TryStartRealtimeCdc"  # the archiver delivers what commits before this marker, and no more
+    STOP = "StopRealtimeCdc"  # the sidecar delivers nothing after the pointer
+    TRY_START = "TryStartRealtimeCdc"  # the archiver delivers what commits before this marker, and nothing else
     CHECK = "CheckCdc"  # `cdcctl check` looks for it: its sequence is a random number
-    START = "StartCdc"  # a process delivers under this epoch: who delivers on a copy of its state stops here
+    START = "StartCdc"  # a process delivers under this epoch; one that delivers from a copy of its state stops here
 
 
 class Ignored(Enum):
-    """Why a message under our prefix is no marker of ours."""
+    """Why a message with our prefix is not a marker of ours."""
 
     MALFORMED = "it is no marker"
     NEWER = "a newer version wrote it"
@@ -50,7 +50,7 @@ class Ignored(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """Whose markers they are: the same on all nodes of a cluster."""
+    """The identity of the markers of one capture: equal on all nodes of a cluster."""
 
     system_identifier: SystemIdentifier
     capture: str
@@ -58,7 +58,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """One marker; `pointer` is None as long as nothing was delivered."""
+    """One marker; `pointer` is None if nothing was delivered yet."""
 
     kind: MarkerKind
     instance: Instance
@@ -66,7 +66,7 @@ class Marker:
     sequence: Sequence
     pointer: Pointer | None
     reason: str = ""
-    incarnation: Incarnation | None = None  # of the daemon that wrote it; None: `cdcctl` did, or version 1
+    incarnation: Incarnation | None = None  # of the daemon that wrote it; None: written by `cdcctl`, or version 1
 
 
 def write_marker(marker: Marker, key: bytes) -> bytes:
@@ -89,7 +89,7 @@ def write_marker(marker: Marker, key: bytes) -> bytes:
 
 
 def read_marker(content: bytes, instance: Instance, key: bytes) -> Marker | Ignored:
-    """Return the marker in a message of our prefix, or why it is none of `instance`."""
+    """Return the marker in a message with our prefix, or why it is not one of `instance`."""
     line, separator, mac = content[: -_MAC_DIGITS - 1], content[-_MAC_DIGITS - 1 : -_MAC_DIGITS], content[-_MAC_DIGITS:]
     if separator != _SEPARATOR or len(content) > CONTENT_BYTES_MAX:
         return Ignored.MALFORMED
@@ -107,7 +107,7 @@ def read_marker(content: bytes, instance: Instance, key: bytes) -> Marker | Igno
 
 
 def key_name(key: bytes) -> str:
-    """Return what tells one key from another, and neither what it is nor any marker's HMAC."""
+    """Return a name that distinguishes keys; it reveals neither the key nor any marker's HMAC."""
     return hmac.new(key, _NAMED, "sha256").hexdigest()[:_NAME_DIGITS]
 
 

@@ -26,7 +26,7 @@ from tidemark.wire.values import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutboxValue:
-    """A value as it stands in the outbox: header, and payload (see `tidemark.wire.items`)."""
+    """A value of the outbox: header, and payload (see `tidemark.wire.items`)."""
 
     header: ValueHeader
     payload: bytes
@@ -37,7 +37,7 @@ class OutboxValue:
 
 
 def join(sequence: Sequence, stored: list[bytes]) -> OutboxValue:
-    """Put a value's chunks together and check them."""
+    """Join a value's chunks and check them."""
     if not stored:
         raise DamagedValue(f"outbox value {sequence}", "no chunk of it is there")
     header = decode_header(stored[0], sequence)
@@ -50,7 +50,7 @@ def join(sequence: Sequence, stored: list[bytes]) -> OutboxValue:
 
 
 def encode_group(group: ChangeGroup) -> EncodedGroup:
-    """Serialize a group: its items in order, then the transactions that end in it. One without items has no values."""
+    """Serialize a group: its items in order, then the transactions that end in it. An empty group has no values."""
     values = [_encode(item) for item in group.items]
     if values:
         ends = tuple(group.transactions)

@@ -12,31 +12,31 @@ TableKey = tuple[Oid, Oid]  # database, relation
 
 
 class RecopyStep(Enum):
-    """How far a requested copy is."""
+    """The progress of a requested copy."""
 
-    REQUESTED = "requested"  # the table's copy is as it was
+    REQUESTED = "requested"  # the table's copy is unchanged
     QUEUED = "queued"  # the next capture copies the table before it streams
-    COPYING = "copying"  # a killed one begins again as the next generation
+    COPYING = "copying"  # if it is killed, it starts again as the next generation
     DONE = "done"  # in the stream, with a later generation than at the request
     ENDED = "ended"  # without a copy: the table was dropped, or is not selected any more
-    FAILED = "failed"  # the table cannot be copied; its copy is as it was
+    FAILED = "failed"  # the table cannot be copied; its copy is unchanged
 
     @property
     def is_over(self) -> bool:
-        """Tell if nothing is left to be done."""
+        """Return whether the request has ended."""
         return self in (RecopyStep.DONE, RecopyStep.ENDED, RecopyStep.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A table to be copied again, by its OIDs and its name at the time of the request."""
+    """A table that is to be copied again, by its OIDs and its name at the time of the request."""
 
     key: TableKey
     name: str
 
 
 def step_of(request: Recopy, copy: CopyProgress | None) -> RecopyStep:
-    """Return how far a request is, by the table's copy."""
+    """Return the step of a request, from the progress of the table's copy."""
     if copy is not None and copy.phase is CopyPhase.DONE and copy.generation > request.generation:
         return RecopyStep.DONE
     if request.failed:

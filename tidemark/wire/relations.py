@@ -10,7 +10,7 @@ from tidemark.wire.json_form import JsonForm, Misfit
 SchemaVersion = NewType("SchemaVersion", int)
 """The number of a relation version in one state; 0 where a value has no relation."""
 
-_RELATIONS_KEPT = 4096  # relation versions whose JSON is kept; more are written anew
+_RELATIONS_KEPT = 4096  # relation versions whose JSON is cached
 _RELATION: JsonForm[tuple[Relation]] = JsonForm(tuple[Relation])
 
 

@@ -24,21 +24,21 @@ class WalData:
 
     start_lsn: Lsn
     server_end_lsn: Lsn
-    sent_us: int  # since 1970
+    sent_us: int  # since 1970-01-01 UTC
     payload: memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:
-    """The server is there; where it wants a reply it must come at once, or a fast shutdown waits for it."""
+    """A keepalive of the server; if it asks for a reply, a fast shutdown waits for that reply."""
 
     server_end_lsn: Lsn
-    sent_us: int  # since 1970
+    sent_us: int  # since 1970-01-01 UTC
     reply_wanted: bool
 
 
 def parse_message(message: bytes | memoryview) -> WalData | Keepalive:
-    """Return what one CopyData message says; raise `CorruptWal` for what no server sends."""
+    """Parse one CopyData message; raise `CorruptWal` for a message that no server sends."""
     view = memoryview(message)
     kind = bytes(view[:1])
     if kind == b"w" and _WAL_DATA.size <= len(view) <= _WAL_DATA.size + WAL_MESSAGE_BYTES_MAX:
@@ -63,10 +63,10 @@ def status_update(written_lsn: Lsn, now_us: int, *, reply_wanted: bool = False) 
 
 
 def start_command(start_lsn: Lsn, timeline: TimelineId) -> bytes:
-    """Return the command that streams from `start_lsn` of `timeline` on."""
+    """Return the command that starts streaming at `start_lsn` of `timeline`."""
     return f"START_REPLICATION PHYSICAL {format_lsn(start_lsn)} TIMELINE {timeline}".encode()
 
 
 def history_command(timeline: TimelineId) -> bytes:
-    """Return the command that asks for the history file of `timeline`."""
+    """Return the command that requests the history file of `timeline`."""
     return f"TIMELINE_HISTORY {timeline}".encode()

@@ -24,22 +24,22 @@ REWINDS_KEPT = 100
 
 
 class DamagePolicy(Enum):
-    """What happens when a key's value does not pass its checksum; never a silent start "from the oldest"."""
+    """What happens if a key's value fails its checksum; never a silent restart "from the oldest"."""
 
-    HALT = "halt"  # StateError naming the key: only an operator can know
-    DERIVE = "derive"  # taken from the outbox's own values, which carry it too; HALT where there are none
-    HOLD = "hold"  # taken as "holds everything": nothing is trimmed or confirmed until it is written anew
-    REBUILD = "rebuild"  # made anew from the files that it describes
-    FORGET = "forget"  # taken as empty: it is told to people, and nothing is decided by it
+    HALT = "halt"  # StateError naming the key: only an operator can decide
+    DERIVE = "derive"  # read from the outbox's values, which contain it too; HALT if there are none
+    HOLD = "hold"  # treated as "still needed": nothing is trimmed or confirmed until it is written again
+    REBUILD = "rebuild"  # rebuilt from the files that it describes
+    FORGET = "forget"  # treated as empty: it is only shown to people
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What this state belongs to; written by `init`, and once more where a promotion numbers the outbox on."""
+    """What this state belongs to; written by `init`, and again if a promotion continues an outbox's numbering."""
 
     capture: str
     system_identifier: SystemIdentifier
-    outbox_id: str  # hexadecimal; Spark's offsets are sequences of this outbox. NB: `OutboxReader` has the present one
+    outbox_id: str  # hexadecimal; Spark's offsets are sequences of this outbox. NB: `OutboxReader` has the current one
     server_major: int
     segment_bytes: int
     outbox_bytes_max: int
@@ -47,22 +47,20 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where the capture begins: written with the first base; databases that come later are added."""
+    """Where the capture begins: written with the first base; databases that are captured later are added."""
 
     timeline: TimelineId
     lsn: Lsn
-    complete_from: (
-        FullXid  # transactions from this one on stand whole in WAL after `lsn`; older ones are never given out
-    )
+    complete_from: FullXid  # transactions from this one on are whole in WAL after `lsn`; older ones are never delivered
     databases: Mapping[Oid, str]
-    snapshot: str = ""  # text form of a `Visibility`; without a first copy the changes begin behind it
-    encodings: Mapping[Oid, str] = field(default_factory=dict)  # of the databases, as PostgreSQL calls them
-    types: TypeMapping = DEFAULT_MAPPING  # the Arrow forms that the tables have
+    snapshot: str = ""  # text form of a `Visibility`; without a first copy, the changes begin after it
+    encodings: Mapping[Oid, str] = field(default_factory=dict)  # of the databases, by PostgreSQL's names
+    types: TypeMapping = DEFAULT_MAPPING  # the Arrow types of the tables
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who owns the current epoch: a process, told apart from a later one with the same pid by its start time."""
+    """The owner of the current epoch: a process; its start time distinguishes it from a later one with the same pid."""
 
     role: str  # sidecar, archiver, cdcctl
     host: str
@@ -81,45 +79,45 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """The sidecar's latest way back: which try-start marker is its, and where the archiver met it."""
+    """The sidecar's latest attempt to return: its try-start marker, and where the archiver reached it."""
 
-    attempt: int = 0  # the marker carries it as its sequence
+    attempt: int = 0  # the sequence of its marker
     timeline: TimelineId = NO_TIMELINE
-    lsn: Lsn = INVALID_LSN  # H, where the marker's record begins; invalid until it is met
+    lsn: Lsn = INVALID_LSN  # H, the start of the marker's record; invalid until the archiver has reached it
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """What the markers in WAL told last of whoever delivers."""
+    """The last known state of the delivering process, from the markers in WAL."""
 
     epoch: Epoch
-    lsn: Lsn  # where the newest marker stands
-    sequence: Sequence = NO_SEQUENCE  # of its outbox, as far as confirm markers told
+    lsn: Lsn  # LSN of the newest marker
+    sequence: Sequence = NO_SEQUENCE  # of its outbox, from its confirm markers
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """How far a follower is; what it would begin to deliver from is `delivered`, which the deliverer's markers move.
+    """The progress of a follower; `delivered`, where it would begin to deliver, advances with the deliverer's markers.
 
-    It outlives the stage FOLLOWER until the start is found: as long as it stands, nobody delivers.
+    It outlives the stage FOLLOWER until the start is found: while it exists, no process delivers.
     """
 
-    pointer: Pointer  # decoded up to here, given out nothing
-    floor: Pointer  # behind this position all is decodable, and from this restart LSN on
-    has_start: bool  # `delivered` is a place to begin delivering from
-    leader: Leader | None = None  # None: no marker moved `delivered`
+    pointer: Pointer  # decoded up to here, nothing delivered
+    floor: Pointer  # everything after this position can be decoded, from this restart LSN
+    has_start: bool  # delivery can begin at `delivered`
+    leader: Leader | None = None  # None: no marker has advanced `delivered`
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A move from one stage to another, for people."""
+    """A change of the stage, for people."""
 
     at_us: int  # wall clock
     before: Stage
     after: Stage
     reason: str
     epoch: Epoch | None
-    delivered: str  # the position as it was
+    delivered: str  # the position at that time
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,25 +125,25 @@ class SwitchLog:
     """The latest switches, oldest first."""
 
     kept: tuple[Switch, ...] = ()
-    count: int = 0  # ever
+    count: int = 0  # total
 
     def with_one_more(self, switch: Switch) -> "SwitchLog":
-        """Return the log with another switch, and perhaps without its oldest."""
+        """Return the log with another switch; the oldest is dropped above the limit."""
         return SwitchLog((*self.kept, switch)[-SWITCHES_KEPT:], self.count + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What an operator gave up (`archive repair`, `rewind`): what committed behind `after` was never given out."""
+    """Changes that an operator gave up (`archive repair`, `rewind`): commits after `after` were not delivered."""
 
     at_us: int  # wall clock
-    after: Position  # the last that was delivered before it
-    hole_start_lsn: Lsn  # what is missing of the archive, or damaged
+    after: Position  # the last position that was delivered before it
+    hole_start_lsn: Lsn  # the start of the missing or damaged WAL
     hole_end_lsn: Lsn
     resumed_timeline: TimelineId
-    resumed_lsn: Lsn  # decoding goes on here, by a new seed
+    resumed_lsn: Lsn  # decoding continues here, from a new seed
     tables: int  # to be copied again
-    damage: str = ""  # what is wrong with the WAL, and in which file; empty: it is missing
+    damage: str = ""  # the damage in the WAL, and its file; empty: the WAL is missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,23 +151,23 @@ class LossLog:
     """The latest losses, oldest first."""
 
     kept: tuple[Loss, ...] = ()
-    count: int = 0  # ever
+    count: int = 0  # total
 
     def with_one_more(self, loss: Loss) -> "LossLog":
-        """Return the log with another loss, and perhaps without its oldest."""
+        """Return the log with another loss; the oldest is dropped above the limit."""
         return LossLog((*self.kept, loss)[-LOSSES_KEPT:], self.count + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """A dead branch that had been delivered (`cdcctl rewind`): [fork_lsn, delivered] of its timeline never happened."""
+    """A dead branch that had been delivered (`cdcctl rewind`): [fork_lsn, delivered] of its timeline."""
 
     at_us: int  # wall clock
     timeline: TimelineId  # of the dead branch
     fork_lsn: Lsn  # where the node left it
-    delivered: Position  # the last of it that was delivered
+    delivered: Position  # the last position of it that was delivered
     resumed_timeline: TimelineId
-    resumed_lsn: Lsn  # what commits from here on, on that timeline, is delivered
+    resumed_lsn: Lsn  # commits from here on, on that timeline, are delivered
     tables: int  # to be copied again
 
 
@@ -178,16 +176,16 @@ class RewindLog:
     """The latest rewinds, oldest first."""
 
     kept: tuple[Rewind, ...] = ()
-    count: int = 0  # ever
+    count: int = 0  # total
 
     def with_one_more(self, rewind: Rewind) -> "RewindLog":
-        """Return the log with another rewind, and perhaps without its oldest."""
+        """Return the log with another rewind; the oldest is dropped above the limit."""
         return RewindLog((*self.kept, rewind)[-REWINDS_KEPT:], self.count + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """How far something is: the pointer, and the sequence of the outbox value that holds it (0: before all)."""
+    """A watermark: the pointer, and the sequence of the outbox value that contains it (0: before all values)."""
 
     pointer: Pointer
     sequence: Sequence
@@ -196,7 +194,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class OutboxLedger:
-    """What the outbox holds: sequences trimmed+1..head, and their bytes."""
+    """The extent of the outbox: sequences trimmed+1..head, and their bytes."""
 
     head: Sequence = NO_SEQUENCE
     trimmed: Sequence = NO_SEQUENCE
@@ -205,26 +203,26 @@ class OutboxLedger:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A registered reader: what its targets hold, and what it may still ask for again (docs/design/positions.md)."""
+    """A registered reader: what its targets have, and what it can request again (docs/design/positions.md)."""
 
     held: Sequence
-    replayable: Sequence  # values up to here are never asked for again
+    replayable: Sequence  # values up to here are never requested again
     confirmed_at_us: int  # wall clock, for people only
 
     @property
     def trimmable(self) -> Sequence:
-        """The values up to here are needed by this reader no more."""
+        """The last value that this reader no longer needs; it needs none before it either."""
         return min(self.held, self.replayable)
 
 
 @dataclass(frozen=True, slots=True)
 class BaseEntry:
-    """A saved mirror of one LSN: decoding can begin there."""
+    """A saved catalog base at one LSN: decoding can begin there."""
 
     file: str  # inside the folder `history`
     timeline: TimelineId
     lsn: Lsn  # the mirror is exact at this LSN
-    restart_lsn: Lsn  # least first LSN open there
+    restart_lsn: Lsn  # least first LSN of the transactions open there
     byte_count: int
 
 
@@ -235,7 +233,7 @@ class JournalFile:
     file: str
     timeline: TimelineId
     start_lsn: Lsn
-    end_lsn: Lsn = INVALID_LSN  # 0 while it is being written: read it to its end
+    end_lsn: Lsn = INVALID_LSN  # 0 while it is being written: read to its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,76 +246,76 @@ class HistoryIndex:
 
 @dataclass(frozen=True, slots=True)
 class JournalMark:
-    """How far the journal was durable when something was delivered that stands on it: less of it is damage."""
+    """How far the journal was durable at a delivery that depends on it: a shorter journal is damaged."""
 
     end_lsn: Lsn = INVALID_LSN  # of the last entry
 
 
 class CopyPhase(Enum):
-    """How far the first copy of a table is."""
+    """The progress of a table's first copy."""
 
-    WAITING = "waiting"  # selected, not begun
-    COPYING = "copying"  # a killed one begins again as the next generation
-    DONE = "done"  # captured whole: copied, or followed from its creation on
-    LEFT = "left"  # not selected any more: copied anew when it comes back
+    WAITING = "waiting"  # selected, not started
+    COPYING = "copying"  # if it is killed, it starts again as the next generation
+    DONE = "done"  # captured whole: copied, or captured since its creation
+    LEFT = "left"  # not selected any more: copied again if it is selected again
 
 
 @dataclass(frozen=True, slots=True)
 class CopyProgress:
-    """The first copy of one table; its snapshot decides which streamed changes are given out."""
+    """The first copy of one table; its snapshot decides which streamed changes are delivered."""
 
     phase: CopyPhase
     generation: int
     snapshot: str = ""  # text form of a `Visibility`
     lx: Lsn = INVALID_LSN
     row_count: int = 0
-    after_lsn: Lsn = INVALID_LSN  # not before so much is delivered: what the stream gives until then is a change
-    seen_lsn: Lsn = INVALID_LSN  # all that snapshot or catalogs showed stands before; 0: not noted, `lx` has to do
+    after_lsn: Lsn = INVALID_LSN  # the copy starts once everything up to here is delivered as changes
+    seen_lsn: Lsn = INVALID_LSN  # everything that snapshot or catalogs showed is before it; 0: not recorded, use `lx`
     timeline: TimelineId = NO_TIMELINE  # of `seen_lsn`
 
     def is_due(self, delivered_lsn: Lsn) -> bool:
-        """Tell if the table is to be copied now that all that commits up to `delivered_lsn` is delivered."""
+        """Return whether the table must be copied once all commits up to `delivered_lsn` are delivered."""
         return self.is_open and self.after_lsn <= delivered_lsn
 
     def may_show_from(self, fork_lsn: Lsn) -> bool:
-        """Tell if the snapshot may show what was written at or behind a fork.
+        """Return whether the snapshot may show data written at or after a fork.
 
-        NB: `lx` is taken once for many tables, so a snapshot is hours younger perhaps.
+        NB: `lx` is determined once for many tables, so a snapshot may be hours younger.
         """
         return self.lx >= fork_lsn or self.seen_lsn > fork_lsn
 
     @property
     def shown_to(self) -> Position | None:
-        """Return the last position by which the copy may be as it is; None where that was not noted."""
+        """Return the last position that the copy may contain; None if it was not recorded."""
         return _shown_to(self.timeline, self.seen_lsn)
 
     def blind(self) -> "CopyProgress":
-        """Return it without what was seen: it hides nothing of the stream."""
+        """Return it without its snapshot: then it hides no streamed change."""
         return replace(self, snapshot="", seen_lsn=INVALID_LSN, timeline=NO_TIMELINE)
 
     @property
     def is_open(self) -> bool:
-        """Tell if the table is still to be copied."""
+        """Return whether the table must still be copied."""
         return self.phase in (CopyPhase.WAITING, CopyPhase.COPYING)
 
     @property
     def begins(self) -> bool:
-        """Tell if this stands with the begin of a generation, before its rows."""
+        """Return whether this is the begin of a generation, before its rows."""
         return self.phase is CopyPhase.COPYING and self.row_count == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Recopy:
-    """A table that an operator wants copied again (`cdcctl table recopy`); kept until that is done."""
+    """A table that an operator wants copied again (`cdcctl table recopy`); kept until the copy is done."""
 
     name: str  # at the time of the request, for people
     requested_at_us: int  # wall clock
-    after_lsn: Lsn  # the table is not copied before this much is delivered
-    generation: int  # the latest one at the time of the request: a later one fulfils it
-    is_queued: bool = False  # `CopyProgress` has it as a table to be copied
-    phase_before: CopyPhase | None = None  # of `CopyProgress` when it was queued; None: it was to be copied in any case
-    put_off: int = 0  # times that the copy was queued and did not begin: older transactions were open
-    failed: str = ""  # why the table cannot be copied; the request has ended by it and is kept to be shown
+    after_lsn: Lsn  # the table is not copied before everything up to here is delivered
+    generation: int  # the latest one at the time of the request; a later one fulfils it
+    is_queued: bool = False  # `CopyProgress` lists the table as one to be copied
+    phase_before: CopyPhase | None = None  # of `CopyProgress` when it was queued; None: the copy was due anyway
+    put_off: int = 0  # how often the copy was queued but did not start, because older transactions were open
+    failed: str = ""  # why the table cannot be copied; the request has ended and is kept for display
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,15 +327,15 @@ class Recopies:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The configuration that the delivered changes were selected by, and the catalogs that its tables were found in."""
+    """The configured selection of the delivered changes, and how far the catalogs were read that listed its tables."""
 
     selection: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    seen_lsn: Lsn = INVALID_LSN  # all that the catalogs showed stands before; 0: not noted
+    seen_lsn: Lsn = INVALID_LSN  # everything that the catalogs showed is before it; 0: not recorded
     timeline: TimelineId = NO_TIMELINE  # of `seen_lsn`
 
     @property
     def shown_to(self) -> Position | None:
-        """Return the last position by which other tables may have been there; None where that was not noted."""
+        """Return the last position that the catalogs may have shown; None if it was not recorded."""
         return _shown_to(self.timeline, self.seen_lsn)
 
 
@@ -347,56 +345,56 @@ def _shown_to(timeline: TimelineId, seen_lsn: Lsn) -> Position | None:
 
 @dataclass(frozen=True, slots=True)
 class MarkerKeys:
-    """By which key each daemon writes and reads markers, since it was started last."""
+    """The marker key of each daemon, since its last start."""
 
     names: Mapping[str, str] = field(default_factory=dict)  # of the keys (`wire.marker.key_name`), by role
 
     @property
     def are_one(self) -> bool:
-        """Tell if each daemon reads what the other writes, as far as they have ever been started."""
+        """Return whether all daemons that were ever started have the same key."""
         return len(set(self.names.values())) <= 1
 
 
 @dataclass(frozen=True, slots=True)
 class Incarnations:
-    """The incarnations that this state has had, oldest first."""
+    """The incarnations of this state, oldest first."""
 
     kept: tuple[KnownIncarnation, ...] = ()
-    is_confirmed: bool = False  # markers of others may be ahead: moved, made anew or promoted; until a start marker
+    is_confirmed: bool = False  # markers of others may be ahead: moved, rebuilt or promoted; until a start marker
 
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """The marker of a process on another copy of this state: nothing is delivered from this one until `--moved`."""
+    """The marker of a process on another copy of this state: this one delivers nothing until `--moved`."""
 
     rival: Incarnation
     rival_epoch: Epoch
     timeline: TimelineId  # of the WAL that the marker is in
     lsn: Lsn
-    incarnation: Incarnation  # that read it
+    incarnation: Incarnation  # of the process that read it
     epoch: Epoch | None
 
 
 @dataclass(frozen=True, slots=True)
 class Archiving:
-    """What a daemon saw last of the way from the node into the archive; for people."""
+    """A daemon's last view of archiving, from the node into the archive; for people."""
 
-    uid: int | None = None  # whom the server runs as; None: it is not known
+    uid: int | None = None  # the server's user; None: not known
     gid: int = 0
     groups: tuple[int, ...] = ()
-    waiting_since_us: int = 0  # complete segments wait, and none has arrived since; wall clock, 0: none waits
-    waiting: int = 0  # segments, when that was seen
-    reached_lsn: Lsn = INVALID_LSN  # where the archive ended then
+    waiting_since_us: int = 0  # complete segments wait, and none has arrived since then; wall clock, 0: none waits
+    waiting: int = 0  # segments, at that time
+    reached_lsn: Lsn = INVALID_LSN  # the end of the archive at that time
     unrecorded_first: str = ""  # the first segment that the server archived, and that is neither here nor a hole
-    unrecorded: int = 0  # how many
-    off_lsn: Lsn = INVALID_LSN  # begin of the node's segment when archive_mode was last seen off; INVALID: it never was
-    on_lsn: Lsn = INVALID_LSN  # begin of its segment when archive_mode was first seen on again
-    missing_first: str = ""  # the first segment that delivery needs and that will not arrive by itself
-    missing: int = 0  # how many
+    unrecorded: int = 0  # number of such segments
+    off_lsn: Lsn = INVALID_LSN  # start of the node's segment when archive_mode was last seen off; INVALID: never
+    on_lsn: Lsn = INVALID_LSN  # start of its segment when archive_mode was first seen on again
+    missing_first: str = ""  # the first segment that delivery needs and that will not arrive without help
+    missing: int = 0  # number of such segments
 
     @property
     def is_off(self) -> bool:
-        """Tell if archive_mode was off when the node was asked last."""
+        """Return whether archive_mode was off at the last poll of the node."""
         return self.off_lsn != INVALID_LSN and self.on_lsn == INVALID_LSN
 
 
@@ -411,9 +409,9 @@ class ProcessEnd:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLog:
-    """The runs of each process, by its role: who runs, and how the last run ended."""
+    """The runs of each process, by role: the running process, and how the last run ended."""
 
-    running: Mapping[str, Owner] = field(default_factory=dict)  # also of a run that left no record of its end
+    running: Mapping[str, Owner] = field(default_factory=dict)  # includes a run that left no record of its end
     ends: Mapping[str, ProcessEnd] = field(default_factory=dict)
 
 
@@ -421,7 +419,7 @@ ValueT = TypeVar("ValueT")
 
 
 class Key(Generic[ValueT]):
-    """A key of the state: its name, the form of its value, its policy when damaged, and what must never move back."""
+    """A key of the state: its name, the form of its value, its damage policy, and its order (it must not move back)."""
 
     def __init__(
         self,
@@ -431,7 +429,7 @@ class Key(Generic[ValueT]):
         *,
         moves_back: Callable[[ValueT, ValueT], bool] | None = None,
     ) -> None:
-        """`moves_back`: compares the value before with a new one; None: the value has no order."""
+        """`moves_back` compares the old value with the new one; None: the value has no order."""
         self.name = name
         self.policy = policy
         self.moves_back = moves_back
@@ -439,13 +437,13 @@ class Key(Generic[ValueT]):
         self._latest: tuple[bytes, ValueT] | None = None  # values are immutable: the same bytes are decoded once
 
     def encode(self, value: ValueT) -> bytes:
-        """Return the bytes that stand under the key."""
+        """Return the stored bytes of a value."""
         stored = seal(self._form.write(value), FORMAT_VERSION)
         self._latest = stored, value
         return stored
 
     def decode(self, stored: bytes) -> ValueT:
-        """Return the value; raise `DamagedValue` where the bytes are not what `encode` wrote."""
+        """Return the value; raise `DamagedValue` if the bytes are not the output of `encode`."""
         latest = self._latest
         if latest is not None and latest[0] == stored:
             return latest[1]
@@ -499,5 +497,5 @@ READER_NAME_BYTES_MAX = 63
 
 
 def is_reader_name(name: str) -> bool:
-    """Tell if `name` may name a reader: 1 to 63 ASCII letters, digits, `-`, `_`, `.`."""
+    """Return whether `name` is a valid reader name: 1 to 63 ASCII letters, digits, `-`, `_`, `.`."""
     return 0 < len(name) <= READER_NAME_BYTES_MAX and all(c.isascii() and (c.isalnum() or c in "-_.") for c in name)

@@ -23,14 +23,14 @@ from tidemark.wire.envelope import DamagedValue, NewerValue
 from tidemark.wire.keys import CHUNK_MAX
 from tidemark.wire.relations import SchemaVersion
 
-if TYPE_CHECKING:  # loading Arrow takes longer than all that `cdcctl status` does
+if TYPE_CHECKING:  # loading Arrow takes longer than the rest of `cdcctl status`
     import pyarrow as pa
 
 Payload: TypeAlias = "bytes | pa.Buffer"
 
 
 class ValueKind(IntEnum):
-    """What a value of the outbox holds; a number, once written, never changes."""
+    """The kind of an outbox value; a number that was written never changes its meaning."""
 
     BATCH = 1
     SCHEMA = 2
@@ -54,20 +54,20 @@ PAYLOAD_BYTES_MAX = CHUNK_BYTES * CHUNK_MAX - HEADER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class ValueHeader:
-    """All that is known of an outbox value without its payload."""
+    """All facts about an outbox value except its payload."""
 
     kind: ValueKind
     sequence: Sequence
     group_first: Sequence
     group_last: Sequence
-    first: Position  # of the value's own rows
+    first: Position  # of the value's rows
     last: Position
     pointer: Pointer  # of the whole group: the same in all of its values
     database: Oid
     relation: Oid
     schema_version: SchemaVersion
     row_count: int
-    commit_time_us: int  # latest commit in the group, since 1970-01-01 UTC; 0 where none ends in it
+    commit_time_us: int  # latest commit in the group, since 1970-01-01 UTC; 0 if no transaction ends in it
     payload_length: int
     payload_crc: int
 
@@ -78,7 +78,7 @@ class ValueHeader:
 
     @property
     def ends_group(self) -> bool:
-        """Tell if a reader may stop after this value."""
+        """Return whether a reader may stop after this value."""
         return self.sequence == self.group_last
 
 
@@ -147,7 +147,7 @@ def decode_header(chunk: bytes, sequence: Sequence) -> ValueHeader:
 
 
 def chunks(header: ValueHeader, payload: Payload) -> Iterator[bytes | memoryview]:
-    """Cut a value into what stands under its keys, chunk 0 first; the others stay where they are."""
+    """Split a value into its stored chunks, chunk 0 first; the payload is not copied."""
     view = memoryview(payload)
     at = min(CHUNK_BYTES - HEADER_BYTES, len(view))
     yield encode_header(header) + view[:at]
@@ -158,7 +158,7 @@ def chunks(header: ValueHeader, payload: Payload) -> Iterator[bytes | memoryview
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedValue:
-    """An item as bytes, and what its header says of it."""
+    """An item as bytes, and its header fields."""
 
     kind: ValueKind
     payload: Payload
@@ -171,22 +171,22 @@ class EncodedValue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedGroup:
-    """A group's values but for their numbers: these are known only inside the delivery transaction."""
+    """A group's values without sequences, which are known only inside the delivery transaction."""
 
     last: Pointer
     commit_time_us: int
     values: tuple[EncodedValue, ...]
-    moves_delivered: bool = True  # not for a first copy, which stands outside the stream
+    moves_delivered: bool = True  # False for a first copy, which is not part of the stream
 
     @property
     def byte_count(self) -> int:
-        """What the values take in the outbox, headers included."""
+        """The size of the values in the outbox, headers included."""
         return sum(len(value.payload) + HEADER_BYTES for value in self.values)
 
     def numbered(
         self, after: Sequence, version_of: Callable[[Oid, Relation], SchemaVersion]
     ) -> Iterator[tuple[ValueHeader, Payload]]:
-        """Give the values their numbers, the first one being `after` + 1."""
+        """Yield the values with sequences; the first one is `after` + 1."""
         first, last = Sequence(after + 1), Sequence(after + len(self.values))
         for sequence, value in enumerate(self.values, start=first):
             relation = value.relation
@@ -210,6 +210,6 @@ class EncodedGroup:
 
 
 def position_of(fields: tuple[int, ...] | list[int]) -> Position:
-    """Return the position that timeline, commit LSN and ordinal are."""
+    """Return the position of timeline, commit LSN and ordinal."""
     timeline, commit_lsn, ordinal = fields
     return Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)
