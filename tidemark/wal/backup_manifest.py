@@ -1,4 +1,4 @@
-"""backup_manifest: the files that the server sent as a base backup, and the WAL that belongs to it (PG 13 on).
+"""backup_manifest: the files of a base backup as the server sent them, and the WAL that it needs (PG 13 on).
 
     {"PostgreSQL-Backup-Manifest-Version": 2, "System-Identifier": N,    the identifier since 17
      "Files": [{"Path": "base/5/1259", "Size": N, "Checksum-Algorithm": "CRC32C", "Checksum": "hex"}, ...],
@@ -27,19 +27,19 @@ _LAST_LINE = re.compile(rb'"Manifest-Checksum": *"([0-9a-f]{64})" *\} *\n')
 
 
 class NotAsListed(ConfigError):
-    """A base backup that is another than its manifest says."""
+    """A base backup that differs from its manifest."""
 
     hint = "copy the backup anew from where it is kept, or take another (pg_basebackup)"
 
 
 class Checksum(Protocol):
-    """A checksum that is fed piece by piece."""
+    """A checksum that is computed piece by piece."""
 
     def update(self, content: bytes, /) -> None:
-        """Take more."""
+        """Add data."""
 
     def digest(self) -> bytes:
-        """Return the checksum of what was taken."""
+        """Return the checksum of the added data."""
 
 
 class _Crc32c:
@@ -47,11 +47,11 @@ class _Crc32c:
         self._crc = 0
 
     def update(self, content: bytes, /) -> None:
-        """Take more."""
+        """Add data."""
         self._crc = google_crc32c.extend(self._crc, content)
 
     def digest(self) -> bytes:
-        """Return the checksum as it stands in the server's memory (`pg_checksum_final`)."""
+        """Return the checksum in the byte order of the server's memory (`pg_checksum_final`)."""
         return self._crc.to_bytes(4, "little")
 
 
@@ -70,7 +70,7 @@ class ListedFile:
     checksum: bytes
 
     def new_checksum(self) -> Checksum | None:
-        """Return a checksum of the kind that is listed, of nothing so far."""
+        """Return a new checksum of the listed algorithm."""
         return _ALGORITHMS[self.algorithm]() if self.algorithm is not None else None
 
 
@@ -84,7 +84,7 @@ class WalRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BackupManifest:
-    """What a manifest says, its own checksum being right."""
+    """The content of a manifest whose own checksum is correct."""
 
     system_identifier: SystemIdentifier | None  # since 17
     files: Mapping[str, ListedFile]
@@ -92,7 +92,7 @@ class BackupManifest:
 
     @property
     def end_lsn(self) -> Lsn | None:
-        """Where the WAL of the backup ends; None where nothing is said of WAL."""
+        """The end of the backup's WAL; None if the manifest lists no WAL."""
         return max((reported.end_lsn for reported in self.wal_ranges), default=None)
 
 
@@ -102,14 +102,14 @@ class _NamedFile(NamedTuple):
 
 
 def parse_manifest(content: bytes, where: str, wanted: Callable[[str], bool]) -> BackupManifest:
-    """Return what backup_manifest says of WAL and of the `wanted` files; `where` names it in errors."""
+    """Return the WAL ranges and the `wanted` files of backup_manifest; `where` names it in errors."""
     _check_own_checksum(content, where)
     try:
-        # NB: each file becomes a small object, or none, as soon as it is read: a backup may have a million of them.
+        # NB: each file becomes a small object, or none, as soon as it is read: a backup may have a million files.
         top: object = json.loads(content, object_hook=partial(_object, wanted))
         return _manifest(top)
     except (ValueError, KeyError, TypeError, RecursionError, InvalidLsn) as error:
-        # NB: not its repr, which of a decoding error is the whole document
+        # NB: not its repr, which for a decoding error contains the whole document
         reported = f"{type(error).__name__}: {error}"
         raise NotAsListed(f"{where} is no backup manifest that can be read: {reported}") from error
 
@@ -124,7 +124,7 @@ def _check_own_checksum(content: bytes, where: str) -> None:
 
 
 def _object(wanted: Callable[[str], bool], found: dict[str, object]) -> object:
-    """Return an object of the document as what it is."""
+    """Convert an object of the document to its type."""
     if "Path" in found or "Encoded-Path" in found:
         path = _path(found)
         return _NamedFile(path, _listed(found)) if wanted(path) else None

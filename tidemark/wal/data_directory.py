@@ -15,7 +15,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, p
 
 _IDENTITY = Struct("<QII")  # system_identifier, pg_control_version, catalog_version_no
 _MIN_RECOVERY = Struct("<QI")  # minRecoveryPoint, its timeline
-_MIN_RECOVERY_AT = 136  # behind the fixed 128 bytes of identity, state, checkPoint and its copy, and unloggedLSN
+_MIN_RECOVERY_AT = 136  # after the fixed 128 bytes of identity, state, checkPoint and its copy, and unloggedLSN
 _WAL_LEVEL = Struct("<i")
 _WAL_LEVEL_AT = 172
 _SIZES = Struct("<IIII")  # blcksz, relseg_size, xlog_blcksz, xlog_seg_size
@@ -52,7 +52,7 @@ class DirectoryFormat:
     major: int
     control_version: int  # PG_CONTROL_VERSION
     control_crc_at: int  # offsetof(ControlFileData, crc)
-    attribute: str  # pg_attribute's columns and their types, `?` behind those that may be null
+    attribute: str  # pg_attribute's columns and their types, `?` after those that may be NULL
 
 
 _FORMATS = {
@@ -65,36 +65,36 @@ _FORMATS = {
 
 
 class NotABackup(ConfigError):
-    """A folder that is no base backup, or none that can be read."""
+    """A folder that is not a base backup, or whose files cannot be read."""
 
     hint = "name the directory as pg_basebackup wrote it, before any server has started from it"
 
 
 class BackupUnusable(ConfigError):
-    """A base backup out of which the catalogs cannot be had."""
+    """A base backup from which the catalogs cannot be read."""
 
     hint = "take another backup (pg_basebackup)"
 
 
 @dataclass(frozen=True, slots=True)
 class ControlFile:
-    """What pg_control says."""
+    """The content of pg_control."""
 
     system_identifier: SystemIdentifier
     catalog_version: int
     min_recovery_lsn: Lsn
     wal_level: int
     block_bytes: int
-    segment_blocks: int  # of one file of a relation
+    segment_blocks: int  # blocks of one file of a relation
     wal_block_bytes: int
     wal_segment_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class BackupLabel:
-    """What backup_label says."""
+    """The content of backup_label."""
 
-    start_lsn: Lsn  # redo LSN of the checkpoint that the backup began with
+    start_lsn: Lsn  # redo LSN of the backup's checkpoint
     checkpoint_lsn: Lsn
     timeline: TimelineId
     from_standby: bool
@@ -106,7 +106,7 @@ def directory_format(major: int) -> DirectoryFormat:
 
 
 def parse_control(data: bytes, major: int, where: str) -> ControlFile:
-    """Return what pg_control says; `where` names it in errors."""
+    """Parse pg_control; `where` names it in errors."""
     fmt = directory_format(major)
     try:
         identifier, version, catalog_version = _IDENTITY.unpack_from(data)
@@ -124,7 +124,7 @@ def parse_control(data: bytes, major: int, where: str) -> ControlFile:
 
 
 def parse_label(text: str, where: str) -> BackupLabel:
-    """Return what backup_label says; `where` names it in errors."""
+    """Parse backup_label; `where` names it in errors."""
     if re.search(r"^INCREMENTAL FROM LSN: ", text, re.MULTILINE):
         raise NotABackup(f"{where} is of an incremental backup", hint="put it together with pg_combinebackup first")
     timeline = _reported(text, r"START TIMELINE: (\d{1,9})$", where)

@@ -44,7 +44,7 @@ else:
 
 
 class Defect(IntEnum):
-    """What is wrong with bytes that are not WAL, by the field that says so."""
+    """The error in bytes that are not valid WAL, by the field that shows it."""
 
     PAGE_MAGIC = 1
     PAGE_INFO = 2
@@ -65,7 +65,7 @@ class Defect(IntEnum):
     START = 17
 
 
-# The same as C integers, which the loop can read without the interpreter.
+# Copies as C integers, which the loop can read without the interpreter.
 BAD_MAGIC = int(Defect.PAGE_MAGIC)
 BAD_INFO = int(Defect.PAGE_INFO)
 BAD_ADDRESS = int(Defect.PAGE_ADDRESS)
@@ -99,48 +99,48 @@ OVERWRITE_CONTRECORD = 8  # XLP_FIRST_IS_OVERWRITE_CONTRECORD
 ALL_PAGE_FLAGS = 15
 SWITCH_INFO = xlog.SWITCH
 OVERWRITE_INFO = xlog.OVERWRITE_CONTRECORD
-OVERWRITE_BYTES = 34  # of such a record at least: a header, the main data's, and an LSN
+OVERWRITE_BYTES = 34  # minimum size of such a record: a header, the main data's header, and an LSN
 
-COMPILED = bool(cython.compiled)  # False: `page` asks a library for CRCs
+COMPILED = bool(cython.compiled)  # if false, `page` computes CRCs with a library
 CRC_INSTRUCTION = prepare_crc() if cython.compiled else 0
 CRC_IN_LOOP = int(cython.compiled)
 
 
 class Scanner:
-    """Where the walk stands, in integers. `page.Framer` owns one and reads it between two scans."""
+    """The state of the scan, in integers. `page.Framer` owns one and reads it between two scans."""
 
     def __init__(self, magic: int, rmgr_last: int, rmgr_custom: int) -> None:
-        # What a scan works in: arguments of this kind would be copied by each call.
+        # The buffers of a scan: arguments of this type would be copied by each call.
         self.source = memoryview(NO_BYTES)
         self.linear = memoryview(NO_BYTES)
         self.magic = magic
         self.rmgr_last = rmgr_last
-        self.rmgr_custom = rmgr_custom  # the first custom one; 256 where there are none
+        self.rmgr_custom = rmgr_custom  # the first custom one; 256 if the major has none
         self.by_instruction = CRC_INSTRUCTION  # 0: CRCs by tables
         self.quiet = memoryview(bytes(RMGRS))  # by resource manager: 1 where records are left out (`Framer.leave_out`)
         self.segment_bytes = 0  # 0: not known yet
         self.system_identifier = 0  # 0: not known yet
-        self.timeline_max = 0  # 0: not known
-        self.timeline = 0  # of the last page header seen
+        self.timeline_max = 0  # 0: not bounded
+        self.timeline = 0  # of the last page header read
         self.lsn = 0  # of the next byte of input
         self.skip_to = 0  # input below is dropped
-        self.start_lsn = 0  # records below are walked, not given out
+        self.start_lsn = 0  # records below it are framed, but not returned
         self.start_met = False
-        self.started = False  # a page header, or an exact start, was met
-        self.foreign = 0  # bytes still to come of a record that began before the input did, aligned
+        self.started = False  # a page header, or an exact start, was read
+        self.foreign = 0  # remaining bytes, aligned, of a record that began before the input
         self.used = 0  # bytes of the linear buffer that are filled
-        self.record = 0  # where the next record begins in the linear buffer; up to 7 above `used`
+        self.record = 0  # offset of the next record in the linear buffer; up to 7 above `used`
         self.record_lsn = 0  # its LSN, once its length is known
         self.total = 0  # its length, once known
-        self.found = 0  # where the record stepped over last begins in the linear buffer
+        self.found = 0  # offset in the linear buffer of the record that was framed last
         self.length = 0  # its length
         self.end_lsn = 0  # LSN after it and its padding
-        self.prev_lsn = 0  # start of the record before; 0: none was seen
-        self.overwritten_lsn = 0  # start of a record that a crash cut off; the next record has to name it
-        self.count = 0  # records given out by this scan
-        self.left_out = 0  # and those that were not
-        self.found_bytes = 0  # of all of theirs, padding left out
-        self.defect = 0  # a Defect: nothing more is walked
+        self.prev_lsn = 0  # start of the previous record; 0: none was read
+        self.overwritten_lsn = 0  # start of a record that a crash cut off; the next record must name it
+        self.count = 0  # records returned by this scan
+        self.left_out = 0  # records left out by this scan
+        self.found_bytes = 0  # bytes of both, without padding
+        self.defect = 0  # a Defect; the scan does not continue after it
         self.defect_lsn = 0
 
     def scan(  # noqa: PLR0917 - the columns of a RecordBlock
@@ -156,10 +156,10 @@ class Scanner:
         offsets: array[int],
         lengths: array[int],
     ) -> int:
-        """Take input from `at` on and fill the columns; return how far the input was taken.
+        """Process input from `at` on and fill the columns; return how far the input was processed.
 
-        It stops at a defect, at a full column or linear buffer, or where the input ends: there up to 39 bytes may be
-        left, the beginning of a page header.
+        It stops at a defect, at a full column or linear buffer, or at the end of the input: up to 39 bytes, the
+        beginning of a page header, can remain there.
         """
         self.source = source
         self.linear = linear
@@ -202,7 +202,7 @@ class Scanner:
         return at
 
     def take(self, at: int, size: int) -> int:
-        """Judge, copy or drop the input that comes next, up to a page's end at most; return its length."""
+        """Check, copy or skip the next input, at most to the end of its page; return its length."""
         left = size - at
         if self.lsn < self.skip_to:
             ahead = self.skip_to - self.lsn
@@ -225,13 +225,13 @@ class Scanner:
         return taken
 
     def fail(self, defect: int, lsn: int) -> int:
-        """Note a defect."""
+        """Record a defect."""
         self.defect = defect
         self.defect_lsn = lsn
         return 0
 
     def take_page_header(self, at: int, size: int) -> int:
-        """Judge the page header at `at`; return its length, 0 if it is not there whole or is none."""
+        """Check the page header at `at`; return its length, 0 if it is incomplete or invalid."""
         if size - at < SHORT_HEADER:
             return 0
         magic = self.source[at] | self.source[at + 1] << 8
@@ -257,7 +257,7 @@ class Scanner:
         return length
 
     def check_long_header(self, at: int, length: int) -> int:
-        """Judge what only the first page of a segment says, and learn it where it was not known."""
+        """Check the fields of a segment's first page; adopt the values that were not known."""
         if length == SHORT_HEADER:
             if self.segment_bytes != 0 and self.lsn % self.segment_bytes == 0:
                 return self.fail(BAD_LONG, self.lsn)
@@ -280,7 +280,7 @@ class Scanner:
         return 1
 
     def check_contrecord(self, info: int, rem_len: int) -> int:
-        """Judge if a page that begins now continues what the pages before began."""
+        """Check that a new page continues the record of the pages before it, or that none is open."""
         continued = info & FIRST_IS_CONTRECORD
         inside = self.record < self.used
         if not self.started:
@@ -288,7 +288,7 @@ class Scanner:
                 self.foreign = rem_len + 7 & ~7
             return 1
         if info & OVERWRITE_CONTRECORD and (inside or self.foreign > 0):
-            # The server died before the rest of this record was written, and went on here.
+            # The server crashed before the rest of this record was written, and continued here.
             if inside:
                 self.overwritten_lsn = self.record_lsn
             self.record = self.used
@@ -303,7 +303,7 @@ class Scanner:
         return 1 if sound else self.fail(BAD_REM_LEN, self.lsn)
 
     def walk(self) -> int:
-        """Step over the record at `record` if it is all there; 0 if it is not, or is none."""
+        """Step over the record at `record` if it is complete; return 0 if it is incomplete or invalid."""
         begin = self.record
         there = self.used - begin
         if self.total == 0 and not self.meet(there):
@@ -324,7 +324,7 @@ class Scanner:
                 return self.fail(BAD_OVERWRITTEN, lsn)
             if switched and self.segment_bytes == 0:
                 return self.fail(BAD_SEGMENT, lsn)
-        # NB: last of the checks, since the library's comes later still.
+        # NB: the last check, since the library's is later still.
         if CRC_IN_LOOP and lsn >= self.start_lsn and not self.check_crc():
             return self.fail(BAD_CRC, lsn)
         aligned = total + 7 & ~7
@@ -342,7 +342,7 @@ class Scanner:
         return 1
 
     def check_record_header(self, rmgr: int) -> int:
-        """Judge what a record's header says beside its length."""
+        """Check a record's header except its length."""
         prev = read_u64(self.linear, self.record + 8)
         if self.rmgr_last < rmgr < self.rmgr_custom:
             return self.fail(BAD_RMGR, self.record_lsn)
@@ -351,7 +351,7 @@ class Scanner:
         return 1
 
     def names_overwritten(self) -> int:
-        """Tell if the record at `record` names the one that was cut off, and have that done with."""
+        """Return whether the record at `record` names the one that was cut off; if so, clear it."""
         if self.total < OVERWRITE_BYTES:
             return 0
         named = read_u64(self.linear, self.record + 26)
@@ -361,7 +361,7 @@ class Scanner:
         return 1
 
     def meet(self, there: int) -> int:
-        """Note LSN and length of the record that begins at `record`; `there` bytes of it have come."""
+        """Set LSN and length of the record that begins at `record`, of which `there` bytes are present."""
         if there < 4:
             return 0
         self.record_lsn = self.lsn - there
@@ -376,16 +376,16 @@ class Scanner:
         return 1
 
     def is_start(self) -> int:
-        """Tell if the record in hand is the one that the caller asked to start at; a page's LSN means its first."""
+        """Return whether the current record is the requested start; a page's LSN means its first record."""
         gap = self.record_lsn - self.start_lsn
         if self.start_lsn % PAGE == 0 and self.start_lsn != 0:
             return gap in (SHORT_HEADER, LONG_HEADER)
         return gap == 0 or self.start_lsn == 0
 
     def check_crc(self) -> int:
-        """Tell if the CRC of the record at `record`, which is all there, holds."""
+        """Return whether the CRC of the complete record at `record` is correct."""
         stored = read_u32(self.linear, self.record + CRC_AT)
         last = self.linear[self.record + self.total - 1]
-        if cython.compiled:  # NB: what lies between two places that are checked needs no check
+        if cython.compiled:  # NB: two checked offsets make a check between them unnecessary
             last = stored == record_crc(cython.address(self.linear[self.record]), self.total, self.by_instruction)
         return last

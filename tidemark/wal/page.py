@@ -1,8 +1,10 @@
 """Pages to records: `Framer` accepts contiguous WAL cut at any byte and returns blocks of whole, checked records.
 
-Three outcomes, not two: a `RecordBlock`, `NeedMore`, or `Invalid` with LSN and reason. The framer cannot decide whether
+A torn or damaged WAL page is detected here: its header, or the CRC of a record on it, is wrong (`kernel` has the loop).
+
+There are three results: a `RecordBlock`, `NeedMore`, or `Invalid` with LSN and reason. The framer cannot decide whether
 invalid bytes are the end of WAL or corruption, since a recycled page looks like both: the source decides. A framer that
-met invalid bytes stays there; another framer can start at its `position`.
+found invalid bytes does not continue; a new framer can start at its `position`.
 
     ┌ page ──────────┐┌ page ──────────┐┌ page
     │hdr│ r1 │ r2 │ r3 ││hdr│ r3 │ r4 │...      input, as on disk and in the stream
@@ -34,13 +36,15 @@ from tidemark.wal.versions import (
     wal_format_of_magic,
 )
 
-LINEAR_BYTES = 1 << 20  # of a block, unless one record is longer: half of a second-level cache, and few turns in Python
-SPARE_BYTES_MAX = 2 * LINEAR_BYTES  # of a block that is kept to be filled again
+LINEAR_BYTES = (
+    1 << 20
+)  # of a block, unless one record is longer: half of a second-level cache, few iterations in Python
+SPARE_BYTES_MAX = 2 * LINEAR_BYTES  # of a block that is kept for reuse
 RECORDS_MAX = 4096  # in a block: LINEAR_BYTES of records of 64 bytes; most are longer
-_CRC_AT = 20  # offset of xl_crc: the CRC covers the header up to here, after the rest
+_CRC_AT = 20  # offset of xl_crc: the CRC covers the data after the header, then the header up to here
 _NO_CUSTOM_RMGR = 256
 _LSN_MAX = (1 << 63) - (1 << 32)  # LSNs are signed in the kernel: no cluster writes 8 EB
-_ALIGNMENT = 8  # MAXALIGN of every server that we read
+_ALIGNMENT = 8  # MAXALIGN of every supported server
 
 _REASONS = {
     Defect.PAGE_MAGIC: "page magic is wrong",
@@ -65,7 +69,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class NeedMore:
-    """All that was fed is taken; feed what follows."""
+    """All input was processed; feed more."""
 
 
 NEED_MORE = NeedMore()
@@ -73,14 +77,14 @@ NEED_MORE = NeedMore()
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """Bytes that are not WAL, or not this WAL: at which record or page, and which field says so."""
+    """Bytes that are not WAL, or not this WAL: the LSN of the record or page, and the invalid field."""
 
     lsn: Lsn
     defect: Defect
 
     @property
     def reason(self) -> str:
-        """The defect in words."""
+        """The defect as text."""
         return _REASONS[self.defect]
 
     def __str__(self) -> str:
@@ -88,12 +92,13 @@ class Invalid:
 
 
 class RecordBlock:
-    """Whole records, in order, as columns: there is no object for a record until `records` is asked for it.
+    """Whole records, in order, as columns: `records` creates an object for each record.
 
-    `linear[offsets[i] : offsets[i] + lengths[i]]` is record i with its header and without page headers. All columns are
-    at least `count` long. Nothing else holds the bytes: a block may be kept and passed on to another thread.
+    `linear[offsets[i] : offsets[i] + lengths[i]]` is record i with its header and without page headers. All columns
+    have at least `count` elements. The block owns the bytes: it may be kept and passed to another thread.
 
-    What the framer leaves out (`Framer.leave_out`) is in `record_count`, `byte_count`, `last_lsn` and `end_lsn` alone.
+    Records that the framer leaves out (`Framer.leave_out`) count only in `record_count`, `byte_count`, `last_lsn` and
+    `end_lsn`.
     """
 
     __slots__ = (
@@ -118,11 +123,11 @@ class RecordBlock:
         self.format = fmt
         self.linear = linear
         self.count = 0
-        self.record_count = 0  # of these and those that were left out
-        self.byte_count = 0  # of them, padding not counted
-        self.last_lsn = self.end_lsn = Lsn(0)  # start and end of the last
+        self.record_count = 0  # including records that were left out
+        self.byte_count = 0  # of all these, without padding
+        self.last_lsn = self.end_lsn = Lsn(0)  # start and end of the last one
         self.lsns = array("q", [0]) * limit
-        # The LSN after the record and its padding; at a page's end that is the next page's, not its first record's.
+        # The LSN after the record and its padding; at a page's end that is the next page's LSN, not its first record's.
         self.ends = array("q", [0]) * limit
         self.xids = array("I", [0]) * limit
         self.rmgrs = array("B", [0]) * limit
@@ -134,7 +139,7 @@ class RecordBlock:
         return self.count
 
     def record(self, index: int) -> Record:
-        """Return record `index` parsed; raise `BadRecord` if it cannot be."""
+        """Return record `index` parsed; raise `BadRecord` if it is invalid."""
         begin = self.offsets[index]
         raw = bytes(memoryview(self.linear)[begin : begin + self.lengths[index]])
         return parse_record(Lsn(self.lsns[index]), Lsn(self.ends[index]), raw, self.format)
@@ -148,13 +153,12 @@ class RecordBlock:
 
 
 class Framer:
-    """Finds the records in contiguous WAL. Feed, then take blocks until `NeedMore`, then feed again.
+    """Finds the records in contiguous WAL. Feed it, get blocks until `NeedMore`, then feed again.
 
-    The first record is looked for at `start_lsn` exactly, if it is given (the first feed may begin earlier, best at
-    that page's start; what stands between is walked and not given out), else where the first feed begins, or at the
-    first page after it: there the first record that begins is taken. What is not known of `fmt`, `system_identifier`
-    and `segment_bytes` is learned from the pages and held to from then on. Pages of a timeline later than `timeline`
-    are refused.
+    With `start_lsn`, the first record must begin exactly there; the first feed may begin earlier, best at the start of
+    that page (records in between are framed, but not returned). Without it, the first record is the first one that
+    begins at the first feed, or on the first page after it. Unknown values of `fmt`, `system_identifier` and
+    `segment_bytes` are taken from the pages and then required. Pages of a timeline later than `timeline` are invalid.
     """
 
     def __init__(
@@ -167,7 +171,7 @@ class Framer:
         start_lsn: Lsn | None = None,
         crc_by_instruction: bool = True,
     ) -> None:
-        """`crc_by_instruction`: use the processor's instruction if it has one, else tables."""
+        """`crc_by_instruction`: use the processor's CRC instruction if it has one, else tables."""
         self._format = fmt
         self._crc_by_instruction = crc_by_instruction
         self._system_identifier = system_identifier or 0
@@ -176,41 +180,41 @@ class Framer:
         self._start_lsn = start_lsn or Lsn(0)
         self._scanner: Scanner | None = None
         self._source: bytes | memoryview = b""  # between feeds: the beginning of a page header, or nothing
-        self._at = 0  # input before is taken
-        self._pending = False  # blocks may still be taken from what was fed
+        self._at = 0  # input before this offset was processed
+        self._pending = False  # the fed input may contain further blocks
         self._first_lsn = Lsn(0)  # of the first byte ever fed
         self._fed_lsn: Lsn | None = None
-        self._block: RecordBlock | None = None  # being filled: no record in it is whole yet
-        self._rest = b""  # else what was copied behind the last whole record
-        self._spare: RecordBlock | None = None  # handed back
+        self._block: RecordBlock | None = None  # being filled: it has no whole record yet
+        self._rest = b""  # bytes after the last whole record of the last block
+        self._spare: RecordBlock | None = None  # returned by `reuse`
         self._position = self._start_lsn
         self._invalid: Invalid | None = None
         self._quiet = bytes(RMGRS)  # by resource manager: 1 where records are left out
 
     @property
     def format(self) -> WalFormat | None:
-        """The format of this WAL; None until a page was seen."""
+        """The format of this WAL; None until a page was read."""
         return self._format
 
     @property
     def block_bytes(self) -> int:
-        """How many bytes are allocated for the block that is being filled; 0 if there is none."""
+        """The bytes allocated for the block that is being filled; 0 if there is none."""
         return len(self._block.linear) if self._block is not None else 0
 
     @property
     def segment_bytes(self) -> int | None:
-        """The size of segments; None until it is known."""
+        """The segment size; None until it is known."""
         return (self._scanner.segment_bytes if self._scanner else self._segment_bytes) or None
 
     @property
     def system_identifier(self) -> SystemIdentifier | None:
-        """The cluster's; None until it is known."""
+        """The cluster's system identifier; None until it is known."""
         known = self._scanner.system_identifier if self._scanner else self._system_identifier
         return SystemIdentifier(known) if known else None
 
     @property
     def position(self) -> Lsn:
-        """Where the next record is looked for: end of the last one given out, or where the search began."""
+        """The LSN where the next record is expected: the end of the last returned record, or the start."""
         return self._position
 
     @property
@@ -219,15 +223,15 @@ class Framer:
         return self._fed_lsn
 
     def follow(self, timeline: TimelineId) -> None:
-        """Accept pages of `timeline` from here on: the one that was followed ended."""
+        """Accept pages of `timeline` from here on: the previous timeline ended."""
         self._timeline = timeline
         if self._scanner is not None:
             self._scanner.timeline_max = timeline
 
     def leave_out(self, quiet: Collection[int]) -> None:
-        """Leave out what says nothing: of these resource managers, records without xid or behind another of their xid.
+        """Leave out records that the decoder does not need: of managers `quiet`, without xid or with the xid before.
 
-        They are framed and checked as all others. Interpreted, none is left out: there CRCs come behind framing.
+        They are framed and checked like all others. Interpreted, none is left out: CRCs are checked after framing.
         """
         if COMPILED:
             self._quiet = bytes(rmgr in quiet for rmgr in range(RMGRS))
@@ -235,9 +239,9 @@ class Framer:
                 self._scanner.quiet = memoryview(self._quiet)
 
     def feed(self, start_lsn: Lsn, data: bytes | memoryview) -> None:
-        """Take `data`, which begins at `start_lsn` and must follow what was fed before.
+        """Feed `data`, which begins at `start_lsn` and must follow the previous feed.
 
-        It is not copied: it must stay as it is until `next_block` says `NeedMore`.
+        It is not copied: it must not change until `next_block` returns `NeedMore`.
         """
         if self._pending:
             raise InternalError(f"fed at {format_lsn(start_lsn)} before all blocks were taken")
@@ -250,7 +254,7 @@ class Framer:
         self._pending = True
 
     def next_block(self) -> RecordBlock | NeedMore | Invalid:
-        """Return the next records, or why there are none."""
+        """Return the next records, `NeedMore` or `Invalid`."""
         while self._pending and self._invalid is None:
             scanner = self._scanner or self._make_scanner()
             if scanner is None:
@@ -264,12 +268,12 @@ class Framer:
         return self._invalid or NEED_MORE
 
     def reuse(self, block: RecordBlock) -> None:
-        """Take back a block that nobody looks at any more: its memory will be another's."""
+        """Return a block that is not used any more; its memory is reused for another block."""
         if len(block.linear) <= SPARE_BYTES_MAX:
             self._spare = block
 
     def _begin(self, lsn: Lsn) -> None:
-        """Note where the input begins."""
+        """Set the start of the input."""
         start = self._start_lsn or lsn
         self._first_lsn = lsn
         self._position = start
@@ -278,7 +282,7 @@ class Framer:
             self._invalid = Invalid(start, Defect.START)
 
     def _make_scanner(self) -> Scanner | None:
-        """Set the scanner up once the format is known; input before the first page header means nothing without it."""
+        """Create the scanner once the format is known; input before the first page header is skipped."""
         lsn = self._first_lsn
         page_lsn = Lsn(-(-lsn // PAGE_BYTES) * PAGE_BYTES)
         exact = lsn == self._start_lsn != page_lsn and self._format is not None
@@ -342,7 +346,7 @@ class Framer:
         return block
 
     def _with_room(self, scanner: Scanner) -> RecordBlock:
-        """Return the block to fill; its buffer grows with what has arrived, never by what a header promises."""
+        """Return the block to fill; its buffer grows with the received input, never by the length in a header."""
         assert self._format is not None
         begun = self._rest if self._block is None else memoryview(self._block.linear)[: scanner.used]
         wanted = min(len(self._source) - self._at, LINEAR_BYTES)
@@ -356,7 +360,7 @@ class Framer:
         return block
 
     def _check_crcs(self, block: RecordBlock) -> None:
-        """Check the CRCs by the library; the first that fails ends the block before it."""
+        """Check the CRCs with the library; the first wrong one ends the block before its record."""
         linear = memoryview(block.linear)
         for index in range(block.count):
             begin = block.offsets[index]

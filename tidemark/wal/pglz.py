@@ -15,11 +15,11 @@ except ImportError:
 
 
 class BadCompression(CorruptWal):
-    """Bytes that are no pglz stream of the length that was promised."""
+    """Bytes that are not a pglz stream of the expected length."""
 
 
 def decompress(source: bytes, raw_bytes: int) -> bytes:
-    """Return the `raw_bytes` bytes that `source` stands for; raise `BadCompression` if it stands for others."""
+    """Decompress `source` to `raw_bytes` bytes; raise `BadCompression` if the length differs."""
     target = bytearray(raw_bytes)
     if not expand(source, target):
         raise BadCompression(f"{len(source)} bytes of pglz do not expand to {raw_bytes}")
@@ -27,7 +27,7 @@ def decompress(source: bytes, raw_bytes: int) -> bytes:
 
 
 def expand(source: bytes, target: bytearray) -> bool:
-    """Fill `target` from `source`; False if it does not fill it exactly."""
+    """Fill `target` from `source`; return False if it does not fill it exactly."""
     size = len(source)
     room = len(target)
     at = 0
@@ -52,7 +52,7 @@ def expand(source: bytes, target: bytearray) -> bool:
                         extra = source[at]
                         at += 1
                         length += extra
-                    # NB: the server cuts a copy that reaches over the end; only a distance can be wrong.
+                    # NB: the server cuts a copy at the end of the output; only a distance can be wrong.
                     if distance == 0 or distance > filled:
                         return False
                     length = min(length, room - filled)

@@ -43,7 +43,7 @@ _LOCATOR = Struct("<III")
 
 
 class BadRecord(CorruptWal):
-    """A record whose CRC holds and whose content is none that a server writes."""
+    """A record with a correct CRC and content that no server writes."""
 
     hint = "if the server and pg_waldump read this record, Tidemark has a bug: please report it with the record"
 
@@ -53,16 +53,16 @@ class BadRecord(CorruptWal):
 
 
 class BlockImage(NamedTuple):
-    """A full-page image as it stands in the record: perhaps compressed, the hole in the page's middle left out."""
+    """A full-page image as in the record: possibly compressed, without the hole in the page's middle."""
 
     data: bytes
     hole_offset: int
     hole_bytes: int
     compression: str  # "", "pglz", "lz4", "zstd"
-    applies: bool  # False: for a consistency check of the server only
+    applies: bool  # False: only for a consistency check of the server
 
     def restore(self) -> bytes:
-        """Return the page; raise `ValueError` if the image is none."""
+        """Return the page; raise `ValueError` if the image is invalid."""
         packed_bytes = PAGE_BYTES - self.hole_bytes
         try:
             match self.compression:
@@ -82,9 +82,9 @@ class BlockImage(NamedTuple):
 
 
 def _expand_zstd(data: bytes, packed_bytes: int) -> bytes:
-    """Return what `data` was made from, `packed_bytes` at most.
+    """Decompress `data` to at most `packed_bytes` bytes.
 
-    NB: the library takes memory for what the frame announces, whatever bound it is given.
+    NB: the library allocates the size that the frame announces, whatever bound it is given.
     """
     announced = zstandard.frame_content_size(data)
     if announced > packed_bytes:
@@ -94,7 +94,7 @@ def _expand_zstd(data: bytes, packed_bytes: int) -> bytes:
 
 
 class BlockRef(NamedTuple):
-    """A block that a record touches."""
+    """A block that a record references."""
 
     id: int
     locator: RelFileLocator
@@ -107,12 +107,12 @@ class BlockRef(NamedTuple):
 
     @property
     def has_image(self) -> bool:
-        """A page image stands here, be it for a check only."""
+        """Whether the record has a page image, possibly for a check only."""
         return self.image is not None
 
     @property
     def image_applies(self) -> bool:
-        """The page's content after the record is the image: data of tuples may be missing."""
+        """Whether the image is the page's content after the record: tuple data may be missing from the record then."""
         return self.image is not None and self.image.applies
 
     def restore_page(self) -> bytes:
@@ -126,19 +126,19 @@ class BlockRef(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A WAL record, whole."""
+    """A whole WAL record."""
 
     lsn: Lsn
-    end_lsn: Lsn  # where the next one is looked for: a page's start, not the first byte after its header
+    end_lsn: Lsn  # where the next record is expected: a page's start, not the first byte after its header
     prev: Lsn
     xid: Xid
     top_xid: Xid  # 0 unless this is the first record of a subtransaction
     origin: int  # 0: none
     rmgr: int
-    info: int  # the whole byte; `info & INFO_MASK` is the resource manager's
+    info: int  # the whole byte; `info & INFO_MASK` belongs to the resource manager
     blocks: tuple[BlockRef, ...]
     main: bytes
-    raw: bytes  # all of it with its header, page headers left out
+    raw: bytes  # the whole record with its header, without page headers
 
     def block(self, block_id: int) -> BlockRef | None:
         """Return the reference with that id, if there is one."""
@@ -152,7 +152,7 @@ class Record(NamedTuple):
         return block
 
     def read(self, layout: Struct, offset: int = 0) -> tuple[int, ...]:
-        """Read `layout` from the main data at `offset`; raise `BadRecord` if it reaches over the end."""
+        """Read `layout` from the main data at `offset`; raise `BadRecord` if it extends past the end."""
         try:
             return layout.unpack_from(self.main, offset)
         except struct_error as error:
@@ -160,7 +160,7 @@ class Record(NamedTuple):
 
 
 def parse_record(lsn: Lsn, end_lsn: Lsn, raw: bytes, fmt: WalFormat) -> Record:
-    """Return the record `raw`, whose start and end are known from framing."""
+    """Parse the record `raw`; its start and end are known from framing."""
     try:
         total, xid, prev, info, rmgr, _crc = _RECORD_HEADER.unpack_from(raw)
         if total != len(raw):
@@ -187,7 +187,7 @@ def parse_record(lsn: Lsn, end_lsn: Lsn, raw: bytes, fmt: WalFormat) -> Record:
 
 
 class _BlockHeader(NamedTuple):
-    """What stands before all data of a block reference."""
+    """The header of a block reference, before its data."""
 
     id: int
     flags: int
@@ -201,7 +201,7 @@ class _BlockHeader(NamedTuple):
 
 
 def _parse_headers(lsn: Lsn, raw: bytes, fmt: WalFormat) -> tuple[list[_BlockHeader], int, int, int]:
-    """Return the headers of blocks, where the data begins, origin and top-level xid."""
+    """Return the headers of blocks, the start of the data, origin and top-level xid."""
     headers: list[_BlockHeader] = []
     at = RECORD_HEADER_BYTES
     origin = top_xid = main_bytes = promised = 0
@@ -235,7 +235,7 @@ def _parse_headers(lsn: Lsn, raw: bytes, fmt: WalFormat) -> tuple[list[_BlockHea
 def _parse_block_header(
     lsn: Lsn, raw: bytes, at: int, before: _BlockHeader | None, fmt: WalFormat
 ) -> tuple[_BlockHeader, int]:
-    """Return the header of a block reference at `at`, and where the next one begins."""
+    """Return the header of a block reference at `at`, and the start of the next one."""
     block_id, flags, data_bytes = _BLOCK_HEADER.unpack_from(raw, at)
     at += _BLOCK_HEADER.size
     if before is not None and block_id <= before.id:
@@ -267,7 +267,7 @@ def _parse_block_header(
 
 
 def _is_possible_image(info: int, image_bytes: int, hole_offset: int, hole_bytes: int, fmt: WalFormat) -> bool:
-    """Hold the fields of an image against each other, as the server does."""
+    """Check the fields of an image against each other, as the server does."""
     if info & IMAGE_HAS_HOLE:
         if not (hole_offset > 0 and hole_bytes > 0 and image_bytes < PAGE_BYTES):
             return False
@@ -277,7 +277,7 @@ def _is_possible_image(info: int, image_bytes: int, hole_offset: int, hole_bytes
 
 
 def _compression(info: int, fmt: WalFormat) -> str:
-    """Name the compression of an image."""
+    """Return the name of an image's compression."""
     if info & fmt.image_pglz:
         return "pglz"
     if info & fmt.image_lz4:

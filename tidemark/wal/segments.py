@@ -29,7 +29,7 @@ class BadHistory(CorruptWal):
 
 @dataclass(frozen=True, slots=True)
 class WalSlice:
-    """A slice of WAL as a source hands it over: contiguous bytes of one timeline, cut anywhere."""
+    """A slice of WAL from a source: contiguous bytes of one timeline, cut anywhere."""
 
     start_lsn: Lsn
     data: bytes | memoryview
@@ -42,22 +42,22 @@ class WalSlice:
 
 
 class FileKind(Enum):
-    """What a file of an archive is, by its name."""
+    """The kind of a file in an archive, by its name."""
 
     SEGMENT = "segment"
-    PARTIAL = "partial"  # what an old timeline's last segment held at a promotion, or what pg_receivewal is writing
+    PARTIAL = "partial"  # the last segment of an old timeline at a promotion, or one that pg_receivewal is writing
     HISTORY = "history"
     BACKUP = "backup"
     OTHER = "other"
 
 
 def is_segment_size(size: int) -> bool:
-    """Tell if `size` is a possible wal_segment_size: a power of two from 1 MB to 1 GB."""
+    """Return whether `size` is a possible wal_segment_size: a power of two from 1 MB to 1 GB."""
     return SEGMENT_BYTES_MIN <= size <= SEGMENT_BYTES_MAX and size & (size - 1) == 0
 
 
 def segment_of(lsn: int, segment_bytes: int) -> SegmentNo:
-    """Return the number of the segment that holds the byte at `lsn`."""
+    """Return the number of the segment that contains the byte at `lsn`."""
     return SegmentNo(lsn // segment_bytes)
 
 
@@ -73,7 +73,7 @@ def segment_name(timeline: int, segment: int, segment_bytes: int) -> str:
 
 
 def parse_segment_name(name: str, segment_bytes: int) -> tuple[TimelineId, SegmentNo] | None:
-    """Return timeline and number of the segment that `name` names exactly; None for any other name."""
+    """Return timeline and segment number if `name` is exactly a segment's name; None for any other name."""
     if len(name) != _NAME_DIGITS or not _HEX.issuperset(name):
         return None
     timeline, high, low = int(name[:8], 16), int(name[8:16], 16), int(name[16:], 16)
@@ -84,7 +84,7 @@ def parse_segment_name(name: str, segment_bytes: int) -> tuple[TimelineId, Segme
 
 
 def file_kind(name: str) -> FileKind:
-    """Tell what the file `name` of an archive is; compression suffixes are the caller's business."""
+    """Return the kind of the archive file `name`; the caller removes a compression suffix."""
     stem, _, suffix = name.partition(".")
     if not _HEX.issuperset(stem):
         return FileKind.OTHER
@@ -101,7 +101,7 @@ def file_kind(name: str) -> FileKind:
 
 
 def first_page_lsn(lsn: Lsn) -> Lsn:
-    """Return where reading has to begin so that the record at `lsn` can be framed: its page's start."""
+    """Return where reading must begin so that the record at `lsn` can be framed: its page's start."""
     return Lsn(lsn // PAGE_BYTES * PAGE_BYTES)
 
 
@@ -112,7 +112,7 @@ def history_name(timeline: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TimelineSpan:
-    """The part of a history that stands on one timeline: `[begin_lsn, end_lsn)`, None for the one that goes on."""
+    """The part of a history on one timeline: `[begin_lsn, end_lsn)`; `end_lsn` is None for the last one."""
 
     timeline: TimelineId
     begin_lsn: Lsn
@@ -121,7 +121,7 @@ class TimelineSpan:
 
 @dataclass(frozen=True, slots=True)
 class TimelineHistory:
-    """How a timeline came about: its ancestors in order, then itself."""
+    """The history of a timeline: its ancestors in order, then itself."""
 
     spans: Sequence[TimelineSpan]
 
@@ -131,14 +131,14 @@ class TimelineHistory:
         return self.spans[-1].timeline
 
     def timeline_at(self, lsn: int) -> TimelineId:
-        """Return the timeline on which the byte at `lsn` of this history stands."""
+        """Return the timeline of the byte at `lsn` in this history."""
         for span in self.spans:
             if span.end_lsn is None or lsn < span.end_lsn:
                 return span.timeline
         raise AssertionError(self)
 
     def switch_lsn(self, timeline: int) -> Lsn | None:
-        """Return where this history left `timeline`; None if it never did, or was never on it."""
+        """Return the LSN where this history left `timeline`; None if it never did, or was never on it."""
         return next((span.end_lsn for span in self.spans if span.timeline == timeline), None)
 
     def __contains__(self, timeline: object) -> bool:
@@ -146,7 +146,7 @@ class TimelineHistory:
 
 
 def parse_history(text: str, timeline: int) -> TimelineHistory:
-    """Return the history that the file of `timeline` tells: lines of `parent <tab> switch LSN <tab> reason`."""
+    """Return the history in the file of `timeline`: lines of `parent <tab> switch LSN <tab> reason`."""
     spans: list[TimelineSpan] = []
     begin = Lsn(0)
     for number, line in enumerate(text.splitlines(), 1):

@@ -8,18 +8,16 @@ from dataclasses import dataclass
 
 from tidemark.model.errors import NodeUnfit
 
-PAGE_BYTES = 8192  # XLOG_BLCKSZ and BLCKSZ: other values are refused
+PAGE_BYTES = 8192  # XLOG_BLCKSZ and BLCKSZ: other values are rejected
 PAGE_HEADER_BYTES = 24  # SizeOfXLogShortPHD
 LONG_PAGE_HEADER_BYTES = 40  # SizeOfXLogLongPHD, on the first page of a segment
 RECORD_HEADER_BYTES = 24  # SizeOfXLogRecord
 RECORD_CRC_AT = 20  # offsetof(XLogRecord, xl_crc)
-RECORD_BYTES_MAX = (
-    1 << 30
-)  # MaxAllocSize, in which every reader of the server's own must hold a record; 16 tells 1020 MB
+RECORD_BYTES_MAX = 1 << 30  # MaxAllocSize, the limit of every reader in the server; 16 sets 1020 MB
 
 
 class UnsupportedMajor(NodeUnfit):
-    """WAL or a server of a major that we do not know."""
+    """WAL or a server of an unsupported major."""
 
     hint = "Tidemark reads PostgreSQL 14 to 18"
 
@@ -34,20 +32,20 @@ class WalFormat:
     image_pglz: int  # BKPIMAGE_COMPRESS_PGLZ; in 14 BKPIMAGE_IS_COMPRESSED
     image_lz4: int  # 0: unknown to this major
     image_zstd: int
-    custom_rmgrs: bool  # resource managers 128 to 255 may stand in WAL
-    dropped_stats_bytes: int  # size of a xl_xact_stats_item; 0: there are none
+    custom_rmgrs: bool  # resource managers 128 to 255 are valid
+    dropped_stats_bytes: int  # size of a xl_xact_stats_item; 0: the major has none
     relmap_slots: int  # MAX_MAPPINGS
-    checkpoint_wal_level: bool  # CheckPoint and xl_end_of_recovery carry wal_level
+    checkpoint_wal_level: bool  # CheckPoint and xl_end_of_recovery contain wal_level
     dbase_create_logged: int  # XLOG_DBASE_CREATE_WAL_LOG
     dbase_drop: int  # XLOG_DBASE_DROP
 
     @property
     def image_compressed(self) -> int:
-        """All bits of an image's info that mean a compressed image."""
+        """All bits of an image's info that mark a compressed image."""
         return self.image_pglz | self.image_lz4 | self.image_zstd
 
     def knows_rmgr(self, rmgr: int) -> bool:
-        """Tell if a record of resource manager `rmgr` can stand in this WAL."""
+        """Return whether `rmgr` is a valid resource manager in this WAL."""
         return rmgr <= RMGR_LAST or (self.custom_rmgrs and rmgr >= RMGR_CUSTOM_FIRST)
 
 

@@ -1,4 +1,4 @@
-"""Bodies of WAL records, one module for each resource manager. Each parser makes a frozen value of a `Record`."""
+"""Parsers for the bodies of WAL records, one module for each resource manager. They return immutable values."""
 
 RM_XLOG = 0
 RM_XACT = 1

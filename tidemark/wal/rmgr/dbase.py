@@ -16,7 +16,7 @@ _OID = Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class DatabaseCopied:
-    """One tablespace's files of a database were copied outside WAL: CREATE DATABASE, or SET TABLESPACE of its own."""
+    """The files of a database in one tablespace were copied outside WAL: CREATE DATABASE, or SET TABLESPACE."""
 
     database: Oid
     tablespace: Oid
@@ -26,7 +26,7 @@ class DatabaseCopied:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseBegun:
-    """An empty database was made, whose relation map and pages follow (strategy WAL_LOG)."""
+    """An empty database was created; its relation map and pages follow (strategy WAL_LOG)."""
 
     database: Oid
     tablespace: Oid
@@ -34,7 +34,7 @@ class DatabaseBegun:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseRemoved:
-    """A database's files were removed from some tablespaces."""
+    """The files of a database were removed from some tablespaces."""
 
     database: Oid
     tablespaces: tuple[Oid, ...]
@@ -44,7 +44,7 @@ DatabaseRecord = DatabaseCopied | DatabaseBegun | DatabaseRemoved
 
 
 def parse(record: Record, fmt: WalFormat) -> DatabaseRecord | None:
-    """Return what a DBASE record says."""
+    """Parse a DBASE record."""
     match record.info & INFO_MASK:
         case info if info == CREATE_FILE_COPY:
             database, tablespace, source, source_tablespace = record.read(_FILE_COPY)

@@ -47,7 +47,7 @@ TRUNCATE_RESTART_SEQS = 0x02
 
 PACKED_HEADER_BYTES = 5  # SizeOfHeapHeader
 TUPLE_HEADER_BYTES = 23  # SizeofHeapTupleHeader
-PACKED_AT = TUPLE_HEADER_BYTES - PACKED_HEADER_BYTES  # where the packed form begins in a tuple on a page
+PACKED_AT = TUPLE_HEADER_BYTES - PACKED_HEADER_BYTES  # start of the packed form in a tuple on a page
 _HOFF_AT = 4  # in a packed tuple
 
 _INSERT = Struct("<HB")
@@ -75,7 +75,7 @@ class HeapInsert(NamedTuple):
 
 
 class HeapDelete(NamedTuple):
-    """The row at `offset` of `block` deleted."""
+    """A deletion of the row at `offset` of `block`."""
 
     block: BlockRef
     offset: int
@@ -96,13 +96,13 @@ class HeapUpdate(NamedTuple):
     old_xmax: Xid
     new_xmax: Xid
     old_tuple: bytes | None  # packed: the whole row or its key, by the flags
-    prefix: int  # bytes of values that are the old row's first and last
+    prefix: int  # bytes at the start of the values that equal the old row's; `suffix` at the end
     suffix: int
     changed: bytes | None  # packed new row without prefix and suffix; None: on the page image
 
     @property
     def tuple(self) -> bytes | None:
-        """The packed new row if it stands whole in the record."""
+        """The packed new row, if the record contains it whole."""
         return None if self.prefix or self.suffix else self.changed
 
 
@@ -116,14 +116,14 @@ class HeapTruncate(NamedTuple):
 
 
 class HeapConfirm(NamedTuple):
-    """A speculative insert turned out good."""
+    """The confirmation of a speculative insert."""
 
     block: BlockRef
     offset: int
 
 
 class HeapInplace(NamedTuple):
-    """The values of a row overwritten where they stand, for everybody at once; its header stays."""
+    """Values of a row that were overwritten in place, visible to all transactions at once; its header is unchanged."""
 
     block: BlockRef
     offset: int
@@ -134,7 +134,7 @@ HeapRecord = HeapInsert | HeapDelete | HeapUpdate | HeapTruncate | HeapConfirm |
 
 
 def parse(record: Record) -> HeapRecord | None:  # noqa: PLR0911 - one for each opcode
-    """Return the change that a HEAP record makes; None for a row lock."""
+    """Return the change of a HEAP record; None for a row lock."""
     match record.info & OPCODE_MASK:
         case opcode if opcode == INSERT:
             return parse_insert(record)
@@ -154,14 +154,14 @@ def parse(record: Record) -> HeapRecord | None:  # noqa: PLR0911 - one for each 
 
 
 def parse_insert(record: Record) -> HeapInsert:
-    """Return what an INSERT record inserts."""
+    """Parse an INSERT record."""
     block = record.need_block(0)
     offset, flags = record.read(_INSERT)
     return HeapInsert(block, offset, flags, _packed(record, block.data, block))
 
 
 def parse_delete(record: Record) -> HeapDelete:
-    """Return what a DELETE record deletes."""
+    """Parse a DELETE record."""
     block = record.need_block(0)
     xmax, offset, infobits, flags = record.read(_DELETE)
     old = None
@@ -171,7 +171,7 @@ def parse_delete(record: Record) -> HeapDelete:
 
 
 def parse_update(record: Record) -> HeapUpdate:
-    """Return what an UPDATE or HOT_UPDATE record changes."""
+    """Parse an UPDATE or HOT_UPDATE record."""
     block = record.need_block(0)
     old_xmax, old_offset, _infobits, flags, new_xmax, new_offset = record.read(_UPDATE)
     old = None
@@ -199,7 +199,7 @@ def parse_update(record: Record) -> HeapUpdate:
 
 
 def parse_truncate(record: Record) -> HeapTruncate:
-    """Return what a TRUNCATE record empties."""
+    """Parse a TRUNCATE record."""
     database, count, flags = record.read(_TRUNCATE)
     if len(record.main) - _TRUNCATE.size < 4 * count:
         raise BadRecord(record.lsn, f"{count} truncated relations in {len(record.main)} bytes")
@@ -209,7 +209,7 @@ def parse_truncate(record: Record) -> HeapTruncate:
 
 
 def apply_update(old: bytes, update: HeapUpdate) -> bytes:
-    """Return the packed new row of `update`, which may borrow values of the packed row `old`."""
+    """Return the packed new row of `update`, with prefix and suffix from the packed row `old`."""
     changed = update.changed
     lsn = update.block.lsn
     if changed is None:
@@ -225,7 +225,7 @@ def apply_update(old: bytes, update: HeapUpdate) -> bytes:
 
 
 def apply_inplace(old: bytes, update: HeapInplace) -> bytes:
-    """Return the packed row `old` with its values overwritten: all of them (`heap_xlog_inplace`)."""
+    """Return the packed row `old` with all of its values overwritten (`heap_xlog_inplace`)."""
     values_at = old[_HOFF_AT] - PACKED_AT if old else 0
     if len(old) - values_at != len(update.values):
         raise BadRecord(update.block.lsn, f"{len(update.values)} bytes over the values of a row of {len(old)}")
@@ -233,7 +233,7 @@ def apply_inplace(old: bytes, update: HeapInplace) -> bytes:
 
 
 def page_tuple(page: bytes, offset: int) -> tuple[bytes, Xid, Xid] | None:
-    """Return packed tuple, xmin and xmax at line pointer `offset` of a heap page; None if no tuple stands there."""
+    """Return packed tuple, xmin and xmax at line pointer `offset` of a heap page; None if it has no tuple."""
     count = _line_pointers(page)
     if not 1 <= offset <= count:
         return None
@@ -256,7 +256,7 @@ def page_tuples(page: bytes) -> Iterator[tuple[int, bytes, Xid, Xid]]:
 
 
 def _line_pointers(page: bytes) -> int:
-    """Return how many line pointers a page has; none if it is new."""
+    """Return the number of a page's line pointers; 0 if it is new."""
     try:
         lower, upper, special = _PAGE_BOUNDS.unpack_from(page, _PAGE_BOUNDS_AT)
     except struct_error:
@@ -281,7 +281,7 @@ def _take_u16(record: Record, data: bytes) -> tuple[int, bytes]:
 
 
 def _packed(record: Record, data: bytes, block: BlockRef | None = None) -> bytes | None:
-    """Return `data` as the packed tuple that it has to be; None if it is left to the page image of `block`."""
+    """Return `data` as a packed tuple; None if the tuple is only in the page image of `block`."""
     if not data and block is not None and block.image_applies:
         return None
     if len(data) < PACKED_HEADER_BYTES or data[_HOFF_AT] < TUPLE_HEADER_BYTES:

@@ -17,7 +17,7 @@ TUPLES_MAX = 2048  # more than MaxHeapTuplesPerPage, 291
 
 
 class HeapMultiInsert(NamedTuple):
-    """Rows inserted into one block; `flags` are those of an insert."""
+    """Rows inserted into one block; `flags` are as in an insert."""
 
     block: BlockRef
     flags: int
@@ -32,7 +32,7 @@ class NewCid(NamedTuple):
 
 
 def parse(record: Record) -> HeapMultiInsert | NewCid | None:
-    """Return what a HEAP2 record says of rows; None for pruning, freezing, visibility and locks."""
+    """Parse a HEAP2 record with rows; return None for pruning, freezing, visibility and locks."""
     match record.info & OPCODE_MASK:
         case opcode if opcode == MULTI_INSERT:
             return parse_multi_insert(record)
@@ -42,7 +42,7 @@ def parse(record: Record) -> HeapMultiInsert | NewCid | None:
 
 
 def parse_multi_insert(record: Record) -> HeapMultiInsert:
-    """Return what a MULTI_INSERT record inserts."""
+    """Parse a MULTI_INSERT record."""
     block = record.need_block(0)
     flags, count = record.read(_HEAD)
     if count > TUPLES_MAX:
@@ -56,7 +56,7 @@ def parse_multi_insert(record: Record) -> HeapMultiInsert:
 
 
 def _tuples(record: Record, data: bytes, count: int) -> tuple[bytes, ...]:
-    """Cut the data of a block into packed tuples: each a length, aligned to 2, of what follows its header."""
+    """Split a block's data into packed tuples: each has a header, aligned to 2, with the length of what follows it."""
     tuples: list[bytes] = []
     at = 0
     for _ in range(count):

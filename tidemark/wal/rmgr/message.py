@@ -12,7 +12,7 @@ _HEAD = Struct("<IB3xQQ")
 
 @dataclass(frozen=True, slots=True)
 class MessageBody:
-    """A message as WAL carries it; the prefix is in the encoding of the database."""
+    """A message in WAL; the prefix is in the encoding of the database."""
 
     database: Oid
     transactional: bool

@@ -7,22 +7,22 @@ from tidemark.model.lsn import INVALID_XID, Xid
 from tidemark.wal.record import INFO_MASK, BadRecord, Record
 
 CREATE_ID = 0x20
-FIRST_UPDATER = 4  # MultiXactStatusNoKeyUpdate: this and what is greater ends the row, lower ones lock it
+FIRST_UPDATER = 4  # MultiXactStatusNoKeyUpdate: this status and greater ones end the row, lower ones lock it
 _HEAD = Struct("<IIi")  # multixact, offset of its first member, count of members
 _MEMBER = Struct("<Ii")  # xid, status
 
 
 @dataclass(frozen=True, slots=True)
 class MultixactCreated:
-    """A new multixact; it is numbered in a range of its own."""
+    """A new multixact, which is numbered in a separate range."""
 
     multixact: Xid
     first_member: int
-    updater: Xid  # 0: nobody ends the row
+    updater: Xid  # 0: no member ends the row
 
 
 def parse(record: Record) -> MultixactCreated | None:
-    """Return what a MULTIXACT record makes; None for the care of its files."""
+    """Return the multixact that a MULTIXACT record creates; None for maintenance of its files."""
     if record.info & INFO_MASK != CREATE_ID:
         return None
     multixact, first, count = record.read(_HEAD)

@@ -27,7 +27,7 @@ class RelmapUpdate:
 
 
 def parse(record: Record, fmt: WalFormat) -> RelmapUpdate | None:
-    """Return the map that a RELMAP record writes."""
+    """Return the map in a RELMAP record."""
     if record.info & INFO_MASK != UPDATE:
         return None
     database, tablespace, size = record.read(_HEAD)
@@ -42,7 +42,7 @@ def parse(record: Record, fmt: WalFormat) -> RelmapUpdate | None:
 
 
 def parse_file(content: bytes, fmt: WalFormat) -> dict[Oid, Oid] | None:
-    """Return what `pg_filenode.map` says, relation to relfilenode; None if it is damaged."""
+    """Return the content of `pg_filenode.map`, relation to relfilenode; None if it is damaged."""
     crc_at = _MAP_HEAD.size + _PAIR.size * fmt.relmap_slots
     try:
         magic, count = _MAP_HEAD.unpack_from(content)

@@ -13,7 +13,7 @@ _HEAD = Struct("<iiB3xIII")
 
 @dataclass(frozen=True, slots=True)
 class RunningXacts:
-    """The transactions that were running, prepared ones among them: all others below `next_xid` are over."""
+    """The transactions that were running, including prepared ones: all others below `next_xid` have ended."""
 
     next_xid: Xid
     oldest_running_xid: Xid

@@ -47,11 +47,11 @@ _TIME_MAX_US = (1 << 63) - 1 - POSTGRES_EPOCH_US  # what 64 bits hold since 1970
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit; of a prepared transaction under the xid that was prepared, whoever commits it."""
+    """A commit; for a prepared transaction with the xid that was prepared, not that of COMMIT PREPARED."""
 
     xid: Xid
     time_us: int  # since 1970-01-01 UTC
-    database: Oid  # 0: not told, the transaction changed nothing in a database of its own
+    database: Oid  # 0: not in the record; the transaction changed no database-local objects
     tablespace: Oid
     subxids: tuple[Xid, ...]
     prepared: bool
@@ -63,7 +63,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """A rollback, of a whole transaction or of a subtransaction with those below it."""
+    """A rollback of a whole transaction, or of a subtransaction with its subtransactions."""
 
     xid: Xid
     time_us: int
@@ -86,7 +86,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Subtransactions and the transaction that they belong to, told every 64."""
+    """Subtransactions and their top-level transaction, logged for every 64 of them."""
 
     top_xid: Xid
     subxids: tuple[Xid, ...]
@@ -96,7 +96,7 @@ XactRecord = Commit | Abort | Prepare | Assignment
 
 
 def parse(record: Record, fmt: WalFormat) -> XactRecord | None:
-    """Return what an XACT record says; None for invalidations."""
+    """Parse an XACT record; return None for invalidations."""
     match record.info & OPCODE_MASK:
         case opcode if opcode in (COMMIT, COMMIT_PREPARED):
             return _parse_commit(record, fmt)
@@ -112,7 +112,7 @@ def parse(record: Record, fmt: WalFormat) -> XactRecord | None:
 
 @dataclass(slots=True)
 class _Parts:
-    """The optional parts that commit and abort have in common."""
+    """The optional parts that commit and abort share."""
 
     time_us: int
     database: Oid = INVALID_OID
@@ -199,7 +199,7 @@ def _parse_prepare(record: Record, fmt: WalFormat) -> Prepare:
     magic, _total, xid, database, prepared_at, _owner, subxid_count = record.read(_PREPARE_HEAD)
     if magic != _PREPARE_MAGIC:
         raise BadRecord(record.lsn, f"prepared transaction with magic {magic:X}")
-    # Counts of files to drop at commit and at abort, of statistics likewise where there are any, of invalidations.
+    # Counts of files to drop at commit and at abort, of statistics likewise if the major has them, of invalidations.
     tail_at = _PREPARE_HEAD.size + 4 * (5 if fmt.dropped_stats_bytes else 3)
     _invalidates, gid_bytes, _origin_lsn, _origin_time = record.read(_PREPARE_TAIL, tail_at)
     gid_at = tail_at + _PREPARE_TAIL.size
@@ -223,7 +223,7 @@ def _xids(record: Record, at: int, count: int) -> tuple[Xid, ...]:
 
 
 def _items(record: Record, at: int, item_bytes: int) -> tuple[int, int]:
-    """Return count and place of the items of a part at `at`."""
+    """Return the number and offset of the items of a part at `at`."""
     (count,) = record.read(_COUNT, at)
     first = at + _COUNT.size
     if count < 0 or len(record.main) - first < item_bytes * count:
@@ -232,7 +232,7 @@ def _items(record: Record, at: int, item_bytes: int) -> tuple[int, int]:
 
 
 def _gid(record: Record, at: int) -> tuple[str, int]:
-    """Return the identifier at `at` and where the part after it begins."""
+    """Return the identifier at `at` and the offset after it."""
     end = record.main.find(b"\0", at)
     if end < 0:
         raise BadRecord(record.lsn, "identifier of a prepared transaction does not end")

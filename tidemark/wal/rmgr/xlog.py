@@ -46,7 +46,7 @@ class Checkpoint:
     timeline: TimelineId
     prev_timeline: TimelineId
     full_page_writes: bool
-    wal_level: int | None  # None: this major does not tell it here
+    wal_level: int | None  # None: not in the checkpoint of this major
     next_xid: FullXid
     oldest_active_xid: Xid  # 0 at a shutdown
     next_multixact: int
@@ -55,7 +55,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class WalLevelChange:
-    """The wal_level from here on: told when parameters changed, and where a checkpoint begins."""
+    """The wal_level from here on: logged when parameters changed, and where a checkpoint begins."""
 
     wal_level: int
 
@@ -85,7 +85,7 @@ class OverwrittenContrecord:
 
 @dataclass(frozen=True, slots=True)
 class BackupEnd:
-    """All that a base backup's files lack stands between `start_lsn` and here."""
+    """The end of a backup: its files need the WAL from `start_lsn` to here."""
 
     start_lsn: Lsn
 
@@ -94,7 +94,7 @@ XlogRecord = Checkpoint | WalLevelChange | FullPageWritesChange | EndOfRecovery 
 
 
 def parse(record: Record, fmt: WalFormat) -> XlogRecord | None:  # noqa: PLR0911 - one for each opcode
-    """Return what an XLOG record says; None for those that say nothing to us, page images among them."""
+    """Parse an XLOG record; return None for records that the decoder does not need, such as page images."""
     match record.info & INFO_MASK:
         case info if info in (CHECKPOINT_SHUTDOWN, CHECKPOINT_ONLINE):
             return _parse_checkpoint(record, fmt)
