@@ -36,9 +36,7 @@ from tidemark.wal.versions import (
     wal_format_of_magic,
 )
 
-LINEAR_BYTES = (
-    1 << 20
-)  # of a block, unless one record is longer: half of a second-level cache, few iterations in Python
+LINEAR_BYTES = 1 << 20  # of a block, unless one record is longer: half of a second-level cache, few Python iterations
 SPARE_BYTES_MAX = 2 * LINEAR_BYTES  # of a block that is kept for reuse
 RECORDS_MAX = 4096  # in a block: LINEAR_BYTES of records of 64 bytes; most are longer
 _CRC_AT = 20  # offset of xl_crc: the CRC covers the data after the header, then the header up to here
