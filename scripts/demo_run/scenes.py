@@ -18,7 +18,7 @@ SWITCHED_S_MAX = 60
 CAUGHT_UP_S_MAX = 60
 SPARK_BACK_S_MAX = 120
 KEEPS_UP_S = 6
-DEAD_S = 2  # how long the archiver stays dead
+DEAD_S = 2  # time without an archiver
 OVERFLOW_S_MAX = 60
 FULL_SHARE = 0.9  # of the outbox: the next group may not fit
 

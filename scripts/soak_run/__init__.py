@@ -1,1 +1,1 @@
-"""A soak: a server, sidecar, archiver and the pipeline on Spark run for hours, and what they use is sampled."""
+"""A soak: a server, sidecar, archiver and the pipeline on Spark run for hours; their use of resources is sampled."""

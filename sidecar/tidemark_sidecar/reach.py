@@ -1,4 +1,4 @@
-"""A node that the sidecar cannot reach but that still archives: the archiver has more WAL than the sidecar (I22).
+"""Detects a node that archives but that the sidecar cannot reach: the archiver has more WAL than the sidecar (I22).
 
 A node that is down archives nothing: then the sidecar has received all WAL, or the archive contains the rest.
 """

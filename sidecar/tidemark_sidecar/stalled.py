@@ -1,4 +1,4 @@
-"""An archive that does not advance: the sidecar continues from the node, if the node has the WAL (I17).
+"""Detects an archive that does not advance: the sidecar continues from the node, if the node has the WAL (I17).
 
 `tidemark.engine.archive_wait` defines how long it waits; a row of the mode table defines the next stage.
 """

@@ -283,7 +283,7 @@ class Pipeline:
 def full_disks(settings: Settings, local_dir: str | None = None) -> FullDisks:
     """Return the disks that the pipeline writes to: of state, lake, checkpoint and Spark's temporary files.
 
-    A batch is in the lake's log and in its replica, and a merge may rewrite all that a replica has.
+    A batch is written to log and replica of its tables, and a merge may rewrite a whole replica.
     """
     folders = [settings.state, Path(settings.lake), *scratch_folders(os.environ, local_dir)]
     if "://" not in settings.checkpoint:

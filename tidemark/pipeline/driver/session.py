@@ -52,7 +52,7 @@ def make_session(master: str, folder: StateFolder, *, driver_memory: str, local_
 def scratch_folders(environment: Mapping[str, str], local_dir: str | None = None) -> list[Path]:
     """Return the folders in which Spark's driver and Python write temporary files; `local_dir` is `spark.local.dir`.
 
-    NB: the JVM's own is /tmp, whatever TMPDIR says.
+    NB: the JVM's folder is /tmp, independent of TMPDIR.
     """
     local = environment.get("SPARK_LOCAL_DIRS") or local_dir or JAVA_TEMPORARY
     folders = [*(part.strip() for part in local.split(",")), JAVA_TEMPORARY, tempfile.gettempdir()]

@@ -1,4 +1,4 @@
-"""Short commit logs: removes commits of the lake's tables that are no longer needed, a bounded number at a time.
+"""Keeps commit logs short: removes commits of the lake's tables that are not needed, a bounded number at a time.
 
 delta-rs lists the whole folder of commits when it opens a table and several times for each commit, so a commit costs
 7 ms of CPU more for every 1,000 files there (measured with deltalake 1.6.6). A table makes one or two commits a second.

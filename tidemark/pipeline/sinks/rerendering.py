@@ -1,4 +1,4 @@
-"""Values whose text changes after DDL although no row changed: labels of enums, and rows within rows.
+"""Converts values whose text changes after DDL although no row changed: labels of enums, and composite values.
 
 The server stores a composite value in the shape that its type had when it was written, and prints it in the present
 shape (`record_out`, PG 16): added attributes are empty, and dropped ones are omitted. The lake stores the text, so its
