@@ -22,11 +22,11 @@ from tidemark.model.relation import Column, Relation, ReplicaIdentity, TypeDescr
 
 NUMBER = b"tidemark.number"
 Shapes = Callable[[Relation], pa.StructType]
-"""Gives a relation's live columns in Arrow, for events that come without rows."""
+"""Returns a relation's live columns in Arrow, for events without rows."""
 Constants = Callable[[Relation, Dialect], Mapping[int, pa.Scalar]]
-"""Gives what columns of a relation hold in rows older than they are (attmissingval), by number."""
+"""Returns the values of columns in rows that are older than the column (attmissingval), by number."""
 Labels = Mapping[int, Mapping[str, str]]
-"""By column: an enum's labels that are called otherwise now."""
+"""By column: the renamed labels of an enum."""
 Mask = npt.NDArray[np.bool_]
 
 PLACE = tuple(
@@ -40,7 +40,7 @@ PLACE = tuple(
         ("_xid", pa.int64()),
     )
 )
-"""What every log in the lake says of where a row comes from."""
+"""The columns of every log in the lake that identify the origin of a row."""
 
 # Names that the change log and the merges use. A column with such a name gets another underscore at its end.
 RESERVED = re.compile(

@@ -36,7 +36,7 @@ class Compacted:
 
 
 Fetch = Callable[[Sequence[Key], Sequence[str]], dict[Key, dict[str, object]]]
-"""Reads columns of some rows of the replica, by key."""
+"""Reads columns of some of the replica's rows, by key."""
 
 
 def compact(changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str], fetch: Fetch) -> Compacted:

@@ -18,7 +18,7 @@ from tidemark.pipeline.lake.layout import label_names, relabelled, renamed_label
 
 Restate = Callable[[pa.Array], pa.Array]
 Restates = Mapping[int, Restate]
-"""By column: how its values are told from now on."""
+"""By column: the conversion of its values to their present text."""
 _Reshape = Callable[[str], str]
 _Held = str | list["_Held"] | None
 _NESTED = 2  # lists of lists: arrays of a domain over arrays

@@ -53,7 +53,7 @@ _NAME_LENGTH = 80  # of a folder; the OID before it makes it unique
 
 
 LakeItem = tuple[OutboxSequence, TableItem | LogicalMessage]
-"""An item and the outbox value that it came in."""
+"""An item and the sequence of its outbox value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -36,11 +36,11 @@ from tidemark.pipeline.lake.lineage import NO_VERSION, Recorded, TableDiverged, 
 from tidemark.pipeline.sinks.waiting import StoredItem, WaitingItems
 
 Applying = Callable[[Sequence[StoredItem], Recorded | None], LakeTable]
-"""Applies items to a table, which is checked against what is recorded when it is opened; None: not checked."""
+"""Applies items to a table, which is checked against its record when it is opened; None: not checked."""
 
 
 Restart = Callable[[Sequence[StoredItem], Applied, Fault], tuple[int, Position] | None]
-"""Finds the item with which a diverged table begins anew, and that item's position; None: it does not yet."""
+"""Finds the item from which a diverged table can be recreated, and its position; None: there is none yet."""
 
 
 def new_copy(items: Sequence[StoredItem], applied: Applied, fault: Fault) -> tuple[int, Position] | None:
