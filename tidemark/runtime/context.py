@@ -19,4 +19,4 @@ class CaptureContext:
 
 
 class Stopped(Exception):
-    """The capture stops: undelivered changes come again after the restart."""
+    """The capture stops: undelivered changes are delivered again after the restart."""

@@ -34,31 +34,31 @@ from tidemark.wire.state import Loss, Owner
 
 
 class RepairPoint(Enum):
-    """Places around what is durable of a repair where a test may stop the process dead."""
+    """Failpoints before and after the transaction of a repair."""
 
-    PREPARED = "repair-prepared"  # the new base stands beside the state, which is as it was
+    PREPARED = "repair-prepared"  # the new base is written; the state is unchanged
     REPAIRED = "repair-repaired"
 
 
-REPAIRED_IN = (Stage.ARCHIVE, Stage.HELD)  # the archiver delivers, and nobody waits for it to reach a marker
+REPAIRED_IN = (Stage.ARCHIVE, Stage.HELD)  # the archiver delivers, and no return is in progress
 
 
 class NotRepairable(ConfigError):
-    """A state in which an archive is not to be repaired."""
+    """A state in which an archive must not be repaired."""
 
     hint = "`cdcctl status` shows which process delivers; switch with `cdcctl realtime off`"
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveBreak:
-    """WAL that the archiver cannot pass."""
+    """WAL that the archiver cannot read."""
 
     stretch: Stretch
-    damage: str = ""  # what is wrong with it, and in which file; empty: it is missing
+    damage: str = ""  # the damage, and its file; empty: the WAL is missing
 
 
 def find_break(view: StateView, archive: ArchiveState) -> ArchiveBreak | None:
-    """Return what the archiver would stop at; raise `NotRepairable` where it is not the one that delivers."""
+    """Return the break at which the archiver would stop; raise `NotRepairable` if the archiver does not deliver."""
     if view.stage not in REPAIRED_IN:
         raise NotRepairable(f"the capture is in stage {view.stage.value}: it does not continue from the archive")
     if view.start is None or view.beginning is None:
@@ -73,7 +73,7 @@ def find_break(view: StateView, archive: ArchiveState) -> ArchiveBreak | None:
 def give_up(
     config: Config, store: StateStore, broken: ArchiveBreak, owner: Owner, observer: SeedObserver | None = None
 ) -> Loss:
-    """Go on from a new seed, and record what is lost. `owner`: who holds the archiver's lock."""
+    """Resume from a new seed, and record the loss. `owner`: the holder of the archiver's lock."""
     before = store.view()
     assert before.start is not None, "found by `find_break`"
     at = seeded(config, store, before, observer)
@@ -104,7 +104,7 @@ def give_up(
 
 
 def seeded(config: Config, store: StateStore, before: StateView, observer: SeedObserver | None) -> Resumption:
-    """Take a new seed from the node, and return what goes on there."""
+    """Take a new seed from the node; return how delivery resumes from it."""
     with Node(config.capture.dsn) as node:
         node.check_same_node(store.identity.system_identifier)
     select = partial(databases_of, config=config)
@@ -116,7 +116,7 @@ def seeded(config: Config, store: StateStore, before: StateView, observer: SeedO
 
 
 def loss_message(loss: Loss) -> Message:
-    """Return what the readers are told of a loss."""
+    """Return the message to the readers about a loss."""
     content = {
         "after": str(loss.after),
         "hole": [format_lsn(loss.hole_start_lsn), format_lsn(loss.hole_end_lsn)],

@@ -27,7 +27,7 @@ from tidemark.wire.items import relation_of
 
 
 class DeadWalMissing(ConfigError):
-    """A folder that has not all of a dead branch's WAL."""
+    """A folder that lacks WAL of a dead branch."""
 
     hint = (
         "give a folder that contains all of it by --dead-wal, for example pg_wal of the old primary; otherwise "
@@ -38,7 +38,7 @@ class DeadWalMissing(ConfigError):
 def touched_tables(
     store: StateStore, view: StateView, folder: Path, branch: DeadBranch, selection: Selection
 ) -> frozenset[TableKey]:
-    """Return the tables of which the branch has changes; raise `DeadWalMissing` where `folder` does not tell."""
+    """Return the tables that the branch changed; raise `DeadWalMissing` if `folder` does not contain its WAL."""
     try:
         return _touched(store, view, folder, branch, selection)
     except TidemarkError as error:
@@ -81,7 +81,7 @@ def _groups(builder: GroupBuilder, decoded: DecodedRun) -> list[ChangeGroup]:
         return list(builder.add_run(decoded))
     if isinstance(decoded, CommittedTransaction):
         return list(builder.add_transaction(decoded))
-    return []  # a message, which is about no table
+    return []  # a message, which concerns no table
 
 
 def _tables_of(group: ChangeGroup) -> set[TableKey]:
@@ -90,4 +90,4 @@ def _tables_of(group: ChangeGroup) -> set[TableKey]:
 
 
 def _is_the_end(_error: InvalidWal) -> None:
-    """Do nothing: where a lost server stopped, its last segment holds what is no WAL."""
+    """Ignore invalid bytes: the last segment of a lost server contains them."""

@@ -14,7 +14,7 @@ from tidemark.model.position import Position, Sequence
 from tidemark.runtime.recovery.rebuild import LakeInventory
 from tidemark.wire.state import Identity
 
-ASKED_S = 120.0  # a positions table of thousands of tables, on storage that is far away
+ASKED_S = 120.0  # for a positions table of thousands of tables, on remote storage
 _HINT = "name the folder that `cdcctl spark run --lake` wrote"
 
 
@@ -22,11 +22,11 @@ _HINT = "name the folder that `cdcctl spark run --lake` wrote"
 class _Reported:
     sequence: int
     position: tuple[int, int, int]  # timeline, commit LSN, ordinal
-    tables: list[tuple[int, int, int, bool]]  # database, relation, generation; false: its copy is not at its end
+    tables: list[tuple[int, int, int, bool]]  # database, relation, generation; False: its copy is incomplete
 
 
 def lake_inventory(lake: Path, identity: Identity) -> LakeInventory:
-    """Return what the lake of a capture holds; raise `ConfigError` if it has none of it."""
+    """Return the inventory of a capture's lake; raise `ConfigError` if the lake contains none of the capture."""
     SPARK.require()
     asked = [str(lake.absolute()), identity.capture, str(identity.system_identifier)]
     command = [sys.executable, "-m", "tidemark.pipeline.lake.inventory", *asked]

@@ -26,25 +26,25 @@ from tidemark.wal.rmgr import RM_LOGICALMSG, message
 from tidemark.wal.segments import TimelineHistory, WalSlice, segment_of, segment_start
 from tidemark.wire.marker import Ignored, Instance, Marker, MarkerKind, read_marker
 
-SEGMENTS_MAX = 64  # a GiB of WAL, where segments have their usual size
+SEGMENTS_MAX = 64  # 1 GiB of WAL in segments of the default size
 SILENCES_MAX = 30
 SILENCE_S = 1.0
-ReadWal = Callable[[Lsn, Lsn], Iterator[WalSlice]]  # of a range; raises `WalGap` where it is gone
+ReadWal = Callable[[Lsn, Lsn], Iterator[WalSlice]]  # reads a range; raises `WalGap` if it was removed
 _INTEREST = frozenset({RM_LOGICALMSG})
 
 
 def newest_marked(
     config: Config, store: StateStore, history: TimelineHistory, branch: DeadBranch, sources: Sequence[ReadWal]
 ) -> Pointer | None:
-    """Return the pointer of the newest marker before the branch; None where no source has one.
+    """Return the pointer of the newest marker before the branch; None if no source has one.
 
-    One that tells of an earlier dead branch is passed over: readers confirm what was delivered of it behind its fork.
+    A marker of an earlier dead branch is skipped: readers confirm changes that were delivered from it behind its fork.
     """
     identity = store.identity
     instance, key = Instance(identity.system_identifier, identity.capture), load_marker_key(config, store.folder)
     last = segment_of(Lsn(branch.fork_lsn - 1), identity.segment_bytes)
     for read in sources:
-        with suppress(WalGap, CorruptWal, ConfigError):  # where one segment is gone, those before it are of no use
+        with suppress(WalGap, CorruptWal, ConfigError):  # if a segment is missing, the earlier ones are not useful
             for number in range(last, max(0, last - SEGMENTS_MAX), -1):
                 start_lsn = segment_start(number, identity.segment_bytes)
                 end_lsn = min(branch.fork_lsn, segment_start(number + 1, identity.segment_bytes))
@@ -61,7 +61,7 @@ def newest_marked(
 
 
 def sources_of(config: Config, store: StateStore, stage: Stage, history: TimelineHistory) -> Sequence[ReadWal]:
-    """Return where WAL may be read in this stage, the likelier one first."""
+    """Return the sources of WAL in this stage, the more probable one first."""
     archive = [partial(_from_archive, config, store)] if config.has_archive else []
     return [partial(_from_node, config, store, history), *archive] if stage is Stage.REALTIME else archive
 
@@ -87,14 +87,14 @@ def _from_node(
 
 
 def _reported(marker: Marker | Ignored, history: TimelineHistory, branch: DeadBranch) -> Pointer | None:
-    """Return the pointer of a marker that tells of what precedes the branch."""
+    """Return the pointer of a marker if it precedes the branch."""
     if isinstance(marker, Ignored) or marker.kind is MarkerKind.CHECK or marker.pointer is None:
         return None
     return marker.pointer if precedes(history, marker.pointer.position, branch) else None
 
 
 def _contents(framer: Framer, pieces: Iterator[WalSlice]) -> Iterator[bytes]:
-    """Give the contents of all messages under our prefix; what is no WAL ends it."""
+    """Yield the contents of all messages under our prefix; stop at invalid WAL."""
     for piece in pieces:
         framer.follow(piece.timeline)
         framer.feed(piece.start_lsn, piece.data)

@@ -1,7 +1,7 @@
 """A follower at its node's promotion: whether it may deliver, and what has to be corrected before (I12).
 
-The start position comes from the markers and is in the state as `delivered`: what every reader had confirmed. A lake
-skips, by position, rows behind it that it already has. This module determines the rest: that the lake has nothing of a
+The start position comes from the markers and is in the state as `delivered`: every reader has confirmed it. A lake
+skips, by position, later rows that it already has. This module determines the rest: that the lake has nothing of a
 dead branch, which of its tables need another copy, and sequences that the lost outbox cannot have used. It is one
 transaction, which ends `followed`; after a crash before it the next start repeats everything.
 """
@@ -42,11 +42,11 @@ from tidemark.wire.state import (
     Watermark,
 )
 
-ATTEMPTS_MAX = 1 << 20  # to return, of a lost sidecar that cannot be asked: two years of one a minute
+ATTEMPTS_MAX = 1 << 20  # to return, made by a lost sidecar: two years of one a minute
 
 
 class NoStart(StateError):
-    """A node was promoted, and nothing tells its follower what the deliverer's readers have confirmed."""
+    """A node was promoted, and no marker shows what the deliverer's readers have confirmed."""
 
     hint = (
         "start again with cdcctl init in a new state folder: its first copy recreates every table, and "
@@ -55,7 +55,7 @@ class NoStart(StateError):
 
 
 def check_start(view: StateView) -> None:
-    """Raise `NoStart` if a follower cannot tell where to begin, or has not the catalogs of that place any more."""
+    """Raise `NoStart` if a follower has no start position, or no longer has the catalogs of that position."""
     followed, delivered = view.followed, view.delivered
     assert followed is not None, "it follows"
     assert delivered is not None, "it began somewhere"
@@ -69,7 +69,7 @@ def check_start(view: StateView) -> None:
 
 
 def find_start(context: CaptureContext, owner: Owner) -> None:
-    """Make a promoted follower's state that of a deliverer; nothing is done where that was done already."""
+    """Make a promoted follower's state that of a deliverer; do nothing if this was done before."""
     store, config = context.store, context.config
     view = store.view()
     if view.followed is None:
@@ -83,7 +83,7 @@ def find_start(context: CaptureContext, owner: Owner) -> None:
             return
         epoch = transaction.take_epoch(owner)
         expect_markers_ahead(transaction)
-        # NB: the WAL that is read again holds the lost sidecar's try-start markers, and ours have to be others.
+        # NB: the WAL to read again contains the lost sidecar's try-start markers; ours must have other numbers.
         transaction.put(HAND_OVER, HandOver(attempt=epoch.number + ATTEMPTS_MAX))
         if followed.leader is not None:
             _number_on(transaction, followed, lake)
@@ -103,12 +103,12 @@ def find_start(context: CaptureContext, owner: Owner) -> None:
 
 
 def is_waited_for(marks: StateMarks) -> bool:
-    """Tell if a start is still to be found, by the sidecar: until then nobody delivers."""
+    """Return whether the sidecar still has to find a start: until then no process delivers."""
     return marks.followed is not None
 
 
 def _check_branch(context: CaptureContext, lake: LakeInventory) -> None:
-    """Raise `WalDiverged` where the lake holds what never happened on this node."""
+    """Raise `WalDiverged` if the lake contains changes that the node does not have."""
     with closing(WalStream(context.config.capture.dsn)) as stream:
         here = stream.identify(context.store.identity.system_identifier)
         history = stream.timeline_history(here.timeline)
@@ -123,9 +123,9 @@ def _check_branch(context: CaptureContext, lake: LakeInventory) -> None:
 
 
 def _number_on(transaction: StateTransaction, followed: Followed, lake: LakeInventory | None) -> None:
-    """Let the outbox go on behind the deliverer's numbers; what an earlier turn left in it is confirmed over there.
+    """Continue the outbox after the deliverer's sequences; its old values were confirmed at the deliverer.
 
-    It gets another name: what Spark's checkpoints and the lake know of an earlier turn's numbers is over.
+    The outbox gets a new name: earlier sequences in Spark's checkpoints and in the lake become invalid.
     """
     assert followed.leader is not None, "somebody else has delivered"
     ledger, delivered = transaction.ledger(), transaction.delivered()
@@ -143,7 +143,7 @@ def _number_on(transaction: StateTransaction, followed: Followed, lake: LakeInve
 
 
 def _copies(known: Mapping[TableKey, CopyProgress], lake: LakeInventory) -> dict[TableKey, CopyProgress]:
-    """Return which tables the lake holds whole; all others that are captured are copied (again)."""
+    """Return the progress of each copy: done for tables that are complete in the lake, to be copied for all others."""
     held, begun = lake.generations or {}, lake.unfinished
     found = {key: CopyProgress(CopyPhase.DONE, generation) for key, generation in held.items()}
     for key, progress in known.items():

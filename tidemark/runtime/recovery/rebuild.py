@@ -51,11 +51,11 @@ from tidemark.wire.values import HEADER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class LakeInventory:
-    """What a lake holds: its greatest sequence, each table's latest generation, and the last position of any."""
+    """The inventory of a lake: its greatest sequence, each table's latest generation, and the last position."""
 
     sequence: Sequence = NO_SEQUENCE
-    generations: Mapping[TableKey, int] | None = None  # of those copied to their end
-    unfinished: Mapping[TableKey, int] = field(default_factory=dict)  # of the others
+    generations: Mapping[TableKey, int] | None = None  # of complete copies
+    unfinished: Mapping[TableKey, int] = field(default_factory=dict)  # of incomplete copies
     position: Position | None = None
 
 
@@ -66,9 +66,9 @@ class OtherCapture(ConfigError):
 
 
 def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeInventory | None) -> Stage | None:
-    """Make the state of a capture from a spool; return the stage that it begins in, None if it is there already.
+    """Create the state of a capture from a spool; return its first stage, or None if the state exists already.
 
-    Without a lake all tables are copied; a follower's are as its deliverer has them.
+    Without a lake all tables are copied; a follower's tables are as its deliverer has them.
     """
     manifest = read_manifest(spool)
     if manifest.identity.capture != config.capture.name:
@@ -78,7 +78,7 @@ def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeInvento
         )
     bytes_max = config.outbox.bytes_max
     identity = replace(manifest.identity, outbox_id=uuid.uuid4().hex, outbox_bytes_max=bytes_max)
-    folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
+    folder.socket("sidecar")  # rejects a path that is too long for a socket, before anything is written
     stage = _stage(config, manifest)
     after, epoch = _numbers_after(manifest, lake), _epoch_after(config, manifest)
     with StateStore.create(folder, identity, numbers_after=after, guarded=reporting_stuck_writers) as store:
@@ -95,7 +95,7 @@ def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeInvento
                 transaction.put(FOLLOWED, _followed(manifest))
             transaction.put(TERM, Term(epoch, None))
             expect_markers_ahead(transaction)
-            # NB: the WAL that is read again holds the lost sidecar's try-start markers, and ours have to be others.
+            # NB: the WAL to read again contains the lost sidecar's try-start markers; ours must have other numbers.
             transaction.put(HAND_OVER, HandOver(attempt=epoch.number))
             if manifest.fingerprint is not None:
                 transaction.put(FINGERPRINT, manifest.fingerprint)
@@ -112,7 +112,7 @@ def _stage(config: Config, manifest: Manifest) -> Stage:
 
 
 def _is_primary(config: Config) -> bool:
-    """Tell if the node says that it is no standby."""
+    """Return whether the node reports that it is not a standby."""
     try:
         return not is_standby(config)
     except (NodeUnreachable, NodeUnfit):
@@ -120,7 +120,7 @@ def _is_primary(config: Config) -> bool:
 
 
 def _followed(manifest: Manifest) -> Followed:
-    """Return how far a follower is that follows from the manifest's start on; a deliverer had delivered up to there."""
+    """Return the position of a follower that starts at the manifest's start; a deliverer had delivered up to it."""
     start = manifest.start
     if manifest.followed is None:
         return Followed(start, start, has_start=True)
@@ -138,7 +138,7 @@ def _numbers_after(manifest: Manifest, lake: LakeInventory | None) -> Sequence:
 
 
 def numbers_behind(known: Sequence, outbox_bytes_max: int) -> Sequence:
-    """Return a number that a lost outbox cannot have reached: it held no more values than fit its bound at once."""
+    """Return a sequence that a lost outbox cannot have reached: its bound limits how many values it contained."""
     return Sequence(known + outbox_bytes_max // HEADER_BYTES)
 
 
@@ -153,7 +153,7 @@ def _epoch_after(config: Config, manifest: Manifest) -> Epoch:
 
 
 def _copy_of(key: TableKey, progress: CopyProgress, lake: LakeInventory | None) -> CopyProgress:
-    """Return where a table's copy goes from here: done only if the lake has the rows of just that generation."""
+    """Return the progress of a table's copy: done only if the lake has the rows of exactly that generation."""
     if progress.phase is CopyPhase.LEFT:
         return progress
     generations = lake.generations if lake is not None else None

@@ -57,19 +57,19 @@ Message = tuple[str, Mapping[str, object]]  # prefix, and content as JSON
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Where delivering goes on, and what is known there."""
+    """Where delivery resumes, with the catalogs of that position."""
 
     timeline: TimelineId
-    lsn: Lsn  # what commits from here on is given out
+    lsn: Lsn  # transactions that commit from here on are delivered
     restart_lsn: Lsn  # decoding begins here
     history: HistoryIndex
     mirrors: DatabaseMirrors  # the catalogs at `lsn`
-    databases: Collection[Oid]  # that are captured
-    beginning: Beginning | None = None  # of a new seed; None: decoding goes on by the catalogs that were kept
-    after: Position | None = None  # delivering goes on right behind it, whatever `lsn` is; None: at `lsn`
+    databases: Collection[Oid]  # the captured databases
+    beginning: Beginning | None = None  # of a new seed; None: the kept catalog history continues
+    after: Position | None = None  # delivery resumes right after it, whatever `lsn` is; None: at `lsn`
 
     def place(self, ordinal: int = 0) -> Position:
-        """Return a position before all that is given out: records stand at multiples of 8."""
+        """Return a position before all delivered changes: records begin at multiples of 8."""
         if self.after is not None:
             return replace(self.after, ordinal=self.after.ordinal + 1 + ordinal)
         return Position(self.timeline, Lsn(self.lsn - 1), ordinal)
@@ -77,7 +77,7 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What becomes of the tables that are wrong."""
+    """The corrections of wrong tables."""
 
     items: Sequence[Reported] = ()
     copies: Mapping[TableKey, CopyProgress] = field(default_factory=dict)
@@ -85,26 +85,26 @@ class Tables:
 
     @property
     def count(self) -> int:
-        """How many are copied again."""
+        """The number of tables that are copied again."""
         return sum(copy.is_open for copy in self.copies.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """Which tables are wrong, and what is known of them."""
+    """Which tables are wrong, and in which way."""
 
     only: Collection[TableKey] | None  # None: all
-    after_lsn: Lsn = INVALID_LSN  # so much is delivered before they are copied
-    never_were: bool = False  # those that are gone: their rows are no table's that ever was
-    unknown_too: bool = False  # also those that are there and nobody knows of
+    after_lsn: Lsn = INVALID_LSN  # they are copied once delivery has reached this
+    never_were: bool = False  # the ones that no longer exist were created on the dead branch
+    unknown_too: bool = False  # also existing tables that the state does not know
 
     def has(self, key: TableKey) -> bool:
-        """Tell if a table that is known is wrong."""
+        """Return whether a known table is wrong."""
         return self.only is None or key in self.only
 
 
 def by_seed(config: Config, store: StateStore, before: StateView, seed: Seed, snapshot: str) -> Resumption:
-    """Write the seed's base; return what goes on there."""
+    """Write the seed's base; return how delivery resumes from it."""
     assert before.beginning is not None, "something was begun"
     return Resumption(
         timeline=seed.timeline,
@@ -118,7 +118,7 @@ def by_seed(config: Config, store: StateStore, before: StateView, seed: Seed, sn
 
 
 def set_right(store: StateStore, view: StateView, at: Resumption, selection: Selection, wrong: Wrong) -> Tables:
-    """Return what becomes of the tables that are `wrong`, by the catalogs there and by what was told of them last."""
+    """Return the corrections of the `wrong` tables, from the catalogs there and the last delivered descriptions."""
     latest = {(database, relation.oid): relation for _, (database, relation) in sorted(store.relations().items())}
     items: list[Reported] = []
     copies: dict[TableKey, CopyProgress] = {}
@@ -141,7 +141,7 @@ def set_right(store: StateStore, view: StateView, at: Resumption, selection: Sel
                 items.append(_schema_event(at, key[0], SchemaChange.CREATE, None, shown))
                 copies[key] = CopyProgress(CopyPhase.WAITING, 0, after_lsn=wrong.after_lsn)
         elif copy.phase is CopyPhase.LEFT and not (shown is not None and _is_copied(shown, selection)):
-            copies[key] = copy.blind()  # one that is selected there has left it by what is given up
+            copies[key] = copy.blind()  # LEFT because of a change that is given up, if it is selected there
         elif shown is not None and reported is not None and reported != shown:
             generation = copy.generation + 1
             items.append(CopyBoundary(at.place(), key[0], shown, generation, True, ""))
@@ -149,13 +149,13 @@ def set_right(store: StateStore, view: StateView, at: Resumption, selection: Sel
                 CopyPhase.COPYING, generation, lx=at.place().commit_lsn, after_lsn=wrong.after_lsn
             )
         else:
-            # NB: without the old snapshot: it may have seen what never happened, by xids that are given out again.
+            # NB: without the old snapshot: it may show changes of the dead branch, by xids that are assigned again.
             copies[key] = replace(copy.blind(), phase=CopyPhase.WAITING, after_lsn=wrong.after_lsn)
     return Tables(items, copies, gone)
 
 
 def left_wrong(view: StateView, wrong: Wrong) -> Tables:
-    """Return the copies that are `wrong`, left as they are, but that they hide nothing of the stream any more."""
+    """Return the copies that are `wrong` without their snapshots, which could hide changes of the stream."""
     return Tables(copies={key: copy.blind() for key, copy in view.copies.items() if wrong.has(key)})
 
 
@@ -170,11 +170,10 @@ def go_on(
     messages: Iterable[Message],
     note: Callable[[StateTransaction], None],
 ) -> None:
-    """Move the delivered pointer to `at` under a new epoch of `owner`, and tell; `note`: what else is put there.
+    """Move the delivered pointer to `at` under a new epoch of `owner`, and deliver `messages` and corrections.
 
-    Where delivering goes on behind what was given out last, the pointer stays.
-
-    Raise `Fenced`, with nothing written, where the state is not as it was seen `before`.
+    The pointer stays if delivery resumes after the last delivered change. `note` writes further values in the same
+    transaction. Raise `Fenced`, with nothing written, if the state has changed since `before` was read.
     """
     store.learn_versions()
     reported = _group(config, at, [*_messages(at, messages), *tables.items])
@@ -196,12 +195,12 @@ def go_on(
         for key in tables.gone:
             transaction.drop_copy(*key)
         if config.copy.enabled and at.beginning is not None:
-            transaction.put(FINGERPRINT, Fingerprint())  # so that planning looks at every table there is
+            transaction.put(FINGERPRINT, Fingerprint())  # so that planning considers every existing table
         note(transaction)
 
 
 def _tables_of(at: Resumption) -> Iterator[TableKey]:
-    """Give the tables of the captured databases."""
+    """Yield the tables of the captured databases."""
     for database in at.mirrors.keys() & set(at.databases):
         yield from ((database, relation.oid) for relation in at.mirrors[database].relations())
 
@@ -213,7 +212,7 @@ def _is_copied(relation: Relation, selection: Selection) -> bool:
 def _dropped(
     at: Resumption, key: TableKey, reported: Relation, copy: CopyProgress, *, never_was: bool
 ) -> Iterator[SchemaEvent | CopyBoundary]:
-    """Tell of a table that is gone; one that never was is emptied first, as its OID may be given to another."""
+    """Report a dropped table; one of a dead branch is emptied first, since another table may get its OID."""
     if never_was:
         for is_begin in (True, False):
             yield CopyBoundary(at.place(), key[0], reported, copy.generation + 1, is_begin, "")
@@ -237,7 +236,7 @@ def _schema_event(
 
 
 def _messages(at: Resumption, messages: Iterable[Message]) -> Iterator[LogicalMessage]:
-    """Give the messages that a reader of each database's log finds."""
+    """Yield the messages for each database's log."""
     place = at.place()
     for prefix, content in messages:
         for database in sorted(at.databases):
@@ -253,7 +252,7 @@ def _messages(at: Resumption, messages: Iterable[Message]) -> Iterator[LogicalMe
 
 
 def _group(config: Config, at: Resumption, items: Iterable[Reported]) -> EncodedGroup:
-    """Return the group that moves the delivered pointer; a consumer of one's own gets no items by it."""
+    """Return the group that moves the delivered pointer; for a custom consumer it has no items."""
     placed: list[GroupItem] = []
     if config.deliver.consumer == "outbox":
         placed += [replace(item, position=at.place(ordinal)) for ordinal, item in enumerate(items)]

@@ -23,37 +23,37 @@ from tidemark.runtime.seed.copy_plan import TableKey
 from tidemark.wal.segments import TimelineHistory, WalSlice, first_page_lsn
 
 REWOUND_IN = (Stage.REALTIME, Stage.ARCHIVE, Stage.HELD)
-PROBE_S = 1.0  # a time: a node that has the WAL sends some at once
+PROBE_S = 1.0  # for one read: a node that has the WAL sends some at once
 PROBES_MAX = 30
 
 
 class NotRewindable(ConfigError):
-    """A state that is not to be rewound."""
+    """A state that must not be rewound."""
 
     hint = "`cdcctl status` shows which process delivers; during a return to realtime, start the sidecar once"
 
 
 class NothingDiverged(ConfigError):
-    """All that was delivered happened at the node."""
+    """The node has all delivered changes."""
 
     hint = "start the daemons"
 
 
 @dataclass(frozen=True, slots=True)
 class RewindPlan:
-    """What a rewind would do."""
+    """The effects of a rewind."""
 
     branch: DeadBranch
-    restart_lsn: Lsn | None  # decoding begins again here, before the fork; None: a new seed is taken
+    restart_lsn: Lsn | None  # before the fork; decoding begins here; None: a new seed is taken
     because: str  # why there is no restart LSN
-    touched: frozenset[TableKey] | None  # None: nobody knows, so all are copied again
-    untold: str  # why nobody knows
-    is_delivered: bool = True  # False: first copies alone show the branch
-    planned_dead: bool = False  # the tables to be copied were found by what never happened: others may be there
+    touched: frozenset[TableKey] | None  # None: unknown, so all tables are copied again
+    untold: str  # why they are unknown
+    is_delivered: bool = True  # False: only first copies have read the branch
+    planned_dead: bool = False  # the tables to copy were found on the dead branch: the node may have others
 
 
 def plan_rewind(config: Config, store: StateStore, dead_wal: Path | None) -> RewindPlan:
-    """Return what a rewind would do, having changed nothing; raise by name where there is nothing to be done."""
+    """Return the plan of a rewind without changing anything; raise a specific error if there is nothing to do."""
     view = store.view()
     if view.stage not in REWOUND_IN or view.followed is not None:
         raise NotRewindable(f"the capture is in stage {view.stage.value}, in which a rewind is not possible")
@@ -71,13 +71,13 @@ def plan_rewind(config: Config, store: StateStore, dead_wal: Path | None) -> Rew
 
 
 def kept_before(store: StateStore, view: StateView, branch: DeadBranch) -> StateView:
-    """Return the state with the catalogs' past up to the fork."""
+    """Return the state with its catalog history up to the fork."""
     history, journal = before_fork(store.folder.history, view.history, view.journal, branch.fork_lsn)
     return replace(view, history=history, journal=journal)
 
 
 def _plan_for_copies(view: StateView, history: TimelineHistory, delivered: Pointer) -> RewindPlan:
-    """Return what a rewind does where all happened that the stream has given out: it sets copies right."""
+    """Return the plan for a stream that has delivered nothing of a dead branch: only copies are corrected."""
     shown = {key: copy.shown_to for key, copy in view.copies.items()}
     branches = {key: find_dead_branch(history, position) for key, position in shown.items() if position is not None}
     dead = {key: branch for key, branch in branches.items() if branch is not None}
@@ -102,7 +102,7 @@ def _history_of_node(config: Config, store: StateStore) -> TimelineHistory:
 def _restart(
     config: Config, store: StateStore, view: StateView, history: TimelineHistory, branch: DeadBranch
 ) -> tuple[Lsn | None, str]:
-    """Return the restart LSN of before the fork whose WAL is to be had; None, and why, where there is none."""
+    """Return the restart LSN before the fork whose WAL is available; None, and the reason, if there is none."""
     bases = [(base.lsn, base.restart_lsn) for base in kept_before(store, view, branch).history.bases]
     pointers = list(_pointers(store, view, history, branch))
     restart_lsn = restart_before(history, branch, pointers, bases)
@@ -118,7 +118,7 @@ def _restart(
 
 
 def _pointers(store: StateStore, view: StateView, history: TimelineHistory, branch: DeadBranch) -> Iterator[Pointer]:
-    """Give the pointers that the state has, up to the newest of before the fork."""
+    """Yield the pointers in the state, down to the newest one before the fork."""
     if view.confirmed is not None:
         yield view.confirmed.pointer
     with store.environment.read() as transaction:
@@ -131,7 +131,7 @@ def _pointers(store: StateStore, view: StateView, history: TimelineHistory, bran
 
 
 def _unreadable(config: Config, view: StateView, history: TimelineHistory, restart_lsn: Lsn | None) -> str:
-    """Return why WAL from `restart_lsn` on cannot be read where the capture goes on; nothing where it can be."""
+    """Return why the capture cannot read WAL from `restart_lsn` on; an empty text if it can."""
     if restart_lsn is None:
         return "no catalog base from before the fork is kept"
     reasons: list[str] = []
@@ -156,7 +156,7 @@ def _unreadable(config: Config, view: StateView, history: TimelineHistory, resta
 
 
 def _probe(config: Config, view: StateView, history: TimelineHistory, restart_lsn: Lsn) -> None:
-    """Have the node send the first of what would be read; raise `WalGap` where it has removed it."""
+    """Request the first needed WAL from the node; raise `WalGap` if the node has removed it."""
     page_lsn = first_page_lsn(restart_lsn)
     with closing(WalStream(config.capture.dsn)) as stream:
         stream.identify(view.identity.system_identifier)

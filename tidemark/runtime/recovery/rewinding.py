@@ -1,9 +1,9 @@
-"""Moves back to the fork at which the node left the delivered branch, and on to its own timeline (`cdcctl rewind`).
+"""Moves back to the fork at which the node left the delivered branch, and on to its current timeline (`cdcctl rewind`).
 
-Changes delivered behind the fork are dead: they never happened at the node. The change log keeps them, and a message of
+Changes delivered behind the fork are dead: the node does not have them. The change log keeps them, and a message of
 the prefix `tidemark.rewind` states their range, one for each database. The replicas become correct by another copy of
-the tables that the branch changed. The copy runs after everything that the node has written so far was delivered, so
-that the log lacks no change of the node because the copied rows contain it.
+the tables that the branch changed. The copy runs after everything that the node has written so far was delivered:
+otherwise the log would lack changes of the node that the copied rows contain.
 
 If nothing behind the fork was delivered, but a first copy has read it, only its tables are corrected: the stream
 continues where it is.
@@ -42,16 +42,16 @@ from tidemark.wire.state import FINGERPRINT, HAND_OVER, Fingerprint, HandOver, L
 
 
 class RewindPoint(Enum):
-    """Places around what is durable of a rewind where a test may stop the process dead."""
+    """Failpoints before and after the transaction of a rewind."""
 
-    PREPARED = "rewind-prepared"  # what stands beside the state is ready; the state is as it was
+    PREPARED = "rewind-prepared"  # the files beside the state are ready; the state is unchanged
     REWOUND = "rewind-rewound"
 
 
 def rewind(
     config: Config, store: StateStore, plan: RewindPlan, owner: Owner, observer: SeedObserver | None = None
 ) -> tuple[Rewind, Loss | None]:
-    """Go back to the fork, and on from there. `owner`: who holds the locks of both daemons."""
+    """Resume from the fork. `owner`: the holder of both daemons' locks."""
     before, branch = store.view(), plan.branch
     kept = kept_before(store, before, branch)
     selection = config.select.selection()
@@ -92,7 +92,7 @@ def rewind(
 
 
 def _note(reported: Rewind, loss: Loss | None, transaction: StateTransaction) -> None:
-    # NB: a marker that was met may stand on the dead branch; attempts are counted on.
+    # NB: the recorded marker may be on the dead branch; only the number of attempts is kept.
     transaction.put(HAND_OVER, HandOver(attempt=(transaction.get(HAND_OVER) or HandOver()).attempt))
     transaction.note_rewind(reported)
     transaction.put(FINGERPRINT, Fingerprint((transaction.get(FINGERPRINT) or Fingerprint()).selection))
@@ -101,7 +101,7 @@ def _note(reported: Rewind, loss: Loss | None, transaction: StateTransaction) ->
 
 
 def _wrong_tables(view: StateView, plan: RewindPlan) -> frozenset[TableKey] | None:
-    """Return the tables that are to be set right: those touched, and those copied on the branch or not to their end."""
+    """Return the tables to correct: changed by the branch, copied on it, or with an incomplete copy."""
     if plan.touched is None:
         return None
     fork_lsn = plan.branch.fork_lsn
@@ -110,9 +110,9 @@ def _wrong_tables(view: StateView, plan: RewindPlan) -> frozenset[TableKey] | No
 
 
 def _at_fork(store: StateStore, kept: StateView, plan: RewindPlan, selection: Selection) -> Resumption:
-    """Return what goes on at the fork, by the catalogs as they were there.
+    """Return how delivery resumes at the fork, with the catalogs as of the fork.
 
-    Where nothing behind it was delivered: what goes on behind the last that was, by the catalogs as they were there.
+    If nothing behind the fork was delivered: how it resumes after the last delivered change, with the catalogs then.
     """
     assert plan.restart_lsn is not None, "decoding goes on"
     assert kept.delivered is not None, "it was planned"
@@ -135,7 +135,7 @@ def _at_fork(store: StateStore, kept: StateView, plan: RewindPlan, selection: Se
 
 
 def _present_lsn(config: Config, store: StateStore) -> Lsn:
-    """Return an LSN behind all that has committed by now, and see that a record stands there."""
+    """Return an LSN behind all commits so far, and make sure that a record begins there."""
     with Node(config.capture.dsn) as node:
         node.check_same_node(store.identity.system_identifier)
         present_lsn = node.insert_lsn()
@@ -144,7 +144,7 @@ def _present_lsn(config: Config, store: StateStore) -> Lsn:
 
 
 def _loss(reported: Rewind, plan: RewindPlan) -> Loss:
-    """Return what is lost of the new timeline where delivering goes on from a new seed."""
+    """Return the loss on the new timeline if delivery resumes from a new seed."""
     return Loss(
         at_us=reported.at_us,
         after=Position(reported.timeline, Lsn(reported.fork_lsn - 1), 0),

@@ -9,7 +9,7 @@ from tidemark.wal.segments import first_page_lsn
 
 
 def archived_blocks(archive: ArchiveFolder, start_lsn: Lsn) -> Iterator[RecordBlock]:
-    """Yield the records from `start_lsn`, where one begins, to the end of WAL; raise where there is more behind it."""
+    """Yield the records from `start_lsn`, the start of one, to the end of WAL; raise if later WAL exists."""
     framer = Framer(
         archive.format,
         system_identifier=archive.system_identifier,

@@ -13,15 +13,15 @@ from tidemark.wal.segments import WalSlice, first_page_lsn, segment_of, segment_
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """WAL that is there and cannot be read."""
+    """WAL in the archive that cannot be read."""
 
     start_lsn: Lsn
-    end_lsn: Lsn  # of the segment in which it was met: nobody knows how far it goes in that
+    end_lsn: Lsn  # the end of its segment: the extent of the damage is unknown
     reason: str  # with the file's name
 
 
 def in_archive(folder: Path, of: SystemIdentifier, error: CorruptWal, lsn: Lsn, read_lsn: Lsn) -> CorruptWal:
-    """Return `error`, met at the record at `lsn` when WAL up to `read_lsn` was there, with the file that it is in."""
+    """Return `error` with its file; it was met at the record at `lsn` when WAL up to `read_lsn` was read."""
     try:
         archive = ArchiveFolder(folder, whole_only=True, of=of)
     except (CorruptWal, OSError):
@@ -31,9 +31,9 @@ def in_archive(folder: Path, of: SystemIdentifier, error: CorruptWal, lsn: Lsn, 
 
 
 def find_damage(folder: Path, of: SystemIdentifier, restart_lsn: Lsn) -> Damage | None:
-    """Read an archive from where decoding would begin; return the first that is no WAL, None if there is none.
+    """Read an archive from the LSN at which decoding would begin; return the first damage, None if there is none.
 
-    What is missing is no damage: it ends the search.
+    Missing WAL is not damage: it ends the search.
     """
     try:
         archive = ArchiveFolder(folder, whole_only=True, of=of)
@@ -53,7 +53,7 @@ def find_damage(folder: Path, of: SystemIdentifier, restart_lsn: Lsn) -> Damage 
                 )
     except Hole:
         return None
-    except CorruptWal as error:  # of a file: what it should hold begins where the one before ended
+    except CorruptWal as error:  # of a file: its contents would begin at the end of the file before
         return Damage(lsn, _segment_end(lsn, segment_bytes), str(error))
     return None
 

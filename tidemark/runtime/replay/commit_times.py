@@ -3,8 +3,8 @@
 A transaction counts by the time in its commit record, which `pg_xact_commit_timestamp` shows. A message outside
 transactions has no time; it counts by the last transaction delivered before it.
 
-Commit records are not in the order of their times: sessions take the time before they write the record, and a clock may
-be set back. So the range that is read is wider by `CLOCK_BACK_S` at both ends; if the clock was set back by more,
+Commit records are not in the order of their times: sessions read the clock before they write the record, and a clock
+may be set back. So the range that is read is wider by `CLOCK_BACK_S` at both ends; if the clock was set back by more,
 transactions of the range may be outside of that. A range of LSNs does not have this problem.
 """
 
@@ -26,7 +26,7 @@ from tidemark.wal.page import RecordBlock
 from tidemark.wal.rmgr import RM_XACT, xact
 from tidemark.wire.state import HistoryIndex
 
-CLOCK_BACK_S = 600  # of a server's clock that is set right; one that is slewed never goes back
+CLOCK_BACK_S = 600  # for a server's clock that is corrected in steps; a slewed clock never goes back
 
 
 class RecordedEnd(NamedTuple):
@@ -37,7 +37,7 @@ class RecordedEnd(NamedTuple):
 
 
 def transaction_ends(block: RecordBlock) -> Iterator[RecordedEnd]:
-    """Give the ends of transactions among the records of `block`, in order."""
+    """Yield the ends of transactions in `block`, in order."""
     rmgrs = block.rmgrs[: len(block)].tobytes()
     index = rmgrs.find(RM_XACT)
     while index >= 0:
@@ -48,7 +48,7 @@ def transaction_ends(block: RecordBlock) -> Iterator[RecordedEnd]:
 
 
 class TimeRange:
-    """What is asked for: [from, to), each end open where it is None. Is told of all that is read and decoded."""
+    """The requested range [from, to), open at an end that is None. It observes all read and decoded records."""
 
     def __init__(self, from_time: CommitTime | None = None, to_time: CommitTime | None = None) -> None:
         if from_time is not None and to_time is not None and from_time > to_time:
@@ -56,12 +56,12 @@ class TimeRange:
             raise ConfigError(reported, hint="give the earlier time as --from")
         self.from_time = from_time
         self.to_time = to_time
-        self.latest: CommitTime | None = None  # of all ends of transactions that were read
-        self.set_back: RecordedEnd | None = None  # the first by which the clock was too far behind the latest
-        self._last: CommitTime | None = None  # of the transactions that were decoded
+        self.latest: CommitTime | None = None  # of all transaction ends that were read
+        self.set_back: RecordedEnd | None = None  # the first end that is too far behind the latest
+        self._last: CommitTime | None = None  # of the decoded transactions
 
     def read(self, block: RecordBlock) -> None:
-        """Take note of how far the clock is."""
+        """Observe the commit times of a block."""
         if self.is_everything:
             return
         for end in transaction_ends(block):
@@ -72,11 +72,11 @@ class TimeRange:
 
     @property
     def is_everything(self) -> bool:
-        """Tell if no time was asked for."""
+        """Return whether the range is open at both ends."""
         return self.from_time is None and self.to_time is None
 
     def within(self, decoded: Iterable[DecodedRun]) -> Iterator[DecodedRun]:
-        """Give what is in the range; let go of the rest."""
+        """Yield the runs in the range; release the others."""
         for found in decoded:
             if isinstance(found, CommittedRun):
                 yield from self._parts_within(found)
@@ -86,7 +86,7 @@ class TimeRange:
                 found.release()
 
     def _parts_within(self, run: CommittedRun) -> Iterator[CommittedRun]:
-        """Give the stretches of a run that are in the range: mostly all of it, or nothing."""
+        """Yield the parts of a run that are in the range: mostly all of it, or nothing."""
         times_us = run.ends.times_us
         self._last = CommitTime(times_us[-1])
         earliest, latest = CommitTime(min(times_us)), CommitTime(max(times_us))
@@ -101,7 +101,7 @@ class TimeRange:
                 start = stop
 
     def _holds(self, decoded: Decoded) -> bool:
-        """Tell if `decoded`, given in order, is in the range."""
+        """Return whether `decoded` is in the range; call it in commit order."""
         if isinstance(decoded, CommittedTransaction):
             self._last = CommitTime(decoded.end.commit_time_us)
         return self.from_time is None if self._last is None else self._includes(self._last)
@@ -111,19 +111,19 @@ class TimeRange:
 
     @property
     def is_reached(self) -> bool:
-        """Tell if a transaction has ended at or after the range's end, or if it has none."""
+        """Return whether a transaction has ended at or after the range's end, or whether the range has none."""
         return self.to_time is None or (self.latest is not None and self.latest >= self.to_time)
 
     @property
     def is_passed(self) -> bool:
-        """Tell if nothing that is in the range is to come."""
+        """Return whether no later transaction can be in the range."""
         if self.to_time is None or self.latest is None:
             return False
         return self.latest.earlier_by(CLOCK_BACK_S) >= self.to_time
 
 
 def begin_lsn(archive: ArchiveFolder, index: HistoryIndex, time: CommitTime) -> Lsn:
-    """Return an LSN behind a catalog base, before which nothing commits that commits at or after `time`."""
+    """Return an LSN after a catalog base such that no earlier commit has a time at or after `time`."""
     wanted = time.earlier_by(CLOCK_BACK_S)
     lsn = _base_before(archive, index, time, wanted)
     for end in _ends_from(archive, lsn):
@@ -134,10 +134,10 @@ def begin_lsn(archive: ArchiveFolder, index: HistoryIndex, time: CommitTime) -> 
 
 
 def _base_before(archive: ArchiveFolder, index: HistoryIndex, time: CommitTime, wanted: CommitTime) -> Lsn:
-    """Return the LSN of the newest base behind which the clock stood before `wanted`; of the oldest: before `time`.
+    """Return the LSN of the newest base after which the clock was before `wanted`; for the oldest base: before `time`.
 
-    Where the WAL of a base is trimmed, the first WAL in the folder takes its place; a base whose WAL is not archived
-    yet is passed over.
+    If the WAL of a base is trimmed, the first WAL in the folder takes its place; a base whose WAL is not archived
+    yet is skipped.
     """
     first_wal_lsn, oldest = archive.first_lsn(), min((base.lsn for base in index.bases), default=INVALID_LSN)
     lsn, first, is_trimmed = INVALID_LSN, None, False

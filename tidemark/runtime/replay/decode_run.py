@@ -14,11 +14,11 @@ from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
 from tidemark.wal.segments import WalSlice
 
 MEMORY_BYTES_DEFAULT = 256 << 20  # decode.memory_bytes
-OnFork = Callable[[Lsn, TimelineId], None]  # where a timeline was left, and for which
+OnFork = Callable[[Lsn, TimelineId], None]  # the end of a timeline, and the next one
 
 
 class InvalidWal(CorruptWal):
-    """Bytes that are no record, from a source that should have none such."""
+    """Invalid bytes from a source that should have only valid WAL."""
 
     hint = "compare with the WAL of the node by pg_waldump; damage ends a stream"
 
@@ -31,7 +31,7 @@ class InvalidWal(CorruptWal):
 class WalDecoding:
     """Slices of WAL in, decoded transactions and messages out, in commit order.
 
-    `journal` gets each record that changed a catalog.
+    `journal` receives each record that changed a catalog.
     """
 
     def __init__(
@@ -42,23 +42,23 @@ class WalDecoding:
         journal: Journal | None = None,
         on_fork: OnFork | None = None,
     ) -> None:
-        """`on_fork` is told where a timeline was left for which, before anything of the next one is decoded."""
+        """`on_fork` is called at each change of timeline, before anything of the next one is decoded."""
         self.framer = framer
         framer.leave_out(decoder.quiet)
         self.decoder = decoder
         self.timeline = timeline
-        self.records = 0  # ever decoded
-        self.record_bytes = 0  # of theirs, padding left out
-        self.watch: Callable[[RecordBlock], None] | None = None  # is shown the records before they are decoded
+        self.records = 0  # decoded so far
+        self.record_bytes = 0  # of these records, without padding
+        self.watch: Callable[[RecordBlock], None] | None = None  # receives the records before they are decoded
         self._journal = journal
         self._on_fork = on_fork
 
     def feed(self, segment: WalSlice) -> Iterator[Decoded]:
-        """Take a slice; yield what it completes, one by one. All of it must be drawn before the next slice comes."""
+        """Feed a slice; yield what it completes, one by one. Consume all of it before the next slice."""
         return singly(self.feed_runs(segment))
 
     def feed_runs(self, segment: WalSlice) -> Iterator[DecodedRun]:
-        """Do the same, and yield small transactions many together."""
+        """Do the same, but yield small transactions in runs."""
         if segment.timeline != self.timeline:
             self._follow(segment)
             if self._on_fork is not None:
@@ -78,7 +78,7 @@ class WalDecoding:
                 return
 
     def _follow(self, segment: WalSlice) -> None:
-        """Go on along another timeline; where it left the last one, a record may have been sent by half."""
+        """Continue on another timeline; at its start, part of a record of the last one may have been received."""
         framer = self.framer
         if framer.fed_lsn is None or framer.fed_lsn <= segment.start_lsn:
             framer.follow(segment.timeline)

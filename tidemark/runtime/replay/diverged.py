@@ -5,10 +5,10 @@ from tidemark.model.lsn import Lsn
 
 
 class WalDiverged(CorruptWal):
-    """The node left its timeline before WAL that we have: what we have never happened there.
+    """The node left its timeline before WAL that we have: it does not have these changes.
 
-    `fork_lsn`: where that was, if what stands behind it was received, and may never have been decoded: a server that is
-    lost may have sent the beginning of a record. None: it was delivered.
+    `fork_lsn`: the fork, if WAL behind it was received and possibly never decoded: a lost server may have sent the
+    beginning of a record. None: it was delivered.
     """
 
     fork_lsn: Lsn | None = None

@@ -1,11 +1,11 @@
 """Starts decoding at any LSN that the catalog history covers, from an archive or a stream.
 
 The output is all transactions whose commit record begins in [from, to), and all messages outside transactions that do.
-Decoding begins earlier: at a saved base that is not above the first record of any transaction open at `from`. Let B be
-the newest base not above `from`. A transaction open at `from` was open at B or began after it; so nothing is missed if
-decoding begins at the least first LSN of the transactions open at B, which B's entry in the index contains. The decoder
-may find other transactions there without their first records; they have ended by B, and are skipped (`Decoder`,
-`wanted_from`).
+Decoding begins earlier: at a saved base at or below the first record of any transaction open at `from`. Let B be
+the newest base at or below `from`. A transaction open at `from` was open at B or began after it; so nothing is missed
+if decoding begins at the lowest first LSN of the transactions open at B, which B's entry in the index contains. The
+decoder may find other transactions there without their first records; they have ended by B, and are skipped
+(`Decoder`, `wanted_from`).
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ from tidemark.wal.versions import wal_format
 
 
 class WalTrimmed(WalGap):
-    """The folder's WAL begins behind the place where decoding would have to begin."""
+    """The folder's WAL begins after the LSN at which decoding would have to begin."""
 
     hint = (
         "the spool keeps only the WAL that a restart needs: set archive.keep_bytes to keep more WAL and the "
@@ -42,7 +42,7 @@ class WalTrimmed(WalGap):
 
 @dataclass(frozen=True, slots=True)
 class LsnRange:
-    """What is asked for: [from, to), each end open where it is None."""
+    """The requested range [from, to), open at an end that is None."""
 
     from_lsn: Lsn | None = None
     to_lsn: Lsn | None = None
@@ -53,12 +53,12 @@ class LsnRange:
             raise ConfigError(reported, hint="give the earlier LSN as --from")
 
     def holds(self, decoded: Decoded) -> bool:
-        """Tell if the record that completes `decoded` begins in the range."""
+        """Return whether the record that completes `decoded` begins in the range."""
         lsn = decoded.end.commit_lsn if isinstance(decoded, CommittedTransaction) else decoded.lsn
         return (self.from_lsn is None or lsn >= self.from_lsn) and (self.to_lsn is None or lsn < self.to_lsn)
 
     def part_of(self, decoded: DecodedRun) -> DecodedRun | None:
-        """Return what of `decoded` is in the range, if anything; let go of the rest."""
+        """Return the part of `decoded` in the range, if there is one; release the rest."""
         if isinstance(decoded, CommittedRun):
             start = 0 if self.from_lsn is None else decoded.index_of(self.from_lsn)
             stop = len(decoded) if self.to_lsn is None else decoded.index_of(self.to_lsn)
@@ -77,10 +77,10 @@ class HistoryStart:
     lsn: Lsn
     timeline: TimelineId
     mirrors: DatabaseMirrors
-    databases: Mapping[Oid, str]  # those that are or were captured, also while decoding goes on
+    databases: Mapping[Oid, str]  # captured now or earlier; updated while decoding continues
     decoding: WalDecoding
     types: TypeMapping
-    from_lsn: Lsn | None = None  # what commits at or after it is given out, None: everything
+    from_lsn: Lsn | None = None  # the first LSN of the output; None: everything
 
     @property
     def decoded_lsn(self) -> Lsn:
@@ -98,11 +98,11 @@ def begin_from_history(
     passed_over: Callable[[DamagedBase], None] = report_to_nobody,
     archive: ArchiveFolder | None = None,
 ) -> HistoryStart:
-    """Return a decoder that will give out everything that commits at or after `from_lsn`, None: all that can be had.
+    """Return a decoder for everything that commits at or after `from_lsn`; None: everything that is available.
 
-    `folder` holds the history's files; raise `NoBase` where `from_lsn` is below the oldest. Where the
-    WAL in `archive` begins behind the oldest base, as in a spool that is trimmed, all that can be had begins later, at
-    `HistoryStart.from_lsn`; raise `WalTrimmed` where nothing can be had, or not from `from_lsn` on.
+    `folder` contains the history's files; raise `NoBase` if `from_lsn` is below the oldest base. If the WAL in
+    `archive` begins after the oldest base, as in a trimmed spool, the output begins later, at `HistoryStart.from_lsn`;
+    raise `WalTrimmed` if nothing is available, or not from `from_lsn` on.
     """
     if view.beginning is None:
         raise StateError("the state has no catalog base", hint="complete it with cdcctl init")
@@ -142,9 +142,9 @@ def begin_from_history(
 
 
 def _later_start(view: StateView, oldest: Lsn, from_lsn: Lsn | None, archive: ArchiveFolder) -> tuple[Lsn, Lsn]:
-    """Return from where on everything can be given out, and where decoding begins for that, both behind trimmed WAL.
+    """Return the LSN from which the output is complete, and where decoding for it begins, both after trimmed WAL.
 
-    A base is such a place, and a pointer: what commits behind it is whole from its restart LSN on.
+    A base is such an LSN, and so is a pointer: later commits are complete from its restart LSN on.
     """
     places = [(base.lsn, max(base.restart_lsn, oldest)) for base in view.history.bases]
     places += [
@@ -166,10 +166,10 @@ def _later_start(view: StateView, oldest: Lsn, from_lsn: Lsn | None, archive: Ar
 
 
 def enter_open(transactions: TransactionTable, base: Base, lsn: Lsn, *, wanted: bool) -> None:
-    """Note what is open at `lsn`, to which `base` was taken along the journal, and has begun before.
+    """Enter the transactions that are open at `lsn` and began before it; `base` was replayed up to it.
 
-    That is all there is where no journal lies between, otherwise what has changed catalogs: nothing tells of the rest.
-    `wanted`: it is an error if one of them ends after what is wanted begins.
+    At the LSN of `base` these are all open transactions; after it only those that changed catalogs are known. `wanted`:
+    it is an error if one of them ends in the wanted range.
     """
     enter = transactions.enter_unseen if wanted else transactions.enter_partial
     if base.lsn == lsn:

@@ -13,7 +13,7 @@ from tidemark.wal.segments import first_page_lsn
 
 
 class ArchiveEndsEarly(WalGap):
-    """The archive ends before the end of what was asked for."""
+    """The archive ends before the end of the requested range."""
 
     hint = "wait until the segment is archived (pg_switch_wal() on the node speeds this up), or choose an earlier end"
 
@@ -25,7 +25,7 @@ class ForeignArchive(ConfigError):
 
 
 def check_same_cluster(archive: ArchiveFolder, system_identifier: SystemIdentifier) -> None:
-    """Refuse the archive of another cluster."""
+    """Raise `ForeignArchive` for the archive of another cluster."""
     if archive.system_identifier != system_identifier:
         raise ForeignArchive(
             f"{archive.folder} is of system {archive.system_identifier}, the state folder of {system_identifier}"
@@ -39,10 +39,10 @@ def decode_archive(
     tell_end: Callable[[InvalidWal], None],
     times: TimeRange | None = None,
 ) -> Iterator[DecodedRun]:
-    """Yield what lies in the range, and in that of `times`, to its end or the archive's.
+    """Yield the changes in the range, and in that of `times`, up to its end or the archive's.
 
-    `tell_end`: of bytes in the last segment that are no WAL. In a copy of pg_wal its unused rest begins there; nobody
-    can tell that from damage.
+    `tell_end` receives invalid bytes in the last segment. In a copy of pg_wal its unused rest begins there, which
+    cannot be distinguished from damage.
     """
     to_lsn = wanted.to_lsn
     times = times or TimeRange()

@@ -38,17 +38,17 @@ from tidemark.wal.rmgr import RM_XLOG, xlog
 
 @dataclass(frozen=True, slots=True)
 class BackedUpDatabase:
-    """A row of pg_database, of which a mirror is wanted."""
+    """A row of pg_database whose mirror is needed."""
 
     oid: Oid
     name: str
     encoding: str
     tablespace: Oid
-    captured: bool  # else others are copied from it, or it may be renamed into the selection
+    captured: bool  # False: others may be copied from it, or it may be renamed into the selection
 
 
 class BackupFilenodes(NamedTuple):
-    """Relfilenodes: of each database's catalogs, and of pg_database."""
+    """Relfilenodes of each database's catalogs, and of pg_database."""
 
     local: Mapping[Oid, Mapping[Oid, Oid]]
     shared: Oid
@@ -56,24 +56,24 @@ class BackupFilenodes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BackupSource:
-    """A backup with the archive of its WAL, and what is known of both."""
+    """A backup, the archive of its WAL, and the facts about both."""
 
     backup: BackupFolder
     archive: ArchiveFolder
-    checkpoint: xlog.Checkpoint  # that the backup began with
+    checkpoint: xlog.Checkpoint  # the one at which the backup began
     columns: Sequence[seed.ColumnRow]
     databases: Mapping[Oid, BackedUpDatabase]
 
     @property
     def selected(self) -> Mapping[Oid, BackedUpDatabase]:
-        """Those of the databases that are to be captured."""
+        """The databases to be captured."""
         return {oid: database for oid, database in self.databases.items() if database.captured}
 
 
 def open_source(
     backup: BackupFolder, archive: ArchiveFolder, selects: Callable[[str], bool], follows: Callable[[str], bool]
 ) -> tuple[BackupSource, BackupFilenodes]:
-    """See that both belong together, and read what the files say."""
+    """Check that backup and archive belong together, and read the backup's files."""
     checkpoint = _check_archive(backup, archive)
     anywhere = backup.some_database()
     file = backup.relation_map(DEFAULT_TABLESPACE, anywhere)[PG_ATTRIBUTE.oid]
@@ -92,13 +92,13 @@ def open_source(
         except BackupUnusable:
             if database.captured:
                 raise
-            del databases[oid]  # it was dropped while the backup ran
+            del databases[oid]  # dropped while the backup ran
     shared = backup.relation_map(GLOBAL_TABLESPACE, INVALID_OID)[PG_DATABASE.oid]
     return BackupSource(backup, archive, checkpoint, columns, databases), BackupFilenodes(local, shared)
 
 
 def _check_archive(backup: BackupFolder, archive: ArchiveFolder) -> xlog.Checkpoint:
-    """See that the archive is that of the backup; return the checkpoint that the backup began with."""
+    """Check that the archive is that of the backup; return the checkpoint at which the backup began."""
     label = backup.label
     expected = backup.control.system_identifier
     if archive.system_identifier != expected:
@@ -126,7 +126,7 @@ def _check_archive(backup: BackupFolder, archive: ArchiveFolder) -> xlog.Checkpo
 
 
 class _Reading:
-    """What the files of a backup say by themselves: a first guess, since they are of different moments."""
+    """The catalogs according to the backup's files alone: a first guess, since they are of different moments."""
 
     def __init__(self, backup: BackupFolder, layouts: Mapping[Oid, CatalogLayout]) -> None:
         self._backup = backup
@@ -134,7 +134,7 @@ class _Reading:
         self._log = CommitLog(partial(backup.slru_page, "pg_xact"))
 
     def databases(self, selects: Callable[[str], bool], follows: Callable[[str], bool]) -> Sequence[BackedUpDatabase]:
-        """Return the databases that are selected and can be connected to, and behind them those that are followed."""
+        """Return the selected databases that allow connections, and then the followed ones."""
         heap = self._heap(PG_DATABASE, GLOBAL_TABLESPACE, INVALID_OID)
         reader = heap.layout.projection(
             *("oid", "datname", "encoding", "datistemplate", "datallowconn", "datconnlimit", "dattablespace"),
@@ -152,7 +152,7 @@ class _Reading:
         return sorted(found, key=lambda database: (not database.captured, database.oid))
 
     def files(self, database: BackedUpDatabase) -> Mapping[Oid, Oid]:
-        """Return in which files the catalogs of a database seem to be."""
+        """Return the probable files of a database's catalogs."""
         files = self._backup.relation_map(database.tablespace, database.oid)
         heap = self._heap(PG_CLASS, database.tablespace, database.oid)
         reader = heap.layout.projection("oid", "relfilenode")

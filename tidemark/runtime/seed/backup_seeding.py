@@ -7,8 +7,8 @@
 
 The result shows which files contain the catalogs: the relation map at the end, and pg_class at that LSN. If other files
 were followed, because a catalog was rewritten while the backup ran, the replay is repeated with the right ones. A
-rewrite that was running when the backup began is no exception: its pages go to WAL and to the file together, so what is
-in no image is on a page. If a row is missing nevertheless, tables lack columns, and the backup is refused.
+rewrite that was running when the backup began is no exception: it writes its pages to WAL and to the file together, so
+a row without an image is on a page. If a row is missing nevertheless, tables lack columns, and the backup is rejected.
 
 A backup of a standby has no record that ends it: its pg_control, copied last, has the LSN up to which to replay.
 """
@@ -59,7 +59,7 @@ from tidemark.wal.rmgr import (
     xlog,
 )
 
-REPLAYS_MAX = 4  # one; another if a mapped catalog was rewritten, and another if one whose file stands in pg_class was
+REPLAYS_MAX = 4  # one, one more for a rewritten mapped catalog, and one more for a catalog whose file is in pg_class
 _LSN_END = Lsn((1 << 64) - 1)
 _OID_BYTES = 4
 
@@ -71,10 +71,10 @@ def seed_from_backup(
     follows: FollowsDatabase = nothing_else,
     observer: SeedObserver | None = None,
 ) -> Seed:
-    """Return mirrors of the databases that `selects` names, exact where the backup ends.
+    """Return mirrors of the databases that `selects` accepts, exact at the end of the backup.
 
-    Those of the templates, and of what `follows` names, are there beside them, as in `take_seed`. `observer` is told
-    how far the backup's WAL is read, anew for each reading.
+    The mirrors of the templates, and of databases that `follows` accepts, are included, as in `take_seed`. `observer`
+    receives the progress through the backup's WAL, again for each replay.
     """
     source, files = open_source(backup, archive, selects, follows)
     for _ in range(REPLAYS_MAX):
@@ -91,7 +91,7 @@ def seed_from_backup(
 
 
 class _Replay:
-    """The WAL of the backup, followed by mirrors of which it is assumed in which files they are."""
+    """One replay of the backup's WAL by mirrors, under an assumption about the catalogs' files."""
 
     def __init__(self, source: BackupSource, files: BackupFilenodes, observer: SeedObserver) -> None:
         self._source = source
@@ -112,8 +112,8 @@ class _Replay:
             source.checkpoint.next_multixact,
             source.checkpoint.next_member,
         )
-        self._maps: dict[Oid, Mapping[Oid, Oid]] = {}  # as WAL told them last, by database
-        self._remade: set[Oid] = set()  # databases that were made, dropped or moved
+        self._maps: dict[Oid, Mapping[Oid, Oid]] = {}  # latest in WAL, by database
+        self._remade: set[Oid] = set()  # created, dropped or moved databases
         self._lsn = backup.label.start_lsn
         self._next_xid = source.checkpoint.next_xid
 
@@ -133,7 +133,7 @@ class _Replay:
         return mirrors
 
     def run(self) -> None:
-        """Follow all WAL of the backup, and add what is on its pages."""
+        """Follow all WAL of the backup, and add the rows on its pages."""
         if not self._follow():
             began = f"the backup that began at {format_lsn(self._backup.label.start_lsn)}"
             raise ArchiveEndsEarly(
@@ -146,7 +146,7 @@ class _Replay:
         page_seed.complete(self._mirrors, self._images, self._backup.pages, self._log, self._multixacts)
 
     def _check_end(self) -> None:
-        """See that the archive has the backup end where its manifest says; of a standby WAL has no word of that."""
+        """Check that the backup ends in the archive where its manifest says; WAL has no end of a standby's."""
         reported_lsn = self._backup.end_lsn
         if not self._backup.label.from_standby and reported_lsn not in (None, self._lsn):
             reported = f"according to its manifest, the backup {self._backup.folder} ends at {format_lsn(reported_lsn)}"
@@ -156,12 +156,12 @@ class _Replay:
             )
 
     def files(self) -> BackupFilenodes:
-        """Return in which files the catalogs stand at the end."""
+        """Return the files of the catalogs at the end."""
         local = {mirror.database: page_seed.files_of(mirror, self._map(mirror.database)) for mirror in self._mirrors}
         return BackupFilenodes(local, self._map(INVALID_OID)[PG_DATABASE.oid])
 
     def check(self) -> None:
-        """Raise `BackupUnusable` where a captured database's mirror cannot be right; leave the others out then."""
+        """Raise `BackupUnusable` if a captured database's mirror may be wrong; leave out other such mirrors."""
         for mirror in self._mirrors:
             if self._source.databases[mirror.database].captured:
                 self._check(mirror)
@@ -183,7 +183,7 @@ class _Replay:
             raise BackupUnusable(f"{self._backup.folder} lacks rows of its catalogs: {error}") from error
 
     def seed(self) -> Seed:
-        """Return what was read."""
+        """Return the seed."""
         selected = self._source.selected
         first = next(iter(selected.values()))
         facts = NodeFacts(
@@ -215,7 +215,7 @@ class _Replay:
         return self._backup.relation_map(known.tablespace if known else GLOBAL_TABLESPACE, database)
 
     def _follow(self) -> bool:
-        """Take the records of the backup; tell if its end was met."""
+        """Follow the records of the backup; return whether its end was found."""
         end_lsn = self._reported_end()
         for block in archived_blocks(self._source.archive, self._lsn):
             stop, is_over = self._stop(block)
@@ -236,13 +236,13 @@ class _Replay:
         return False
 
     def _reported_end(self) -> Lsn:
-        """Return where the backup ends, by its files; where they do not say, where the archive does."""
+        """Return the end of the backup according to its files, or else the end of the archive."""
         if self._backup.label.from_standby:
             return self._backup.control.min_recovery_lsn
         return self._backup.end_lsn or self._source.archive.last_lsn()
 
     def _stop(self, block: RecordBlock) -> tuple[int, bool]:
-        """Return how many records of the block belong to the backup, and if it ends with them."""
+        """Return how many records of the block belong to the backup, and whether it ends with them."""
         count = len(block)
         if self._backup.label.from_standby:
             end_lsn = self._backup.control.min_recovery_lsn
@@ -280,7 +280,7 @@ class _Replay:
 
 
 def _of_rmgr(block: RecordBlock, stop: int, rmgr: int) -> Iterator[int]:
-    """Give the indexes of a resource manager's records before `stop`."""
+    """Yield the indexes of a resource manager's records before `stop`."""
     rmgrs = block.rmgrs[:stop].tobytes()
     index = rmgrs.find(rmgr)
     while index >= 0:

@@ -34,16 +34,16 @@ class CopyTask:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """The tables to be copied, and what changes in the state with the decision."""
+    """The tables to be copied, and the resulting changes in the state."""
 
     tasks: list[CopyTask]
     moves: dict[TableKey, CopyProgress]
-    is_of_all: bool  # also of tables that were not known
-    denied: dict[TableKey, str] = field(default_factory=dict)  # of those that may fail: why they are not copied
+    is_of_all: bool  # unknown tables were considered too
+    denied: dict[TableKey, str] = field(default_factory=dict)  # why tables that may fail are not copied
 
 
 def selection_reported(config: Config) -> dict[str, tuple[str, ...]]:
-    """Return what of the configuration decides which tables are copied."""
+    """Return the part of the configuration that selects the tables to copy."""
     reported = {
         "databases": config.select.databases,
         "tables": config.select.tables,
@@ -51,23 +51,23 @@ def selection_reported(config: Config) -> dict[str, tuple[str, ...]]:
         "copy": (str(config.copy.enabled).lower(),),
     }
     later = {"exclude_databases": config.select.exclude_databases, "partition_roots": config.select.partition_roots}
-    return reported | {key: patterns for key, patterns in later.items() if patterns}  # unset they are no change
+    return reported | {key: patterns for key, patterns in later.items() if patterns}  # unset keys are no change
 
 
 def is_due(config: Config, view: StateView) -> bool:
-    """Tell if there is something to plan or to copy, from the state alone."""
+    """Return whether there is something to plan or to copy, from the state alone."""
     return _is_changed(config, view) or _is_unfinished(view)
 
 
 def takes_time(config: Config, view: StateView) -> bool:
-    """Tell if tables may have to be copied: then WAL has to wait somewhere."""
+    """Return whether tables may have to be copied, so that WAL must be buffered."""
     return is_due(config, view) and (config.copy.enabled or _is_unfinished(view))
 
 
 def plan_copies(
     config: Config, view: StateView, sessions: CopySessions, may_fail: Container[TableKey] = ()
 ) -> CopyPlan:
-    """Plan by the tables that there are now; raise `CopyDenied` for those that may not be read and may not fail."""
+    """Plan by the existing tables; raise `CopyDenied` for unreadable ones that are not in `may_fail`."""
     assert view.beginning is not None, "a first copy comes after the base"
     node = sessions.node()
     is_changed = _is_changed(config, view) or _is_before(view, node.timeline())
@@ -94,13 +94,13 @@ def plan_copies(
                     due.append(table)
         _check_readable(name, due)
         tasks += [CopyTask(database, table.oid) for table in due]
-    for key in vanished:  # dropped, or their database is: the stream says so
+    for key in vanished:  # the table or its database was dropped, which the stream reports
         moves[key] = replace(view.copies[key], phase=CopyPhase.DONE)
     return CopyPlan(tasks, moves, is_changed, denied)
 
 
 def is_requested_alone(config: Config, view: StateView, requested: Collection[TableKey]) -> bool:
-    """Tell if the tables to be copied are all of `requested`, and nothing else is to be planned."""
+    """Return whether the tables to be copied are all in `requested`, and nothing else is to be planned."""
     due = {key for key, copy in view.copies.items() if copy.is_due(_delivered_lsn(view))}
     return not _is_changed(config, view) and due <= set(requested)
 
@@ -111,7 +111,7 @@ def _is_changed(config: Config, view: StateView) -> bool:
 
 
 def _is_before(view: StateView, timeline: TimelineId) -> bool:
-    """Tell if the tables were found by catalogs of an earlier timeline: some of that may never have happened."""
+    """Return whether the tables were found in catalogs of an earlier timeline, which may be a dead branch."""
     return view.planned_to is not None and view.planned_to.timeline < timeline
 
 
@@ -120,7 +120,7 @@ def _is_unfinished(view: StateView) -> bool:
 
 
 def waits_for(view: StateView) -> Lsn | None:
-    """Return what has to be delivered before a table that waits for that is copied; None: none does."""
+    """Return the LSN that must be delivered before a waiting table is copied; None if none waits."""
     delivered_lsn = _delivered_lsn(view)
     later = (copy.after_lsn for copy in view.copies.values() if copy.is_open and not copy.is_due(delivered_lsn))
     return min(later, default=None)
@@ -131,17 +131,17 @@ def _delivered_lsn(view: StateView) -> Lsn:
 
 
 def database_names(node: Node, databases: Container[Oid]) -> dict[Oid, str]:
-    """Return the present names of those databases that there are: not those of a DROP DATABASE that broke off."""
+    """Return the current names of the databases that exist; not those of an interrupted DROP DATABASE."""
     query = f"SELECT oid::int8, datname::text FROM pg_catalog.pg_database WHERE datconnlimit <> {HALF_DROPPED}"  # noqa: S608 - a constant of ours
     rows = node.query(query)
     return {Oid(oid): str(name) for oid, name in rows if oid in databases}
 
 
 def _move(config: Config, table: SourceTable, known: CopyProgress | None, *, is_changed: bool) -> CopyProgress | None:
-    """Return where a table's copy goes from here; None where it stays and nothing is to be done.
+    """Return the next progress of a table's copy; None if nothing changes.
 
-    NB: the present name is ahead of the stream. Under the same configuration only what is noted counts, since whatever
-    brings a table into the selection is in the stream, and noted when it comes by.
+    NB: the current name is ahead of the stream. Without a change of the configuration only the recorded progress
+    counts: the stream contains, and records, every change that brings a table into the selection.
     """
     if not is_captured(config.select.selection(), table):
         return replace(known, phase=CopyPhase.LEFT) if known is not None else None
@@ -154,7 +154,7 @@ def _move(config: Config, table: SourceTable, known: CopyProgress | None, *, is_
 
 
 def is_captured(selection: Selection, table: SourceTable) -> bool:
-    """Tell if a table is selected, and its changes come under its own name."""
+    """Return whether a table is selected, and its changes are reported under its own name."""
     is_root = table.is_partitioned and selection.is_root(table.namespace, table.name)
     is_own = is_root or not table.is_partitioned
     is_below = any(selection.is_root(*above) for above in table.ancestors)

@@ -13,11 +13,11 @@ from tidemark.model.mode import Stage
 from tidemark.runtime.seed.copy_plan import database_names, is_captured
 from tidemark.runtime.seed.copy_sessions import CopySessions
 
-TABLES_TOLD = 20  # of one database by name; of a schema with more, GRANT names the schema
+TABLES_TOLD = 20  # named in one database; for a schema with more, GRANT names the schema
 
 
 def lacking_rights(config: Config, folder: StateFolder) -> Iterator[str]:
-    """Yield what the role lacks to copy the captured tables, and the GRANTs; nothing where nothing will be copied."""
+    """Yield the missing privileges on the captured tables, and the GRANTs; nothing if nothing will be copied."""
     with StateStore.open(folder, read_only=True) as store:
         view = store.view()
     if not config.copy.enabled or view.stage is Stage.FOLLOWER or view.beginning is None:

@@ -14,7 +14,7 @@ from tidemark.wire.state import Identity
 
 
 class CopySessions:
-    """Connects when first used, and again after it was closed."""
+    """Connects on first use, and again after `close`."""
 
     def __init__(self, dsn: str, identity: Identity) -> None:
         self._dsn = dsn
@@ -23,7 +23,7 @@ class CopySessions:
         self._source: tuple[Oid, CopySource] | None = None
 
     def node(self) -> Node:
-        """Return the session with the node, which is the one that the state belongs to."""
+        """Return the session with the node, after a check that it is the node of the state."""
         if self._node is None:
             with ExitStack() as stack:
                 node = stack.enter_context(Node(self._dsn))
@@ -33,7 +33,7 @@ class CopySessions:
         return self._node
 
     def source(self, database: Oid, name: str) -> CopySource:
-        """Return the database of that OID and name; nobody stays in another one."""
+        """Return the source for the database of that OID and name; close one of another database."""
         if self._source is None or self._source[0] != database:
             self.leave_source()
             fmt = wal_format(self._identity.server_major)
@@ -41,18 +41,18 @@ class CopySessions:
         return self._source[1]
 
     def leave_node(self) -> None:
-        """End the session with the node, for as long as nobody needs it."""
+        """Close the session with the node until it is needed again."""
         node, self._node = self._node, None
         if node is not None:
             node.close()
 
     def leave_source(self) -> None:
-        """End the sessions in a database, and forget its descriptions."""
+        """Close the sessions in a database, and discard its descriptions."""
         source, self._source = self._source, None
         if source is not None:
             source[1].close()
 
     def close(self) -> None:
-        """End all."""
+        """Close all sessions."""
         self.leave_node()
         self.leave_source()

@@ -7,7 +7,7 @@ from tidemark.wire.state import Beginning
 
 
 class OtherTypes(BadConfig):
-    """A configuration that asks for other forms than those that the state was made with."""
+    """A configuration with other Arrow types than those of the state."""
 
     hint = (
         "restore the value of the state, or create a new state and a new lake: the types of existing tables "
@@ -16,7 +16,7 @@ class OtherTypes(BadConfig):
 
 
 def check_types(config: Config, beginning: Beginning) -> None:
-    """Raise `OtherTypes` where the configuration asks for forms that the capture does not have."""
+    """Raise `OtherTypes` if the configuration asks for other Arrow types than those of the capture."""
     wanted = config.types.mapping()
     for key in fields(wanted):
         asked, held = getattr(wanted, key.name), getattr(beginning.types, key.name)

@@ -61,8 +61,8 @@ from tidemark.wire.state import (
     Watermark,
 )
 
-ARCHIVE_S = 10.0  # for the archive's folder to be listed
-Note = Callable[[StateTransaction], None]  # puts more into the transaction that makes the state
+ARCHIVE_S = 10.0  # for listing the archive's folder
+Note = Callable[[StateTransaction], None]  # writes more values in the transaction that completes the state
 
 DATABASES = f"""
     SELECT datname FROM pg_catalog.pg_database
@@ -77,7 +77,7 @@ class NoDatabase(ConfigError):
 
 
 def databases_of(node: Node, config: Config) -> list[str]:
-    """Return the databases that the patterns select, of those that can be connected to."""
+    """Return the databases that the patterns select and that allow connections."""
     rows = node.query(DATABASES)
     selection = config.select.selection()
     found = [str(name) for (name,) in rows if selection.selects_database(str(name))]
@@ -93,10 +93,10 @@ def initialise(
     *,
     numbers_after: OutboxSequence = NO_SEQUENCE,
 ) -> bool:
-    """Make the state of a capture; false if it is there already and complete."""
+    """Create the state of a capture; return False if it is already complete."""
     with Node(config.capture.dsn) as node:
         facts = node.check_fitness()
-        databases_of(node, config)  # there is one
+        databases_of(node, config)  # raises if there is none
         user = archiving_user(node)
     if config.markers.dsn:
         _check_primary(config.markers.dsn, facts.system_identifier)
@@ -117,19 +117,19 @@ def initialise(
 
 
 def archiving_user(node: Node) -> ServerUser | None:
-    """Return whom the node's archive_command is run as; None: unknown, or it is a standby, which archives nothing."""
+    """Return the user that runs the node's archive_command; None: unknown, or a standby, which archives nothing."""
     archiving = node.archiving()
     return archiving.server if archiving.is_on or not node.is_in_recovery() else None
 
 
 def is_standby(config: Config) -> bool:
-    """Tell if the captured node is a standby now."""
+    """Return whether the captured node is a standby now."""
     with Node(config.capture.dsn) as node:
         return node.is_in_recovery()
 
 
 def _begin_to_follow(config: Config, store: StateStore, seed: Seed, observer: SeedObserver | None) -> Note:
-    """Return what a follower's state begins with: all rows that there are, somebody else has given out."""
+    """Return the first values of a follower's state: another process has delivered all existing rows."""
     with closing(CopySessions(config.capture.dsn, store.identity)) as sessions:
         node = sessions.node()
         settle(node, seed, wait_s=config.seed.wait_s, observer=observer)
@@ -148,11 +148,11 @@ def _begin_to_follow(config: Config, store: StateStore, seed: Seed, observer: Se
 
 
 def initialise_from_backup(config: Config, folder: StateFolder, seed: Seed) -> bool:
-    """Make the state of a capture from a seed that no server was asked for; false if it is there already and complete.
+    """Create the state of a capture from a seed without a server; return False if it is already complete.
 
-    Where WAL from the seed on is still to be had nobody knows: it is in the archive, if one is configured. That WAL may
-    have markers of an earlier state of the capture, signed by the same key: they do not fence this one. For that the
-    archive is asked for its latest timeline, or the node where there is no archive and it answers.
+    It is unknown where WAL from the seed on is available: in the archive, if one is configured. That WAL may have
+    markers of an earlier state of the capture, signed by the same key; they must not fence this one. For that the
+    latest timeline is read from the archive, or, without an archive, from the node if it answers.
     """
     with _create(config, folder, seed.node) as store:
         if store.view().beginning is not None:
@@ -168,7 +168,7 @@ def initialise_from_backup(config: Config, folder: StateFolder, seed: Seed) -> b
 def latest_timeline(
     config: Config, system_identifier: SystemIdentifier, segment_bytes: int, known: TimelineId
 ) -> TimelineId:
-    """Return the latest timeline that the archive has, or else the node; at least `known`, where neither answers."""
+    """Return the latest timeline of the archive, or else of the node; at least `known`, if neither answers."""
     found: TimelineId | None = None
     if config.has_archive:
         with suppress(NoArchive):
@@ -180,7 +180,7 @@ def latest_timeline(
 
 
 def _replace_earlier(epoch: Epoch, transaction: StateTransaction) -> None:
-    """Note that this state replaces an earlier one of the capture, whose epochs and attempts are before `epoch`."""
+    """Record that this state replaces an earlier one of the capture, with epochs and attempts before `epoch`."""
     transaction.put(TERM, Term(epoch, None))
     transaction.put(HAND_OVER, HandOver(attempt=epoch.number))
     expect_markers_ahead(transaction)
@@ -193,10 +193,10 @@ def _create(
     numbers_after: OutboxSequence = NO_SEQUENCE,
     user: ServerUser | None = None,
 ) -> StateStore:
-    """Make the state with nothing but whose it is, and what stands beside it; or open the one that is there."""
-    folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
-    config.ring_bytes(facts.segment_bytes)  # and a ring that is too small for the node
-    adopt_archive(config, facts.system_identifier, user)  # and a folder that cannot be the archive
+    """Create the state with its identity and the files beside it; or open the existing one."""
+    folder.socket("sidecar")  # rejects a path that is too long for a socket, before anything is written
+    config.ring_bytes(facts.segment_bytes)  # rejects a ring that is too small for the node
+    adopt_archive(config, facts.system_identifier, user)  # rejects a folder that cannot be the archive
     make_marker_key(config, folder)
     identity = Identity(
         capture=config.capture.name,
@@ -210,14 +210,14 @@ def _create(
 
 
 def _check_primary(dsn: str, system_identifier: SystemIdentifier) -> None:
-    """See that markers go to this cluster, and that it writes what can be decoded: a standby tells its own settings."""
+    """Check the cluster to which markers go, and that its WAL can be decoded: a standby reports its own settings."""
     with Node(dsn) as primary:
         primary.check_same_node(system_identifier)
         primary.check_settings()
 
 
 def settled(config: Config, seed: Seed, observer: SeedObserver | None) -> str:
-    """Wait for the transactions older than the seed; return the snapshot behind which the changes begin."""
+    """Wait for the transactions older than the seed; return the snapshot after which the changes begin."""
     with Node(config.capture.dsn) as node:
         return str(settle(node, seed, wait_s=config.seed.wait_s, observer=observer))
 
@@ -231,7 +231,7 @@ def _write_beginning(
     stage: Stage = STAGE_WHEN_MISSING,
     note: Note | None = None,
 ) -> None:
-    """Write the first base, then in one transaction all that names it, and what `note` puts there."""
+    """Write the first base, then in one transaction all values that refer to it, and those of `note`."""
     history = write_base(config, store, store.view(), seed)
     start = Pointer(place_before(seed), seed.lsn)
     with store.transaction(None) as transaction:
@@ -245,7 +245,7 @@ def _write_beginning(
 
 
 def write_base(config: Config, store: StateStore, before: StateView, seed: Seed) -> HistoryIndex:
-    """Write the seed's base beside those of `before`; it counts once the index that is returned is stored."""
+    """Write the seed's base beside those of `before`; it is valid once the returned index is stored."""
     stored = [before.history]
     writer = HistoryWriter(
         store.folder.history,
@@ -263,7 +263,7 @@ def write_base(config: Config, store: StateStore, before: StateView, seed: Seed)
 
 
 def base_of(seed: Seed) -> Base:
-    """Return the base that a seed is."""
+    """Return the base with the contents of a seed."""
     return Base(
         system_identifier=seed.node.system_identifier,
         timeline=seed.timeline,
@@ -277,13 +277,13 @@ def base_of(seed: Seed) -> Base:
 
 
 def beginning_of(seed: Seed, snapshot: str, types: TypeMapping) -> Beginning:
-    """Return the beginning of a capture that begins with a seed."""
+    """Return the beginning of a capture that starts with a seed."""
     encodings = {oid: seed.mirrors[oid].encoding for oid in seed.databases}
     return Beginning(seed.timeline, seed.lsn, seed.complete_from, dict(seed.databases), snapshot, encodings, types)
 
 
 def place_before(seed: Seed, ordinal: int = 0) -> Position:
-    """Return a position before all that begins at or after a seed: records stand at multiples of 8."""
+    """Return a position before all that begins at or after a seed: records begin at multiples of 8."""
     return Position(seed.timeline, Lsn(seed.lsn - 1), ordinal)
 
 

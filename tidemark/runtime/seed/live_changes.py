@@ -34,17 +34,17 @@ HELD_BYTES_MAX = 256 << 20  # of commits before S2 is known
 
 
 class TooMuchHeld(NodeUnfit):
-    """More changes than may be held back committed while older transactions were waited for."""
+    """While older transactions were waited for, more changes committed than can be buffered."""
 
     hint = "end the older transactions first, or start at a quieter time"
 
 
 class LiveChanges:
-    """Changes of a running node from a fresh seed on, without any state: what `tail` shows.
+    """The changes of a running node from a new seed on, without any state, as `tail` shows them.
 
-    The first change is the first commit that the snapshot S2 does not see (see `seeding`). Until S2
-    is known, commits are held back, up to `HELD_BYTES_MAX`. The connection is made again when it breaks; that is safe,
-    because a server never sends WAL that a crash could take back.
+    The first change is the first commit that the snapshot S2 does not show (see `seeding`). Until S2 is known, commits
+    are buffered, up to `HELD_BYTES_MAX`. A broken connection is made again; that is safe, because a server never sends
+    WAL that a crash could remove.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class LiveChanges:
         self._stream.close()
 
     def read(self, wait_s: float) -> Iterator[Decoded]:
-        """Yield what the next piece of WAL completes, one by one; nothing if none comes within `wait_s`."""
+        """Yield what the next slice of WAL completes, one by one; nothing if none arrives within `wait_s`."""
         return singly(self.read_runs(wait_s))
 
     def read_runs(self, wait_s: float) -> Iterator[DecodedRun]:
-        """Do the same, and yield small transactions many together."""
+        """Do the same, but yield small transactions in runs."""
         if self.snapshot is None:
             yield from self._settle()
         segment = self._stream.read(wait_s)
@@ -110,7 +110,7 @@ class LiveChanges:
                 yield from self._wanted(decoded, self.snapshot)
 
     def _settle(self) -> Iterator[DecodedRun]:
-        """Look if S2 can be had; if so, give out what was held back and S2 does not see."""
+        """Check whether S2 is available; if so, yield the buffered changes that S2 does not show."""
         now_s = time.monotonic()
         if now_s - self._looked_s < POLL_S:
             return
@@ -135,7 +135,7 @@ class LiveChanges:
             raise TooMuchHeld(f"over {HELD_BYTES_MAX} bytes of changes committed while older transactions were open")
 
     def _wanted(self, decoded: DecodedRun, snapshot: Visibility) -> Iterator[DecodedRun]:
-        """Yield what of `decoded` the snapshot does not show; release the rest."""
+        """Yield the parts of `decoded` that the snapshot does not show; release the rest."""
         if isinstance(decoded, CommittedRun):
             oldest, first_lsn = FullXid(min(decoded.ends.full_xids)), Lsn(decoded.ends.commit_lsns[0])
             if snapshot.shows_none_from(oldest, first_lsn):

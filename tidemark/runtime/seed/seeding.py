@@ -48,12 +48,12 @@ from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
 from tidemark.wal.segments import WalSlice
 from tidemark.wal.versions import PAGE_BYTES, WalFormat, wal_format
 
-ATTEMPTS_MAX = 5  # at a seed that is overtaken by a rewrite of a catalog or by a standby's replay
-# Attempts at a seed whose WAL the node removes. Each begins at the checkpoint behind which the last one's WAL was
-# removed, so it has the time of a whole checkpoint cycle: a node that checkpoints every few seconds ends some attempts.
+ATTEMPTS_MAX = 5  # at a seed that is invalidated by a rewrite of a catalog or by a standby's replay
+# Attempts at a seed whose WAL the node removes. Each begins at the checkpoint after which the last one's WAL was
+# removed, so it has the time of a whole checkpoint cycle: some attempts fail on a node with frequent checkpoints.
 REMOVED_ATTEMPTS_MAX = 20
-POLL_S = 0.1  # between looks at the oldest transaction; doubles as the time to wait for WAL
-TELL_S = 1.0  # between tellings of who is waited for
+POLL_S = 0.1  # between checks of the oldest transaction; also the time to wait for WAL
+TELL_S = 1.0  # between reports of the transactions that are waited for
 WAIT_S_DEFAULT = 600.0
 _XID_MASK = 0xFFFFFFFF
 _REMOVED_HINT = (
@@ -74,29 +74,29 @@ class OlderTransactions(NodeUnfit):
 
 
 class WaitObserver(Protocol):
-    """Is told of a wait for older transactions; called from within, so it must return at once."""
+    """Receives the progress of a wait for older transactions; called in the same thread, so it must return at once."""
 
     def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
-        """Hear for which transactions the seed waits: once a second while it does."""
+        """Report the transactions for which the seed waits; called once a second."""
 
 
 class SeedObserver(WaitObserver, Protocol):
-    """Is told what a seed is doing, in the same way."""
+    """Receives the progress of a seed, in the same way."""
 
     def replaying(self, start_lsn: Lsn, lsn: Lsn, end_lsn: Lsn) -> None:
-        """Hear that of the WAL since the checkpoint, [start_lsn, end_lsn) so far, all below `lsn` is replayed."""
+        """Report that WAL below `lsn` is replayed, of the known [start_lsn, end_lsn) since the checkpoint."""
 
     def repeating(self, error: TidemarkError, attempt: int, attempts_max: int) -> None:
-        """Hear that number `attempt` of the attempts ended with `error`, and that the next one begins."""
+        """Report that attempt number `attempt` ended with `error`, and that the next one begins."""
 
 
 def nothing_else(_database: str) -> bool:
-    """Follow no database that is not captured."""
+    """Follow no uncaptured database."""
     return False
 
 
 class SilentObserver:
-    """An observer that does not mind."""
+    """An observer that ignores all reports."""
 
     def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
         """Do nothing."""
@@ -109,7 +109,7 @@ class SilentObserver:
 
 
 class Waiting:
-    """A wait for the end of all transactions older than `below`, look by look, up to `wait_s`."""
+    """A wait for the end of all transactions older than `below`, checked by `look`, for up to `wait_s`."""
 
     def __init__(self, below: FullXid, wait_s: float, observer: WaitObserver) -> None:
         self._below = below
@@ -118,7 +118,7 @@ class Waiting:
         self._started_s = self._reported_s = time.monotonic()
 
     def look(self, node: Node) -> Snapshot | None:
-        """Return the snapshot that shows that it is over, or None; raise if it takes too long."""
+        """Return the snapshot that shows that the wait is over, or None; raise if it takes too long."""
         snapshot = node.snapshot()
         if snapshot.xmin >= self._below:
             return snapshot
@@ -136,16 +136,16 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """Mirrors that are exact at `lsn`, where the next record is looked for."""
+    """Mirrors that are exact at `lsn`, where the search for the next record begins."""
 
     node: NodeFacts
     format: WalFormat
     timeline: TimelineId
     lsn: Lsn
     mirrors: DatabaseMirrors
-    databases: Mapping[Oid, str]  # those asked for
-    complete_from: FullXid  # transactions from this one on stand whole after `lsn`
-    top_of: Mapping[Xid, Xid]  # subtransactions that are open at `lsn`
+    databases: Mapping[Oid, str]  # the requested ones
+    complete_from: FullXid  # all WAL of transactions from this one on is after `lsn`
+    top_of: Mapping[Xid, Xid]  # of subtransactions that are open at `lsn`
 
 
 def take_seed(
@@ -156,10 +156,10 @@ def take_seed(
     wait_s: float = WAIT_S_DEFAULT,
     observer: SeedObserver | None = None,
 ) -> Seed:
-    """Return mirrors of `databases` (none: the DSN's own); waits for older transactions, up to `wait_s`.
+    """Return mirrors of `databases` (none: that of the DSN); waits for older transactions, up to `wait_s`.
 
-    With a function in their place, which chooses among those that are there, mirrors of the templates are added, and of
-    what `follows` names: databases that are created later can be followed, and those be renamed into the selection.
+    With a function in their place, which chooses among the existing ones, mirrors of the templates are added, and of
+    databases that `follows` accepts: a database that is created later, or renamed into the selection, can be followed.
     """
     reported = observer or SilentObserver()
     failed = removed = 0
@@ -183,18 +183,18 @@ def take_seed(
 def settle(
     node: Node, seed: Seed, *, wait_s: float = WAIT_S_DEFAULT, observer: SeedObserver | None = None
 ) -> Visibility:
-    """Wait until the transactions older than the seed have ended; return the snapshot S2 behind which changes begin."""
+    """Wait until the transactions older than the seed have ended; return the snapshot S2 after which changes begin."""
     snapshot = _wait_for_older(node, seed.complete_from, wait_s, observer or SilentObserver(), time.sleep)
     return begin_behind(node, snapshot, seed.complete_from)
 
 
 def begin_behind(node: Node, snapshot: Snapshot, complete_from: FullXid) -> Visibility:
-    """Return S2, `snapshot` having shown that all transactions older than `complete_from` have ended."""
+    """Return S2; `snapshot` has shown that all transactions older than `complete_from` have ended."""
     return ReplayedSnapshot(complete_from, node.flush_lsn()) if node.is_in_recovery() else snapshot
 
 
 def decoder_of(seed: Seed, *, memory_bytes: int, spill: SpillPort | None = None) -> Decoder:
-    """Return a decoder that goes on where the seed ends."""
+    """Return a decoder that continues at the end of the seed."""
     decoder = Decoder(
         seed.format,
         seed.timeline,
@@ -276,7 +276,7 @@ def _attempt(
 
 
 def _end(node: Node, sessions: Sequence[SeedSession | VisitingSession]) -> tuple[Lsn, list[FileRows]]:
-    """Return L2, and in which files the catalogs stand there: the same before and after, for rewrites go on."""
+    """Return L2, and the files of the catalogs there: equal before and after, since a rewrite may be in progress."""
     files = [session.files() for session in sessions]
     for _ in range(FILES_ATTEMPTS_MAX):
         end_lsn = node.flush_all()
@@ -296,14 +296,14 @@ def _wait_for_older(
 
 
 def next_xid_after(next_xid: FullXid, block: RecordBlock, stop: int) -> FullXid:
-    """Return the next xid once the records before index `stop` are told, `next_xid` having been it before them."""
+    """Return the next xid after the records before index `stop`; before them it was `next_xid`."""
     distances = {(xid - next_xid) & _XID_MASK for xid in set(block.xids[:stop]) if xid}
     ahead = [distance for distance in distances if distance <= _XID_MASK >> 1]
     return FullXid(next_xid + max(ahead) + 1) if ahead else next_xid
 
 
 class _Replay:
-    """WAL from the redo LSN on, followed by the mirrors; connects again where the server hangs up."""
+    """WAL from the redo LSN on, followed by the mirrors; connects again if the server closes the connection."""
 
     def __init__(
         self, dsn: str, facts: NodeFacts, redo: RedoPoint, mirrors: DatabaseMirrors, observer: SeedObserver
@@ -313,8 +313,8 @@ class _Replay:
         self._filter = RecordFilter(fmt, mirrors)
         self._dsn = dsn
         self._facts = facts
-        self.timeline = redo.timeline  # of what is received
-        self.next_xid = redo.next_xid  # after all that WAL told of
+        self.timeline = redo.timeline  # of the received WAL
+        self.next_xid = redo.next_xid  # after all followed records
         self._framer = Framer(
             fmt,
             system_identifier=facts.system_identifier,
@@ -323,9 +323,9 @@ class _Replay:
             start_lsn=redo.redo_lsn,
         )
         self._observer = observer
-        self._start_lsn = self._end_lsn = redo.redo_lsn  # of what there is to be replayed, as far as is known
-        self._lsn = redo.redo_lsn  # of the first record that is not followed
-        self._next_lsn = Lsn(redo.redo_lsn // PAGE_BYTES * PAGE_BYTES)  # of the first byte that is not received
+        self._start_lsn = self._end_lsn = redo.redo_lsn  # the known range to replay
+        self._lsn = redo.redo_lsn  # of the first record that is not followed yet
+        self._next_lsn = Lsn(redo.redo_lsn // PAGE_BYTES * PAGE_BYTES)  # of the first byte that is not received yet
         self._stream = self._connect()
 
     def __enter__(self) -> Self:
@@ -335,13 +335,13 @@ class _Replay:
         self._stream.close()
 
     def pump(self, wait_s: float = 0.0) -> None:
-        """Follow what has arrived, and what arrives within `wait_s`."""
+        """Follow the received WAL, and WAL that arrives within `wait_s`."""
         deadline = time.monotonic() + wait_s
         while self._receive(max(0.0, deadline - time.monotonic()), None):
             pass
 
     def run_to(self, end_lsn: Lsn) -> Lsn:
-        """Follow all records that begin before `end_lsn`; return where the next one is looked for."""
+        """Follow all records that begin before `end_lsn`; return where the search for the next one begins."""
         self._end_lsn = end_lsn
         while self._next_lsn < end_lsn:
             self._receive(POLL_S, end_lsn)
@@ -359,22 +359,22 @@ class _Replay:
         return stream
 
     def _start(self, stream: WalStream) -> None:
-        """Stream from the next byte on, along the node's timelines: a checkpoint may be from before a promotion."""
+        """Stream from the next byte on, along the node's timelines: the checkpoint may be older than a promotion."""
         while (ended := stream.start(self._next_lsn, self.timeline)) is not None:
             self._switch(ended)
 
     def _switch(self, ended: TimelineEnd) -> None:
-        if ended.next_start_lsn < self._next_lsn:  # a record was sent by half
+        if ended.next_start_lsn < self._next_lsn:  # part of a record was sent
             raise NodeUnreachable("the node was promoted during the seed", hint="run the seed again")
         self.timeline = ended.next_timeline
         self._framer.follow(self.timeline)
 
     def _receive(self, wait_s: float, stop_lsn: Lsn | None) -> bool:
-        """Take one event; tell if there was one."""
+        """Receive one event; return whether there was one."""
         try:
             event = self._stream.read(wait_s)
         except NodeUnreachable:
-            # A long answer to a query kept us from answering the walsender in time. If the node is gone, this says so.
+            # A long query kept us from answering the walsender in time. If the node is gone, this raises.
             self._stream.close()
             self._stream = self._connect()
             return False

@@ -16,18 +16,18 @@ from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.wal.segments import WalSlice
 from tidemark.wal.versions import PAGE_BYTES
 
-RECONNECT_S_MAX = 60.0  # how long a node that is away is borne
+RECONNECT_S_MAX = 60.0  # how long an unreachable node is tolerated
 RECONNECT_PAUSE_S = 0.2
 
 
 def check_stream(dsn: str, system_identifier: SystemIdentifier) -> None:
-    """Raise what keeps us from streaming WAL: pg_hba.conf has lines of its own for it, and walsenders are few."""
+    """Raise the error that prevents streaming WAL: pg_hba.conf has separate lines for it, and walsenders are few."""
     with closing(WalStream(dsn)) as stream:
         stream.identify(system_identifier)
 
 
 class SteadyStream:
-    """WAL from the page of `start_lsn` on, along the node's timelines: each begins where the last one was left."""
+    """WAL from the page of `start_lsn` on, along the node's timelines, each up to its fork."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class SteadyStream:
         timeline: TimelineId,
         away: Callable[[NodeUnreachable], None] | None = None,
     ) -> None:
-        """Connect with the first read; `away` is told of each time that a stream which stood has broken."""
+        """Connect at the first read; `away` is called each time that an established stream breaks."""
         self._dsn = dsn
         self._away = away
         self._stood = False
@@ -60,11 +60,11 @@ class SteadyStream:
             self._stream = None
 
     def read(self, wait_s: float) -> WalSlice | None:
-        """Return the next slice; None if none comes within `wait_s`."""
+        """Return the next slice; None if none arrives within `wait_s`."""
         event = self._event(wait_s)
         if isinstance(event, TimelineEnd):
             self.close()
-            # NB: the old one may have been sent beyond its end, into a record that was never whole.
+            # NB: the old timeline may have been sent beyond its end, into a record that was never complete.
             self._timeline, self._next_lsn = event.next_timeline, event.next_start_lsn
         elif isinstance(event, WalSlice):
             self._next_lsn = event.end_lsn
@@ -84,7 +84,7 @@ class SteadyStream:
         except NodeUnreachable as error:
             self.close()
             if not self._stood:
-                raise  # a node that never answered is said at once
+                raise  # an error of the first connection is raised at once
             now_s = time.monotonic()
             if self._away_since_s is None:
                 self._away_since_s = now_s
