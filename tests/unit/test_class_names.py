@@ -1,4 +1,4 @@
-"""A class name means one thing: no public class of the product has the name of another one."""
+"""A class name means one thing: no two public classes of the product have the same name."""
 
 import ast
 from collections import defaultdict

@@ -1,6 +1,6 @@
 """Every package that a module imports is declared: as a dependency, or, in Spark's part, in the extra `spark`.
 
-Tests run in an environment that has everything, where an import of what nobody declared goes unnoticed.
+The tests' environment has all packages, so the import of an undeclared one would not fail.
 """
 
 import ast
@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("archiver", "ctl", "pyspark_tidemark", "sidecar", "tidemark")
 OURS = {"tidemark", "pyspark_tidemark", "tidemark_archiver", "tidemark_ctl", "tidemark_sidecar"}
 NEEDS_SPARK = ("tidemark/pipeline/", "pyspark_tidemark/")
-BUILD_ONLY = {"cython"}  # `tidemark.wal.cython_stub` stands in for it (test_twins)
-NOT_IMPORTED = {"pandas"}  # by us; by pyspark, where it hands Arrow batches to Python
+BUILD_ONLY = {"cython"}  # `tidemark.wal.cython_stub` replaces it (test_twins)
+NOT_IMPORTED = {"pandas"}  # not by us, but by pyspark, where it passes Arrow batches to Python
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -46,7 +46,7 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """Yield the names of modules that are imported anywhere in a module, by statement or by `import_module`."""
+    """Yield the names of all modules that a module imports, by statement or by `import_module`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,4 +1,4 @@
-"""Memory that a process of ours takes, frees and takes again: page faults are counted, in a process of its own."""
+"""Memory that a process allocates, frees and allocates again: page faults are counted, in a separate process."""
 
 import platform
 import subprocess
@@ -29,7 +29,7 @@ needs_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="anot
 
 
 def faults(*arguments: str) -> tuple[int, int]:
-    """Return those of taking memory, and of taking it again."""
+    """Return the page faults of the first and the second allocation."""
     command = [sys.executable, "-c", PROGRAM, *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     first, again = map(int, done.stdout.split())

@@ -1,4 +1,4 @@
-"""Kernels are built all or not at all: each calls others past Python, which one that is interpreted does not offer."""
+"""Kernels are built all or not at all: each calls others in C, which an interpreted one does not offer."""
 
 import os
 import shutil

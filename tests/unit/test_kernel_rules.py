@@ -1,4 +1,4 @@
-"""What several kernels need is defined once: readers of bytes, constants of the formats."""
+"""Parts that several kernels need are defined once: readers of bytes, constants of the formats."""
 
 import ast
 import re
@@ -17,12 +17,12 @@ READER = re.compile(
 )
 READERS = {"tidemark/wal/byte_readers.py", "tidemark/wal/byte_readers.pxd", "tidemark/decode/datum/prefetch.pxd"}
 MACRO = re.compile(r"#define (TIDEMARK_\w+) (\d+)\b")
-C_CONSTANTS = {  # of the C in .pxd files, those that a file format or another module determines
+C_CONSTANTS = {  # C constants in .pxd files that a file format or another module determines
     "TIDEMARK_HEADER": RECORD_HEADER_BYTES,
     "TIDEMARK_CRC_AT": RECORD_CRC_AT,
 }
 C_ALONE = {"TIDEMARK_LANE", "TIDEMARK_SHORT"}  # measured widths of a loop: nothing else depends on them
-# Integers that several kernels may write: masks of a machine word, results of a loop, how far a loop reads ahead.
+# Integers that several kernels may repeat: masks of a machine word, results of a loop, the distance of prefetching.
 OWN = {"AHEAD", "ALL_XIDS", "DIGITS_MAX", "DONE", "MASK_64", "NONE", "ODD", "SIGN_64", "WORD_ONE"}
 
 
@@ -63,8 +63,8 @@ def test_no_two_kernels_write_the_same_constant_as_a_number() -> None:
 
 
 def _number_names(source: Path) -> list[str]:
-    """Return the module's constants whose values are numbers written there, not other constants."""
-    if not source.exists():  # C alone
+    """Return the module's constants that are defined by a number, not by another constant."""
+    if not source.exists():  # without a .py file
         return []
     statements = [node for node in ast.parse(source.read_text()).body if isinstance(node, ast.Assign)]
     return [

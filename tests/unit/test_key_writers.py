@@ -15,7 +15,7 @@ RAW = {
     "tidemark.io.state.state_transaction",
     "tidemark.io.state.state",
     "tidemark.io.state.outbox",
-}  # put by themselves
+}  # may put a key from a variable
 
 
 def test_a_key_is_written_by_the_modules_that_the_table_names_and_by_no_other() -> None:

@@ -1,4 +1,4 @@
-"""The tool that mutates: which mutants it makes, how they are named, and that its list of equivalents is current."""
+"""The mutation tool: the mutants that it makes, their names, and that its list of equivalents is current."""
 
 from pathlib import Path
 

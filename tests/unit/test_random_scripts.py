@@ -1,4 +1,4 @@
-"""The random sessions of the oracle: what they do comes from the seed alone, and leaves nothing out."""
+"""The random sessions of the oracle: their statements depend on the seed alone, and cover every kind."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Every program in scripts/ installs what it runs: also where only the demo was run, or nothing yet."""
+"""Every program in scripts/ installs the packages that it runs, also after the demo alone or in a new tree."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ PROGRAMS = sorted(
     for path in (ROOT / "scripts").rglob("*")
     if path.is_file() and path.stat().st_mode & 0o100 and path.name != "install"
 )
-FOR_TESTS = {"atheris", "hypothesis", "mypy", "psutil", "pytest", "tests"}  # what `scripts/install` alone leaves out
+FOR_TESTS = {"atheris", "hypothesis", "mypy", "psutil", "pytest", "tests"}  # `scripts/install` alone omits these
 USES = re.compile(r"\.venv/bin/python|\$bin/|\$python")
 RUNS = re.compile(r"-m ([\w.]+)|(\w+/\w+\.py)")
 INSTALLS = re.compile(r"^.*\bscripts/(?:install dev|install|test|check)\b.*$", re.MULTILINE)
@@ -32,7 +32,7 @@ def source(module: str) -> Path | None:
 
 
 def imports(module: str, seen: set[str]) -> Iterator[str]:
-    """Yield the names of the packages that a module of scripts/ imports, and those that it does."""
+    """Yield the packages that a module of scripts/ imports, and those that these import."""
     path = source(module)
     if module in seen or path is None:
         return

@@ -1,4 +1,4 @@
-"""What the soak samples and draws: the script runs for hours, so its parts are tested here."""
+"""The samples and drawings of the soak: the script runs for hours, so its parts are tested here."""
 
 import csv
 import os
@@ -49,7 +49,7 @@ def test_a_process_that_ended_uses_nothing_and_ours_something() -> None:
     ours = used([os.getpid()])
     assert ours.processes == 1
     assert min(ours.rss_mb, ours.anonymous_mb, ours.descriptors, ours.threads, ours.cpu_s) > 0
-    assert used([os.getpid(), 0]).processes == 1  # process 0 is none in /proc
+    assert used([os.getpid(), 0]).processes == 1  # process 0 is not in /proc
     assert os.getpid() in family(os.getpid()).own
 
 

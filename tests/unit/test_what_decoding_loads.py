@@ -1,4 +1,4 @@
-"""What a program that decodes an archive loads: a short run is all start, and most of a start is loading modules."""
+"""The modules that a program imports to decode an archive: imports take most of the time of a short run."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ assert isinstance(grouper.flush().items[0], ChangeBatch)
 assert HISTORY.decode(HISTORY.encode(HistoryIndex())) == HistoryIndex()
 print(*sorted(sys.modules.keys() & set(sys.argv[1:])))
 """
-# What only a node, a configuration, a daemon, people, or types that are rare need.
+# Modules that only a node, a configuration, a daemon, terminal output, or rare types need.
 NOT_LOADED = ("asyncio", "prometheus_client", "psycopg", "pyarrow.compute", "pydantic", "rich", "ssl", "structlog")
 
 

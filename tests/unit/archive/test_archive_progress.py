@@ -1,4 +1,4 @@
-"""Which segments will not arrive by themselves, by what is in the folder and what the node said."""
+"""The segments that will not arrive by themselves, by the content of the folder and the node's answers."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def name(number: int) -> str:
 
 
 def folder(*stretches: tuple[int, int], holes: tuple[int, ...] = ()) -> ArchiveState:
-    """Return a spool with these segments, each stretch from its first one up to before its last one."""
+    """Return a spool with these segments, each range from its first one up to before its last one."""
     return ArchiveState(
         folder=Path("spool"),
         segment_bytes=SIZE,

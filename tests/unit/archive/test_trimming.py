@@ -1,4 +1,4 @@
-"""Which files of a spool may go: whole segments below the horizon's, by name alone."""
+"""The files of a spool that may be removed: whole segments below the horizon's, selected by name alone."""
 
 import random
 from dataclasses import replace
@@ -92,7 +92,7 @@ def test_left_overs_go_with_their_segment_and_history_files_and_strangers_stay()
         f"{name(2)}.txt",
         f"x{name(2)}",
         name(2)[:-1],
-        name(8),  # the newest: without one behind it, the newest of all stays
+        name(8),  # the newest segment is always kept
         name(9, more=".partial"),
         f".{name(9)}.new",
     ]
@@ -127,13 +127,13 @@ def test_the_horizon_is_the_least_of_all_that_is_needed() -> None:
         (0, None, 7 * MB),
         (0, Lsn(8 * MB), 7 * MB),
         (0, Lsn(5 * MB), 5 * MB),
-        (2 * MB, None, 4 * MB - 100),  # the base that WAL from 5 MB on is decoded from
+        (2 * MB, None, 4 * MB - 100),  # the base from which WAL from 5 MB on is decoded
         (2 * MB, Lsn(5 * MB), 2 * MB - 100),
-        (6 * MB, None, MB),  # no base is as old
+        (6 * MB, None, MB),  # no base is that old
         (9 * MB, None, 0),
     ):
         assert horizon_of(both, keep_bytes=keep_bytes, copied_lsn=copied_lsn) == Horizon(TL1, Lsn(wanted))
-    for read_lsn, wanted in ((3 * MB, 3 * MB), (8 * MB, 7 * MB)):  # a marker scan that is behind, and one that is not
+    for read_lsn, wanted in ((3 * MB, 3 * MB), (8 * MB, 7 * MB)):  # a marker scan that lags, and one that does not
         assert horizon_of(both, keep_bytes=0, copied_lsn=None, read_lsn=Lsn(read_lsn)) == Horizon(TL1, Lsn(wanted))
 
 

@@ -1,4 +1,4 @@
-"""What a large catalog takes a table: its rows while nothing is written, a description more once something is."""
+"""The memory of a large catalog for each table: its rows while no table is written, and a description once one is."""
 
 import tracemalloc
 
@@ -7,7 +7,7 @@ from tidemark.decode.catalog.history import load_base
 from tidemark.model.lsn import Oid
 
 TABLES, COLUMNS = 400, 20
-PLACE_BYTES = 16  # of a row: where it stands, and where it ends
+PLACE_BYTES = 16  # of a row: its begin and its end
 
 
 def test_a_base_is_unpacked_into_little_more_than_what_is_kept_of_it() -> None:
@@ -27,7 +27,7 @@ def test_a_base_is_unpacked_into_little_more_than_what_is_kept_of_it() -> None:
 
 def test_a_described_table_takes_little_beside_its_rows_where_others_are_like_it() -> None:
     (mirror,) = load_base(make(TABLES, COLUMNS), "base").mirrors.values()
-    assert mirror.relation(Oid(FIRST_OID)) is not None  # makes the indexes
+    assert mirror.relation(Oid(FIRST_OID)) is not None  # builds the indexes
     tracemalloc.start()
     try:
         described = [mirror.relation(Oid(FIRST_OID + 8 * number)) for number in range(1, TABLES)]
@@ -36,7 +36,7 @@ def test_a_described_table_takes_little_beside_its_rows_where_others_are_like_it
         tracemalloc.stop()
     names = {column.name for relation in described if relation is not None for column in relation.columns}
     assert len(names) == COLUMNS
-    assert held_bytes < 1200 * len(described)  # 4 kB with columns of its own
+    assert held_bytes < 1200 * len(described)  # 4 kB if columns were not shared
 
 
 def test_indexes_of_a_catalog_take_less_than_a_tenth_of_its_rows() -> None:

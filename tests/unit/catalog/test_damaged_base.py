@@ -1,4 +1,4 @@
-"""A catalog base that is damaged: which older one may take its place, and that nothing is removed because of it."""
+"""A damaged catalog base: the older one that may replace it, and that nothing is removed because of the damage."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ FIRST, SECOND, THIRD, WANTED = (Lsn(number << 20) for number in (1, 2, 3, 4))
 
 
 class Kept:
-    """A history of three bases, and what was said of those that are damaged."""
+    """A history of three bases, and the reports of damaged ones."""
 
     def __init__(self, folder: Path, *, unreadable: tuple[str, ...] = ()) -> None:
         self.folder = folder
@@ -73,7 +73,7 @@ def test_an_older_base_takes_the_place_of_a_damaged_one_which_is_named_and_left_
 def test_no_base_of_before_the_last_seed_takes_the_place_of_one_behind_it(
     tmp_path: Path, seeded_lsn: Lsn | None
 ) -> None:
-    """Between the two WAL may have been given up, and what it said of catalogs is in no journal."""
+    """Between the two an operator may have given up WAL, and its catalog changes are in no journal."""
     kept = Kept(tmp_path)
     spoil(kept.file(THIRD))
     with pytest.raises(DamagedHistory, match=kept.file(THIRD).name):

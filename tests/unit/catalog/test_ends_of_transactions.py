@@ -1,4 +1,4 @@
-"""The end of a transaction costs what it changed of catalogs, and nothing for databases that it never touched."""
+"""The cost of a transaction's end: proportional to its catalog changes, and zero for databases without any."""
 
 from tests.support.forged.byte_targets.catalogs import records_of
 from tests.support.forged.byte_targets.small_base import BASE, sessions
@@ -14,7 +14,7 @@ LSN = load_base(BASE.read_bytes(), "base").lsn
 
 
 def mirrors(others: int) -> DatabaseMirrors:
-    """The mirrors of a saved base, and such of `others` databases that are like it; ended transactions are settled."""
+    """The mirrors of a saved base, and of `others` similar databases; ended transactions are settled."""
     first = load_base(BASE.read_bytes(), "base").mirrors
     like = next(iter(first.values()))
     more = [
@@ -36,7 +36,7 @@ def calls_of_ends(made: DatabaseMirrors, xid: Xid) -> int:
 
 
 def begin_ddl(made: DatabaseMirrors) -> Xid:
-    """Let a transaction change the catalogs of the first database; return it."""
+    """Let a transaction change the catalogs of the first database; return its xid."""
     (ddl,) = (content for name, content in sessions() if name == "ddl")
     return next(record.xid for record in records_of(ddl, LSN) if made.redo(record, record.xid))
 

@@ -16,7 +16,7 @@ FOLLOW = "[markers]\nkey_file = '/etc/tidemark/marker.key'\n[standby]\nfollow = 
 
 def test_the_file_in_conf_says_the_defaults() -> None:
     assert load_config(FILE, {}) == Config()
-    shown = re.sub("^#(?=[a-z_]+ = )", "", FILE.read_text(), flags=re.MULTILINE)  # unset, as PostgreSQL shows defaults
+    shown = re.sub("^#(?=[a-z_]+ = )", "", FILE.read_text(), flags=re.MULTILINE)  # defaults, commented out
     assert parse_config(shown, {}, where="test.toml") == Config()
 
 

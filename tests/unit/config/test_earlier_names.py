@@ -13,7 +13,7 @@ def test_an_earlier_name_runs_the_same_program(name: str) -> None:
         subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True)
         for module in (name, present)
     )
-    assert earlier.stdout.partition("\n")[2] == now.stdout.partition("\n")[2]  # behind the name of the program
+    assert earlier.stdout.partition("\n")[2] == now.stdout.partition("\n")[2]  # after the name of the program
     assert "--s" in earlier.stdout
     assert ("deprecated: use python -m tidemark_" in earlier.stderr) is ("." not in name)
     assert now.stderr == ""

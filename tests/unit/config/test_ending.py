@@ -1,4 +1,4 @@
-"""How a daemon's log tells its end."""
+"""How a daemon's log reports its end."""
 
 import errno
 import io

@@ -1,4 +1,4 @@
-"""docs/exit-codes.md says what `ExitCode` says, and each code is one that a test has seen a program end with."""
+"""docs/exit-codes.md agrees with `ExitCode`, and a test has seen a program end with each code."""
 
 import ast
 from pathlib import Path
@@ -11,7 +11,7 @@ from tidemark.model.errors import ExitCode, TidemarkError
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "exit-codes.md"
 COLUMNS = 5
-# The tests that run a program which ends with the code; 1 and 70 are ends of a daemon's log alone.
+# The tests that run a program which ends with the code; 1 and 70 appear in a daemon's log only.
 WITNESSES = {
     ExitCode.SUCCESS: (
         "faults/test_bad_input_node.py",

@@ -1,4 +1,4 @@
-"""Ports of the metrics: each state of a host has its own, whoever made it, running or not."""
+"""Ports of the metrics: each state of a host has its own, whichever user created it, running or not."""
 
 import socket
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tidemark.io.state.state_folder import StateFolder
 
 @pytest.fixture
 def first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Have ports assigned from a stretch on that nothing listens on, by a registry of the test's own."""
+    """Have ports assigned from an unused range, by a separate registry."""
     monkeypatch.setenv("TIDEMARK_PORTS_FOLDER", str(tmp_path / "registry"))
     for first in range(20_000, 32_000, 30):
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A state folder that is there before `init`: closed to others, or refused."""
+"""A state folder that exists before `init`: made private, or refused."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The systemd units beside what they rely on: exit codes, programs and their options, times of the configuration."""
+"""The systemd units compared with the values that they depend on: exit codes, programs, options, times."""
 
 import re
 import shutil
@@ -78,7 +78,7 @@ def test_the_pipelines_unit_waits_longer_than_the_pipeline_and_signals_its_drive
 
 @each_unit
 def test_a_unit_lets_folders_be_shared_with_a_group(role: str) -> None:
-    """A folder in the spool gets the spool's own mode, and with it a bit that this hardening forbids."""
+    """A folder in the spool gets the spool's own mode, including a bit that this hardening forbids."""
     assert "RestrictSUIDSGID" not in service(role)
 
 

@@ -1,4 +1,4 @@
-"""What `tail` and `init` say while they read WAL since the last checkpoint."""
+"""The output of `tail` and `init` while they read WAL since the last checkpoint."""
 
 from io import StringIO
 
@@ -15,7 +15,7 @@ TOTAL_MB = 1600
 
 
 class Screen(StringIO):
-    """A stream that is a terminal, or none."""
+    """A stream that is a terminal, or not."""
 
     def __init__(self, *, is_terminal: bool) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Screen(StringIO):
 
 
 class Reading:
-    """A narrator that is told of a replay, a second at a time by a clock of ours."""
+    """A progress reporter that observes a replay, a second at a time by the test's clock."""
 
     def __init__(self, *, is_terminal: bool, reading: seed_progress.Reading = seed_progress.SINCE_CHECKPOINT) -> None:
         self.screen = Screen(is_terminal=is_terminal)
@@ -77,7 +77,7 @@ def test_a_terminal_shows_one_line_in_place_and_none_in_the_end() -> None:
     for second in range(17):
         reading.second(second * 100)
     shown = reading.screen.getvalue()
-    assert shown.count("\n") == 1  # behind the advice
+    assert shown.count("\n") == 1  # after the advice
     assert shown.count("\rreading") == 14
     assert shown.endswith("\r\033[K")
 

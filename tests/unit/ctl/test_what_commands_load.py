@@ -1,4 +1,4 @@
-"""What a command loads: of the packages that are declared, those that it uses, and for help click alone."""
+"""The packages that a command imports: only those that it uses, and only click for help."""
 
 import re
 import subprocess
@@ -49,7 +49,7 @@ def declared() -> set[str]:
 
 
 def loaded(module: str, *arguments: str) -> set[str]:
-    """Run a program to its end; return which of the declared packages it loaded."""
+    """Run a program to its end; return the declared packages that it imported."""
     command = [sys.executable, "-c", PROGRAM.format(module=module), *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, cwd=ROOT)
     status, *names = done.stderr.splitlines()[-1].split()

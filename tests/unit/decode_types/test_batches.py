@@ -1,4 +1,4 @@
-"""What a batch says of rows that are not whole: before images, values by text, splits, damage with its place."""
+"""Batches of incomplete rows: before images, values by text, splits, damage with its location."""
 
 import struct
 from dataclasses import replace
@@ -22,7 +22,7 @@ def i4(number: int) -> bytes:
 
 
 def missing_text(text: str) -> bytes:
-    """attmissingval as a seed by SQL has it: an array of text."""
+    """Return attmissingval as a seed by SQL has it: an array of text."""
     return forms.plain(forms.array_payload(forms.TEXT, [forms.plain(text.encode())], [1], [1]))
 
 
@@ -83,7 +83,7 @@ def test_a_column_costs_no_call_of_python() -> None:
     for columns in (1, len(types)):
         relation = forms.relation_of(*types[:columns])
         builder, rows = BatchBuilder(Oid(9), relation), inserts([forms.form_tuple(relation.columns, values[:columns])])
-        # NB: the least of three: a garbage collection in between may call whoever wants to know of it
+        # NB: the least of three: a garbage collection in between may run callbacks
         calls.append(min(calls_outside_kernels(partial(builder.build, rows)) for _ in range(3)))
     assert calls[0] == calls[1]
 

@@ -1,4 +1,4 @@
-"""What codecs decide for themselves: clamps, NULL for NaN, dialects, fall-backs; the rest is held beside a server."""
+"""The rules of codecs that no server can check: clamps, NULL for NaN, dialects, fall-backs."""
 
 import struct
 from dataclasses import replace
@@ -115,7 +115,7 @@ def test_text_is_read_as_the_value_that_it_prints(described: TypeDescription, te
 
 
 def test_a_query_of_any_depth_prints() -> None:
-    terms = 5000  # a & a & a ...: the left side nests as deep; Python's stack ends before
+    terms = 5000  # a & a & a ...: the left side nests as deep; Python's recursion limit is lower
     operand, operator = struct.pack("<bBbxiI", 1, 0, 0, 0, 1), struct.pack("<bbhI4x", 2, 2, 0, 2)
     items = (operator + operand) * (terms - 1) + operand
     payload = struct.pack("<i", terms * 2 - 1) + items + b"a\0"

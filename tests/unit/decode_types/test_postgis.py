@@ -1,4 +1,4 @@
-"""What PostGIS 3.3.2 stored and printed (recorded by tests/integration/types/test_types_postgis.py)."""
+"""The values that PostGIS 3.3.2 stored and printed (recorded by tests/integration/types/test_types_postgis.py)."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""More rows than are put into their columns at a time, beside the same rows in batches of few."""
+"""More rows than one block of the column builder, compared with the same rows in batches of few."""
 
 import struct
 from array import array

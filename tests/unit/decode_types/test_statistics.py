@@ -1,4 +1,4 @@
-"""Extended statistics: what is none, or ends in the middle, is told by name. What they print, the oracle tells."""
+"""Extended statistics: invalid or truncated values are refused by name. The oracle tests their text."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""docs/types.md is what the codecs say."""
+"""docs/types.md agrees with the codecs."""
 
 import subprocess
 import sys

@@ -20,7 +20,7 @@ from tidemark.decode.transactions.committed_transaction import CommittedTransact
 
 @pytest.fixture(scope="module")
 def run() -> CommittedRun:
-    """Transactions that overlap, so that a restart before one of them begins earlier than the transaction itself."""
+    """Return overlapping transactions: a restart before one of them begins earlier than the transaction itself."""
     found = [each for each in by_blocks(tellers(12), 1000) if isinstance(each, CommittedRun)]
     return max(found, key=len)
 

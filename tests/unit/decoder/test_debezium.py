@@ -1,4 +1,4 @@
-"""Lines in Debezium's form, of changes that are made up: order, ops, keys that change, values that are not in WAL."""
+"""Lines in Debezium's form, of hand-made changes: order, ops, keys that change, values that are not in WAL."""
 
 import json
 

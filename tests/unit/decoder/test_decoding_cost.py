@@ -1,4 +1,4 @@
-"""What decoding costs: counts, and a ratio to a loop in the same run; never a time."""
+"""The cost of decoding: counts, and a ratio to a loop in the same run; no times."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -73,7 +73,7 @@ def test_rows_cost_no_call_of_python_each_on_their_way_to_json() -> None:
 
 
 def lines_of(rendering: JsonLines | DebeziumLines, group: ChangeGroup) -> int:
-    """Render a group; return how many bytes there are."""
+    """Render a group; return the number of bytes."""
     return sum(len(block) for block in rendering.lines(group))
 
 
@@ -92,7 +92,7 @@ def test_a_row_costs_less_than_so_many_steps_of_a_loop_in_the_same_run() -> None
 
 
 def least_cpu_ns(*works: Callable[[], object]) -> list[int]:
-    """Return the least CPU time of each of some works, in turns: what else runs only adds to it."""
+    """Return the least CPU time of each function, called in rotation: other load only adds to it."""
     least = [1 << 62] * len(works)
     for _ in range(TURNS):
         for number, work in enumerate(works):

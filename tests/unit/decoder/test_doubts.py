@@ -1,6 +1,6 @@
-"""Transactions whose beginning is not read: left out where they end before what is wanted, an error where they do not.
+"""Transactions whose beginning is not read: omitted if they end before the wanted range, otherwise an error.
 
-The same records are told to two decoders: one wants nothing of them, the other all.
+Two decoders read the same records: one needs none of them, the other all.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from tidemark.wal.record import BadRecord
 
 ACCOUNT = 16385
 TOAST = 16399
-UNSEEN = 16400  # a file that was made before the first record
+UNSEEN = 16400  # a file that was created before the first record
 LATER = Lsn(1 << 20)
 
 

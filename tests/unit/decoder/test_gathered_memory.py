@@ -1,4 +1,4 @@
-"""Memory that one group of rows leaves to the next, and long runs of rows that are kept as they come."""
+"""Memory that one group of rows passes to the next, and long runs of rows that are kept in their order."""
 
 from tidemark.decode.datum.row_entries import ENTRY, ENTRY_BYTES, ROWS_AT
 from tidemark.decode.groups.group_rows import ARENA_KEPT_BYTES, Arena

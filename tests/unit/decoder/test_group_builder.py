@@ -18,7 +18,7 @@ def wal() -> Wal:
 
 
 def groups_of(stream: Wal, builder: GroupBuilder) -> list[ChangeGroup]:
-    """Feed what came out of the decoder; return all groups, the last one flushed."""
+    """Feed the output of the decoder; return all groups, the last one flushed."""
     groups: list[ChangeGroup] = []
     for decoded in stream.out:
         if isinstance(decoded, CommittedTransaction):

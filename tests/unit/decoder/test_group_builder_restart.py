@@ -1,4 +1,4 @@
-"""A grouper that goes on after a position gives out exactly what is behind it, and what a copy did not bring."""
+"""A group builder that continues after a position emits exactly the later changes, without those that were copied."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ def stream() -> Wal:
 
 
 def overlapping() -> Wal:
-    """Two transactions side by side: the first to begin ends last."""
+    """Return two overlapping transactions: the first to begin ends last."""
     made = Wal(relation(), relation("ledger", LEDGER))
     for number in range(3):
         for xid in (701, 702):

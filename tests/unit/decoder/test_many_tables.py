@@ -1,4 +1,4 @@
-"""Rows of many tables: what is not the catalog itself is bounded, by bytes that are counted, and comes out the same."""
+"""Rows of many tables: memory other than the catalog's is limited by counted bytes, and the output does not change."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -57,7 +57,7 @@ def test_a_group_is_full_when_batches_take_its_bytes_beside_their_rows(*, at_onc
 @pytest.mark.parametrize("bytes_max", [1 << 20, 2 * OF_ONE, 1000, 300])
 def test_a_group_that_is_full_where_versions_are_numbered_anew_ends_before_the_next_row(bytes_max: int) -> None:
     def twice() -> list[DecodedRun]:
-        return [found for _ in range(2) for found in by_blocks(tellers(30))]  # each time with numbers of its own
+        return [found for _ in range(2) for found in by_blocks(tellers(30))]  # each time with different numbers
 
     runs, one_by_one = (GroupBuilder(DIALECTS, bytes_max=bytes_max) for _ in range(2))
     made = [group for found in twice() for group in gathered(runs, found)]
@@ -95,7 +95,7 @@ def test_a_shape_that_was_forgotten_is_made_anew_and_its_batches_are_the_same() 
     for number in range(batch_shapes.SHAPES_KEPT):
         batch_shapes.batch_shape(_renamed(number), Dialect())
     after = _message(_wide(3))
-    assert after.schema is not before.schema  # so it was forgotten
+    assert after.schema is not before.schema  # so it was evicted
     assert (after.schema, bytes(after.message)) == (before.schema, bytes(before.message))
     assert after.unpacked().equals(before.unpacked())
 

@@ -1,4 +1,4 @@
-"""The lines of test_decoding that small transactions give together are those that they give one by one."""
+"""The lines of test_decoding are the same for small transactions together and one by one."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def together(stream: Wal, lines: PluginLines) -> list[str]:
 
 
 def mixed(count: int) -> Wal:
-    """Transactions whose kinds of changes, and tables, take turns in different orders."""
+    """Return transactions whose kinds of changes, and tables, alternate in different orders."""
     stream = new_wal()
     old = {"old": packed_row(-1, None), "old_flag": heap.UPDATE_CONTAINS_OLD_KEY}
     for xid in range(801, 801 + count):
@@ -113,7 +113,7 @@ def test_a_small_transaction_more_costs_hardly_a_line_of_python() -> None:
 
 
 def steps(stream: Wal) -> int:
-    """Count the lines of Python that it takes to print transactions, from blocks on."""
+    """Count the lines of Python that printing transactions takes, from blocks on."""
     size = -(-len(stream.raws) // BLOCKS)
     blocks = [block_of(stream.raws[begin : begin + size]) for begin in range(0, len(stream.raws), size)]
     decoder, printing = Wal(relation(), relation("ledger", LEDGER)).decoder, TestDecodingRenderer(15, DIALECTS)

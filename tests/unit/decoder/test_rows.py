@@ -138,13 +138,13 @@ def test_rows_of_catalogs_and_sequences_are_passed_over() -> None:
     stream = Wal(sequence, catalog)
     stream.insert(701, 16500, packed_row(1))
     stream.insert(701, 2600, packed_row(1))
-    stream.delete(701, 99)  # a mapped catalog while it is rewritten: no such file, and no old row
+    stream.delete(701, 99)  # a mapped catalog during its rewrite: no such file, and no old row
     stream.commit(701)
     assert stream.out == []
     assert isinstance(stream.decoder, Decoder)
 
 
-# What a record looks like that was written below wal_level = logical: without CONTAINS_NEW_TUPLE.
+# A record that was written below wal_level = logical: without CONTAINS_NEW_TUPLE.
 ROW = packed_row(1)
 NOT_LOGICAL = {
     "insert": (RM_HEAP, heap.INSERT, pack("<HB", 1, 0), ROW),
@@ -160,7 +160,7 @@ def test_a_new_row_that_was_not_logged_logically_stops_decoding_at_its_record(ki
     stream.insert(701, ACCOUNT, packed_row(1))
     with pytest.raises(RowNotLogged, match=r"record at 0/1040 changes public\.account without its new row"):
         stream.record(rmgr, info, main, xid=701, file=locator(ACCOUNT), data=data)
-    raws = stream.raws[:1] * 2 + stream.raws[1:]  # twice: by now the file and the transaction are ordinary
+    raws = stream.raws[:1] * 2 + stream.raws[1:]  # twice: by now the file and the transaction are known
     with pytest.raises(RowNotLogged, match="0/1040"):
         list(wal().decoder.decode_block(block_of(raws)))
 

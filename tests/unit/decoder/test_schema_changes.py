@@ -1,4 +1,4 @@
-"""Schema events and rewrites: told before what needs them, gone with the savepoint that made them."""
+"""Schema events and rewrites: emitted before the rows that need them, and removed with a savepoint's rollback."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ RENAMED = relation("konto")
 
 
 def brief(stream: Wal, number: int = 0) -> list[str]:
-    """Return rows as they are told, events as a word or two."""
+    """Return rows as text, events as a word or two."""
     lines = []
     for item in reported(stream.committed[number]):
         if isinstance(item, str):

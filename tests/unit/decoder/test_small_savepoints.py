@@ -1,4 +1,4 @@
-"""Small transactions stay together with what they roll back and release: savepoints take no call more either."""
+"""Small transactions with savepoints, rolled back or released, stay together: savepoints take no extra call."""
 
 from itertools import pairwise
 
@@ -30,7 +30,7 @@ def tops(count: int) -> range:
 
 
 def savers(count: int, sessions: int = 3) -> Wal:
-    """Transactions that roll one savepoint back and commit two, one of which they wrote to first; several are open."""
+    """Return overlapping transactions that roll one savepoint back and commit two, some with a write before them."""
     stream = new_wal()
     for number, xid in enumerate(tops(count)):
         if number % 2:
@@ -148,7 +148,7 @@ def test_a_transaction_whose_rows_were_all_rolled_back_is_held_all_the_same(paus
     cuts += [len(stream.raws)] * (pause - 1)
     stream.abort(802)
     cuts.append(len(stream.raws))
-    stream.abort(805)  # a call without a row: nothing is held then, it was thought
+    stream.abort(805)  # a call without a row: nothing is pending then
     cuts.append(len(stream.raws))
     stream.insert(801, LEDGER, packed_row(2))
     cuts.append(len(stream.raws))

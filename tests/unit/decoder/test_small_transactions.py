@@ -1,4 +1,4 @@
-"""Small transactions stay together from their records to their batches; nobody can tell but by the time it takes."""
+"""Small transactions stay together from records to batches; the result is the same, only faster."""
 
 import sys
 from collections import Counter
@@ -34,7 +34,7 @@ def new_wal() -> Wal:
 
 
 def tellers(count: int, sessions: int = 3) -> Wal:
-    """Transactions of three rows, several of them open at any time."""
+    """Return transactions of three rows, several of them open at any time."""
     stream = new_wal()
     for number in range(count):
         stream.insert(801 + number, ACCOUNT, packed_row(number))
@@ -46,7 +46,7 @@ def tellers(count: int, sessions: int = 3) -> Wal:
 
 
 def by_blocks(stream: Wal, size: int = BLOCK_RECORDS, *tables: Relation) -> Iterator[DecodedRun]:
-    """Decode the same records again, by blocks; the first record of each file is looked at, so its transaction too."""
+    """Decode the same records again, by blocks; the first record of a file, and so its transaction, is read singly."""
     decoder = (Wal(*tables) if tables else new_wal()).decoder
     for begin in range(0, len(stream.raws), size):
         yield from decoder.decode_runs(block_of(stream.raws[begin : begin + size]))
@@ -187,7 +187,7 @@ def test_a_small_transaction_more_takes_no_call_more() -> None:
 
 
 def calls_of(stream: Wal) -> int:
-    """Count the calls that it takes from blocks to batches."""
+    """Count the calls from blocks to batches."""
     blocks = [block_of(stream.raws[begin : begin + 1000]) for begin in range(0, len(stream.raws), 1000)]
     decoder, builder = new_wal().decoder, GroupBuilder(DIALECTS)
     made: list[ChangeGroup] = []
@@ -206,7 +206,7 @@ def calls_of(stream: Wal) -> int:
 
 
 class Steps:
-    """Counts what Python does of one kind, by file: kernels may be interpreted, and are not asked about."""
+    """Counts one kind of Python's trace events, by file: kernels may be interpreted, and are excluded."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -218,17 +218,17 @@ class Steps:
         return self
 
     def outside_kernels(self) -> int:
-        """Return how many were met."""
+        """Return the count."""
         return sum(count for file, count in self._counts.items() if not _is_of_kernels(Path(file)))
 
 
 def _is_of_kernels(file: Path) -> bool:
-    """Tell if it is a kernel, or what stands in for Cython where one is interpreted."""
+    """Return whether it is a kernel, or the replacement of Cython for an interpreted one."""
     return file.with_suffix(".pxd").exists() or file.parent.name == "Cython" or file.stem == "cython_stub"
 
 
 def calls_outside_kernels(work: Callable[[], object]) -> int:
-    """Count the calls of Python functions that `work` makes, but for those in kernels."""
+    """Count the calls of Python functions that `work` makes, except those in kernels."""
     calls = Steps("call")
     sys.setprofile(calls)
     try:
@@ -239,7 +239,7 @@ def calls_outside_kernels(work: Callable[[], object]) -> int:
 
 
 def lines_outside_kernels(work: Callable[[], object]) -> int:
-    """Count the lines of Python that `work` runs, but for those of kernels: one in a loop counts each time."""
+    """Count the lines of Python that `work` runs, except those of kernels: one in a loop counts each time."""
     lines, before = Steps("line"), sys.gettrace()
     sys.settrace(lines)
     try:

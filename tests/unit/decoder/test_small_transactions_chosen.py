@@ -1,4 +1,4 @@
-"""Small transactions that come out together keep what is said of each change, and are chosen among as one by one."""
+"""Small transactions that are emitted together keep the facts of each change, and are selected as one by one."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def two_tables() -> Wal:
 
 
 def replicated(count: int = 60) -> Wal:
-    """Transactions of two rows each, the second with an origin, which their commits have not."""
+    """Return transactions of two rows each, the second with an origin, which their commits do not have."""
     stream = two_tables()
     for number in range(count):
         stream.insert(801 + number, ACCOUNT, packed_row(number))

@@ -1,4 +1,4 @@
-"""Memory stays within its bound whatever a transaction holds, and spill files go with their transaction."""
+"""Memory stays within its limit for any transaction, and spill files are removed with their transaction."""
 
 from dataclasses import replace
 
@@ -72,8 +72,8 @@ def test_chunks_over_the_bound_do_not_drive_small_transactions_to_disk_one_by_on
 def test_what_was_spilled_and_rolled_back_is_forgotten_at_a_commit_of_nothing() -> None:
     made = Wal(relation())
     made.update(701, ACCOUNT, packed_row(0))
-    made.commit(701)  # from here on the file is known, and ordinary records are skimmed
-    made.assign(702, 703)  # so it is not held
+    made.commit(701)  # from here on the file is known, and ordinary records are skipped
+    made.assign(702, 703)  # so it is not pending
     made.insert(703, ACCOUNT, packed_row(1))
     made.abort(703)
     made.commit(702)

@@ -1,4 +1,4 @@
-"""Batches of several versions of a table are put into stream order: no row is lost, doubled or of another version."""
+"""Batches of several versions of a table are put into stream order: no row is lost, doubled or in another version."""
 
 import pyarrow as pa
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Counts and numbers of changes (P11): the same wherever groups are cut, and wherever a restart goes on."""
+"""Counts and numbers of changes (P11): the same with any group boundaries and any restart."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -107,7 +107,7 @@ def new_ledgers() -> Wal:
 
 
 def several(stream: Wal, xids: Sequence[int]) -> None:
-    """Make small transactions over tables that take turns, among others: a TRUNCATE, messages."""
+    """Add small transactions over alternating tables, among them a TRUNCATE and messages."""
     for xid in xids:
         tables = (ACCOUNT, LEDGER) if xid % 2 else (LEDGER, ACCOUNT)
         for number in range(xid % 3 + 1):
@@ -122,7 +122,7 @@ def several(stream: Wal, xids: Sequence[int]) -> None:
 
 
 def altered(lsn: int, xid: int) -> Wal:
-    """Make a transaction that changes a table's schema between its rows."""
+    """Return a transaction that changes a table's schema between its rows."""
     stream = new_ledgers()
     stream.lsn = lsn
     stream.insert(xid, LEDGER, packed_row(1))

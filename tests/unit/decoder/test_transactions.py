@@ -1,4 +1,4 @@
-"""Transactions whole, in commit order, and nothing of what was rolled back."""
+"""Transactions are complete, in commit order, and without changes that were rolled back."""
 
 import time
 
@@ -18,7 +18,7 @@ from tidemark.wal.rmgr import RM_HEAP, RM_XLOG, heap, xlog
 ACCOUNT = 16385
 PENDING = 5000  # items
 SAVEPOINTS = 200
-TIMES_AS_LONG = 10  # at most; to go through what is held takes a hundred times as long
+TIMES_AS_LONG = 10  # at most; a scan of all pending items takes a hundred times as long
 
 
 def wal() -> Wal:

@@ -1,4 +1,4 @@
-"""Rows of tables that nobody wants: counted where they stand, so that nothing else moves, and their tuples not kept."""
+"""Rows of unselected tables: counted in place, so that no other ordinal changes, and their tuples not kept."""
 
 from collections.abc import Callable
 
@@ -34,7 +34,7 @@ def is_ledger(found: Relation) -> bool:
 
 
 def large(rows: int = 100) -> Wal:
-    """A transaction that changes one table in every way there is, and inserts into another."""
+    """Return a transaction that changes one table in every way, and inserts into another."""
     stream = new_wal()
     stream.insert(799, ACCOUNT, packed_row(0))
     stream.insert(799, LEDGER, packed_row(0))
@@ -107,7 +107,7 @@ def test_a_row_that_nobody_wants_takes_no_more_than_its_entry(size: int) -> None
     assert transaction.rows.surviving_count == 100 * 6
     assert transaction.rows.byte_count == transaction.rows.entry_count * ENTRY_BYTES
     blocks = -(-len(stream.raws) // size)
-    assert transaction.rows.entry_count <= min(blocks + 6, 100 * 6)  # those before their file is known by themselves
+    assert transaction.rows.entry_count <= min(blocks + 6, 100 * 6)  # those before their file is known are separate
 
 
 @given(STEPS, st.sets(st.sampled_from(["account", "ledger"])), st.integers(1, 40), st.integers(1, 9))
@@ -131,7 +131,7 @@ def test_rows_beside_those_that_nobody_wants_come_out_as_ever(
 
 
 def flat(made: list[ChangeGroup]) -> list[str]:
-    """Return all that groups hold, wherever they are cut."""
+    """Return all items of groups, whatever their boundaries."""
     items = (item for group in made for item in rows(group))
     return sorted(str(reported) for item in items for reported in (item if isinstance(item, list) else [item]))
 

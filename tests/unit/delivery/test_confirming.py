@@ -1,4 +1,4 @@
-"""The confirm thread: what is confirmed while one transaction runs goes into the next, and nothing is left behind."""
+"""The confirm thread: confirmations during one transaction are stored by the next, and none is left."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ DEADLINE_S = 30.0
 
 
 class Disk:
-    """Stores what it is given, once it may."""
+    """Stores its arguments, once it is allowed to."""
 
     def __init__(self) -> None:
         self.stored: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""A copied table's lines, on disk or on their way: given back as they were put in, also while more is put in."""
+"""A copied table's lines, on disk or in transit: returned in the order of writing, also during more writes."""
 
 import threading
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ QUIET = CopyBlock(b"", 0)
 
 
 class BrokenOff(Exception):
-    """What ended the filling."""
+    """The error that ended the writer."""
 
 
 def test_blocks_come_back_in_order_and_what_holds_no_row_does_not(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_blocks_keep_their_order_whoever_is_faster_for_a_while(tmp_path: Path, t
     def blocks() -> Iterator[CopyBlock]:
         for number, block in enumerate(BLOCKS):
             yield block
-            if number % 12 == 11:  # the others are behind by some
+            if number % 12 == 11:  # the others lag by some
                 taken.extend(islice(given, taken_between))
 
     with CopySpool(tmp_path, 1 << 30) as spool:

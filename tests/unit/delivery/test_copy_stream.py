@@ -1,4 +1,4 @@
-"""A COPY's rows off the socket: whole lines in order within their bounds, however the messages are cut."""
+"""A COPY's rows from the socket: whole lines in order within their limits, whatever the boundaries of messages."""
 
 import ctypes
 import random
@@ -20,7 +20,7 @@ from tidemark.io.node.copy_stream import RECEIVED_BYTES, BlockBounds, CopyBlock,
 from tidemark.wal.kernel import COMPILED
 
 SHORT = [b"%d\t%s\n" % (number, b"x" * (number * 37 % 400)) for number in range(2000)]
-LONG = b"y" * (2 * RECEIVED_BYTES) + b"\n"  # longer than what is read at once
+LONG = b"y" * (2 * RECEIVED_BYTES) + b"\n"  # longer than one read
 LINES = [*SHORT, LONG, b"\n", LONG, *SHORT]
 COMPLETE = b"COPY 4003\0"
 KINDS = {
@@ -44,7 +44,7 @@ def sent(lines: list[bytes]) -> bytes:
 
 
 def received(kind: str, data: bytes, bounds: BlockBounds, pieces: list[int]) -> tuple[list[CopyBlock], bytes]:
-    """Send `data` in pieces of these sizes, over and over; return the blocks, and what is left on the socket."""
+    """Send `data` in pieces of these sizes, repeatedly; return the blocks, and the rest on the socket."""
     ours, servers = socket.socketpair()
 
     def send() -> None:
@@ -129,7 +129,7 @@ def test_a_length_that_none_has_is_an_error(kind: str) -> None:
 
 @contextmanager
 def interpreter_kept() -> Iterator[ctypes.PyDLL]:
-    """Keep the interpreter in this thread; calls of the C library that is given do not let go of it either."""
+    """Keep the interpreter lock in this thread; calls of the given C library do not release it either."""
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1000)
     try:
@@ -139,7 +139,7 @@ def interpreter_kept() -> Iterator[ctypes.PyDLL]:
 
 
 def sent_while_kept(servers: socket.socket, rows: bytes) -> int:
-    """Return how much of `rows` goes out within a second in which no other thread has the interpreter."""
+    """Return how much of `rows` is sent within a second in which no other thread has the interpreter lock."""
     content = ctypes.create_string_buffer(rows, len(rows))
     at = 0
     with interpreter_kept() as library:
@@ -152,9 +152,9 @@ def sent_while_kept(servers: socket.socket, rows: bytes) -> int:
 @pytest.mark.skipif(not COMPILED, reason="interpreted, each look at the socket is a call")
 def test_rows_are_received_while_another_thread_has_the_interpreter() -> None:
     row = message(b"d", b"x" * 1000 + b"\n")
-    rows = row * (RECEIVED_BYTES // 2 // len(row))  # ten times what a socket holds
+    rows = row * (RECEIVED_BYTES // 2 // len(row))  # ten times a socket's buffer
     data = bytearray(RECEIVED_BYTES)
-    for _ in range(20):  # NB: the thread may come out of its call right before we keep the interpreter
+    for _ in range(20):  # NB: the thread may return from its call right before we take the interpreter lock
         ours, servers = socket.socketpair()
         with ours, servers, ThreadPoolExecutor(1) as pool:
             ours.setblocking(False)

@@ -1,4 +1,4 @@
-"""A consumer that died or hangs is found out by another thread than the one that hangs in it; a slow one is not."""
+"""A thread other than the blocked one detects a consumer that died or hangs; a slow one is accepted."""
 
 import threading
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ DEADLINE_S = 120.0
 
 
 class HandClock:
-    """A clock that a test moves."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -29,7 +29,7 @@ class HandClock:
 
 
 class Patient(NullConsumer):
-    """Answers what it is told to, when it is told to."""
+    """Gives a set answer, when it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def watching(consumer: Patient, clock: HandClock) -> Iterator[Liveness]:
 
 
 def asked_again(consumer: Patient, times: int = 2) -> None:
-    """Wait until a question that begins after now has been answered; one time: until it is asked."""
+    """Wait until a request that begins after now has been answered; one time: until it is made."""
     while times > 1 and consumer.was_asked.acquire(blocking=False):
         pass
     for _ in range(times):

@@ -1,4 +1,4 @@
-"""The demonstration's last word on the change log fails whenever it should."""
+"""The demonstration's final check of the change log fails whenever it should."""
 
 from copy import deepcopy
 
@@ -11,8 +11,8 @@ from tidemark.model.snapshot import parse_snapshot
 ORDERS = "app.orders"
 SNAPSHOTS = {ORDERS: parse_snapshot("10:12:10"), JOURNAL: parse_snapshot("10:12:10")}
 ENTRIES = [
-    Entry(0, 1, 9, {f"{ORDERS} i": 1}),  # the copy saw it
-    Entry(0, 2, 10, {f"{ORDERS} i": 2, f"{ORDERS} u": 1}),  # still ran when the copy began
+    Entry(0, 1, 9, {f"{ORDERS} i": 1}),  # the copy contains it
+    Entry(0, 2, 10, {f"{ORDERS} i": 2, f"{ORDERS} u": 1}),  # still in progress when the copy began
     Entry(1, 1, 13, {f"{ORDERS} d": 1}),
 ]
 

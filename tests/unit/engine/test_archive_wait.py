@@ -1,4 +1,4 @@
-"""How long the sidecar waits for the archive: as long as anything moves, and no longer than its bound."""
+"""The sidecar's wait for the archive: as long as anything advances, up to its limit."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ SEEN = ArchiveProgress(Position(TimelineId(1), Lsn(5 * SEGMENT_BYTES), 0), Lsn(6
 
 
 def later(seen: ArchiveProgress) -> ArchiveProgress:
-    """Return how it looks when a transaction more is delivered."""
+    """Return the observation after one more delivered transaction."""
     assert seen.delivered is not None
     return replace(seen, delivered=replace(seen.delivered, commit_lsn=Lsn(seen.delivered.commit_lsn + 8)))
 

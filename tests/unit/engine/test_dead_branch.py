@@ -1,4 +1,4 @@
-"""What a node's timeline history means to what was delivered, and where decoding may begin again."""
+"""The effect of a node's timeline history on delivered changes, and where decoding may begin again."""
 
 import pytest
 

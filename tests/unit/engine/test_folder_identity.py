@@ -1,4 +1,4 @@
-"""Where a state folder is: what it survives without a word of the operator's, and what it does not."""
+"""The identity of a state folder: the moves that it survives without an operator's confirmation, and the others."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""When a confirmed pointer is worth a marker, and WAL worth a segment switch."""
+"""The conditions for a marker of the confirmed pointer, and for a segment switch."""
 
 from tidemark.engine.marking import OTHER_WAL_BYTES_MIN, Confirmed, ConfirmPacing, WalMark
 
@@ -6,7 +6,7 @@ SEGMENT = 16 << 20
 
 
 def paced(*steps: tuple[float, Confirmed]) -> list[bool]:
-    """Return the answers to these looks."""
+    """Return the decisions at these points."""
     pacing = ConfirmPacing(every_s=10, bytes_min=SEGMENT)
     return [pacing.is_due(confirmed, now_s) for now_s, confirmed in steps]
 
@@ -29,7 +29,7 @@ def test_commits_are_marked_at_the_same_pace_behind_a_clock_of_the_node_that_was
 
 
 def test_other_wal_is_marked_by_the_segment_and_nothing_follows_a_marker_of_ours() -> None:
-    marker = 400  # bytes that a marker and its commit come to
+    marker = 400  # bytes of a marker and its commit
     looks = [(0.0, Confirmed(1, 1, 0)), (10.0, Confirmed(1, 1, SEGMENT - 1)), (20.0, Confirmed(1, 1, SEGMENT))]
     afterwards = [(20.0 + 10 * n, Confirmed(1, 1, SEGMENT + marker * n)) for n in range(1, 100)]
     assert paced(*looks, *afterwards) == [False, False, True] + [False] * 99
@@ -47,7 +47,7 @@ def test_an_idle_capture_writes_no_marker_however_much_it_has_decoded() -> None:
 
 
 def test_wal_has_moved_by_an_end_of_a_transaction_or_by_more_than_an_idle_node_writes() -> None:
-    mark = WalMark(1000, "7:9:7")  # as pg_snapshot prints it: 7 is open, 8 has ended
+    mark = WalMark(1000, "7:9:7")  # in pg_snapshot's format: 7 is open, 8 has ended
     assert not WalMark(1000 + OTHER_WAL_BYTES_MIN - 1, "7:9:7").has_moved_since(mark)
     assert WalMark(1000, "7:10:7").has_moved_since(mark)
     assert WalMark(1000, "9:9:").has_moved_since(mark)

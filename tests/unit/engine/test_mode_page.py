@@ -1,4 +1,4 @@
-"""The page of the mode table is what the table says."""
+"""The page of the mode table agrees with the table."""
 
 import subprocess
 import sys

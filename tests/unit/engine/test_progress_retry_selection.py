@@ -61,7 +61,7 @@ def test_the_lag_is_what_the_node_has_flushed_and_nobody_has_decoded() -> None:
     progress = Progress(received_lsn=Lsn(100), flush_lsn=Lsn(130))
     progress.decode(Lsn(90), Lsn(80))
     assert progress.lag_bytes == 40
-    progress.flush_lsn = Lsn(50)  # the node said so before it sent what is decoded
+    progress.flush_lsn = Lsn(50)  # the node reported it before it sent the decoded WAL
     assert progress.lag_bytes == 0
 
 

@@ -21,7 +21,7 @@ REMOVED = "FEHLER:  das angeforderte WAL-Segment 000000010000000000000002 wurde 
 
 @dataclass
 class Failure:
-    """The part of a failed result that errors are recognised by."""
+    """The part of a failed result by which errors are recognised."""
 
     fields: dict[Field, str] = field(default_factory=dict)
     error_message: bytes = REMOVED.encode()
@@ -49,7 +49,7 @@ def test_removed_wal_is_known_whatever_sqlstate_the_server_takes_from_errno(sqls
 @pytest.mark.parametrize(
     ("sqlstate", "function", "detail", "kind"),
     [
-        ("42501", "WalSndSegmentOpen", "", "PermissionMissing"),  # could not open file, for want of a right
+        ("42501", "WalSndSegmentOpen", "", "PermissionMissing"),  # could not open file, for want of a privilege
         ("58P01", "SendTimeLineHistory", "", TimelineUnknown.__name__),  # a timeline's history file is missing
         ("XX000", "tliSwitchPoint", "", TimelineUnknown.__name__),
         ("XX000", "StartReplication", "This server's history forked", TimelineUnknown.__name__),

@@ -1,4 +1,4 @@
-"""Folding a run of changes: the last word on each key, and nothing made up."""
+"""Compaction of a run of changes: the last state of each key, and nothing else."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ KEYS = st.integers(0, 4)
 
 
 def fold_script(table: ScriptedTable, before: Rows) -> Compacted:
-    """Fold all that happened to `table` since it held `before`."""
+    """Compact all changes of `table` since it had the rows `before`."""
     table.cut()
     batches = [item.rows for item in table.items if isinstance(item, ChangeBatch)]
 
@@ -34,7 +34,7 @@ def fold_script(table: ScriptedTable, before: Rows) -> Compacted:
 
 
 def applied(compacted: Compacted, before: Rows) -> list[dict[str, object]]:
-    """Do to a dict what a replica does with what was folded."""
+    """Apply the compacted changes to a dict as a replica does."""
     rows: dict[object, dict[str, object]] = {
         row[1]: {"id": row[1], "note": row[2], "big": row[3]} for row in before.values()
     }

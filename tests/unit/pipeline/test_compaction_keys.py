@@ -1,4 +1,4 @@
-"""Folding by key: keys that PostgreSQL takes for equal are one row, and a change of an unknown row is refused."""
+"""Compaction by key: keys that are equal in PostgreSQL are one row, and a change of an unknown row is refused."""
 
 import math
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def nothing_to_fetch(keys: Sequence[Key], names: Sequence[str]) -> dict[Key, dic
 
 
 def compacted(*changes: Change, key_type: pa.DataType = FLOAT8) -> Compacted:
-    """Fold changes for which the replica need not be read."""
+    """Compact changes for which the replica need not be read."""
     schema = batch_schema(pa.struct([pa.field("id", key_type), pa.field("big", pa.string())]))
     places = [
         {"_tli": 1, "_commit_lsn": 1000, "_ordinal": ordinal, "_lsn": 900, "_xid": 7, "_commit_time": 0, "_origin": 0}
@@ -60,7 +60,7 @@ def removed(found: Compacted) -> list[str]:
 @pytest.mark.parametrize("other", [(0.0, -0.0), (-0.0, 0.0), (NAN, -NAN)], ids=repr)
 def test_keys_that_postgresql_takes_for_equal_are_one_row(other: tuple[float, float], *, keeps: bool) -> None:
     first, second = other
-    beside = change("u", 5.0, keeps=keeps, big=None if keeps else "e")  # decides by which way the run is folded
+    beside = change("u", 5.0, keeps=keeps, big=None if keeps else "e")  # selects the path by which the run is compacted
     found = compacted(change("i", 5.0, big="e"), change("i", first, big="a"), change("d", None, second), beside)
     assert puts(found) == [("5.0", "e")]
     assert len(found.removed) == 1

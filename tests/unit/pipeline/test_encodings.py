@@ -1,4 +1,4 @@
-"""What is written without a dictionary, and that all of it comes back as it was."""
+"""The columns that are written without a dictionary, and that all values are read back unchanged."""
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -40,7 +40,7 @@ def few(values: pa.Array) -> pa.Array:
 @pytest.mark.parametrize("nulls", [False, True])
 def test_only_columns_whose_values_differ_have_no_dictionary_and_all_come_back(tmp_path: Path, *, nulls: bool) -> None:
     distinct = {name: with_nulls(values) if nulls else values for name, values in DISTINCT.items()}
-    # delta-rs writes decimals that are no integers without a dictionary in any case.
+    # delta-rs always writes decimals with a fraction without a dictionary.
     repeated = {f"few {name}": few(values) for name, values in distinct.items() if name != "huge"}
     none = {"none": pa.nulls(ROWS, pa.int64()), "list": pa.array([[n] for n in range(ROWS)], pa.list_(pa.int64()))}
     rows = pa.table({**distinct, **repeated, **none})

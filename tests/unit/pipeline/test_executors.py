@@ -1,4 +1,4 @@
-"""What is reported of a cluster without executors, and when."""
+"""The report of a cluster without executors, and its time."""
 
 import socket
 import threading
@@ -21,12 +21,12 @@ from tidemark.pipeline.driver.executors import (
 from tidemark.pipeline.driver.metrics import EXECUTORS, PipelineMetrics
 
 MASTER = "spark://127.0.0.1:7077"
-REPORT_S = 10.0  # what an operator is promised
+REPORT_S = 10.0  # documented for operators
 
 
 @pytest.fixture(autouse=True)
 def every_level() -> Iterator[None]:
-    """Let events of any level come, whatever a test before chose."""
+    """Enable events of all levels, which an earlier test may have disabled."""
     before = structlog.get_config()
     configure_logs("json", "debug")
     yield
@@ -74,7 +74,7 @@ def test_a_master_that_does_not_answer_is_reported_and_waited_for_unless_asked_o
     stop = threading.Event()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        master = f"spark://127.0.0.1:{listener.getsockname()[1]}"  # bound, and nobody listens
+        master = f"spark://127.0.0.1:{listener.getsockname()[1]}"  # bound, but not listening
         with pytest.raises(MasterUnreachable, match=master):
             wait_for_master(master, stop, get_log("test"), once=True)
         with capture_logs() as lines:

@@ -1,4 +1,4 @@
-"""Our errors come back out of what Spark tells of them."""
+"""Tidemark's errors are restored from Spark's error texts."""
 
 from tidemark.io.state.outbox import OutboxTrimmed
 from tidemark.model.errors import ExitCode, InvalidLsn

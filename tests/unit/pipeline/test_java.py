@@ -1,4 +1,4 @@
-"""Which Java Spark gets: the machine's, or pip's behind a script."""
+"""The Java for Spark: the machine's, or pip's behind a script."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How columns stand in the lake, and what a change of types does to rows that are there."""
+"""The columns of the lake, and the effect of a type change on existing rows."""
 
 from dataclasses import replace
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""The oracle of the kill campaign: it reads test_decoding's lines, and it fails where it has to."""
+"""The oracle of the kill campaign: it reads test_decoding's lines, and it fails where it must."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where a pipeline serves its metrics: on the assigned port by default, so that no panel is empty."""
+"""The port of a pipeline's metrics: the assigned port by default, so that no panel is empty."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The positions table alone: what comes back of it, whose it is, and what other writers may do to it."""
+"""The positions table alone: its content, its owner, and the permitted changes by other writers."""
 
 import shutil
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def assert_as_written(lake: Path) -> None:
 
 
 def describe(lake: Path) -> None:
-    """Maintain: a commit of another writer that changes no row."""
+    """Imitate maintenance: a commit of another writer that changes no row."""
     delta(lake).alter.set_table_properties({"delta.checkpointInterval": str(50 + delta(lake).version())})
 
 
@@ -133,7 +133,7 @@ def test_files_that_maintenance_removed_are_not_missed(lake: Path) -> None:
 
 
 def test_a_table_that_another_writer_made_is_taken_as_it_is(lake: Path, tmp_path: Path) -> None:
-    """As a copy of a lake is, table by table."""
+    """As in a copy of a lake, table by table."""
     copy = tmp_path / "copy"
     write_deltalake(str(copy / FOLDER), delta(lake).to_pyarrow_table())
     assert list(opened(copy).tables.values()) == [ORDERS, ITEMS]
@@ -165,7 +165,7 @@ def test_a_second_pipeline_of_one_capture_that_made_the_table_meanwhile_fences_t
 
 
 def disturbed(monkeypatch: pytest.MonkeyPatch, times: int, act: Callable[[], None]) -> None:
-    """Have another writer commit right before each of our next commits, so many times."""
+    """Let another writer commit right before each of our next commits, so many times."""
     overwrite, left = LakeTable.overwrite, iter(range(times))
 
     def disturbed_overwrite(self: LakeTable, rows: object, applied: Applied) -> None:

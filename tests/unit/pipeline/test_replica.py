@@ -1,4 +1,4 @@
-"""The replica alone, fed piece by piece: what its rows are after each piece, and what each piece costs."""
+"""The replica alone, fed in pieces: its rows after each piece, and the cost of each piece."""
 
 import math
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def fed(tmp_path: Path) -> Fed:
 
 
 def change_rows(table: ScriptedTable) -> None:
-    """Change rows in each way: some keep a value, some give it up, some move, one goes."""
+    """Change rows in each way: some keep a value, some lose it, some change their key, one is deleted."""
     keys = list(table.rows)
     table.update(keys[0], {2: "kept"}, unchanged=(3,))
     table.update(keys[1], {2: "changed", 3: "short"})
@@ -111,7 +111,7 @@ def test_a_table_without_columns_has_no_replica(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-# Keys that are not equal bit by bit
+# Keys that are equal, but not bit by bit
 
 
 def by_key(fed: Fed, kind: Column, key: Value) -> None:
@@ -178,7 +178,7 @@ def test_rewritten_rows_are_seen_at_the_end_alone_and_staged_once_however_often_
     fed.apply()
     aside = fed.replica.staging_table()
     assert (fed.rows, aside.scan().read_all().num_rows) == (before, 2)
-    fed.table.insert({1: "3", 2: "rewritten", 3: None}, "r")  # in the same batch as those before
+    fed.table.insert({1: "3", 2: "rewritten", 3: None}, "r")  # in the same batch as the rows before it
     fed.replica.apply(fed.table.delivered()[reported:])
     version = fed.replica.staging_table().version
     assert version == aside.version + 1
@@ -200,7 +200,7 @@ def test_a_rewrite_makes_the_replica_of_a_table_that_had_no_row_yet(tmp_path: Pa
     fed.assert_equal()
 
 
-# Tables that are made and dropped
+# Tables that are created and dropped
 
 
 def test_a_table_that_is_made_is_empty_unless_its_rows_come_along_or_were_not_seen(fed: Fed) -> None:
@@ -236,7 +236,7 @@ def unkeyed(root: Path) -> Fed:
 
 
 def set_key(fed: Fed, *, key: bool) -> None:
-    """Give the table a key, or take it away."""
+    """Add a key to the table, or remove it."""
     fed.table.cut()
     identity, numbers = (ReplicaIdentity.DEFAULT, (1,)) if key else (ReplicaIdentity.NOTHING, ())
     before = fed.table.relation
@@ -362,7 +362,7 @@ def enum(label: str) -> Column:
 
 
 def moody(root: Path) -> tuple[Fed, Relation, Relation]:
-    """Return a table with rows whose enum has a label that is called otherwise later, and both versions of it."""
+    """Return a table with rows whose enum has a label that is renamed later, and both versions of it."""
     fed = Fed(root, ScriptedTable())
     first, _, last = fed.table.relation.columns
     was, now = (replace(fed.table.relation, columns=(first, enum(label), last)) for label in ("old", "new"))

@@ -1,4 +1,4 @@
-"""The replica of a partitioned table, under whose name the rows of its partitions come."""
+"""The replica of a partitioned table, which contains the rows of its partitions."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_a_partition_that_leaves_takes_its_rows_along(tmp_path: Path, change: Pa
 
 
 def as_root(fed: Fed) -> Relation:
-    """Return the version of the table itself, where its partitions have their keys and it has none."""
+    """Return the version of the root, which has no key, while its partitions have theirs."""
     return replace(fed.table.relation, replica_identity=ReplicaIdentity.NOTHING, identity_columns=(), primary_key=())
 
 
@@ -62,7 +62,7 @@ def truncation(fed: Fed, relation: Relation, partition: Oid = INVALID_OID) -> Tr
 
 
 def block(fed: Fed) -> None:
-    """Change a row that the root's version does not identify: the replica is kept as it was."""
+    """Change a row that the root's version does not identify: the replica must not change."""
     there = fed.rows
     keyed, fed.table.relation = fed.table.relation, as_root(fed)
     fed.table.update((1,), {2: "which?"})

@@ -1,4 +1,4 @@
-"""When the archiver has more than a sidecar without its stream: only then it is to go on."""
+"""The case that the archiver has more WAL than a sidecar without a stream: only then it is to continue."""
 
 import pytest
 from tidemark_sidecar.reach import Reach
@@ -16,7 +16,7 @@ def test_a_node_that_archives_out_of_reach_is_given_up_when_patience_is_over() -
     reach = Reach(PATIENCE_S)
     reach.check(Link.STREAMING, RECEIVED, PAST, 10.0)
     reach.check(Link.CONNECTING, RECEIVED, PAST, 39.9)
-    reach.check(Link.CONNECTING, RECEIVED, None, 40.0)  # not looked at
+    reach.check(Link.CONNECTING, RECEIVED, None, 40.0)  # not checked
     with pytest.raises(NodeOutOfReach, match="for 31 s: received up to 0/3000100, archived up to 0/4000000"):
         reach.check(Link.CONNECTING, RECEIVED, PAST, 41.0)
 

@@ -79,7 +79,7 @@ def test_borrowing_more_than_the_old_row_has_is_a_bad_record() -> None:
     with pytest.raises(BadRecord, match="prefix 11 and suffix 0 of 10 bytes"):
         heap.apply_update(OLD, update(0x20, pack("<H", 11), ROW[:6]))
     with pytest.raises(BadRecord, match="prefix 1 and suffix 0"):
-        heap.apply_update(OLD, update(0x20, pack("<H", 1), ROW[:5]))  # hoff promises a byte that is not there
+        heap.apply_update(OLD, update(0x20, pack("<H", 1), ROW[:5]))  # hoff promises a byte that is missing
 
 
 def test_an_update_on_a_page_image_cannot_be_applied_to_the_old_row() -> None:

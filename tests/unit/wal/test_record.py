@@ -57,7 +57,7 @@ def image_info(major: int, *, compression: str = "", hole: bool = False, applies
 
 
 def pglz_zeros(count: int) -> bytes:
-    """Return zeros as pglz would: one literal, then copies of it."""
+    """Return compressed zeros as pglz makes them: one literal, then copies of it."""
     items = [b"\x00", *[b"\x0f\x01\xff"] * -(-(count - 1) // 273)]  # length 18 + 255 from 1 back; the last is cut
     groups = [items[at : at + 8] for at in range(0, len(items), 8)]
     return b"".join(bytes([0xFE if at == 0 else 0xFF]) + b"".join(group) for at, group in enumerate(groups))

@@ -1,4 +1,4 @@
-"""Items of a group come back from their bytes as they went in."""
+"""Items of a group are decoded from their bytes unchanged."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ EVENTS: list[GroupItem] = [
     CopyBoundary(groups.position(7, 4), Oid(5), RELATION, 2, begin=False, snapshot="10:20:11,12"),
     groups.message(9, b"\x00\xff\x01"),
     replace(groups.message(9, b"x"), origin=65535),
-    groups.message(9, b"", prefix="caf\udce9"),  # bytes that are no UTF-8
+    groups.message(9, b"", prefix="caf\udce9"),  # bytes that are not UTF-8
 ]
 
 
