@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, settings
 from tests.support.servers.postgres import Cluster, database_in
 from tests.support.servers.postgres import new_cluster as make_cluster
 
-# No test fails by the clock: Hypothesis would let one that took longer than it likes, and machines have their pauses.
+# No test fails by the clock: Hypothesis has a deadline for each example, but machines pause.
 settings.register_profile("timeless", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("timeless")
 
-# Modules that take longest: workers that take one module after the other begin with these, and so end together.
+# The slowest modules: workers, each of which runs whole modules, begin with these, and so end together.
 LONGEST = (
     "test_rewind",
     "test_failover",
@@ -46,46 +46,46 @@ LONGEST = (
 
 
 def pytest_configure() -> None:
-    """See that what the tests start can be interrupted: where a shell starts us in the background, it cannot be."""
+    """Make the tests' child processes interruptible: a shell ignores SIGINT in background processes."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest modules first."""
+    """Put the slowest modules first."""
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
 
 
 def pytest_runtest_teardown() -> None:
-    """Forget which stream the logs go to: it may be one that pytest made for this test, and closes."""
+    """Drop the stream of the logs: it may be one that pytest created for this test, and closes."""
     structlog.reset_defaults()
 
 
 class NewCluster(Protocol):
-    """Makes a started cluster that lives as long as the test."""
+    """Creates a started cluster for the duration of the test."""
 
     def __call__(self, major: int = 15, /, **settings: str | int) -> Cluster:
-        """Make a cluster of `major` with settings of postgresql.conf."""
+        """Create a cluster of `major` with settings of postgresql.conf."""
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """One PostgreSQL 15 for tests that leave it usable: they make databases of their own."""
+    """One PostgreSQL 15 for tests that leave it usable: they create their own databases."""
     with make_cluster(15) as made:
         yield made
 
 
 @pytest.fixture
 def database(cluster: Cluster) -> Iterator[str]:
-    """Name a new database of the test's own."""
+    """Return the name of the test's new database."""
     with database_in(cluster, f"own_{uuid.uuid4().hex[:8]}") as name:
         yield name
 
 
 @pytest.fixture
 def new_cluster() -> Iterator[NewCluster]:
-    """Make clusters for one test: of any major, with any setting, to be stopped and killed at will."""
+    """Create clusters for one test: of any major, with any setting, which the test may stop and kill."""
     with ExitStack() as stack:
 
         def make(major: int = 15, /, **settings: str | int) -> Cluster:

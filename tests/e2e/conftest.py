@@ -1,4 +1,4 @@
-"""The long-lived Spark."""
+"""The Spark session of the whole run."""
 
 from collections.abc import Iterator
 
@@ -10,6 +10,6 @@ from tests.support.processes.spark import running_spark
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark for the whole run; started by the first test that wants it."""
+    """One Spark for the whole run; started by the first test that uses it."""
     with running_spark(tmp_path_factory.mktemp("spark")) as session:
         yield session

@@ -1,4 +1,4 @@
-"""The programs of docs/spark.md run as they are printed, against a real state and its lake."""
+"""The programs of docs/spark.md run exactly as printed, against a real state and its lake."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def run(tmp_path: Path, program: str, *arguments: Path) -> list[str]:
-    """Run a program in a process of its own; return its lines."""
+    """Run a program in a separate process; return its lines."""
     file = tmp_path / "program.py"
     file.write_text(program)
     done = subprocess.run(
@@ -46,7 +46,7 @@ def run(tmp_path: Path, program: str, *arguments: Path) -> list[str]:
 def test_a_users_own_query_counts_what_a_trimmed_outbox_still_holds(tmp_path: Path) -> None:
     state, groups = tmp_path / "state", list(World(3).groups(GROUPS))
     make_state(state)
-    for third in range(3):  # the second and the third trim what was confirmed
+    for third in range(3):  # the second and the third trim confirmed values
         feed(state, groups[third * GROUPS // 3 : (third + 1) * GROUPS // 3])
         with OutboxReader.open(StateFolder(state)) as outbox:
             outbox.register("spark")

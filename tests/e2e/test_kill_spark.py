@@ -1,6 +1,6 @@
 """SIGKILL of Spark between two durable writes: the log holds every change once, the replicas are equal.
 
-What dies at random moments, over a real server, is `test_kills`'s matter; here the moments are chosen.
+`test_kills` kills at random moments, over a real server; here the moments are chosen.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.support.workloads.feeder import World, feed, make_state
 from tidemark.pipeline.lake.failpoints import Failpoint
 
 LOOK_UP = "pyspark.sql.worker.lookup_data_sources"
-# Each batch passes these once a table, so they are met in the first one.
+# Each batch hits these once a table, so they are hit in the first one.
 FAILPOINTS = [Failpoint.REPLICA_CHANGED, Failpoint.LOG_APPENDED]
 
 
@@ -36,7 +36,7 @@ def test_the_pipeline_lives_when_the_helper_dies_that_looks_for_data_sources(tmp
     feed(campaign.state, World(campaign.seed).groups(campaign.groups))
     campaign.spark.start("--once")
     try:
-        # Spark looks once, and for good believes what it found: nothing, where the helper died.
+        # Spark checks once and keeps the result: nothing, if the helper died.
         wait_for(lambda: campaign.spark.kill_running(LOOK_UP) or not campaign.spark.running, LOOK_UP)
         campaign.spark.wait()
     finally:

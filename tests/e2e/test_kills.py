@@ -7,7 +7,7 @@ import pytest
 from tests.support.faults.kill_campaign import DEATHS, run
 from tests.support.servers.postgres import Cluster
 
-SECONDS = 15  # what starts and restarts take, and each kind of death once, is more
+SECONDS = 15  # starts, restarts and one kill of each kind take longer
 SEED = 5
 
 

@@ -1,4 +1,4 @@
-"""A standalone cluster without workers, as a real master is one: reported, waited for, and no hindrance to a stop."""
+"""A real standalone master without workers: it is reported, waited for, and does not prevent a stop."""
 
 import os
 import re
@@ -24,7 +24,7 @@ STOP_S = 60
 
 @contextmanager
 def master_without_workers(folder: Path) -> Iterator[str]:
-    """Run a master; give its URL."""
+    """Run a master; yield its URL."""
     log = folder / "master.log"
     variables = {"SPARK_HOME": str(SPARK_HOME), "JAVA_HOME": str(java_home(os.environ, folder))}
     options = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]

@@ -1,6 +1,6 @@
-"""The wheel and the sdist, each installed with nothing but what it declares: without the extra `spark`, then with it.
+"""The wheel and the sdist, each installed with its requirements only: without the extra `spark`, then with it.
 
-The wheel has compiled kernels where a compiler is there; the sdist's is built without one.
+The wheel has compiled kernels where a compiler is installed; the sdist's is built without one.
 """
 
 import json
@@ -30,10 +30,10 @@ from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.wal.kernel import COMPILED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.feature("N22")]
-BUILT = ROOT / "build" / "packages"  # on the file system of .venv: what is installed is linked from there
+BUILT = ROOT / "build" / "packages"  # on the file system of .venv: packages are linked from there
 LOCAL_SPARK = ("--master", "local[2]", "--driver-memory", "700m")
 ROWS = 500
-FOLDERS = (  # and where the packages in them begin
+FOLDERS = (  # and the start of the packages in them
     ("archiver/tidemark_archiver", "archiver/"),
     ("ctl/tidemark_ctl", "ctl/"),
     ("pyspark_tidemark", ""),
@@ -45,7 +45,7 @@ EARLIER_NAMES = {"archiver/__main__.py", "archiver/archive_command.py", "sidecar
 
 @dataclass(frozen=True)
 class Built:
-    """A wheel, and what is to be true of it."""
+    """A wheel, and its expected properties."""
 
     wheel: Path
     has_kernels: bool
@@ -106,7 +106,7 @@ def test_a_package_holds_all_that_runs_and_all_that_the_guide_names(package: Bui
 def test_the_core_package_alone_prints_the_changes_of_a_node(package: Built, cluster: Cluster, database: str) -> None:
     installed = package.installed
     installed.install(package.wheel)
-    away = BUILT  # this tree's modules are not found from there
+    away = BUILT  # this tree's modules cannot be imported from there
     assert installed.evaluate("tidemark.wal.kernel.COMPILED", away) == str(package.has_kernels)
     for name in ("tests", "pyspark", "deltalake", "cython", "pytest"):
         assert installed.evaluate(f"importlib.util.find_spec({name!r})", away) == "None"

@@ -1,4 +1,4 @@
-"""A real server, a real sidecar, a real Spark: after anything that SQL can do the lake equals the source."""
+"""A real server, a real sidecar, a real Spark: after any SQL statements the lake equals the source."""
 
 import uuid
 from collections.abc import Iterator
@@ -194,7 +194,7 @@ class Stand:
         run_script(self.cluster, self.database, script)
 
     def land(self) -> None:
-        """Bring everything that has been done so far into the lake."""
+        """Write all changes so far into the lake."""
         folder = self.sidecar.folder
         with self.cluster.connect(self.database) as session:
             found = session.execute("SELECT pg_logical_emit_message(true, 'landing', '')").fetchone()
@@ -205,7 +205,7 @@ class Stand:
         land(self.spark, folder, self.lake, self.checkpoint)
 
     def differences(self, least: int = 10) -> list[str]:
-        """Compare; return the tables that differ, after seeing that there were tables."""
+        """Compare; return the tables that differ, after a check that tables exist."""
         _, tables = compare(self.cluster.dsn(self.database), self.sidecar.folder, self.lake, WAIT_S)
         assert len(tables) >= least, tables
         return [str(table) for table in tables if not table.identical]
@@ -217,7 +217,7 @@ class Stand:
 
 
 class NewStand(Protocol):
-    """Makes a stand over a new database."""
+    """Creates a stand over a new database."""
 
     def __call__(self, schema: str, encoding: str, /, **options: str) -> Stand:
         """Run `schema` there first; `options` are the sidecar's environment."""

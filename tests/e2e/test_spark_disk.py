@@ -1,4 +1,4 @@
-"""A disk that is full under the lake or the state while the pipeline runs, or before it starts: it waits for room."""
+"""A full disk under the lake or the state while the pipeline runs, or before it starts: it waits for space."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ from tidemark.pipeline.driver.metrics import RESTARTS, PipelineMetrics
 
 pytestmark = [needs_mount, pytest.mark.slow, pytest.mark.timeout(600)]
 MB = 1 << 20
-DISK_BYTES = 96 * MB  # of which a state keeps 64 back
+DISK_BYTES = 96 * MB  # of which a state keeps 64 free
 WAITS = "the disk is full: waiting for space"
 
 
@@ -75,7 +75,7 @@ def test_a_pipeline_waits_for_room_on_a_full_disk_and_loses_nothing(
 
 
 def shown(place: Place) -> str:
-    """Return what `cdcctl status` says of the lake."""
+    """Return the lake's part of `cdcctl status`."""
     return succeeded(cdcctl("status", "--json", "--state", place.state)).out.decode()
 
 

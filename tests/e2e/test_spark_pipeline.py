@@ -1,4 +1,4 @@
-"""The pipeline on a Spark that lives through all of these tests: restarts, lost checkpoints, refusals."""
+"""The pipeline on one Spark for all these tests: restarts, lost checkpoints, refusals."""
 
 import json
 import shutil
@@ -50,7 +50,7 @@ class Place:
         self.state, self.lake, self.checkpoint = root / "state", root / "lake", root / "checkpoint"
 
     def run(self, spark: SparkSession, reader: str = "spark") -> PipelineProgress:
-        """Bring what is in the outbox into the lake."""
+        """Write the values of the outbox into the lake."""
         folder = StateFolder(self.state)
         return land(spark, folder, self.lake, self.checkpoint, reader=reader, batch_bytes=BATCH_BYTES)
 
@@ -58,7 +58,7 @@ class Place:
         return Lake(str(self.lake), IDENTITY, shape_of, constants_of).positions.applied.sequence
 
     def check(self, groups: int = GROUPS, *, besides: Oid = INVALID_OID) -> None:
-        """See that the lake is what was fed; `besides` is a table of which the log alone is."""
+        """Check that the lake equals the fed tables; `besides` is a table that has only a log."""
         world = World(SEED)
         for _ in world.groups(groups):
             pass
@@ -133,7 +133,7 @@ def test_a_batch_that_fails_at_any_point_is_done_again_and_lands_once(
 
     def fail_once(point: Enum) -> None:
         failures[point] += 1
-        if isinstance(point, Failpoint) and failures[point] == 1:  # the state's own are passed, too
+        if isinstance(point, Failpoint) and failures[point] == 1:  # failpoints of the state are hit, too
             raise OSError(f"failing once at {point.value}")
 
     arm(fail_once)
@@ -180,7 +180,7 @@ def test_a_lost_outbox_is_followed_by_a_new_one_that_numbers_on(spark: SparkSess
     place.run(spark)
     shutil.move(place.state, place.state.with_name("lost"))
     make_state(place.state, "0c0d", after=place.held())
-    feed(place.state, groups[GROUPS // 3 :])  # what the lake has in part
+    feed(place.state, groups[GROUPS // 3 :])  # which the lake has in part
     place.run(spark)
     place.check()
 
@@ -209,7 +209,7 @@ def test_a_lake_that_was_deleted_under_its_checkpoint_is_made_whole_again(spark:
     groups = list(World(SEED).groups(GROUPS))
     feed(place.state, groups[: GROUPS // 2])
     with OutboxReader.open(StateFolder(place.state)) as outbox:
-        outbox.register("another")  # for whose sake all is there still
+        outbox.register("another")  # so that the outbox keeps all values
     place.run(spark)
     shutil.rmtree(place.lake)
     feed(place.state, groups[GROUPS // 2 :])

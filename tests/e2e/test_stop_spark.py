@@ -1,4 +1,4 @@
-"""A stop of the pipeline as systemd gives it: to every process of the group at once."""
+"""A stop of the pipeline as by systemd: to every process of the group at once."""
 
 import socket
 import threading
@@ -18,7 +18,7 @@ from tidemark.io.host.systemd import ALIVE, READY, STOPPING
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.pipeline.lake.failpoints import Failpoint
 
-# A Java that starts for as long as it is let; its second start fails at once.
+# A Java that starts as slowly as requested; its second start fails at once.
 JAVA = """#!/bin/bash
 [ "$1" = -version ] && echo 'openjdk version "21"' >&2 && exit 0
 [ -e {started} ] && exit 1
@@ -29,7 +29,7 @@ exec sleep 600
 
 @contextmanager
 def listening(path: Path) -> Iterator[list[str]]:
-    """Listen as systemd does; what is said comes into a list."""
+    """Listen as systemd does; messages are appended to a list."""
     said: list[str] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.bind(str(path))
@@ -70,7 +70,7 @@ def test_a_stop_of_all_processes_at_once_is_a_stop_that_finishes_the_batch_in_ha
     assert said[0] == READY
     assert ALIVE in said
     assert "pipeline restarts" not in spark.log_path.read_text()
-    assert Failpoint.POSITIONS_WRITTEN.value in passed.read_text()  # the batch in hand was finished
+    assert Failpoint.POSITIONS_WRITTEN.value in passed.read_text()  # the current batch was finished
     feed_by_hand(StateFolder(campaign.state), campaign.lake, "spark")
     campaign.check()
 

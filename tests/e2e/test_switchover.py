@@ -1,4 +1,4 @@
-"""A switchover and back, with a pipeline at each host: the lake goes on by what it holds, whatever Spark remembers."""
+"""A switchover and back, with a pipeline at each host: the lake's content alone determines where it continues."""
 
 import threading
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ def test_a_pipeline_that_runs_on_through_a_switchover_and_back_needs_nobody(
         insert(one, 1)
         one.wait_until(lambda: has(lake, {1}), "the first row in the lake")
         switch_over(one, two)
-        two.catch_up()  # nobody brings anything of it into the lake
+        two.catch_up()  # no pipeline writes it into the lake
         switch_over(two, one)
         insert(one, 2)
         one.wait_until(lambda: bool(failures) or has(lake, {1, 2}), "the second row in the lake")
@@ -100,6 +100,6 @@ def test_a_pipeline_that_runs_on_through_a_switchover_and_back_needs_nobody(
 
 
 def has(lake: Path, numbers: set[int]) -> bool:
-    """Tell if the lake's table has just these rows."""
+    """Return whether the lake's table has exactly these rows."""
     there = list(lake.glob("*/*-public.account/replica/_delta_log/*.json"))
     return bool(there) and set(rows_by_key(lake, "account")) == numbers

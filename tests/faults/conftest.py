@@ -1,4 +1,4 @@
-"""A node with a table, and a sidecar that has delivered one row of it: what is then damaged, filled or taken away."""
+"""A node with a table, and a sidecar that has delivered one row of it, which the tests then damage, fill or remove."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from tidemark.model.errors import ExitCode
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Cluster]:
-    """A node with a table, for a module that leaves it usable."""
+    """A node with a table, for a module whose tests leave it usable."""
     with new_cluster() as made:
         made.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
         yield made

@@ -1,4 +1,4 @@
-"""archive_command on real servers: WAL arrives whole; whatever befalls the spool, the server keeps no WAL for us."""
+"""archive_command on real servers: WAL arrives whole; whatever happens to the spool, the server keeps no WAL for us."""
 
 import os
 import tempfile
@@ -16,7 +16,7 @@ HOLD_S = 1.5  # the server tries three times, a second apart, then waits for a m
 
 @pytest.fixture
 def traversable() -> Iterator[Path]:
-    """Make a folder that the server's user reaches, too."""
+    """Create a folder that the server's user can read."""
     with tempfile.TemporaryDirectory(prefix="tm-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -56,7 +56,7 @@ def test_a_full_disk_is_held_for_a_while_and_then_given_up_segment_by_segment(tr
         archive.wait_until_archived()
         disk.fill()
         lost = archive.switch()
-        archive.wait_for(lambda: "exit code 1" in archive.node.log)  # held: what is given up is a success
+        archive.wait_for(lambda: "exit code 1" in archive.node.log)  # within hold_s; later it gives up and returns 0
         archive.wait_until_archived()
         lost += archive.switch(2)
         archive.wait_until_archived()
@@ -77,7 +77,7 @@ def test_a_file_system_that_hangs_is_left_alone(traversable: Path) -> None:
         sentinel = archive.spool.folder / ".tidemark"
         content = sentinel.read_text()
         sentinel.unlink()
-        os.mkfifo(sentinel, 0o666)  # who opens it waits for ever
+        os.mkfifo(sentinel, 0o666)  # opening it blocks for ever
         lost = archive.switch(3)
         archive.wait_until_archived()
         assert holes(archive) == lost

@@ -1,4 +1,4 @@
-"""The archive command by itself, as a server runs it: whatever is wrong, a status in time and a line that says so."""
+"""The archive command as a server runs it: after any failure it ends in time with a status and an error message."""
 
 import math
 import os
@@ -42,7 +42,7 @@ class Server:
         return self.data / "pg_wal" / NAME
 
     def age(self, seconds: float) -> None:
-        """Have the server wait for so long already."""
+        """Imitate a server that has waited for so long already."""
         ready = self.data / "pg_wal" / "archive_status" / f"{NAME}.ready"
         ready.touch()
         os.utime(ready, (0, time.time() - seconds))
@@ -53,7 +53,7 @@ class Server:
 
     @property
     def own_ledger(self) -> Path:
-        """The ledger that the command keeps while the spool's cannot be written."""
+        """The ledger that the command keeps while it cannot write the spool's."""
         return self.data / self.job().own_ledger
 
     def own_holes(self) -> list[str]:
@@ -62,7 +62,7 @@ class Server:
             return [hole.name for hole in ledger.holes()]
 
     def fail(self, ledger: Path, failed_s: float, *, ago_s: float = 1) -> None:
-        """Have archiving fail for so long already, up to a moment ago."""
+        """Imitate failures of archiving for so long, up to a moment ago."""
         ledger.unlink(missing_ok=True)
         HoleLedger.create(ledger, 0o600)
         ended_ns = boot_clock_ns() - int(ago_s * 1e9)
@@ -70,15 +70,15 @@ class Server:
             opened.note_failure(began_ns=ended_ns - int(failed_s * 1e9), now_ns=ended_ns)
 
     def break_copies(self) -> None:
-        """Let no copy succeed, but for the ledger."""
+        """Let every copy fail, except for the ledger."""
         self.segment.write_bytes(segment_bytes(CLUSTER + 1))
 
     def archive(self, *more: str, program: str = "") -> tuple[int, str]:
-        """Archive the segment, by the command or a program around it; return the exit status and what it said."""
+        """Archive the segment, by the command or a program around it; return the exit status and the message."""
         return self.run(*more, f"pg_wal/{NAME}", NAME, program=program)
 
     def run(self, *more: str, program: str = "") -> tuple[int, str]:
-        """Run the command, or a program around it; return its exit status and what it said."""
+        """Run the command, or a program around it; return its exit status and the message."""
         command = ["-c", program] if program else ["-m", "tidemark_archiver.archive_command"]
         given = ["--spool", str(self.spool.folder), "--free-bytes-min", "0", *more]
         done = subprocess.run(
@@ -142,7 +142,7 @@ def test_a_copy_that_succeeded_is_a_success_whatever_the_ledger_is(server: Serve
 
 @pytest.mark.feature("I25")
 def test_a_disk_that_was_full_twice_within_a_minute_makes_no_hole(server: Server) -> None:
-    """Full for 5 s, free for 50, and full again: the server paused, so nobody knows that the disk was free."""
+    """Full for 5 s, free for 50, and full again: the server paused, so the free time was not observed."""
     server.break_copies()
     server.fail(server.spool.ledger, 5, ago_s=HOLD_S)
     code, _ = server.archive("--hold-bytes", "0")
@@ -185,7 +185,7 @@ def test_wal_that_the_server_keeps_for_another_reason_is_not_held_for_us(server:
     for number in range(2, 6):
         (pg_wal / f"{number:024X}").write_bytes(segment_bytes(CLUSTER))
         (pg_wal / "archive_status" / f"{number:024X}.done").touch()
-    (pg_wal / "archive_status" / f"{9:024X}.ready").touch()  # its segment is gone
+    (pg_wal / "archive_status" / f"{9:024X}.ready").touch()  # its segment is missing
     assert unarchived_bytes(pg_wal, enough=1 << 40) == server.segment.stat().st_size
 
 
@@ -320,7 +320,7 @@ main()
 
 
 def hang(server: Server) -> None:
-    """Have every copy into the spool wait for ever."""
+    """Let every copy into the spool block for ever."""
     sentinel = server.spool.folder / ".tidemark"
     sentinel.unlink()
     os.mkfifo(sentinel)
@@ -358,25 +358,25 @@ main()
 
 @pytest.mark.feature("I25")
 def test_files_do_not_queue_up_behind_a_file_system_that_hangs(server: Server) -> None:
-    """However much WAL the node writes: that it hangs is found out once, and not for each file anew."""
+    """However much WAL the node writes: the hang is detected once, and not for each file again."""
     sentinel = server.spool.folder / ".tidemark"
     content = sentinel.read_text()
     sentinel.unlink()
-    os.mkfifo(sentinel)  # who opens it waits for ever
-    with HoleLedger.open(server.spool.ledger, writable=True):  # who opens it waits, too
+    os.mkfifo(sentinel)  # opening it blocks for ever
+    with HoleLedger.open(server.spool.ledger, writable=True):  # opening it waits, too
         server.age(HOLD_S + 1)
         server.fail(server.own_ledger, HOLD_S)
         code, said = server.archive("--hold-bytes", "0")
         assert code == 0
         assert "the copy took over 2 s" in said
-        for _ in range(5):  # none of them sends a copy after the one that hangs
+        for _ in range(5):  # none of them starts a second copy
             code, said = server.archive("--hold-bytes", "0")
             assert code == 0
             assert f"{server.own_ledger.name} of the data folder: an earlier copy into the spool" in said
         assert server.archive()[0] == 1, "with little WAL held it is tried again"
     fifo = sentinel.rename(sentinel.with_suffix(".fifo"))
     sentinel.write_text(content)
-    fifo.write_text(content)  # who waited goes on
+    fifo.write_text(content)  # the waiting process continues
     deadline = time.monotonic() + RUN_S
     while server.archive()[0] != 0:
         assert time.monotonic() < deadline

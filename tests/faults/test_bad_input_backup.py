@@ -1,4 +1,4 @@
-"""`cdcctl init --from-backup` with what is no backup, or has not its WAL: refused by name, and nothing is made."""
+"""`cdcctl init --from-backup` with an invalid backup, or without its WAL: refused by name, and nothing is created."""
 
 import re
 import shutil
@@ -28,16 +28,16 @@ PAGE = 8192
 
 @dataclass
 class Given:
-    """What the command is given; a case spoils it."""
+    """The input of the command; a case damages it."""
 
     backup: Path
     archive: Path
-    running: Path  # the data directory of a server that runs
+    running: Path  # the data directory of a running server
     database: str = "postgres"
 
     @property
     def start(self) -> int:
-        """Where the backup began."""
+        """The start LSN of the backup."""
         return parse_lsn((self.backup / "backup_label").read_text().split()[3])
 
     def segments(self) -> list[tuple[int, Path]]:
@@ -133,7 +133,7 @@ def begins_late(given: Given) -> None:
 
 
 def ends_early(given: Given) -> None:
-    """Leave the last segment as it is while it is being received: up to the page behind the checkpoint's."""
+    """Leave the last segment as during reception: up to the page after the checkpoint's."""
     for number, path in given.segments():
         if number == given.start // SEGMENT:
             keep = (given.start % SEGMENT // PAGE + 1) * PAGE
@@ -148,7 +148,7 @@ def no_such_database(given: Given) -> None:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Given:
-    """Take a backup of a server at rest, and the WAL of it; the server goes on."""
+    """Take a backup of an idle server, and its WAL; the server continues."""
     folder = tmp_path_factory.mktemp("sound")
     with new_cluster(15, {"autovacuum": "off"}, initdb=["--wal-segsize=1"]) as node:
         by_copy(node, folder / "backup", 1, lambda: node.sql("CREATE TABLE t (a int)"))
@@ -199,7 +199,7 @@ def test_what_is_no_backup_or_has_not_the_wal_of_it_is_refused_by_name(
 
 
 class Heard(SilentObserver):
-    """Keeps what it hears of a replay."""
+    """Keeps the messages of a replay."""
 
     def __init__(self) -> None:
         self.replays: list[tuple[Lsn, Lsn, Lsn]] = []
@@ -242,7 +242,7 @@ def test_options_that_a_backup_has_no_use_for_are_refused_and_an_archive_is_aske
 
 
 def configured(path: Path, *databases: str, archive: Path | None = None) -> Path:
-    """Write the configuration of a capture that daemons are to run with."""
+    """Write the configuration of a capture for daemons."""
     text = f"[capture]\ndsn = 'host=nowhere'\nname = 'kept'\n[select]\ndatabases = {list(databases)}\n"
     path.write_text(text + (f"[archive]\nfolder = '{archive}'\n" if archive else ""))
     return path
@@ -258,7 +258,7 @@ def test_a_configuration_chooses_the_databases_of_a_backup_and_names_the_archive
     assert view.identity.capture == "kept"
     assert view.beginning is not None
     assert list(view.beginning.databases.values()) == ["postgres"]
-    assert view.stage is Stage.ARCHIVE  # where the WAL behind the backup is
+    assert view.stage is Stage.ARCHIVE  # which has the WAL after the backup
     assert (state / "tidemark.toml").read_text() == config.read_text()
     assert "already is the state of this capture" in succeeded(cdcctl(*init)).lines[0]
 

@@ -1,4 +1,4 @@
-"""A configuration that cannot be used: every door of it, by the programs, with the file and the key named."""
+"""An invalid configuration: every input of it, by the programs, with the file and the key named."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ BAD = (
 
 
 def inserted(lines: Path) -> list[int]:
-    """Return the keys that a file of JSON lines says were inserted."""
+    """Return the keys of the inserts in a file of JSON lines."""
     items = [json.loads(line) for line in lines.read_text().splitlines()]
     return [item["after"]["id"] for item in items if item["op"] == "i"]
 

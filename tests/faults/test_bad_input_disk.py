@@ -1,4 +1,4 @@
-"""A disk that is full under the state folder: what is said, and that all changes arrive once there is room again."""
+"""A full disk under the state folder: the report, and that all changes arrive once there is space again."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from tidemark.model.errors import ExitCode
 
 pytestmark = needs_mount
 MB = 1 << 20
-KEPT_BACK = 64 * MB  # what the product keeps free for confirmations
+KEPT_BACK = 64 * MB  # that the product keeps free for confirmations
 ROWS = 2000
 ATTEMPTS = 5
 CYCLES = 3
@@ -29,7 +29,7 @@ def disk(tmp_path: Path, node: Cluster) -> Iterator[SmallDisk]:
 
 @contextmanager
 def beside(disk: SmallDisk, node: Cluster, *, copy: bool = False, **options: str) -> Iterator[Sidecar]:
-    """Give out a sidecar that has its state on `disk` and its log beside it."""
+    """Return a sidecar with its state on `disk` and its log beside it."""
     sidecar = Sidecar(node, "postgres", disk.root, copy=copy, **options)
     sidecar.log_path = disk.root.parent / "sidecar.log"
     sidecar.init()
@@ -81,7 +81,7 @@ WAITS, GOES_ON = "the disk is full: waiting for space", "the disk has space agai
 
 @pytest.mark.feature("I40")
 def test_a_disk_without_a_byte_is_waited_for_again_and_again_and_loses_nothing(node: Cluster, disk: SmallDisk) -> None:
-    """DDL goes to the journal of catalogs, which meets the full disk first."""
+    """DDL is written to the catalog journal, which reaches the full disk first."""
     with beside(disk, node, TIDEMARK_WATCHDOG__WATCHDOG_S="3") as sidecar:
         sidecar.start()
         for cycle in range(CYCLES):
@@ -123,7 +123,7 @@ def test_a_stop_ends_the_wait_and_a_start_waits_as_well(node: Cluster, disk: Sma
 
 
 def count(sidecar: Sidecar, event: str) -> int:
-    """Return how often the sidecar has said that."""
+    """Return how often the sidecar has logged that."""
     return sum(reported["event"] == event for reported in sidecar.events())
 
 
@@ -159,7 +159,7 @@ def test_a_state_on_a_read_only_file_system_is_shown_and_whoever_writes_says_why
 def test_a_transaction_that_finds_no_room_to_spill_waits_and_comes_whole(node: Cluster, disk: SmallDisk) -> None:
     with beside(disk, node, TIDEMARK_DECODE__MEMORY_BYTES=str(MB)) as sidecar:
         sidecar.start()
-        for attempt in range(ATTEMPTS):  # NB: a vacuum of catalogs goes to their journal, which has no room either
+        for attempt in range(ATTEMPTS):  # NB: the catalog journal, with a vacuum's changes, has no space either
             disk.fill()
             insert(node, 1 + attempt * ROWS)
             sidecar.wait_until(lambda: count(sidecar, WAITS) > attempt, "waiting")  # noqa: B023 - at once

@@ -1,4 +1,4 @@
-"""A base backup beside its manifest: what is altered, missing or too much is refused by name before it is read."""
+"""A base backup compared with its manifest: an altered, missing or extra file is refused by name before it is read."""
 
 import hashlib
 import re
@@ -23,14 +23,14 @@ from tidemark.model.lsn import format_lsn, parse_lsn
 from tidemark.runtime.seed.backup_seeding import seed_from_backup
 from tidemark.runtime.seed.seeding import Seed
 
-MAJORS = (15, 18)  # of format 1 and 2
+MAJORS = (15, 18)  # of formats 1 and 2
 CATALOG = "base/5/1249"  # pg_attribute of the database postgres
 IN_A_ROW = 6000  # of its first page, which is full
 
 
 @dataclass
 class Given:
-    """Backups of one server, and the archive; a case spoils a copy of one."""
+    """Backups of one server, and the archive; a case damages a copy of one."""
 
     backup: Path
     earlier: Path  # another of the same server
@@ -42,7 +42,7 @@ class Given:
         return self.backup / "backup_manifest"
 
     def reseal(self, pattern: str, by: Callable[[re.Match[str]], str]) -> None:
-        """Change what the manifest says, and give it the checksum that it has then."""
+        """Change the manifest, and give it a correct checksum."""
         text, changes = re.subn(pattern, by, self.manifest.read_text(), count=1)
         assert changes == 1
         head = text[: text.rindex("\n", 0, -1) + 1]
@@ -251,7 +251,7 @@ def test_archives_are_held_against_the_manifest_beside_or_within_them(
     node.sql("SELECT pg_switch_wal()")
     shutil.copytree(taken, folder)
     base = folder / "base.tar"
-    if is_packed:  # as a backup that was written to a pipe has it
+    if is_packed:  # as in a backup that was written to a pipe
         with tarfile.open(base, "a") as archive:
             archive.add(folder / "backup_manifest", "backup_manifest")
         (folder / "backup_manifest").unlink()

@@ -1,6 +1,4 @@
-"""A node that lacks something, is away, or is another one: what `init`, the sidecar and `tail` say, and that nothing
-of a refusal stands in the way once the cause is mended.
-"""
+"""A node that is unfit, down, or another one: the errors of `init`, the sidecar and `tail`, and the recovery."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +28,7 @@ def node() -> Iterator[Cluster]:
 
 
 def init_refused(state: Path, dsn: str, code: ExitCode, *said: str) -> None:
-    """See that `init` refuses a node by these words, and left nothing behind."""
+    """Check that `init` refuses a node with this text, and creates nothing."""
     refused(cdcctl("init", "--state", state, "--dsn", dsn), code, *said)
     assert not state.exists()
 
@@ -93,7 +91,7 @@ def test_a_server_of_an_unsupported_major_is_refused_by_its_number(node: Cluster
 def test_what_the_node_loses_while_the_sidecar_is_down_is_named_and_nothing_is_lost(
     node: Cluster, tmp_path: Path
 ) -> None:
-    """Each loss ends the sidecar at once, with what was written meanwhile still to come."""
+    """Each loss ends the sidecar at once, before it has delivered the later changes."""
     dsn = node.dsn("app", ROLE)
     node.sql("GRANT SELECT ON account TO cdc", "app")
     sidecar = Sidecar(node, "app", tmp_path, copy=True, TIDEMARK_CAPTURE__DSN=dsn)
@@ -101,7 +99,7 @@ def test_what_the_node_loses_while_the_sidecar_is_down_is_named_and_nothing_is_l
     try:
         node.sql("INSERT INTO account VALUES (1, 'while away')", "app")
         node.sql(f"ALTER ROLE {ROLE} NOREPLICATION")
-        lost = sidecar.refuses(ExitCode.NODE_UNFIT)  # told by the stream or by the copy, whichever meets it first
+        lost = sidecar.refuses(ExitCode.NODE_UNFIT)  # reported by the stream or by the copy, whichever detects it first
         assert "REPLICATION" in str(lost["hint"])
         node.sql(f"ALTER ROLE {ROLE} REPLICATION")
         node.sql("INSERT INTO account VALUES (2, 'while away')", "app")

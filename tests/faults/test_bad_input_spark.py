@@ -1,4 +1,4 @@
-"""A pipeline that cannot start or write: each cause with its own code, one event, and nothing of Python's."""
+"""A pipeline that cannot start or write: each cause with its exit code, one event, and no Python traceback."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def run(state: Path, lake: Path, *more: str, **variables: str) -> Done:
 
 
 def ended(done: Done, code: ExitCode, *said: str) -> None:
-    """See that it ended with `code` and one event that says these words and what to do."""
+    """Check that it ended with `code` and one event that has these words and a hint."""
     assert done.code == code, done.err
     event = json.loads([line for line in done.err.splitlines() if line.startswith("{")][-1])
     assert (event["event"], event["exit_code"]) == ("pipeline ends", code), event

@@ -1,6 +1,6 @@
-"""A state folder that is missing, damaged, full, too new or taken: what each command says, and that it changes nothing.
+"""A state folder that is missing, damaged, full, too new or in use: the error of each command, without any change.
 
-Damage is done to the files from outside, as a disk, a copy or another program does it; put back, all changes arrive.
+The files are damaged from outside, as by a disk, a copy or another program; once restored, all changes arrive.
 """
 
 import json
@@ -22,7 +22,7 @@ from tidemark.wire.keys import named
 from tidemark.wire.state import HISTORY, IDENTITY
 
 PAGE_BYTES = 4096
-MAP_BYTES_AT = 32  # in each of LMDB's two meta pages: mm_mapsize, behind a page header of 16 and 16 bytes of MDB_meta
+MAP_BYTES_AT = 32  # in each of LMDB's two meta pages: mm_mapsize, after a page header of 16 and 16 bytes of MDB_meta
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def sidecar(node: Cluster, sidecar: Sidecar) -> Sidecar:
 
 
 def assert_goes_on(sidecar: Sidecar) -> None:
-    """See that what was refused loses and doubles nothing once the cause is mended."""
+    """Check that no change is lost or doubled once the cause is removed."""
     sidecar.start()
     sidecar.cluster.sql("INSERT INTO account VALUES (3, 'at last')")
     assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {1, 2, 3}
@@ -66,7 +66,7 @@ def test_without_a_state_every_command_names_the_folder_and_init(tmp_path: Path)
 
 
 def damage(path: Path, change: Callable[[bytes], bytes]) -> Callable[[], object]:
-    """Change a file; return what puts it back."""
+    """Change a file; return a function that restores it."""
     kept = path.read_bytes()
     path.write_bytes(change(kept))
     return lambda: path.write_bytes(kept)
@@ -94,7 +94,7 @@ def test_a_data_file_that_is_damaged_is_named_and_left_alone(
 
 
 def exchange(environment: Environment, place: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """Change a value of the state; return what was there."""
+    """Change a value of the state; return the previous one."""
     database = environment.database("state")
     with environment.write() as transaction:
         before = bytes(transaction.get(place, db=database) or b"")
@@ -103,12 +103,12 @@ def exchange(environment: Environment, place: bytes, change: Callable[[bytes], b
 
 
 def newer(stored: bytes) -> bytes:
-    """Seal it as a program of the future does."""
+    """Seal it as a later version does."""
     return seal(stored[5:], 200)
 
 
 def torn(stored: bytes) -> bytes:
-    """Turn one bit of it around."""
+    """Flip one bit of it."""
     return stored[:-1] + bytes([stored[-1] ^ 1])
 
 
@@ -157,7 +157,7 @@ def test_an_older_catalog_base_and_the_journal_take_the_place_of_a_damaged_one(s
     sidecar.options["TIDEMARK_HISTORY__BASE_EVERY_BYTES"] = str(1 << 20)
     history = sidecar.folder.history
     sidecar.start()
-    node.sql("CREATE TABLE more (id int PRIMARY KEY, note text)")  # between the two: it is in the journal alone
+    node.sql("CREATE TABLE more (id int PRIMARY KEY, note text)")  # between the two: only the journal has it
     node.sql(f"SELECT pg_logical_emit_message(true, 'x', repeat('x', {1 << 20}))")
 
     def restarts_at_another_base() -> bool:
@@ -206,7 +206,7 @@ def test_a_full_map_stops_delivery_by_name_and_a_larger_one_goes_on(sidecar: Sid
 
 
 def set_map_bytes(path: Path, size: int) -> int:
-    """Write the map's size into both meta pages, which hold no checksum; return the one before."""
+    """Write the map's size into both meta pages, which have no checksum; return the previous one."""
     before = 0
     with path.open("r+b") as file:
         for page in range(2):

@@ -1,4 +1,4 @@
-"""Archives that are no base backup, or a forged one: refused by name, and nothing is written but the copies."""
+"""Archives that are not a base backup, or a forged one: refused by name, and only the copies are written."""
 
 import gzip
 import io
@@ -26,7 +26,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 
 
 def member(name: str, content: bytes = b"", **more: object) -> bytes:
-    """Return a member as it stands in an archive."""
+    """Return a member in its archived form."""
     header = tarfile.TarInfo(name)
     header.size = len(content)
     for field, value in more.items():
@@ -41,7 +41,7 @@ WHOLE = member("PG_VERSION", b"15\n") + member("base/5/1259", NOISE) + member("b
 
 @pytest.fixture(autouse=True)
 def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Name the place where copies are made."""
+    """Return the folder of the copies."""
     path = tmp_path / "room"
     path.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(path))
@@ -56,7 +56,7 @@ def backup(tmp_path: Path, content: bytes, suffix: str = "") -> Path:
 
 
 def copied(folder: Path) -> dict[str, int]:
-    """Return what is copied out, and how much of it."""
+    """Return the copied names, and their size."""
     with opened_archives(folder) as archives:
         return sizes(archives)
 

@@ -1,4 +1,4 @@
-"""WAL that is gone, damaged or foreign: named with its LSN or file, and once it is put right nothing is missing."""
+"""Missing, damaged or foreign WAL: named with its LSN or file, and once it is restored no change is missing."""
 
 import shutil
 import signal
@@ -63,7 +63,7 @@ def test_wal_that_the_node_removed_while_the_sidecar_fell_behind_is_a_gap_and_no
     sidecar.catch_up()
     assert sidecar.process is not None
     sidecar.process.send_signal(signal.SIGSTOP)
-    for _ in range(3):  # what it does not read stays in the server, which has the segment open
+    for _ in range(3):  # unread data stays in the server, which has the segment open
         node.sql(f"SELECT pg_logical_emit_message(false, 'x', repeat('x', {MB})), pg_switch_wal()")
         node.sql("CHECKPOINT")
     sidecar.process.send_signal(signal.SIGCONT)
@@ -72,7 +72,7 @@ def test_wal_that_the_node_removed_while_the_sidecar_fell_behind_is_a_gap_and_no
 
 
 def flip(path: Path, offset: int) -> None:
-    """Spoil one byte, or mend it. NB: in place, since the server goes on writing into the file."""
+    """Flip one byte, or restore it. NB: in place, since the server continues to write into the file."""
     with path.open("r+b") as file:
         file.seek(offset)
         (byte,) = file.read(1)
@@ -126,7 +126,7 @@ def test_spoilt_archives_are_named_by_file_and_give_every_line_once_they_are_men
         path.write_bytes(whole)
     done = succeeded(cdcctl(*arguments))
     assert done.out == expected
-    assert "WAL ends here: invalid WAL at 0/" in done.err  # the unused rest, which nobody can tell from damage
+    assert "WAL ends here: invalid WAL at 0/" in done.err  # the unused rest, which looks the same as damage
     for foreign in segments(archive):
         foreign.write_bytes(FOREIGN_MAGIC + foreign.read_bytes()[2:])
     refused(cdcctl(*arguments), ExitCode.NODE_UNFIT, str(archive), "D106")

@@ -1,6 +1,6 @@
-"""Faults of every kind over both processes, as `scripts/chaos` brings them for longer; Spark only there.
+"""Faults of every kind over both processes; `scripts/chaos` injects them for longer, and with Spark.
 
-What a campaign must find is put in on purpose as well: three bugs that fencing, order of writing and trimming prevent.
+Three bugs that a campaign must find are planted as well: against fencing, the order of writes, and trimming.
 """
 
 import tempfile
@@ -17,14 +17,14 @@ from tests.support.servers.small_disk import needs_mount
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
 
 pytestmark = [needs_mount, pytest.mark.slow, pytest.mark.timeout(600)]
-SECONDS = 90  # of faults by chance; each failpoint once on purpose, healing and comparing take longer
+SECONDS = 90  # of random faults; the planned failpoints, healing and comparing take longer
 SEED = 1
 LINGERS = 3
 
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tidemark-chaos-") as folder:  # pytest's own is closed to the server's user
+    with tempfile.TemporaryDirectory(prefix="tidemark-chaos-") as folder:  # the server's user cannot read pytest's
         yield Path(folder)
 
 

@@ -1,4 +1,4 @@
-"""Damaged WAL in an archive stops the archiver by LSN and file; mended, nothing is missing; given up, it is told."""
+"""Damaged WAL in an archive stops the archiver and is named by LSN and file; it can be restored or given up."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -20,9 +20,9 @@ from tidemark.wire.state import STAGE
 
 PAGE = 8192
 MB = 1 << 20
-ROWS = 300  # of one segment: five pages of WAL and more
+ROWS = 300  # in one segment: five pages of WAL and more
 SEGMENTS = 3
-Damage = Callable[[bytes, bytes], bytes]  # of a segment, and the one before it
+Damage = Callable[[bytes, bytes], bytes]  # function of a segment and the one before it
 
 
 def overwritten(content: bytes, at: int, other: bytes) -> bytes:
@@ -42,7 +42,7 @@ DAMAGES: dict[str, Damage] = {
     "of another cluster": lambda whole, _: overwritten(whole, 24, bytes(8)),
 }
 
-STOPPING = ("a bit turned in a record", "a page zeroed", "a recycled tail", "cut off", "zeros")  # tried on a process
+STOPPING = ("a bit turned in a record", "a page zeroed", "a recycled tail", "cut off", "zeros")  # tested with a process
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def archive() -> Iterator[Archiving]:
 
 
 class Archived:
-    """A capture that an archiver has to deliver, and some archived segments full of rows."""
+    """A capture that an archiver must deliver, and some archived segments full of rows."""
 
     def __init__(self, archive: Archiving, root: Path, first_id: int) -> None:
         self.archive = archive
@@ -73,7 +73,7 @@ class Archived:
         self.ids = set(range(first_id, first_id + SEGMENTS * ROWS))
 
     def delivered(self) -> set[object]:
-        """Run the archiver until it has caught up; return the ids of all rows that it ever delivered."""
+        """Run the archiver until it has caught up; return the ids of all rows that were ever delivered."""
         self.archiver.start()
         items = self.archiver.catch_up()
         assert self.archiver.stop() == ExitCode.SUCCESS
@@ -112,7 +112,7 @@ def test_a_damaged_segment_stops_the_archiver_by_lsn_and_file_until_it_is_whole(
 @pytest.mark.feature("I32")
 def test_a_damaged_segment_is_given_up_by_word_alone_and_the_loss_is_told(archive: Archiving, tmp_path: Path) -> None:
     archived = Archived(archive, tmp_path, 10_000)
-    victim = archived.paths[-1]  # nothing stands behind it
+    victim = archived.paths[-1]  # nothing follows it
     whole = victim.read_bytes()
     options = archived.archiver.options
     repair = ("archive", "repair", "--yes", "--state", archived.archiver.folder.root)

@@ -1,4 +1,4 @@
-"""What the server pays for being read: sending its WAL, whoever decodes it elsewhere; a slot decodes in the server."""
+"""The cost of a capture for the server: only sending its WAL, while a slot decodes in the server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ WALSENDER = "SELECT pid, ssl FROM pg_stat_replication JOIN pg_stat_ssl USING (pi
 DECODE = f"""
     SELECT count(*) FROM pg_logical_slot_peek_binary_changes(
         '{SLOT}', NULL, NULL, 'proto_version', '1', 'publication_names', '{PUBLICATION}')"""
-LESS = 4  # times; about thirteen are seen
+LESS = 4  # times; the measured factor is about thirteen
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def node() -> Iterator[Cluster]:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU seconds that a process has taken."""
+    """Return the CPU seconds of a process."""
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 
@@ -54,7 +54,7 @@ def test_the_server_sends_to_a_host_elsewhere_by_tls_for_a_fraction_of_what_a_sl
 
 
 def sent_s(session: Session, sidecar: Sidecar) -> float:
-    """Write the load, see the sidecar decode all of it; return what the walsender took."""
+    """Write the load, and wait until the sidecar has decoded all of it; return the walsender's CPU time."""
     sidecar.wait_for_event("streaming")
     ((walsender, is_encrypted),) = sql(session, WALSENDER)
     assert is_encrypted

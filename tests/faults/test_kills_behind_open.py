@@ -1,7 +1,7 @@
 """SIGKILL while long transactions are open: a restart reads into the middle of others, and loses and doubles nothing.
 
-The load's transactions have savepoints, TOASTed values and DDL; somewhere in one of them stands the first record of a
-long one, where the next start begins to read.
+The load's transactions have savepoints, TOASTed values and DDL; inside one of them is the first record of a long one,
+where the next start begins to read.
 """
 
 import random
@@ -51,7 +51,7 @@ def test_every_change_comes_exactly_once_however_old_the_oldest_open_transaction
                 if len(open_now) > OPEN_AT_ONCE:
                     sql(open_now[0], "UPDATE slow SET note = 'long done'")
                     open_now.pop(0).commit()
-                time.sleep(dice.uniform(0.1, 1.0))  # the moment of the kill is the point
+                time.sleep(dice.uniform(0.1, 1.0))  # a random moment for the kill
                 sidecar.kill()
             sidecar.start()
             for session in open_now:

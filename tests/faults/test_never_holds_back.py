@@ -1,4 +1,4 @@
-"""A capture holds nothing of the node back, alive or not: no slot, no xmin, no WAL, no shutdown, no speed."""
+"""A capture, running or stopped, does not impede the node: no slot, no xmin, no WAL, no shutdown, no speed."""
 
 import json
 import os
@@ -25,7 +25,7 @@ SMALL_WAL: dict[str, str | int] = {
     "max_wal_size": f"{MAX_WAL_MB}MB",
     "min_wal_size": f"{MAX_WAL_MB}MB",
 }
-SEGMENTS = 8  # of 16 MB: four times what the node may keep
+SEGMENTS = 8  # of 16 MB: four times the WAL that the node may keep
 SHUTDOWN_S = 30  # of the node alone, on a busy machine; without a time-out it would wait for ever
 ROUNDS = 3
 ROUND_S = 2
@@ -33,7 +33,7 @@ ROUND_S = 2
 
 @contextmanager
 def node_without_slots(**settings: str | int) -> Iterator[Cluster]:
-    """Give a node on which no slot can be made, and which logs whoever asks for one."""
+    """Return a node without replication slots, which logs every attempt to create one."""
     frugal: dict[str, str | int] = {
         "max_replication_slots": 0,
         "log_replication_commands": "on",
@@ -46,7 +46,7 @@ def node_without_slots(**settings: str | int) -> Iterator[Cluster]:
 
 @contextmanager
 def stopped(sidecar: Sidecar) -> Iterator[None]:
-    """Hold a sidecar still, as a machine that swaps or a debugger does."""
+    """Stop a sidecar, as a swapping machine or a debugger does."""
     assert sidecar.process is not None
     sidecar.process.send_signal(signal.SIGSTOP)
     try:
@@ -80,7 +80,7 @@ def test_a_capture_lives_through_kills_on_a_node_that_has_no_slots_and_asks_for_
 @pytest.mark.feature("I03")
 @pytest.mark.feature("N01")
 def test_a_stopped_sidecar_holds_no_wal_and_delays_a_fast_shutdown_by_our_own_time_out_at_most(tmp_path: Path) -> None:
-    """The node's own `wal_sender_timeout` is off, which would let a stopped client delay a shutdown for ever."""
+    """The node's own `wal_sender_timeout` is off, so a stopped client could delay a shutdown for ever."""
     with node_without_slots(wal_sender_timeout=0, **SMALL_WAL) as node:
         sidecar = Sidecar(node, "postgres", tmp_path)
         sidecar.init()
@@ -99,7 +99,7 @@ def test_a_stopped_sidecar_holds_no_wal_and_delays_a_fast_shutdown_by_our_own_ti
 @pytest.mark.feature("I03")
 @pytest.mark.feature("N01")
 def test_a_consumer_that_takes_nothing_holds_no_wal_and_delays_no_shutdown(tmp_path: Path) -> None:
-    """It writes into a pipe that nobody reads: the decoded queue is full, then the ring, and the stream is closed."""
+    """It writes into a pipe without a reader: the group queue is full, then the ring, and the stream is closed."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     held_open = os.open(pipe, os.O_RDWR)
@@ -119,7 +119,7 @@ def test_a_consumer_that_takes_nothing_holds_no_wal_and_delays_no_shutdown(tmp_p
             use_segments(node)
             assert kept_wal(node) <= (MAX_WAL_MB + 16) * MB
             assert sidecar.running
-            # NB: while the decoder still takes from the ring, it comes back, and fills it anew.
+            # NB: while the decoder still reads from the ring, the sidecar returns, and fills it again.
             sidecar.wait_until(lambda: node.sql("SELECT FROM pg_stat_replication") == [], "a full ring to stay so")
             node.stop()
         finally:
@@ -128,7 +128,7 @@ def test_a_consumer_that_takes_nothing_holds_no_wal_and_delays_no_shutdown(tmp_p
 
 
 def test_a_slot_that_nobody_reads_would_hold_what_the_same_work_leaves_behind() -> None:
-    """Or the two tests above would see nothing because there is nothing to be seen."""
+    """Otherwise the two tests above might pass because there is nothing to observe."""
     with new_cluster(15, SMALL_WAL) as node:
         node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
         node.sql("SELECT pg_create_physical_replication_slot('forgotten', true)")
@@ -137,7 +137,7 @@ def test_a_slot_that_nobody_reads_would_hold_what_the_same_work_leaves_behind() 
 
 
 def use_segments(node: Cluster) -> None:
-    """Begin as many segments, each with a row, and let the node remove what it may."""
+    """Begin so many segments, each with a row, and let the node remove WAL."""
     for number in range(SEGMENTS):
         node.sql(f"INSERT INTO account VALUES ({number}, 'x'); SELECT pg_switch_wal(); CHECKPOINT")
 
@@ -149,7 +149,7 @@ def kept_wal(node: Cluster) -> int:
 
 @pytest.mark.feature("I03")
 def test_a_node_is_as_fast_with_a_stopped_capture_as_with_none(tmp_path: Path) -> None:
-    """By the CPU time of a transaction, which other users of the machine change little, beside a node without one."""
+    """Compare the CPU time of a transaction, which other load changes little, with a node without a capture."""
     settings: dict[str, str | int] = {"log_statement": "none", "wal_keep_size": "2GB"}
     with node_without_slots(**settings) as node, node_without_slots(**settings) as other:
         for each in (node, other):
@@ -172,7 +172,7 @@ def test_a_node_is_as_fast_with_a_stopped_capture_as_with_none(tmp_path: Path) -
 
 @dataclass(frozen=True)
 class Work:
-    """Transactions, and what all of a server's processes took of the CPUs meanwhile."""
+    """Transactions, and the CPU time of all of a server's processes for them."""
 
     transactions: int = 0
     cpu_s: float = 0.0
@@ -182,7 +182,7 @@ class Work:
 
 
 def work(node: Cluster) -> Work:
-    """Let pgbench work for a round."""
+    """Run pgbench for a round."""
     before_s = cpu_s(node)
     said = node.client("pgbench", "--time", str(ROUND_S), "--client", "2", "--no-vacuum", "postgres")
     (line,) = [line for line in said.splitlines() if "number of transactions actually processed" in line]
@@ -190,7 +190,7 @@ def work(node: Cluster) -> Work:
 
 
 def cpu_s(node: Cluster) -> float:
-    """Return what a server took of the CPUs: its processes, and those of its that have ended."""
+    """Return the CPU time of a server: of its processes, and of those that have ended."""
     postmaster = psutil.Process(node.pid)
     before = None
     while before != (of_ended := cpu_s_of_ended(postmaster)):  # one that ends in between would be missed

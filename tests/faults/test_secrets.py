@@ -1,6 +1,6 @@
-"""A password never shows: not in logs at any level, arguments, status, errors, or a file of the state.
+"""A password never appears: not in logs at any level, arguments, status, errors, or a file of the state.
 
-By the same runs: whatever the umask, what stands in a state folder is for its owner alone.
+The same runs show that, with any umask, the content of a state folder is accessible to its owner only.
 """
 
 import grp
@@ -49,7 +49,7 @@ def password_file(folder: Path, mode: int = 0o600, password: str = PASSWORD) -> 
 def test_a_password_shows_nowhere_and_state_files_are_their_owners_alone(
     node: Cluster, tmp_path: Path, by: str
 ) -> None:
-    """NB: PostgreSQL itself keeps a verifier only, so the password's text can come from nowhere but us."""
+    """NB: PostgreSQL itself keeps a verifier only, so the password's text can only come from us."""
     path = password_file(tmp_path)
     dsn = node.url(user="cdc")
     secret = {by: str(path) if by == "PGPASSFILE" else PASSWORD}
@@ -99,7 +99,7 @@ def open_umask() -> Iterator[None]:
 
 
 def assert_private(state: Path) -> None:
-    """See that nobody but the owner can read, write or list anything of a state."""
+    """Check that only the owner can read, write or list the content of a state."""
     found = [state, *state.rglob("*")]
     assert any(path.is_socket() for path in found) or len(found) > 8
     for path in found:
@@ -108,7 +108,7 @@ def assert_private(state: Path) -> None:
 
 
 def test_the_programs_of_spark_show_no_password(node: Cluster, tmp_path: Path) -> None:
-    """They need none, but their environment may hold one."""
+    """They need none, but their environment may contain one."""
     state, lake = tmp_path / "state", tmp_path / "lake"
     path = password_file(tmp_path)
     dsn, secret = node.url(user="cdc"), {"PGPASSFILE": str(path), "PGPASSWORD": PASSWORD}
@@ -124,7 +124,7 @@ def test_the_programs_of_spark_show_no_password(node: Cluster, tmp_path: Path) -
 
 
 def family(pid: int) -> list[int]:
-    """Return a process and all that descend from it."""
+    """Return a process and all its descendants."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [pid, *(found for child in children for found in family(int(child)))]
 

@@ -1,6 +1,6 @@
 """SIGKILL of the sidecar at random moments under load: the outbox holds every change exactly once.
 
-The oracle is the source itself: what the changes add up to must be what SQL finds in the tables.
+The oracle is the source itself: the sum of the changes must equal the tables by SQL.
 """
 
 import random
@@ -14,7 +14,7 @@ from tests.support.servers.postgres import Cluster
 from tests.support.workloads.mixed_load import OLD_ROWS, MixedLoad, create_tables
 
 KILLS = 6
-TRANSACTIONS_MAX = 1500  # a session: the load has to outlast the kills, not the patience
+TRANSACTIONS_MAX = 1500  # a session: the load must last longer than the kills
 SEED = 20261121
 
 
@@ -38,7 +38,7 @@ def test_the_outbox_holds_every_change_exactly_once_however_often_the_sidecar_is
         with MixedLoad(cluster, database, SEED, transactions_max=TRANSACTIONS_MAX):
             for _ in range(KILLS):
                 sidecar.start()
-                time.sleep(dice.uniform(0.05, 1.5))  # the moment of the kill is the point
+                time.sleep(dice.uniform(0.05, 1.5))  # a random moment for the kill
                 sidecar.kill()
             sidecar.start()
         items = sidecar.catch_up()
@@ -52,7 +52,7 @@ def test_the_outbox_holds_every_change_exactly_once_however_often_the_sidecar_is
 
 
 def newest_copy(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Leave out the rows of copies that were begun anew: those of a smaller generation."""
+    """Omit the rows of copies that were restarted: those of a smaller generation."""
     newest = max((_generation(row) for row in rows if row["_op"] == "c"), default=0)
     return [row for row in rows if row["_op"] != "c" or _generation(row) == newest]
 

@@ -1,4 +1,4 @@
-"""The server that the oracle runs on: PostgreSQL 15, or the major that TIDEMARK_ORACLE_MAJOR names."""
+"""The oracle's server: PostgreSQL 15, or the major in TIDEMARK_ORACLE_MAJOR."""
 
 import os
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""Archived WAL: with the server gone, `cdcctl decode` prints what the server's own decoder printed.
+"""Archived WAL: with the server gone, `cdcctl decode` prints the same lines as the server's own decoder.
 
-The state folder comes from `cdcctl init` alone: its one base, and from there on nothing but the segments.
+The state folder comes from `cdcctl init` alone: its one base, followed by the segments.
 """
 
 import shutil
@@ -33,10 +33,10 @@ SCRIPTS = ("after_seed", "ddl", "toast", "names")
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """A state folder, the segments after it, and what test_decoding printed, part by part."""
+    """A state folder, later segments, and the output of test_decoding, part by part."""
 
     root: Path
-    parts: Sequence[tuple[str, str, list[str]]]  # begin and end LSN, lines; parts follow one another
+    parts: Sequence[tuple[str, str, list[str]]]  # begin and end LSN, lines; parts are contiguous
     segment_bytes: int
 
     @property
@@ -48,7 +48,7 @@ class Archived:
         return cdcctl(*command)
 
     def lines(self, from_lsn: str, to_lsn: str) -> list[str]:
-        """Decode a range in this process: what the command does, without its start."""
+        """Decode a range in this process, like the command without its start."""
         folder = StateFolder(self.root / "state")
         with StateStore.open(folder) as store:
             view = store.view()
@@ -67,7 +67,7 @@ def cdcctl(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def printed(output: str) -> list[str]:
-    """Return output as lines of text, fences and the transactions around them left out."""
+    """Return output as lines of text, without fences and their transactions."""
     kept: list[str] = []
     for line in output.splitlines():
         if f"prefix: {FENCE}," in line:
@@ -105,7 +105,7 @@ def archived(tmp_path_factory: pytest.TempPathFactory, major: int, new_module_cl
             node.sql("SELECT pg_logical_emit_message(true, 'end', 'of part')", "app")
             node.sql("SELECT pg_switch_wal()")
             parts.append((begin, node.flush_lsn(), server.lines()))
-    begin = parts[-1][1]  # the transaction that was open has committed since
+    begin = parts[-1][1]  # the open transaction has committed since
     run_script(node, "app", "catalogs")
     parts.append((begin, node.flush_lsn(), server.lines()))
     node.stop(StopMode.FAST)

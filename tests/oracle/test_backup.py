@@ -1,6 +1,6 @@
-"""A seed from a base backup and the archive alone: the catalogs of the server where the backup ended, and what follows.
+"""A seed from a base backup and the archive alone: the server's catalogs at the end of the backup, and later changes.
 
-The oracle is SQL on the live server at that LSN, row by row and place by place, and test_decoding from there on.
+The oracle is SQL on the live server at that LSN, row by row and TID by TID, and test_decoding from there on.
 `TIDEMARK_BACKUP_ROUNDS` makes more backups under load than the one of an ordinary run.
 """
 
@@ -27,7 +27,7 @@ from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.runtime.seed.backup_seeding import seed_from_backup
 
 ROUNDS = int(os.environ.get("TIDEMARK_BACKUP_ROUNDS", "1"))
-STATEMENTS = 120  # before the backup begins, and while it runs
+STATEMENTS = 120  # before the backup begins, and during it
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
@@ -113,11 +113,11 @@ def test_a_catalog_that_was_being_rewritten_when_the_backup_began_is_read_from_i
 def test_a_row_that_a_member_of_a_multixact_has_changed_is_seen_as_the_server_sees_it(
     new_cluster: NewCluster, major: int
 ) -> None:
-    """A row of pg_type is held by one transaction and replaced by another: pg_multixact tells by whom."""
+    """A row of pg_type is locked by one transaction and replaced by another: pg_multixact says by which."""
     node = archiving(new_cluster, major)
     for name in ("kept", "gone", "open"):
         node.sql(f"CREATE DOMAIN {name} AS int")
-    changed = "ALTER DOMAIN {0} SET NOT NULL"  # no key of an index changes: the holder is not in the way
+    changed = "ALTER DOMAIN {0} SET NOT NULL"  # no key of an index changes: the lock does not conflict
     with node.connect(autocommit=False) as holder, node.connect(autocommit=False) as pending:
         sql(holder, "SELECT 1 FROM pg_type WHERE typname IN ('kept', 'gone', 'open') FOR KEY SHARE")
         node.sql(changed.format("gone"))
@@ -201,7 +201,7 @@ def test_a_state_from_a_backup_decodes_the_archive_as_test_decoding_did(
 
 
 def transactions_from(lines: list[str], first_xid: int) -> list[str]:
-    """Return the transactions from `first_xid` on; messages outside of them left out."""
+    """Return the transactions from `first_xid` on, without messages outside transactions."""
     kept: list[str] = []
     wanted = False
     for line in lines:

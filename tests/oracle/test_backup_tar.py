@@ -1,4 +1,4 @@
-"""Base backups in tar format, and what is known of the templates behind one: the oracle is SQL on the live server."""
+"""Base backups in tar format, and the catalogs of templates in one: the oracle is SQL on the live server."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ COMPRESSED_SINCE = 15  # pg_basebackup --compress=METHOD
 
 
 def has_program(major: int) -> bool:
-    """Tell if this machine has pg_basebackup for `major`."""
+    """Return whether this machine has pg_basebackup for `major`."""
     try:
         server(major).client("pg_basebackup")
     except ServerMissing:
@@ -36,7 +36,7 @@ def tablespace(node: Cluster, name: str) -> None:
 
 
 def fill(node: Cluster, database: str, *, rewrite: bool) -> None:
-    """Make tables and types; with catalogs in other files than initdb's."""
+    """Create tables and types, with catalogs in other files than initdb's."""
     with node.connect(database) as session:
         sql(session, "CREATE TYPE mood AS ENUM ('sad', 'ok')")
         sql(session, "CREATE TABLE t (a int PRIMARY KEY, m mood, big text)")
@@ -46,7 +46,7 @@ def fill(node: Cluster, database: str, *, rewrite: bool) -> None:
 
 
 def archives(node: Cluster, folder: Path, options: tuple[str, ...]) -> None:
-    """Take a backup as archives, by pg_basebackup where there is one."""
+    """Take a backup as archives, by pg_basebackup if it is installed."""
     if has_program(node.major):
         in_tar_format(node, folder, *options)
     else:

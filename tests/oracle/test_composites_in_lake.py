@@ -1,4 +1,4 @@
-"""A composite type that changes its shape under stored rows: the replica has the text that the server prints."""
+"""A composite type that changes its attributes under stored rows: the replica has the server's text."""
 
 from pathlib import Path
 
@@ -73,7 +73,7 @@ HELD = f"SELECT id, h::text, hs IS NULL, {LIST.format('hs')}, {LISTS.format('ss'
 
 
 def held_rows(cluster: Cluster) -> list[str]:
-    """Return the rows that hold arrays of rows within rows, as SQL prints them."""
+    """Return the rows with arrays of rows within rows, as SQL prints them."""
     found = []
     for key, h, *lists in cluster.sql(HELD, DATABASE):
         reported = [None if lists[at] else lists[at + 1] for at in (0, 2, 4)]

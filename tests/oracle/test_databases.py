@@ -1,6 +1,6 @@
-"""Databases that come, go and move while the stream runs: each one's lines are those of its own test_decoding.
+"""Databases that are created, dropped and moved during the stream: the lines equal each one's own test_decoding.
 
-Clusters are made for each test: databases, template1 and tablespaces belong to everybody.
+Each test has a new cluster: databases, template1 and tablespaces belong to the whole cluster.
 """
 
 import os
@@ -32,7 +32,7 @@ from tidemark.model.mapping import DEFAULT_MAPPING
 from tidemark.runtime.seed.live_changes import LiveChanges
 from tidemark.runtime.seed.seeding import take_seed
 
-# VACUUM's numbers of template0, which nobody can ask for: they come with the first image of their page.
+# VACUUM's values for template0, which no session can request: they come with the first image of their page.
 UNSEEN_STATISTICS = re.compile(
     r"(?:of_template0_file_copy|latin): pg_class \S+\.(?:relfrozenxid|relminmxid|relpages|reltuples|relall[a-z]+):"
 )
@@ -41,20 +41,20 @@ OID_SINCE = 15  # CREATE DATABASE ... OID
 
 
 def strategies(major: int) -> dict[str, str]:
-    """Return the ways of making a database, with what SQL says of them."""
+    """Return the strategies of CREATE DATABASE, with the SQL for each."""
     if major < LOGGED_SINCE:
         return {"file_copy": ""}
     return {name.lower(): f"STRATEGY {name}" for name in ("FILE_COPY", "WAL_LOG")}
 
 
 def user_databases(node: Node) -> list[str]:
-    """Return what a capture of all databases begins with."""
+    """Return the initial databases of a capture of all databases."""
     rows = node.query("SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY oid")
     return [str(name) for (name,) in rows]
 
 
 class AllDatabases(OurSide):
-    """Our lines for all databases of a cluster, those included that are created meanwhile."""
+    """Our lines for all databases of a cluster, including new ones."""
 
     def __post_init__(self) -> None:
         ensure_role(self.cluster)
@@ -95,7 +95,7 @@ class AllDatabases(OurSide):
 
 @contextmanager
 def decoded_by_the_server(cluster: Cluster, ours: AllDatabases, names: Sequence[str]) -> Iterator[None]:
-    """Compare what each of the databases does meanwhile."""
+    """Compare the changes of each database inside the block."""
     ours.catch_up()
     sides = [ServerSide(cluster, name) for name in names]
     ours.catch_up()
@@ -111,7 +111,7 @@ def decoded_by_the_server(cluster: Cluster, ours: AllDatabases, names: Sequence[
 
 
 def work_in(cluster: Cluster, database: str) -> None:
-    """Write rows and change catalogs: what is there already, what is new, and the catalogs' own files."""
+    """Write rows and change catalogs: existing tables, new ones, and the catalogs' own files."""
     with cluster.connect(database) as session:
         for statement in (
             "CREATE TABLE IF NOT EXISTS kept (id int PRIMARY KEY, note text)",
@@ -132,7 +132,7 @@ def work_in(cluster: Cluster, database: str) -> None:
 
 
 def prepare_template(cluster: Cluster) -> None:
-    """Give a template tables whose catalog rows nobody has looked at since they were written, and some that aborted."""
+    """Give a template tables whose catalog rows were never read, and some of aborted transactions."""
     cluster.sql("CREATE DATABASE golden")
     with cluster.connect("golden") as session:
         sql(session, "CREATE TABLE kept (id int PRIMARY KEY, first_name text)")
@@ -155,7 +155,7 @@ def test_databases_of_every_template_and_strategy_are_followed_from_their_creati
     cluster.sql("CREATE DATABASE elder")
     ours = AllDatabases(cluster, ())
     ours.settle()
-    with cluster.connect("golden") as session:  # also behind the seed
+    with cluster.connect("golden") as session:  # also after the seed
         sql(session, "BEGIN; ALTER TABLE kept RENAME COLUMN note TO never; ROLLBACK")
         sql(session, "CREATE TABLE later (id int)")
         sql(session, "ALTER TABLE later RENAME COLUMN id TO number")

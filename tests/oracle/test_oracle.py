@@ -1,4 +1,4 @@
-"""Our lines are the server's own: test_decoding beside our decoder, over scripts of everything that SQL can do.
+"""Our lines equal the server's: test_decoding compared with our decoder, over scripts of everything that SQL can do.
 
 The same tests run on every major: `scripts/oracle --major N`.
 """
@@ -18,7 +18,7 @@ _numbers = count(1)
 
 @pytest.fixture
 def database(oracle_cluster: Cluster) -> Iterator[str]:
-    """Make a database for one test."""
+    """Create a database for one test."""
     with database_in(oracle_cluster, f"oracle_{next(_numbers)}") as name:
         yield name
 
@@ -80,7 +80,7 @@ def test_what_is_prepared_outlives_a_crash_and_is_printed_when_it_is_committed(
 
 
 def test_a_message_stands_where_wal_has_it(oracle_cluster: Cluster, database: str) -> None:
-    """The server may print the change behind it first (`server_order`); nothing else may change places."""
+    """The server may print the change after it first (`server_order`); nothing else may change its place."""
     with Oracle(oracle_cluster, database) as oracle:
         run_script(oracle_cluster, database, "messages")
         lines = oracle.check("messages")
@@ -117,11 +117,11 @@ def test_a_seed_knows_what_stood_there_before(oracle_cluster: Cluster, database:
 def test_page_images_everywhere_change_nothing(
     oracle_cluster: Cluster, database: str, script: str, compression: str, every: int
 ) -> None:
-    """After a checkpoint the next change of every page brings its image, and no tuple of its own."""
-    known = choices(oracle_cluster, "wal_compression")  # 14 knows on and off, builds without a library less
+    """After a checkpoint the next change of every page writes its image, and no separate tuple."""
+    known = choices(oracle_cluster, "wal_compression")  # 14 has on and off; builds without a library have fewer
     oracle_cluster.configure(wal_compression=compression if compression in known else "on")
     with Oracle(oracle_cluster, database) as oracle:
-        # From another database: nobody can enter this one while its catalogs are being rewritten.
+        # From another database: no session can enter this one while its catalogs are rewritten.
         run_script(oracle_cluster, database, script, every=every, between=lambda: oracle_cluster.sql("CHECKPOINT"))
         assert oracle.check(script)
     oracle_cluster.configure(wal_compression="off")

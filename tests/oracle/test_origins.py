@@ -1,4 +1,4 @@
-"""Replication origins: each change has its own, and those that are left out are those that test_decoding leaves out."""
+"""Replication origins: each change has one, and the omitted changes are those that test_decoding omits."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ SELECT pg_replication_origin_create('north'), pg_replication_origin_create('sout
 CREATE TABLE t (id int PRIMARY KEY, v text);
 """
 SESSIONS = (
-    # Here, from elsewhere, and both in one transaction; the commit's own origin is the last one.
+    # Local, remote, and both in one transaction; the commit's own origin is the last one.
     "INSERT INTO t SELECT n FROM generate_series(1, 5) n",
     "SELECT pg_replication_origin_session_setup('north')",
     "INSERT INTO t SELECT n FROM generate_series(11, 20) n",
@@ -137,7 +137,7 @@ def test_commit_timestamps_that_the_server_keeps_change_nothing(new_cluster: New
             node.sql("BEGIN; INSERT INTO t SELECT coalesce(max(id), 0) + 1 FROM t; SAVEPOINT s; TABLE t; COMMIT")
             node.sql("VACUUM (FREEZE) t")
         node.configure(track_commit_timestamp="off")
-        node.restart()  # which truncates what was kept, in WAL
+        node.restart()  # which writes the truncation of kept WAL into WAL
         node.sql("INSERT INTO t VALUES (100)")
         node.configure(track_commit_timestamp="on")
         node.restart()

@@ -1,4 +1,4 @@
-"""Changes of partitions under their root's name (P23): the replica equals what SQL shows of the root."""
+"""Changes of partitions under their root's name (P23): the replica equals SQL's result for the root."""
 
 import random
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ STEPS = [
     "INSERT INTO rootless_key SELECT n, 'w' || n, 100 + n FROM generate_series(1, 40) n ON CONFLICT DO NOTHING",
     "UPDATE root SET a = a + 500 WHERE a % 7 = 0",  # within middle, from one partition to the other
     "UPDATE root SET b = CASE b WHEN 'x' THEN 'y' ELSE 'x' END WHERE a % 10 = 1 AND b <> 'z'",  # TOASTed values move
-    "UPDATE leaf_y SET b = b, a = a + 1000",  # the key in another order of columns; the long values stay
+    "UPDATE leaf_y SET b = b, a = a + 1000",  # the key in another order of columns; the long values do not change
     "DELETE FROM root WHERE a % 11 = 3",
     "UPDATE rootless_key SET w = w + 1, k = k + 1000 WHERE k % 5 = 0",
     "UPDATE rootless_key SET v = 'moved' || k, k = k + 5000 + w * 100 WHERE k < 10",
@@ -81,7 +81,7 @@ STEPS = [
     "ALTER TABLE root DETACH PARTITION middle",
     "INSERT INTO middle (a, b) VALUES (50, 'z')",
     "TRUNCATE middle",
-    "ALTER TABLE root ATTACH PARTITION middle FOR VALUES IN ('z')",  # nothing in it, two levels
+    "ALTER TABLE root ATTACH PARTITION middle FOR VALUES IN ('z')",  # without rows, two levels
     "INSERT INTO root (a, b, document) SELECT n, 'z', 'again' FROM generate_series(1, 200) n",
     (
         "BEGIN; CREATE TABLE late (LIKE root INCLUDING ALL); INSERT INTO late (a, b) VALUES (1, 'l'); "
@@ -138,7 +138,7 @@ def test_rows_of_a_root_come_in_stream_order_whichever_partitions_and_transactio
     sessions = [oracle_cluster.connect(DATABASE, autocommit=False) for _ in range(3)]
     for number in range(200):
         at = chance.choice(sessions)
-        key = sessions.index(at) * 1000 + chance.randrange(40)  # each has keys of its own: nobody waits
+        key = sessions.index(at) * 1000 + chance.randrange(40)  # each session has its own keys: no lock waits
         b, other = chance.choice("xyz"), chance.choice("xyz")
         low = key % 900 if "z" in (b, other) else key
         statement = chance.choice(

@@ -1,4 +1,4 @@
-"""Changes under a partitioned table's name (P23) beside the server's own, which pgoutput can send in the same way."""
+"""Changes under a partitioned table's name (P23), compared with the server's pgoutput, which has the same option."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -20,8 +20,8 @@ STEPS = (
     "INSERT INTO rootless_key SELECT n, 'v' || n, n / 2 FROM generate_series(1, 40) n",
     "UPDATE root SET a = a + 500 WHERE a % 7 = 0",  # within middle, from one partition to the other
     "UPDATE root SET b = CASE b WHEN 'x' THEN 'y' ELSE 'x' END WHERE a % 10 = 1 AND b <> 'z'",
-    "UPDATE leaf_y SET b = b, a = a + 1000",  # the key in another order of columns; the long values stay
-    "UPDATE root SET b = b",  # nothing of a long value is in WAL
+    "UPDATE leaf_y SET b = b, a = a + 1000",  # the key in another order of columns; the long values do not change
+    "UPDATE root SET b = b",  # WAL has nothing of a long value
     "DELETE FROM root WHERE a % 11 = 3",
     "UPDATE rootless_key SET w = w + 1, k = k + 1000 WHERE k % 5 = 0",
     "UPDATE rootless_key SET v = 'moved' || k, k = k + 5000 + w * 100 WHERE k < 10",
@@ -50,7 +50,7 @@ def database(oracle_cluster: Cluster) -> Iterator[str]:
 
 
 def in_their_terms(line: Mapping[str, Json]) -> RowChange:
-    """Return a line of ours as what pgoutput would say of it."""
+    """Return a line of ours in pgoutput's form."""
     unchanged = line.get("unchanged", ())
     assert isinstance(unchanged, (list, tuple))
     new = _row(line.get("after"))
@@ -67,14 +67,14 @@ def _row(reported: Json) -> Row | None:
 
 
 def known(change: RowChange) -> RowChange:
-    """Leave the columns out of an old row that have no value: of what is not in the key pgoutput says NULL."""
+    """Remove the columns of an old row that have no value: pgoutput sends NULL for columns outside the key."""
     if change.old is None:
         return change
     return change._replace(old={name: value for name, value in change.old.items() if value is not None})
 
 
 def compared(ours: Gathering, theirs: PgOutput) -> list[RowChange]:
-    """Check that both say the same of the roots since the last call; return it."""
+    """Check that both have the same changes of the roots since the last call; return them."""
     lines = [line for line in ours.lines_to_now() if str(line["op"]) in "iudt" and "tableoid" not in line]
     found = [known(in_their_terms(line)) for line in lines if line["table"] in TABLES]
     expected = [known(change) for change in theirs.changes() if change.table in TABLES]
@@ -114,7 +114,7 @@ def test_random_moves_between_partitions_by_several_sessions_are_those_that_pgou
         sessions = [oracle_cluster.connect(database, autocommit=False) for _ in range(3)]
         for _ in range(400):
             number = chance.randrange(len(sessions))
-            key = number * 30 + chance.randrange(10)  # each has keys of its own: nobody waits
+            key = number * 30 + chance.randrange(10)  # each session has its own keys: no lock waits
             b, other = chance.sample("xyz", 2)
             statement = chance.choice(
                 (

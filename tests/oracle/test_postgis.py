@@ -1,4 +1,4 @@
-"""PostGIS's types beside test_decoding, on a server that has PostGIS: `scripts/oracle --postgis` needs one."""
+"""PostGIS's types compared with test_decoding, on a server with PostGIS: `scripts/oracle --postgis` requires one."""
 
 from collections.abc import Iterator
 

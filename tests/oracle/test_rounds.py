@@ -1,4 +1,4 @@
-"""Random sessions: the same lines and the same catalogs, also across stops, and when the seed is taken under load.
+"""Random sessions: the same lines and the same catalogs, also across stops, and with a seed under load.
 
 `scripts/oracle` runs more of these rounds, for longer.
 """

@@ -1,4 +1,4 @@
-"""DDL that changes stored values: a replica kept by changes and schema events alone stays equal to the table."""
+"""DDL that changes stored values: a replica built from changes and schema events alone remains equal to the table."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ FAILING = """
             USING c_more || '?';
     END $$
 """
-STEPS: list[tuple[str, list[str]]] = [  # what is done, and the effects that are told
+STEPS: list[tuple[str, list[str]]] = [  # the statements, and the emitted effects
     (f"INSERT INTO item SELECT i, i * 10, 'note ' || i, {LONG.format('i')} FROM generate_series(1, 120) i", []),
     (
         "INSERT INTO event SELECT i, timestamptz '2026-01-01 UTC', 'k' FROM generate_series(1, 300, 7) i",

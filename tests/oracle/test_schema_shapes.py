@@ -1,4 +1,4 @@
-"""DDL as events, from WAL alone (N08): each holds the table as SQL showed it before, and as it showed it after."""
+"""DDL as events, from WAL alone (N08): each has the table's description by SQL before and after it."""
 
 from collections.abc import Iterator, Mapping
 
@@ -17,7 +17,7 @@ CREATE TYPE mood AS ENUM ('sad', 'ok');
 CREATE TABLE item (id int PRIMARY KEY, note varchar(20), price numeric(10,2) NOT NULL);
 CREATE TABLE beat (n serial PRIMARY KEY)
 """
-# Each is followed by a row, so that what it changed is told before the next one.
+# Each is followed by a row, so that its event is emitted before the next one.
 DDL: list[tuple[str, ...]] = [  # a transaction each
     (
         "CREATE TABLE app.made (a int, b mood, PRIMARY KEY (b, a))",

@@ -1,4 +1,4 @@
-"""A hot standby as the source: what its WAL decodes to is what the primary's own test_decoding prints."""
+"""A hot standby as the source: the decoded lines equal those of the primary's own test_decoding."""
 
 import time
 from collections.abc import Iterable
@@ -30,18 +30,18 @@ from tidemark.wal.versions import PAGE_BYTES
 
 SETTINGS = {"autovacuum_naptime": "1s", "max_wal_size": "128MB", "wal_keep_size": "2GB", "max_connections": "40"}
 SESSIONS = 4
-SECONDS = 6.0  # of load, a test
+SECONDS = 6.0  # of load in each test
 
 
 def begun_behind(snapshot: ReplayedSnapshot, rows: Iterable[tuple[Lsn, str]]) -> list[str]:
-    """Return the lines of the transactions that `snapshot` does not show: a young cluster, of epoch 0."""
+    """Return the lines of the transactions that `snapshot` does not contain: a young cluster, of epoch 0."""
     kept: list[str] = []
     transaction: list[str] = []
     for lsn, line in rows:
         transaction.append(line)
         if line.startswith("COMMIT "):
             xid = FullXid(int(line.removeprefix("COMMIT ")))
-            if not snapshot.shows(xid, Lsn(lsn - 1)):  # the record ends there, and records meet
+            if not snapshot.shows(xid, Lsn(lsn - 1)):  # the record ends there, and the next one begins
                 kept += transaction
             transaction = []
     return without_own_messages(kept)
@@ -59,7 +59,7 @@ def test_a_seed_at_a_standby_under_load_begins_exactly_where_its_replay_stood(
         with Crew(primary, "fuzz", load, SESSIONS) as crew:
             time.sleep(SECONDS / 8)
             primary.sql("CHECKPOINT")
-            standby.sql("CHECKPOINT")  # a restartpoint, in the middle of it all
+            standby.sql("CHECKPOINT")  # a restartpoint, during the load
             time.sleep(SECONDS / 8)
             ours = OurSide(standby, ["fuzz"])
             ours.settle()
@@ -93,7 +93,7 @@ def test_tail_prints_a_standbys_lines_before_and_behind_its_promotion(new_cluste
             behind = ServerSide(standby, "stranger")
             run_script(standby, "stranger", "two_phase")
             printed = read_to(emit_fence(standby, "stranger"), stream(tail.stdout))
-            if printed[0].startswith("COMMIT "):  # from 16 on messages stand in transactions: the fence's ends here
+            if printed[0].startswith("COMMIT "):  # from 16 on messages are in transactions: the fence's ends here
                 printed.pop(0)
             expected = "\n".join(behind.lines()).split("\n")
             assert_same_lines("promoted", expected, in_transactions(without_own_messages(printed)))
@@ -122,7 +122,7 @@ def test_a_record_that_was_sent_by_half_is_let_go_of_where_the_next_timeline_beg
         sql(lost, "INSERT INTO lost SELECT n, repeat('x', 300) FROM generate_series(1, 3000) n")
         ((reported,),) = primary.sql("SELECT pg_current_wal_insert_lsn()::text")
         inserted = parse_lsn(reported)
-        # Whole pages are flushed of what nobody commits: wait for the last of them.
+        # Uncommitted WAL is flushed in whole pages: wait for the last of them.
         while framer.fed_lsn is None or framer.fed_lsn < inserted - inserted % PAGE_BYTES:
             follow(ours, 0.1)
         primary.stop(StopMode.KILL)

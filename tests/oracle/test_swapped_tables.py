@@ -1,4 +1,4 @@
-"""Tables that change places under load: each row comes under the name that its table had when it was written."""
+"""Tables that exchange their names under load: each row is emitted under the table's name at the time of writing."""
 
 import threading
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def database(oracle_cluster: Cluster) -> Iterator[str]:
 
 @contextmanager
 def writing(cluster: Cluster) -> Iterator[threading.Semaphore]:
-    """Write rows to whatever is called hot, one a transaction; each is counted."""
+    """Write rows to the table that is called hot, one a transaction; count each."""
     counted, stop = threading.Semaphore(0), threading.Event()
 
     def run() -> None:

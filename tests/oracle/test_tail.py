@@ -1,4 +1,4 @@
-"""`cdcctl tail` on a stranger's database: the live path prints the server's own lines, nothing of ours is installed."""
+"""`cdcctl tail` on any database: the live path prints the server's own lines, without any installation there."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ READY = "changes follow from here on"
 
 @contextmanager
 def tailing(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run `cdcctl tail` until it says that changes follow; it is gone at the end."""
+    """Run `cdcctl tail` until it reports that changes follow; it is stopped at the end."""
     program = [sys.executable, "-c", "from tidemark_ctl.main import main; main()", "tail", *arguments]
     process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -68,7 +68,7 @@ def test_tail_prints_the_same_lines_live(oracle_cluster: Cluster) -> None:
 
 
 def in_transactions(lines: list[str]) -> list[str]:
-    """Leave out the BEGIN of the fence, whose COMMIT was not waited for."""
+    """Remove the BEGIN of the fence, whose COMMIT was not read."""
     return lines[:-1] if lines and lines[-1].startswith("BEGIN ") else lines
 
 

@@ -1,4 +1,4 @@
-"""Transaction ids begin anew (2^32): before, across and behind it our lines are the server's own."""
+"""Transaction ids wrap around (2^32): before, across and after it our lines equal the server's."""
 
 from pathlib import Path
 
@@ -68,7 +68,7 @@ def test_a_sidecar_that_was_killed_before_it_goes_on_behind_it(
     with running(node, "postgres", tmp_path, copy=True) as sidecar, node.connect() as session:
         sidecar.wait_until(
             lambda: not sidecar.status()["copying"], "the end of the first copy"
-        )  # it waits for the open
+        )  # it waits for the open one
         sql(session, OPEN.format(10))
         node.sql("INSERT INTO t SELECT n, 'before' FROM generate_series(100, 120) n")
         before = sidecar.catch_up()

@@ -1,4 +1,4 @@
-"""WAL forged in one field, named by that field: it is met where it stands, and nothing after it is given out."""
+"""WAL with one forged field, each test named by it: reading ends at the field, and nothing after it is emitted."""
 
 from struct import pack
 
@@ -15,7 +15,7 @@ SECOND_PAGE = SEGMENT + PAGE
 
 
 def forge() -> WalWriter:
-    """Some short records on the first page of a segment, one over two page ends, one more."""
+    """Write some short records on the first page of a segment, one over two page ends, one more."""
     writer = WalWriter()
     for number in range(SHORT_RECORDS):
         writer.add(body(b"row", [ForgedBlock(data=b"x" * 50)]), xid=number)
@@ -33,7 +33,7 @@ def read(
     segment_bytes: int | None = None,
     timeline: int | None = None,
 ) -> tuple[int, Invalid | NeedMore]:
-    """Return how many records come out, and what comes after them."""
+    """Return the number of records, and the end state."""
     framer = Framer(
         fmt,
         system_identifier=None if system is None else SystemIdentifier(system),
@@ -172,7 +172,7 @@ def test_a_page_that_continues_what_did_not_begin_is_refused() -> None:
 
 
 def torn() -> tuple[WalWriter, Lsn]:
-    """A record over three pages, of which a crash left the first; then recovery goes on at the second."""
+    """A record over three pages, of which a crash left the first; recovery continues at the second."""
     writer = WalWriter()
     writer.add(body(b"whole"))
     return writer, writer.tear(record(body(bytes(3 * PAGE)), prev=writer.prev))
@@ -226,7 +226,7 @@ def test_the_tail_of_a_recycled_segment_is_told_by_its_page_address() -> None:
     writer.data += old.data[len(writer.data) :]
     count, outcome = read(writer)
     assert count == SHORT_RECORDS
-    # The zeros that fill the last page of a record end the WAL as well, and come first.
+    # The zeros that fill the last page of a record also end the WAL, and come first.
     assert outcome == Invalid(Lsn(writer.lsns[-1] + 1536), Defect.TOTAL_LENGTH)
     framer = Framer(segment_bytes=SEGMENT)
     framer.feed(tail_lsn, bytes(writer.data[tail_lsn - writer.first_lsn :]))
