@@ -4,7 +4,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from scripts.bench.curves import Curve, Panel, svg
+from scripts.bench.pictures.curves import Curve, Panel, svg
 
 Row = Mapping[str, str]
 MINUTE_S = 60

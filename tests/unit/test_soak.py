@@ -4,7 +4,7 @@ import csv
 import os
 from pathlib import Path
 
-from scripts.bench.curves import POINTS_MAX, thinned
+from scripts.bench.pictures.curves import POINTS_MAX, thinned
 from scripts.soak_run import jvm
 from scripts.soak_run.__main__ import COLUMNS
 from scripts.soak_run.picture import PANELS, draw

@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from scripts.bench.catalog_bench import FIRST_OID, make
+from scripts.bench.decoding.catalog_bench import FIRST_OID, make
 from tidemark.decode.catalog.history import load_base
 from tidemark.model.lsn import Oid
 

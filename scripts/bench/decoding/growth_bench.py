@@ -25,9 +25,9 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from scripts.bench.decode_contestants import CDCCTL, ROOT, init_state
-from scripts.bench.decode_workloads import CREATE_NARROW, INSERT_NARROW, SETTINGS
-from scripts.bench.machine import machine
+from scripts.bench.measuring.commands import CDCCTL, ROOT, init_state
+from scripts.bench.measuring.machine import machine
+from scripts.bench.measuring.workloads import CREATE_NARROW, INSERT_NARROW, SETTINGS
 from tests.support.servers.postgres import Cluster, Session, new_cluster, sql
 from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
 from tidemark.wal.segments import SEGMENT_BYTES_DEFAULT, parse_segment_name, segment_start

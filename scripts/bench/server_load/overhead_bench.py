@@ -25,8 +25,8 @@ from pathlib import Path
 
 import psutil
 
-from scripts.bench.machine import machine
-from scripts.bench.overhead_companions import COMPANIONS, PUBLICATION, Companion, Node, cpu_s, wait_for
+from scripts.bench.measuring.machine import machine
+from scripts.bench.server_load.companions import COMPANIONS, PUBLICATION, Companion, Node, cpu_s, wait_for
 from tests.support.servers.postgres import new_cluster, sql
 from tidemark.io.node.dsn import APPLICATION_NAME
 from tidemark.model.lsn import Lsn, parse_lsn

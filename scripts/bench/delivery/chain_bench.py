@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from scripts.bench.chain_stages import (
+from scripts.bench.delivery.chain_stages import (
     Copying,
     LogPipeline,
     MarkedPipeline,
@@ -28,10 +28,10 @@ from scripts.bench.chain_stages import (
     rows_of,
     spark_turn,
 )
-from scripts.bench.decode_contestants import Cost, init_state
-from scripts.bench.decode_workloads import SETTINGS, node, record
-from scripts.bench.machine import machine
-from scripts.bench.rounds import Turn, ratios, spread, take_turns
+from scripts.bench.measuring.commands import Cost, init_state
+from scripts.bench.measuring.machine import machine
+from scripts.bench.measuring.rounds import Turn, ratios, spread, take_turns
+from scripts.bench.measuring.workloads import SETTINGS, node, record
 from tests.support.processes.spark import running_spark
 
 STAGES = ("outbox", "spark", "copy")

@@ -28,10 +28,11 @@ from pathlib import Path
 
 import psutil
 
-from scripts.bench.decode_contestants import CDCCTL, Cost, copied_slot, init_state, timed, without_start
-from scripts.bench.decode_workloads import PUBLICATION, SETTINGS, WORKLOADS, Recording, node, record, source_slot
-from scripts.bench.machine import machine
-from scripts.bench.rounds import Turn, number, ratios, spread, take_turns
+from scripts.bench.measuring.commands import CDCCTL, Cost, init_state, timed, without_start
+from scripts.bench.measuring.machine import machine
+from scripts.bench.measuring.rounds import Turn, number, ratios, spread, take_turns
+from scripts.bench.measuring.slots import copied_slot
+from scripts.bench.measuring.workloads import PUBLICATION, SETTINGS, WORKLOADS, Recording, node, record, source_slot
 from tests.support.servers.postgres import SUPERUSER, Cluster, Session
 from tidemark.model.lsn import format_lsn
 

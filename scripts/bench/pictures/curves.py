@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from scripts.bench.drawing import number, text_at
+from scripts.bench.pictures.drawing import number, text_at
 
 WIDTH, LEFT, RIGHT, HEIGHT, TOP, GAP, BOTTOM = 900, 60, 210, 150, 54, 44, 34
 PALETTE = ("#1f6fb2", "#c2571a", "#2e8b57", "#8e44ad", "#8a8f98", "#b8860b", "#c0392b")

@@ -23,13 +23,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from scripts.bench.latency_readers import DATABASE, END, READY, TABLE, config_of
-from scripts.bench.machine import machine
+from scripts.bench.delay.latency_readers import DATABASE, END, READY, TABLE, config_of
+from scripts.bench.measuring.machine import machine
 from tests.support.servers.postgres import SUPERUSER, Cluster, new_cluster
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.runtime.seed.initialise import initialise
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MAJOR = 15
 SETTINGS = {"autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "4GB", "wal_keep_size": "2GB"}
 READERS = ("tidemark", "pg_recvlogical", "stream", "opened")
@@ -60,7 +60,7 @@ class Child:
     """A process of this benchmark: it prints "ready", and later a line of JSON."""
 
     def __init__(self, module: str, *arguments: str) -> None:
-        command = [sys.executable, "-m", f"scripts.bench.{module}", *arguments]
+        command = [sys.executable, "-m", f"scripts.bench.delay.{module}", *arguments]
         self._process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )

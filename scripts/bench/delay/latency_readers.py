@@ -1,9 +1,11 @@
 """The readers of the latency benchmark, each as a separate process that reports the arrival time of each row.
 
-    python -m scripts.bench.latency_readers tidemark TURN DSN STATE     the sidecar's capture with a custom consumer
-    python -m scripts.bench.latency_readers pg_recvlogical TURN COMMAND...           its standard output, from a pipe
-    python -m scripts.bench.latency_readers stream TURN DSN             Tidemark's client of the walsender alone
-    python -m scripts.bench.latency_readers opened TURN DSN      the same, and a batch of one row is read for each WAL
+The command is `python -m scripts.bench.delay.latency_readers` with one of these:
+
+    tidemark TURN DSN STATE             the sidecar's capture with a custom consumer
+    pg_recvlogical TURN COMMAND...      its standard output, from a pipe
+    stream TURN DSN                     Tidemark's client of the walsender alone
+    opened TURN DSN                     the same, and a batch of one row is read for each WAL
 
 Each prints "ready" when it reads the row READY of its turn, and ends when it reads END, with a line of JSON: row
 numbers and arrival times on the monotonic clock, which is the same in all processes of a machine. Arrival is the

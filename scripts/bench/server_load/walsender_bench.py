@@ -19,9 +19,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from scripts.bench.decode_contestants import PLUGIN_OPTIONS, init_state
-from scripts.bench.decode_workloads import WORKLOADS, Recording, node, record, source_slot
-from scripts.bench.machine import machine
+from scripts.bench.measuring.commands import init_state
+from scripts.bench.measuring.machine import machine
+from scripts.bench.measuring.slots import PLUGIN_OPTIONS
+from scripts.bench.measuring.workloads import WORKLOADS, Recording, node, record, source_slot
 from tests.support.servers.postgres import SUPERUSER, Cluster, Session, sql
 from tidemark.io.node.replication import WalStream
 from tidemark.model.lsn import Lsn, parse_lsn

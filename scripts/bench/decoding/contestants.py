@@ -6,51 +6,28 @@ the server decodes.
 """
 
 import json
-import math
-import os
-import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import IO
 
 import psutil
 
-from scripts.bench.decode_workloads import PLUGINS, PUBLICATION, Recording, source_slot
-from tests.support.servers.postgres import SUPERUSER, Cluster, Session, sql
+from scripts.bench.measuring.commands import CDCCTL, Cost, run_command, timed
+from scripts.bench.measuring.slots import PLUGIN_OPTIONS, copied_slot
+from scripts.bench.measuring.workloads import PLUGINS, Recording, source_slot
+from tests.support.servers.postgres import SUPERUSER, Cluster, Session
 from tidemark.model.lsn import format_lsn
 
-TURN_TIMEOUT_S = 180
 GONE_S = 10.0
 POLL_S = 0.005
-ROOT = Path(__file__).resolve().parents[2]
-CDCCTL = (sys.executable, "-m", "tidemark_ctl")
-PLUGIN_OPTIONS: dict[str, tuple[str, ...]] = {
-    "pgoutput": ("proto_version=1", f"publication_names={PUBLICATION}"),
-    "test_decoding": ("include-xids=1", "skip-empty-xacts=1", "include-timestamp=0"),
-}
 OURS = "tidemark"
 STARTING = "tidemark, start only"
 SCANNING = "tidemark, nothing selected"
 NO_TABLE = ("--table", "nobody.has_it")
 FORMATS = ("jsonl", "debezium", "arrow", "test_decoding")
 WALDUMP = "pg_waldump --quiet"
-LEAST_SHARE = 0.1  # minimum share of the work in a turn, to distinguish it from the start
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """The cost of a turn; `inner_cpu_s` is what Tidemark reports, without its start."""
-
-    wall_s: float
-    cpu_s: float
-    inner_cpu_s: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +36,6 @@ class Contestant:
 
     name: str
     turn: Callable[[], Cost]
-
-
-def init_state(dsn: str, database: str, state: Path) -> None:
-    """Run `cdcctl init`."""
-    _run([*CDCCTL, "init", "--state", str(state), "--dsn", dsn, "--database", database])
 
 
 def contestants(cluster: Cluster, session: Session, recording: Recording) -> list[Contestant]:
@@ -117,16 +89,6 @@ def _other_ways(
     yield Contestant("tidemark tail --state", partial(timed, tail))
 
 
-@contextmanager
-def copied_slot(session: Session, source: str, slot: str) -> Iterator[None]:
-    """Create a copy of a slot; drop it at the end."""
-    sql(session, f"SELECT pg_copy_logical_replication_slot('{source}', '{slot}')")
-    try:
-        yield
-    finally:
-        sql(session, f"SELECT pg_drop_replication_slot('{slot}')")
-
-
 class _Receiver:
     """pg_recvlogical with one of the server's plugins; its output is discarded."""
 
@@ -153,7 +115,7 @@ class _Receiver:
         """Return the number of rows that test_decoding prints."""
         with copied_slot(self._session, self._source, self._slot):
             others = self._server_pids()
-            lines = _run(self._command).split(b"\n")
+            lines = run_command(self._command).split(b"\n")
             self._wait_for_walsender(others)
         return sum(line.startswith(b"table ") for line in lines)
 
@@ -174,22 +136,9 @@ class _Receiver:
             time.sleep(POLL_S)
 
 
-def without_start(whole_s: float, start_s: float) -> float:
-    """Return the difference; nan if it is too small to be significant."""
-    left_s = whole_s - start_s
-    return left_s if left_s > LEAST_SHARE * whole_s else math.nan
-
-
 def _check_rows(name: str, recording: Recording, expected: int, found: int) -> None:
     if found != expected:
         raise SystemExit(f"{recording.name}: {name} found {found} rows in place of {expected}")
-
-
-def _run(command: Sequence[str]) -> bytes:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=TURN_TIMEOUT_S, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed ({done.returncode}):\n{done.stderr.decode(errors='replace')}")
-    return done.stdout
 
 
 def _our_turn(command: Sequence[str], recording: Recording, rows: int) -> Cost:
@@ -200,34 +149,3 @@ def _our_turn(command: Sequence[str], recording: Recording, rows: int) -> Cost:
         said = json.load(counts)
     _check_rows(OURS, recording, rows, int(said["rows"]))
     return replace(cost, inner_cpu_s=float(said["cpu_s"]))
-
-
-def timed(command: Sequence[str], output: IO[bytes] | None = None, timeout_s: float = TURN_TIMEOUT_S) -> Cost:
-    """Run a process, by default without its output; no other child process may end meanwhile."""
-    before = _children_cpu_s()
-    started = time.perf_counter()
-    stdout = subprocess.DEVNULL if output is None else output
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=_environment(),
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        timeout=timeout_s,
-        check=False,
-    )
-    wall_s = time.perf_counter() - started
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed ({done.returncode}):\n{done.stderr.decode(errors='replace')}")
-    return Cost(wall_s, _children_cpu_s() - before)
-
-
-def _environment() -> dict[str, str]:
-    """Return our environment, with byte code that is kept between turns, outside of the tree."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "bench-bytecode")}
-
-
-def _children_cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime

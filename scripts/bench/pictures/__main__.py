@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.drawing import number, text_at
+from scripts.bench.pictures.drawing import number, text_at
 
-INTO = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+INTO = Path(__file__).resolve().parents[3] / "docs" / "pictures"
 WIDTH, LEFT, RIGHT, ROW, GAP, TOP, BOTTOM = 760, 190, 80, 20, 14, 54, 34
 COLOURS = {"tidemark": "#1f6fb2", "pgoutput": "#c2571a", "test_decoding": "#8a8f98", "other": "#b9bec6"}
 TICKS_MAX = 9

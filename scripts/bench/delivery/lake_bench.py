@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from scripts.bench.machine import machine
+from scripts.bench.measuring.machine import machine
 from tests.support.lakes.aged_logs import age, lengthen, versions
 from tests.support.lakes.lakes import IDENTITY, batch
 from tests.support.lakes.scripted_table import RELATION, ScriptedTable

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scripts.bench.decode_contestants import Cost
+from scripts.bench.measuring.commands import Cost
 
 LEAST_S = 1e-3
 Turn = Callable[[], Cost]

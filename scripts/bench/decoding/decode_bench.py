@@ -22,20 +22,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.bench.decode_contestants import (
-    OURS,
-    SCANNING,
-    STARTING,
-    WALDUMP,
-    Contestant,
-    Cost,
-    contestants,
-    init_state,
-    without_start,
-)
-from scripts.bench.decode_workloads import SETTINGS, WORKLOADS, Recording, node, record
-from scripts.bench.machine import machine
-from scripts.bench.rounds import Spread, number, spread, take_turns
+from scripts.bench.decoding.contestants import OURS, SCANNING, STARTING, WALDUMP, Contestant, contestants
+from scripts.bench.measuring.commands import Cost, init_state, without_start
+from scripts.bench.measuring.machine import machine
+from scripts.bench.measuring.rounds import Spread, number, spread, take_turns
+from scripts.bench.measuring.workloads import SETTINGS, WORKLOADS, Recording, node, record
 
 NET = "tidemark, less its start"
 QUICK_ROWS = 100_000

@@ -1,6 +1,6 @@
 """Commits one-row INSERTs at a rate; stamps each row before the INSERT and records when its commit returns.
 
-    python -m scripts.bench.latency_writer DSN TURN FIRST STEP COUNT INTERVAL_NS
+    python -m scripts.bench.delay.latency_writer DSN TURN FIRST STEP COUNT INTERVAL_NS
 
 Prints "ready" when it is connected, starts at the time (ns, monotonic clock) that it then reads from standard input,
 and ends with a line of JSON: row numbers, stamps and return times. A late commit does not shift the schedule of the

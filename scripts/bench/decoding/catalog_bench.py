@@ -15,14 +15,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from scripts.bench.machine import machine
+from scripts.bench.measuring.machine import machine
 from tidemark.decode.catalog.heap import CatalogHeap, make_tid
 from tidemark.decode.catalog.history import dump_base, load_base
 from tidemark.decode.catalog.layout import PG_ATTRIBUTE, PG_CLASS, PG_INDEX, PG_TYPE, CatalogLayout, data_at
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.model.lsn import Oid
 
-CORPUS = Path(__file__).parents[2] / "tests" / "corpus" / "catalog.base"
+CORPUS = Path(__file__).parents[3] / "tests" / "corpus" / "catalog.base"
 MODEL = b"account"
 FIRST_OID = 100_000
 ROWS_PER_BLOCK = 40
@@ -139,7 +139,7 @@ def main() -> None:
         path.write_bytes(make(given.tables, given.columns))
         print(json.dumps({"base_mb": path.stat().st_size >> 20}))
         for _ in range(given.rounds):
-            command = [sys.executable, "-m", "scripts.bench.catalog_bench", "--load", str(path)]
+            command = [sys.executable, "-m", "scripts.bench.decoding.catalog_bench", "--load", str(path)]
             print(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
 
 

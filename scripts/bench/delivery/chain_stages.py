@@ -15,8 +15,8 @@ import psutil
 from pyspark.sql import DataFrame, SparkSession
 from tidemark_ctl.output.printing import PrintContext
 
-from scripts.bench.decode_contestants import Cost
-from scripts.bench.decode_workloads import Recording
+from scripts.bench.measuring.commands import Cost
+from scripts.bench.measuring.workloads import Recording
 from tests.support.processes.captures import config_for
 from tests.support.servers.postgres import SUPERUSER, Cluster
 from tests.support.workloads.feeder import make_state
