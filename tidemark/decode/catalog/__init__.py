@@ -1,1 +1,1 @@
-"""The catalog mirror: system catalogs redone tuple by tuple from WAL."""
+"""The catalog mirror: system catalogs updated from WAL tuple by tuple."""

@@ -1,7 +1,7 @@
-"""Layouts of the catalogs from the raw pages of pg_attribute: how a mirror begins where no server can be asked.
+"""Reads the layouts of the catalogs from the raw pages of pg_attribute, for a mirror that begins without a server.
 
-pg_attribute's own layout is known by major (`tidemark.wal.data_directory`); the others stand in its rows, which nothing
-changes after initdb. So the first version of each that is met will do, whoever sees it.
+pg_attribute's own layout is fixed for a major (`tidemark.wal.data_directory`); the others are in its rows, which
+nothing changes after initdb. So the first version of each row that is found is right, whether visible or not.
 """
 
 from collections.abc import Iterable, Sequence

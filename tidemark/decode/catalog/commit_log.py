@@ -1,8 +1,8 @@
-"""What became of transactions, from the files that a backup has of it, with all that WAL told since.
+"""The fate of transactions, from the files in a backup and from all later WAL.
 
-pg_xact has two bits a transaction. A backup copies its pages at any moment, but what had ended before the checkpoint
-that the backup began with was on disk by then; all later ends are in WAL from its redo LSN on, and are noted here over
-what the pages say. pg_multixact the same: where the members of each multixact begin, and who they are.
+pg_xact has two bits for each transaction. A backup copies its pages at any moment, but transactions that ended before
+the backup's first checkpoint were on disk by then; all later ends are in WAL from its redo LSN on, and are recorded
+here over the pages. The same holds for pg_multixact: where the members of each multixact begin, and their xids.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ from tidemark.wal.versions import PAGE_BYTES
 
 ReadPage = Callable[[int], bytes | None]  # by number; None: there is no such page
 
-FIRST_NORMAL_XID = 3  # transam.h; below are those of bootstrap and of frozen rows
+FIRST_NORMAL_XID = 3  # transam.h; lower xids are of bootstrap and of frozen rows
 _XIDS_PER_BYTE = 4
 _XIDS_PER_PAGE = PAGE_BYTES * _XIDS_PER_BYTE
 _COMMITTED, _ABORTED = 1, 2  # clog.h; 0 is in progress, 3 a subtransaction whose top-level one is about to commit
@@ -27,7 +27,7 @@ _GROUP_MEMBERS = 4  # multixact.c: a byte of flags for each of four members, the
 _GROUP = Struct("<4B4I")
 _GROUPS_PER_PAGE = PAGE_BYTES // _GROUP.size
 _MULTIXACTS = 1 << 32
-MEMBERS_MAX = 1 << 20  # of one multixact: a number of backends, which the server bounds by 2^18
+MEMBERS_MAX = 1 << 20  # of one multixact: limited by the number of backends, which the server bounds by 2^18
 
 
 class CommitLog:
@@ -35,21 +35,21 @@ class CommitLog:
 
     def __init__(self, read_page: ReadPage) -> None:
         self._read_page = read_page
-        self._pages: dict[int, bytearray] = {}  # those that were looked at: a megabyte for four million transactions
+        self._pages: dict[int, bytearray] = {}  # pages that were read: 1 MB for four million transactions
         self._oldest_running: Xid | None = None
 
     def note(self, xids: Iterable[Xid], *, committed: bool) -> None:
-        """Take note of transactions that have ended."""
+        """Record the end of transactions."""
         for xid in xids:
             page, index, shift = self._place(xid)
             page[index] = page[index] & ~(3 << shift) | (_COMMITTED if committed else _ABORTED) << shift
 
     def note_running(self, oldest_running: Xid) -> None:
-        """Take note that all transactions before this one have ended: those without an end died in a crash."""
+        """Record that all earlier transactions have ended: those without an end were aborted by a crash."""
         self._oldest_running = oldest_running
 
     def fate(self, xid: Xid) -> Fate:
-        """Tell what has become of a transaction."""
+        """Return the fate of a transaction."""
         if xid < FIRST_NORMAL_XID:
             return Fate.COMMITTED
         page, index, shift = self._place(xid)
@@ -67,22 +67,22 @@ class CommitLog:
 
 
 class Multixacts:
-    """Who among the members of a multixact has changed the row."""
+    """Which member of a multixact has changed the row."""
 
     def __init__(self, read_offsets: ReadPage, read_members: ReadPage, next_multixact: int, next_member: int) -> None:
-        """`next_multixact` and `next_member` were next when WAL begins to be read: what lies before is on the pages."""
+        """`next_multixact` and `next_member` were next at the start of the WAL: earlier ones are on the pages."""
         self._read_offsets = read_offsets
         self._read_members = read_members
-        self._begins = {next_multixact: next_member}  # where the members of younger ones begin
-        self._updaters: dict[int, Xid] = {}  # of younger ones
+        self._begins = {next_multixact: next_member}  # where the members of later ones begin
+        self._updaters: dict[int, Xid] = {}  # of later ones
 
     def note(self, created: MultixactCreated) -> None:
-        """Take note of a new multixact."""
+        """Record a new multixact."""
         self._begins[created.multixact] = created.first_member
         self._updaters[created.multixact] = created.updater
 
     def updater(self, multixact: Xid) -> Xid | None:
-        """Return who has changed the row, 0 if nobody has; None where nothing tells."""
+        """Return the xid that has changed the row, 0 if there is none; None if this is unknown."""
         known = self._updaters.get(multixact)
         if known is not None:
             return known
@@ -107,7 +107,7 @@ class Multixacts:
         if page is None:
             return None
         begin: int = _U32.unpack_from(page, index * _U32.size)[0]
-        return begin or None  # zero is never a place
+        return begin or None  # zero is never a valid start
 
     def _member(self, number: int) -> tuple[Xid, int] | None:
         group, index = divmod(number, _GROUP_MEMBERS)

@@ -1,9 +1,8 @@
-"""The mirrors of all databases of a cluster, as databases come, go, and change their names.
+"""The mirrors of all databases of a cluster, as databases are created, dropped and renamed.
 
-Every database that is created is mirrored, whatever it is called: then a journal does not depend on what is selected,
-and a database can be renamed into the selection. Which ones are *captured*, so that their rows are given out, their
-names say at each moment. A database that cannot be mirrored is left out, with a reason that is
-told: nothing else ends for it.
+Every created database is mirrored, whatever its name: then a journal does not depend on the selection, and a database
+can be renamed into the selection. The current names determine which databases are *captured*, so that their rows are
+delivered. A database that cannot be mirrored is left out, with a reason that is reported; the others continue.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ _BY_FILE = frozenset({RM_HEAP, RM_HEAP2, RM_XLOG})
 
 
 def every_database(row: Database) -> bool:
-    """Select all databases that are no templates."""
+    """Select all databases except templates."""
     return not row.is_template
 
 
@@ -38,17 +37,17 @@ def no_database(_row: Database) -> bool:
 
 
 def only(database: Oid) -> Selects:
-    """Select one database, whatever it is called."""
+    """Select one database by OID, whatever its name."""
     return lambda row: row.oid == database and every_database(row)
 
 
 def by_name(selects: Callable[[str], bool]) -> Selects:
-    """Select databases by their names; templates never are."""
+    """Select databases by their names, but never templates."""
     return lambda row: not row.is_template and selects(row.name)
 
 
 class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
-    """Mirrors by the OIDs of their databases; follows the cluster's databases as such."""
+    """Mirrors by the OIDs of their databases; follows CREATE, ALTER and DROP DATABASE."""
 
     def __init__(self, mirrors: Iterable[CatalogMirror], selects: Selects = every_database) -> None:
         self._mirrors = {mirror.database: mirror for mirror in mirrors}
@@ -60,10 +59,10 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         self._shared_commits = -1
         self._revision = 0
         self._gone_outdated = 0
-        self.looks = 0  # at pg_database: grows with whatever may have changed names, or which databases are captured
-        self.names: dict[Oid, str] = {}  # the latest of each that was captured, ever
+        self.looks = 0  # readings of pg_database: grows when names, or the set of captured databases, may have changed
+        self.names: dict[Oid, str] = {}  # the latest name of each database that was ever captured
         self.encodings: dict[Oid, str] = {}
-        self.left_out: dict[Oid, str] = {}  # databases that are not followed, and why
+        self.left_out: dict[Oid, str] = {}  # databases that are not followed: the reason
         for mirror in self._mirrors.values():
             self.encodings[mirror.database] = mirror.encoding
         self._look_at_names()
@@ -79,12 +78,12 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
 
     @property
     def shared(self) -> SharedCatalogs:
-        """What all mirrors share."""
+        """The catalogs shared by all mirrors."""
         return self._any.shared
 
     @property
     def revision(self) -> int:
-        """A number that grows with every record that changed anything here: those belong into a journal."""
+        """A number that grows with every record that changed a mirror: these records belong into a journal."""
         return self._own_revision + sum(mirror.store.revision for mirror in self._mirrors.values())
 
     @property
@@ -93,27 +92,27 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
 
     @property
     def outdated_count(self) -> int:
-        """A number that grows with each commit after which a file, or its relation, may be another than was told."""
+        """A number that grows with each commit that may have changed a reported file or its relation."""
         return self._gone_outdated + sum(mirror.outdated_count for mirror in self._mirrors.values())
 
     @property
     def is_growing(self) -> bool:
-        """Tell if a database is being created: what is known of it cannot be saved."""
+        """Return whether a database is being created: such a state cannot be saved."""
         return bool(self._new)
 
-    # --- which are captured
+    # --- captured databases
 
     def select(self, selects: Selects) -> None:
-        """Capture the databases that `selects` tells, from here on."""
+        """Capture the databases that `selects` accepts, from here on."""
         self._selects = selects
         self._look_at_names()
 
     def captured(self, database: Oid) -> CatalogMirror | None:
-        """Return the mirror of a database whose rows are given out."""
+        """Return the mirror of a captured database."""
         return self._mirrors[database] if database in self._captured else None
 
     def remember(self, earlier: Mapping[Oid, str]) -> Mapping[Oid, str]:
-        """Return the names of all databases that are or were captured, `earlier` ones too; they stay up to date."""
+        """Return the names of all databases that are or were captured, with `earlier` ones; it stays current."""
         for database, name in earlier.items():
             self.names.setdefault(database, name)
         return self.names
@@ -126,7 +125,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         return row is not None and self._selects(row)
 
     def _look_at_names(self) -> None:
-        """Follow pg_database as it is committed."""
+        """Determine the captured databases from the committed rows of pg_database."""
         self.looks += 1
         if self.shared.store.learning:
             return
@@ -144,12 +143,12 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
             self._gone_outdated += 1
 
     def left_out_by_name(self) -> Mapping[str, str]:
-        """Return the selected databases that are not followed, and why not."""
+        """Return the selected databases that are not followed, with the reason."""
         rows = (self.shared.database(oid) for oid in self.left_out)
         return {row.name: self.left_out[row.oid] for row in rows if row is not None and self._is_wanted(row)}
 
     def leave_out(self, database: Oid, reason: str) -> None:
-        """Follow a database no further."""
+        """Stop following a database."""
         self._drop(database)
         self.left_out[database] = reason
         self._count(True)
@@ -157,7 +156,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
     # --- records
 
     def tracks(self, locator: RelFileLocator) -> bool:
-        """Tell if `locator` is a file of a tracked catalog."""
+        """Return whether `locator` is a file of a tracked catalog."""
         store = self._store(locator.db)
         return store is not None and store.tracks(locator)
 
@@ -168,13 +167,13 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         return mirror.store if mirror is not None else None
 
     def redo(self, record: Record, top_xid: Xid) -> bool:
-        """Take a record of `top_xid` (0: of no transaction); tell if it was about tracked catalogs, or databases."""
+        """Apply a record of `top_xid` (0: no transaction); return whether it is about catalogs or databases."""
         if record.rmgr == RM_DBASE:
             return self._count(self._begin(record, top_xid))
         if record.rmgr == RM_RELMAP:
             return self._relation_map(record, top_xid)
         if record.rmgr not in _BY_FILE or not record.blocks:
-            if record.rmgr == RM_MULTIXACT:  # of no database: it may stand in rows of any
+            if record.rmgr == RM_MULTIXACT:  # belongs to no database: rows of any may contain it
                 self._learn(record, top_xid)
             return False
         database = record.blocks[0].locator.db
@@ -188,12 +187,12 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         return is_page and isinstance(new, CopiedPages) and self._count(new.take(record))
 
     def _learn(self, record: Record, top_xid: Xid) -> None:
-        """Show a record that changes nothing to all who take a seed."""
+        """Pass a record without changes to all mirrors, for their seeds."""
         for mirror in self._mirrors.values():
             mirror.redo(record, top_xid)
 
     def _redo(self, mirror: CatalogMirror, record: Record, top_xid: Xid) -> bool:
-        """Let a mirror follow; one that is kept for later only, as a template's is, ends nothing if it cannot."""
+        """Apply a record to a mirror; if an uncaptured one, such as a template's, diverges, it is left out."""
         try:
             return mirror.redo(record, top_xid)
         except CatalogDiverged as error:
@@ -211,7 +210,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         if not isinstance(reported, dbase.DatabaseCopied) or reported.source == reported.database:
             return False
         new = self._new.get(reported.database)
-        if not isinstance(new, CopiedFiles) or new.xid != top_xid:  # one that a crash cut off left its OID behind
+        if not isinstance(new, CopiedFiles) or new.xid != top_xid:  # left by an interrupted CREATE DATABASE
             new = self._new[reported.database] = CopiedFiles(top_xid)
         source = self._mirrors.get(reported.source)
         if source is not None and not source.store.learning and source.store.tablespace == reported.source_tablespace:
@@ -240,7 +239,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
     # --- ends of transactions
 
     def turns(self, xid: Xid) -> Sequence[DatabaseTurn]:
-        """Return which databases come into the capture, or leave it, when `xid` commits: to be asked before it does."""
+        """Return which databases join or leave the capture when `xid` commits; call this before `commit`."""
         turns: list[DatabaseTurn] = []
         if self._is_settled:
             return turns
@@ -256,7 +255,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         return turns
 
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
-        """Settle a committed transaction, its xid and those of its subtransactions; tell if it changed anything."""
+        """Apply the commit of a transaction with its subtransactions; return whether it changed anything."""
         if self._is_settled:
             return False
         changed, before = False, self._own_revision
@@ -279,7 +278,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         return changed or self._own_revision != before
 
     def abort(self, xids: Collection[Xid]) -> bool:
-        """Settle an aborted transaction, or a subtransaction with those below it; tell if it had changed anything."""
+        """Apply the abort of a transaction or subtransaction and those below it; return whether it changed anything."""
         if self._is_settled:
             return False
         changed, before = False, self._own_revision
@@ -292,21 +291,21 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
 
     @property
     def _is_settled(self) -> bool:
-        """Tell if no transaction's end has anything to do here, as is so of most."""
+        """Return whether no transaction's end has any effect here; this is the usual case."""
         return not self.shared.unsettled and not self._new
 
     def _unsettled(self) -> list[CatalogMirror]:
         return [self._mirrors[database] for database in self.shared.unsettled if database in self._mirrors]
 
     def _note_settled(self) -> None:
-        """Ask those no more of which all transactions that touched their catalogs have ended."""
+        """Remove stores from `unsettled` once all transactions that changed their catalogs have ended."""
         for database in list(self.shared.unsettled):
             store = self._store(database)
             if store is None or store.is_settled:
                 self.shared.unsettled.remove(database)
 
     def abort_older_than(self, oldest_running: Xid) -> bool:
-        """Abort what a crash left open, as RUNNING_XACTS tells; tell if there was anything."""
+        """Abort the transactions that a crash left open, according to RUNNING_XACTS; return whether there were any."""
         before = self.revision
         for mirror in self._mirrors.values():
             mirror.abort_older_than(oldest_running)
@@ -314,14 +313,14 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         return self.revision != before
 
     def _born(self, database: Oid, row: Database) -> CatalogMirror | None:
-        """Return the mirror of a database whose creation is whole, None where it cannot be followed."""
+        """Return the mirror of a completely created database, None if it cannot be followed."""
         new = self._new.pop(database, None)
         if new is None:
             return None
         try:
             heaps = new.heaps(self._mirrors.values())
             mirror = mirror_of(heaps, self._any, database, row.tablespace, row.encoding)
-            for _relation in mirror.relations():  # what cannot be described is known before it is needed
+            for _relation in mirror.relations():  # so that a failure to describe shows now
                 pass
         except (NotFollowed, UnsupportedEncoding, CatalogDiverged) as reason:
             self.left_out[database] = str(reason)
@@ -332,12 +331,12 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         return mirror
 
     def _drop(self, database: Oid) -> None:
-        """Let go of a database that is dropped: no record will name it again."""
+        """Remove a dropped database: no later record refers to it."""
         self.left_out.pop(database, None)
         if len(self._mirrors) > 1 and database in self._mirrors:
             mirror = self._mirrors.pop(database)
             self._gone_outdated += mirror.outdated_count + 1
-            self._revision += mirror.store.revision  # it never goes back
+            self._revision += mirror.store.revision  # the total must not decrease
             if mirror is self._any:
                 self._any = next(iter(self._mirrors.values()))
             self._count(True)
@@ -349,14 +348,14 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
 
 
 class MappedDialects(Mapping[Oid, Dialect]):
-    """The dialects of all databases that are or were mirrored, with the Arrow forms of one mapping."""
+    """The dialects of all databases that are or were mirrored, with the Arrow types of one mapping."""
 
     def __init__(self, mirrors: DatabaseMirrors, mapping: TypeMapping, major: int) -> None:
         self._mirrors = mirrors
         self._encodings = mirrors.encodings
         self._mapping = mapping
         self._major = major
-        self._known: dict[str, Dialect] = {}  # by encoding: a database may be made anew with another one
+        self._known: dict[str, Dialect] = {}  # by encoding: a recreated database may have another one
 
     def __getitem__(self, database: Oid) -> Dialect:
         encoding = self._encodings[database]
@@ -366,7 +365,7 @@ class MappedDialects(Mapping[Oid, Dialect]):
         return known
 
     def mapped(self, mapping: TypeMapping) -> "MappedDialects":
-        """Return the dialects with other Arrow forms."""
+        """Return the dialects with other Arrow types."""
         return MappedDialects(self._mirrors, mapping, self._major)
 
     def __iter__(self) -> Iterator[Oid]:

@@ -1,6 +1,6 @@
-"""Which relations stand on a type, a namespace or another relation: found by looking the references up.
+"""Finds the relations that depend on a type, a namespace or another relation, through indexes on the references.
 
-A table's own row type has no users as a rule, so a rename of a table costs a few look-ups, not a scan.
+A table's own row type usually has no users, so a rename of a table costs a few look-ups, not a scan.
 """
 
 import struct
@@ -24,14 +24,14 @@ _OID = struct.Struct("<I")
 
 
 class Dependents:
-    """Follows references backwards, through what is committed and through what one transaction sees."""
+    """Follows references backwards, among committed rows and those that one transaction sees."""
 
     def __init__(self, store: CatalogStore, top_xid: Xid) -> None:
         self._store = store
         self._sights = tuple((xid, store.sight(xid)) for xid in (None, top_xid))
 
     def of(self, subjects: Iterable[Subject]) -> set[Oid]:
-        """Return the OIDs of all relations whose description may stand on `subjects`."""
+        """Return the OIDs of all relations whose description may depend on `subjects`."""
         found = set(subjects)
         todo = list(found)
         while todo:
@@ -58,7 +58,7 @@ class Dependents:
     def _referring(
         self, catalog: CatalogId, column: str, oid: Oid, kind: CatalogId, named_by: str
     ) -> Iterator[Subject]:
-        """Give what the rows of `catalog` whose `column` is `oid` belong to."""
+        """Yield the subjects of the rows of `catalog` whose `column` is `oid`."""
         for xid, sight in self._sights:
             heap = self._store.heap(catalog, xid)
             at = heap.layout.offsets[named_by]

@@ -1,7 +1,7 @@
-"""Rows of catalogs to descriptions of relations and types, as one transaction sees them.
+"""Turns rows of catalogs into descriptions of relations and types, as one transaction sees them.
 
-Every description comes with the subjects that it was made from, so that a change of one of them, and of nothing else,
-makes it be made again.
+Every description comes with the subjects from which it was made, so that it is made again only when one of them
+changes.
 """
 
 import struct
@@ -34,7 +34,7 @@ from tidemark.model.relation import Align, Column, EnumLabel, Relation, ReplicaI
 
 PG_CATALOG_OID = Oid(11)
 ARRAY_SUBSCRIPT_HANDLER = 6179  # pg_proc.dat
-TYPE_DEPTH_MAX = 64  # arrays of domains over composites of ...: the server has no bound, people have
+TYPE_DEPTH_MAX = 64  # arrays of domains over composites of ...: the server has no bound
 _PLAIN_STORAGE = b"p"
 _ALIGNS = {align.value.encode("ascii"): align for align in Align}
 _NAME_OF = {PG_CLASS.oid: "relname", PG_TYPE.oid: "typname"}
@@ -43,11 +43,11 @@ _INT2VECTOR_VALUES_AT = 24  # varlena header, ndim, dataoffset, elemtype, dim, l
 
 
 class Incomplete(Exception):
-    """Rows that belong together are not all there: a command is half done, or the mirror is wrong."""
+    """Rows that belong together are incomplete: a command is in progress, or the mirror is wrong."""
 
 
 class ClassRow(NamedTuple):
-    """The columns of pg_class that make a description."""
+    """The columns of pg_class that a description uses."""
 
     oid: Oid
     name: bytes
@@ -105,7 +105,7 @@ class _IndexRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribedType:
-    """A type and what its description stands on."""
+    """A type and the subjects of its description."""
 
     type: TypeDescription
     subjects: frozenset[Subject]
@@ -113,7 +113,7 @@ class DescribedType:
 
 @dataclass(frozen=True, slots=True)
 class DescribedRelation:
-    """A relation and what its description stands on, beside its own row."""
+    """A relation and the subjects of its description, besides its own row."""
 
     relation: Relation
     subjects: frozenset[Subject]
@@ -121,7 +121,7 @@ class DescribedRelation:
 
 @dataclass(frozen=True, slots=True)
 class DescribedName:
-    """What a relation is called, and what that stands on, beside its own row."""
+    """A relation's name and the subjects of the name, besides its own row."""
 
     text: str
     subjects: frozenset[Subject]
@@ -132,17 +132,17 @@ Above = Callable[[Oid], DescribedRelation | None]
 
 
 class DescribedTypes(Protocol):
-    """Types that were described already."""
+    """A cache of described types."""
 
     def get(self, oid: Oid) -> DescribedType | None:
-        """Return the description that is kept, if one is."""
+        """Return the cached description, if there is one."""
 
     def keep(self, oid: Oid, described: DescribedType) -> None:
-        """Keep a description."""
+        """Cache a description."""
 
 
 class RowReaders:
-    """The compiled readers of one store's layouts: made once a mirror."""
+    """The precompiled row readers of one store's layouts: created once for each mirror."""
 
     def __init__(self, store: CatalogStore) -> None:
         def reader(catalog: CatalogId, *columns: str) -> struct.Struct:
@@ -174,12 +174,12 @@ class RowReaders:
         self.range = reader(PG_RANGE, "rngtypid", "rngsubtype")
         self.inherits = reader(PG_INHERITS, "inhparent", "inhdetachpending")
         attributes = store.heaps[PG_ATTRIBUTE.oid].layout
-        self.attribute_from = attributes.offsets["attrelid"] + _OID_BYTES  # all but whose it is
+        self.attribute_from = attributes.offsets["attrelid"] + _OID_BYTES  # all columns but attrelid
         self.attribute_to = attributes.fixed_bytes
 
 
 class Describer:
-    """Describes what one transaction, or without one everybody, sees; `types` and `interner` keep it."""
+    """Describes what one transaction sees, or what is committed; caches in `types` and `interner`."""
 
     def __init__(
         self,
@@ -206,12 +206,12 @@ class Describer:
         return None if packed is None else ClassRow(*self._readers.of_class.unpack_from(packed, data_at(packed)))
 
     def classes_with_file(self, relfilenode: Oid) -> Iterator[ClassRow]:
-        """Give the rows of pg_class with that relfilenode, of any tablespace."""
+        """Yield the rows of pg_class with that relfilenode, in any tablespace."""
         for packed in self._rows(PG_CLASS, "relfilenode", relfilenode):
             yield ClassRow(*self._readers.of_class.unpack_from(packed, data_at(packed)))
 
     def relation(self, oid: Oid, above: Above) -> DescribedRelation | None:
-        """Describe a relation; None if there is none, `Incomplete` if it is half there."""
+        """Describe a relation; None if it does not exist; raise `Incomplete` if rows are missing."""
         row = self.class_row(oid)
         if row is None:
             return None
@@ -296,7 +296,7 @@ class Describer:
         return _TypeRow(*self._readers.type.unpack_from(packed, data_at(packed)))
 
     def class_name(self, oid: Oid) -> DescribedName | None:
-        """Return what `regclass` prints for a relation; None if there is none."""
+        """Return what `regclass` prints for a relation; None if it does not exist."""
         row = self.class_row(oid)
         if row is None:
             return None
@@ -306,7 +306,7 @@ class Describer:
         return DescribedName(text, self._interner.subjects({Subject(PG_NAMESPACE.oid, row.namespace)}))
 
     def type_name(self, oid: Oid) -> str | None:
-        """Return what `regtype` prints for a type; None if there is none."""
+        """Return what `regtype` prints for a type; None if it does not exist."""
         packed = next(self._rows(PG_TYPE, "oid", oid), None)
         if packed is None:
             return None
@@ -317,7 +317,7 @@ class Describer:
         return self._type_name(oid, row)
 
     def namespace_name(self, oid: Oid) -> str:
-        """Return what `regnamespace` prints for a schema; `Incomplete` if there is none."""
+        """Return what `regnamespace` prints for a schema; raise `Incomplete` if it does not exist."""
         return quote_identifier(self._namespace(oid), self._major)
 
     def _type_name(self, oid: Oid, row: _TypeRow) -> str:
@@ -334,7 +334,7 @@ class Describer:
             reported = packed[at + begin : at + end]
             column = self._interner.column(reported)
             if column is not None and column.number > count:
-                continue  # ALTER TABLE has not yet counted it in pg_class
+                continue  # ALTER TABLE has not counted it in pg_class yet
             if column is None or not self._is_of_type(column, types, subjects, depth):
                 row = _AttributeRow(*self._readers.attribute.unpack_from(packed, at))
                 if row.number > count:
@@ -351,7 +351,7 @@ class Describer:
     def _type_of(
         self, oid: Oid, types: dict[Oid, TypeDescription], subjects: set[Subject], depth: int
     ) -> TypeDescription:
-        """Return the type of a column, one of `types` or new to them, and add what it stands on."""
+        """Return the type of a column, from `types` or described and added there, and add its subjects."""
         found = types.get(oid)
         if found is None:
             described = self.type(oid, depth)
@@ -362,7 +362,7 @@ class Describer:
     def _is_of_type(
         self, column: Column, types: dict[Oid, TypeDescription], subjects: set[Subject], depth: int
     ) -> bool:
-        """Tell if a column made earlier is what it would be now."""
+        """Return whether a column's cached type is still current."""
         return column.type is None or self._type_of(column.type.oid, types, subjects, depth) is column.type
 
     def _column(self, row: _AttributeRow, described: TypeDescription | None, packed: bytes) -> Column:
@@ -383,9 +383,9 @@ class Describer:
         )
 
     def _keys(self, oid: Oid, identity: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the numbers of the primary key's columns and of the replica identity's (`RelationGetIndexList`).
+        """Return the column numbers of the primary key and of the replica identity (`RelationGetIndexList`).
 
-        A deferrable key is none: in the middle of a transaction, and of an update of many rows, rows may share it.
+        A deferrable key does not count: within a transaction, or an update of many rows, rows may have equal keys.
         """
         primary_key: tuple[int, ...] = ()
         chosen: tuple[int, ...] = ()
@@ -401,7 +401,7 @@ class Describer:
         return primary_key, chosen
 
     def index_oids(self, oid: Oid) -> Iterator[Oid]:
-        """Give the OIDs of a relation's indexes."""
+        """Yield the OIDs of a relation's indexes."""
         for packed in self._rows(PG_INDEX, "indrelid", oid):
             (index_oid,) = self._readers.index_oid.unpack_from(packed, data_at(packed))
             yield Oid(index_oid)
@@ -413,7 +413,7 @@ class Describer:
         return numbers
 
     def _parent(self, oid: Oid) -> Oid:
-        """Return a partition's parent; none while DETACH CONCURRENTLY ends: nobody finds it under its parent then."""
+        """Return a partition's parent; None while DETACH CONCURRENTLY finishes: its parent no longer shows it."""
         packed = next(self._rows(PG_INHERITS, "inhrelid", oid), None)
         if packed is None:
             return INVALID_OID
@@ -437,7 +437,7 @@ class Describer:
         return tuple(sorted(labels, key=lambda label: label.sort_order))
 
     def _range(self, column: str, oid: Oid) -> tuple[Oid, Oid]:
-        """Return subtype and range type of the row of pg_range whose `column` is `oid`."""
+        """Return subtype and range type from the row of pg_range whose `column` is `oid`."""
         packed = next(self._rows(PG_RANGE, column, oid), None)
         if packed is None:
             raise Incomplete(f"range of type {oid} is missing")
@@ -451,7 +451,7 @@ class Describer:
         return intern(self._name(self._readers.namespace.unpack_from(packed, data_at(packed))[0]))
 
     def _is_catalogs(self, catalog: CatalogId, column: str, name: bytes) -> bool:
-        """Tell if pg_catalog has a type or a relation of that name, which is then found before one in public."""
+        """Return whether pg_catalog has a type or relation of that name, which is found before one in public."""
         at = self._store.heaps[catalog.oid].layout.offsets[_NAME_OF[catalog.oid]]
         rows = self._rows(catalog, column, PG_CATALOG_OID)
         return any(packed.startswith(name, data_at(packed) + at) for packed in rows)

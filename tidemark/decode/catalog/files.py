@@ -1,4 +1,4 @@
-"""Which file is which catalog, and the copies that are about to become one (the story is told in `rewrite`)."""
+"""Which file belongs to which catalog, and the copies that may become a catalog's file (see `rewrite`)."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -14,11 +14,11 @@ from tidemark.wal.record import MAIN_FORK, Record
 from tidemark.wal.rmgr import relmap
 from tidemark.wal.versions import WalFormat
 
-GUESSED_ROWS_MAX = 500_000  # of one unknown file while a seed is taken; each is a few hundred bytes
+GUESSED_ROWS_MAX = 500_000  # in one unknown file during a seed; each takes a few hundred bytes
 
 
 class CatalogFiles:
-    """The heaps of one store by catalog and by file."""
+    """The heaps of one store, by catalog and by file."""
 
     def __init__(
         self,
@@ -31,11 +31,11 @@ class CatalogFiles:
         files_lsn: Lsn,
         note: Callable[[Xid, CatalogHeap, bytes], None],
     ) -> None:
-        """Share `open_changes` and `marks` with the store; the heaps' files were current at `files_lsn`.
+        """`open_changes` and `marks` are shared with the store; the heaps' files were current at `files_lsn`.
 
-        `note` is told which rows of a copy an open transaction made or ended: that may be all that tells of it.
-
-        A seed asks for the files after the LSN from which it reads: earlier rewrites lead to files known already.
+        `note` is called for each row of a copy that an open transaction inserted or deleted, since there may be no
+        other record of it. A seed reads the files after the LSN from which it follows WAL: earlier rewrites lead to
+        known files.
         """
         self.database = database
         self.tablespace = tablespace
@@ -46,7 +46,7 @@ class CatalogFiles:
         self._files_lsn = files_lsn
         self._by_file = {heap.file: heap for heap in self.heaps.values()}
         self._guesses: set[RelFileLocator] = set()
-        self._strangers: set[RelFileLocator] = set()  # guessed wrong
+        self._strangers: set[RelFileLocator] = set()  # guesses that were wrong
         local = self.heaps.get(PG_CLASS.oid)
         columns = ("oid", "relfilenode", "reltablespace", "relrewrite")
         self._class_row = local.layout.projection(*columns) if local is not None else None
@@ -55,11 +55,11 @@ class CatalogFiles:
         return locator in self._by_file
 
     def get(self, locator: RelFileLocator) -> CatalogHeap | None:
-        """Return the heap, current or a copy, that `locator` is the file of."""
+        """Return the heap, current or a copy, whose file is `locator`."""
         return self._by_file.get(locator)
 
     def may_be_copy(self, locator: RelFileLocator, top_xid: Xid, lsn: Lsn) -> bool:
-        """Tell if pages of `locator`, written at `lsn`, can be a copy that is not the catalog yet."""
+        """Return whether pages of `locator`, written at `lsn`, may be of a copy that is not the catalog yet."""
         heap = self._by_file.get(locator)
         if heap is None or locator in self._guesses or self._is_pending(locator):
             return True
@@ -71,11 +71,11 @@ class CatalogFiles:
         return any(locator in changes.pending for changes in self._open.values())
 
     def restore(self, changes: OpenChanges) -> None:
-        """Take over the copies of a saved transaction."""
+        """Add the copies of a saved transaction."""
         self._by_file.update((locator, pending.heap) for locator, pending in changes.pending.items())
 
     def move(self, tablespace: Oid) -> None:
-        """Follow the files of the default tablespace to another one; nobody is in the database, so copies are dead."""
+        """Move the files of the default tablespace to another one; the database has no sessions: copies are void."""
         for heap in self.heaps.values():
             if heap.file.spc == self.tablespace:
                 heap.file = heap.file._replace(spc=tablespace)
@@ -87,7 +87,7 @@ class CatalogFiles:
         self.tablespace = tablespace
 
     def stop_learning(self) -> None:
-        """Hold that all rows are known from here on."""
+        """From now on all rows are known."""
         for heap in self.heaps.values():
             heap.stop_learning()
         self._guesses.clear()
@@ -96,10 +96,10 @@ class CatalogFiles:
         for changes in self._open.values():
             self.restore(changes)
 
-    # --- what tells of a rewrite
+    # --- detection of a rewrite
 
     def note_relation(self, changes: OpenChanges, packed: bytes, xid: Xid) -> None:
-        """Look at a new relation that `xid` put into pg_class: a transient heap may be one of a catalog."""
+        """Check a new row of pg_class inserted by `xid`: it may be the transient heap of a catalog's rewrite."""
         assert self._class_row is not None, "pg_class is in this store"
         _oid, relfilenode, tablespace, rewritten = self._class_row.unpack_from(packed, data_at(packed))
         if rewritten not in self.heaps:
@@ -114,7 +114,7 @@ class CatalogFiles:
         changes.pending[locator] = PendingFile(heap, xid)
 
     def copy(self, record: Record, top_xid: Xid) -> bool:
-        """Take pages of a file that may be the new file of a catalog; tell if it may."""
+        """Store pages of a file that may be the new file of a catalog; return whether it may."""
         locator = record.blocks[0].locator
         changes = self._open.get(top_xid)
         if locator.db != self.database:
@@ -140,7 +140,7 @@ class CatalogFiles:
         return True
 
     def _deleter_behind(self, old: CatalogHeap, record: Record, packed: bytes) -> Xid | None:
-        """Return the open deleter of a row whose xmax is a multixact that was not seen being made."""
+        """Return the open deleter of a row whose xmax is a multixact created before the WAL that was read."""
         if self._marks.learning:
             reported = (
                 f"a row of {old.layout.catalog.name}, copied at {format_lsn(record.lsn)}, is in an older multixact"
@@ -149,10 +149,10 @@ class CatalogFiles:
         return deleter_of_twin(packed, old)
 
     def _pending_file(self, changes: OpenChanges | None, record: Record, top_xid: Xid) -> CatalogHeap | None:
-        """Return the copy that the pages of `record` belong to; None if they are of something else."""
+        """Return the copy that the pages of `record` belong to; None if they belong to another relation."""
         locator = record.blocks[0].locator
         if changes is None:
-            # Nobody tells of a shared catalog's rewrite if it runs in a database that is not captured.
+            # A shared catalog may be rewritten from an uncaptured database, without a row of pg_class that shows it.
             if self.database != INVALID_OID:
                 return None
             changes = OpenChanges(top_xid)
@@ -178,9 +178,9 @@ class CatalogFiles:
         return None
 
     def _learn_copy(self, record: Record) -> bool:
-        """Take pages of an unknown file whose transaction began before the seed: perhaps a catalog's new file.
+        """Store pages of an unknown file whose transaction began before the seed: it may be a catalog's new file.
 
-        What SQL will see is in that file if it comes to be the catalog's: the transaction ends before SQL looks.
+        If it becomes the catalog's file, SQL will read it: the transaction ends before the SELECTs.
         """
         block = record.blocks[0]
         if block.locator not in self._by_file:
@@ -198,9 +198,9 @@ class CatalogFiles:
         return learnt
 
     def disprove(self, locator: RelFileLocator) -> bool:
-        """Forget a file that was only guessed to be a catalog's; tell if it was.
+        """Discard a file that was guessed to be a catalog's; return whether it was a guess.
 
-        Should it come to be one all the same, the seed is overtaken: nothing wrong is held for true.
+        If it becomes the catalog's file nevertheless, `SeedOvertaken` is raised: nothing wrong is used.
         """
         if locator not in self._guesses:
             return False
@@ -209,10 +209,10 @@ class CatalogFiles:
         del self._by_file[locator]
         return True
 
-    # --- how it ends
+    # --- end of a rewrite
 
     def relation_map(self, record: Record, fmt: WalFormat) -> bool:
-        """Follow the mapped catalogs; tell if one got another file."""
+        """Follow the mapped catalogs; return whether one got another file."""
         update = relmap.parse(record, fmt)
         if update is None or update.database != self.database:
             return False
@@ -226,7 +226,7 @@ class CatalogFiles:
         return moved
 
     def follow_classes(self, changes: OpenChanges, lsn: Lsn) -> None:
-        """Follow the catalogs whose file stands in pg_class, where `changes`, which committed, changed their row."""
+        """Follow the catalogs whose file is in pg_class, for rows that the committed `changes` changed."""
         if self._class_row is None:
             return
         classes = self.heaps[PG_CLASS.oid]
@@ -240,7 +240,7 @@ class CatalogFiles:
                     self._activate(subject.oid, locator, lsn)
 
     def drop_copies(self, changes: OpenChanges, gone: set[Xid]) -> None:
-        """Forget the rewrites of aborted subtransactions."""
+        """Discard the rewrites of aborted subtransactions."""
         for catalog in [catalog for catalog, xid in changes.rewriting.items() if xid in gone]:
             del changes.rewriting[catalog]
         for locator in [locator for locator, pending in changes.pending.items() if pending.owner in gone]:
@@ -250,28 +250,28 @@ class CatalogFiles:
                 del changes.views[heap.layout.catalog.oid]
 
     def close(self, changes: OpenChanges) -> None:
-        """Forget the copies of an ended transaction that did not become a catalog."""
+        """Discard the copies of an ended transaction that did not become a catalog."""
         for locator in changes.pending:
             del self._by_file[locator]
 
     def _is_news(self, heap: CatalogHeap, locator: RelFileLocator, lsn: Lsn) -> bool:
-        """Tell if a catalog gets another heap when it gets the file `locator` at `lsn`.
+        """Return whether the file `locator`, assigned at `lsn`, requires another heap for a catalog.
 
-        Before `files_lsn` a file whose copy was not seen is passed by: it is the known one, or was copied again.
+        Before `files_lsn` a file whose copy was not seen is ignored: it is the known one, or was copied again.
         """
         return self._is_pending(locator) or (locator != heap.file and lsn >= self._files_lsn)
 
     def _can_be_copy(self, old: CatalogHeap, new: CatalogHeap) -> bool:
-        """Tell if everybody may see as many rows in `new` as in `old`.
+        """Return whether `new` has as many committed rows as `old`.
 
         NB: the server itself loses a row whose update was open when the copy met it, and aborted before the copy met
-        the row's newer version (`rewrite_heap_dead_tuple`, seen on 18): we follow the server.
+        the row's newer version (`rewrite_heap_dead_tuple`, seen on 18): the mirror follows the server.
         """
         lost = old.row_count() - new.row_count()
         return lost == 0 or (lost > 0 and bool(self._marks.aborted))
 
     def _activate(self, catalog: Oid, locator: RelFileLocator, lsn: Lsn) -> None:
-        """Let the copy in `locator` be the catalog from here on, whatever becomes of the transaction that made it."""
+        """Make the copy in `locator` the catalog from here on, even if the transaction that wrote it aborts."""
         old = self.heaps[catalog]
         name = old.layout.catalog.name
         writer = next((changes for changes in self._open.values() if locator in changes.pending), None)

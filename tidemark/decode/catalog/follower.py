@@ -1,4 +1,4 @@
-"""Mirrors that follow WAL without decoding any row: while a seed is taken, and along a journal."""
+"""Mirrors that follow WAL without decoding any row: during a seed, and along a journal."""
 
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.model.lsn import Xid
@@ -22,9 +22,9 @@ INTEREST = frozenset({RM_XLOG, RM_XACT, RM_DBASE, RM_MULTIXACT, RM_RELMAP, RM_ST
 
 
 class CatalogFollower:
-    """Gives records and ends of transactions to mirrors, and keeps which subtransaction belongs to whom.
+    """Passes records and ends of transactions to mirrors, and tracks the top-level xid of each subtransaction.
 
-    NB: every record that has an xid must pass, of any resource manager: a top-level xid stands only in the first one.
+    NB: pass every record that has an xid, of any resource manager: only the first one of an xid has the top-level xid.
     """
 
     def __init__(self, fmt: WalFormat, mirrors: DatabaseMirrors) -> None:
@@ -34,7 +34,7 @@ class CatalogFollower:
         self._children: dict[Xid, list[Xid]] = {}
 
     def follow(self, record: Record, top_xid: Xid | None = None) -> bool:
-        """Take the next record; tell if it changed a mirror. `top_xid` where it is known from elsewhere."""
+        """Apply the next record; return whether it changed a mirror. `top_xid`: if it is known otherwise."""
         before = self._mirrors.revision
         if record.top_xid:
             self._assign(record.xid, record.top_xid)

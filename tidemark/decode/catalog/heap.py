@@ -1,11 +1,11 @@
-"""One catalog's heap: packed tuples by their place, and which transactions that are still open made or ended them.
+"""One catalog's heap: packed tuples by their tid, and which open transactions inserted or deleted them.
 
 Only rows that are live or undecided are kept, so no commit log is needed: the end of a transaction settles its marks.
-Rows of system columns (`attnum` < 0) say nothing; they are kept as places only (`ELIDED`), so that a record for a row
-that we do not know is always an error.
+The contents of system columns' rows (`attnum` < 0) are not needed; only their tids are kept (`ELIDED`), so that a
+record for an unknown row is always an error.
 
-While a seed is being taken (`learning`) the heap does not know most rows yet. It then remembers the bytes of unknown
-rows that page images show, and the places whose rows ended, for the merge with what SQL saw (docs/design/catalog.md).
+During a seed (`learning`) the heap does not know most rows yet. It then remembers the bytes of unknown rows in page
+images, and the tids whose rows ended, for the merge with the rows from SQL (docs/design/catalog.md).
 """
 
 import struct
@@ -24,7 +24,7 @@ _KEY = struct.Struct("<I")
 
 
 def make_tid(block: int, offset: int) -> Tid:
-    """Return the place `(block, offset)`."""
+    """Return the tid `(block, offset)` as a number."""
     return Tid(block << OFFSET_BITS | offset)
 
 
@@ -43,7 +43,7 @@ class Sight:
         self._top_of = top_of
 
     def owns(self, xid: Xid) -> bool:
-        """Tell if `xid` is the transaction itself or one of its subtransactions."""
+        """Return whether `xid` is the transaction itself or one of its subtransactions."""
         return self.top_xid is not None and self._top_of.get(xid, xid) == self.top_xid
 
 
@@ -51,7 +51,7 @@ EVERYBODY = Sight(None, {})
 
 
 class KeyIndex:
-    """Rows by the value of one column: those of the run by an index of it, one that changed bare, several in a set."""
+    """Rows by one column: rows of the run by its index; changed rows as a tid, or a set if a key has several."""
 
     __slots__ = ("_at", "_changed", "_of_run", "_rows")
 
@@ -72,7 +72,7 @@ class KeyIndex:
         return key
 
     def add(self, tid: Tid, packed: bytes) -> None:
-        """Enter the row at `tid`, which has changed."""
+        """Add the row at `tid`, which has changed."""
         key = self._key(packed)
         there = self._changed.get(key)
         if there is None:
@@ -83,7 +83,7 @@ class KeyIndex:
             self._changed[key] = {there, tid}
 
     def remove(self, tid: Tid, packed: bytes) -> None:
-        """Take the row at `tid` out; one of the run is not found any more once it is gone or has changed there."""
+        """Remove the row at `tid`; a row of the run is skipped once it is gone or has changed."""
         key = self._key(packed)
         there = self._changed.get(key)
         if isinstance(there, set):
@@ -111,7 +111,7 @@ class Learning:
 
     def __init__(self) -> None:
         self.images: dict[Tid, bytes] = {}  # bytes of unknown rows, from page images
-        self.dead: set[Tid] = set()  # places whose earlier row ended, or was overwritten
+        self.dead: set[Tid] = set()  # tids whose earlier row ended, or was overwritten
 
 
 class CatalogHeap:
@@ -124,12 +124,12 @@ class CatalogHeap:
         self.file = file
         self.rows = PackedRows()
         self.inserter: dict[Tid, Xid] = {}  # of rows whose inserter is open
-        self.deleter: dict[Tid, Xid] = {}  # of rows, while learning also unknown ones, whose deleter is open
+        self.deleter: dict[Tid, Xid] = {}  # of rows whose deleter is open; while learning also of unknown rows
         self.learning = Learning() if learning else None
         self._indexes: dict[str, KeyIndex] = {}
 
     def insert(self, tid: Tid, packed: bytes, xid: Xid = _NOBODY) -> None:
-        """Put a row at `tid`, in place of whatever stood there; `xid` is its open inserter, if it has one."""
+        """Store a row at `tid`, replacing any other; `xid` is its open inserter, if it has one."""
         self._take_out(tid)
         if self.learning:
             self.learning.images.pop(tid, None)
@@ -145,7 +145,7 @@ class CatalogHeap:
                 index.add(tid, packed)
 
     def replace(self, tid: Tid, packed: bytes) -> None:
-        """Give the row at `tid` new bytes; its marks stay."""
+        """Replace the bytes of the row at `tid`; its marks stay."""
         old = self.rows[tid]
         if old in (packed, ELIDED):
             return
@@ -155,14 +155,14 @@ class CatalogHeap:
         self.rows[tid] = packed
 
     def overwrite(self, tid: Tid, packed: bytes) -> None:
-        """Give the row at `tid`, known or only seen, new bytes."""
+        """Replace the bytes of the row at `tid`, whether known or only in a page image."""
         if tid in self.rows:
             self.replace(tid, packed)
         elif self.learning:
             self.learning.images[tid] = packed
 
     def remove(self, tid: Tid) -> None:
-        """Forget the row at `tid`: nobody will see it any more."""
+        """Remove the row at `tid`: no transaction can see it any more."""
         self._take_out(tid)
         self.deleter.pop(tid, None)
         if self.learning:
@@ -177,53 +177,53 @@ class CatalogHeap:
                 index.remove(tid, old)
 
     def commit(self, tid: Tid, xid: Xid) -> None:
-        """Settle what `xid` did at `tid`: it committed."""
+        """Apply the commit of `xid` to the row at `tid`."""
         if self.inserter.get(tid) == xid:
             del self.inserter[tid]
         if self.deleter.get(tid) == xid:
             self.remove(tid)
 
     def abort(self, tid: Tid, xid: Xid) -> None:
-        """Settle what `xid` did at `tid`: it never happened."""
+        """Apply the abort of `xid` to the row at `tid`."""
         if self.inserter.get(tid) == xid:
             self.remove(tid)
         elif self.deleter.get(tid) == xid:
             del self.deleter[tid]
 
     def tells_of(self, tid: Tid) -> bool:
-        """Tell if WAL has told what stands at `tid`, or that nothing does."""
+        """Return whether WAL has determined the row at `tid`, or its absence."""
         return tid in self.rows or (self.learning is not None and tid in self.learning.dead)
 
     def known_bytes(self, tid: Tid) -> bytes | None:
-        """Return the bytes of the row at `tid`; None where nothing is known of it."""
+        """Return the bytes of the row at `tid`; None if they are unknown."""
         packed = self.rows.get(tid)
         if packed is None and self.learning:
             return self.learning.images.get(tid)
         return packed
 
     def adopt(self, rows: Iterable[tuple[Tid, bytes]]) -> None:
-        """Add the rows that SQL saw, unless WAL told of the place: what it told is later, and in real bytes."""
+        """Add the rows from SQL, except where WAL has determined the tid: WAL is later, and has the server's bytes."""
         learning = self.learning
         assert learning is not None, "rows are adopted while learning"
         for tid, packed in rows:
             if not self.tells_of(tid):
-                # NB: an open deleter's mark is there already, and stays.
+                # NB: the mark of an open deleter exists already, and stays.
                 self.rows[tid] = learning.images.get(tid, packed) if packed else ELIDED
         self._indexes.clear()
 
     def stop_learning(self) -> None:
-        """Hold that all rows are known from here on."""
+        """From now on all rows are known."""
         self.learning = None
         self.rows.pack()
         for tid in [tid for tid in self.deleter if tid not in self.rows]:
             del self.deleter[tid]
 
     def find_committed(self, column: str, key: int) -> Iterator[bytes]:
-        """Give the committed rows whose `column` is `key`."""
+        """Yield the committed rows whose `column` is `key`."""
         return self.find(column, key, EVERYBODY)
 
     def find(self, column: str, key: int, sight: Sight) -> Iterator[bytes]:
-        """Give the rows whose `column` is `key`, as `sight` sees them."""
+        """Yield the rows whose `column` is `key`, as `sight` sees them."""
         index = self._indexes.get(column)
         if index is None:
             index = self._indexes[column] = KeyIndex(self.layout, column, self.rows)
@@ -233,13 +233,13 @@ class CatalogHeap:
                 yield packed
 
     def scan(self, sight: Sight) -> Iterator[tuple[Tid, bytes]]:
-        """Give all rows that `sight` sees, those of system columns left out."""
+        """Yield all rows that `sight` sees, without those of system columns."""
         for tid, packed in self.rows.pairs():
             if packed and self._visible(tid, sight):
                 yield tid, packed
 
     def row_count(self) -> int:
-        """Return how many rows everybody sees."""
+        """Return the number of committed rows."""
         return sum(1 for _ in self.scan(EVERYBODY))
 
     def _visible(self, tid: Tid, sight: Sight) -> bool:
@@ -250,7 +250,7 @@ class CatalogHeap:
         return deleter is None or not sight.owns(deleter)
 
     def subject(self, packed: bytes) -> Oid:
-        """Return the OID of what the row describes, or helps to describe."""
+        """Return the OID of the object that the row belongs to."""
         at = data_at(packed) + self.layout.offsets[self.layout.catalog.subject]
         return Oid(int.from_bytes(packed[at : at + 4], "little"))
 

@@ -1,11 +1,11 @@
 """The catalog history as bytes: bases (whole mirrors at one LSN) and the journal between them.
 
-A base is what decoding can start from at its LSN, open transactions and half-done rewrites included. The journal holds
-the records that changed a mirror, in WAL order; `replay` takes a base from its LSN to a later one. Files and their
-index are others' business.
+Decoding can start from a base at its LSN; a base includes open transactions and incomplete rewrites. The journal has
+the records that changed a mirror, in WAL order; `replay` moves a base from its LSN to a later one. Other modules handle
+the files and their index.
 
-  base     header, then zlib of: length of the JSON part, JSON part, binary sections in the order the JSON names them
-  journal  header, then entries; an entry that is cut off or fails its CRC ends the file: a crash does that
+  base     header, then zlib of: length of the JSON part, JSON part, binary sections in the order of the JSON
+  journal  header, then entries; an entry that is cut off or fails its CRC ends the file, as after a crash
 """
 
 import json
@@ -36,10 +36,10 @@ from tidemark.wal.versions import RECORD_BYTES_MAX, wal_format
 
 BASE_VERSION = 1
 JOURNAL_VERSION = 1
-BASE_BYTES_MAX = 4 << 30  # unpacked; a hundred thousand tables take about one
+BASE_BYTES_MAX = 4 << 30  # uncompressed; a hundred thousand tables take about one
 _BASE_MAGIC = b"TMBASE\r\n"
 _JOURNAL_MAGIC = b"TMJRNL\r\n"
-_BASE_HEAD = struct.Struct("<8sHxxQQI")  # magic, version, bytes packed and unpacked, CRC-32C of what is packed
+_BASE_HEAD = struct.Struct("<8sHxxQQI")  # magic, version, bytes compressed and uncompressed, CRC-32C of the compressed
 _JOURNAL_HEAD = struct.Struct("<8sHHQ")  # magic, version, major, system identifier
 _ENTRY_HEAD = struct.Struct("<IIQQII")  # CRC-32C of the rest, bytes of the record, lsn, end, timeline, top-level xid
 _CRC_BYTES = 4
@@ -48,19 +48,19 @@ _MISSHAPEN = (
     *(struct.error, zlib.error, NodeUnfit),
 )
 _U32 = struct.Struct("<I")
-_PIECE_BYTES = 64 << 10  # of what is packed, and of what it becomes, at once
-_COMPRESSION = 1  # zlib's fastest: a base is written while decoding waits
+_PIECE_BYTES = 64 << 10  # compressed and uncompressed bytes in one step
+_COMPRESSION = 1  # zlib's fastest: decoding waits while a base is written
 
 
 class DamagedHistory(StateError):
-    """A base or a journal that is not as it was written."""
+    """A base or a journal whose contents are not valid."""
 
     hint = "restore the file from the spool's copy, or make a new first copy (cdcctl init)"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransactionStart:
-    """A transaction that was open at a base's LSN, and where it began."""
+    """A transaction that was open at a base's LSN, and the LSN of its first record."""
 
     xid: Xid
     first_lsn: Lsn
@@ -68,11 +68,11 @@ class OpenTransactionStart:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Mirrors at one LSN, with what else decoding needs to start there."""
+    """Mirrors at one LSN, with everything else that decoding needs to start there."""
 
     system_identifier: SystemIdentifier
     timeline: TimelineId
-    lsn: Lsn  # all records that begin before it are in
+    lsn: Lsn  # all records that begin before it are applied
     major: int
     next_xid: FullXid  # a 64-bit xid from near that LSN
     mirrors: DatabaseMirrors
@@ -177,7 +177,7 @@ def _dump_store(store: CatalogStore, encoding: str, sections: list[bytes]) -> _S
 
 
 def _dump_heap(heap: CatalogHeap, sections: list[bytes]) -> _HeapJson:
-    """Add places, lengths and bytes of all rows to the sections."""
+    """Add tids, lengths and bytes of all rows to the sections."""
     tids, lengths, run = heap.rows.pack()
     sections += (tids.tobytes(), lengths.tobytes(), run)
     return {
@@ -208,7 +208,7 @@ def _dump_open(changes: OpenChanges, sections: list[bytes]) -> _OpenJson:
 
 
 def load_base(data: bytes, where: str) -> Base:
-    """Return the base in `data`; `where` names the file in errors."""
+    """Return the base in `data`; `where` is the file's name in errors."""
     if len(data) < _BASE_HEAD.size:
         raise DamagedHistory(f"{where}: {len(data)} bytes are no base")
     magic, version, packed_bytes, unpacked_bytes, crc = _BASE_HEAD.unpack_from(data)
@@ -224,14 +224,14 @@ def load_base(data: bytes, where: str) -> Base:
         (text_bytes,) = _U32.unpack(sections.take(_U32.size))
         document: _BaseJson = json.loads(sections.take(text_bytes))
         return _Loader(document, sections).load()
-    except _MISSHAPEN as error:  # its checksum holds, so it was written like this
+    except _MISSHAPEN as error:  # the checksum is valid, so it was written like this
         raise DamagedHistory(f"{where}: the base is misshapen: {type(error).__name__}: {error}") from error
 
 
 class _Sections:
-    """Unpacks a base piece by piece, as it is asked for: what is wanted of it is most of it.
+    """Decompresses a base section by section.
 
-    NB: bounded by what is announced, and never taken at once for it: the checksum does not cover the head.
+    NB: limited by the announced size, which is not allocated in advance: the checksum does not cover the header.
     """
 
     def __init__(self, packed: memoryview, unpacked_bytes: int) -> None:
@@ -245,7 +245,7 @@ class _Sections:
         if not 0 <= count <= self._left:
             raise ValueError(f"section of {count} bytes of {self._left}")
         self._left -= count
-        taken = BytesIO(bytes(count))  # of pages that are there only once they are written to, and no copy at the end
+        taken = BytesIO(bytes(count))  # pages are allocated when written, and the end needs no copy
         while taken.tell() < count:
             source: bytes | memoryview = self._inflater.unconsumed_tail
             if not source:
@@ -259,7 +259,7 @@ class _Sections:
 
 
 class _Loader:
-    """Takes the sections of a base in the order in which `dump_base` wrote them."""
+    """Reads the sections of a base in the order in which `dump_base` wrote them."""
 
     def __init__(self, document: _BaseJson, sections: _Sections) -> None:
         self._document = document
@@ -333,19 +333,19 @@ def _locator(reported: Sequence[int]) -> RelFileLocator:
 
 
 def journal_head(major: int, system_identifier: SystemIdentifier) -> bytes:
-    """Return the bytes that a journal file begins with."""
+    """Return the header of a journal file."""
     return _JOURNAL_HEAD.pack(_JOURNAL_MAGIC, JOURNAL_VERSION, major, system_identifier)
 
 
 def dump_entry(record: Record, timeline: TimelineId, top_xid: Xid) -> bytes:
-    """Return the bytes of a record in the journal."""
+    """Return the journal entry of a record."""
     head = _ENTRY_HEAD.pack(0, len(record.raw), record.lsn, record.end_lsn, timeline, top_xid)
     rest = head[_CRC_BYTES:] + record.raw
     return _U32.pack(google_crc32c.value(rest)) + rest
 
 
 class Journal:
-    """A journal file's content, as far as it is whole."""
+    """The complete part of a journal file's contents."""
 
     def __init__(self, data: bytes, where: str) -> None:
         if len(data) < _JOURNAL_HEAD.size:
@@ -357,7 +357,7 @@ class Journal:
             raise DamagedHistory(f"{where}: journal of format {version}; this Tidemark reads {JOURNAL_VERSION}")
         self.major: int = major
         self.system_identifier = SystemIdentifier(system_identifier)
-        self.whole_bytes = _JOURNAL_HEAD.size  # up to the end of the last whole entry that was iterated
+        self.whole_bytes = _JOURNAL_HEAD.size  # end of the last complete entry that was iterated
         self._data = data
 
     def __iter__(self) -> Iterator[JournalEntry]:
@@ -368,7 +368,7 @@ class Journal:
 
 
 def entries_from(data: bytes, at: int) -> Iterator[tuple[JournalEntry, int]]:
-    """Yield the whole entries of a journal from where one begins, each with where it ends."""
+    """Yield the complete entries of a journal from the start of one, each with the offset of its end."""
     while at + _ENTRY_HEAD.size <= len(data):
         crc, raw_bytes, lsn, end_lsn, timeline, top_xid = _ENTRY_HEAD.unpack_from(data, at)
         begin = at + _ENTRY_HEAD.size
@@ -380,7 +380,7 @@ def entries_from(data: bytes, at: int) -> Iterator[tuple[JournalEntry, int]]:
 
 
 def replay(base: Base, entries: Iterable[JournalEntry], until: Lsn) -> Lsn:
-    """Take the mirrors of `base` along the journal to `until`; return the end of the last record taken."""
+    """Apply the journal to the mirrors of `base` up to `until`; return the end of the last applied record."""
     fmt = wal_format(base.major)
     follower = CatalogFollower(fmt, base.mirrors)
     reached = base.lsn

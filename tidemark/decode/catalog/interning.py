@@ -1,7 +1,7 @@
-"""What the descriptions of many relations have in common, held once: tables often differ in nothing but their names.
+"""Interning: common parts of descriptions are stored once, since many tables differ only in their names.
 
-Descriptions hold what is given out here for as long as they are kept. What is kept here is bounded; beyond that it is
-not shared any more.
+Descriptions refer to the interned parts for as long as they exist. The number of interned parts is bounded; beyond it
+they are no longer shared.
 """
 
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from tidemark.decode.catalog.transactions import Subject
 from tidemark.model.relation import Column
 
-KEPT_MAX = 4096  # of each sort; then all are forgotten
+KEPT_MAX = 4096  # of each kind; then all are dropped
 
 
 class Interner:
-    """Columns by their rows of pg_attribute but for whose they are, and sets of subjects."""
+    """Columns by their rows of pg_attribute without attrelid, and sets of subjects."""
 
     __slots__ = ("_columns", "_subjects")
 
@@ -22,17 +22,17 @@ class Interner:
         self._subjects: dict[frozenset[Subject], frozenset[Subject]] = {}
 
     def column(self, row: bytes) -> Column | None:
-        """Return the column that was made of such a row, with the type that it had then; None if none is kept."""
+        """Return the column that was made from such a row, with the type that it had then; None if there is none."""
         return self._columns.get(row)
 
     def keep_column(self, row: bytes, column: Column) -> None:
-        """Keep the column that was made of a row."""
+        """Store the column that was made from a row."""
         if len(self._columns) >= KEPT_MAX:
             self._columns.clear()
         self._columns[row] = column
 
     def subjects(self, subjects: Iterable[Subject]) -> frozenset[Subject]:
-        """Return a set of subjects, the same one for the same."""
+        """Return the interned set of subjects."""
         if len(self._subjects) >= KEPT_MAX:
             self._subjects.clear()
         found = frozenset(subjects)

@@ -1,8 +1,8 @@
-"""How the rows of the tracked system catalogs lie in a heap tuple.
+"""The layout of the tracked system catalogs' rows in a heap tuple.
 
-The layouts are not written down here: they are read from pg_attribute when a mirror is seeded, and travel with it. A
-catalog's row begins with columns of fixed length that are never null; their offsets are constants, so one precompiled
-`struct` reads any choice of them. What follows (`indkey`, `attmissingval`) is found by walking.
+The layouts are not constants: they are read from pg_attribute when a mirror is seeded, and stored with it. A catalog's
+row begins with columns of fixed length that are never null; their offsets are constant, so one precompiled `struct`
+reads any choice of them. The later ones (`indkey`, `attmissingval`) are found by walking.
 
 Rows are *packed tuples*: u16 infomask2, u16 infomask, u8 hoff, then the tuple's bytes from offset 23 on.
 """
@@ -21,9 +21,9 @@ HOFF_AT = 4
 HAS_NULLS = 0x0001  # t_infomask, HEAP_HASNULL
 HAS_VARWIDTH = 0x0002
 _FROZEN = 0x0B00  # xmin frozen, xmax invalid
-_FROM_SEED = 0xC000  # HEAP_MOVED_OFF and HEAP_MOVED_IN, which no server sets together: the tuple is made by a seed
+_FROM_SEED = 0xC000  # HEAP_MOVED_OFF and HEAP_MOVED_IN, which no server sets together: a seed made the tuple
 NATTS_MASK = 0x07FF  # t_infomask2
-DATA_SHIFT = TUPLE_HEADER_BYTES - PACKED_HEADER.size  # hoff counts from the tuple's start, we hold it from offset 23
+DATA_SHIFT = TUPLE_HEADER_BYTES - PACKED_HEADER.size  # hoff counts from the tuple's start, our bytes begin at offset 23
 _ALIGNMENT = {"c": 1, "s": 2, "i": 4, "d": 8}
 _CODES = {16: "?", 18: "c", 20: "q", 21: "h", 23: "i", 24: "I", 26: "I", 28: "I", 700: "f"}
 NAME_OID = Oid(19)
@@ -32,13 +32,13 @@ NAME_BYTES = 64  # NAMEDATALEN
 
 @dataclass(frozen=True, slots=True)
 class CatalogId:
-    """A system catalog that we track; its OID is the same in every major."""
+    """A tracked system catalog; its OID is the same in every major."""
 
     oid: Oid
     name: str
-    subject: str  # the column that says whose description a row belongs to
-    keys: tuple[str, ...]  # columns that rows are looked up by
-    mapped: bool = False  # its file stands in the relation map, not in pg_class
+    subject: str  # the column with the OID of the object that a row belongs to
+    keys: tuple[str, ...]  # columns by which rows are looked up
+    mapped: bool = False  # its file is in the relation map, not in pg_class
 
 
 PG_TYPE = CatalogId(
@@ -64,20 +64,20 @@ LOCAL_CATALOGS = (
     PG_INHERITS,
 )
 SHARED_CATALOGS = (PG_DATABASE,)
-HALF_DROPPED = -2  # pg_database.datconnlimit of what a DROP DATABASE that broke off leaves: nobody can connect to it
+HALF_DROPPED = -2  # pg_database.datconnlimit after an interrupted DROP DATABASE: no session can connect to it
 CATALOG_OF_OID = {catalog.oid: catalog for catalog in (*LOCAL_CATALOGS, *SHARED_CATALOGS)}
 CATALOG_OF_NAME = {catalog.name: catalog for catalog in CATALOG_OF_OID.values()}
 
 
 class UnknownCatalogShape(NodeUnfit):
-    """A system catalog whose columns are not as we can read them."""
+    """A system catalog whose columns are not the expected ones."""
 
     hint = "this build of PostgreSQL changes its system catalogs; Tidemark needs the catalogs of the community's"
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogColumn:
-    """A column of a catalog, from its own row of pg_attribute."""
+    """A column of a catalog, from its row of pg_attribute."""
 
     number: int
     name: str
@@ -88,12 +88,12 @@ class CatalogColumn:
 
 
 def align_up(offset: int, width: int) -> int:
-    """Return `offset` moved up to a multiple of `width`, a power of two."""
+    """Return `offset` rounded up to a multiple of `width`, a power of two."""
     return (offset + width - 1) & -width
 
 
 class CatalogLayout:
-    """The columns of one catalog and where the fixed ones stand."""
+    """The columns of one catalog, and the offsets of the fixed ones."""
 
     def __init__(self, catalog: CatalogId, columns: Iterable[CatalogColumn]) -> None:
         self.catalog = catalog
@@ -115,7 +115,7 @@ class CatalogLayout:
 
     @property
     def fixed(self) -> Sequence[CatalogColumn]:
-        """The columns of fixed place."""
+        """The columns at fixed offsets."""
         return self.columns[: len(self.offsets)]
 
     @cached_property
@@ -139,7 +139,7 @@ class CatalogLayout:
         return struct.Struct(code)
 
     def fits(self, packed: bytes) -> bool:
-        """Tell if `packed` can be a row of this catalog: its number of columns and its length."""
+        """Return whether `packed` can be a row of this catalog, by its number of columns and its length."""
         if len(packed) < PACKED_HEADER.size:
             return False
         infomask2, _, hoff = PACKED_HEADER.unpack_from(packed)
@@ -148,7 +148,7 @@ class CatalogLayout:
         return len(packed) >= data_at(packed) + self.fixed_bytes
 
     def locate(self, packed: bytes, name: str) -> tuple[int, int] | None:
-        """Return where the value of the column `name` stands in `packed`, headers included; None where it is null."""
+        """Return where the value of the column `name` is in `packed`, with its header; None if it is null."""
         _, infomask, _ = PACKED_HEADER.unpack_from(packed)
         base = data_at(packed)
         at = base + self.fixed_bytes
@@ -165,7 +165,7 @@ class CatalogLayout:
         raise UnknownCatalogShape(f"{self.catalog.name} has no column {name}")
 
     def form(self, fixed: bytes, values: Sequence[bytes | None] | None = None) -> bytes:
-        """Return the packed tuple of a row: its fixed part, and the varlena datums (4-byte header) of the rest."""
+        """Return the packed tuple of a row: its fixed part, and the other columns as varlena datums (4-byte header)."""
         if values is None:
             return self._head_without_rest + fixed
         rest = self.columns[len(self.offsets) :]
@@ -180,7 +180,7 @@ class CatalogLayout:
         return self._head([False] * (len(self.columns) - len(self.offsets)))
 
     def _head(self, there: Sequence[bool]) -> bytes:
-        """Return what precedes a row's values, `there` saying which columns after the fixed ones are not null."""
+        """Return the header before a row's values; `there`: which columns after the fixed ones are not null."""
         if all(there):
             hoff = align_up(TUPLE_HEADER_BYTES, 8)
             return PACKED_HEADER.pack(len(self.columns), _FROZEN | _FROM_SEED | HAS_VARWIDTH, hoff) + bytes(
@@ -194,27 +194,27 @@ class CatalogLayout:
 
 
 def data_at(packed: bytes) -> int:
-    """Return where the columns of `packed` begin."""
+    """Return the start of the columns in `packed`."""
     return packed[HOFF_AT] - DATA_SHIFT
 
 
 def is_made_by_seed(packed: bytes) -> bool:
-    """Tell if only the fixed columns of `packed` are those of the server's tuple."""
+    """Return whether only the fixed columns of `packed` equal those of the server's tuple."""
     return packed[3] & (_FROM_SEED >> 8) == _FROM_SEED >> 8
 
 
 def name_text(value: bytes) -> bytes:
-    """Return the bytes of a `name`, which is padded with zeros."""
+    """Return the bytes of a `name` without its zero padding."""
     return value.partition(b"\0")[0]
 
 
 def _value(packed: bytes, base: int, at: int, column: CatalogColumn) -> tuple[int, int]:
-    """Return begin and end of a value that is not null and begins at `at` or, aligned, after it."""
+    """Return start and end of a non-null value that begins at `at` or, aligned, after it."""
     aligned = base + align_up(at - base, _ALIGNMENT[column.align])
     if column.length >= 0:
         return aligned, aligned + column.length
     first = packed[at]
-    if first & 1:  # a short header is never aligned, and never zero as padding is
+    if first & 1:  # a short header is never aligned, and never zero, unlike padding
         return at, at + (first >> 1)
     (header,) = struct.unpack_from("<I", packed, aligned)
     return aligned, aligned + (header >> 2)

@@ -3,10 +3,10 @@
 A transaction that changed no catalog sees what is committed; one that did sees its own changes as well. That equals the
 historic snapshot of the server's decoding, because DDL that changes a row's layout holds AccessExclusiveLock.
 
-Descriptions are kept by OID and made again when a *subject* they stand on changes, and for nothing else (`views`).
+Descriptions are cached by OID and made again only when one of their *subjects* changes (`views`).
 Equal versions of a relation are one object: batches of changes are grouped by it.
 
-Records are to be given in WAL order, each with the top-level xid of its transaction; ends of transactions as they come.
+Pass records in WAL order, each with the top-level xid of its transaction, and ends of transactions as they occur.
 """
 
 import struct
@@ -39,9 +39,9 @@ from tidemark.model.lsn import FIRST_USER_OID, Lsn, Oid, Xid
 from tidemark.model.relation import Relation, RelFileLocator, TypeDescription
 from tidemark.wal.record import Record
 
-VERSIONS_MAX = 8  # of one relation that are told apart by identity; an older one comes back as a new object
+VERSIONS_MAX = 8  # of one relation that are identified as objects; an older one comes back as a new object
 _TABLE_KINDS = (b"r", b"p", b"m")  # pg_class.relkind of relations with rows, and of partitioned tables
-_TEMPORARY = b"t"  # pg_class.relpersistence: its rows are not in WAL, and it stays what it is
+_TEMPORARY = b"t"  # pg_class.relpersistence: its rows are not in WAL, and it never changes
 
 CatalogValue = bool | int | float | str
 
@@ -54,7 +54,7 @@ class CatalogMirror:
     """One database's relations and types."""
 
     def __init__(self, store: CatalogStore, shared: SharedCatalogs, encoding: str) -> None:
-        """Take over the catalogs of one database; `encoding` is PostgreSQL's name of its encoding."""
+        """`store` has the catalogs of one database; `encoding` is PostgreSQL's name of its encoding."""
         self.store = store
         self.shared = shared
         self.database = store.database
@@ -62,25 +62,25 @@ class CatalogMirror:
         self.dialect = Dialect.of(encoding, store.format.major)
         self._readers = RowReaders(store)
         self._interner = Interner()
-        self.described_count = 0  # descriptions of relations made, ever
-        self.outdated_count = 0  # commits that changed what was told of a relation or a file
+        self.described_count = 0  # relations described so far
+        self.outdated_count = 0  # commits that changed a reported relation or file
         self._view = View()
         self._private: dict[Xid, PrivateView] = {}
         self._versions: dict[Oid, tuple[Relation, ...]] = {}
         self._shared_commits = shared.store.commits
-        shared.unsettled.add(self.database)  # a store may have been made with open transactions
+        shared.unsettled.add(self.database)  # the store may contain open transactions
 
     # --- records and ends of transactions
 
     def redo(self, record: Record, top_xid: Xid) -> bool:
-        """Take a record of `top_xid` (0: of no transaction); tell if it was about a tracked catalog."""
+        """Apply a record of `top_xid` (0: no transaction); return whether it concerned a tracked catalog."""
         if self.store.redo(record, top_xid):
             self.shared.unsettled.add(self.database)
             return True
         return self.shared.redo(record, top_xid)
 
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
-        """Settle a committed transaction, its xid and those of its subtransactions; tell if it changed a catalog."""
+        """Apply the commit of a transaction with its subtransactions; return whether it changed a catalog."""
         before = self.revision
         for xid in xids:
             self._private.pop(xid, None)
@@ -97,7 +97,7 @@ class CatalogMirror:
         return self.revision != before
 
     def abort(self, xids: Collection[Xid]) -> bool:
-        """Settle an aborted transaction, or a subtransaction with those below it; tell if it had changed a catalog."""
+        """Apply the abort of a transaction or subtransaction and those below it; return if it changed a catalog."""
         before = self.revision
         self.shared.store.abort(xids)
         self._forget_versions(self.store.abort(xids))
@@ -105,7 +105,7 @@ class CatalogMirror:
         return self.revision != before
 
     def abort_older_than(self, oldest_running: Xid) -> bool:
-        """Abort what a crash left open, as RUNNING_XACTS tells; tell if there was anything."""
+        """Abort the transactions that a crash left open, according to RUNNING_XACTS; return whether there were any."""
         before = self.revision
         self.shared.store.abort_older_than(oldest_running)
         self._forget_versions(self.store.abort_older_than(oldest_running))
@@ -113,7 +113,7 @@ class CatalogMirror:
         return self.revision != before
 
     def _follow_tablespace(self) -> None:
-        """Follow ALTER DATABASE SET TABLESPACE: nobody was in the database, and all of its default files have moved."""
+        """Follow ALTER DATABASE SET TABLESPACE: the database had no sessions, and all its default files have moved."""
         row = self.shared.database(self.database)
         if row is not None and row.tablespace != self.store.tablespace:
             self.store.move(row.tablespace)
@@ -123,18 +123,18 @@ class CatalogMirror:
 
     @property
     def revision(self) -> int:
-        """A number that grows with every record that changed anything here: those belong into a journal."""
+        """A number that grows with every record that changed the mirror: these records belong into a journal."""
         return self.store.revision + self.shared.store.revision
 
     @property
     def is_dropped(self) -> bool:
-        """DROP DATABASE has committed: no record will name this database again."""
+        """DROP DATABASE has committed: no later record refers to this database."""
         return self.shared.database(self.database) is None
 
-    # --- questions
+    # --- queries
 
     def tracks(self, locator: RelFileLocator) -> bool:
-        """Tell if `locator` is a file of a tracked catalog."""
+        """Return whether `locator` is a file of a tracked catalog."""
         return self.store.tracks(locator) or self.shared.store.tracks(locator)
 
     def resolve(self, locator: RelFileLocator, top_xid: Xid) -> Relation | None:
@@ -150,7 +150,7 @@ class CatalogMirror:
         return self.relation(oid, top_xid)
 
     def relation(self, oid: Oid, top_xid: Xid | None = None) -> Relation | None:
-        """Return the version of a relation that the transaction sees now (None: what is committed)."""
+        """Return the version of a relation that the transaction sees now (None: as committed)."""
         changes = self.store.open.get(top_xid) if top_xid is not None else None
         described = self._committed(oid) if changes is None else self._seen_by(changes, oid)
         return None if described is None else described.relation
@@ -191,7 +191,7 @@ class CatalogMirror:
         return described.text
 
     def take_touched(self, top_xid: Xid) -> frozenset[Oid]:
-        """Return, once, the tables that may look different to the transaction from when this was asked last.
+        """Return the tables that may look different to the transaction since the last call.
 
         Dependents of types are included, temporary tables are not.
         """
@@ -208,7 +208,7 @@ class CatalogMirror:
         return frozenset(tables | gone)
 
     def rewriting(self, top_xid: Xid) -> frozenset[Oid]:
-        """Return the relations that the transaction has a transient heap for: a command is rewriting them."""
+        """Return the relations for which the transaction has a transient heap: a command rewrites them."""
         changes = self.store.open.get(top_xid)
         if changes is None:
             return frozenset()
@@ -223,7 +223,7 @@ class CatalogMirror:
         return frozenset(view.rewrites.values())
 
     def relations(self) -> Iterator[Relation]:
-        """Give the user's tables (ordinary, partitioned, materialized views), as committed."""
+        """Yield the users' tables (ordinary, partitioned, materialized views), as committed."""
         heap = self.store.heap(PG_CLASS)
         reader = self._readers.of_class
         oids = []
@@ -242,13 +242,13 @@ class CatalogMirror:
 
     @property
     def kept_count(self) -> int:
-        """Descriptions, versions and files that are kept: bounded by what is there and what is open."""
+        """Cached descriptions, versions and files: bounded by the existing objects and the open transactions."""
         return sum(len(versions) for versions in self._versions.values()) + sum(
             map(len, (self._view, *self._private.values()))
         )
 
     def rows(self, catalog_name: str) -> Iterator[dict[str, CatalogValue]]:
-        """Give the committed rows of a catalog by column, with their ctid: what SQL would show of the fixed columns."""
+        """Yield the committed rows of a catalog by column, with their ctid, as SQL would show the fixed columns."""
         catalog = CATALOG_OF_NAME[catalog_name]
         store = self.shared.store if catalog is PG_DATABASE else self.store
         heap = store.heap(catalog)
@@ -264,7 +264,7 @@ class CatalogMirror:
 
     @contextmanager
     def _reading(self, described: str) -> Iterator[None]:
-        """Name what is described where a catalog's row holds what no server writes."""
+        """Add the object's name to the error for a catalog row that no server writes."""
         try:
             yield
         except (KeyError, ValueError, struct.error) as error:
@@ -304,7 +304,7 @@ class CatalogMirror:
             try:
                 above = partial(self._seen_by, changes)
                 described = self._describe(self._describer(changes.xid, view), oid, above)
-            except Incomplete:  # in the middle of a command
+            except Incomplete:  # a command is in progress
                 return None
         if described is not None:
             view.relations.keep(oid, described)
@@ -322,7 +322,7 @@ class CatalogMirror:
             del self._private[xid]
 
     def _describe(self, describer: Describer, oid: Oid, above: Above) -> DescribedRelation | None:
-        """Return a description whose version is the object that an equal version already has."""
+        """Return a description whose version is the existing object of an equal version, if there is one."""
         with self._reading(f"relation {oid}"):
             described = describer.relation(oid, above)
         if described is None:
@@ -336,7 +336,7 @@ class CatalogMirror:
         return described
 
     def _forget_versions(self, subjects: frozenset[Subject]) -> None:
-        """Drop the versions of relations among `subjects` that are there no more."""
+        """Drop the versions of relations among `subjects` that no longer exist."""
         describer = self._describer(None)
         for subject in subjects:
             known = subject.kind == PG_CLASS.oid and subject.oid in self._versions

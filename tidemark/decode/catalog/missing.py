@@ -1,10 +1,10 @@
-"""Values of `attmissingval` as SQL shows them to a seed: text, in an array of our own making.
+"""Values of `attmissingval` as a seed gets them from SQL: text, in an array that we construct.
 
-The real value is an array of one element of the column's type. SQL gives only its text, so a seed makes an array of one
-text; its lower bound is 0, which the server never writes there, and tells the two apart. The real one comes with the
-first page image; it is the same value, since that of a column never changes.
+The real value is an array of one element of the column's type. SQL returns only its text, so a seed makes an array of
+one text; its lower bound is 0, which the server never writes there, and so marks it as ours. The real one comes with
+the first page image; it is the same value, since that of a column never changes.
 
-What an OID is called may change, a label of an enum say, or a table: of such a value the seed has the OID itself.
+The name of an OID may change, for example of an enum label or a table: for such a value the seed has the OID itself.
 """
 
 import struct
@@ -19,20 +19,20 @@ _HEAD = struct.Struct("<IiiIiii")  # varlena headers of 4 bytes have the length 
 
 
 def missing_from_text(text: bytes) -> bytes:
-    """Return the array datum that stands for a missing value whose text is `text`."""
+    """Return the array datum for a missing value whose text is `text`."""
     total = _HEAD.size + len(text)
     return _HEAD.pack(total << 2, 1, 0, TEXT_OID, 1, _SEED_LOWER_BOUND, (4 + len(text)) << 2) + text
 
 
 def missing_from_oid(oid: int) -> bytes:
-    """Return the array datum that stands for a missing value which is an OID."""
+    """Return the array datum for a missing value that is an OID."""
     value = oid.to_bytes(4, "little")
     head = _HEAD.size - len(value)
     return _HEAD.pack(_HEAD.size << 2, 1, 0, OID_OID, 1, _SEED_LOWER_BOUND, 0)[:head] + value
 
 
 def is_from_seed(datum: bytes | None) -> bool:
-    """Tell if `datum` is of `missing_from_text` or of `missing_from_oid`."""
+    """Return whether `datum` was made by `missing_from_text` or `missing_from_oid`."""
     if datum is None or len(datum) < _HEAD.size or datum[0] & 3:
         return False
     _total, dimensions, _offset, element, _count, lower_bound, _text = _HEAD.unpack_from(datum)
@@ -40,7 +40,7 @@ def is_from_seed(datum: bytes | None) -> bool:
 
 
 def is_same_version(version: Relation, other: Relation) -> bool:
-    """Tell if two descriptions are equal, a seed's missing value being taken for the real one that replaced it."""
+    """Return whether two descriptions are equal, apart from a seed's missing value that the real one replaced."""
     if len(version.columns) != len(other.columns):
         return False
     if version == other:

@@ -1,6 +1,6 @@
 """Names as PostgreSQL prints them under the reference search_path `"$user", public` (`format_type.c`).
 
-`$user` counts for nothing: no schema of the decoding user is taken to exist.
+`$user` has no effect: the decoding user is assumed to have no schema.
 """
 
 from tidemark.decode.types.keywords import quote_identifier
@@ -31,12 +31,12 @@ _SPECIAL = {
 
 
 def type_display_name(oid: Oid, namespace: str, name: str, major: int, *, hidden: bool) -> str:
-    """Return what `format_type` prints for a type that is no array; `hidden`: pg_catalog has one of its name."""
+    """Return what `format_type` prints for a type that is not an array; `hidden`: pg_catalog has one of its name."""
     return _SPECIAL[oid] if oid in _SPECIAL else visible_name(namespace, name, major, hidden=hidden)
 
 
 def visible_name(namespace: str, name: str, major: int, *, hidden: bool) -> str:
-    """Return a name with its schema in front where the path would not find it; `hidden`: pg_catalog has one as well."""
+    """Return a name, with its schema if the path would not find it; `hidden`: pg_catalog has one of this name."""
     if namespace == PG_CATALOG or (namespace == PUBLIC and not hidden):
         return quote_identifier(name, major)
     return f"{quote_identifier(namespace, major)}.{quote_identifier(name, major)}"

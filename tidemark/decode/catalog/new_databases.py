@@ -3,12 +3,12 @@
     FILE_COPY   the files of another database are copied outside WAL: so its mirror is copied
     WAL_LOG     the relation map, then page images of every relation: the tracked catalogs are read from them
 
-Nobody is in the source meanwhile, and nothing there is prepared (`createdb`, dbcommands.c): its mirror, as of the
-record that tells of the copy, is what was copied. Whatever a crash left open there has aborted.
+The source database has no sessions and no prepared transactions meanwhile (`createdb`, dbcommands.c): the copy equals
+its mirror, as of the record of the copy. Transactions that a crash left open there have aborted.
 
-Pages carry tuples whose transactions ended long ago, and may say nothing of how: the server asks its commit log. Such
-rows are decided by the mirror that the pages agree with in all that is sure, pg_class with its statistics and horizons
-among it, for that is the source. Where no mirror does, the database is not followed, rather than guessed.
+Pages contain tuples of transactions that ended long ago, and may not show how: the server asks its commit log. For such
+rows the source database's mirror decides. It is the mirror that agrees with the pages in all certain rows, including
+pg_class with its statistics and horizons. If no mirror agrees, the database is not followed.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -30,11 +30,11 @@ from tidemark.wal.rmgr.relmap import RelmapUpdate
 
 
 class NotFollowed(Exception):
-    """A database whose catalogs cannot be had from WAL alone, because."""
+    """A database whose catalogs cannot be read from WAL alone, with the reason."""
 
 
 class _Row(NamedTuple):
-    """A tuple on a page that was copied."""
+    """A tuple on a copied page."""
 
     packed: bytes
     hint: Hint
@@ -52,7 +52,7 @@ class CopiedFiles:
         self._reason = "its template is not captured, and FILE_COPY writes no pages into WAL"
 
     def copy(self, source: CatalogMirror, database: Oid, tablespace: Oid) -> None:
-        """Take over the catalogs of `source`, whose default tablespace was copied to `tablespace`."""
+        """Copy the catalogs of `source`, whose default tablespace was copied to `tablespace`."""
         self._heaps = [_copy_of(heap, database, tablespace) for heap in source.store.heaps.values()]
 
     def heaps(self, _mirrors: Collection[CatalogMirror]) -> Collection[CatalogHeap]:
@@ -64,13 +64,13 @@ class CopiedFiles:
 
 def _copy_of(heap: CatalogHeap, database: Oid, tablespace: Oid) -> CatalogHeap:
     copied = CatalogHeap(heap.layout, RelFileLocator(tablespace, database, heap.file.rel))
-    # NB: an inserter that is still noted died in a crash, and a deleter as well.
+    # NB: an inserter or deleter that is still recorded died in a crash.
     copied.rows.update((tid, packed) for tid, packed in heap.rows.items() if tid not in heap.inserter)
     return copied
 
 
 class CopiedPages:
-    """A database whose pages stand in WAL (WAL_LOG)."""
+    """A database whose pages are in WAL (WAL_LOG)."""
 
     def __init__(self, xid: Xid, database: Oid, tablespace: Oid, layouts: Mapping[Oid, CatalogLayout]) -> None:
         self.xid = xid
@@ -78,17 +78,17 @@ class CopiedPages:
         self._tablespace = tablespace
         self._layouts = layouts
         self._catalog_of: dict[Oid, Oid] = {}  # by file
-        self._pages_of: dict[Oid, _Rows] = {}  # by file: of catalogs, and of what looks like one until pg_class is read
+        self._pages_of: dict[Oid, _Rows] = {}  # by file: of catalogs; before pg_class is read, of likely ones
         self._overflowed: set[Oid] = set()
         self._is_resolved = False
 
     def map(self, update: RelmapUpdate) -> None:
-        """Take the relation map: it comes before all pages."""
+        """Store the relation map, which comes before all pages."""
         for catalog in update.files.keys() & self._layouts.keys():
             self._catalog_of[update.files[catalog]] = catalog
 
     def take(self, record: Record) -> bool:
-        """Take pages; tell if they may be those of a tracked catalog."""
+        """Store pages; return whether they may be of a tracked catalog."""
         locator = record.blocks[0].locator
         if locator.spc != self._tablespace:
             return False
@@ -118,7 +118,7 @@ class CopiedPages:
         return shape_of(image) in {len(layout.columns) for layout in self._layouts.values()}
 
     def _resolve(self) -> None:
-        """Look the other catalogs' files up in pg_class, if that has come: relations are copied one by one."""
+        """Find the other catalogs' files in pg_class once it is complete: relations are copied one by one."""
         classes = next((file for file, catalog in self._catalog_of.items() if catalog == PG_CLASS.oid), None)
         rows = self._pages_of.get(classes) if classes is not None else None
         if rows is None:
@@ -127,7 +127,7 @@ class CopiedPages:
         layout = self._layouts[PG_CLASS.oid]
         reader = layout.projection("oid", "relfilenode")
         for row in rows.values():
-            # NB: the server has looked at each of these rows to find what is to be copied, so they all are sure.
+            # NB: the server has read each of these rows to find the relations to copy, so all have hint bits.
             if row.hint is Hint.LIVE and layout.fits(row.packed):
                 oid, file = reader.unpack_from(row.packed, data_at(row.packed))
                 if file and oid in self._layouts:
@@ -136,7 +136,7 @@ class CopiedPages:
             del self._pages_of[file]
 
     def heaps(self, mirrors: Collection[CatalogMirror]) -> Collection[CatalogHeap]:
-        """Return the catalogs; raise `NotFollowed`. `mirrors` are of the databases that may have been copied."""
+        """Return the catalogs; raise `NotFollowed`. `mirrors`: of the databases that may have been copied."""
         self._resolve()
         if len(self._catalog_of) != len(self._layouts) or self._overflowed & self._catalog_of.keys():
             raise NotFollowed("its catalogs were not found among the pages in WAL")
@@ -159,7 +159,7 @@ class CopiedPages:
         return copied
 
     def _source(self, rows: Mapping[Oid, _Rows], mirrors: Iterable[CatalogMirror]) -> CatalogMirror:
-        """Return a mirror of what was copied; raise `NotFollowed` if there is none, or it cannot be told which."""
+        """Return the mirror of the copied database; raise `NotFollowed` if there is none, or several that differ."""
         found = [mirror for mirror in mirrors if _agrees(mirror, rows)]
         unsure = [(catalog, tid) for catalog in rows for tid, row in rows[catalog].items() if row.hint is Hint.UNSURE]
         decisions = {
@@ -175,7 +175,7 @@ def _is_live(heap: CatalogHeap, tid: Tid) -> bool:
 
 
 def _agrees(mirror: CatalogMirror, rows: Mapping[Oid, _Rows]) -> bool:
-    """Tell if `mirror` can be of the database that these pages are copies of."""
+    """Return whether the pages may be a copy of the database of `mirror`."""
     return all(_agrees_on(mirror.store.heaps[catalog], found) for catalog, found in rows.items())
 
 
@@ -187,7 +187,7 @@ def _agrees_on(heap: CatalogHeap, rows: _Rows) -> bool:
         row = rows.get(tid)
         if row is None or row.hint is Hint.DEAD:
             return False
-        # NB: of a row that a seed made, and no page has shown since, only the fixed columns are the server's.
+        # NB: in a row made by a seed and not seen in a page image since, only the fixed columns are the server's.
         if known and _fixed(known, size) != _fixed(row.packed, size):
             return False
     return True
@@ -205,7 +205,7 @@ def _fixed(packed: bytes, size: int) -> bytes:
 def mirror_of(
     heaps: Collection[CatalogHeap], like: CatalogMirror, database: Oid, tablespace: Oid, encoding: int
 ) -> CatalogMirror:
-    """Return the mirror of a new database; `encoding` is PostgreSQL's number. `like` is of the same cluster."""
+    """Return the mirror of a new database; `encoding` is PostgreSQL's number, `like` any mirror of the same cluster."""
     if encoding >= len(SERVER_ENCODINGS):
         raise NotFollowed(f"its encoding has the unknown number {encoding}")
     store = CatalogStore(like.store.format, database, tablespace, heaps)
@@ -213,5 +213,5 @@ def mirror_of(
 
 
 def layouts_of(mirror: CatalogMirror) -> Mapping[Oid, CatalogLayout]:
-    """Return the layouts of a database's catalogs: the same in all of a cluster."""
+    """Return the layouts of a database's catalogs, the same in all databases of a cluster."""
     return {catalog: heap.layout for catalog, heap in mirror.store.heaps.items()}

@@ -1,8 +1,8 @@
-"""Rows of a catalog by their place: those of a base in one run of bytes, and over them what has changed since.
+"""Rows of a catalog by tid: those of a base in one run of bytes, and changed rows in a dictionary.
 
-A hundred thousand columns are a hundred thousand rows of pg_attribute. As objects of their own each would take some
-hundred bytes more than it holds; in one run it takes sixteen, and loading a base is a matter of slicing. Rows that come
-and go with WAL stand in a dictionary beside it, until the next base is written: that packs all of them anew.
+A hundred thousand columns are a hundred thousand rows of pg_attribute. As an object, each would take some hundred bytes
+besides its contents; in one run it takes sixteen, and loading a base is a matter of slicing. Rows from WAL are stored
+in a dictionary beside the run, until the next base is written, which packs all rows again.
 """
 
 from array import array
@@ -15,19 +15,19 @@ from typing import NewType
 from tidemark.decode.catalog.run_index import are_ascending, chain_rows, rows_with, sum_up
 
 SLOTS_MIN = 64  # of an index; a power of two
-ROWS_A_SLOT = 2  # at most: most keys have several rows, and those of a key stand in one slot
+ROWS_A_SLOT = 2  # at most: most keys have several rows, and the rows of a key share one slot
 
 Tid = NewType("Tid", int)
 """A place in a heap: block number in the high bits, line pointer in the low 16."""
 
 
 class PackedRows(MutableMapping[Tid, bytes]):
-    """A mapping as any other."""
+    """Rows by tid."""
 
     __slots__ = ("_changed", "_ends", "_gone", "_run", "_tids")
 
     def __init__(self, tids: "array[int] | None" = None, lengths: "array[int] | None" = None, run: bytes = b"") -> None:
-        """Begin with rows that follow one another in `run`, of those lengths, at those places."""
+        """Begin with consecutive rows in `run`, with these lengths and tids."""
         self._changed: dict[Tid, bytes] = {}
         self._gone: set[Tid] = set()  # of the run
         self._tids = tids if tids is not None else array("Q")
@@ -35,12 +35,12 @@ class PackedRows(MutableMapping[Tid, bytes]):
         self._run = run
         if lengths is not None:
             sum_up(lengths, self._ends)
-        if not are_ascending(self._tids):  # a base of before they were written in order
+        if not are_ascending(self._tids):  # written by a version that did not sort them
             self._changed.update(self.pairs())
             self._tids, self._ends, self._run = array("Q"), array("Q"), b""
 
     def pack(self) -> "tuple[array[int], array[int], bytes]":
-        """Put all rows into one run; return their places, in order, their lengths, and the run."""
+        """Pack all rows into one run; return their tids in order, their lengths, and the run."""
         if self._changed or self._gone:
             rows = sorted(self.pairs())
             self._tids = array("Q", (tid for tid, _ in rows))
@@ -82,7 +82,7 @@ class PackedRows(MutableMapping[Tid, bytes]):
         return (tid for tid, _ in self.pairs())
 
     def pairs(self) -> Iterator[tuple[Tid, bytes]]:
-        """Give all rows, those of the run first; faster than `items`."""
+        """Yield all rows, those of the run first; faster than `items`."""
         changed, gone, run = self._changed, self._gone, self._run
         begin = 0
         for tid, end in zip(self._tids, self._ends, strict=True):
@@ -92,15 +92,15 @@ class PackedRows(MutableMapping[Tid, bytes]):
         yield from changed.items()
 
     def index(self, offset: int) -> "RunIndex":
-        """Return the rows of the run by the column at `offset`: good until they are packed."""
+        """Return an index of the run by the column at `offset`, valid until the next `pack`."""
         return RunIndex(self._run, self._ends, offset)
 
     def indexes(self, index: "RunIndex") -> bool:
-        """Tell if `index` is still good."""
+        """Return whether `index` is still valid."""
         return index.ends is self._ends
 
     def of_run(self, index: "RunIndex", key: int) -> list[tuple[Tid, bytes]]:
-        """Return the rows of the run whose column is `key`, but for those that are gone or have changed."""
+        """Return the rows of the run whose column is `key`, without those that are gone or have changed."""
         changed, gone, tids = self._changed, self._gone, self._tids
         found = [(Tid(tids[number]), self._of_run(number)) for number in index.rows(self._run, key)]
         if changed or gone:
@@ -108,7 +108,7 @@ class PackedRows(MutableMapping[Tid, bytes]):
         return found
 
     def changed(self) -> Iterator[tuple[Tid, bytes]]:
-        """Give the rows that are in no run, or are others there."""
+        """Yield the rows that are not in the run, or have changed since."""
         yield from self._changed.items()
 
     def __len__(self) -> int:
@@ -120,7 +120,7 @@ class PackedRows(MutableMapping[Tid, bytes]):
         return at < len(self._tids) and self._tids[at] == tid
 
     def _index(self, tid: Tid) -> int:
-        """Return which row of the run stands at `tid`, not asking if it is covered."""
+        """Return the number of the run's row at `tid`, even if it was changed or removed."""
         at = bisect_left(self._tids, tid)
         if at == len(self._tids) or self._tids[at] != tid or tid in self._gone:
             raise KeyError(tid)
@@ -136,7 +136,7 @@ class RunIndex:
     __slots__ = ("_following", "_heads", "_offset", "ends")
 
     def __init__(self, run: bytes, ends: "array[int]", offset: int) -> None:
-        """`offset` is the column's, from where the columns of a row begin."""
+        """`offset` is the column's, from the start of a row's columns."""
         self.ends = ends
         self._offset = offset
         slots = SLOTS_MIN

@@ -1,11 +1,11 @@
 """The first filling of a mirror from raw pages: a base backup's files, joined with the WAL since the backup began.
 
-As with a seed by SQL (`seed`) the mirror takes the WAL from the redo LSN on and remembers what it is told of; the rest
-are rows that nothing has touched since. They stand on the catalogs' pages, and who sees them is for `CommitLog` to say.
+As with a seed by SQL (`seed`) the mirror follows the WAL from the redo LSN on and remembers what it contains; all other
+rows have not changed since. They are on the catalogs' pages, and `CommitLog` decides on their visibility.
 
-A page of a backup may be torn, or from any moment while the backup ran. But a page that was changed after the redo LSN
-has its image in WAL, which takes its place (`PageImages`); one that was not is as it was there. Rows that a record has
-told of since are known already, and better.
+A page of a backup may be torn, or from any moment of the backup. But a page that was changed after the redo LSN has its
+image in WAL, which replaces it (`PageImages`); an unchanged page is as it was there. Rows in later records are known
+already, in a later version.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,13 +24,13 @@ Pages = Callable[[RelFileLocator], Iterator[tuple[BlockNumber, bytes]]]
 
 
 class PageImages:
-    """The latest image of each page of the files that are wanted."""
+    """The latest image of each page of the needed files."""
 
     def __init__(self, wanted: Iterable[RelFileLocator]) -> None:
         self._images: dict[RelFileLocator, dict[BlockNumber, bytes]] = {locator: {} for locator in wanted}
 
     def take(self, record: Record) -> None:
-        """Keep the images that a record brings."""
+        """Store the images in a record."""
         for block in record.blocks:
             if block.image_applies and block.fork == MAIN_FORK:
                 images = self._images.get(block.locator)
@@ -38,7 +38,7 @@ class PageImages:
                     images[block.block] = block.restore_page()
 
     def over(self, locator: RelFileLocator, pages: Pages) -> Iterator[tuple[BlockNumber, bytes]]:
-        """Give the pages of a file, each from its image if it has one."""
+        """Yield the pages of a file, each from its image if there is one."""
         images = dict(self._images[locator])
         for block, page in pages(locator):
             yield block, images.pop(block, page)
@@ -48,7 +48,7 @@ class PageImages:
 def complete(
     mirrors: Iterable[CatalogMirror], images: PageImages, pages: Pages, log: CommitLog, multixacts: Multixacts
 ) -> None:
-    """Add to mirrors, which have taken the WAL of the backup, what it did not tell: they are exact then."""
+    """Add the rows that WAL did not contain to mirrors that have followed the backup's WAL: they are exact then."""
 
     def updater(multixact: Xid) -> Xid:
         xid = multixacts.updater(multixact)
@@ -70,7 +70,7 @@ def adopt(
     log: CommitLog,
     updater: Callable[[Xid], Xid],
 ) -> None:
-    """Add the rows on the pages of one catalog that WAL has not told of."""
+    """Add the rows on the pages of one catalog that WAL did not contain."""
     for block, page in pages:
         try:
             store.adopt_page(heap, block, page, log.fate, updater)
@@ -80,7 +80,7 @@ def adopt(
 
 
 def files_of(mirror: CatalogMirror, mapped: Mapping[Oid, Oid]) -> dict[Oid, Oid]:
-    """Return in which files the catalogs of a database stand: as its relation map says, else as pg_class does."""
+    """Return the files of a database's catalogs: from its relation map, or else from pg_class."""
     classes = mirror.store.heaps[PG_CLASS.oid]
     reader = classes.layout.projection("oid", "relfilenode")
     found = {}

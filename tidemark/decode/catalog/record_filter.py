@@ -1,11 +1,11 @@
-"""Which records of a block a catalog follower has to see, told from their first bytes: most are rows of user tables.
+"""Selects the records of a block that a catalog follower needs, by their first bytes: most are of users' tables.
 
-A record is parsed if it may matter, and only then: a seed replays all WAL since the last checkpoint. What is left out:
+A seed replays all WAL since the last checkpoint, so only records that may matter are parsed. These are skipped:
 
   HEAP, HEAP2, hint images   of files that no mirror tracks
   all others of no interest  to a mirror (`follower.INTEREST`)
 
-but the first record of any xid passes always: it alone can name the top-level transaction.
+but the first record of any xid always passes: only that one can name the top-level transaction.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from tidemark.wal.record import INFO_MASK, Record
 from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_XLOG, xlog
 from tidemark.wal.versions import RECORD_HEADER_BYTES, WalFormat
 
-XIDS_MAX = 1 << 20  # remembered; then all are forgotten, and their next records pass once more
+XIDS_MAX = 1 << 20  # remembered; then all are dropped, and the next record of each passes again
 _LOCATOR = Struct("<III")
 _BLOCK_HEADER_BYTES = 4  # id, flags, data length
 _IMAGE_HEADER_BYTES = 5
@@ -31,17 +31,17 @@ _SAME_REL = 0x80
 
 
 class RecordFilter:
-    """Lets through what `mirrors` may need."""
+    """Selects the records that `mirrors` may need."""
 
     def __init__(self, fmt: WalFormat, mirrors: DatabaseMirrors) -> None:
         self._compressed = fmt.image_compressed
         self._mirrors = mirrors
-        self._xids: set[int] = set()  # of which a record has passed
+        self._xids: set[int] = set()  # xids with a passed record
 
     def records(self, block: RecordBlock, stop: int) -> Iterator[Record]:
         """Yield the records before index `stop` that may matter.
 
-        NB: each must have been followed before the next is drawn: it may change which files are tracked.
+        NB: follow each record before the next one is requested: it may change which files are tracked.
         """
         xids = self._xids
         for index in range(stop):
@@ -64,7 +64,7 @@ class RecordFilter:
         return locator is None or self._mirrors.tracks(locator)
 
     def _first_file(self, block: RecordBlock, index: int) -> RelFileLocator | None:
-        """Return the file of the first block that a record names; None if it names none, or does not add up."""
+        """Return the file of a record's first block; None if it has none, or is malformed."""
         data = block.linear
         at = block.offsets[index] + RECORD_HEADER_BYTES
         end = block.offsets[index] + block.lengths[index]

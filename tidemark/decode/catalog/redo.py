@@ -1,7 +1,7 @@
-"""One heap record on a catalog to changes of rows: what `heap_redo` does to a page, done to tuples.
+"""Turns a heap record on a catalog into changes of rows: `heap_redo` for single tuples instead of a page.
 
-Locks, visibility maps, freezing and pruning change no row that we keep; of those records only the page images matter.
-With an image that applies, a tuple's own bytes are missing from the record: they are taken from the page.
+Locks, visibility maps, freezing and pruning change no row that is kept; of those records only the page images matter.
+If a record has an image that applies, it lacks the tuple's bytes: they are read from the image.
 """
 
 from collections.abc import Iterator
@@ -17,33 +17,33 @@ from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, heap, heap2
 
 
 class CatalogDiverged(CorruptWal):
-    """A record that does not fit what the mirror holds: the mirror is not of this WAL, or WAL is missing between."""
+    """A record that does not fit the mirror: the mirror is not of this WAL, or WAL between them is missing."""
 
     hint = "take the seed again (cdcctl init); if this comes again, please report it with the record"
 
 
 class SeedOvertaken(TidemarkError):
-    """A catalog was rewritten while its seed was being taken."""
+    """A catalog was rewritten during its seed."""
 
     disposition = Disposition.RETRY
     hint = "the seed is taken again; if this does not end, CHECKPOINT, and keep VACUUM FULL of system catalogs away"
 
 
 class RowInserted(NamedTuple):
-    """A row appeared."""
+    """A row was inserted."""
 
     tid: Tid
     packed: bytes
 
 
 class RowDeleted(NamedTuple):
-    """A row was ended by the record's transaction."""
+    """A row was deleted by the record's transaction."""
 
     tid: Tid
 
 
 class RowOverwritten(NamedTuple):
-    """A row got new bytes in place, for everybody at once."""
+    """A row was overwritten in place, visible to all transactions at once."""
 
     tid: Tid
     packed: bytes
@@ -53,7 +53,7 @@ RowChange = RowInserted | RowDeleted | RowOverwritten
 
 
 def row_changes(target: CatalogHeap, record: Record) -> Iterator[RowChange]:
-    """Give what `record`, whose block 0 lies in `target`, does to its rows, in order."""
+    """Yield the changes by `record`, whose block 0 is in `target`, to its rows, in order."""
     operation = record.info & heap.OPCODE_MASK
     if record.rmgr == RM_HEAP2:
         if operation == heap2.MULTI_INSERT:
@@ -72,7 +72,7 @@ def row_changes(target: CatalogHeap, record: Record) -> Iterator[RowChange]:
 
 
 def refresh(target: CatalogHeap, record: Record) -> bool:
-    """Take the bytes of rows that page images of `record` show; tell if there were any."""
+    """Update rows from the page images of `record`; return whether there were any."""
     found = False
     for block in record.blocks:
         if block.image_applies and block.fork == MAIN_FORK and block.locator == target.file:
@@ -119,7 +119,7 @@ def _inplace(target: CatalogHeap, record: Record) -> Iterator[RowChange]:
 
 
 def _inserted(target: CatalogHeap, record: Record, block: BlockRef, offset: int, packed: bytes | None) -> RowInserted:
-    """Return the new row: from the record, or from the page if that stands in its place."""
+    """Return the new row: from the record, or from the page image that replaces it."""
     tid = make_tid(block.block, offset)
     if packed is None and block.image_applies:
         found = heap.page_tuple(block.restore_page(), offset)
@@ -130,7 +130,7 @@ def _inserted(target: CatalogHeap, record: Record, block: BlockRef, offset: int,
 
 
 def _server_bytes(target: CatalogHeap, record: Record, tid: Tid) -> bytes:
-    """Return the row at `tid` as the server has it; a row of a seed gets there by the page image that precedes."""
+    """Return the row at `tid` in the server's bytes; a seed's row gets them from an earlier page image."""
     packed = target.known_bytes(tid)
     if packed is None or is_made_by_seed(packed):
         raise _diverged(target, record, tid, "no page image told its bytes (was full_page_writes off?)")
@@ -138,7 +138,7 @@ def _server_bytes(target: CatalogHeap, record: Record, tid: Tid) -> bytes:
 
 
 def _known(target: CatalogHeap, record: Record, tid: Tid) -> Tid:
-    """Return `tid` if a row is known there, or need not be yet."""
+    """Return `tid` if its row is known, or need not be known yet."""
     if tid not in target.rows and not target.learning:
         raise _diverged(target, record, tid, "no row is known there")
     return tid

@@ -1,20 +1,20 @@
-"""New files of catalogs, whose pages arrive before anything says what the file is.
+"""New files of catalogs, whose pages are in WAL before any record shows which catalog they belong to.
 
 VACUUM FULL and CLUSTER copy a catalog into a transient heap and swap the files when they commit:
 
-  pg_class row with relrewrite     marks the transaction: it rewrites that catalog, into that file if it tells one
-  page images of that file         the copy; a mapped catalog's is unknown: rows of its shape give it away
-  heap records on that file        the transaction itself goes on in the new file: its private view from here on
+  pg_class row with relrewrite     shows that the transaction rewrites that catalog, and the file unless it is mapped
+  page images of that file         the copy; a mapped catalog's file is recognised by the shape of its rows
+  heap records on that file        the transaction itself continues in the new file, which only it sees
   relation map, or the commit      the file becomes the catalog's (mapped catalogs; all others by their pg_class row)
 
-What a copied tuple's xmin and xmax mean is decided as the server would: by hint bits, else by what is open here. The
-copy was made before its pages were logged, so an xid that ended in between may show no hint; nor does one whose end
-was logged just before the copy began, for the server still held it for running. Xids that aborted are remembered until
-RUNNING_XACTS leaves them behind and no rewrite is on; all others committed.
+The xmin and xmax of a copied tuple are interpreted as by the server: by hint bits, else by the transactions open here.
+The copy was made before its pages were logged, so an xid that ended in between may have no hint; nor does one whose end
+was logged just before the copy began, for the server still considered it running. Aborted xids are remembered until
+RUNNING_XACTS is past them and no rewrite is in progress; all others committed.
 
-A multixact for xmax hides who ends the row. While a seed is being taken, WAL has told of it if he is younger than the
-seed (`Marks.updaters`); afterwards the old file has the same row, with its mark. NB: the server itself puts the updater
-in place of a multixact where all the others are older than any running transaction (`FreezeMultiXactId`).
+A multixact in xmax hides the deleter. During a seed, WAL contains it if it is younger than the seed's start
+(`Marks.updaters`); afterwards the old file has the same row, with its mark. NB: the server itself replaces the
+multixact by the updater if all other members are older than any running transaction (`FreezeMultiXactId`).
 """
 
 from collections.abc import Callable, Iterator
@@ -40,19 +40,19 @@ _XMIN_INVALID = 0x0200
 _XMAX_COMMITTED = 0x0400
 _XMAX_INVALID = 0x0800
 _XMAX_IS_MULTI = 0x1000
-FIRST_NORMAL_XID = 3  # transam.h: those below are committed by definition
+FIRST_NORMAL_XID = 3  # transam.h: lower ones are committed by definition
 
 
 class Hint(Enum):
-    """What a tuple's own bits say of it, when nobody is at work on its table."""
+    """What a tuple's hint bits show, if no transaction is changing its table."""
 
     LIVE = auto()
     DEAD = auto()
-    UNSURE = auto()  # who wrote it last has ended, and nobody has looked at the tuple since
+    UNSURE = auto()  # its last writer has ended, and no reader has set a hint bit since
 
 
 class CopiedRow(NamedTuple):
-    """A row of the copy that somebody may still see, with its open inserter and deleter (0: none)."""
+    """A row of the copy that may be visible, with its open inserter and deleter (0: none)."""
 
     tid: Tid
     packed: bytes
@@ -61,7 +61,7 @@ class CopiedRow(NamedTuple):
 
     @property
     def waits_for(self) -> set[Xid]:
-        """Whose end decides on the row."""
+        """The xids whose end decides on the row."""
         return {self.inserter, self.deleter} - {INVALID_XID}
 
 
@@ -78,15 +78,15 @@ def shape_of(image: bytes) -> int | None:
 
 
 class Ends(NamedTuple):
-    """What is known of those that made and ended rows."""
+    """What is known of the inserters and deleters of rows."""
 
     fate: Callable[[Xid], Fate]
-    updater: Callable[[Xid], Xid | None]  # of a multixact: who ends the row, 0 if nobody does; None: not known
-    deleter_behind: Callable[[bytes], Xid | None]  # of a row whose multixact is not known
+    updater: Callable[[Xid], Xid | None]  # of a multixact: the deleter of the row, 0 if there is none; None: unknown
+    deleter_behind: Callable[[bytes], Xid | None]  # of a row with an unknown multixact
 
 
 def copied_rows(block: BlockNumber, image: bytes, ends: Ends) -> Iterator[CopiedRow]:
-    """Give the rows of a page of a copy."""
+    """Yield the rows of a page of a copy."""
     for offset, packed, xmin, xmax in heap.page_tuples(image):
         inserter = _inserter(packed, xmin, ends.fate)
         deleter = _deleter(packed, xmax, ends)
@@ -95,7 +95,7 @@ def copied_rows(block: BlockNumber, image: bytes, ends: Ends) -> Iterator[Copied
 
 
 def hint_of(packed: bytes, xmin: Xid, xmax: Xid) -> Hint:
-    """Return what the tuple itself says; only what is hinted is sure."""
+    """Return what the tuple shows by itself; without hint bits it is unsure."""
     _, infomask, _ = PACKED_HEADER.unpack_from(packed)
     is_known = infomask & (_XMIN_COMMITTED | _XMIN_INVALID) or xmin < FIRST_NORMAL_XID
     if not infomask & _XMIN_COMMITTED and infomask & _XMIN_INVALID:
@@ -106,13 +106,13 @@ def hint_of(packed: bytes, xmin: Xid, xmax: Xid) -> Hint:
 
 
 def _is_deleted(infomask: int, xmax: Xid) -> bool:
-    """Tell if somebody has ended the row, or has tried to."""
+    """Return whether a transaction has deleted the row, or has tried to."""
     locked = infomask & _XMAX_LOCK_ONLY or infomask & _XMAX_EXCLUSIVE_MASK == _XMAX_EXCLUSIVE_LOCK
     return not (infomask & _XMAX_INVALID or locked or not xmax)
 
 
 def _inserter(packed: bytes, xmin: Xid, fate: Callable[[Xid], Fate]) -> Xid | None:
-    """Return who is still open of those that made the row, 0 if nobody is; None if the row never came to be."""
+    """Return the row's inserter if it is open, 0 if it has committed; None if it has aborted."""
     _, infomask, _ = PACKED_HEADER.unpack_from(packed)
     if infomask & _XMIN_COMMITTED:  # frozen rows have both bits
         return Xid(0)
@@ -127,7 +127,7 @@ def _inserter(packed: bytes, xmin: Xid, fate: Callable[[Xid], Fate]) -> Xid | No
 
 
 def _deleter(packed: bytes, xmax: Xid, ends: Ends) -> Xid | None:
-    """Return who is still open of those that ended the row, 0 if nobody is; None if it is gone."""
+    """Return the row's deleter if it is open, 0 if there is none; None if the row is deleted."""
     _, infomask, _ = PACKED_HEADER.unpack_from(packed)
     if not _is_deleted(infomask, xmax):
         return Xid(0)
@@ -147,9 +147,9 @@ def _deleter(packed: bytes, xmax: Xid, ends: Ends) -> Xid | None:
 
 
 def deleter_of_twin(packed: bytes, old: CatalogHeap) -> Xid | None:
-    """Return the open deleter of the row in the old file that `packed` is a copy of, 0 if nobody is; None: it is gone.
+    """Return the open deleter of the old file's row of which `packed` is a copy, 0 if none; None: the row is gone.
 
-    A transaction may have put back what it changed: of several that look the same, it is the one that has a deleter.
+    A transaction may have restored what it had changed: of several equal rows, the one with a deleter counts.
     """
     data = packed[data_at(packed) :]
     twins = [tid for tid, there in old.rows.pairs() if there and there[data_at(there) :] == data]

@@ -1,10 +1,10 @@
-"""Rows of a run by the value of one column: chains through two arrays, eight bytes a row and less.
+"""Rows of a run by the value of one column: chains in two arrays, at most eight bytes for each row.
 
-A large catalog has some hundred thousand rows of pg_attribute. To find those of one table, all are looked at once: what
-that takes, every start of a process pays before the first row of a table.
+A large catalog has some hundred thousand rows of pg_attribute. Finding those of one table needs one pass over all
+rows, and every start of a process pays for it before the first row of a table.
 
-The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
-same. NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+The module is compiled if a compiler is available (its `.pxd` has the types) and is interpreted otherwise; the behaviour
+is the same. NB: a byte is assigned to a variable before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
 """
 # ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
 
@@ -27,14 +27,14 @@ else:
 if TYPE_CHECKING:
     from array import array
 
-# The same as C integers, which Python does not see.
+# The same values as C integers, invisible to Python.
 TO_HOFF = HOFF_AT
 SHIFT = DATA_SHIFT
 KEY_BYTES = 4
 
 
 def sum_up(lengths: array[int], ends: array[int]) -> int:
-    """Put where each row ends that many bytes behind the one before; return where the last one does."""
+    """Store the cumulative end of each row from their lengths; return the end of the last one."""
     total = 0
     for row in range(len(lengths)):
         total += lengths[row]
@@ -43,7 +43,7 @@ def sum_up(lengths: array[int], ends: array[int]) -> int:
 
 
 def are_ascending(tids: array[int]) -> int:
-    """Tell if each place is greater than the one before."""
+    """Return whether each tid is greater than the one before."""
     for row in range(1, len(tids)):
         if tids[row] <= tids[row - 1]:
             return 0
@@ -61,16 +61,16 @@ def key_at(run: bytes, begin: int, end: int, offset: int) -> int:
 
 
 def slot_of(key: int, slots: int) -> int:
-    """Return where the chain of a key begins."""
+    """Return the slot of a key's chain."""
     return (key ^ key >> 12) & (slots - 1)
 
 
 def chain_rows(run: bytes, ends: array[int], offset: int, heads: array[int], following: array[int]) -> int:
-    """Chain the rows that have a key: numbers count from 1, 0 ends a chain. Return how many they are."""
+    """Chain the rows that have a key: numbers start at 1, 0 ends a chain. Return how many rows have one."""
     slots = len(heads)
     count = 0
     row = len(ends)
-    while row > 0:  # so that chains go up
+    while row > 0:  # so that chains ascend
         begin = ends[row - 2] if row > 1 else 0
         key = key_at(run, begin, ends[row - 1], offset)
         if key >= 0:

@@ -1,16 +1,16 @@
 """The first filling of a mirror: ordinary SELECTs, joined with the WAL from the last checkpoint's redo LSN on.
 
-Pure: SQL text out, answers in. Whoever has the connection does this, in order (docs/design/catalog.md):
+Pure: SQL text out, results in. The caller, which has the connection, does this in order (docs/design/catalog.md):
 
   1. `pg_control_checkpoint()` gives the redo LSN R0; `COLUMNS`, `IDENTITY` and `FILES`, the same before and after an
      insert LSN, give a mirror: `begin`.
   2. Wait until every transaction from before R0 has ended.
   3. In one REPEATABLE READ transaction: `SESSION`, then COPY of each of `queries`; then the flush LSN L2.
-  4. Let the mirror take the WAL from R0 to L2.
+  4. Let the mirror follow the WAL from R0 to L2.
   5. `merge`: the mirror is exact at L2.
 
-Rows that SQL shows become tuples whose columns of fixed place are exact; the others are null, but for the two that
-descriptions need. The first change of a page after R0 brings its image (full_page_writes), and with it the real bytes.
+Rows from SQL become tuples whose fixed columns are exact; the others are null, except for the two that descriptions
+need. The first change of a page after R0 logs its image (full_page_writes), and with it the real bytes.
 """
 
 import struct
@@ -43,7 +43,7 @@ from tidemark.model.lsn import FIRST_USER_OID, INVALID_OID, Lsn, Oid, Xid
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.versions import WalFormat
 
-INITDB_XIDS_MAX = 2000  # it takes some 750
+INITDB_XIDS_MAX = 2000  # initdb uses some 750
 _LOCAL_OIDS = ", ".join(str(catalog.oid) for catalog in LOCAL_CATALOGS)
 _OIDS = ", ".join(str(oid) for oid in CATALOG_OF_OID)
 COLUMNS = f"""
@@ -63,15 +63,15 @@ CONNECTABLE = f"""
     WHERE datallowconn AND datconnlimit <> {HALF_DROPPED}
       AND pg_catalog.has_database_privilege(oid, 'CONNECT') ORDER BY oid
 """  # noqa: S608 - a constant of ours
-# The template that nobody can connect to. initdb made it from template1, with catalogs whose files are called by their
-# OIDs, and nothing but VACUUM has touched it since.
+# The template that allows no connections. initdb made it from template1, with catalogs whose relfilenodes are their
+# OIDs, and nothing but VACUUM has changed it since.
 UNTOUCHED_TEMPLATE = """
     SELECT oid::int8, dattablespace::int8, encoding FROM pg_catalog.pg_database
     WHERE datname = 'template0' AND datistemplate AND NOT datallowconn
 """
-# Whether the catalogs of this database are still as initdb left them, row by row and place by place: no row is newer
-# than the databases that initdb made, no object is a user's, none of those that can be dropped is gone, no catalog was
-# rewritten. A frozen row still shows who made it.
+# Whether the catalogs of this database are as initdb left them, row by row and tid by tid: no row is newer than the
+# databases that initdb made, no object is a user's, none of the droppable ones is gone, no catalog was rewritten. A
+# frozen row still shows its xmin.
 UNTOUCHED = f"""
     WITH made AS (
         SELECT pg_catalog.min(xmin::text::int8) AS xid FROM pg_catalog.pg_database WHERE xmin::text::int8 >= 3),
@@ -91,14 +91,14 @@ UNTOUCHED = f"""
             WHERE oid IN ({_LOCAL_OIDS}) AND pg_catalog.pg_relation_filenode(oid) <> oid)
     FROM made, newest
 """  # noqa: S608 - constants of ours
-# What a type `t` of pg_type leads to: element, base type, attributes, a multirange's range, a range's subtype.
+# The types to which a type `t` of pg_type refers: element, base type, attributes, range and subtype.
 TYPE_PARTS = """
     SELECT t.typelem UNION ALL SELECT t.typbasetype
     UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0
     UNION ALL SELECT r.rngtypid FROM pg_catalog.pg_range r WHERE r.rngmultitypid = t.oid
     UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid
 """
-# What describes users' tables, as OIDs: they, and row types that their columns lead to; and all types of these.
+# The OIDs that describe users' tables: the tables, the row types to which their columns refer, and all their types.
 DESCRIBING = f"""
     WITH RECURSIVE made (oid) AS (
         SELECT c.oid FROM pg_catalog.pg_class c WHERE c.oid >= {FIRST_USER_OID} AND c.relkind IN ('r', 'p')),
@@ -109,7 +109,7 @@ DESCRIBING = f"""
     SELECT ARRAY(TABLE made UNION SELECT t.typrelid FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid)::text,
         ARRAY(TABLE used)::text
 """  # noqa: S608 - constants of ours
-SESSION = (  # decides the text of missing values (docs/design/catalog.md)
+SESSION = (  # determines the text of missing values (docs/design/catalog.md)
     "SET search_path = public",
     "SET timezone = 'UTC'",
     "SET datestyle = 'ISO, MDY'",
@@ -118,10 +118,10 @@ SESSION = (  # decides the text of missing values (docs/design/catalog.md)
     "SET bytea_output = 'hex'",
 )
 _ENCODED = (
-    "pg_catalog.convert_to({}, pg_catalog.getdatabaseencoding())"  # the database's own bytes, whatever the client
+    "pg_catalog.convert_to({}, pg_catalog.getdatabaseencoding())"  # the database's bytes, whatever the client encoding
 )
-# A missing value that is an OID: of a label, or of what `regclass` and its like name. The latter stands in what
-# array_send gives behind 24 bytes: dimensions, flags, type, size, lower bound, length.
+# A missing value that is an OID: of a label, or of an object that `regclass` and similar types name. The latter is in
+# the result of array_send after 24 bytes: dimensions, flags, type, size, lower bound, length.
 _MISSING_OID = """
     CASE WHEN atthasmissing THEN coalesce(
         (SELECT pg_catalog.int4send(e.oid::int8::bit(32)::int4) FROM pg_catalog.pg_enum e, pg_catalog.pg_type t
@@ -142,7 +142,7 @@ ColumnRow = tuple[int, int, str, int, int, str, bool]
 
 @dataclass(frozen=True, slots=True)
 class DatabaseIdentity:
-    """The answer to `IDENTITY`: database, its default tablespace, the name of its encoding."""
+    """The result of `IDENTITY`: database, its default tablespace, the name of its encoding."""
 
     database: Oid
     tablespace: Oid
@@ -155,11 +155,11 @@ class SeedQuery:
 
     catalog: CatalogId
     sql: str
-    places_only: bool = False  # of rows that say nothing
+    places_only: bool = False  # of rows whose contents are not needed
 
     @property
     def copy(self) -> str:
-        """The whole statement."""
+        """The complete statement."""
         return f"COPY ({self.sql}) TO STDOUT (FORMAT binary)"
 
 
@@ -173,10 +173,10 @@ def begin(
     files_lsn: Lsn,
     shared: SharedCatalogs | None = None,
 ) -> CatalogMirror:
-    """Return a mirror that knows no rows yet and can take WAL from R0, where `next_xid` was the next xid.
+    """Return a mirror without rows that can follow WAL from R0, where `next_xid` was the next xid.
 
-    `files` were current at `files_lsn`, which lies after R0: catalogs may have been rewritten in between. `shared` is
-    that of another mirror of the same seed, if there is one.
+    `files` were current at `files_lsn`, after R0: catalogs may have been rewritten in between. `shared` is that of
+    another mirror of the same seed, if there is one.
     """
     layouts = layouts_of(columns)
     file_of = dict(files)
@@ -197,19 +197,19 @@ def begin(
 
 
 def queries(mirror: CatalogMirror) -> Sequence[SeedQuery]:
-    """Return what to ask for."""
+    """Return the queries for all catalogs."""
     places = "SELECT ctid FROM pg_catalog.pg_attribute WHERE attnum < 0"
     asked = [_row_query(layout) for layout in _learning_layouts(mirror)]
     return [*asked, SeedQuery(PG_ATTRIBUTE, places, places_only=True)]
 
 
 def queries_of_tables(mirror: CatalogMirror, relations: str, types: str) -> Sequence[SeedQuery]:
-    """Return what to ask for of what `DESCRIBING` told: users' tables are to be described, and no WAL is followed."""
+    """Return the queries for the result of `DESCRIBING`: to describe users' tables without following WAL."""
     wanted = {
         PG_CLASS: f"oid = ANY ('{relations}')",
         PG_ATTRIBUTE: f"attrelid = ANY ('{relations}')",
         PG_INDEX: f"indrelid = ANY ('{relations}')",
-        # With each type those of its name: one of pg_catalog decides if one in public is told with its schema.
+        # With each type, all types of its name: one in pg_catalog hides one in public, which then needs its schema.
         PG_TYPE: f"typname IN (SELECT typname FROM pg_catalog.pg_type WHERE oid = ANY ('{types}'))",  # noqa: S608
     }
     return [_row_query(layout, wanted.get(layout.catalog)) for layout in _learning_layouts(mirror)]
@@ -221,14 +221,14 @@ def _learning_layouts(mirror: CatalogMirror) -> Iterator[CatalogLayout]:
 
 
 def merge(mirror: CatalogMirror, answers: Mapping[SeedQuery, Iterable[bytes]]) -> None:
-    """Join what SQL showed with what WAL told; `answers` are the binary COPY data, cut anywhere.
+    """Join the rows from SQL with those from WAL; `answers` are the binary COPY data, split anywhere.
 
-    A catalog that was rewritten after R0 is complete already: WAL holds the whole copy.
+    A catalog that was rewritten after R0 is complete already: WAL contains the whole copy.
     """
     stores = [store for store in (mirror.store, mirror.shared.store) if store.learning]
     heaps = {oid: heap for store in stores for oid, heap in store.heaps.items()}
     for query, data in answers.items():
-        heap = heaps.get(query.catalog.oid)  # None: a shared catalog, which another database's merge has completed
+        heap = heaps.get(query.catalog.oid)  # None: a shared catalog, completed by another database's merge
         if heap is not None and heap.learning:
             copied = b"".join(data)
             heap.adopt(_places(copied) if query.places_only else _rows(copied, heap.layout))
@@ -237,7 +237,7 @@ def merge(mirror: CatalogMirror, answers: Mapping[SeedQuery, Iterable[bytes]]) -
 
 
 def layouts_of(columns: Iterable[ColumnRow]) -> dict[Oid, CatalogLayout]:
-    """Return how the rows of each catalog lie."""
+    """Return the layout of each catalog's rows."""
     of_catalog: dict[int, list[CatalogColumn]] = {}
     for catalog, number, name, type_oid, length, align, not_null in columns:
         column = CatalogColumn(number, name, Oid(type_oid), length, align, not_null)
@@ -246,7 +246,7 @@ def layouts_of(columns: Iterable[ColumnRow]) -> dict[Oid, CatalogLayout]:
 
 
 def _row_query(layout: CatalogLayout, wanted: str | None = None) -> SeedQuery:
-    """Ask for the place, the columns of fixed length, the names, and the one other column that is needed."""
+    """Select the ctid, the fixed columns, the names, and the one other column that is needed."""
     fixed = [f'"{column.name}"' for column in layout.fixed if column.type_oid != NAME_OID]
     names = [_ENCODED.format(f'"{column.name}"::text') for column in layout.fixed if column.type_oid == NAME_OID]
     more: list[str] = []
@@ -270,14 +270,14 @@ def _places(copied: bytes) -> Iterator[tuple[Tid, bytes]]:
 
 
 def _rows(copied: bytes, layout: CatalogLayout) -> Iterator[tuple[Tid, bytes]]:
-    """Give the rows of the answer to `_row_query` as packed tuples."""
+    """Yield the rows of the result of `_row_query` as packed tuples."""
     sized = [column for column in layout.fixed if column.type_oid != NAME_OID]
     names = [column for column in layout.fixed if column.type_oid == NAME_OID]
     order = {column.number: index for index, column in enumerate([*sized, *names])}
     permute = itemgetter(*(order[column.number] for column in layout.fixed))
     if len(order) == 1:
         raise InternalError(f"{layout.catalog.name} has a single fixed column")
-    # The server's binary form is big-endian, each value after its length; our projection says which code a value has.
+    # The server's binary form is big-endian, each value after its length; our projection gives a value's code.
     codes = [layout.projection(column.name).format.lstrip("<").lstrip("0123456789x") for column in sized]
     reader = struct.Struct(">4xIH" + "".join(f"4x{code}" for code in codes))
     more_count = {PG_ATTRIBUTE.oid: 2, PG_INDEX.oid: 1}.get(layout.catalog.oid, 0)
@@ -306,7 +306,7 @@ def _rows(copied: bytes, layout: CatalogLayout) -> Iterator[tuple[Tid, bytes]]:
 
 
 def _row_starts(copied: bytes, sized_bytes: int, fields_after: int) -> Iterator[int]:
-    """Give where the fields of each row of binary COPY data begin."""
+    """Yield the offset of each row's fields in binary COPY data."""
     signature, _flags, extension = _COPY_HEADER.unpack_from(copied)
     if signature != _COPY_SIGNATURE:
         raise InternalError("the answer to a seed's query is not binary COPY data")
@@ -320,7 +320,7 @@ def _row_starts(copied: bytes, sized_bytes: int, fields_after: int) -> Iterator[
 
 
 def _field(copied: bytes, at: int) -> tuple[bytes | None, int]:
-    """Return a field and where the next begins."""
+    """Return a field and the offset of the next one."""
     (length,) = _FIELD_LENGTH.unpack_from(copied, at)
     begin = at + _FIELD_LENGTH.size
     return (None, begin) if length < 0 else (copied[begin : begin + length], begin + length)

@@ -1,4 +1,4 @@
-"""The shared catalogs: pg_database, of which there is one for all mirrors of a cluster."""
+"""The shared catalogs: pg_database, one for all mirrors of a cluster."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,44 +22,44 @@ class Database:
 
 
 class DatabaseChange(NamedTuple):
-    """What a transaction does to a row of pg_database."""
+    """The change of a row of pg_database by a transaction."""
 
     before: Database | None
     after: Database | None
 
 
 class SharedCatalogs:
-    """pg_database as WAL leaves it."""
+    """pg_database as in WAL."""
 
     def __init__(self, store: CatalogStore) -> None:
         self.store = store
-        # Databases of which the end of a transaction may have something to settle, `store.database` for these catalogs:
-        # most transactions touch no catalog, and each is of one database.
+        # The databases, or `store.database` for these catalogs, for which the end of a transaction may have an effect:
+        # most transactions change no catalog, and each is of one database.
         self.unsettled = {store.database}
         layout = store.heaps[PG_DATABASE.oid].layout
         self._reader = layout.projection("oid", "datname", "encoding", "datistemplate", "dattablespace")
 
     def redo(self, record: Record, top_xid: Xid) -> bool:
-        """Take a record; tell if it was about a shared catalog. Taking one twice does nothing."""
+        """Apply a record; return whether it concerned a shared catalog. Applying one twice has no effect."""
         taken = self.store.redo(record, top_xid)
         if taken:
             self.unsettled.add(self.store.database)
         return taken
 
     def databases(self) -> Iterator[Database]:
-        """Give all databases, templates included."""
+        """Yield all databases, with templates."""
         heap = self.store.heap(PG_DATABASE)
         for _tid, packed in heap.scan(self.store.sight(None)):
             yield self._database(packed)
 
     def database(self, oid: Oid, top_xid: Xid | None = None) -> Database | None:
-        """Return one database as the transaction sees it (None: as committed); None if there is none (any more)."""
+        """Return one database as the transaction sees it (None: as committed); None if it does not exist."""
         heap = self.store.heap(PG_DATABASE, top_xid)
         packed = next(heap.find("oid", oid, self.store.sight(top_xid)), None)
         return None if packed is None else self._database(packed)
 
     def changes(self, top_xid: Xid) -> Iterator[DatabaseChange]:
-        """Give what an open transaction has done to databases, by their OIDs."""
+        """Yield the changes of an open transaction to databases, by their OIDs."""
         changes = self.store.open.get(top_xid)
         for oid in sorted({subject.oid for subject in changes.subjects} if changes is not None else ()):
             before, after = self.database(oid), self.database(oid, top_xid)
@@ -73,6 +73,6 @@ class SharedCatalogs:
 
     def _database(self, packed: bytes) -> Database:
         oid, name, encoding, is_template, tablespace = self._reader.unpack_from(packed, data_at(packed))
-        # Names of databases are in no particular encoding: each database writes its own.
+        # Names of databases have no particular encoding: each database uses its own.
         text = name_text(name).decode("utf-8", "surrogateescape")
         return Database(oid, text, encoding, is_template, tablespace)

@@ -1,4 +1,4 @@
-"""The tracked catalogs of one database (or the shared ones) as WAL leaves them: records in, ends of transactions in."""
+"""The tracked catalogs of one database (or the shared ones), updated by records and ends of transactions."""
 
 from collections.abc import Callable, Collection, Iterable
 
@@ -28,7 +28,7 @@ _WITH_ROWS = frozenset({RM_HEAP, RM_HEAP2, RM_XLOG})
 
 
 class CatalogStore:
-    """Catalogs, marks and rewrites of one database; database 0 is the shared catalogs."""
+    """Catalogs, marks and rewrites of one database; database 0: the shared catalogs."""
 
     def __init__(
         self,
@@ -40,17 +40,17 @@ class CatalogStore:
         learning_from: Xid | None = None,
         files_lsn: Lsn = INVALID_LSN,
     ) -> None:
-        """`tablespace` is that of files whose reltablespace is 0; `Marks` and `CatalogFiles` tell of the last two."""
+        """`tablespace` is that of files whose reltablespace is 0; for the last two see `Marks` and `CatalogFiles`."""
         self.format = fmt
         self.database = database
         self.open: dict[Xid, OpenChanges] = {}
-        self.top_of: dict[Xid, Xid] = {}  # of subtransactions that touched catalogs
+        self.top_of: dict[Xid, Xid] = {}  # of subtransactions that changed catalogs
         self.marks = Marks(learning_from=learning_from)
         self.files = CatalogFiles(
             database, tablespace, heaps, self.open, self.marks, files_lsn=files_lsn, note=self._note
         )
         self.commits = 0  # that changed these catalogs
-        self.revision = 0  # grows with every record that changed anything here: those belong into a journal
+        self.revision = 0  # grows with every record that changed the store: these records belong into a journal
 
     @property
     def heaps(self) -> dict[Oid, CatalogHeap]:
@@ -63,22 +63,22 @@ class CatalogStore:
         return self.files.tablespace
 
     def move(self, tablespace: Oid) -> None:
-        """Follow all files of the default tablespace to another one."""
+        """Move all files of the default tablespace to another one."""
         self.files.move(tablespace)
         self._count(True)
 
     @property
     def learning(self) -> bool:
-        """Tell if a seed is being taken: most rows are not known yet."""
+        """Return whether a seed is in progress: most rows are not known yet."""
         return self.marks.learning
 
     @property
     def is_settled(self) -> bool:
-        """Tell if the end of no transaction has anything to do here."""
+        """Return whether no transaction's end has any effect here."""
         return not (self.open or self.top_of or self.marks.open_xids() or self.marks.learning)
 
     def stop_learning(self, fate: Callable[[Xid], Fate] | None = None) -> None:
-        """Hold that all rows are known from here on; `fate` tells of the transactions from before learning."""
+        """From now on all rows are known; `fate` decides on the transactions from before the seed's WAL."""
         for xid in self.marks.stop_learning(fate):
             changes = self._enter(xid, self.top_of.get(xid, xid))
             for subject in self.marks.subjects(xid):
@@ -93,7 +93,7 @@ class CatalogStore:
         fate: Callable[[Xid], Fate],
         updater: Callable[[Xid], Xid],
     ) -> None:
-        """Add the rows on a page of the file that WAL has not told of while learning."""
+        """Add the rows on a page of the file that WAL did not contain during the seed."""
         assert heap.learning is not None, "rows are adopted while learning"
         images = heap.learning.images
         for row in copied_rows(block, page, Ends(fate, updater, _gone)):
@@ -101,14 +101,14 @@ class CatalogStore:
                 continue
             if not heap.layout.fits(row.packed):
                 raise BadRecord(INVALID_LSN, f"tuple {format_tid(row.tid)} has {len(row.packed)} bytes")
-            deleter = heap.deleter.get(row.tid, row.deleter)  # what a record told is later than the page
+            deleter = heap.deleter.get(row.tid, row.deleter)  # a record is later than the page
             heap.insert(row.tid, images.get(row.tid, row.packed), row.inserter)
             if deleter:
                 heap.deleter[row.tid] = deleter
             self._wait_for_open(heap, row)
 
     def restore(self, changes: Iterable[OpenChanges]) -> None:
-        """Take over the open transactions of a saved store, and make their marks again."""
+        """Add the open transactions of a saved store, and create their marks."""
         heaps = list(self.heaps.values())
         for reported in changes:
             self.open[reported.xid] = reported
@@ -119,7 +119,7 @@ class CatalogStore:
                 self.marks.add(xid, heap, tid)
 
     def heap(self, catalog: CatalogId, top_xid: Xid | None = None) -> CatalogHeap:
-        """Return the rows of `catalog`, from the new file where the transaction is already in it."""
+        """Return the rows of `catalog`, from the new file if the transaction already uses it."""
         changes = self.open.get(top_xid) if top_xid is not None else None
         if changes is not None and catalog.oid in changes.views:
             return changes.views[catalog.oid]
@@ -130,13 +130,13 @@ class CatalogStore:
         return Sight(top_xid, self.top_of)
 
     def tracks(self, locator: RelFileLocator) -> bool:
-        """Tell if `locator` is a file of a tracked catalog."""
+        """Return whether `locator` is a file of a tracked catalog."""
         return locator in self.files
 
     # --- records
 
     def redo(self, record: Record, top_xid: Xid) -> bool:
-        """Take a record of `top_xid` (0: of no transaction); tell if it was about these catalogs."""
+        """Apply a record of `top_xid` (0: no transaction); return whether it concerned these catalogs."""
         if record.rmgr == RM_RELMAP:
             return self._count(self.files.relation_map(record, self.format))
         if record.rmgr == RM_MULTIXACT and self.learning:
@@ -158,7 +158,7 @@ class CatalogStore:
             return self._count(self.files.copy(record, top_xid))
         if heap is None:
             return False
-        on_rows = block.fork == MAIN_FORK  # a record on the visibility map may bring an image of the rows' page, too
+        on_rows = block.fork == MAIN_FORK  # a record on the visibility map may have an image of the rows' page, too
         changed = on_rows and record.rmgr != RM_XLOG and self._change_rows(heap, record, top_xid)
         refreshed = refresh(heap, record)
         if refreshed and heap.learning:
@@ -167,10 +167,10 @@ class CatalogStore:
         return on_rows or refreshed
 
     def _learn_open(self, heap: CatalogHeap, record: Record) -> None:
-        """Take the rows on page images that wait for a transaction and were not seen being written here.
+        """Add the undecided rows in page images whose writing was not seen here.
 
-        A copy of pg_class that was made before the seed asked for its file carried them along: what was written to the
-        file before it passed by unknown, and SQL does not show what is not committed. What older ones ended SQL shows.
+        They come from a copy of pg_class made before the seed read its file: earlier records on that file were not
+        recognised, and SQL does not show uncommitted rows. SQL does show the results of older transactions.
         """
         ends = Ends(self.marks.fate_if_younger, self.marks.updaters.get, _gone)
         for block in record.blocks:
@@ -198,7 +198,7 @@ class CatalogStore:
             self.marks.add(xid, heap, row.tid)
 
     def _note(self, xid: Xid, heap: CatalogHeap, packed: bytes) -> None:
-        """Note that what a row helps to describe looks different to the transaction of `xid`, which is open."""
+        """Record that an object of a row looks different to the open transaction of `xid`."""
         if heap.layout.fits(packed) and not self.marks.is_older_than_learning(xid):
             self._enter(xid, self.top_of.get(xid, xid)).note(subject_of(heap, packed))
 
@@ -223,7 +223,7 @@ class CatalogStore:
                 changes.note(subject_of(heap, packed))
             if isinstance(change, RowInserted):
                 heap.insert(change.tid, change.packed, record.xid)
-                # NB: an update is none: the row of a transient heap comes again when the files are swapped.
+                # NB: not for an update: the row of a transient heap is updated when the files are swapped.
                 if heap.layout.catalog is PG_CLASS and record.info & OPCODE_MASK == INSERT:
                     self.files.note_relation(changes, change.packed, record.xid)
             elif isinstance(change, RowDeleted):
@@ -242,7 +242,7 @@ class CatalogStore:
     # --- ends of transactions
 
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> frozenset[Subject]:
-        """Settle a committed transaction with its subtransactions; return the subjects that it changed."""
+        """Apply the commit of a transaction with its subtransactions; return the subjects that it changed."""
         subjects: set[Subject] = set()
         changed = [self.open[xid] for xid in xids if xid in self.open]
         for xid in xids:
@@ -257,14 +257,14 @@ class CatalogStore:
         return frozenset(subjects)
 
     def abort(self, xids: Collection[Xid]) -> frozenset[Subject]:
-        """Settle an aborted transaction, or a subtransaction with those below it.
+        """Apply the abort of a transaction, or of a subtransaction with those below it.
 
-        Return the subjects that the transactions had changed that have ended.
+        Return the subjects that the ended top-level transactions had changed.
         """
         gone, subjects = set(xids), set[Subject]()
         for xid in self.open.keys() & gone:
             gone |= {child for child, top in self.top_of.items() if top == xid}
-        # An xid may have been taken for a top-level one before it was known whose it is: then it has both.
+        # An xid may have counted as top-level before its top-level xid was known: then it has both entries.
         tops = (gone | {self.top_of.get(xid, xid) for xid in gone}) & self.open.keys()
         for xid in gone - tops:
             top_xid = self.top_of.get(xid, xid)
@@ -284,7 +284,7 @@ class CatalogStore:
         return frozenset(subjects)
 
     def abort_older_than(self, oldest_running: Xid) -> frozenset[Subject]:
-        """Abort what a crash left open: everything older than the oldest transaction that runs."""
+        """Abort the transactions that a crash left open: all older than the oldest running transaction."""
         subjects = self.abort([xid for xid in self.open if precedes(xid, oldest_running)])
         if not any(changes.rewriting for changes in self.open.values()):
             self._count(self.marks.forget_aborted(oldest_running))
@@ -296,5 +296,5 @@ class CatalogStore:
 
 
 def _gone(_packed: bytes) -> Xid | None:
-    """Hold a row for ended by a multixact that is not known: what older ones left, the seed shows otherwise."""
+    """Treat a row with an unknown multixact as deleted: SQL shows the rows that older transactions left."""
     return None

@@ -1,8 +1,8 @@
-"""What transactions that are still open did to catalogs.
+"""The changes of open transactions to catalogs.
 
-A mark says that an xid, top-level or sub, made or ended a row; the end of the xid settles its marks. The deleter is
-the record's xid, never the tuple's xmax, which may be a lock. What a transaction changed is kept as *subjects*: the
-relations, types, namespaces and databases whose rows it touched.
+A mark records that an xid, top-level or sub, inserted or deleted a row; the end of the xid settles its marks. The
+deleter is the record's xid, never the tuple's xmax, which may be a lock. The changed objects are kept as *subjects*:
+the relations, types, namespaces and databases whose rows the transaction changed.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -24,13 +24,13 @@ from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.relation import RelFileLocator
 
-UPDATERS_MAX = 1 << 20  # of multixacts that are remembered, the latest; foreign keys make many
+UPDATERS_MAX = 1 << 20  # of multixacts that are remembered, the latest; foreign keys create many
 _HALF_OF_XIDS = 1 << 31
 _ALL_XIDS = (1 << 32) - 1
 
 
 class Subject(NamedTuple):
-    """Something that has a description: `kind` is the OID of the catalog that names it."""
+    """An object with a description: `kind` is the OID of the catalog that names it."""
 
     kind: Oid
     oid: Oid
@@ -46,12 +46,12 @@ _KIND_OF_CATALOG = dict.fromkeys(CATALOG_OF_OID, PG_CLASS.oid) | {
 
 
 def subject_of(heap: CatalogHeap, packed: bytes) -> Subject:
-    """Return what a row helps to describe."""
+    """Return the object that a row belongs to."""
     return Subject(_KIND_OF_CATALOG[heap.layout.catalog.oid], heap.subject(packed))
 
 
 def precedes(xid: int, other: int) -> bool:
-    """Tell if `xid` is older than `other`, as the server compares 32-bit xids."""
+    """Return whether `xid` is older than `other`, as the server compares 32-bit xids."""
     return (xid - other) & _ALL_XIDS >= _HALF_OF_XIDS
 
 
@@ -65,23 +65,23 @@ class PendingFile:
 
 @dataclass(slots=True)
 class OpenChanges:
-    """What one open top-level transaction did to catalogs."""
+    """The changes of one open top-level transaction to catalogs."""
 
     xid: Xid
     subjects: set[Subject] = field(default_factory=set)
-    news: set[Subject] = field(default_factory=set)  # those of them that its view has not followed yet
-    rewriting: dict[Oid, Xid] = field(default_factory=dict)  # catalogs that it copies, and which xid said so
+    news: set[Subject] = field(default_factory=set)  # subjects that its view has not followed yet
+    rewriting: dict[Oid, Xid] = field(default_factory=dict)  # catalogs that it copies, and the xid that showed it
     pending: dict[RelFileLocator, PendingFile] = field(default_factory=dict)
-    views: dict[Oid, CatalogHeap] = field(default_factory=dict)  # catalogs that it sees in its own new file
+    views: dict[Oid, CatalogHeap] = field(default_factory=dict)  # catalogs for which it uses its own new file
 
     def note(self, subject: Subject) -> None:
-        """Note that `subject` looks different to the transaction now."""
+        """Record that `subject` looks different to the transaction now."""
         self.subjects.add(subject)
         self.news.add(subject)
 
 
 class Fate(Enum):
-    """What became of a transaction."""
+    """The outcome of a transaction."""
 
     OPEN = auto()
     COMMITTED = auto()
@@ -92,44 +92,42 @@ class Marks:
     """Which rows wait for the end of which xid."""
 
     def __init__(self, *, learning_from: Xid | None) -> None:
-        """`learning_from`: a seed is being taken, and this was the next xid when WAL began to be read for it."""
+        """`learning_from`: the next xid at the start of the seed's WAL; None: no seed is in progress."""
         self.learning_from = learning_from
-        self.aborted: set[Xid] = set()  # xids that had marks, while learning all, that a copy may meet as running
+        self.aborted: set[Xid] = set()  # that a copy may still treat as running: xids with marks; while learning all
         self._committed: set[Xid] = set()  # while learning: all
-        self._presumed: set[Xid] = (
-            set()
-        )  # while learning: xids whose writing was not seen, and whose end was not either
-        self.updaters: dict[Xid, Xid] = {}  # while learning: who updates, by multixact
+        self._presumed: set[Xid] = set()  # while learning: xids whose changes and end were not seen
+        self.updaters: dict[Xid, Xid] = {}  # while learning: the updater of each multixact
         self._rows: dict[Xid, list[tuple[CatalogHeap, Tid]]] = {}
 
     @property
     def learning(self) -> bool:
-        """Tell if a seed is being taken: most rows, and older transactions, are not known."""
+        """Return whether a seed is in progress: most rows, and older transactions, are not known."""
         return self.learning_from is not None
 
     def is_older_than_learning(self, xid: Xid) -> bool:
-        """Tell if what `xid` did before the seed's WAL begins is not known."""
+        """Return whether the changes of `xid` may be from before the seed's WAL."""
         return self.learning_from is not None and precedes(xid, self.learning_from)
 
     def add(self, xid: Xid, heap: CatalogHeap, tid: Tid) -> None:
-        """Let the row at `tid` wait for `xid`."""
+        """Add a mark of `xid` on the row at `tid`."""
         self._rows.setdefault(xid, []).append((heap, tid))
 
     def note_multixact(self, multixact: Xid, updater: Xid) -> None:
-        """Remember who of a multixact's members updates the row."""
+        """Record which member of a multixact updates the row."""
         if len(self.updaters) >= UPDATERS_MAX:
             del self.updaters[next(iter(self.updaters))]
         self.updaters[multixact] = updater
 
     def commit(self, xid: Xid) -> None:
-        """Settle the marks of `xid`: it committed."""
+        """Apply the commit of `xid` to its marks."""
         if self.learning:
             self._committed.add(xid)
         for heap, tid in self._rows.pop(xid, ()):
             heap.commit(tid, xid)
 
     def abort(self, xid: Xid) -> bool:
-        """Settle the marks of `xid`, which aborted; tell if there were any."""
+        """Apply the abort of `xid` to its marks; return whether there were any."""
         rows = self._rows.pop(xid, None)
         if self.learning or rows is not None:
             self.aborted.add(xid)
@@ -138,14 +136,14 @@ class Marks:
         return rows is not None
 
     def subjects(self, xid: Xid) -> Iterator[Subject]:
-        """Give the subjects whose rows wait for `xid`."""
+        """Yield the subjects whose rows wait for `xid`."""
         for heap, tid in self._rows.get(xid, ()):
             packed = heap.known_bytes(tid)
             if packed and heap.layout.fits(packed):
                 yield subject_of(heap, packed)
 
     def fate(self, xid: Xid) -> Fate:
-        """Tell what became of an xid that wrote to a catalog, and of which the row itself does not tell."""
+        """Return the fate of an xid that wrote to a catalog, and that the row itself does not show."""
         if xid in self._rows:
             return Fate.OPEN
         if xid in self.aborted:
@@ -156,24 +154,24 @@ class Marks:
         return Fate.COMMITTED
 
     def fate_if_younger(self, xid: Xid) -> Fate:
-        """Tell what became of an xid while learning; one from before has ended, and SQL shows what it did."""
+        """Return the fate of an xid while learning; one from before has ended, and SQL shows its changes."""
         return Fate.COMMITTED if self.is_older_than_learning(xid) else self.fate(xid)
 
     def forget_aborted(self, oldest_running: Xid) -> bool:
-        """Forget the aborted xids that no copy will meet as running, for none is being made; tell if there were any.
+        """Drop aborted xids that no copy can treat as running; call this if no copy is in progress; return if any were.
 
-        The end of a transaction is in WAL before the server holds it for ended: a copy that begins between the two
-        still takes it for running. RUNNING_XACTS tells that the moment has passed.
+        The end of a transaction is in WAL before the server considers it ended: a copy that begins between the two
+        still treats it as running. RUNNING_XACTS shows that this moment has passed.
         """
         past = set() if self.learning else {xid for xid in self.aborted if precedes(xid, oldest_running)}
         self.aborted -= past
         return bool(past)
 
     def stop_learning(self, fate: Callable[[Xid], Fate] | None = None) -> Collection[Xid]:
-        """Hold that all open transactions are known from here on; return those from before learning that `fate` adds.
+        """From now on all open transactions are known; return the older ones that `fate` reports as open.
 
-        Without it, what was open before learning began has ended by now. If its end was not seen, it came before, and
-        was a commit: the server would have marked rows of an aborted transaction when it copied them.
+        Without `fate`, transactions from before the seed's WAL have ended. If the end was not seen, it was an earlier
+        commit: the server would have set hint bits in the rows of an aborted transaction when it copied them.
         """
         still_open = []
         for xid in self._presumed:

@@ -1,7 +1,7 @@
-"""What was described or looked up already, for everybody and for each transaction that changed catalogs.
+"""Caches of descriptions and look-ups: one for committed catalogs, and one for each transaction that changed catalogs.
 
-A description is kept until a *subject* that it stands on changes, and forgotten for nothing else: work grows with what
-changes, not with what is there. What does not exist, or is half there, is not kept: to look again costs little.
+A description is kept until one of its *subjects* changes, so work grows with the changes, not with the number of
+objects. An object that does not exist, or is incomplete, is not cached: looking it up again costs little.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,21 +13,21 @@ from tidemark.decode.catalog.transactions import OpenChanges, Subject
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import RelFileLocator
 
-OTHERS_MAX = 65536  # subjects; with more, all that the transaction itself changed is looked at again instead
+OTHERS_MAX = 65536  # subjects; beyond that, all subjects that the transaction itself changed are checked again instead
 
 _Described = TypeVar("_Described", DescribedName, DescribedRelation, DescribedType)
 
 
 class Shelf(Generic[_Described]):
-    """Descriptions of one sort by OID, to be found by what they stand on."""
+    """Descriptions of one kind by OID, also found by their subjects."""
 
     __slots__ = ("_kind", "_of", "_sets", "_users")
 
     def __init__(self, kind: Oid) -> None:
-        """`kind` is what they are descriptions of: each stands on the subject of this kind that has its OID."""
+        """`kind`: the descriptions' kind of subject; each depends on the subject of this kind with its OID."""
         self._kind = kind
         self._of: dict[Oid, _Described] = {}
-        # What is alike stands on the same: so the users of a set of subjects are kept, and in which sets each is.
+        # Equal descriptions depend on equal sets of subjects: so each set has its users, and each subject its sets.
         self._users: dict[frozenset[Subject], set[Oid]] = {}
         self._sets: dict[Subject, set[frozenset[Subject]]] = {}
 
@@ -35,11 +35,11 @@ class Shelf(Generic[_Described]):
         return len(self._of)
 
     def get(self, oid: Oid) -> _Described | None:
-        """Return the description that is kept, if one is."""
+        """Return the cached description, if there is one."""
         return self._of.get(oid)
 
     def keep(self, oid: Oid, described: _Described) -> None:
-        """Keep a description until `forget` names one of its subjects."""
+        """Cache a description until `forget` names one of its subjects."""
         self._drop(oid)
         self._of[oid] = described
         users = self._users.get(described.subjects)
@@ -50,7 +50,7 @@ class Shelf(Generic[_Described]):
         users.add(oid)
 
     def forget(self, subjects: Collection[Subject]) -> bool:
-        """Drop what stands on `subjects`, which changed; tell if that was anything."""
+        """Drop the descriptions that depend on the changed `subjects`; return whether there were any."""
         found = {subject.oid for subject in subjects if subject.kind == self._kind and subject.oid in self._of}
         for subject in subjects:
             for stands_on in self._sets.get(subject, ()):
@@ -76,7 +76,7 @@ class Shelf(Generic[_Described]):
 
 
 class View:
-    """What is committed: as everybody sees it who has changed no catalog."""
+    """What is committed, as every transaction sees it that has changed no catalog."""
 
     __slots__ = ("_files_of", "class_names", "files", "relations", "types")
 
@@ -91,12 +91,12 @@ class View:
         return len(self.relations) + len(self.types) + len(self.class_names) + len(self.files)
 
     def keep_file(self, locator: RelFileLocator, oid: Oid) -> None:
-        """Keep whose file `locator` is."""
+        """Cache the relation of the file `locator`."""
         self.files[locator] = oid
         self._files_of[oid] = (*self._files_of.get(oid, ()), locator)
 
     def forget(self, subjects: Collection[Subject]) -> bool:
-        """Drop what stands on `subjects`, which changed; tell if a relation or a file was among it."""
+        """Drop what depends on the changed `subjects`; return whether this included a relation or a file."""
         forgot = self.relations.forget(subjects)
         self.types.forget(subjects)
         self.class_names.forget(subjects)
@@ -109,22 +109,22 @@ class View:
 
 
 class PrivateView(View):
-    """What one open transaction sees that changed catalogs, and what of it is still to be told."""
+    """What one open transaction that changed catalogs sees, and which of its changes are still to be reported."""
 
     __slots__ = ("_changes", "_classes", "_others", "_others_overflowed", "_untold", "rewrites", "touched")
 
     def __init__(self, changes: OpenChanges) -> None:
         super().__init__()
         self.rewrites: dict[Oid, Oid] = {}  # transient heaps, with the relations that they rewrite
-        self.touched: set[Oid] = set()  # tables that were said to look different, and are there
+        self.touched: set[Oid] = set()  # existing tables that were reported as changed
         self._changes = changes
         self._untold: set[Subject] = set()  # its own changes
-        self._classes: set[Oid] = set()  # that it changed: among them may be transient heaps
-        self._others: set[Subject] = set()  # what others committed
+        self._classes: set[Oid] = set()  # with rows that it changed: some may be transient heaps
+        self._others: set[Subject] = set()  # changes that others committed
         self._others_overflowed = False
 
     def catch_up(self) -> None:
-        """Forget what the transaction's own records have changed by now, or the end of its subtransactions."""
+        """Drop what the transaction's own records, or the ends of its subtransactions, have changed since."""
         news = self._changes.news
         if news:
             self.forget(news)
@@ -133,7 +133,7 @@ class PrivateView(View):
             news.clear()
 
     def take_others(self, subjects: Collection[Subject]) -> None:
-        """Follow what another transaction changed and committed."""
+        """Apply the changes that another transaction committed."""
         self.forget(subjects)
         self._others.update(subjects)
         if len(self._others) > OTHERS_MAX:
@@ -141,26 +141,26 @@ class PrivateView(View):
             self._others_overflowed = True
 
     def take_untold(self) -> Collection[Subject]:
-        """Return, once, the subjects whose dependents may look different from when this was asked last.
+        """Return the subjects whose dependents may look different since the last call.
 
-        NB: what others commit counts: it may stand on what this transaction changed, or it on that.
+        NB: this includes commits of others: they may depend on this transaction's changes, or the reverse.
         """
         untold = self._changes.subjects | self._untold if self._others_overflowed else self._untold | self._others
         self._untold, self._others, self._others_overflowed = set(), set(), False
         return untold
 
     def take_classes(self) -> Iterator[Oid]:
-        """Give, once, the OIDs whose row of pg_class the transaction may have changed."""
+        """Yield, once each, the OIDs whose row of pg_class the transaction may have changed."""
         while self._classes:
             yield self._classes.pop()
 
     def types_with(self, committed: Shelf[DescribedType]) -> DescribedTypes:
-        """Return the types that it sees, the committed ones included that it changed nothing of."""
+        """Return the types that it sees, with the committed ones that it did not change."""
         return _TypesSeen(self.types, committed, self._changes.subjects)
 
 
 class _TypesSeen:
-    """One transaction's types before those that are committed."""
+    """One transaction's types before the committed ones."""
 
     __slots__ = ("_changed", "_committed", "_own")
 
