@@ -203,7 +203,7 @@ def test_a_clock_that_was_set_back_is_no_reason_to_hold_wal_for_ever(server: Ser
     assert server.archive()[0] == 1, "the bytes count all the same"
 
 
-def test_what_only_the_data_folder_could_record_comes_into_the_spool_later(server: Server) -> None:
+def test_holes_that_only_the_data_folder_could_record_are_added_to_the_spool_later(server: Server) -> None:
     away = server.spool.folder.rename(server.data.with_name("away"))
     server.fail(server.own_ledger, HOLD_S)
     code, said = server.archive("--hold-bytes", "0")
@@ -216,7 +216,7 @@ def test_what_only_the_data_folder_could_record_comes_into_the_spool_later(serve
     assert not server.own_ledger.exists()
 
 
-def test_what_is_still_tried_or_has_arrived_since_is_no_hole(server: Server) -> None:
+def test_a_segment_still_tried_or_arrived_since_is_not_a_hole(server: Server) -> None:
     away = server.spool.folder.rename(server.data.with_name("away"))
     assert server.archive()[0] == 1
     assert server.own_holes() == []

@@ -185,7 +185,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Given:
         (no_such_database, ExitCode.CONFIG, "no database of"),
     ],
 )
-def test_what_is_no_backup_or_has_not_the_wal_of_it_is_refused_by_name(
+def test_a_folder_without_a_backup_or_without_its_wal_is_refused_by_name(
     sound: Given, tmp_path: Path, spoil: Callable[[Given], None], code: ExitCode, reported: str
 ) -> None:
     shutil.copytree(sound.backup, tmp_path / "backup")
@@ -209,7 +209,7 @@ class Heard(SilentObserver):
 
 
 @pytest.mark.parametrize("has_manifest", [True, False])
-def test_how_far_the_wal_of_a_backup_is_read_is_told_up_to_its_end(
+def test_how_far_the_wal_of_a_backup_is_read_is_reported_up_to_its_end(
     sound: Given, tmp_path: Path, *, has_manifest: bool
 ) -> None:
     shutil.copytree(sound.backup, tmp_path / "backup")

@@ -88,7 +88,7 @@ def test_a_server_of_an_unsupported_major_is_refused_by_its_number(node: Cluster
         refused(cdcctl("tail", dsn), ExitCode.NODE_UNFIT, str(major))
 
 
-def test_what_the_node_loses_while_the_sidecar_is_down_is_named_and_nothing_is_lost(
+def test_requirements_that_the_node_loses_while_the_sidecar_is_down_are_named_and_nothing_is_lost(
     node: Cluster, tmp_path: Path
 ) -> None:
     """Each loss ends the sidecar at once, before it has delivered the later changes."""

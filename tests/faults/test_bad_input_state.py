@@ -117,7 +117,7 @@ def torn(stored: bytes) -> bytes:
     ("key", "change", "reported"),
     [(IDENTITY.name, newer, "has format 200"), (HISTORY.name, torn, "checksum mismatch")],
 )
-def test_a_value_that_is_damaged_or_newer_is_named_and_never_begun_anew(
+def test_a_value_that_is_damaged_or_newer_is_named_and_never_recreated(
     sidecar: Sidecar, key: str, change: Callable[[bytes], bytes], reported: str
 ) -> None:
     with StateStore.open(sidecar.folder) as store:

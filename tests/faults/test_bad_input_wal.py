@@ -94,7 +94,7 @@ def test_wal_that_is_damaged_on_the_node_stops_the_sidecar_at_its_lsn_until_it_i
     assert set(replayed(change_log(sidecar.catch_up(), "account"))) == set(range(1, 51))
 
 
-def test_spoilt_archives_are_named_by_file_and_give_every_line_once_they_are_mended(
+def test_spoilt_archives_are_named_by_file_and_give_every_line_once_they_are_repaired(
     node: Cluster, tmp_path: Path
 ) -> None:
     state, archive = tmp_path / "state", tmp_path / "archive"

@@ -110,7 +110,9 @@ def test_a_damaged_segment_stops_the_archiver_by_lsn_and_file_until_it_is_whole(
 
 
 @pytest.mark.feature("I32")
-def test_a_damaged_segment_is_given_up_by_word_alone_and_the_loss_is_told(archive: Archiving, tmp_path: Path) -> None:
+def test_a_damaged_segment_is_given_up_on_request_only_and_the_loss_is_reported(
+    archive: Archiving, tmp_path: Path
+) -> None:
     archived = Archived(archive, tmp_path, 10_000)
     victim = archived.paths[-1]  # nothing follows it
     whole = victim.read_bytes()
@@ -141,7 +143,7 @@ def test_a_damaged_segment_is_given_up_by_word_alone_and_the_loss_is_told(archiv
         archived.archiver.close()
 
 
-def test_a_damaged_segment_that_nothing_needs_stops_nobody(archive: Archiving, tmp_path: Path) -> None:
+def test_a_damaged_segment_that_is_not_needed_stops_no_process(archive: Archiving, tmp_path: Path) -> None:
     archived = Archived(archive, tmp_path, 20_000)
     oldest = min(path for path in archive.spool.folder.iterdir() if len(path.name) == 24)
     assert oldest < archived.paths[0]

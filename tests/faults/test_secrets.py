@@ -184,7 +184,7 @@ def test_a_group_that_is_named_shares_the_state_and_nobody_else_does(node: Clust
         assert sidecar.stop(signal.SIGTERM) == ExitCode.SUCCESS
 
 
-def test_a_group_that_is_none_is_refused_by_name(node: Cluster, tmp_path: Path) -> None:
+def test_an_unknown_group_is_refused_by_name(node: Cluster, tmp_path: Path) -> None:
     path = tmp_path / "tidemark.toml"
     path.write_text(f'[capture]\ndsn = "{node.url(user="cdc")}"\ngroup = "no such group"\n')
     done = cdcctl("init", "--state", tmp_path / "state", "--config", path)

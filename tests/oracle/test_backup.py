@@ -86,7 +86,7 @@ def test_catalogs_that_are_rewritten_while_the_backup_runs_are_found_where_they_
     assert differences(node, seed, "postgres") == []
 
 
-def test_a_database_that_is_half_dropped_is_none_of_a_backups(new_cluster: NewCluster, major: int) -> None:
+def test_a_half_dropped_database_is_not_in_a_backup(new_cluster: NewCluster, major: int) -> None:
     node = archiving(new_cluster, major)
     node.sql("CREATE DATABASE half")
     node.sql("UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'half'")

@@ -101,7 +101,7 @@ def test_stored_rows_follow_their_type_as_the_server_prints_them(oracle_cluster:
         ours.changes.close()
 
 
-def test_rows_of_a_transaction_that_a_type_changed_beneath_are_told_as_the_others(
+def test_rows_of_a_transaction_that_a_type_changed_beneath_are_reported_as_the_others(
     oracle_cluster: Cluster, tmp_path: Path
 ) -> None:
     with database_in(oracle_cluster, DATABASE):

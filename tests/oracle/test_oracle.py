@@ -49,7 +49,7 @@ def test_a_storm_of_savepoints_keeps_what_was_kept(oracle_cluster: Cluster, data
 
 
 @pytest.mark.feature("P02")
-def test_what_is_prepared_outlives_a_crash_and_is_printed_when_it_is_committed(
+def test_a_prepared_transaction_survives_a_crash_and_is_printed_when_it_is_committed(
     new_cluster: NewCluster, major: int
 ) -> None:
     node = new_cluster(major)

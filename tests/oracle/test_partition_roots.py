@@ -178,7 +178,7 @@ def test_rows_of_a_root_come_in_stream_order_whichever_partitions_and_transactio
 
 
 @pytest.mark.feature("P23")
-def test_what_happens_to_a_partition_is_told_of_its_root(
+def test_events_of_a_partition_are_reported_for_its_root(
     oracle_cluster: Cluster, session: psycopg.Connection[TupleRow]
 ) -> None:
     ours = Routing(oracle_cluster, [DATABASE])

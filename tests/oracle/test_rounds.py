@@ -51,7 +51,7 @@ def test_a_row_that_goes_missing_is_found_and_kept_and_its_wal_shows_it_again(
     assert ": INSERT INTO " in (verdict.kept / "statements.log").read_text()
 
 
-def test_a_server_that_cannot_decode_its_own_wal_is_told_apart(new_cluster: NewCluster, major: int) -> None:
+def test_a_server_that_cannot_decode_its_own_wal_is_distinguished(new_cluster: NewCluster, major: int) -> None:
     node = new_cluster(major)
     with Oracle(node, "postgres") as oracle:
         node.sql("CREATE TABLE plain (a int)")

@@ -80,7 +80,7 @@ def test_every_declared_package_is_imported() -> None:
     assert used | NOT_IMPORTED >= CORE | EXTRA
 
 
-def test_what_runs_without_the_extra_imports_nothing_that_needs_it() -> None:
+def test_code_that_runs_without_the_extra_imports_nothing_that_needs_it() -> None:
     needing = {
         (path, name)
         for path, tree in modules()

@@ -37,7 +37,7 @@ def faults(*arguments: str) -> tuple[int, int]:
 
 
 @needs_glibc
-def test_what_is_freed_is_taken_again_without_page_faults() -> None:
+def test_freed_memory_is_allocated_again_without_page_faults() -> None:
     assert faults("keep")[1] * 100 < faults()[1]
 
 

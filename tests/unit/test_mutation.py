@@ -77,7 +77,7 @@ def test_every_comparison_guard_and_early_return_of_a_sample_is_mutated_once() -
     assert len(found) == len(EXPECTED)
 
 
-def test_what_only_the_compiled_form_of_a_kernel_runs_is_not_mutated() -> None:
+def test_code_that_only_a_compiled_kernel_runs_is_not_mutated() -> None:
     kernel = b"""\
 def copy(length: int) -> int:
     if cython.compiled:

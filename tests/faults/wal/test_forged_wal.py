@@ -216,7 +216,7 @@ def test_a_start_at_a_torn_record_goes_on_behind_it() -> None:
         assert list(block.lsns[: len(block)]) == writer.lsns[1:]
 
 
-def test_the_tail_of_a_recycled_segment_is_told_by_its_page_address() -> None:
+def test_the_tail_of_a_recycled_segment_is_recognised_by_its_page_address() -> None:
     old = forge()
     writer = WalWriter(16 * SEGMENT)
     for _ in range(SHORT_RECORDS):

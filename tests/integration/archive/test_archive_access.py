@@ -116,7 +116,7 @@ def test_a_spool_that_the_servers_user_cannot_fill_is_refused_before_anything_is
 
 @as_root
 @pytest.mark.feature("I25")
-def test_a_spool_of_root_alone_is_mended_by_init_with_a_group_and_found_until_then(node: Cluster, root: Path) -> None:
+def test_a_spool_of_root_alone_is_repaired_by_init_with_a_group_and_found_until_then(node: Cluster, root: Path) -> None:
     config, state, spool = configured(node, root), root / "state", Spool(root / "spool")
     (row,) = node.sql("SELECT system_identifier FROM pg_control_system()")
     spool.create(int(str(row[0])))

@@ -33,7 +33,7 @@ def taken(folder: Path) -> ArchiveState:
     return archive_state(folder, MB)
 
 
-def test_a_folder_is_told_by_runs_files_bytes_and_owner(tmp_path: Path) -> None:
+def test_a_folder_is_described_by_runs_files_bytes_and_owner(tmp_path: Path) -> None:
     fill(tmp_path, 3, 4, 7, 8, 9)
     fill(tmp_path, 10, more=".gz")
     fill(tmp_path, 11, more=".partial")
@@ -78,7 +78,7 @@ def test_the_way_goes_over_timelines_as_recovery_would_and_a_dead_branch_fills_n
     assert taken(tmp_path).names_in(stretch(6 * MB, 7 * MB)) == [name(6, 2)]
 
 
-def test_files_that_were_given_up_are_told_until_they_are_there_and_failure_while_it_lasts(tmp_path: Path) -> None:
+def test_files_that_were_given_up_are_reported_until_they_are_there_and_failure_while_it_lasts(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
     spool.create(7)
     assert taken(spool.folder).failing_s is None

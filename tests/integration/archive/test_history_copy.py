@@ -275,7 +275,7 @@ def test_a_foreign_folder_is_never_written_and_a_damaged_copy_is_named(shop: Sho
         read_manifest(shop.spool)
 
 
-def test_what_cannot_be_made_anew_is_refused_by_name(shop: Shop, tmp_path: Path) -> None:
+def test_a_state_that_cannot_be_rebuilt_is_refused_by_name(shop: Shop, tmp_path: Path) -> None:
     shop.sidecar.kill()
     state, config = tmp_path / "anew", tmp_path / "anew.toml"
     config.write_text('[capture]\nname = "other"\n')
@@ -331,7 +331,7 @@ def test_making_anew_that_broke_off_is_done_by_doing_it_again(shop: Shop) -> Non
     go_on(shop)
 
 
-def test_the_epochs_of_a_state_made_anew_are_above_those_taken_since_the_last_copy(shop: Shop) -> None:
+def test_the_epochs_of_a_rebuilt_state_are_above_those_taken_since_the_last_copy(shop: Shop) -> None:
     for _ in range(2):
         shop.sidecar.kill()
         shop.sidecar.start()

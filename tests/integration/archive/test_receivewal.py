@@ -32,7 +32,7 @@ def receiving(node: Cluster, folder: Path, *options: str) -> Iterator[subprocess
 
 
 @pytest.mark.parametrize("options", [(), ("--compress", "gzip:1")], ids=["plain", "gzip"])
-def test_what_pg_receivewal_writes_is_an_archive_for_both_processes(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_a_folder_of_pg_receivewal_is_an_archive_for_both_processes(tmp_path: Path, options: tuple[str, ...]) -> None:
     folder = tmp_path / "wal"
     folder.mkdir()
     with new_cluster(15, initdb=["--wal-segsize=1"]) as node, receiving(node, folder, *options):

@@ -63,7 +63,7 @@ def deliver_over(archive: Archiving, sidecar: Sidecar, segments: int) -> None:
 
 
 @pytest.mark.feature("I13")
-def test_what_is_trimmed_nobody_needs_and_a_state_made_anew_goes_on_from_the_rest(
+def test_trimmed_segments_are_not_needed_and_a_rebuilt_state_continues_from_the_rest(
     archive: Archiving, sidecar: Sidecar
 ) -> None:
     sidecar.start()

@@ -20,7 +20,7 @@ def fill(folder: Path, numbers: Iterable[int], timeline: int = 1) -> None:
         (folder / segment_name(timeline, number, MB)).write_bytes(b"x" * 10)
 
 
-def test_what_is_below_the_horizon_is_removed_and_counted_and_then_nothing(tmp_path: Path) -> None:
+def test_segments_below_the_horizon_are_removed_and_counted_and_no_others(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
     spool.create(7)
     fill(spool.folder, range(1, 9))

@@ -77,7 +77,7 @@ class HangingSpool(WalSpool):
         super().put(segment)
 
 
-def test_nobody_else_receives_while_a_disk_that_hangs_holds_the_thread_that_fills_the_spool(
+def test_no_other_thread_receives_while_a_hanging_disk_blocks_the_thread_that_fills_the_spool(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     begin = first_page_lsn(parse_lsn(cluster.flush_lsn()))

@@ -65,7 +65,7 @@ class Buffering(Scripted):
 
 
 @pytest.mark.feature("I34")
-def test_what_is_confirmed_in_on_revoked_is_durable_and_does_not_come_again(
+def test_changes_confirmed_in_on_revoked_are_durable_and_are_not_repeated(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     first = Buffering()
@@ -85,7 +85,7 @@ def test_what_is_confirmed_in_on_revoked_is_durable_and_does_not_come_again(
 
 
 @pytest.mark.feature("I34")
-def test_a_word_that_comes_from_on_revoked_after_the_stop_moves_nothing(
+def test_a_confirmation_from_on_revoked_after_the_stop_moves_nothing(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     inside, leave = threading.Event(), threading.Event()
@@ -152,7 +152,7 @@ def test_after_an_error_the_same_groups_come_again_and_their_schemas_do_not(
 
 
 @pytest.mark.feature("I34")
-def test_what_was_taken_before_the_failing_call_is_not_offered_again(
+def test_changes_accepted_before_the_failing_call_are_not_offered_again(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     consumer = Failing()

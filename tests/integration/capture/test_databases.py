@@ -236,7 +236,7 @@ def test_wal_of_three_databases_is_read_once_for_two_readers_each_of_which_gets_
             assert set(rows) == expected
 
 
-def test_a_database_that_is_half_dropped_keeps_nobody_from_beginning(tmp_path: Path) -> None:
+def test_a_half_dropped_database_does_not_prevent_a_start(tmp_path: Path) -> None:
     """As after an interrupted DROP DATABASE: marked, and its files may be missing."""
     with new_cluster(15) as node:
         for name in ("app", "half", "half_template"):

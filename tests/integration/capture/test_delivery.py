@@ -274,7 +274,7 @@ def test_changes_go_on_while_what_was_confirmed_waits_for_the_disk(
 
 
 @pytest.mark.feature("I34")
-def test_what_is_confirmed_and_not_durable_is_bounded(
+def test_confirmations_that_are_not_durable_are_bounded(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     consumer = Scripted([])
@@ -333,7 +333,7 @@ def test_a_consumer_that_takes_nothing_is_found_out(
 
 
 @pytest.mark.feature("I34")
-def test_a_consumer_too_far_ahead_of_its_word_gets_no_more(
+def test_a_consumer_with_too_many_unconfirmed_changes_gets_no_more(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     consumer = Scripted([False] * 12 + [True])
@@ -346,7 +346,7 @@ def test_a_consumer_too_far_ahead_of_its_word_gets_no_more(
 
 
 @pytest.mark.feature("I35")
-def test_a_relation_version_is_told_once_before_its_first_rows_and_again_after_a_restart(
+def test_a_relation_version_is_reported_once_before_its_first_rows_and_again_after_a_restart(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     first, again = Scripted([]), Scripted([])
@@ -558,7 +558,7 @@ def test_a_consumer_that_hangs_before_its_first_change_is_found_out_and_named(
 
 
 @pytest.mark.parametrize("callback", ["on_assigned", "on_schema", "on_revoked", "stop"])
-def test_whatever_a_consumer_raises_is_its_failure_and_told_without_its_text(
+def test_every_exception_of_a_consumer_is_its_failure_and_reported_without_its_text(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, callback: str
 ) -> None:
     def broken(*_given: object) -> None:

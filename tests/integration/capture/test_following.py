@@ -105,7 +105,7 @@ def test_what_was_confirmed_before_the_state_was_whole_is_no_place_to_begin(foll
     assert following.begin == pointer(FLOOR, 600), "from where the catalogs are known"
 
 
-def test_what_a_replaced_deliverer_writes_late_moves_nothing_back(following: Following) -> None:
+def test_late_writes_of_a_replaced_deliverer_move_nothing_back(following: Following) -> None:
     following.met = met(2000, pointer(1900), epoch=3)
     following.pass_by(2100)
     following.met = met(2500, pointer(1800), epoch=2)
@@ -113,7 +113,7 @@ def test_what_a_replaced_deliverer_writes_late_moves_nothing_back(following: Fol
     assert following.begin == pointer(1900)
 
 
-def test_a_deliverer_whose_state_was_made_anew_is_heard(following: Following) -> None:
+def test_a_deliverer_whose_state_was_rebuilt_is_heard(following: Following) -> None:
     following.met = met(2000, pointer(1900), epoch=3)
     following.pass_by(2100)
     following.met = met(2500, pointer(2400), epoch=1)
@@ -129,7 +129,7 @@ def test_only_confirm_markers_tell_of_the_outbox(following: Following) -> None:
     assert following.begin == pointer(2400)
 
 
-def test_what_is_too_old_is_let_go_of_until_another_marker_comes(following: Following) -> None:
+def test_history_that_is_too_old_is_released_until_another_marker_comes(following: Following) -> None:
     following.met = met(2000, pointer(1900))
     assert following.pass_by(2100).has_start
     late = 1900 + UNMARKED_BYTES_MAX

@@ -106,7 +106,7 @@ def is_lent(cluster: Cluster, ring: Watched) -> bool:
 
 
 @pytest.mark.usefixtures("taker")
-def test_the_taker_reads_a_quiet_stream_by_itself(cluster: Cluster, ring: Watched) -> None:
+def test_the_application_thread_reads_a_quiet_stream_directly(cluster: Cluster, ring: Watched) -> None:
     eventually(lambda: is_lent(cluster, ring))
     ring.putters.clear()
     for _ in range(5):
@@ -114,7 +114,7 @@ def test_the_taker_reads_a_quiet_stream_by_itself(cluster: Cluster, ring: Watche
     assert set(ring.putters) == {TAKER}
 
 
-def test_a_taker_that_stays_away_holds_up_no_wal(cluster: Cluster, ring: Watched, taker: Taker) -> None:
+def test_an_application_thread_that_stays_away_delays_no_wal(cluster: Cluster, ring: Watched, taker: Taker) -> None:
     eventually(lambda: is_lent(cluster, ring))
     taker.is_away = True
     write(cluster, ring)  # the message in transit may still arrive this way
@@ -133,7 +133,7 @@ def test_a_backlog_is_received_by_the_network_thread(cluster: Cluster, ring: Wat
 
 
 @pytest.mark.usefixtures("taker")
-def test_a_connection_that_breaks_in_the_takers_hands_is_made_anew(
+def test_a_connection_that_breaks_while_the_application_thread_reads_is_opened_again(
     cluster: Cluster, ring: Watched, receiver: Receiver
 ) -> None:
     eventually(lambda: is_lent(cluster, ring))
@@ -145,14 +145,16 @@ def test_a_connection_that_breaks_in_the_takers_hands_is_made_anew(
 
 
 @pytest.mark.usefixtures("taker")
-def test_it_is_stopped_while_the_taker_is_at_the_socket(cluster: Cluster, ring: Watched, receiver: Receiver) -> None:
+def test_it_is_stopped_while_the_application_thread_reads_the_socket(
+    cluster: Cluster, ring: Watched, receiver: Receiver
+) -> None:
     eventually(lambda: is_lent(cluster, ring))
     receiver.stop()
     assert receiver.link.value == "ended"
     assert not receiver.bring(BRING_S)
 
 
-def test_whoever_reads_the_socket_each_byte_comes_once_and_in_order(
+def test_each_byte_arrives_once_and_in_order_from_either_reading_thread(
     cluster: Cluster, ring: Watched, receiver: Receiver, taker: Taker
 ) -> None:
     draw = random.Random(1)
@@ -171,7 +173,7 @@ def test_whoever_reads_the_socket_each_byte_comes_once_and_in_order(
 
 
 @pytest.mark.usefixtures("taker")
-def test_a_ring_that_fills_up_in_the_takers_hands_is_left_alone_until_there_is_room(
+def test_a_ring_that_the_application_thread_fills_is_not_used_until_there_is_space(
     cluster: Cluster, ring: Watched, receiver: Receiver
 ) -> None:
     eventually(lambda: is_lent(cluster, ring))
@@ -186,7 +188,7 @@ def test_a_ring_that_fills_up_in_the_takers_hands_is_left_alone_until_there_is_r
     eventually(lambda: is_lent(cluster, ring))
 
 
-def test_a_timeline_that_ends_while_the_taker_is_at_the_socket_is_followed_by_the_network_thread(
+def test_a_timeline_that_ends_while_the_application_thread_reads_is_followed_by_the_network_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The node may take long to report why a stream ended, and the thread has a consumer to serve."""

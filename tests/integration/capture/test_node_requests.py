@@ -35,7 +35,7 @@ def segment_in_hand(node: Cluster) -> str:
 
 
 @pytest.mark.feature("I31")
-def test_what_commits_just_behind_a_switch_forces_the_next_one_and_then_nothing_does(tmp_path: Path) -> None:
+def test_a_commit_just_after_a_switch_forces_the_next_one_and_then_nothing_does(tmp_path: Path) -> None:
     with archiving_node() as node:
         node.node.sql(COMMITS_BEHIND_THE_SWITCH)
         config = config_for(node.node, "postgres")

@@ -209,7 +209,7 @@ def application(
 
 @pytest.mark.parametrize("lag", [(LAG_US, 2.0), (-LAG_US, 0.0)], ids=["behind", "a clock set back"])
 @pytest.mark.parametrize("counts", [True, False])
-def test_what_is_delivered_is_counted_unless_the_target_counts_itself(
+def test_delivered_changes_are_counted_unless_the_target_counts_itself(
     store: StateStore,
     metrics: Metrics,
     clock: HandClock,

@@ -218,7 +218,7 @@ def test_a_password_in_a_dsn_is_refused_and_not_repeated() -> None:
         assert "PGPASSFILE" in error.hint
 
 
-def test_the_end_of_a_timeline_is_told_and_the_next_goes_on_contiguously() -> None:
+def test_the_end_of_a_timeline_is_reported_and_the_next_goes_on_contiguously() -> None:
     with new_cluster() as primary, cluster_without_data(15) as standby:
         copy = [str(primary.server.client("pg_basebackup")), "-h", str(primary.folder), "-p", str(primary.port)]
         standby.run(Path(copy[0]), *copy[1:], "-U", "postgres", "-D", str(standby.data), "-R", "-c", "fast")

@@ -112,7 +112,7 @@ def test_changes_begin_behind_transactions_that_were_open_and_none_is_lost_or_do
     assert changes == ["table public.t: INSERT: v[text]:'after'"]
 
 
-def test_a_transaction_that_wrote_before_the_seed_was_exact_is_waited_for_and_never_given_out_by_half(
+def test_a_transaction_that_wrote_before_the_seed_was_exact_is_waited_for_and_never_emitted_by_half(
     new_cluster: NewCluster,
 ) -> None:
     """X2 (`seeding`): it began after the checkpoint, so the seed itself does not wait for it; S2 must."""

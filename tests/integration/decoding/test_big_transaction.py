@@ -38,7 +38,7 @@ def test_the_peak_of_memory_is_independent_of_the_size_of_a_transaction(watched:
 
 
 @pytest.mark.feature("P04")
-def test_what_was_spilled_is_made_again_after_a_kill_and_every_row_comes_once(watched: Watched) -> None:
+def test_a_spill_is_repeated_after_a_kill_and_every_row_is_delivered_once(watched: Watched) -> None:
     sidecar = watched.sidecar
     with watched.node.connect(DATABASE, autocommit=False) as session:
         rows = watched.write(session, SMALL)

@@ -48,7 +48,7 @@ def collect(node: Cluster, collector: Collector, upto: Lsn) -> None:
 
 
 @pytest.mark.feature("I02")
-def test_what_is_captured_is_the_segment_files_across_switches_and_restarts_and_parses_as_whole_records() -> None:
+def test_captured_bytes_equal_the_segment_files_across_switches_and_restarts_and_parse_as_records() -> None:
     with new_cluster(initdb=["--wal-segsize=1"], settings={"wal_keep_size": "1GB"}) as node:
         node.sql("CREATE TABLE t (a int, b text)")
         node.sql("SELECT pg_switch_wal()")

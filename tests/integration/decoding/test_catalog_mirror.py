@@ -295,7 +295,7 @@ def test_a_transaction_sees_its_own_changes_and_others_do_not(quiet: Cluster) ->
     assert seen(None) == ("u", ["id", "m"])
 
 
-def test_equal_versions_are_one_object_and_only_what_changed_is_described_anew(quiet: Cluster) -> None:
+def test_equal_versions_are_one_object_and_only_what_changed_is_described_again(quiet: Cluster) -> None:
     database = new_database(quiet)
     quiet.sql("CREATE TYPE mood AS ENUM ('a'); CREATE TABLE t (m mood[]); CREATE TABLE u (a int)", database)
     quiet.sql("ALTER TABLE u ADD COLUMN b text DEFAULT 'x'", database)
@@ -463,7 +463,7 @@ class Witness:
 
 
 @pytest.mark.parametrize(("seed", "rewrites"), [(1, 0.0), (2, 0.15)])
-def test_what_a_transaction_sees_in_a_storm_of_ddl_is_what_a_look_from_scratch_shows(
+def test_a_transactions_view_under_much_ddl_equals_an_independent_description(
     new_cluster: NewCluster, seed: int, rewrites: float
 ) -> None:
     cluster = new_cluster(15, wal_keep_size="2GB")

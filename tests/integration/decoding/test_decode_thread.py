@@ -177,7 +177,7 @@ def test_decoding_goes_on_while_the_application_is_busy(between: Between) -> Non
     assert between.take() == 1
 
 
-def test_what_is_left_of_a_slice_is_decoded_while_its_first_changes_are_delivered(between: Between) -> None:
+def test_the_rest_of_a_slice_is_decoded_while_its_first_changes_are_delivered(between: Between) -> None:
     later = threading.Timer(0.2, between.receive)
     later.start()
     assert between.take() == 1
@@ -186,7 +186,7 @@ def test_what_is_left_of_a_slice_is_decoded_while_its_first_changes_are_delivere
     assert [between.take(), between.take()] == [2, 3]
 
 
-def test_whoever_decodes_there_is_one_order(between: Between) -> None:
+def test_the_order_is_the_same_for_both_decoding_threads(between: Between) -> None:
     draw = random.Random(1)
     pauses = [draw.choice((0.0, 0.0, 0.0001, 0.002)) for _ in range(SLICES)]
 

@@ -71,7 +71,7 @@ def items(ours: Gathering) -> list[GroupItem]:
 
 @pytest.mark.feature("P06")
 @pytest.mark.parametrize("in_one_transaction", [False, True])  # the decoder reads rows after DDL one by one
-def test_what_is_known_of_an_old_row_is_what_its_replica_identity_has_the_server_write(
+def test_known_columns_of_an_old_row_are_those_of_its_replica_identity(
     cluster: Cluster, database: str, ours: Gathering, *, in_one_transaction: bool
 ) -> None:
     with cluster.connect(database, autocommit=not in_one_transaction) as session:

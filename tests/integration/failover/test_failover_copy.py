@@ -35,7 +35,7 @@ def table_of(items: list[GroupItem], name: str) -> dict[int, str]:
     return table
 
 
-def test_a_copy_that_a_fail_over_breaks_off_is_made_anew_by_the_archiver(tmp_path: Path) -> None:
+def test_a_copy_that_a_fail_over_breaks_off_is_recreated_by_the_archiver(tmp_path: Path) -> None:
     """No reader runs until the archiver copies, and the outbox is too small for the copy: neither can finish."""
     with archiving_node() as node:
         node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")

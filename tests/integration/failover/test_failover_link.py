@@ -94,7 +94,7 @@ def test_the_archiver_may_reach_the_marker_before_the_buffer_has_received_it(tmp
 
 
 @pytest.mark.feature("I22")
-def test_what_is_archived_while_the_sidecar_alone_has_no_way_to_the_node_comes_by_the_archiver(tmp_path: Path) -> None:
+def test_wal_archived_while_only_the_sidecar_is_disconnected_is_delivered_by_the_archiver(tmp_path: Path) -> None:
     with archiving_node() as node, cable(node.node.port) as way:
         node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
         through = {

@@ -46,7 +46,7 @@ def fork(node: Archiving) -> None:
 
 
 @pytest.mark.feature("I33")
-def test_both_processes_start_anew_behind_a_fork_with_a_catalog_base_from_before_it(
+def test_both_processes_start_again_behind_a_fork_with_a_catalog_base_from_before_it(
     node: Archiving, pair: Pair
 ) -> None:
     pair.insert(1)

@@ -23,7 +23,7 @@ def named(path: Path) -> Config:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o660])
-def test_a_key_is_made_once_and_is_nobody_elses(tmp_path: Path, mode: int) -> None:
+def test_a_key_is_created_once_with_the_mode_of_the_state(tmp_path: Path, mode: int) -> None:
     folder = StateFolder(tmp_path / "state", shared_with_group=mode == 0o660)
     make_marker_key(Config(), folder)
     key = load_marker_key(Config(), folder)

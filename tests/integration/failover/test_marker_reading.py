@@ -61,7 +61,9 @@ def test_markers_of_ours_are_read_and_counted_by_kind_and_a_check_is_kept(contex
 
 
 @pytest.mark.feature("I10")
-def test_what_is_no_marker_of_ours_is_counted_and_told_once_for_each_reason(context: CaptureContext) -> None:
+def test_messages_that_are_not_valid_markers_are_counted_and_reported_once_for_each_reason(
+    context: CaptureContext,
+) -> None:
     reader = MarkerReader(context, KEY)
     with capture_logs() as reported:
         for lsn in (100, 200):

@@ -206,7 +206,7 @@ def test_a_buffer_that_is_full_before_it_came_to_the_node_is_given_up(node: Arch
         step_until(realtime, store, lambda: node_requests.asked > 1)
 
 
-def test_a_marker_that_nobody_meets_is_written_again(
+def test_a_marker_that_is_never_read_is_written_again(
     node: Archiving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(way_back, "MARKER_LOST_S", 0.1)
@@ -232,7 +232,7 @@ def step_alone_until(realtime: Realtime, condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.feature("I31")
-def test_what_is_confirmed_first_in_a_new_state_gets_its_marker_though_nothing_follows(
+def test_the_first_confirmation_in_a_new_state_gets_its_marker_though_nothing_follows(
     node: Archiving, tmp_path: Path
 ) -> None:
     with made(node, tmp_path) as (realtime, store, node_requests), OutboxReader.open(store.folder) as reader:

@@ -53,7 +53,7 @@ def test_a_copy_that_shows_what_a_fork_took_back_is_refused_with_its_place(store
         found.check_fork(TL1, Lsn(1), TL2)
 
 
-def test_what_was_copied_on_the_next_timeline_is_no_part_of_the_branch(store: StateStore) -> None:
+def test_copies_on_the_next_timeline_are_not_part_of_the_branch(store: StateStore) -> None:
     found = copies(store, copied=replace(DONE, timeline=TL2))
     found.check_fork(TL1, Lsn(1), TL2)
     with pytest.raises(WalDiverged):

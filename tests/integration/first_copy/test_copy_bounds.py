@@ -135,9 +135,7 @@ def test_a_table_that_does_not_fit_on_disk_is_refused_by_name_and_the_others_and
 
 
 @pytest.mark.parametrize("kind", ["table", "view"])
-def test_rows_of_another_table_that_took_the_name_are_never_given_out(
-    cluster: Cluster, database: str, kind: str
-) -> None:
+def test_rows_of_another_table_that_took_the_name_are_never_emitted(cluster: Cluster, database: str, kind: str) -> None:
     """ALTER SCHEMA RENAME takes no lock on tables: renamed while the table is locked, and back again."""
     with cluster.connect(database) as session:
         session.execute("CREATE SCHEMA app; CREATE SCHEMA twin; CREATE TABLE app.account (id int); TABLE app.account")

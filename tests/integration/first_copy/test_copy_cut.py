@@ -36,7 +36,7 @@ class Faltering:
 
 
 @pytest.mark.feature("P22")
-def test_rows_are_given_out_while_more_come_and_again_where_the_rest_does_not(
+def test_rows_are_emitted_while_more_come_and_again_where_the_rest_does_not(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     fill(cluster, database)

@@ -89,7 +89,7 @@ ROW_BY_ROW = BlockBounds(1, 1 << 20)
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
 @pytest.mark.parametrize(("made", "changed"), CHANGES, ids=[changed for _, changed in CHANGES])
-def test_what_commits_while_the_lock_is_waited_for_is_in_the_description(
+def test_ddl_that_commits_during_the_wait_for_the_lock_is_in_the_description(
     cluster: Cluster, database: str, made: str, changed: str, *, is_first: bool
 ) -> None:
     cluster.sql(f"{made}; CREATE TABLE another (id int)", database)
@@ -152,7 +152,7 @@ def test_a_copy_goes_on_where_no_value_prints_otherwise(
         assert len([block for block in source.rows(snapshot.relation, ROW_BY_ROW) if block.rows]) == 4
 
 
-def test_a_table_that_is_dropped_while_tables_are_listed_is_none_of_them(cluster: Cluster, database: str) -> None:
+def test_a_table_that_is_dropped_while_tables_are_listed_is_not_listed(cluster: Cluster, database: str) -> None:
     """The server reports no privilege on a dropped table: that is not a missing privilege."""
     cluster.sql("CREATE TABLE gone (id int); CREATE TABLE stays (id int)", database)
     with Node(cluster.dsn(database)) as node, node.repeatable_read():
@@ -161,7 +161,7 @@ def test_a_table_that_is_dropped_while_tables_are_listed_is_none_of_them(cluster
         assert [(table.name, table.readable) for table in source_tables(node, cluster.major)] == [("stays", True)]
 
 
-def test_what_is_read_for_a_copy_describes_all_tables_as_all_catalogs_do(cluster: Cluster, database: str) -> None:
+def test_catalogs_read_for_a_copy_describe_all_tables_as_all_catalogs_do(cluster: Cluster, database: str) -> None:
     cluster.sql(DESCRIBED, database)
     with Node(cluster.dsn(database), database) as node:
         session = SeedSession(node)

@@ -42,7 +42,7 @@ def phases(sidecar: Sidecar) -> set[CopyPhase]:
         ("stage.account", "DROP SCHEMA public; ALTER SCHEMA stage RENAME TO public"),
     ],
 )
-def test_a_table_that_a_rename_brings_into_the_selection_is_told_and_copied_at_the_next_start(
+def test_a_table_that_a_rename_brings_into_the_selection_is_reported_and_copied_at_the_next_start(
     cluster: Cluster, database: str, tmp_path: Path, before: str, enters: str
 ) -> None:
     fill(cluster, database, before, ROWS)
@@ -65,7 +65,7 @@ def test_a_table_that_a_rename_brings_into_the_selection_is_told_and_copied_at_t
 
 
 @pytest.mark.feature("I37")
-def test_a_table_that_was_left_out_for_a_while_is_copied_anew(cluster: Cluster, database: str, tmp_path: Path) -> None:
+def test_a_table_that_was_left_out_for_a_while_is_copied_again(cluster: Cluster, database: str, tmp_path: Path) -> None:
     fill(cluster, database, rows=ROWS)
     with running(cluster, database, tmp_path, copy=True) as sidecar:
         sidecar.catch_up()

@@ -166,7 +166,7 @@ def test_an_alter_table_in_the_middle_meets_neither_the_copied_rows_nor_those_to
 
 
 @pytest.mark.feature("P22")
-def test_what_commits_behind_a_tables_snapshot_is_streamed_though_a_later_transaction_is_copied(
+def test_commits_after_a_tables_snapshot_are_streamed_though_a_later_transaction_is_copied(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     """The snapshot's bounds include a running transaction and a later ended one: only its xid list separates them."""

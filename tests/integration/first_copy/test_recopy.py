@@ -188,7 +188,7 @@ def test_while_the_archiver_delivers_a_request_waits_for_realtime_and_the_comman
 
 
 @pytest.mark.feature("I30")
-def test_what_cannot_be_copied_is_refused_by_name_with_what_to_do(
+def test_tables_that_cannot_be_copied_are_refused_by_name_with_a_remedy(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     role = f"r_{uuid.uuid4().hex[:8]}"

@@ -569,7 +569,7 @@ def test_a_property_that_restricts_writes_stops_its_table_until_it_is_undone(
 
 
 @pytest.mark.feature("L02")
-def test_what_waits_for_a_stopped_table_is_exact_after_crashes_and_repeats(tmp_path: Path) -> None:
+def test_changes_that_wait_for_a_stopped_table_are_exact_after_crashes_and_repeats(tmp_path: Path) -> None:
     fed = Fed(tmp_path)
     set_property("delta.appendOnly", "true")(fed, "replica")
     for key in range(5, 9):

@@ -69,7 +69,7 @@ def test_a_replica_with_a_damaged_file_stops_alone_and_a_new_copy_mends_it(tmp_p
 
 
 @pytest.mark.feature("L01")
-def test_a_log_whose_lost_file_is_found_by_compaction_begins_anew_with_a_break(tmp_path: Path) -> None:
+def test_a_log_whose_lost_file_is_found_by_compaction_begins_again_with_a_break(tmp_path: Path) -> None:
     fed = Fed(tmp_path)
     lengthen(Path(fed.path("log")), COMPACT_EVERY - fed.delta("log").version() - 1)
     data_files(fed, "log")[0].unlink()

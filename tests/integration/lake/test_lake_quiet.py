@@ -104,7 +104,7 @@ def test_a_table_that_a_crash_left_ahead_is_recorded_with_its_own_changes_alone(
 
 
 @pytest.mark.feature("L01")
-def test_what_is_left_of_a_dropped_table_may_be_removed(tmp_path: Path) -> None:
+def test_the_remaining_folders_of_a_dropped_table_may_be_removed(tmp_path: Path) -> None:
     fed, beside = Fed(tmp_path), Beside()
     last = fed.position()
     at = replace(last.position, commit_lsn=Lsn(last.position.commit_lsn + 1))

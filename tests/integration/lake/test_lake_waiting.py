@@ -11,7 +11,7 @@ from tidemark.pipeline.sinks.waiting import COMPACT_EVERY, StoredItem, WaitingIt
 
 
 @pytest.mark.feature("L02")
-def test_what_waits_for_a_stopped_table_does_not_stay_a_file_for_each_batch(tmp_path: Path) -> None:
+def test_changes_that_wait_for_a_stopped_table_do_not_stay_one_file_for_each_batch(tmp_path: Path) -> None:
     uri, table = str(tmp_path / "replica"), ScriptedTable()
     for key in range(3):
         table.insert({1: key, 2: "while stopped", 3: None})

@@ -191,7 +191,7 @@ def test_beside_a_torn_checkpoint_nothing_is_removed(tmp_path: Path) -> None:
     assert versions(table) == before
 
 
-def test_what_was_to_be_removed_of_a_table_is_not_removed_of_another_one_in_its_place(tmp_path: Path) -> None:
+def test_planned_removals_of_a_table_are_not_applied_to_another_one_in_its_place(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     cleaning = cleanup(tmp_path)
     cleaning.run([(NAME, lengthen(table, 200, checkpoint_every=100))], removed_max=1)

@@ -138,7 +138,7 @@ def test_a_writer_that_was_overtaken_fails_and_writes_nothing(tmp_path: Path) ->
     assert LakeTable(uri, app).version == owner.version
 
 
-def test_a_copy_that_begins_anew_replaces_the_rows_of_the_one_that_broke_off(tmp_path: Path) -> None:
+def test_a_copy_that_begins_again_replaces_the_rows_of_the_one_that_broke_off(tmp_path: Path) -> None:
     table = ScriptedTable()
     first = [Row({1: k, 2: "first", 3: None}) for k in range(5)]
     second = [Row({1: k, 2: "second", 3: None}) for k in range(3)]
@@ -333,7 +333,7 @@ def test_a_dropped_table_is_marked_and_kept(tmp_path: Path) -> None:
     assert replica_rows(tmp_path, FOLDER) == table.expected()
 
 
-def test_names_that_delta_or_the_log_would_not_take_are_told_apart(tmp_path: Path) -> None:
+def test_names_that_delta_or_the_log_would_not_take_are_distinguished(tmp_path: Path) -> None:
     table = ScriptedTable()
     for name in ("ID", "_op", "we\"ird, 'näme'.x", "_old"):
         table.add_column(name)
@@ -387,7 +387,7 @@ def test_folders_of_databases_never_meet_whatever_their_names(tmp_path: Path) ->
     assert {path.name for path in tmp_path.iterdir()} == {*folders, "_positions"}
 
 
-def test_a_database_made_anew_under_a_name_has_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_a_database_recreated_under_a_name_has_a_folder_of_its_own(tmp_path: Path) -> None:
     table = ScriptedTable()
     table.insert({1: 1, 2: "a", 3: None})
     (reported,) = table.delivered()
@@ -452,7 +452,7 @@ def test_old_values_are_not_moved_to_a_column_that_the_table_has_itself(tmp_path
     assert replica_rows(tmp_path, FOLDER) == table.expected()
 
 
-def test_a_new_state_copies_anew_whatever_generation_the_old_one_had_come_to(tmp_path: Path) -> None:
+def test_a_new_state_copies_again_whatever_generation_the_old_one_had_come_to(tmp_path: Path) -> None:
     old = ScriptedTable()
     old.copy(1, [{1: 1, 2: "old", 3: None}])
     old.commit()

@@ -106,7 +106,7 @@ def test_the_same_range_gives_the_same_bytes(state: Path) -> None:
     assert read(reader_of(state), offset(0), end) == read(reader_of(state), offset(0), end)
 
 
-def test_offsets_are_told_as_equal_text_every_time(state: Path) -> None:
+def test_offsets_are_reported_as_equal_text_every_time(state: Path) -> None:
     reader = reader_of(state)
     end = reader.latestOffset(offset(0), ReadAllAvailable())
     assert str(end) == str(reader.latestOffset(end, ReadAllAvailable())) == str(reader.reportLatestOffset())

@@ -11,7 +11,7 @@ from tidemark.io.state.outbox import OutboxReader
 
 
 @pytest.mark.feature("I41")
-def test_mode_pointers_lags_and_holes_are_told_with_everything_dead(tmp_path: Path) -> None:
+def test_mode_pointers_lags_and_holes_are_reported_with_everything_dead(tmp_path: Path) -> None:
     with archiving_node() as node, paired(node, tmp_path) as pair:
         pair.node.sql("CREATE TABLE account (id int PRIMARY KEY)")
         place = ("--state", pair.sidecar.folder.root)

@@ -60,7 +60,7 @@ def test_settings_and_clients_work(new_cluster: NewCluster) -> None:
 
 
 @pytest.mark.parametrize("statement", ["SELEC 1", "SELECT 1 FROM", "DO $$ BEGIN EXECUTE 'DROP TABLES'; END $$"])
-def test_a_statement_that_is_none_is_a_mistake_of_the_generators(cluster: Cluster, statement: str) -> None:
+def test_an_invalid_statement_is_a_mistake_of_the_generator(cluster: Cluster, statement: str) -> None:
     with pytest.raises(psycopg.Error) as raised:
         cluster.sql(statement)
     assert is_mistake(raised.value)
@@ -70,7 +70,7 @@ def test_a_statement_that_is_none_is_a_mistake_of_the_generators(cluster: Cluste
     "value",
     ["'{\"(0,1)\"}'::regtype[]", "'lax'::jsonpath", "'$[1'::jsonpath", "'a &'::tsquery", "'a b'::regprocedure"],
 )
-def test_a_value_that_is_none_of_its_type_is_no_mistake_of_the_generators(cluster: Cluster, value: str) -> None:
+def test_an_invalid_value_is_not_a_mistake_of_the_generator(cluster: Cluster, value: str) -> None:
     with pytest.raises(psycopg.Error) as raised:
         cluster.sql(f"SELECT {value}")
     assert not is_mistake(raised.value)

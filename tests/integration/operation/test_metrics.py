@@ -220,7 +220,7 @@ def test_the_dashboard_names_each_stage_by_the_number_that_the_metric_has() -> N
 
 
 @pytest.mark.feature("I42")
-def test_what_is_counted_by_kind_is_there_for_each_kind_before_the_first_event() -> None:
+def test_a_counter_by_kind_exists_for_each_kind_before_the_first_event() -> None:
     """Otherwise the first forged marker, or the first switch, would not be an increase."""
     kinds = {
         metrics.SWITCHES: {event.name for event in Event},

@@ -25,14 +25,14 @@ def listening(address: str) -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])
-def test_what_is_told_arrives_at_a_path_and_at_an_abstract_name(tmp_path: Path, *, is_abstract: bool) -> None:
+def test_messages_arrive_at_a_path_and_at_an_abstract_name(tmp_path: Path, *, is_abstract: bool) -> None:
     name = str(tmp_path / "notify")
     with listening("\0" + name if is_abstract else name) as channel:
         notify(READY, {"NOTIFY_SOCKET": "@" + name if is_abstract else name})
         assert channel.recv(100).decode() == READY
 
 
-def test_a_listener_that_is_gone_full_or_none_stops_nobody(tmp_path: Path) -> None:
+def test_a_listener_that_is_gone_full_or_none_stops_no_process(tmp_path: Path) -> None:
     notify(ALIVE, {})
     notify(ALIVE, {"NOTIFY_SOCKET": "vsock:2:1234"})
     notify(ALIVE, {"NOTIFY_SOCKET": str(tmp_path / "gone")})

@@ -82,7 +82,7 @@ def test_a_process_that_is_started_again_and_again_and_never_lives_long_is_gone(
     assert seen[15:18] == [RESTARTING, ALIVE, GONE], "15 s after its first end"
 
 
-def test_a_process_that_lived_as_long_as_a_sign_of_life_is_waited_for_anew(store: StateStore, watch: Watch) -> None:
+def test_a_process_that_lived_as_long_as_a_sign_of_life_is_waited_for_again(store: StateStore, watch: Watch) -> None:
     began = boot_ns()
     with RoleLock.take(store.folder, SIDECAR):
         assert looks(watch, began, 0) == [ALIVE]

@@ -146,7 +146,9 @@ def test_with_the_lake_each_change_is_there_once_and_what_it_has_not_whole_is_co
         assert set(rows_by_key(lake, "left_out")) == {1}
 
 
-def test_what_is_open_across_the_promotion_comes_out_whole(primary: Cluster, standby: Cluster, tmp_path: Path) -> None:
+def test_transactions_open_across_the_promotion_are_emitted_whole(
+    primary: Cluster, standby: Cluster, tmp_path: Path
+) -> None:
     with two_hosts(primary, standby, tmp_path) as hosts, ExitStack() as stack:
         with primary.connect(autocommit=False) as preparing:
             sql(preparing, "INSERT INTO account VALUES (1, 'prepared before the marker')")

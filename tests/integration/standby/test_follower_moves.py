@@ -258,7 +258,7 @@ def test_a_lake_that_holds_what_the_standby_has_not_stops_the_takeover(
         assert hosts.follower.view.ledger.head == 0
 
 
-def test_what_a_dead_branch_delivers_behind_the_promotion_does_not_come_into_the_lake(
+def test_changes_of_a_dead_branch_delivered_after_the_promotion_are_not_in_the_lake(
     primary: Cluster, standby: Cluster, tmp_path: Path
 ) -> None:
     lake, aside = tmp_path / "lake", tmp_path / "aside"
@@ -287,9 +287,7 @@ def test_what_a_dead_branch_delivers_behind_the_promotion_does_not_come_into_the
         assert set(rows_by_key(lake, "account")) == {1, 2, 3}
 
 
-def test_what_is_kept_for_a_deliverer_that_says_nothing_is_bounded(
-    primary: Cluster, standby: Cluster, tmp_path: Path
-) -> None:
+def test_history_kept_for_a_silent_deliverer_is_bounded(primary: Cluster, standby: Cluster, tmp_path: Path) -> None:
     bound = {"TIDEMARK_STANDBY__UNMARKED_BYTES_MAX": str(MB), "TIDEMARK_HISTORY__BASE_EVERY_BYTES": str(MB)}
     with two_hosts(primary, standby, tmp_path, options=bound) as hosts:
         led(hosts)

@@ -174,7 +174,7 @@ def is_dead(branches: Branches, row: dict[str, object]) -> bool:
 
 
 @pytest.mark.parametrize("has_dead_wal", [True, False])
-def test_all_of_the_new_branch_is_delivered_once_and_the_dead_one_is_told(
+def test_all_of_the_new_branch_is_delivered_once_and_the_dead_one_is_reported(
     branches: Branches, *, has_dead_wal: bool
 ) -> None:
     deliver_a_dead_branch(branches)
@@ -211,7 +211,7 @@ def test_a_rewind_that_is_killed_leaves_the_one_state_or_the_other_and_a_second_
     check_lake(branches)
 
 
-def test_where_no_wal_of_before_the_fork_is_left_the_loss_is_told_and_the_replicas_are_right(
+def test_without_wal_from_before_the_fork_the_loss_is_reported_and_the_replicas_are_right(
     branches: Branches,
 ) -> None:
     deliver_a_dead_branch(branches)
@@ -260,7 +260,7 @@ def mark_the_segment(branches: Branches) -> None:
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-def test_catalogs_of_a_dead_branch_that_were_decoded_and_not_delivered_are_let_go_of(
+def test_catalogs_of_a_dead_branch_that_were_decoded_and_not_delivered_are_dropped(
     branches: Branches, *, is_killed: bool
 ) -> None:
     primary, sidecar = branches.primary, branches.sidecar

@@ -36,7 +36,7 @@ def make_tables(primary: Cluster) -> None:
 
 
 @pytest.mark.parametrize("is_met", [True, False])
-def test_what_precedes_the_fork_comes_behind_the_word_of_a_rewind_and_is_not_lost(
+def test_changes_before_the_fork_follow_the_message_of_a_rewind_and_are_not_lost(
     branches: Branches, *, is_met: bool
 ) -> None:
     primary, sidecar = branches.primary, branches.sidecar

@@ -289,7 +289,7 @@ def test_a_primary_that_writes_too_little_is_refused_at_its_standby_where_it_is_
 
 
 @pytest.mark.feature("I33")
-def test_a_record_of_which_the_lost_primary_sent_a_part_is_let_go_of_at_the_fork(
+def test_a_record_of_which_the_lost_primary_sent_a_part_is_released_at_the_fork(
     primary: Cluster, standby: Cluster, tmp_path: Path
 ) -> None:
     with sidecar_at(standby, primary, tmp_path) as sidecar, ExitStack() as stack:
@@ -361,7 +361,7 @@ def test_a_standby_that_replays_from_an_archive_alone_gives_copy_and_stream_as_w
 
 
 @pytest.mark.feature("I33")
-def test_an_archiver_lets_go_of_a_record_that_the_last_segment_of_a_lost_primary_holds_by_half(tmp_path: Path) -> None:
+def test_an_archiver_releases_a_record_that_the_last_segment_of_a_lost_primary_holds_by_half(tmp_path: Path) -> None:
     with archiving_node() as archiving:
         node = archiving.node
         node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")

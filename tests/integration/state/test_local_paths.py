@@ -16,7 +16,7 @@ LAKE = "s3://bucket/lake"
 
 
 @pytest.mark.parametrize("text", [LAKE, "s3:/bucket", "abfss://c@account/x", "file:///srv/lake", "hdfs://name/x"])
-def test_what_looks_like_a_url_is_no_path(text: str) -> None:
+def test_text_that_looks_like_a_url_is_not_a_path(text: str) -> None:
     with pytest.raises(NotLocal, match=f"--lake: {text} is a URL"):
         local_path(text, "--lake")
 

@@ -151,7 +151,7 @@ def test_a_backup_of_the_state_that_is_restored_in_its_place_is_fenced_until_it_
 
 
 @pytest.mark.feature("I21")
-def test_restarts_of_one_state_fence_nobody(original: Sidecar) -> None:
+def test_restarts_of_one_state_fence_no_process(original: Sidecar) -> None:
     for number in (1, 2):
         go_on(original, number)
         original.kill()

@@ -148,7 +148,7 @@ def test_a_killed_reader_holds_no_pages_once_it_is_cleared(folder: StateFolder) 
         environment.close()
 
 
-def test_who_is_inside_a_write_transaction_stands_in_the_heartbeat_file_and_death_gives_the_lock_back(
+def test_the_heartbeat_file_names_the_writer_and_its_death_releases_the_lock(
     folder: StateFolder,
 ) -> None:
     environment = Environment.open(folder, map_bytes=1 << 30, create=True)
@@ -203,7 +203,7 @@ def server(folder: StateFolder) -> Iterator[Path]:
     assert not path.exists()
 
 
-def test_a_command_is_answered_and_an_error_is_told(server: Path) -> None:
+def test_a_command_is_answered_and_an_error_is_reported(server: Path) -> None:
     assert request(server, {"command": "echo", "word": "hello"}) == {"ok": True, "heard": "hello"}
     refused = request(server, {"command": "gap"})
     assert refused == {
@@ -365,7 +365,7 @@ def test_a_client_that_cannot_be_watched_is_closed_and_the_next_one_is_served(fo
         assert request(path, {"command": "echo"}) == {"ok": True}
 
 
-def test_a_bug_in_a_command_is_told_by_its_class_alone(folder: StateFolder) -> None:
+def test_a_bug_in_a_command_is_reported_by_its_class_alone(folder: StateFolder) -> None:
     path = folder.socket("sidecar")
     served = ControlServer(path, {"bug": lambda asked: {"word": asked["missing"]}, "echo": lambda _: {}})
     with ExitStack() as stack:

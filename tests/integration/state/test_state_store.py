@@ -243,7 +243,9 @@ def test_an_unregistered_reader_confirms_nothing(store: StateStore, reader: Outb
         reader.register("a/b")
 
 
-def test_a_full_outbox_refuses_more_until_readers_let_go(store: StateStore, reader: OutboxReader, epoch: Epoch) -> None:
+def test_a_full_outbox_refuses_more_until_readers_confirm(
+    store: StateStore, reader: OutboxReader, epoch: Epoch
+) -> None:
     reader.register("spark")
     note = "n" * (1 << 20)
     for lsn in (100, 101, 102):

@@ -161,7 +161,7 @@ def test_an_epoch_that_was_never_taken_is_over_and_the_error_names_the_present_o
         pass
 
 
-def test_what_every_process_may_write_does_not_depend_on_who_delivers(store: StateStore) -> None:
+def test_keys_that_every_process_may_write_do_not_depend_on_the_deliverer(store: StateStore) -> None:
     damage(store, TERM.name)
     moved(store, lambda transaction: transaction.put(STAGE, Stage.HELD))
     assert moved(store, lambda transaction: transaction.stage()) is Stage.HELD
@@ -331,7 +331,7 @@ def test_settling_confirms_the_least_that_is_held_once(store: StateStore, reader
     assert store.view().confirmed is None, "what is trimmed was confirmed: there is no header to read it from"
 
 
-def test_what_is_confirmed_stays_so_when_another_reader_begins_behind_it(
+def test_confirmed_values_stay_confirmed_when_another_reader_begins_after_them(
     store: StateStore, reader: OutboxReader
 ) -> None:
     reader.register("spark")
@@ -379,7 +379,7 @@ def test_a_damaged_confirmation_halts_where_a_reader_is_damaged_or_holds_nothing
 
 
 @pytest.mark.feature("I24")
-def test_a_damaged_ledger_is_counted_anew_or_halts_where_nothing_is_left_to_count(store: StateStore) -> None:
+def test_a_damaged_ledger_is_counted_again_or_halts_where_nothing_is_left_to_count(store: StateStore) -> None:
     assert store.view().ledger == OutboxLedger()
     damage(store, LEDGER.name)
     with pytest.raises(DamagedValue, match="ledger"):

@@ -47,7 +47,7 @@ def test_decoding_by_a_state_does_not_wait_for_it(sidecar: Sidecar, stuck: Stopp
 
 
 @pytest.mark.parametrize("asked", ["reader drop nobody --yes", "archive repair --yes", "rewind --yes", "init"])
-def test_whoever_writes_says_for_whom_it_waits_and_goes_on_when_that_is_gone(
+def test_a_writer_reports_the_process_for_which_it_waits_and_continues_after_its_end(
     sidecar: Sidecar, stuck: StoppedWriter, tmp_path: Path, asked: str
 ) -> None:
     with running(tmp_path, *asked.split(), "--state", sidecar.folder.root, **sidecar.options) as waiting:

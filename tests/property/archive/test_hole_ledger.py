@@ -39,7 +39,7 @@ def fresh(folder: Path) -> Path:
 
 
 @given(reasons=st.lists(_REASONS, max_size=5))
-def test_what_was_given_up_is_told_in_order(tmp_path_factory: pytest.TempPathFactory, reasons: list[str]) -> None:
+def test_given_up_segments_are_reported_in_order(tmp_path_factory: pytest.TempPathFactory, reasons: list[str]) -> None:
     path = fresh(tmp_path_factory.mktemp("ledger"))
     for number, reason in enumerate(reasons):
         with HoleLedger.open(path, writable=True) as ledger:
@@ -94,7 +94,7 @@ def test_the_minute_between_two_rounds_of_the_server_is_not_counted(tmp_path: Pa
 @given(
     attempts=st.lists(st.tuples(st.integers(0, 2 * 10**10), st.integers(0, 3 * 10**10)), min_size=1, max_size=8),
 )
-def test_what_is_counted_are_the_attempts_and_the_short_pauses_between_them(
+def test_attempts_and_the_short_pauses_between_them_are_counted(
     tmp_path_factory: pytest.TempPathFactory, attempts: list[tuple[int, int]]
 ) -> None:
     at_ns, spans = SECOND, []
@@ -163,7 +163,7 @@ def test_failing_begins_with_the_first_failure_and_ends_with_a_success(tmp_path:
     assert after is None
 
 
-def test_behind_a_boot_failing_is_told_since_the_boot_and_counted_anew(
+def test_after_a_boot_failures_are_reported_since_the_boot_and_counted_from_zero(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with HoleLedger.open(fresh(tmp_path), writable=True) as ledger:
@@ -250,7 +250,7 @@ def test_the_bounds_of_a_round_and_of_a_servers_stop_are_exact(tmp_path: Path) -
         assert ledger.note_failure(began_ns=at_ns, now_ns=at_ns) == 0
 
 
-def test_a_hole_has_the_time_that_is_told_or_now(tmp_path: Path) -> None:
+def test_a_hole_has_the_given_time_or_now(tmp_path: Path) -> None:
     with HoleLedger.open(fresh(tmp_path), writable=True) as ledger:
         before_s = int(time.time())
         ledger.give_up("A", "full")

@@ -121,7 +121,7 @@ def test_a_journal_that_lost_what_was_durable_is_refused_by_name_and_left_as_it_
     assert disk.read() == LSNS
 
 
-def test_what_a_writer_appends_after_the_next_one_began_is_never_read(tmp_path: Path) -> None:
+def test_records_that_a_writer_appends_after_the_next_one_began_are_never_read(tmp_path: Path) -> None:
     """As a process does that was stopped, and goes on while the next owner of the epoch writes already."""
     disk = Disk(tmp_path / "history", HistoryIndex((), ()))
     late = disk.writer(1 << 20)
@@ -174,7 +174,7 @@ def test_a_journal_that_damage_cut_short_is_not_taken_for_one_that_ends_at_a_for
 
 @pytest.mark.parametrize("file_bytes_max", [1, HEAD_BYTES + 2 * ENTRY_BYTES, 1 << 20])
 @pytest.mark.parametrize("fork_lsn", [Lsn(lsn + at) for lsn in LSNS[::3] for at in (0, RECORD_BYTES)])
-def test_a_writer_that_meets_a_fork_lets_go_of_what_an_earlier_one_wrote_behind_it(
+def test_a_writer_that_reads_a_fork_drops_records_of_an_earlier_one_after_it(
     tmp_path: Path, file_bytes_max: int, fork_lsn: Lsn
 ) -> None:
     disk = Disk(tmp_path / "history", HistoryIndex((), ()))

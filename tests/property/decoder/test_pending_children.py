@@ -34,7 +34,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_held_children_are_a_list_for_each_slot(steps: list[tuple[str, int, int]]) -> None:
+def test_pending_children_are_a_list_for_each_slot(steps: list[tuple[str, int, int]]) -> None:
     children, model = PendingChildren(), Model()
     for step, slot, xid in steps:
         if step == "add":

@@ -302,7 +302,7 @@ def _step(beside: Beside, chance: random.Random) -> None:
 
 
 @given(st.integers(0, 1 << 32))
-def test_held_rows_are_a_list_for_each_transaction_and_one_for_all_others(seed: int) -> None:
+def test_pending_rows_are_a_list_for_each_transaction_and_one_for_all_others(seed: int) -> None:
     chance = random.Random(seed)
     beside = Beside(first_slot=chance.choice([0, SLOTS_MAX - 1]))
     for _ in range(chance.choice([10, 80])):

@@ -328,7 +328,7 @@ def slow(whole_from: int = -1) -> Extraction:
     return Extraction(slow_extract, slow_pending, whole_from)
 
 
-def test_what_ddl_writes_beside_rows_is_passed_over_once_its_transaction_is_known() -> None:
+def test_other_records_of_ddl_are_skipped_once_its_transaction_is_known() -> None:
     stream = new_wal()
     sessions = Sessions(stream)
     for verb in (*DDL_VERBS, "index"):

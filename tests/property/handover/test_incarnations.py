@@ -310,7 +310,7 @@ def test_a_rival_whose_epoch_is_not_later_is_answered_and_just_one_goes_on(names
     assert epochs == 1 or world.running == [state]
 
 
-def test_the_history_is_bounded_and_what_falls_out_of_it_fences_nobody() -> None:
+def test_the_history_is_bounded_and_what_falls_out_of_it_fences_no_process() -> None:
     world = World([1])
     (state,) = world.states
     for _ in range(KEPT_MAX + 10):
@@ -338,7 +338,7 @@ def test_a_process_that_is_restarted_without_end_never_drops_the_one_that_runs_b
 
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
-def test_a_marker_without_an_incarnation_fences_nobody(*, is_confirmed: bool) -> None:
+def test_a_marker_without_an_incarnation_fences_no_process(*, is_confirmed: bool) -> None:
     claim = Claim(None, Epoch(FIRST, 99), position(99))
     for began in (None, Extent(Epoch(FIRST, 1), position(0))):
         reader = ReadingProcess(Incarnation("a"), Extent(Epoch(FIRST, 2), position(1)), began, is_confirmed)
@@ -380,7 +380,7 @@ def test_a_confirmed_deliverer_is_fenced_by_a_later_epoch_alone_and_answers_noth
     assert judge(Claim(claimed, Epoch(FIRST, number), position(900)), (), behind) is expected
 
 
-def test_a_state_without_an_epoch_is_further_than_nobody() -> None:
+def test_a_state_without_an_epoch_is_ahead_of_no_other() -> None:
     reader = ReadingProcess(GREATER, Extent(None, None), None)
     assert judge(Claim(LESS, Epoch(FIRST, 1), None), (), reader) is Verdict.OVERTAKEN
 

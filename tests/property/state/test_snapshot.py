@@ -89,13 +89,13 @@ def test_a_snapshot_is_read_as_it_is_written(steps: list[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1:2", "5:3:", "1:3:7", "a:b:", "1:2:3:4", "5:7:4", "5:7:7", "a:7:", "5:7:a"])
-def test_what_is_no_snapshot_is_refused(text: str) -> None:
+def test_text_that_is_not_a_snapshot_is_refused(text: str) -> None:
     with pytest.raises(BadSnapshot):
         parse_snapshot(text)
 
 
 @pytest.mark.parametrize("text", ["@", "1@", "a@0/1", "1@x", "@0/1", "1:2"])
-def test_what_is_no_standbys_snapshot_is_refused(text: str) -> None:
+def test_text_that_is_not_a_standbys_snapshot_is_refused(text: str) -> None:
     with pytest.raises(BadSnapshot):
         parse_visibility(text)
 

@@ -98,7 +98,7 @@ class Later:
     text: str = ""
 
 
-def test_what_a_later_version_has_more_is_passed_over_and_what_an_earlier_one_lacks_has_its_default() -> None:
+def test_fields_of_a_later_version_are_ignored_and_fields_that_an_earlier_one_lacks_have_defaults() -> None:
     form: JsonForm[Later] = JsonForm(Later)
     assert form.read(b'{"number":1,"names":{"5":"a"},"more":[1]}') == Later(1, {Oid(5): "a"})
     with pytest.raises(Misfit, match="missing required field `number`"):

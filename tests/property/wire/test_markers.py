@@ -103,7 +103,7 @@ def test_a_marker_of_version_1_is_read_and_has_no_incarnation(marker: Marker) ->
     assert read_marker(content, INSTANCE, KEY) == replace(marker, incarnation=None)
 
 
-def test_a_newer_version_and_wrong_shapes_are_told_apart() -> None:
+def test_a_newer_version_and_wrong_shapes_are_distinguished() -> None:
     good = write_marker(Marker(MarkerKind.STOP, INSTANCE, Epoch(TimelineId(1), 1), Sequence(1), None), KEY)
     fields = json.loads(good[:-65])
     assert read_marker(json.dumps({**fields, "tidemark": 3}).encode() + good[-65:], INSTANCE, KEY) is Ignored.NEWER

@@ -48,7 +48,7 @@ def test_ends_of_transactions_cost_nothing_for_databases_that_they_never_touched
     assert calls_of_ends(few, OTHER_XID) == calls_of_ends(many, OTHER_XID)
 
 
-def test_the_end_of_a_transaction_that_changed_catalogs_is_told_once() -> None:
+def test_the_end_of_a_transaction_that_changed_catalogs_is_reported_once() -> None:
     for ends in ("commit", "abort"):
         made = mirrors(2)
         xid = begin_ddl(made)

@@ -113,7 +113,7 @@ def test_while_learning_what_wal_told_beats_what_sql_saw() -> None:
     assert open_end not in enums.rows
 
 
-def test_a_missing_value_of_a_seed_is_told_from_a_real_one() -> None:
+def test_a_missing_value_of_a_seed_is_distinguished_from_a_real_one() -> None:
     made = missing_from_text(b"text")
     assert is_from_seed(made)
     real = bytearray(made)

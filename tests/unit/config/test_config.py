@@ -90,7 +90,7 @@ def test_a_typo_in_the_environment_is_an_error_too() -> None:
         parse_config("", {"TIDEMARK_OUTBOX__BYTE": "1"}, where="test.toml")
 
 
-def test_a_refused_value_is_not_told() -> None:
+def test_a_refused_value_is_not_reported() -> None:
     with pytest.raises(BadConfig) as raised:
         parse_config("[metrics]\nport = 'hunter2'", {}, where="test.toml")
     assert "hunter2" not in str(raised.value)

@@ -14,7 +14,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize(("group", "kept"), [(False, 0o700), (True, 0o770)])
-def test_an_empty_folder_loses_the_permissions_of_others_and_it_is_told(
+def test_an_empty_folder_loses_the_permissions_of_others_and_it_is_reported(
     tmp_path: Path, *, group: bool, kept: int
 ) -> None:
     root = tmp_path / "state"

@@ -42,7 +42,7 @@ class Reading:
         return self.screen.getvalue().splitlines()
 
 
-def test_a_replay_that_takes_long_is_told_in_bytes_with_what_the_operator_can_do() -> None:
+def test_a_replay_that_takes_long_is_reported_in_bytes_with_what_the_operator_can_do() -> None:
     reading = Reading(is_terminal=False)
     for second in range(16):
         reading.second(second * 100)
@@ -57,7 +57,7 @@ def test_a_replay_that_takes_long_is_told_in_bytes_with_what_the_operator_can_do
 
 
 @pytest.mark.parametrize("what", [seed_progress.OF_BACKUP, seed_progress.BEFORE_FROM])
-def test_other_wal_that_takes_long_is_told_as_what_it_is(what: seed_progress.Reading) -> None:
+def test_other_wal_that_takes_long_is_reported_as_what_it_is(what: seed_progress.Reading) -> None:
     reading = Reading(is_terminal=False, reading=what)
     for second in range(4):
         reading.second(second * 100)
@@ -65,7 +65,7 @@ def test_other_wal_that_takes_long_is_told_as_what_it_is(what: seed_progress.Rea
     assert "interrupt the command" in what.advice
 
 
-def test_a_replay_that_is_quick_is_not_told() -> None:
+def test_a_replay_that_is_quick_is_not_reported() -> None:
     reading = Reading(is_terminal=False)
     for read_mb in (0, 800, TOTAL_MB):
         reading.second(read_mb)

@@ -136,7 +136,9 @@ def test_text_of_another_encoding_is_transcoded() -> None:
         (forms.relation_of(forms.BYTEA), [struct.pack("<IIB", 9 << 2 | 2, 7 | 1 << 30, 255)], "column 'c1': lz4 data"),
     ],
 )
-def test_damage_is_told_with_table_record_and_column(relation: Relation, values: list[bytes], reported: str) -> None:
+def test_damage_is_reported_with_table_record_and_column(
+    relation: Relation, values: list[bytes], reported: str
+) -> None:
     packed = forms.form_tuple(relation.columns, values)
     with pytest.raises(BadDatum, match=r"^public\.t, record at 0/1F4: ") as caught:
         BatchBuilder(Oid(9), relation).build(inserts([packed]))

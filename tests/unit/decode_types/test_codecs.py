@@ -33,7 +33,7 @@ DAY_US = 86_400_000_000
         (forms.TIMESTAMPTZ, "<q", 0, 10_957 * DAY_US),
     ],
 )
-def test_what_arrows_readers_cannot_hold_is_clamped(
+def test_values_beyond_the_range_of_arrows_readers_are_clamped(
     described: TypeDescription, form: str, number: int, arrow: int
 ) -> None:
     payload = struct.pack(form, number)
@@ -131,7 +131,7 @@ def test_a_name_that_stands_for_an_oid_is_null_where_it_is_all_that_is_known() -
     assert codec_for(forms.BY_NAME["regproc"]).parse_text("now") is None
 
 
-def test_what_is_made_of_a_type_without_a_codec_arrives_as_its_bytes() -> None:
+def test_values_composed_of_a_type_without_a_codec_arrive_as_their_bytes() -> None:
     regproc = forms.BY_NAME["regproc"]
     row = replace(forms.ROW, attributes=(forms.column(1, forms.INT4), forms.column(2, regproc)))
     for described in (row, forms.array_of(row), forms.made_of(TypeKind.RANGE, "procs", regproc)):

@@ -92,7 +92,7 @@ def test_one_value_that_goes_another_way_changes_no_other(slot: int, value: byte
 
 
 @pytest.mark.parametrize("row", [0, ROWS_TOGETHER, ROWS - 1])
-def test_damage_among_many_rows_is_told_with_its_own(row: int) -> None:
+def test_damage_among_many_rows_is_reported_with_its_own(row: int) -> None:
     rows = values_of_all()
     rows[row][NUMERIC_SLOT] = forms.short(struct.pack("<HH", 0x8000, 10_000))
     with pytest.raises(BadDatum, match=f"record at {format_lsn(FIRST_LSN + row)}: column 'c{NUMERIC_SLOT + 1}'"):

@@ -48,7 +48,7 @@ def test_a_run_gives_its_transactions_one_by_one_and_lets_all_else_pass(run: Com
     assert [content(each) for each in found[1:]] == [content(run.transaction(index)) for index in range(len(run))]
 
 
-def test_rows_that_nobody_wants_keep_their_places_in_each_transaction_of_a_run() -> None:
+def test_unwanted_rows_keep_their_places_in_each_transaction_of_a_run() -> None:
     stream = tellers(20)
     decoder = new_wal().decoder
     decoder.want_only(lambda _: False)

@@ -84,7 +84,7 @@ each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name_
 
 
 @each_case
-def test_what_ends_before_what_is_wanted_is_left_out_without_a_word(case: Callable[[Wal], None]) -> None:
+def test_transactions_that_end_before_the_wanted_range_are_omitted_silently(case: Callable[[Wal], None]) -> None:
     wal = stream()
     case(wal)
     assert wal.out == []
@@ -99,7 +99,9 @@ def test_what_is_wanted_and_cannot_be_read_is_an_error(case: Callable[[Wal], Non
 
 
 @each_case
-def test_what_is_in_doubt_where_the_wanted_begins_is_an_error_when_it_commits(case: Callable[[Wal], None]) -> None:
+def test_a_transaction_in_doubt_at_the_start_of_the_wanted_range_is_an_error_when_it_commits(
+    case: Callable[[Wal], None],
+) -> None:
     rehearsal = stream()
     case(rehearsal)
     commit_lsn, _, _ = rehearsal.raws[-1]
@@ -138,7 +140,7 @@ def test_a_stray_below_an_aborted_savepoint_holds_back_nothing() -> None:
     assert [transaction.xid for transaction in wal.decoder.transactions] == [701]
 
 
-def test_others_are_told_beside_what_is_in_doubt() -> None:
+def test_other_transactions_are_emitted_beside_those_in_doubt() -> None:
     wal = stream()
     wal.insert(701, UNSEEN, packed_row(1))
     wal.insert(705, ACCOUNT, packed_row(5))

@@ -19,7 +19,7 @@ def test_an_arena_holds_what_was_put_since_it_was_cleared() -> None:
         assert arena.size == len(b"".join(parts))
 
 
-def test_an_arena_that_had_to_be_very_large_is_let_go_of() -> None:
+def test_an_arena_that_had_to_be_very_large_is_released() -> None:
     arena = Arena()
     arena.put(bytes(ARENA_KEPT_BYTES + 1))
     before = arena.content()

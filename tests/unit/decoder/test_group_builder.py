@@ -145,5 +145,5 @@ def test_materialized_views_are_never_in_batches() -> None:
     assert group.row_count == 0
 
 
-def test_nothing_gathered_is_no_group() -> None:
+def test_without_rows_there_is_no_group() -> None:
     assert GroupBuilder(DIALECTS).flush() is None

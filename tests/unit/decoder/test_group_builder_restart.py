@@ -64,7 +64,7 @@ def _places(group: ChangeGroup) -> Iterator[Position]:
 
 
 @pytest.mark.feature("P03")
-def test_what_follows_any_position_is_given_out_exactly_once() -> None:
+def test_changes_after_any_position_are_emitted_exactly_once() -> None:
     everything = places(groups_of(stream(), GroupBuilder(DIALECTS)))
     assert len(everything) == 19
     for index, place in enumerate(everything):
@@ -82,7 +82,7 @@ def test_the_pointer_of_any_cut_begins_where_all_of_the_rest_can_be_read(rows_ma
         assert rest == everything[everything.index(group.last.position) + 1 :]
 
 
-def test_what_the_copy_of_a_table_has_seen_is_left_out_of_that_table_only() -> None:
+def test_changes_visible_to_the_copy_of_a_table_are_omitted_for_that_table_only() -> None:
     def copied(table: Oid, end: TransactionEnd) -> bool:
         assert end.database == DATABASE
         return table == LEDGER and end.full_xid <= 702
@@ -100,7 +100,7 @@ def test_what_the_copy_of_a_table_has_seen_is_left_out_of_that_table_only() -> N
     assert not any(isinstance(item, Truncation) for group in groups for item in group.items)
 
 
-def test_nothing_of_a_table_that_is_not_selected_is_given_out() -> None:
+def test_nothing_of_a_table_that_is_not_selected_is_emitted() -> None:
     groups = groups_of(stream(), GroupBuilder(DIALECTS, selected=lambda found: found.name == "account"))
     assert {item.relation.name for group in groups for item in group.items if isinstance(item, ChangeBatch)} == {
         "account"

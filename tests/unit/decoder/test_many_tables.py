@@ -55,7 +55,7 @@ def test_a_group_is_full_when_batches_take_its_bytes_beside_their_rows(*, at_onc
 
 
 @pytest.mark.parametrize("bytes_max", [1 << 20, 2 * OF_ONE, 1000, 300])
-def test_a_group_that_is_full_where_versions_are_numbered_anew_ends_before_the_next_row(bytes_max: int) -> None:
+def test_a_group_that_is_full_where_versions_are_numbered_again_ends_before_the_next_row(bytes_max: int) -> None:
     def twice() -> list[DecodedRun]:
         return [found for _ in range(2) for found in by_blocks(tellers(30))]  # each time with different numbers
 
@@ -77,7 +77,7 @@ def test_a_table_that_a_group_has_rows_of_costs_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("columns", [0, 1, 2, 20, 100])
-def test_what_a_batch_is_held_to_take_is_what_one_of_a_row_takes(columns: int) -> None:
+def test_a_batch_is_estimated_by_the_size_of_a_batch_of_one_row(columns: int) -> None:
     made = _wide(columns)
     (batch,) = BatchBuilder(Oid(1), made).build(_rows(columns))
     assert isinstance(batch.given, RowsMessage)
@@ -90,7 +90,7 @@ def test_a_group_says_what_its_batches_take() -> None:
     assert group.byte_count == pytest.approx(sum(message_bytes(group)) + OBJECT_BYTES * 60, rel=0.3)
 
 
-def test_a_shape_that_was_forgotten_is_made_anew_and_its_batches_are_the_same() -> None:
+def test_a_shape_that_was_forgotten_is_recreated_and_its_batches_are_the_same() -> None:
     before = _message(_wide(3))
     for number in range(batch_shapes.SHAPES_KEPT):
         batch_shapes.batch_shape(_renamed(number), Dialect())

@@ -122,7 +122,7 @@ def test_a_speculative_row_that_is_taken_back_never_was() -> None:
     ("flag", "kind"),
     [(heap.DELETE_CONTAINS_OLD_TUPLE, BeforeKind.FULL), (heap.DELETE_CONTAINS_OLD_KEY, BeforeKind.KEY)],
 )
-def test_what_is_known_of_an_old_row_is_told_with_it(flag: int, kind: BeforeKind) -> None:
+def test_known_columns_of_an_old_row_are_reported(flag: int, kind: BeforeKind) -> None:
     stream = wal()
     stream.delete(701, ACCOUNT, old=packed_row(1), flags=flag)
     stream.commit(701)

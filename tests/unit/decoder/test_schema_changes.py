@@ -31,7 +31,7 @@ def transient(target: Relation) -> Relation:
     return replace(target, oid=Oid(HEAP), name="pg_temp_16385", rewrite_of=target.oid)
 
 
-def test_a_changed_description_is_told_before_the_next_row_and_otherwise_at_the_commit() -> None:
+def test_a_changed_description_is_reported_before_the_next_row_and_otherwise_at_the_commit() -> None:
     stream = Wal(relation())
     stream.insert(701, ACCOUNT, packed_row(1))
     stream.change_catalog(701, ACCOUNT, RENAMED)
@@ -41,7 +41,7 @@ def test_a_changed_description_is_told_before_the_next_row_and_otherwise_at_the_
     assert brief(stream) == ["i account 1/-", "alter metadata konto", "i konto 2/-", "create metadata new"]
 
 
-def test_a_table_made_and_dropped_between_two_rows_is_not_told() -> None:
+def test_a_table_made_and_dropped_between_two_rows_is_not_reported() -> None:
     stream = Wal(relation())
     stream.change_catalog(701, 16390, relation("new", 16390))
     stream.change_catalog(701, 16390, None)
@@ -50,7 +50,7 @@ def test_a_table_made_and_dropped_between_two_rows_is_not_told() -> None:
     assert brief(stream) == ["i account 1/-"]
 
 
-def test_a_dropped_table_is_told_with_its_last_version() -> None:
+def test_a_dropped_table_is_reported_with_its_last_version() -> None:
     stream = Wal(relation())
     stream.change_catalog(701, ACCOUNT, None)
     stream.commit(701)
@@ -172,7 +172,7 @@ def test_a_materialized_views_refresh_is_passed_over() -> None:
     assert stream.out == []
 
 
-def test_the_effect_of_a_rewrite_is_told_even_of_an_unchanged_description() -> None:
+def test_the_effect_of_a_rewrite_is_reported_even_of_an_unchanged_description() -> None:
     stream = Wal(relation())
     stream.change_catalog(701, HEAP, transient(relation()))
     stream.insert(701, HEAP, packed_row(1))
@@ -197,7 +197,7 @@ def test_an_event_looks_at_what_changed_since_the_last_one_not_at_all_that_the_t
     assert questions(200) == 10 * questions(20)
 
 
-def test_an_event_that_went_with_its_savepoint_is_told_again_though_nothing_changed_since() -> None:
+def test_an_event_that_went_with_its_savepoint_is_reported_again_though_nothing_changed_since() -> None:
     stream = Wal(relation())
     stream.change_catalog(701, 16390, relation("new", 16390))
     stream.change_catalog(702, 16391, relation("gone", 16391), top=701)

@@ -59,7 +59,7 @@ def test_transactions_with_savepoints_come_out_together() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10, 1000])
-def test_what_was_rolled_back_is_gone_and_what_was_released_is_there(size: int) -> None:
+def test_rolled_back_changes_are_removed_and_released_ones_are_kept(size: int) -> None:
     stream = savers(60)
     found = transactions(stream, size)
     assert [each.end for each in found] == [each.end for each in stream.committed]
@@ -74,7 +74,7 @@ def test_a_transaction_with_savepoints_more_takes_no_call_more() -> None:
     assert many - few < CALLS_PER_TRANSACTION * 2000, (few, many)
 
 
-def test_who_looks_at_a_subtransaction_that_is_held_finds_the_whole_transaction() -> None:
+def test_a_lookup_of_a_pending_subtransaction_finds_the_whole_transaction() -> None:
     stream = savers(20, sessions=20)
     decoder = new_wal().decoder
     list(decoder.decode_runs(block_of(stream.raws)))
@@ -111,7 +111,7 @@ def test_subtransactions_that_a_commit_does_not_name_are_left_out(named: tuple[i
     assert reported(last) == [f"i account {number}/-" for number in range(3) if number == 0 or 901 + number in named]
 
 
-def test_more_subtransactions_than_can_be_held_all_come_out() -> None:
+def test_more_subtransactions_than_can_be_pending_are_all_emitted() -> None:
     stream = savers(10)
     count = CHILDREN_MAX + 10
     subs = range(10_001, 10_001 + count)
@@ -138,7 +138,7 @@ def test_a_savepoint_that_was_rolled_back_unwritten_leaves_nothing_open() -> Non
 
 
 @pytest.mark.parametrize("pause", [1, 2], ids=["with the rollback", "behind it"])
-def test_a_transaction_whose_rows_were_all_rolled_back_is_held_all_the_same(pause: int) -> None:
+def test_a_transaction_whose_rows_were_all_rolled_back_still_stays_pending(pause: int) -> None:
     stream = new_wal()
     stream.insert(799, ACCOUNT, packed_row(0))
     stream.insert(799, LEDGER, packed_row(0))

@@ -112,7 +112,7 @@ def test_groups_do_not_depend_on_where_blocks_end() -> None:
         assert content(groups(stream, GroupBuilder(DIALECTS, rows_max=20), size)) == expected
 
 
-def test_what_was_delivered_or_copied_is_left_out_of_runs_as_well() -> None:
+def test_delivered_or_copied_changes_are_omitted_from_runs_as_well() -> None:
     stream = tellers(40)
 
     def copied(table: Oid, end: TransactionEnd) -> bool:
@@ -130,7 +130,7 @@ def test_what_was_delivered_or_copied_is_left_out_of_runs_as_well() -> None:
     assert len(places(groups(stream, GroupBuilder(DIALECTS, behind=standby)))) == len(everything) - 3 * 20
 
 
-def test_what_is_held_is_open_and_holds_the_restart_lsn() -> None:
+def test_a_transaction_with_pending_rows_is_open_and_keeps_the_restart_lsn() -> None:
     stream = tellers(20, sessions=2)
     decoder = new_wal().decoder
     list(decoder.decode_runs(block_of(stream.raws)))
@@ -139,7 +139,7 @@ def test_what_is_held_is_open_and_holds_the_restart_lsn() -> None:
     assert decoder.transactions.open_count == 2
 
 
-def test_a_transaction_that_grows_is_held_no_longer_and_comes_out_whole() -> None:
+def test_rows_of_a_growing_transaction_do_not_stay_pending_and_are_emitted_whole() -> None:
     stream = new_wal()
     for number in range(3):
         stream.insert(801 + number, ACCOUNT, packed_row(number))
@@ -156,7 +156,7 @@ def test_a_transaction_that_grows_is_held_no_longer_and_comes_out_whole() -> Non
 
 
 @pytest.mark.parametrize("rows", [1, PENDING_ROWS_MAX // LONG + 2])
-def test_what_stays_open_long_is_held_no_longer(rows: int) -> None:
+def test_rows_of_a_long_transaction_do_not_stay_pending(rows: int) -> None:
     stream = new_wal()
     stream.insert(799, ACCOUNT, packed_row(0))
     stream.commit(799)

@@ -71,7 +71,7 @@ def test_transactions_are_counted_as_one_by_one() -> None:
 
 
 @pytest.mark.feature("P03")
-def test_what_follows_any_position_is_given_out_exactly_once_of_transactions_that_come_together() -> None:
+def test_changes_after_any_position_are_emitted_exactly_once_in_runs() -> None:
     stream = tellers(40)
     everything = places(groups(stream, GroupBuilder(DIALECTS)))
     assert len(everything) > 100

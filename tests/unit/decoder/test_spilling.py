@@ -69,7 +69,7 @@ def test_chunks_over_the_bound_do_not_drive_small_transactions_to_disk_one_by_on
     assert spill.writes == 0
 
 
-def test_what_was_spilled_and_rolled_back_is_forgotten_at_a_commit_of_nothing() -> None:
+def test_spilled_and_rolled_back_rows_are_removed_at_an_empty_commit() -> None:
     made = Wal(relation())
     made.update(701, ACCOUNT, packed_row(0))
     made.commit(701)  # from here on the file is known, and ordinary records are skipped

@@ -71,7 +71,7 @@ def test_cuts_and_restarts_anywhere_leave_numbers_and_counts_as_they_are() -> No
         assert counts(rest).items() <= counts(whole).items()
 
 
-def test_what_is_not_selected_is_not_counted() -> None:
+def test_unselected_changes_are_not_counted() -> None:
     builder = GroupBuilder(DIALECTS, counting=True, selected=lambda found: found.name == "ledger")
     assert set(map(str, counts(groups_of(stream(), builder)).values())) == {"{'ledger': 4}", "{'ledger': 5}"}
 
@@ -189,7 +189,7 @@ def test_small_transactions_together_have_the_bounds_that_they_have_one_by_one(
     assert rendered(found, form) == rendered(expected, form)
 
 
-def test_a_table_is_told_by_its_last_name_and_where_it_was_first_counted() -> None:
+def test_a_table_is_reported_by_its_last_name_and_where_it_was_first_counted() -> None:
     stream = new_ledgers()
     stream.insert(801, LEDGER, packed_row(1))
     stream.change_catalog(801, LEDGER, relation("book", LEDGER))

@@ -55,7 +55,7 @@ def test_an_aborted_transaction_is_never_seen() -> None:
     assert stream.out == []
 
 
-def test_a_transaction_without_items_is_not_told() -> None:
+def test_a_transaction_without_items_is_not_reported() -> None:
     stream = wal()
     stream.commit(701)
     assert stream.out == []
@@ -181,7 +181,7 @@ def test_transactions_from_before_the_first_record_are_named_but_not_kept() -> N
     assert stream.out == []
 
 
-def test_what_is_too_old_to_be_whole_is_told_by_64_bits_also_two_billion_transactions_later() -> None:
+def test_an_incomplete_old_transaction_is_recognised_by_64_bits_also_two_billion_transactions_later() -> None:
     old = FullXid(1000)
     table = TransactionTable(old, 1 << 20, None, old)
     assert table.enter(Xid(999), INVALID_XID, Lsn(8)).partial
@@ -231,7 +231,7 @@ def test_wal_that_lacks_whole_tuples_stops_decoding() -> None:
         stream.record(RM_XLOG, xlog.FPW_CHANGE, b"\0")
 
 
-def test_a_subtransaction_that_the_commit_record_does_not_name_is_not_told() -> None:
+def test_a_subtransaction_that_the_commit_record_does_not_name_is_not_reported() -> None:
     stream = wal()
     stream.insert(701, ACCOUNT, packed_row(1))
     stream.insert(702, ACCOUNT, packed_row(2), top=701)

@@ -96,7 +96,7 @@ def test_rows_of_a_large_transaction_keep_their_ordinals(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 50, 1000])
-def test_a_row_that_nobody_wants_takes_no_more_than_its_entry(size: int) -> None:
+def test_an_unwanted_row_takes_no_more_than_its_entry(size: int) -> None:
     stream = large()
     decoder = new_wal().decoder
     decoder.want_only(lambda _: False)
@@ -112,7 +112,7 @@ def test_a_row_that_nobody_wants_takes_no_more_than_its_entry(size: int) -> None
 
 @given(STEPS, st.sets(st.sampled_from(["account", "ledger"])), st.integers(1, 40), st.integers(1, 9))
 @settings(max_examples=150)
-def test_rows_beside_those_that_nobody_wants_come_out_as_ever(
+def test_rows_beside_unwanted_ones_come_out_as_ever(
     steps: list[tuple[str, int]], names: set[str], size: int, rows_max: int
 ) -> None:
     stream = played(steps)
@@ -137,7 +137,7 @@ def flat(made: list[ChangeGroup]) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 50, 1000])
-def test_a_restart_among_rows_that_nobody_wants_gives_the_rest(size: int) -> None:
+def test_a_restart_among_unwanted_rows_gives_the_rest(size: int) -> None:
     stream = committed()
     (end,) = (one for one in stream.committed if one.end.xid == 801)
     for ordinal in (0, 3, 4, 5, 297, 298, 299, 300, 597, 598, 599):
@@ -151,7 +151,7 @@ def test_a_restart_among_rows_that_nobody_wants_gives_the_rest(size: int) -> Non
         assert all(group.first > after for group in made)
 
 
-def test_of_small_transactions_whose_rows_nobody_wants_nothing_is_gathered_and_all_is_counted() -> None:
+def test_unwanted_rows_of_small_transactions_are_counted_and_not_collected() -> None:
     stream = tellers(60)
     decoder, arenas = new_wal().decoder, Arenas()
     decoder.want_only(lambda _: False)
@@ -165,7 +165,7 @@ def test_of_small_transactions_whose_rows_nobody_wants_nothing_is_gathered_and_a
         assert (arenas.entries.size, arenas.tuples.size, arenas.runs.count) == (0, 0, 0)
 
 
-def test_rows_that_nobody_wants_come_back_from_disk_as_many_as_they_were() -> None:
+def test_unwanted_rows_come_back_from_disk_as_many_as_they_were() -> None:
     spill = MemorySpill()
     stream = new_wal()
     for number in range(300):

@@ -52,7 +52,7 @@ def within(seconds: float, made: Confirming[int], bytes_max: int = -1) -> bool:
     return not waiter.is_alive()
 
 
-def test_what_is_confirmed_during_a_transaction_goes_into_the_next_together(disk: Disk, made: Confirming[int]) -> None:
+def test_confirmations_during_a_transaction_are_stored_together_by_the_next(disk: Disk, made: Confirming[int]) -> None:
     disk.may_store.clear()
     made.confirm([1], 10)
     assert disk.is_asked.acquire(timeout=DEADLINE_S)
@@ -129,7 +129,7 @@ def test_closing_what_never_confirmed_anything_ends_at_once(disk: Disk, made: Co
     assert disk.stored == []
 
 
-def test_what_could_not_be_stored_is_raised_wherever_one_confirms_waits_or_asks(
+def test_a_failure_to_store_is_raised_by_every_call_that_confirms_waits_or_asks(
     disk: Disk, made: Confirming[int]
 ) -> None:
     made.check()
@@ -168,7 +168,7 @@ def test_closing_ends_a_pause(disk: Disk, made: Confirming[int], monkeypatch: py
     assert not closing.is_alive()
 
 
-def test_what_is_abandoned_is_not_stored_and_a_transaction_under_way_is_waited_for(
+def test_abandoned_confirmations_are_not_stored_and_a_running_transaction_is_awaited(
     disk: Disk, made: Confirming[int]
 ) -> None:
     disk.may_store.clear()

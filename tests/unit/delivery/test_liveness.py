@@ -106,7 +106,7 @@ def test_a_consumer_that_raises_when_it_is_asked_is_dead_and_its_text_stays_with
     assert str(error) == "the consumer Patient raised ValueError in alive"
 
 
-def test_a_consumers_own_word_for_its_failure_is_kept(consumer: Patient, clock: HandClock) -> None:
+def test_a_consumers_own_exception_is_kept(consumer: Patient, clock: HandClock) -> None:
     consumer.raises = ConsumerFailed("the disk is away", hint="mount it")
     with watching(consumer, clock) as liveness:
         assert found(liveness) is consumer.raises

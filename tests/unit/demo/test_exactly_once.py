@@ -52,7 +52,7 @@ def test_a_change_in_another_transaction_is_one_lost_and_one_doubled(log: Log) -
     assert (verdict.lost, verdict.doubled, verdict.is_right) == (1, 1, False)
 
 
-def test_what_the_copy_saw_must_not_come_by_the_stream_as_well(log: Log) -> None:
+def test_changes_visible_to_the_copy_must_not_be_streamed_as_well(log: Log) -> None:
     log.changes[Kind(9, ORDERS, "i")] += 1
     assert judge(ENTRIES, SNAPSHOTS, log).doubled == 1
 

@@ -41,7 +41,7 @@ def test_an_archiver_that_lives_and_has_wal_to_read_is_waited_for() -> None:
     assert wait.is_over(dead, 6000)
 
 
-def test_it_begins_anew_where_nothing_waited() -> None:
+def test_it_begins_again_where_nothing_waited() -> None:
     wait = ArchiveWait(60, SEGMENT_BYTES)
     assert not wait.is_over(SEEN, 0)
     wait.begin_anew()

@@ -21,7 +21,7 @@ def pointer(timeline: int, lsn: int, restart_lsn: int) -> Pointer:
 
 
 @pytest.mark.parametrize("delivered", [at(1, FORK - 1, 9), at(3, LATER_FORK - 8), at(4, LATER_FORK), at(4, 1 << 40)])
-def test_what_was_delivered_before_its_timeline_was_left_is_no_dead_branch(delivered: Position) -> None:
+def test_changes_delivered_before_their_timeline_was_left_are_not_a_dead_branch(delivered: Position) -> None:
     assert find_dead_branch(NODE, delivered) is None
 
 
@@ -29,7 +29,9 @@ def test_what_was_delivered_before_its_timeline_was_left_is_no_dead_branch(deliv
     ("delivered", "fork_lsn", "next_timeline"),
     [(at(1, FORK), FORK, 3), (at(1, 1 << 40, 3), FORK, 3), (at(3, LATER_FORK), LATER_FORK, 4)],
 )
-def test_what_commits_at_or_behind_the_fork_is_dead(delivered: Position, fork_lsn: Lsn, next_timeline: int) -> None:
+def test_transactions_that_commit_at_or_after_the_fork_are_dead(
+    delivered: Position, fork_lsn: Lsn, next_timeline: int
+) -> None:
     found = find_dead_branch(NODE, delivered)
     assert found == DeadBranch(delivered.timeline, fork_lsn, delivered, TimelineId(next_timeline))
 
@@ -47,7 +49,7 @@ def test_a_position_happened_if_the_node_was_on_its_timeline_when_it_was_written
         assert not happened(NODE, other), other
 
 
-def test_what_the_node_wrote_behind_a_branch_does_not_precede_it() -> None:
+def test_wal_that_the_node_wrote_after_a_branch_does_not_precede_it() -> None:
     first_branch = DeadBranch(TimelineId(1), FORK, at(1, 0x4000), TimelineId(3))
     assert precedes(NODE, at(1, FORK - 1), first_branch)
     assert not precedes(NODE, at(3, FORK), first_branch)

@@ -32,7 +32,7 @@ def test_a_state_goes_on_in_its_place(here: StatePlace) -> None:
 
 @pytest.mark.feature("I21")
 @pytest.mark.parametrize("here", COPIES.values(), ids=COPIES)
-def test_a_copy_of_a_state_is_told_from_it(here: StatePlace) -> None:
+def test_a_copy_of_a_state_is_distinguished_from_it(here: StatePlace) -> None:
     assert not is_same_folder(HERE, here)
 
 

@@ -35,7 +35,7 @@ def test_other_wal_is_marked_by_the_segment_and_nothing_follows_a_marker_of_ours
     assert paced(*looks, *afterwards) == [False, False, True] + [False] * 99
 
 
-def test_a_capture_that_begins_anew_counts_from_nothing_and_other_wal_is_marked_all_the_same() -> None:
+def test_a_capture_that_begins_again_counts_from_nothing_and_other_wal_is_marked_all_the_same() -> None:
     before = [(0.0, Confirmed(1, 1, 0)), (10.0, Confirmed(2, 2, 100 * SEGMENT)), (20.0, Confirmed(2, 2, 0))]
     afterwards = [(30.0, Confirmed(2, 2, SEGMENT - 1)), (40.0, Confirmed(2, 2, SEGMENT)), (50.0, Confirmed(2, 2, 0))]
     assert paced(*before, *afterwards) == [False, True, False, False, True, False]

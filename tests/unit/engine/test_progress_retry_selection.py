@@ -71,7 +71,7 @@ def test_a_pointer_has_a_restart_lsn_that_a_server_can_have() -> None:
         Pointer(groups.position(70), Lsn(-1))
 
 
-def test_delays_double_up_to_the_longest_and_begin_anew_after_a_success() -> None:
+def test_delays_double_up_to_the_longest_and_begin_again_after_a_success() -> None:
     backoff = Backoff(first_s=0.3, max_s=10.0)
     assert [round(backoff.failed(0.0), 1) for _ in range(8)] == [0.3, 0.6, 1.2, 2.4, 4.8, 9.6, 10.0, 10.0]
     assert backoff.wait_s(4.0) == 6.0

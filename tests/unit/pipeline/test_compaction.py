@@ -51,7 +51,7 @@ def applied(compacted: Compacted, before: Rows) -> list[dict[str, object]]:
     st.sets(KEYS),
     st.lists(st.tuples(st.sampled_from("iudm"), KEYS, KEYS, st.booleans()), min_size=1, max_size=30),
 )
-def test_a_folded_run_does_what_its_changes_do_one_by_one(
+def test_a_compacted_run_has_the_effect_of_its_changes_one_by_one(
     identity: ReplicaIdentity, present: set[int], script: list[tuple[str, int, int, bool]]
 ) -> None:
     before: Rows = {(k,): {1: k, 2: "old", 3: f"big {k}"} for k in present}

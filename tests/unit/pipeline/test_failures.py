@@ -31,7 +31,7 @@ def test_what_is_not_ours_is_nobodys() -> None:
     assert named_failure("java.lang.OutOfMemoryError: heap\ntidemark.no.Such: thing") is None
 
 
-def test_of_a_foreign_error_one_line_is_told() -> None:
+def test_one_line_of_a_foreign_error_is_reported() -> None:
     java = (
         "An error occurred while calling o58.start.\n: java.io.IOException: no room\n\tat org.apache.Thing(Thing.java)"
     )

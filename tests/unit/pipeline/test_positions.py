@@ -103,7 +103,7 @@ def test_a_lake_that_was_removed_under_its_pipeline_is_noticed_and_a_new_one_is_
 
 
 @pytest.mark.feature("L01")
-def test_what_another_writer_changed_last_is_left_out_and_named_until_it_is_written_over(lake: Path) -> None:
+def test_a_change_by_another_writer_is_omitted_and_named_until_it_is_overwritten(lake: Path) -> None:
     describe(lake)
     delete(lake)
     describe(lake)

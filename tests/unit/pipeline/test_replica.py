@@ -87,7 +87,7 @@ def test_new_rows_are_appended_in_one_commit_and_others_merged_in_one(fed: Fed) 
     fed.assert_equal()
 
 
-def test_a_column_of_nulls_is_added_without_writing_rows_anew(fed: Fed) -> None:
+def test_a_column_of_nulls_is_added_without_writing_rows_again(fed: Fed) -> None:
     files = fed.delta.file_uris()
     fed.table.add_column("extra")
     fed.feed()
@@ -245,7 +245,7 @@ def set_key(fed: Fed, *, key: bool) -> None:
     schema_event(fed, before, fed.table.relation)
 
 
-def test_rows_of_a_table_without_a_key_are_gathered_once_and_become_the_replica_with_the_key(tmp_path: Path) -> None:
+def test_rows_of_a_table_without_a_key_are_collected_once_and_become_the_replica_with_the_key(tmp_path: Path) -> None:
     fed = unkeyed(tmp_path)
     assert not fed.exists
     assert gathered(fed).scan().read_all().num_rows == 2
@@ -277,7 +277,7 @@ def test_a_replica_that_was_made_and_not_filled_when_the_pipeline_was_killed_is_
     assert [row["note"] for row in fed.rows] == ["a", "b"]
 
 
-def test_a_change_without_a_key_blocks_the_table_until_all_its_rows_come_anew(tmp_path: Path) -> None:
+def test_a_change_without_a_key_blocks_the_table_until_all_its_rows_come_again(tmp_path: Path) -> None:
     fed = unkeyed(tmp_path)
     fed.table.rows = {(): {1: 2, 2: "b", 3: None}}
     fed.table.update((), {2: "which?"})

@@ -72,7 +72,7 @@ def block(fed: Fed) -> None:
     assert fed.rows == there
 
 
-def test_what_happens_to_all_rows_of_a_partition_needs_no_key_of_the_root(tmp_path: Path) -> None:
+def test_events_of_all_rows_of_a_partition_need_no_key_of_the_root(tmp_path: Path) -> None:
     fed = partitioned(tmp_path, ScriptedTable())
     fed.happens(truncation(fed, as_root(fed), HIGH))
     forget(fed, HIGH)

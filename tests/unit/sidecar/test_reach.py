@@ -28,7 +28,7 @@ def test_a_node_that_is_down_and_archives_nothing_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("link", [Link.STREAMING, Link.PAUSED])
-def test_patience_begins_anew_with_each_link_and_each_capture(link: Link) -> None:
+def test_patience_begins_again_with_each_link_and_each_capture(link: Link) -> None:
     reach = Reach(PATIENCE_S)
     reach.check(Link.CONNECTING, RECEIVED, PAST, 0.0)
     reach.check(link, RECEIVED, PAST, 29.0)

@@ -175,7 +175,7 @@ def test_a_page_gives_its_rows_and_nothing_for_dead_ones() -> None:
     assert list(heap.page_tuples(bytes(8192))) == []
 
 
-def test_a_page_that_is_none_is_a_bad_record() -> None:
+def test_an_invalid_page_is_a_bad_record() -> None:
     page = heap_page([(700, 0, ROW)])
     for bad in (
         page[:100],

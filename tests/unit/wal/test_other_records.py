@@ -108,7 +108,7 @@ def test_a_checkpoint_tells_redo_next_xid_and_what_the_major_adds(major: int, sh
     assert (found.next_xid, found.oldest_active_xid) == (1 << 32 | 750, 740)
 
 
-def test_what_changes_the_meaning_of_the_log_is_told() -> None:
+def test_records_that_change_the_meaning_of_wal_are_parsed() -> None:
     fmt = wal_format(17)
 
     def parse(info: int, main: bytes) -> xlog.XlogRecord | None:
@@ -170,7 +170,7 @@ def test_every_major_has_its_magic() -> None:
 
 
 @majors
-def test_records_of_databases_are_told_apart_in_every_major(major: int) -> None:
+def test_records_of_databases_are_distinguished_in_every_major(major: int) -> None:
     fmt = wal_format(major)
     copied = dbase.parse(forged(RM_DBASE, 0x01, pack("<IIII", 16400, 1663, 1, 1664), major=major), fmt)
     assert copied == dbase.DatabaseCopied(Oid(16400), Oid(1663), Oid(1), Oid(1664))

@@ -85,6 +85,6 @@ def test_a_table_name_is_read_as_it_is_written(text: str, name: TableName) -> No
 
 
 @pytest.mark.parametrize("text", ["", ".", "a.", ".a", "a..b", "a.b.c.d", '"a', 'a"b', '""', 'a."b"c'])
-def test_what_names_no_table_is_refused(text: str) -> None:
+def test_text_that_is_not_a_table_name_is_refused(text: str) -> None:
     with pytest.raises(InvalidTableName):
         TableName.parse(text)

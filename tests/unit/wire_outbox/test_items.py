@@ -53,7 +53,7 @@ def test_a_batch_survives_its_bytes_with_relation_and_database() -> None:
     assert (back.database, back.relation, back.rows) == (batch.database, RELATION, batch.rows)
 
 
-def test_names_that_are_no_text_in_their_database_are_told_as_far_as_they_can_be() -> None:
+def test_names_that_are_no_text_in_their_database_are_reported_as_far_as_they_can_be() -> None:
     odd = replace(RELATION, name="caf\udce9", namespace="s\udcff")
     payload = encode_relation(odd)
     assert decode_relation(payload) == replace(RELATION, name="caf\ufffd", namespace="s\ufffd")
