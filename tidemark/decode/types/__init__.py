@@ -1,1 +1,1 @@
-"""On-disk datums to text and to Arrow, one module a type family."""
+"""Converts on-disk datums to text and to Arrow, one module for each family of types."""

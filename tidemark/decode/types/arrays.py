@@ -1,7 +1,7 @@
-"""Arrays (`array.h`, `array_out`, PG 16): dimensions, lower bounds, then the elements, aligned as their type says.
+"""Arrays (`array.h`, `array_out`, PG 16): dimensions, lower bounds, then the elements, aligned as their type requires.
 
-Arrow has one list type for a column, while any dimensions and bounds may stand in it: lists hold the elements in
-storage order, flat; bounds and dimensions are in the text form only.
+Arrow has one list type for a column, while a PostgreSQL column may contain arrays of any dimensions and bounds: lists
+have the elements in storage order, flat; only the text form has bounds and dimensions.
 """
 
 import struct
@@ -14,14 +14,14 @@ from tidemark.decode.types.quoting import NULL_ELEMENT, element_pattern, quoted_
 from tidemark.model.relation import TypeDescription
 
 DIMENSIONS_MAX = 6  # MAXDIM
-HEADER_BYTES = 16  # ArrayType with its varlena header: the origin of all alignment
+HEADER_BYTES = 16  # ArrayType with its varlena header: alignment is relative to its start
 MAX_ALIGN = 8
 VARLENA = -1
 _HEADER = struct.Struct("<iiI")  # ndim, dataoffset, elemtype
 
 
 class ArrayShape:
-    """Dimensions and lower bounds of one array, and where its elements begin."""
+    """Dimensions and lower bounds of one array, and the start of its elements."""
 
     def __init__(self, payload: bytes) -> None:
         if len(payload) < _HEADER.size:
@@ -35,7 +35,7 @@ class ArrayShape:
         self.lower_bounds = numbers[dimensions:]
         self.count = 1 if dimensions else 0
         for size in self.sizes:
-            # An element takes a byte at least, or a bit of the bitmap: no array holds more than the bits that it has.
+            # An element takes at least one byte, or one bit of the bitmap: an array has no more elements than bits.
             if size < 0 or self.count * size > len(payload) * 8:
                 raise BadDatum(f"array of {self.sizes} elements in {len(payload)} bytes")
             self.count *= size
@@ -79,7 +79,7 @@ class ArrayCodec(Codec):
         self.arrow_type = pa.list_(codec.arrow_type)
 
     def text(self, payload: bytes) -> str:
-        """Return the array literal; bounds in front where one is not 1."""
+        """Return the array literal, with bounds if one is not 1."""
         shape = ArrayShape(payload)
         if shape.count == 0:
             return "{}"
@@ -113,7 +113,7 @@ class ArrayCodec(Codec):
 
 
 class CatalogVectorCodec(TextCodec):
-    """`int2vector` and `oidvector`: arrays that print as numbers with blanks between."""
+    """`int2vector` and `oidvector`: arrays that print as numbers separated by blanks."""
 
     def __init__(self, element: TypeDescription, codec: Codec) -> None:
         self._element = element

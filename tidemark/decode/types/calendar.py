@@ -1,7 +1,6 @@
-"""Days and microseconds to dates and clock times, over the whole range of PostgreSQL's types, and back.
+"""Converts days and microseconds to dates and clock times, over the whole range of PostgreSQL's types, and back.
 
-The proleptic Gregorian calendar, years counted astronomically: 0 is 1 BC. Python's own dates end at 9999 and know
-no BC.
+The proleptic Gregorian calendar, years counted astronomically: 0 is 1 BC. Python's dates end at 9999 and have no BC.
 """
 
 import re
@@ -15,7 +14,7 @@ USECS_PER_HOUR = 60 * USECS_PER_MINUTE
 USECS_PER_DAY = 24 * USECS_PER_HOUR
 DAYS_PER_ERA = 146_097  # 400 years
 DAYS_FROM_ERA_START = 719_468  # from 0000-03-01 to 1970-01-01
-DATES_REMEMBERED = 4096  # dates come again and again
+DATES_REMEMBERED = 4096  # dates recur often
 DATE = re.compile(r"(\d{4,})-(\d\d)-(\d\d)")
 CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
 ZONE = re.compile(r"([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?")
@@ -51,7 +50,7 @@ def days_of(year: int, month: int, day: int) -> int:
 
 @lru_cache(DATES_REMEMBERED)
 def date_text(days: int) -> tuple[str, str]:
-    """Return the date in ISO form, and the suffix that goes to the very end: " BC" or nothing."""
+    """Return the date in ISO form, and the suffix for the very end: " BC" or empty."""
     year, month, day = civil_date(days)
     if year > 0:
         return f"{year:04d}-{month:02d}-{day:02d}", ""
@@ -59,7 +58,7 @@ def date_text(days: int) -> tuple[str, str]:
 
 
 def clock_text(usecs: int) -> str:
-    """Return a time of day, without zeros at the end of its fraction."""
+    """Return a time of day, without trailing zeros in its fraction."""
     seconds, fraction = divmod(usecs, USECS_PER_SECOND)
     minutes, second = divmod(seconds, 60)
     hour, minute = divmod(minutes, 60)
@@ -68,7 +67,7 @@ def clock_text(usecs: int) -> str:
 
 
 def zone_text(seconds_east: int) -> str:
-    """Return a UTC offset: hours, and as much more as there is."""
+    """Return a UTC offset: hours, and minutes and seconds if they are not zero."""
     minutes, second = divmod(abs(seconds_east), 60)
     hour, minute = divmod(minutes, 60)
     text = f"{'-' if seconds_east < 0 else '+'}{hour:02d}"
@@ -87,7 +86,7 @@ def parse_date(text: str) -> int:
 
 
 def parse_clock(text: str) -> int:
-    """Return the microseconds since midnight of a time of day; a zone after it is left alone."""
+    """Return the microseconds since midnight of a time of day; ignore a zone after it."""
     found = CLOCK.match(text)
     if found is None:
         raise ValueError(f"not a time of day: {text!r}")
@@ -97,7 +96,7 @@ def parse_clock(text: str) -> int:
 
 
 def parse_zone(text: str) -> int:
-    """Return the seconds east of UTC that `text`, what follows a clock time, says; none is zero."""
+    """Return the seconds east of UTC in `text`, the part after a clock time; zero if it has no zone."""
     found = ZONE.match(text)
     if found is None:
         return 0

@@ -1,11 +1,11 @@
-"""What a codec is: one type's values as PostgreSQL's text, as Arrow's, and from text to Arrow.
+"""A codec converts one type's values to PostgreSQL's text, to Arrow values, and from text to Arrow values.
 
-`text` is what the type's own output function prints under the reference session (TimeZone UTC, DateStyle "ISO, MDY",
-IntervalStyle postgres, extra_float_digits 1, bytea_output hex, lc_monetary C), to the byte. `arrow_type` follows what
+`text` equals the output of the type's output function under the reference session (TimeZone UTC, DateStyle "ISO, MDY",
+IntervalStyle postgres, extra_float_digits 1, bytea_output hex, lc_monetary C), to the byte. `arrow_type` is one that
 Spark and delta-rs accept: docs/types.md, generated from here, is the table of both.
 
 Text that is not valid in the database's encoding (SQL_ASCII stores anything): the text form keeps the bytes as
-surrogate escapes, so that they come out again as they are; Arrow, where invalid UTF-8 would pass unchecked into
+surrogate escapes, so that they can be written unchanged; Arrow, where invalid UTF-8 would pass unchecked into
 Parquet, gets U+FFFD in their place.
 """
 
@@ -27,26 +27,26 @@ ArrowValue = bool | int | float | str | bytes | Decimal | list["ArrowValue"] | N
 
 NUMBER_BRACKETS_SINCE = 15  # jsonpath_out prints (1).type()
 CHAR_ESCAPES_SINCE = 15  # charout prints bytes over 7Fh as \ooo
-INFINITE_INTERVALS_SINCE = 17  # interval_out knows infinity
+INFINITE_INTERVALS_SINCE = 17  # interval_out prints infinity
 
 
 class ObjectNames(Protocol):
-    """What relations, types and schemas are called."""
+    """The names of relations, types and schemas."""
 
     def name(self, kind: Oid, oid: Oid) -> str:
-        """Return what the type `kind` (`regclass` or its like) prints for an OID that is not 0."""
+        """Return what the type `kind` (`regclass` or similar) prints for a nonzero OID."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What values come out as, beside what they are: the database's encoding, the server's major, the Arrow forms."""
+    """The settings of all codecs: the database's encoding, the server's major, the Arrow types."""
 
     encoding: str = "utf-8"  # Python's name
     number_brackets: bool = True
     char_escapes: bool = True
     infinite_intervals: bool = True
     mapping: TypeMapping = DEFAULT_MAPPING
-    names: ObjectNames | None = field(default=None, compare=False)  # None: OIDs come out as numbers
+    names: ObjectNames | None = field(default=None, compare=False)  # None: OIDs are printed as numbers
 
     @classmethod
     def of(cls, encoding: str, major: int, mapping: TypeMapping = DEFAULT_MAPPING) -> "Dialect":
@@ -62,26 +62,26 @@ class Dialect:
         )
 
     def mapped(self, mapping: TypeMapping) -> "Dialect":
-        """Return the dialect with other Arrow forms."""
+        """Return the dialect with other Arrow types."""
         return replace(self, mapping=mapping)
 
     def naming(self, names: ObjectNames) -> "Dialect":
-        """Return the dialect in which OIDs come out as names."""
+        """Return the dialect in which OIDs are printed as names."""
         return replace(self, names=names)
 
     def decode(self, data: bytes) -> str:
-        """Return `data` as text; invalid bytes stay, as surrogate escapes."""
+        """Return `data` as text; invalid bytes are kept as surrogate escapes."""
         return decode_text(data, self.encoding)
 
 
 class ColumnKind(Enum):
-    """How a whole column is built without an object per value; OBJECTS is the way through `arrow_value`."""
+    """How a whole column is built without an object for each value; OBJECTS uses `arrow_value`."""
 
     OBJECTS = "objects"
     ARRAY = "array"
     BOOL = "bool"
     ENUM = "enum"
-    FIXED = "fixed"  # the bytes as they are: 2, 4 or 8
+    FIXED = "fixed"  # the unchanged bytes: 2, 4 or 8
     UNSIGNED4 = "unsigned4"  # u32 to int64
     DATE = "date"
     TIMESTAMP = "timestamp"
@@ -94,36 +94,36 @@ class ColumnKind(Enum):
 
 
 class Codec:
-    """One type's values; subclasses say which. `payload` is always the value without header, decompressed."""
+    """The values of one type; subclasses define it. `payload` is always the value without header, decompressed."""
 
     arrow_type: pa.DataType
     kind = ColumnKind.OBJECTS
-    note = ""  # for docs/types.md: what the Arrow form leaves out or changes
+    note = ""  # for docs/types.md: what the Arrow value omits or changes
 
     def text(self, payload: bytes) -> str:
-        """Return what the type's output function prints."""
+        """Return the output of the type's output function."""
         raise NotImplementedError
 
     def arrow_value(self, payload: bytes) -> ArrowValue:
-        """Return the value as `arrow_type` holds it."""
+        """Return the value in the form of `arrow_type`."""
         raise NotImplementedError
 
     def parse_text(self, text: str) -> ArrowValue:
-        """Return what `arrow_value` gives for the value whose text is `text`."""
+        """Return the result of `arrow_value` for the value whose text is `text`."""
         raise NotImplementedError
 
 
 class TextCodec(Codec):
-    """A type whose Arrow form is its text."""
+    """A type whose Arrow value is its text."""
 
     arrow_type = pa.string()
 
     def arrow_value(self, payload: bytes) -> ArrowValue:
-        """Return the text, U+FFFD in place of what is invalid."""
+        """Return the text, with U+FFFD in place of invalid bytes."""
         return without_escapes(self.text(payload))
 
     def parse_text(self, text: str) -> ArrowValue:
-        """Return `text`, U+FFFD in place of what is invalid."""
+        """Return `text`, with U+FFFD in place of invalid bytes."""
         return without_escapes(text)
 
 

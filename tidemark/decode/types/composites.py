@@ -1,7 +1,7 @@
 """Rows as values (`HeapTupleHeader`, `record_out`, PG 16): a heap tuple behind the row type's OID.
 
-A value keeps the columns that the type had when it was written; it prints in the type's present shape: what was added
-since is NULL (or the default that the column was added with), what was dropped is left out.
+A value has the columns that the type had when it was written; it is printed with the type's current columns: a column
+added since is NULL (or has the default with which it was added), a dropped one is omitted.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from tidemark.decode.types.codec import Codec, TextCodec
 from tidemark.decode.types.quoting import ROW_SPECIAL, quoted_part
 from tidemark.model.relation import Column
 
-PACKED_AT = 14  # datum_typmod, datum_typeid and t_ctid stand before what a packed tuple begins with
+PACKED_AT = 14  # datum_typmod, datum_typeid and t_ctid precede the packed tuple
 
 
 class CompositeCodec(TextCodec):

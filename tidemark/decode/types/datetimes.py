@@ -1,8 +1,8 @@
 """`date`, `time`, `timetz`, `timestamp`, `timestamptz` (`date.c`, `timestamp.c`, `datetime.c`, PG 16).
 
-What Arrow's readers cannot hold is clamped to the years 0001 to 9999: infinities, BC and five-digit years become the
-first or the last instant there is. delta-rs panics on an infinite date and Spark takes it silently for a number.
-Clamping keeps the order and NOT NULL; the text form keeps the truth.
+Values that Arrow's readers do not support are clamped to the years 0001 to 9999: infinities, BC and five-digit years
+become the first or the last instant. delta-rs panics on an infinite date, and Spark silently reads it as a number.
+Clamping preserves the order and NOT NULL; the text form has the exact value.
 """
 
 import struct
@@ -38,12 +38,12 @@ _TIMETZ = struct.Struct("<qi")
 
 
 def clamp_day(days: int) -> int:
-    """Return the day, or the first or last one that Arrow's readers know."""
+    """Return the day, clamped to the range that Arrow's readers support."""
     return min(max(days, FIRST_DAY), LAST_DAY)
 
 
 def clamp_instant(usecs: int) -> int:
-    """Return the instant, or the first or last one that Arrow's readers know."""
+    """Return the instant, clamped to the range that Arrow's readers support."""
     return min(max(usecs, FIRST_INSTANT), LAST_INSTANT)
 
 
@@ -55,7 +55,7 @@ class DateCodec(Codec):
     arrow_type = pa.date32()
 
     def __init__(self, *, nulls: bool = False) -> None:
-        """`nulls`: what is out of range is NULL, not clamped."""
+        """`nulls`: a value out of range is NULL, not clamped."""
         self._nulls = nulls
         self.kind = ColumnKind.OBJECTS if nulls else ColumnKind.DATE
 
@@ -87,14 +87,14 @@ class TimestampCodec(Codec):
     note = "infinities, BC and years over 9999 become the first or last instant of the years 0001 to 9999"
 
     def __init__(self, *, zone: bool, nulls: bool = False) -> None:
-        """`nulls`: what is out of range is NULL, not clamped."""
+        """`nulls`: a value out of range is NULL, not clamped."""
         self._nulls = nulls
         self.kind = ColumnKind.OBJECTS if nulls else ColumnKind.TIMESTAMP
         self.zoned = zone
         self.arrow_type = pa.timestamp("us", tz="UTC") if zone else pa.timestamp("us")
 
     def text(self, payload: bytes) -> str:
-        """Return date and clock, with the offset of UTC for timestamptz."""
+        """Return date and clock, with the UTC offset for timestamptz."""
         (usecs,) = unpack_exactly(_I64, payload)
         if usecs == TIMESTAMP_INFINITY:
             return "infinity"
@@ -122,13 +122,13 @@ class TimestampCodec(Codec):
 
 
 def _zone_usecs(clock: str) -> int:
-    """Return the offset that stands after a clock time."""
+    """Return the UTC offset after a clock time."""
     sign = max(clock.find("+"), clock.find("-"))
     return parse_zone(clock[sign:]) * 1_000_000 if sign > 0 else 0
 
 
 class TimeCodec(Codec):
-    """`time`: microseconds since midnight, 24:00:00 included; an int64 in Arrow (delta-rs has no time of day)."""
+    """`time`: microseconds since midnight, up to 24:00:00; an int64 in Arrow (delta-rs has no time of day)."""
 
     arrow_type = pa.int64()
     kind = ColumnKind.FIXED

@@ -1,8 +1,8 @@
-"""Text of the database's encoding, as the server itself would turn it into UTF-8 (`utils/mb/Unicode`, PG 16).
+"""Decodes text in the database's encoding as the server itself would convert it to UTF-8 (`utils/mb/Unicode`, PG 16).
 
-For most encodings Python's codecs say the same. Where they do not (vendors' characters in the EUC family, which Python
-reads otherwise or not at all), the server's reading stands here; a test holds every character of every encoding beside
-the server.
+For most encodings Python's codecs give the same result. For the exceptions (vendors' characters in the EUC family,
+which Python reads differently or not at all) this module has the server's result; a test compares every character of
+every encoding with the server.
 """
 
 import codecs
@@ -12,12 +12,12 @@ from tidemark.model.errors import NodeUnfit
 
 
 class UnsupportedEncoding(NodeUnfit):
-    """A database whose encoding has no counterpart here."""
+    """A database whose encoding is not supported."""
 
     hint = "capture a database in UTF8, or in one of the encodings listed in docs/types.md"
 
 
-# pg_encoding_to_char's names (`encnames.c`, PG 16) to Python's codecs. SQL_ASCII promises nothing: taken as UTF-8.
+# pg_encoding_to_char's names (`encnames.c`, PG 16) to Python's codecs. SQL_ASCII validates nothing: read as UTF-8.
 # MULE_INTERNAL and EUC_TW have no codec in Python.
 PYTHON_ENCODINGS = {
     "UTF8": "utf-8",
@@ -64,7 +64,7 @@ SERVER_ENCODINGS = (
     *("WIN1250", "WIN1253", "WIN1254", "WIN1255", "WIN1257", "KOI8U"),
 )
 
-# By Python's name: sequences that follow each other, and what the server reads them as.
+# By Python's name: consecutive byte sequences, and the server's characters for them.
 SERVER_CHARACTERS: dict[str, tuple[tuple[int, str], ...]] = {
     "euc_jp": (
         (0xA1C1, "\uff5e\u2225"),
@@ -119,7 +119,7 @@ _ESCAPE = codecs.lookup_error("surrogateescape")
 
 
 def decode_text(data: bytes, encoding: str) -> str:
-    """Return `data` as text; `encoding` is Python's name. Invalid bytes stay, as surrogate escapes."""
+    """Return `data` as text; `encoding` is Python's name. Invalid bytes are kept as surrogate escapes."""
     if encoding not in _REPLACED:
         return data.decode(encoding, "surrogateescape")
     return data.decode(encoding, _handler_name(encoding)).translate(_REPLACED[encoding])
@@ -146,7 +146,7 @@ def _read_alike(sequence: bytes, encoding: str) -> str | None:
 
 
 def _handler(added: dict[bytes, str]) -> Callable[[UnicodeError], tuple[str | bytes, int]]:
-    """Return a handler of decoding errors that knows more sequences."""
+    """Return a handler of decoding errors that decodes more sequences."""
 
     def handle(error: UnicodeError) -> tuple[str | bytes, int]:
         assert isinstance(error, UnicodeDecodeError), error
@@ -159,7 +159,7 @@ def _handler(added: dict[bytes, str]) -> Callable[[UnicodeError], tuple[str | by
     return handle
 
 
-_REPLACED: dict[str, dict[int, str]] = {}  # what Python reads otherwise
+_REPLACED: dict[str, dict[int, str]] = {}  # sequences that Python reads differently
 for _encoding in SERVER_CHARACTERS:
     _pairs = [(_read_alike(raw, _encoding), raw, character) for raw, character in _sequences(_encoding).items()]
     _REPLACED[_encoding] = {ord(read): character for read, _, character in _pairs if read is not None}

@@ -6,12 +6,12 @@ from tidemark.decode.datum.varlena import BadDatum
 from tidemark.decode.types.codec import Dialect, TextCodec
 from tidemark.decode.types.geometric import FLOAT_BYTES, float_texts
 
-HSTORE_CURRENT = 0x80000000  # HS_FLAG_NEWVERSION: all but what 8.4 wrote
+HSTORE_CURRENT = 0x80000000  # HS_FLAG_NEWVERSION: all values not written by 8.4
 HSTORE_COUNT_MASK = 0x0FFFFFFF
 ENTRY_NULL = 0x40000000
 ENTRY_END_MASK = 0x3FFFFFFF
 ENTRY_BYTES = 4
-LEVELS_AT = 4  # of ltree: the count, and padding to 8 bytes with the header that is gone
+LEVELS_AT = 4  # of ltree: after the count, and padding to 8 bytes with the removed header
 LEVEL_ALIGN = 8
 CUBE_IS_POINT = 0x80000000
 CUBE_DIMENSIONS_MASK = 0x7FFFFFFF

@@ -1,8 +1,8 @@
 """The shortest decimal text of binary floating point, as PostgreSQL 12 and later choose it (`d2s.c`, `f2s.c`).
 
-Both sides look for the fewest digits that read back as the same number, and of these the closest. They differ in one
-point: Python's repr takes a decimal that lies exactly half way to the neighbour, if rounding to even reads it back
-right; PostgreSQL never does (other readers may round otherwise) and needs a digit more there.
+Python and PostgreSQL both look for the fewest digits that read back as the same number, and of these the closest. They
+differ in one case: Python's repr accepts a decimal exactly half way to the neighbour, if rounding to even reads it back
+correctly; PostgreSQL never does (other readers may round otherwise) and needs one more digit there.
 """
 
 import struct
@@ -16,7 +16,7 @@ _DOUBLE = struct.Struct("<d")
 _SINGLE = struct.Struct("<f")
 _U64 = struct.Struct("<Q")
 _U32 = struct.Struct("<I")
-# Half way between two doubles below this lies a number of more than 17 digits: no repr can hit it.
+# Between two doubles below this the midpoint has more than 17 digits: repr cannot produce it.
 HALF_WAY_FROM = float(1 << 51)
 
 
@@ -44,7 +44,7 @@ def single_text(payload: bytes) -> str:
 
 
 def _special_text(bits: int, width: int) -> str | None:
-    """Return the text of zeros, infinities and NaNs; None for the rest."""
+    """Return the text of zeros, infinities and NaNs; None for other values."""
     mantissa_bits = MANTISSA_BITS[width]
     sign = bits >> (width * 8 - 1)
     magnitude = bits & ((1 << width * 8 - 1) - 1)
@@ -59,7 +59,7 @@ def _special_text(bits: int, width: int) -> str | None:
 
 
 def _repr_digits(value: float) -> tuple[str, int]:
-    """Return repr's digits without zeros around them, and the decimal exponent of the first one."""
+    """Return repr's digits without leading and trailing zeros, and the decimal exponent of the first one."""
     mantissa, _, power = repr(abs(value)).partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = whole + fraction
@@ -71,7 +71,7 @@ def _repr_digits(value: float) -> tuple[str, int]:
 def _halves(bits: int, width: int) -> tuple[int, int, int, int]:
     """Return (value, lower bound, upper bound, power): integers, in units of 2 ** power.
 
-    The bounds lie half way to the neighbours: below a power of two the neighbour is only half as far.
+    The bounds are half way to the neighbours: at a power of two the lower neighbour is only half as far.
     """
     mantissa_bits = MANTISSA_BITS[width]
     mantissa = bits & ((1 << mantissa_bits) - 1)
@@ -94,7 +94,7 @@ def _scaled(number: int, power: int, decimal: int) -> tuple[int, int]:
 
 
 def _on_boundary(bits: int, width: int, digits: str, exponent: int) -> bool:
-    """Tell if the decimal lies exactly half way to a neighbour."""
+    """Return whether the decimal is exactly half way to a neighbour."""
     _, low, high, power = _halves(bits, width)
     last_digit = exponent - len(digits) + 1
     decimal = int(digits)
@@ -108,7 +108,7 @@ def _on_boundary(bits: int, width: int, digits: str, exponent: int) -> bool:
 def _shortest_inside(bits: int, width: int, digits_min: int) -> tuple[str, int]:
     """Return the digits of the shortest, then closest, decimal strictly between the bounds; and its exponent."""
     value, low, high, power = _halves(bits, width)
-    # The decimal exponent of the value: an estimate by its bits, one too high at most, put right below.
+    # The decimal exponent of the value: an estimate from its bits, at most one too high, corrected below.
     exponent = (value.bit_length() + power) * 30103 // 100000
     numerator, denominator = _scaled(value, power, exponent)
     if numerator < denominator:
@@ -134,7 +134,7 @@ def _shortest_inside(bits: int, width: int, digits_min: int) -> tuple[str, int]:
 
 
 def _notation(digits: str, exponent: int, *, negative: bool, width: int) -> str:
-    """Lay the digits out as `%g` would, with the thresholds of the width."""
+    """Format the digits like `%g`, with the thresholds of the width."""
     sign = "-" if negative else ""
     if not FIXED_NOTATION_FROM <= exponent < FIXED_NOTATION_BELOW[width]:
         fraction = f".{digits[1:]}" if len(digits) > 1 else ""

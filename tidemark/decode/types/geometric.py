@@ -8,8 +8,8 @@ from tidemark.decode.types.float_text import double_text
 
 FLOAT_BYTES = 8
 POINT_BYTES = 2 * FLOAT_BYTES
-PATH_POINTS_AT = 12  # count, closed, padding
-POLYGON_POINTS_AT = 36  # count, bounding box
+PATH_POINTS_AT = 12  # after count, closed flag, padding
+POLYGON_POINTS_AT = 36  # after count, bounding box
 _PATH = struct.Struct("<ii")
 _COUNT = struct.Struct("<i")
 
@@ -27,7 +27,7 @@ def _points(payload: bytes, at: int, count: int) -> str:
 
 
 class FixedShapeCodec(TextCodec):
-    """A shape of so many points, printed between `before` and `after`: `point`, `lseg`, `box`."""
+    """A shape with a fixed number of points, printed between `before` and `after`: `point`, `lseg`, `box`."""
 
     def __init__(self, points: int, before: str = "", after: str = "") -> None:
         self._points = points
@@ -77,7 +77,7 @@ class PathCodec(TextCodec):
 
 
 class PolygonCodec(TextCodec):
-    """`polygon`: any number of points, behind their bounding box."""
+    """`polygon`: any number of points, after their bounding box."""
 
     def text(self, payload: bytes) -> str:
         """Return the points."""

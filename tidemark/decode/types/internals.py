@@ -1,4 +1,4 @@
-"""What the server says of itself: `tid`, `pg_lsn`, snapshots, and the OIDs that print as names (PG 16)."""
+"""Identifiers of server objects: `tid`, `pg_lsn`, snapshots, and OIDs that are printed as names (PG 16)."""
 
 import struct
 
@@ -12,7 +12,7 @@ from tidemark.model.lsn import Oid
 _TID = struct.Struct("<HHH")  # BlockIdData's two halves, the high one first; offset
 _LSN = struct.Struct("<II")  # the low half first
 _SNAPSHOT = struct.Struct("<IQQ")  # nxip, xmin, xmax
-NO_OBJECT = "-"  # what most of the names print for 0
+NO_OBJECT = "-"  # most of these types print this for 0
 
 
 class TidCodec(TextCodec):
@@ -34,10 +34,10 @@ class LsnCodec(TextCodec):
 
 
 class SnapshotCodec(TextCodec):
-    """`pg_snapshot` and `txid_snapshot`: which transactions were running."""
+    """`pg_snapshot` and `txid_snapshot`: the running transactions."""
 
     def text(self, payload: bytes) -> str:
-        """Return xmin, xmax and the running ones between them."""
+        """Return xmin, xmax and the running xids between them."""
         if len(payload) < _SNAPSHOT.size:
             raise BadDatum(f"snapshot of {len(payload)} bytes")
         count, xmin, xmax = _SNAPSHOT.unpack_from(payload)
@@ -48,7 +48,7 @@ class SnapshotCodec(TextCodec):
 
 
 class ObjectNameCodec(IntegerCodec):
-    """`regproc` and its like: an OID, which the server prints as a name that is not in WAL."""
+    """`regproc` and similar types: an OID, which the server prints as a name that is not in WAL."""
 
     note = "the OID: what it is the name of is not in WAL"
     has_name = False
@@ -57,14 +57,14 @@ class ObjectNameCodec(IntegerCodec):
         super().__init__("<I", pa.int64(), ColumnKind.UNSIGNED4)
 
     def parse_text(self, text: str) -> ArrowValue:
-        """Return the OID; NULL for a name, which a default from before the capture is known by."""
+        """Return the OID; NULL for a name, as in a default from before the capture."""
         if text == NO_OBJECT:
             return 0
         return int(text) if text.isdecimal() else None
 
 
 class CatalogNameCodec(ObjectNameCodec):
-    """`regclass`, `regtype` and `regnamespace`: names that stand in the catalogs which are followed."""
+    """`regclass`, `regtype` and `regnamespace`: names that are in the tracked catalogs."""
 
     note = "the OID; the text form has the name"
 
@@ -80,7 +80,7 @@ class CatalogNameCodec(ObjectNameCodec):
         return cls(Oid(kind), dialect.names)
 
     def text(self, payload: bytes) -> str:
-        """Return the name, where names are known."""
+        """Return the name, if names are known."""
         oid = self.arrow_value(payload)
         if self._names is None:
             return str(oid)

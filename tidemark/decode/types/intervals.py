@@ -1,4 +1,4 @@
-"""`interval` in IntervalStyle postgres, and as other forms of it (`EncodeInterval`, PG 17)."""
+"""`interval` in IntervalStyle postgres, and in other forms (`EncodeInterval`, PG 17)."""
 
 import re
 import struct
@@ -27,7 +27,7 @@ _POSTGRES_STYLE = re.compile(
 def interval_text(months: int, days: int, usecs: int) -> str:
     """Return months, days and microseconds as years, months, days and a clock, each with its sign.
 
-    A positive part after a negative one says so with a plus.
+    A positive part after a negative one has a plus sign.
     """
     parts: list[str] = []
     before_negative = False
@@ -45,7 +45,7 @@ def interval_text(months: int, days: int, usecs: int) -> str:
 
 
 def _signed_clock(usecs: int, *, plus: bool) -> str:
-    """Return hours (as many as there are), minutes and seconds."""
+    """Return hours (with any number of digits), minutes and seconds."""
     hours, rest = divmod(abs(usecs), USECS_PER_HOUR)
     minutes, rest = divmod(rest, USECS_PER_MINUTE)
     seconds, fraction = divmod(rest, USECS_PER_SECOND)
@@ -55,7 +55,7 @@ def _signed_clock(usecs: int, *, plus: bool) -> str:
 
 
 def iso_text(months: int, days: int, usecs: int) -> str:
-    """Return months, days and microseconds as IntervalStyle iso_8601 prints them: each part with its sign."""
+    """Return months, days and microseconds in IntervalStyle iso_8601: each part with its sign."""
     sign = -1 if months < 0 else 1
     years, rest = divmod(abs(months), MONTHS_PER_YEAR)
     date = _designated((sign * years, "Y"), (sign * rest, "M"), (days, "D"))
@@ -75,7 +75,7 @@ def _designated(*parts: tuple[int, str]) -> str:
 
 
 def epoch_usecs(months: int, days: int, usecs: int) -> int:
-    """Return what `extract(epoch from ...)` counts, in microseconds: a year has 365.25 days, a month 30."""
+    """Return `extract(epoch from ...)` in microseconds: a year has 365.25 days, a month 30."""
     sign = -1 if months < 0 else 1
     years, rest = divmod(abs(months), MONTHS_PER_YEAR)
     quarter_days = sign * (years * QUARTER_DAYS_PER_YEAR + rest * 4 * DAYS_PER_MONTH) + 4 * days
@@ -98,7 +98,7 @@ def parse_interval(text: str) -> Parts:
 
 
 class IntervalCodec(TextCodec):
-    """`interval`: microseconds, days, months; text in Arrow, which has no such type that Spark reads."""
+    """`interval`: microseconds, days, months; text in Arrow, which has no interval type that Spark reads."""
 
     note = "as IntervalStyle postgres prints it"
 
@@ -129,7 +129,7 @@ class IntervalIsoCodec(IntervalCodec):
 
 
 class IntervalUsecsCodec(IntervalCodec):
-    """`interval` as an integer; what no 64 bits hold, infinities among it, is the greatest or least there is."""
+    """`interval` as an integer; a value beyond 64 bits, or an infinity, becomes the greatest or lowest integer."""
 
     arrow_type = pa.int64()
 

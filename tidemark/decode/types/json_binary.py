@@ -1,6 +1,7 @@
 """`jsonb` (`jsonb.h`, `JsonbToCString`, PG 16): a tree of containers, each a count, entries, then the children's data.
 
-An entry is 32 bits: 28 of length (or, every 32nd, the offset of its end), three of type, the highest tells which.
+An entry has 32 bits: 28 of length (or, every 32nd, the offset of its end), three of type; the highest bit marks an
+offset.
 """
 
 import struct
@@ -32,7 +33,7 @@ def quoted(text: str) -> str:
 class JsonbCodec(TextCodec):
     """`jsonb`; text in Arrow.
 
-    NB: nesting is bounded by the server's stack only (thousands of levels): containers wait on a list, not on ours.
+    NB: only the server's stack bounds the nesting (thousands of levels): containers wait in a list, without recursion.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -43,7 +44,7 @@ class JsonbCodec(TextCodec):
     def text(self, payload: bytes) -> str:
         """Return the JSON with a blank after each colon and comma."""
         out: list[str] = []
-        pending: list[str | int] = [0]  # what is still to be written, last first: text, or where a container stands
+        pending: list[str | int] = [0]  # to be written, in reverse order: text, or the offset of a container
         try:
             while pending:
                 item = pending.pop()
@@ -56,7 +57,7 @@ class JsonbCodec(TextCodec):
         return "".join(out)
 
     def _container(self, data: bytes, at: int) -> list[str | int]:
-        """Return the texts of the container at `at`, with its child containers' places between them."""
+        """Return the texts of the container at `at`, with the offsets of child containers between them."""
         (head,) = _U32.unpack_from(data, at)
         count, form = head & COUNT_MASK, head >> FORM_SHIFT
         if form not in {OBJECT, ARRAY} and (form, count, at) != (BARE_SCALAR, 1, 0):
@@ -94,7 +95,7 @@ class JsonbCodec(TextCodec):
             return CONSTANTS[kind]
         if kind == STRING:
             return quoted(self._dialect.decode(data[at:end]))
-        aligned = at + -at % ENTRY_BYTES  # numbers and containers; the padding counts as theirs
+        aligned = at + -at % ENTRY_BYTES  # numbers and containers; their length includes the padding
         if kind == NUMERIC:
             return numeric_text(inline_payload(data[aligned:end]))
         if kind == CONTAINER:

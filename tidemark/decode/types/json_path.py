@@ -1,7 +1,7 @@
-"""`jsonpath` (`jsonpath.h`, `jsonPathToCstring`, PG 17): items that point at each other.
+"""`jsonpath` (`jsonpath.h`, `jsonPathToCstring`, PG 17): items that refer to each other by offset.
 
-An item is a byte that says its kind; aligned, the place of the item that follows it in the path; and what its kind has:
-text, a number, the places of arguments. Places count from the item's own. Kinds above `LIKE_REGEX` came with 17.
+An item is a byte with its kind; aligned, the offset of the next item in the path; and the contents of its kind: text, a
+number, the offsets of arguments. Offsets are relative to the item. Kinds above `LIKE_REGEX` were added in 17.
 """
 
 import struct
@@ -13,7 +13,7 @@ from tidemark.decode.types.json_binary import quoted
 from tidemark.decode.types.numeric import numeric_text
 
 LAX = 0x80000000
-ITEMS_AT = 4  # behind version and flags
+ITEMS_AT = 4  # after version and flags
 ITEM_BYTES_MIN = 5
 LAST = 0xFFFFFFFF  # as a bound of `**`
 REGEX_FLAGS = ((1, "i"), (2, "s"), (4, "m"), (8, "x"), (16, "q"))
@@ -21,7 +21,7 @@ _U32 = struct.Struct("<I")
 
 
 class Kind(IntEnum):
-    """Kinds of items that print in a way of their own (`JsonPathItemType`)."""
+    """Kinds of items with a special text (`JsonPathItemType`)."""
 
     STRING = 1
     NUMERIC = 2
@@ -40,7 +40,7 @@ class Kind(IntEnum):
     LIKE_REGEX = 42
 
 
-# Sign and priority (`operationPriority`) of what stands between two arguments.
+# Symbol and priority (`operationPriority`) of the binary operators.
 BINARY = {
     4: ("&&", 1), 5: ("||", 0), 8: ("==", 2), 9: ("!=", 2), 10: ("<", 2), 11: (">", 2), 12: ("<=", 2), 13: (">=", 2),
     14: ("+", 3), 15: ("-", 3), 16: ("*", 4), 17: ("/", 4), 18: ("%", 4), 41: ("starts with", 2),
@@ -59,13 +59,13 @@ CONSTANT = {
     35: ".ceiling()", 36: ".double()", 38: ".keyvalue()", 40: "last", 43: ".bigint()", 44: ".boolean()", 45: ".date()",
     47: ".integer()", 48: ".number()", 49: ".string()",
 }  # fmt: skip
-# Methods with arguments, which may be missing: name, how many.
+# Methods with optional arguments: name, number of arguments.
 METHODS = {37: ("datetime", 1), 46: ("decimal", 2), 50: ("time", 1), 51: ("time_tz", 1), 52: ("timestamp", 1),
            53: ("timestamp_tz", 1)}  # fmt: skip
 
 
 class _Item:
-    """One item; `follows`: it stands behind another, `brackets`: an operator gets parentheses."""
+    """One item; `follows`: it comes after another, `brackets`: an operator gets parentheses."""
 
     __slots__ = ("_at", "_content", "_payload", "behind", "brackets", "follows", "kind")
 
@@ -81,26 +81,26 @@ class _Item:
 
     @property
     def dot(self) -> str:
-        """What stands before a key."""
+        """The text before a key."""
         return "." if self.follows else ""
 
     @property
     def priority(self) -> int:
-        """How much an operator binds."""
+        """The priority of an operator."""
         if self.kind in BINARY:
             return BINARY[self.kind][1]
         return UNARY_PRIORITY if self.kind in UNARY else PRIORITY_OF_OTHERS
 
     def next(self) -> "_Item":
-        """Return the item behind this one in the path."""
+        """Return the next item in the path."""
         return _Item(self._payload, self._at + self.behind, follows=True, brackets=True)
 
     def number(self, index: int) -> int:
-        """Return the u32 of that index in what the item has."""
+        """Return the u32 of that index in the item's contents."""
         return int(_U32.unpack_from(self._payload, self._content + index * _U32.size)[0])
 
     def argument(self, index: int, priority: int = -1) -> "_Item":
-        """Return the item whose place is the number of that index; one that binds no more gets parentheses."""
+        """Return the item at the offset of that index; it gets parentheses unless it has a higher priority."""
         found = _Item(self._payload, self._at + self.number(index))
         found.brackets = found.priority <= priority
         return found
@@ -114,7 +114,7 @@ class _Item:
         return raw
 
     def rest(self) -> bytes:
-        """Return all from what the item has on."""
+        """Return everything from the item's contents on."""
         return self._payload[self._content :]
 
 
@@ -125,7 +125,7 @@ class JsonPathCodec(TextCodec):
         self._dialect = dialect
 
     def text(self, payload: bytes) -> str:
-        """Return the path. NB: what is nested waits on a list, not on Python's stack."""
+        """Return the path. NB: pending nested items are in a list, without recursion."""
         try:
             return self._text(payload)
         except (struct.error, IndexError) as error:
@@ -150,7 +150,7 @@ class JsonPathCodec(TextCodec):
         return "".join(out)
 
     def _steps(self, item: _Item) -> "list[str | _Item]":
-        """Return what an item prints as."""
+        """Return the parts of an item's text."""
         if item.kind in CONSTANT:
             return [CONSTANT[item.kind]]
         if item.kind in METHODS:

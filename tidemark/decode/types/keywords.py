@@ -1,6 +1,6 @@
 """SQL key words by major, and PostgreSQL's quoting of identifiers (`quote_identifier`, ruleutils.c).
 
-Only words of a category other than "unreserved" need quotes; the sets are what `pg_get_keywords()` of each major says.
+Only words of a category other than "unreserved" need quotes; the sets are from `pg_get_keywords()` of each major.
 """
 
 _BASE = """
@@ -29,7 +29,7 @@ _REST = _FIRST | frozenset("0123456789")
 
 
 def quote_identifier(name: str, major: int) -> str:
-    """Return `name` as it stands in SQL of `major`: in double quotes unless it is safe without."""
+    """Return `name` as in SQL of `major`: in double quotes unless it is safe without."""
     if name and name[0] in _FIRST and _REST.issuperset(name) and name not in QUOTED_KEYWORDS[major]:
         return name
     return '"' + name.replace('"', '""') + '"'

@@ -1,4 +1,4 @@
-"""Other Arrow forms of the same values, by configuration (`tidemark.model.mapping`). The text form never changes."""
+"""Other Arrow types for the same values, by configuration (`tidemark.model.mapping`). The text form never changes."""
 
 from base64 import b64encode
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tidemark.model.mapping import Binary, Decimals, Intervals, OutOfRange, Time
 
 
 class ConvertedCodec(Codec):
-    """A codec whose Arrow values are converted; NULL stays."""
+    """A codec whose Arrow values are converted; NULL remains NULL."""
 
     def __init__(self, plain: Codec, arrow_type: pa.DataType, convert: Callable[[ArrowValue], ArrowValue]) -> None:
         self._plain = plain
@@ -25,7 +25,7 @@ class ConvertedCodec(Codec):
         self.arrow_type = arrow_type
 
     def text(self, payload: bytes) -> str:
-        """Return what the plain codec prints."""
+        """Return the text of the plain codec."""
         return self._plain.text(payload)
 
     def arrow_value(self, payload: bytes) -> ArrowValue:
@@ -41,13 +41,13 @@ class ConvertedCodec(Codec):
 
 
 class PrintedCodec(TextCodec):
-    """A codec whose Arrow form is what it prints."""
+    """A codec whose Arrow value is its text."""
 
     def __init__(self, plain: Codec) -> None:
         self._plain = plain
 
     def text(self, payload: bytes) -> str:
-        """Return what the plain codec prints."""
+        """Return the text of the plain codec."""
         return self._plain.text(payload)
 
 

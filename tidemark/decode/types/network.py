@@ -9,9 +9,9 @@ IPV4_MAPPED = 0xFFFF
 
 
 def ipv6_text(address: bytes) -> str:
-    """Return an IPv6 address, its longest run of two and more zero words shortened, embedded IPv4 dotted.
+    """Return an IPv6 address, with the longest run of at least two zero words shortened, and embedded IPv4 dotted.
 
-    NB: not Python's `ipaddress`, which dots only the mapped ones; PostgreSQL dots the compatible ones too.
+    NB: Python's `ipaddress` dots only IPv4-mapped addresses; PostgreSQL dots IPv4-compatible ones too.
     """
     words = [address[at] << 8 | address[at + 1] for at in range(0, IPV6_WORDS * 2, 2)]
     run_at, run = _longest_zero_run(words)
@@ -43,7 +43,7 @@ def _dotted(address: bytes) -> str:
 
 
 class InetCodec(TextCodec):
-    """Family, bits, address; `cidr` always prints the bits, `inet` only if they are not all."""
+    """Family, bits, address; `cidr` always prints the bits, `inet` only if the network is not a single host."""
 
     def __init__(self, *, always_bits: bool) -> None:
         self._always_bits = always_bits
@@ -65,7 +65,7 @@ class MacAddressCodec(TextCodec):
         self._length = length
 
     def text(self, payload: bytes) -> str:
-        """Return the bytes in hexadecimal, colons between."""
+        """Return the bytes in hexadecimal, separated by colons."""
         if len(payload) != self._length:
             raise BadDatum(f"MAC address of {len(payload)} bytes where the type has {self._length}")
         return payload.hex(":")

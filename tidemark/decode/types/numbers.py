@@ -26,13 +26,13 @@ class BoolCodec(Codec):
         return "t" if self.arrow_value(payload) else "f"
 
     def arrow_value(self, payload: bytes) -> bool:
-        """Return the truth."""
+        """Return the boolean."""
         if len(payload) != 1:
             raise BadDatum(f"boolean of {len(payload)} bytes")
         return payload != b"\0"
 
     def parse_text(self, text: str) -> ArrowValue:
-        """Return the truth of t or f."""
+        """Return the boolean of t or f."""
         return text == "t"
 
 
@@ -58,7 +58,7 @@ class IntegerCodec(Codec):
 
 
 class Xid8Codec(Codec):
-    """`xid8`: 64 bits unsigned, which only a decimal holds."""
+    """`xid8`: 64 bits unsigned, which in Arrow fit only into a decimal."""
 
     arrow_type = pa.decimal128(XID8_DIGITS, 0)
     note = "an unsigned 64-bit number fits no integer of Spark's"
@@ -78,14 +78,14 @@ class Xid8Codec(Codec):
 
 
 class MoneyCodec(Codec):
-    """`money`: an integer of cents, as lc_monetary C sees it."""
+    """`money`: an integer number of cents, as in lc_monetary C."""
 
     arrow_type = pa.decimal128(MONEY_DIGITS, MONEY_SCALE)
     note = "as lc_monetary C reads it: two fractional digits"
     _form = struct.Struct("<q")
 
     def text(self, payload: bytes) -> str:
-        """Return dollars and cents, a comma before each three digits."""
+        """Return dollars and cents, with a comma before each group of three digits."""
         (cents,) = unpack_exactly(self._form, payload)
         dollars, rest = divmod(abs(cents), 10**MONEY_SCALE)
         return f"{'-' if cents < 0 else ''}${dollars:,}.{rest:02d}"

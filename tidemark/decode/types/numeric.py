@@ -1,7 +1,7 @@
 """`numeric`: base-10000 digits with a display scale (`numeric.c`, PG 16).
 
 Arrow has decimals of 38 digits and no NaN. A column declared numeric(p, s) with p up to 38 becomes a decimal, and a NaN
-in it NULL; every other one becomes text, which holds all there is. A negative scale, which Spark refuses, widens
+in it NULL; every other one becomes text, without any loss. A negative scale, which Spark rejects, widens
 the precision instead; a scale over the precision takes as many digits as the scale.
 """
 
@@ -36,7 +36,7 @@ _I16 = struct.Struct("<h")
 
 
 def declared_digits(typmod: int) -> tuple[int, int] | None:
-    """Return (precision, scale) of the Arrow decimal for a column of this typmod; None where none can hold it."""
+    """Return (precision, scale) of the Arrow decimal for a column of this typmod; None if none is wide enough."""
     if typmod < TYPMOD_HEADER:
         return None
     declared = typmod - TYPMOD_HEADER
@@ -74,7 +74,7 @@ def _head(payload: bytes) -> int:
 
 
 def numeric_text(payload: bytes) -> str:
-    """Return what `numeric_out` prints."""
+    """Return the output of `numeric_out`."""
     head = _head(payload)
     if head & SPECIAL_MASK == SPECIAL:
         return SPECIAL_TEXT.get(head & SPECIAL_SIGNS, "NaN")
@@ -86,18 +86,18 @@ def numeric_text(payload: bytes) -> str:
         before_point = 0
     whole = digits[:before_point].ljust(before_point, "0").lstrip("0") or "0"
     sign = "-" if negative else ""
-    # NB: stored digits may reach beyond the display scale, within the last group only; they are zeros.
+    # NB: stored digits may exceed the display scale, but only as zeros in the last group.
     return f"{sign}{whole}.{digits[before_point:][:scale].ljust(scale, '0')}" if scale else sign + whole
 
 
 class NumericCodec(TextCodec):
-    """`numeric` that no Arrow decimal holds: unconstrained, or over 38 digits."""
+    """`numeric` that fits no Arrow decimal: unconstrained, or over 38 digits."""
 
     kind = ColumnKind.NUMERIC_TEXT
     note = "without declared digits, or with more than 38; NaN and infinities as they print"
 
     def text(self, payload: bytes) -> str:
-        """Return what `numeric_out` prints."""
+        """Return the output of `numeric_out`."""
         return numeric_text(payload)
 
 
@@ -113,11 +113,11 @@ class DecimalCodec(Codec):
         self.arrow_type = pa.decimal128(precision, scale)
 
     def text(self, payload: bytes) -> str:
-        """Return what `numeric_out` prints."""
+        """Return the output of `numeric_out`."""
         return numeric_text(payload)
 
     def arrow_value(self, payload: bytes) -> ArrowValue:
-        """Return the decimal at the column's scale; NULL for NaN, and for what does not fit the declared digits."""
+        """Return the decimal at the column's scale; NULL for NaN, and for a value beyond the declared digits."""
         head = _head(payload)
         if head & SPECIAL_MASK == SPECIAL:
             return None

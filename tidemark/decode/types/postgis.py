@@ -1,8 +1,8 @@
 """PostGIS's `geometry` and `geography` (`gserialized1.c`, `gserialized2.c`, `lwout_wkb.c`, PostGIS 3.3).
 
-Stored: 21 bits of SRID, a byte of flags, perhaps a word of more flags, perhaps a bounding box of floats, then the
-geometry: its type, a count, and points or parts. Printed: EWKB in hexadecimal. Both have the same things in the same
-order, parts behind their whole, so that one walk turns one into the other.
+Stored: 21 bits of SRID, a byte of flags, optionally a word of more flags, optionally a bounding box of floats, then the
+geometry: its type, a count, and points or parts. Printed: EWKB in hexadecimal. Both have the same items in the same
+order, parts after the geometry that contains them, so one pass converts one into the other.
 """
 
 import struct
@@ -21,7 +21,7 @@ GEODETIC_BOX_BYTES = 6 * FLOAT_BYTES
 SRID_BITS = 21
 POINT, LINE, POLYGON, CIRCULAR_STRING, TRIANGLE = 1, 2, 3, 8, 14
 WHOLES = frozenset({4, 5, 6, 7, 9, 10, 11, 12, 13, 15})  # types that consist of other geometries
-WKB_TYPES = {13: 15, TRIANGLE: 17, 15: 16}  # those that WKB numbers otherwise
+WKB_TYPES = {13: 15, TRIANGLE: 17, 15: 16}  # types that have another number in WKB
 WKB_LITTLE_ENDIAN = b"\1"
 WKB_Z, WKB_M, WKB_SRID = 0x80000000, 0x40000000, 0x20000000
 _U32 = struct.Struct("<I")
@@ -29,7 +29,7 @@ _NAN = struct.pack("<d", float("nan"))  # each coordinate of an empty point
 
 
 class _Walk:
-    """Reads the stored form from front to back."""
+    """Reads the stored form from start to end."""
 
     def __init__(self, payload: bytes, at: int) -> None:
         self._payload = payload
@@ -57,7 +57,7 @@ def ewkb(payload: bytes) -> bytes:
     walk = _Walk(payload, HEAD_BYTES + _bytes_before_geometry(flags, dimensions))
     marks = WKB_Z * bool(flags & HAS_Z) | WKB_M * bool(flags & HAS_M)
     out: list[bytes] = []
-    pending = 1  # geometries: NB: a whole's parts follow it, so that no stack is needed
+    pending = 1  # geometries. NB: the parts of a geometry follow it, so no stack is needed
     while pending:
         kind = walk.number()
         has_srid = srid and not out
@@ -78,7 +78,7 @@ def _bytes_before_geometry(flags: int, dimensions: int) -> int:
 
 
 def _copy(walk: _Walk, kind: int, point_bytes: int, out: list[bytes]) -> int:
-    """Copy what follows a geometry's type; return how many geometries follow as its parts."""
+    """Copy the contents after a geometry's type; return how many geometries follow as its parts."""
     count = walk.number()
     if kind == POINT:
         out.append(walk.bytes(count * point_bytes) if count else _NAN * (point_bytes // DOUBLE_BYTES))

@@ -1,7 +1,7 @@
 """Ranges and multiranges (`rangetypes.c`, `multirangetypes.c`, PG 16).
 
-A range is its type's OID, the bounds that there are, and a byte of flags at the very end. A multirange is its type's
-OID, a count, a place for each range but the first, a byte of flags for each, then the bounds, aligned as they are.
+A range is its type's OID, the finite bounds, and a byte of flags at the very end. A multirange is its type's OID, a
+count, an offset for each range but the first, a byte of flags for each, then the aligned bounds.
 """
 
 import struct
@@ -13,8 +13,8 @@ from tidemark.decode.types.quoting import RANGE_SPECIAL, quoted_part
 from tidemark.model.relation import TypeDescription
 
 VARLENA = -1
-RANGE_BOUNDS_AT = 4  # behind the type's OID
-MULTIRANGE_ITEMS_AT = 8  # behind the OID and the count
+RANGE_BOUNDS_AT = 4  # after the type's OID
+MULTIRANGE_ITEMS_AT = 8  # after the OID and the count
 ITEM_BYTES = 4
 _COUNT = struct.Struct("<4xI")
 
@@ -34,7 +34,7 @@ NO_UPPER = RangeFlag.EMPTY | RangeFlag.UPPER_INFINITE
 
 
 class _Bounds:
-    """Reads the bounds of ranges, which follow each other, and prints them."""
+    """Reads consecutive bounds of ranges, and prints them."""
 
     def __init__(self, payload: bytes, at: int, end: int, subtype: TypeDescription, codec: Codec) -> None:
         self._payload = payload
@@ -44,7 +44,7 @@ class _Bounds:
         self._codec = codec
 
     def align(self) -> None:
-        """Go where the next range's bounds begin; the origin is the varlena header that is gone."""
+        """Move to the start of the next range's bounds; alignment is relative to the removed varlena header."""
         self._at += -(self._at + PLAIN_HEADER_BYTES) % self._subtype.align.width
 
     def range_text(self, flags: int) -> str:

@@ -1,6 +1,6 @@
-"""Which codec a type has: by OID for the server's own types, by kind for those of users, by name for extensions'.
+"""The codec of each type: by OID for the server's own types, by kind for users' types, by name for extensions' types.
 
-Whatever is not here arrives as its raw bytes. How to add a type: a codec in the module of its family, a row here,
+A type without a codec is delivered as its raw bytes. To add a type: a codec in the module of its family, a row here,
 a row of samples in tests/support/samples/type_samples.py; docs/types.md is generated.
 """
 
@@ -123,7 +123,7 @@ BUILT_IN: dict[int, tuple[str, Callable[[Dialect], Codec]]] = {
     5069: ("xid8", lambda _: Xid8Codec()),
 }
 
-# Types of extensions, whose OIDs differ from database to database, by name: codec.
+# Types of extensions, whose OIDs differ between databases, by name: codec.
 OF_EXTENSIONS: dict[str, Callable[[Dialect], Codec]] = {
     "citext": StringCodec,
     "cube": lambda _: CubeCodec(),
@@ -138,7 +138,7 @@ OF_EXTENSIONS: dict[str, Callable[[Dialect], Codec]] = {
 
 
 def codec_for(description: TypeDescription, typmod: int = NO_TYPMOD, dialect: Dialect = UTF8) -> Codec:
-    """Return the codec of a type; `typmod` is the column's. A type that has none gets `RawCodec`."""
+    """Return the codec of a type; `typmod` is the column's. A type without a codec gets `RawCodec`."""
     raw = RawCodec(fixed_length=description.length != VARLENA)
     match description.kind:
         case TypeKind.DOMAIN:
@@ -162,7 +162,7 @@ def codec_for(description: TypeDescription, typmod: int = NO_TYPMOD, dialect: Di
 
 
 def _has_text(codec: Codec) -> bool:
-    """Tell if the codec knows the text that the server prints, which is what rows and ranges consist of."""
+    """Return whether the codec has the server's text, of which rows and ranges consist."""
     inner = _innermost(codec)
     return inner.has_name if isinstance(inner, ObjectNameCodec) else not isinstance(inner, RawCodec)
 
@@ -198,13 +198,13 @@ def column_codec(column: Column, dialect: Dialect = UTF8) -> Codec:
 
 
 def fits_key(column: Column) -> bool:
-    """Tell if rows can be told apart by a live column: not by lists, nor by bytes that nobody can read."""
+    """Return whether a live column can be part of a key: not a list, and not raw bytes."""
     codec = column_codec(column)
     return not isinstance(codec, RawCodec) and not pa.types.is_list(codec.arrow_type)
 
 
 def prints_names(description: TypeDescription | None) -> bool:
-    """Tell if values of a type have names in them that stand in the catalogs which are followed."""
+    """Return whether values of a type contain names that are in the tracked catalogs."""
     if description is None:
         return False
     inner = (description.element, description.base, description.subtype, *(at.type for at in description.attributes))
@@ -212,7 +212,7 @@ def prints_names(description: TypeDescription | None) -> bool:
 
 
 def holds_oids(column: Column) -> bool:
-    """Tell if a live column holds OIDs, or arrays of them, that the server prints as names."""
+    """Return whether a live column contains OIDs, or arrays of them, that the server prints as names."""
     return isinstance(_innermost(column_codec(column)), ObjectNameCodec)
 
 
@@ -221,7 +221,7 @@ def arrow_struct(columns: Iterable[Column], dialect: Dialect = UTF8) -> pa.Struc
     fields: dict[str, pa.DataType] = {}
     for column in columns:
         name = without_escapes(column.name)
-        if name in fields:  # two names that differed in invalid bytes only
+        if name in fields:  # two names that differ in invalid bytes only
             name = f"{name}_{column.number}"
         fields[name] = column_codec(column, dialect).arrow_type
     return pa.struct(list(fields.items()))

@@ -1,7 +1,7 @@
-"""Extended statistics, as `pg_statistic_ext_data` has them: counts and shares of groups of columns (PG 16).
+"""Extended statistics, as in `pg_statistic_ext_data`: counts and degrees of groups of columns (PG 16).
 
-Both are a magic number, a version, the number of items (`mvdistinct.c`, `dependencies.c`), then of each item a double
-and the columns' numbers. The third kind, `pg_mcv_list`, prints as the bytes that it is.
+Both are a magic number, a version, the number of items (`mvdistinct.c`, `dependencies.c`), then for each item a double
+and the columns' numbers. The third kind, `pg_mcv_list`, is printed as its bytes.
 """
 
 import math
@@ -16,12 +16,12 @@ DISTINCT_MAGIC = 0xA352BFA4  # STATS_NDISTINCT_MAGIC
 DEPENDENCIES_MAGIC = 0xB4549A2C  # STATS_DEPS_MAGIC
 VERSION = 1
 _HEAD = struct.Struct("<III")
-_DISTINCT = struct.Struct("<di")  # how many, number of columns
+_DISTINCT = struct.Struct("<di")  # count, number of columns
 _DEPENDENCY = struct.Struct("<dh")
 
 
 class _Item(NamedTuple):
-    """A number that a group of columns has."""
+    """A number for a group of columns."""
 
     value: float
     columns: Sequence[int]
@@ -42,10 +42,10 @@ def _items(payload: bytes, magic: int, item: struct.Struct) -> Iterator[_Item]:
 
 
 class DistinctCodec(TextCodec):
-    """`pg_ndistinct`: how many different values."""
+    """`pg_ndistinct`: the number of distinct values."""
 
     def text(self, payload: bytes) -> str:
-        """Return what looks like a JSON object."""
+        """Return a text in the form of a JSON object."""
         reported = []
         for value, columns in _items(payload, DISTINCT_MAGIC, _DISTINCT):
             if not math.isfinite(value):
@@ -55,10 +55,10 @@ class DistinctCodec(TextCodec):
 
 
 class DependenciesCodec(TextCodec):
-    """`pg_dependencies`: how far the last column follows from the others."""
+    """`pg_dependencies`: the degree to which the other columns determine the last one."""
 
     def text(self, payload: bytes) -> str:
-        """Return what looks like a JSON object."""
+        """Return a text in the form of a JSON object."""
         reported = (
             f'"{", ".join(map(str, columns[:-1]))} => {columns[-1]}": {value:f}'
             for value, columns in _items(payload, DEPENDENCIES_MAGIC, _DEPENDENCY)

@@ -24,9 +24,9 @@ BYTEA_ESCAPE = re.compile(rb"\\([0-7]{3}|\\)")
 
 
 class StringCodec(TextCodec):
-    """`text`, `varchar`, `bpchar` (blanks included), `json`: stored as they print, but for a zero byte.
+    """`text`, `varchar`, `bpchar` (with blanks), `json`: stored as printed, except for a zero byte.
 
-    Only functions in C and casts without a function bring one in: the server prints what stands before it.
+    Only C functions and casts without a function can create one: the server prints the text before it.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -39,7 +39,7 @@ class StringCodec(TextCodec):
         return self._dialect.decode(payload.partition(b"\0")[0])
 
     def arrow_value(self, payload: bytes) -> ArrowValue:
-        """Return all of the text, U+FFFD in place of what is invalid."""
+        """Return all of the text, with U+FFFD in place of invalid bytes."""
         return without_escapes(self._dialect.decode(payload))
 
 
@@ -61,7 +61,7 @@ class CharCodec(TextCodec):
         self._dialect = dialect
 
     def text(self, payload: bytes) -> str:
-        """Return the character; a byte over 7Fh as an octal escape, before 15 as it is."""
+        """Return the character; a byte over 7Fh as an octal escape, or unchanged before 15."""
         if len(payload) != 1:
             raise BadDatum(f'"char" of {len(payload)} bytes')
         if payload == b"\0":
@@ -86,7 +86,7 @@ class ByteaCodec(Codec):
         return payload
 
     def parse_text(self, text: str) -> ArrowValue:
-        """Return the bytes that the hex or the escape format stands for."""
+        """Return the bytes of the hex or the escape format."""
         if text.startswith("\\x"):
             return bytes.fromhex(text[2:])
         raw = text.encode("utf-8", "surrogateescape")
@@ -94,7 +94,7 @@ class ByteaCodec(Codec):
 
 
 class BitsCodec(TextCodec):
-    """`bit` and `varbit`: a number of bits, then as many, the highest of each byte first."""
+    """`bit` and `varbit`: the number of bits, then the bits, the highest of each byte first."""
 
     _form = Struct("<i")
 
@@ -108,9 +108,9 @@ class BitsCodec(TextCodec):
 
 
 class RawCodec(Codec):
-    """A type without a codec: its bytes as they are on disk, the header of a varlena removed.
+    """A type without a codec: its bytes as on disk, without the header of a varlena.
 
-    NB: the text form of such a value, known from COPY alone, cannot be turned into them: Arrow gets the text's bytes.
+    NB: if only the text is known, from COPY, it cannot be converted to these bytes: Arrow gets the text's bytes.
     """
 
     arrow_type = pa.binary()
@@ -146,7 +146,7 @@ class UuidCodec(TextCodec):
 
 
 class EnumCodec(TextCodec):
-    """An enum: the OID of its label, whose text is pinned in the type's description."""
+    """An enum: the OID of its label, whose text is in the type's description."""
 
     kind = ColumnKind.ENUM
     note = "the label, as it was called when the row was written"

@@ -25,7 +25,7 @@ _U16 = struct.Struct("<H")
 
 
 def quoted_lexeme(text: str) -> str:
-    """Return a lexeme in quotes; quotes and backslashes double."""
+    """Return a lexeme in quotes; quotes and backslashes are doubled."""
     escaped = text.replace("\\", "\\\\").replace("'", "''")
     return f"'{escaped}'"
 
@@ -37,7 +37,7 @@ class TsvectorCodec(TextCodec):
         self._dialect = dialect
 
     def text(self, payload: bytes) -> str:
-        """Return the lexemes with blanks between."""
+        """Return the lexemes, separated by blanks."""
         count = _count(payload, ENTRY_BYTES)
         texts_at = _COUNT.size + count * ENTRY_BYTES
         entries = struct.unpack_from(f"<{count}I", payload, _COUNT.size)
@@ -62,7 +62,7 @@ class TsvectorCodec(TextCodec):
 
 
 class _Term:
-    """A part of a query: its text, in pieces that are put together once, and what parentheses go by."""
+    """A part of a query: its text, in pieces that are joined once, and what determines its parentheses."""
 
     __slots__ = ("operator", "pieces", "priority")
 
@@ -79,7 +79,7 @@ class _Term:
         return [self]
 
     def text(self) -> str:
-        """Return the whole text. NB: a query of thousands of operators nests as deep: no recursion."""
+        """Return the complete text. NB: a query of thousands of operators is nested as deep: no recursion."""
         out: list[str] = []
         pending: list[str | _Term] = [self]
         while pending:
@@ -98,7 +98,7 @@ class TsqueryCodec(TextCodec):
         self._dialect = dialect
 
     def text(self, payload: bytes) -> str:
-        """Return the query with as few parentheses as its operators need."""
+        """Return the query with the fewest parentheses that its operators need."""
         count = _count(payload, ITEM.size)
         if count == 0:
             return ""
@@ -130,7 +130,7 @@ class TsqueryCodec(TextCodec):
 
 
 def _operator(payload: bytes, at: int, terms: list[_Term]) -> _Term:
-    """Return the operator at `at` over the last of `terms`, which it takes away."""
+    """Return the operator at `at` over the last of `terms`, which are removed."""
     _, operator, distance, _ = OPERATOR.unpack_from(payload, at)
     if operator not in PRIORITY or len(terms) < (1 if operator == NOT else 2):
         raise BadDatum(f"operator {operator} over {len(terms)} operands in a tsquery")
@@ -144,7 +144,7 @@ def _operator(payload: bytes, at: int, terms: list[_Term]) -> _Term:
 
 
 def _count(payload: bytes, item_bytes: int) -> int:
-    """Return how many items a vector or query says that it has."""
+    """Return the number of items in the header of a vector or query."""
     if len(payload) < _COUNT.size:
         raise BadDatum(f"text search value of {len(payload)} bytes")
     count = int(_COUNT.unpack_from(payload)[0])

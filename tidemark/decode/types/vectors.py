@@ -1,4 +1,4 @@
-"""Types of the extension pgvector (`vector.h`, `halfvec.h`, `sparsevec.h`, 0.8): a head, then the elements."""
+"""Types of the extension pgvector (`vector.h`, `halfvec.h`, `sparsevec.h`, 0.8): a header, then the elements."""
 
 import struct
 
@@ -18,7 +18,7 @@ def _single_text(value: float) -> str:
 
 
 class VectorCodec(Codec):
-    """`vector` (four bytes an element) and `halfvec` (two, which a float4 holds exactly)."""
+    """`vector` (four bytes an element) and `halfvec` (two, which a float4 represents exactly)."""
 
     arrow_type = pa.list_(pa.float32())
     note = "the elements"
@@ -46,10 +46,10 @@ class VectorCodec(Codec):
 
 
 class SparseVectorCodec(TextCodec):
-    """`sparsevec`: places and values of the elements that are not zero."""
+    """`sparsevec`: indexes and values of the nonzero elements."""
 
     def text(self, payload: bytes) -> str:
-        """Return place and value of each, places from 1 on, and the number of dimensions."""
+        """Return index and value of each, indexes from 1 on, and the number of dimensions."""
         dimensions, count, _ = _SPARSE_HEAD.unpack_from(payload) if len(payload) >= _SPARSE_HEAD.size else (0, -1, 0)
         if count < 0 or _SPARSE_HEAD.size + count * 8 != len(payload):
             raise BadDatum(f"sparse vector of {count} elements in {len(payload)} bytes")

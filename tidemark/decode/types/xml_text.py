@@ -1,7 +1,7 @@
-"""`xml` (`xml_out`, PG 16): stored as it was written, printed without what its declaration says of the encoding.
+"""`xml` (`xml_out`, PG 16): stored as written, printed without the encoding in its declaration.
 
-The declaration is printed anew, and left out where it says nothing but version 1.0. Where none is printed, one newline
-behind it, or at the start, goes too.
+The declaration is generated again, and omitted if it contains only version 1.0. If none is printed, one newline
+after it, or at the start, is omitted too.
 """
 
 import re
