@@ -1,4 +1,4 @@
-# The types of run_index.py. Places and row numbers are signed, keys are signed to have room for one that is none.
+# The types of run_index.py. Offsets and row numbers are signed; keys are signed so that -1 can mean no key.
 
 cimport cython
 

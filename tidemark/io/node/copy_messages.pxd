@@ -1,4 +1,4 @@
-# The types of copy_messages.py. Counts and places are signed, so that differences of them are.
+# The types of copy_messages.py. Counts and offsets are signed, since their differences may be negative.
 
 cimport cython
 

@@ -25,7 +25,7 @@ FileRows = list[tuple[int, int]]  # of the catalogs: OID, filenode
 
 
 class CatalogsTooLarge(NodeUnfit):
-    """A database with more relations than a mirror can hold."""
+    """A database with more relations than fit into a mirror."""
 
     hint = "capture a database with fewer tables: a mirror holds about ten million columns"
 

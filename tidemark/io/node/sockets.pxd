@@ -1,4 +1,4 @@
-# What is asked of a socket without the interpreter.
+# The socket functions that are called without the interpreter lock.
 
 cdef extern from "<sys/socket.h>" nogil:
     enum:

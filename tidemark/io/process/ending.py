@@ -1,7 +1,7 @@
 """How a daemon ends by an error: one event in its log, one exit code (I40).
 
-One of our errors says what, where and what to do. Of any other error, its class and the lines of its traceback are
-logged, never its text, which may contain a row's values: such an error is a bug, and its report needs the lines.
+The text of our own errors is logged. Of any other error, only its class and the lines of its traceback are logged,
+since its text may contain a row's values: such an error is a bug, and its report needs the lines.
 """
 
 import sys

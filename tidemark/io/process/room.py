@@ -176,7 +176,7 @@ def existing_folder(folder: Path) -> Path:
 
 
 class _NoGauge:
-    """Stands for the metric of a process without metrics."""
+    """Replaces the metric in a process without metrics."""
 
     def set(self, value: float) -> None:
         """Ignore `value`."""

@@ -1,4 +1,4 @@
-"""Signs of life in a small mmap file beside LMDB: the living processes, and the one inside a write transaction.
+"""Heartbeats in a small mmap file beside LMDB: of each process, and of the one inside a write transaction.
 
     file  = magic (4 bytes), version, padding to one slot; then one slot for each role
     slot  = counter (u32, odd while it is written), pid (u32), start ticks (u64), boot clock in ns (u64), boot id (16)

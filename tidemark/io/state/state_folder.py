@@ -1,7 +1,7 @@
 """The state folder's layout, defined only here.
 
 STATE/lmdb/{data,lock}.mdb    positions, modes, epochs, readers, the outbox
-STATE/heartbeat               signs of life
+STATE/heartbeat               heartbeats of the processes
 STATE/history/                bases and journal of the catalog
 STATE/spill/                  transactions larger than decode.memory_bytes
 STATE/copy/                   WAL received while the first copy runs, and rows of the current table

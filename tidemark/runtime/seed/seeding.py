@@ -1,6 +1,6 @@
 """The seed: catalog mirrors that are exact at one LSN, from ordinary SELECTs and the WAL since the last checkpoint.
 
-The steps and why they are right: docs/design/catalog.md. In short, and in this order:
+The steps and the reasons: docs/design/catalog.md. In short, in this order:
 
   R0, N0   redo LSN and next xid of the last checkpoint; WAL from R0 is replayed from here on, all the time
   wait     until every transaction older than N0 has ended: all that is open now has all of its WAL after R0
