@@ -129,7 +129,7 @@ def test_only_confirm_markers_tell_of_the_outbox(following: Following) -> None:
     assert following.begin == pointer(2400)
 
 
-def test_history_that_is_too_old_is_released_until_another_marker_comes(following: Following) -> None:
+def test_a_start_that_is_too_old_is_dropped_until_another_marker_comes(following: Following) -> None:
     following.met = met(2000, pointer(1900))
     assert following.pass_by(2100).has_start
     late = 1900 + UNMARKED_BYTES_MAX
