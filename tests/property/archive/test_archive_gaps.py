@@ -1,4 +1,4 @@
-"""What is said of an archive by names alone, beside what reads it: the same gaps, over any segments and a fork."""
+"""The gaps of an archive by names alone, compared with those that a reader finds: over any segments and a fork."""
 
 import re
 import struct
@@ -28,7 +28,7 @@ def forge(folder: Path, timeline: int, number: int) -> None:
 
 
 def read_gap(folder: Path, lsn: Lsn) -> Stretch | None:
-    """Return what a reader stops at."""
+    """Return the gap at which a reader stops."""
     try:
         for _ in ArchiveFolder(folder, whole_only=True).read_what_is_there(lsn):
             pass

@@ -1,4 +1,4 @@
-"""A range by time over commit records whose times go back, as a clock may that is set: nothing of it is missed."""
+"""A range by time over commit records whose times go back, as after a clock was set: no commit is missed."""
 
 import struct
 import tempfile
@@ -30,7 +30,7 @@ def commit_record(time: CommitTime) -> bytes:
 
 
 def archive_of(folder: Path, times: list[CommitTime]) -> tuple[ArchiveFolder, list[RecordedEnd]]:
-    """Write an archive that has commits, aborts, and other records between them."""
+    """Write an archive with commits, aborts, and other records between them."""
     writer = WalWriter()
     ends = []
     for number, time in enumerate(times):
@@ -45,7 +45,7 @@ def archive_of(folder: Path, times: list[CommitTime]) -> tuple[ArchiveFolder, li
 
 @st.composite
 def clocks(draw: st.DrawFn) -> list[CommitTime]:
-    """Return times of which none is behind an earlier one by more than `CLOCK_BACK_S`."""
+    """Return times, none of which is earlier than a previous one by more than `CLOCK_BACK_S`."""
     steps = draw(st.lists(st.integers(-CLOCK_BACK_S, 2 * CLOCK_BACK_S), min_size=1, max_size=20))
     latest = NOON.us
     times: list[int] = []

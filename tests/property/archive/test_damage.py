@@ -1,4 +1,4 @@
-"""Archives of whole segments, damaged in any way: what is read is what was there, or LSN and file are named."""
+"""Archives of whole segments, damaged in any way: a reader returns original records, or names LSN and file."""
 
 import re
 import tempfile
@@ -28,7 +28,7 @@ LSN = re.compile(r"\b0/[0-9A-F]+\b")
 
 @cache
 def sound() -> tuple[list[bytes], list[Lsn]]:
-    """Return segments, the second beginning inside a record, and where their records begin."""
+    """Return segments, the second of which begins inside a record, and the LSNs of their records."""
     writer = WalWriter()
     writer.add(body(bytes(PAGE)), xid=7)
     while writer.lsn < 2 * SEGMENT - 300:
@@ -42,7 +42,7 @@ def sound() -> tuple[list[bytes], list[Lsn]]:
 
 
 def read(folder: Path) -> tuple[list[int], CorruptWal | Hole | None]:
-    """Return where the records begin that a reader gets, and what ends it."""
+    """Return the LSNs of the records that a reader returns, and its end."""
     archive = ArchiveFolder(folder, whole_only=True, of=OF)
     framer = Framer(archive.format, system_identifier=OF, segment_bytes=SEGMENT, start_lsn=sound()[1][0])
     found: list[int] = []

@@ -1,4 +1,4 @@
-"""The ledger beside a list; torn or foreign bytes are an empty ledger, never an error."""
+"""The ledger compared with a list; torn or foreign bytes are an empty ledger, never an error."""
 
 import fcntl
 import os
@@ -29,7 +29,7 @@ HEADER_BYTES = 64
 SLOTS_AT = 128
 DEADLINE_S = 120
 SECOND = 10**9
-ROUND = (0, 1, 2)  # the server tries three times, and then again a minute later
+ROUND = (0, 1, 2)  # the server tries three times, and again a minute later
 
 
 def fresh(folder: Path) -> Path:
@@ -84,7 +84,7 @@ def test_time_in_which_nobody_tried_is_not_counted(tmp_path: Path) -> None:
 
 @pytest.mark.feature("I25")
 def test_the_minute_between_two_rounds_of_the_server_is_not_counted(tmp_path: Path) -> None:
-    """The disk is full for 5 s, free for 50, and full again: nobody tried while it was free."""
+    """The disk is full for 5 s, free for 50, and full again: no attempt ran while it was free."""
     with HoleLedger.open(fresh(tmp_path), writable=True) as ledger:
         for at_s in (*ROUND, *(62 + second for second in ROUND)):
             failed_s = ledger.note_failure(began_ns=(1000 + at_s) * SECOND, now_ns=(1000 + at_s) * SECOND + SECOND // 2)
@@ -143,7 +143,7 @@ def test_a_torn_header_counts_as_an_empty_ledger(
 
 
 def boot(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the machine booted since: its boot has another name."""
+    """Imitate a reboot: the boot has another id."""
     name = folder / f"boot-{uuid.uuid4()}"
     name.write_text(f"{uuid.uuid4()}\n")
     monkeypatch.setattr(hole_ledger, "_BOOT_ID", name)

@@ -1,4 +1,4 @@
-"""Whatever stands in the corpus of the fuzzer, and whatever becomes of a sound input that is damaged: no bug."""
+"""All inputs of the fuzzer's corpus, and damaged valid inputs, cause no bug."""
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +23,7 @@ def test_nothing_in_the_corpus_fails(name: str) -> None:
 
 @st.composite
 def damaged(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
-    """Draw a sound input with bytes overwritten, cut off, taken out or put twice."""
+    """Draw a valid input with bytes overwritten, truncated, removed or repeated."""
     data = bytearray(draw(st.sampled_from(seeds)))
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, len(data) - 1)))

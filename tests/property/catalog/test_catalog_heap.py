@@ -1,4 +1,4 @@
-"""A catalog heap beside a model that remembers everything: who sees which row, at any moment."""
+"""A catalog heap compared with a model that keeps everything: the visibility of each row, at any moment."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ _SEQUENCE = iter(range(1, 1 << 30))
 
 
 class VersionedRow:
-    """A row as a model keeps it: what became of everybody who touched it is looked up, never settled."""
+    """A row of the model: the outcome of each transaction that changed it is looked up, never settled."""
 
     def __init__(self, tid: Tid, key: int, packed: bytes, inserter: Xid) -> None:
         self.tid = tid
@@ -28,7 +28,7 @@ class VersionedRow:
 
 
 class CatalogHeapBesideAModel(RuleBasedStateMachine):
-    """Transactions with subtransactions insert, delete, commit and roll back; both are asked for every key."""
+    """Transactions with subtransactions insert, delete, commit and roll back; both sides are read for every key."""
 
     def __init__(self) -> None:
         super().__init__()

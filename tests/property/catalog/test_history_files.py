@@ -1,4 +1,4 @@
-"""A journal whose writer dies at any moment, and what the next writer makes of it: the same records, each once."""
+"""A journal whose writer dies at any moment, and the next writer's result: the same records, each once."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ def append(writer: HistoryWriter, lsn: Lsn) -> None:
 
 
 class Disk:
-    """A history folder and its index, and what they were whenever a crash would have left something else."""
+    """A history folder and its index, and copies of both at each moment at which a crash could leave them."""
 
     def __init__(self, folder: Path, index: HistoryIndex) -> None:
         self.folder = folder
@@ -49,7 +49,7 @@ class Disk:
         self.remember()
 
     def remember(self) -> None:
-        """Keep this moment, and the same with the last entry torn."""
+        """Copy the present state, and the same with the last entry torn."""
         copy = self.folder.with_name(f"{self.folder.name}-{len(self.moments)}")
         shutil.copytree(self.folder, copy)
         self.moments.append((self.index, copy))
@@ -92,7 +92,7 @@ def test_a_journal_goes_on_after_any_crash_without_a_hole_or_a_step_back(
         last = folder / index.journals[-1].file
         with last.open("r+b") as file:
             file.truncate(max(HEAD_BYTES, last.stat().st_size - torn_bytes))
-        left.write(LSNS[:-2], file_bytes_max)  # what a restart reads again, in one run and in the next
+        left.write(LSNS[:-2], file_bytes_max)  # records that a restart reads again, in one run and in the next
         left.write(LSNS, file_bytes_max)
         assert left.read() == LSNS, folder.name
 
@@ -116,13 +116,13 @@ def test_a_journal_that_lost_what_was_durable_is_refused_by_name_and_left_as_it_
     with pytest.raises(DamagedHistory, match=f"{last.name}.*damaged at byte {len(whole) - ENTRY_BYTES}"):
         disk.writer(file_bytes_max)
     assert last.read_bytes() == damaged
-    disk.mark = JournalMark(Lsn(LSNS[-2] + RECORD_BYTES))  # nothing was delivered that needs it: torn in a crash
+    disk.mark = JournalMark(Lsn(LSNS[-2] + RECORD_BYTES))  # no delivered change needs it: torn in a crash
     disk.write(LSNS, file_bytes_max)
     assert disk.read() == LSNS
 
 
 def test_records_that_a_writer_appends_after_the_next_one_began_are_never_read(tmp_path: Path) -> None:
-    """As a process does that was stopped, and goes on while the next owner of the epoch writes already."""
+    """As by a stopped process that continues while the next owner of the epoch already writes."""
     disk = Disk(tmp_path / "history", HistoryIndex((), ()))
     late = disk.writer(1 << 20)
     for lsn in LSNS[:2]:
@@ -156,7 +156,7 @@ def test_a_journal_that_is_cut_at_a_fork_goes_on_along_the_other_branch(
     assert [entry.lsn for entry in journal_entries(disk.folder, disk.index, disk.mark, INVALID_LSN)] == kept
     others = [Lsn(fork_lsn + 700 * number) for number in range(10)]
     writer = disk.writer(file_bytes_max)
-    for lsn in [*kept, *others]:  # what is kept is decoded again
+    for lsn in [*kept, *others]:  # kept records are decoded again
         append(writer, lsn)
     writer.close()
     assert disk.read() == [*kept, *others]

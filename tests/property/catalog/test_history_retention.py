@@ -1,8 +1,8 @@
-"""The catalog history over a long time: it keeps what a restart or a wanted past needs, and nothing older.
+"""The catalog history over a long time: it keeps what a restart or a requested past needs, and nothing older.
 
-Everything that could still be asked for is asked for after each step: any confirmed pointer, and any LSN within
-`archive.keep_bytes` below it, has a base at or before it, and the journal is whole from there on. What is kept is
-bounded by the WAL that can still be asked for, however much has gone by.
+After each step every possible request is made: any confirmed pointer, and any LSN within `archive.keep_bytes` below
+it, has a base at or before it, and the journal is complete from there on. The size of the history is bounded by the
+WAL that can still be requested, at any age.
 """
 
 import tempfile
@@ -28,7 +28,7 @@ SMALL = load_base(BASE.read_bytes(), str(BASE))
 
 
 class Kept:
-    """A history that is written to as the decode thread does, and how far things are."""
+    """A history that is written as by the decode thread, and its positions."""
 
     def __init__(self, folder: Path, keep_bytes: int) -> None:
         self.folder = folder
@@ -56,7 +56,7 @@ class Kept:
         return max(BEGIN, history_horizon_lsn(self.confirmed, self.keep_bytes))
 
     def write(self, wal_bytes: int, *, confirm: float) -> None:
-        """Let a catalog change come behind so much WAL; confirm a part of what is not."""
+        """Append a catalog change after this amount of WAL; confirm a part of the unconfirmed WAL."""
         self.lsn = Lsn(self.lsn + wal_bytes)
         raw = bytes(RECORD_BYTES)
         end = Lsn(self.lsn + RECORD_BYTES)
@@ -71,7 +71,7 @@ class Kept:
         self.confirmed = Lsn(self.confirmed + int((self.lsn - self.confirmed) * confirm))
 
     def check(self) -> None:
-        """See that all that may be asked for is there, and no more than that."""
+        """Check that the history has everything that may be requested, and no more."""
         for wanted in {self.horizon, self.confirmed, self.lsn, Lsn((self.horizon + self.lsn) // 2)}:
             begin = base_for(self.index, wanted).lsn
             entries = journal_entries(self.folder, self.index, JournalMark(), begin)
@@ -81,7 +81,7 @@ class Kept:
         assert {path.name for path in self.folder.iterdir()} == files
 
     def assert_bounded(self, horizon_when_pruned: Lsn) -> None:
-        """See that what is kept goes by the WAL above the horizon, as it was when a base was written last."""
+        """Check that the size is bounded by the WAL above the horizon when the last base was written."""
         span = self.lsn - horizon_when_pruned
         assert len(self.index.bases) <= span // BASE_EVERY + 2
         oldest = min(base.lsn for base in self.index.bases)

@@ -1,4 +1,4 @@
-"""Packed rows beside a dictionary: the same mapping, whatever came from a base; and what a row takes."""
+"""Packed rows compared with a dictionary: the same mapping, from any base; and the memory of a row."""
 
 import tracemalloc
 from array import array
@@ -19,7 +19,7 @@ ROWS = st.binary(max_size=4)
 TYPE_AT = 4  # pg_enum.enumtypid
 KEYS = st.integers(0, (1 << 32) - 1) | st.integers(0, 3)
 slow_index = interpreted("tidemark.decode.catalog.run_index")
-CHANGES = st.lists(st.tuples(TIDS, ROWS | st.none()), max_size=20)  # None: the row goes
+CHANGES = st.lists(st.tuples(TIDS, ROWS | st.none()), max_size=20)  # None: the row is removed
 
 
 @given(begun=st.dictionaries(TIDS, ROWS), changes=CHANGES, order=st.sampled_from([list, sorted]), packs=st.booleans())

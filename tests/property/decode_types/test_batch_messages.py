@@ -1,4 +1,4 @@
-"""A batch is a message of Arrow's IPC format: the same bytes in either build, and what pyarrow makes of the values."""
+"""A batch is a message of Arrow's IPC format: the same bytes in either build, and equal to pyarrow's message."""
 
 import struct
 from dataclasses import replace
@@ -66,7 +66,7 @@ def test_a_batch_is_what_pyarrow_makes_of_its_values(table: tuple[Relation, list
         assert all(buffer is None or buffer.address % ALIGNMENT == 0 for buffer in column.buffers())
         assert (column.null_count, column.is_valid()) == (other.null_count, other.is_valid())
         pairs = [(column, other)]
-        if pa.types.is_struct(column.type):  # NB: what stands in a field where the struct is NULL is nobody's concern
+        if pa.types.is_struct(column.type):  # NB: a field's value is undefined where the struct is NULL
             pairs = list(zip(column.flatten(), other.flatten(), strict=True))
         for ours, theirs in pairs:
             assert (ours.null_count, ours.to_string()) == (theirs.null_count, theirs.to_string())

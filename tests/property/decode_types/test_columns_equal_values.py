@@ -91,7 +91,7 @@ POOL: list[tuple[TypeDescription, int, st.SearchStrategy[bytes]]] = [
 
 
 def datum_of(draw: st.DrawFn, payload: bytes) -> bytes:
-    """Give a payload one of the headers that it can have."""
+    """Add one of the possible headers to a payload."""
     headers = [forms.plain, forms.compressed] if payload else [forms.plain]
     if len(payload) < 127:
         headers.append(forms.short)
@@ -100,7 +100,7 @@ def datum_of(draw: st.DrawFn, payload: bytes) -> bytes:
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[Relation, list[bytes]]:
-    """A relation, with dropped columns, and tuples of it: NULLs, fewer columns than there are, values not at hand."""
+    """Draw a relation, with dropped columns, and its tuples: NULLs, missing trailing columns, unavailable values."""
     chosen = draw(st.lists(st.none() | st.sampled_from(POOL), min_size=1, max_size=12))
     described = tuple(
         forms.column(number, one[0] if one else None, typmod=one[1] if one else -1)

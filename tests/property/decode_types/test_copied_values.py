@@ -1,4 +1,4 @@
-"""COPY's text read by the loops: as the codecs read it, compiled as interpreted."""
+"""COPY's text parsed by the loops equals the codecs' result, compiled and interpreted."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -41,7 +41,7 @@ def read(codec: Codec, fields: list[str | None]) -> pa.Array:
 
 
 def put(lines: CopiedLines, wanted: pa.DataType, way: Callable[[ColumnTarget], bool | None]) -> pa.Array | None:
-    """Return the column that `way` put into a batch, None where it says that it did not."""
+    """Return the column that `way` put into a batch, None if it refused to."""
     form = message_form(1, 3 if wanted == pa.string() else 2)
     message = BatchMessage(form, 0)
     if way(ColumnTarget(message, form.nodes, form.buffers)) is False:

@@ -1,4 +1,4 @@
-"""JSON text that kernels make of Arrow columns, beside Python's own reader and writer of JSON; compiled or not."""
+"""JSON text that kernels write for Arrow columns, compared with Python's JSON reader and writer; compiled or not."""
 
 import json
 import math
@@ -48,7 +48,7 @@ slow_value_text = interpreted(
 slow_line_text = interpreted(
     "tidemark.decode.render.line_text", stand_in={"tidemark.decode.render.value_text": slow_value_text}
 )
-BEFORE_IT = 3  # rows in front of those that are asked for: arrays are parts of others
+BEFORE_IT = 3  # rows before the requested ones: arrays are slices of others
 
 
 @pytest.fixture(params=["as built", "interpreted"], autouse=True)
@@ -74,7 +74,7 @@ def texts_of(values: pa.Array, form: Form) -> list[str]:
 
 
 def read(values: pa.Array, form: Form) -> list[object]:
-    """Return what JSON's reader makes of each value's text, also of those of a part of an array."""
+    """Return the parsed JSON text of each value, also for a slice of an array."""
     reported = [json.loads(text) for text in texts_of(values, form)]
     longer = pa.concat_arrays([pa.nulls(BEFORE_IT, values.type), values]).slice(BEFORE_IT)
     assert [json.loads(text) for text in texts_of(longer, form)] == reported
@@ -82,7 +82,7 @@ def read(values: pa.Array, form: Form) -> list[object]:
 
 
 def sound(value: str | None) -> str | None:
-    """Return a text as a codec gives it: what is no character is replaced there."""
+    """Return a text as a codec returns it: invalid characters are replaced there."""
     return None if value is None else value.encode("utf-8", "replace").decode()
 
 

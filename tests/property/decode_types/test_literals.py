@@ -1,4 +1,4 @@
-"""Lines of test_decoding that kernels make of any rows, beside those made value by value; compiled or not."""
+"""Lines of test_decoding that kernels write for any rows, compared with those made value by value; compiled or not."""
 
 import math
 import struct
@@ -47,7 +47,7 @@ slow_datum_text = interpreted(
 )
 DOUBLES = [0.0, 1.0, 0.1, 1e15, 1e14, 123456789012345.0, 1e-4, 1e-5, 5e-324, 1.7976931348623157e308, 9007199254740993.0]
 SINGLES = [0.0, 1.0, 0.1, 1e6, 99999.9, 123456.7, 1e-4, 1e-5, 1e-45, 3.4028234e38, 16777216.0]
-# Of each kind of value that a kernel writes, those at the edges.
+# Edge cases of each kind of value that a kernel writes.
 EDGES = {
     "int2": [struct.pack("<h", number) for number in (0, -1, 32767, -32768)],
     "int4": [struct.pack("<i", number) for number in (0, -1, 2**31 - 1, -(2**31))],
@@ -195,7 +195,7 @@ def test_damaged_tuples_give_lines_or_say_that_wal_is_corrupt(
         assert printed(relation, rows) == expected
 
 
-# Doubles that lie half way between decimals of 17 digits, and such as have many zeros.
+# Doubles half way between decimals of 17 digits, and those with many zeros.
 BOUNDARIES = st.builds(
     lambda n, power: struct.pack("<d", math.ldexp(n, power)), st.integers(1, 1 << 53), st.integers(-60, 60)
 )
@@ -252,7 +252,7 @@ def test_floats_are_printed_as_by_their_codecs(payloads: list[bytes]) -> None:
 
 
 class Refusing:
-    """A kernel that takes no value."""
+    """A kernel that accepts no value."""
 
     @staticmethod
     def write_datums(*_: object) -> int:

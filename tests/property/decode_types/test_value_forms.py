@@ -1,4 +1,4 @@
-"""Values made by hand read back as what they were made from: numeric, jsonb, arrays, floats."""
+"""Hand-made values are decoded to their originals: numeric, jsonb, arrays, floats."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""Begins and ends of transactions that come as columns are the lines that each has by itself."""
+"""Begins and ends of transactions as columns are the same lines as one by one."""
 
 from array import array
 from dataclasses import replace

@@ -1,6 +1,6 @@
-"""The subtransactions of transactions that are held, beside a list for each slot.
+"""The subtransactions of pending transactions, compared with a list for each slot.
 
-The interpreted kernel: compiled, its methods are C functions, which `test_small_savepoints` reaches from outside.
+The interpreted kernel: compiled, its methods are C functions, which `test_small_savepoints` tests from outside.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class Model:
     lists: dict[int, list[int]] = field(default_factory=lambda: {slot: [] for slot in range(SLOTS_MAX)})
 
     def remove(self, slot: int, xid: int) -> None:
-        """Forget the latest of that xid."""
+        """Remove the latest of that xid."""
         found = self.lists[slot]
         if xid in found:
             del found[len(found) - 1 - found[::-1].index(xid)]

@@ -1,4 +1,4 @@
-"""The rows of transactions that are held, beside a list for each, and the rows of all others, beside one list.
+"""The rows of pending transactions, compared with a list for each, and all other rows, compared with one list.
 
 The interpreted kernel: compiled, its methods are C functions, which only `extract` can call.
 """
@@ -41,13 +41,13 @@ TOPS, CHILDREN, OTHER_XIDS = (700, 701, 702), (800, 801), (900, 901)
 
 @dataclass(eq=False, slots=True)
 class Row:
-    """One entry, and the tuples that belong to it."""
+    """One entry, and its tuples."""
 
     xid: int
     lsn: int
     new: bytes | None
     old: bytes | None
-    count: int = 0  # how many unwanted rows it stands for; 0: it is wanted
+    count: int = 0  # number of unwanted rows in this entry; 0: it is wanted
 
     @property
     def tuples(self) -> bytes:
@@ -68,24 +68,24 @@ def tuples(rows: list[Row]) -> bytes:
 
 
 def more(rows: list[Row]) -> int:
-    """Count the rows that entries stand for, beyond one each."""
+    """Return the number of rows that entries represent, beyond one each."""
     return sum(max(row.count - 1, 0) for row in rows)
 
 
 @dataclass
 class Pending:
-    """A transaction that is held."""
+    """A pending transaction."""
 
     top: int
     first_lsn: int
     slot: int
     rows: list[Row] = field(default_factory=list)
-    latest: Row | None = None  # the one that another unwanted row may be counted with
+    latest: Row | None = None  # the entry in which another unwanted row may be counted
 
 
 @dataclass
 class End:
-    """A transaction that was held and has committed."""
+    """A pending transaction that has committed."""
 
     pending: Pending
     lsn: int
@@ -96,7 +96,7 @@ class Kernel:
     """The kernel with the buffers of its caller."""
 
     def __init__(self) -> None:
-        # What earlier calls have left in them means nothing.
+        # Content of earlier calls in them is undefined.
         left = Row(TOPS[0], 0, None, None, 1).entry
         self.entries, self.arranged = (bytearray(left * ROWS_MAX) for _ in range(2))
         self.tuples, self.arranged_tuples = bytearray(BYTES_MAX), bytearray(BYTES_MAX)
@@ -117,14 +117,14 @@ class Kernel:
             self.pending.begin_count(slot)
 
     def rows_at(self, slot: int) -> tuple[bytes, bytes]:
-        """Return entries and tuples of what is held, once it is settled."""
+        """Return entries and tuples of pending rows, once they are settled."""
         row, byte = self.slots[4][slot], self.slots[5][slot]
         part = self.entries[row * ENTRY_BYTES : (row + self.slots[2][slot]) * ENTRY_BYTES]
         return bytes(part), bytes(self.tuples[byte : byte + self.slots[3][slot]])
 
 
 class Beside:
-    """The kernel, and lists that are held beside it."""
+    """The kernel, and lists of the same rows."""
 
     def __init__(self, first_slot: int) -> None:
         self.kernel = Kernel()
@@ -138,7 +138,7 @@ class Beside:
         self.kernel.begin()
 
     def put(self, top: int, xid: int, *, new: int | None, old: int | None, wanted: bool) -> None:
-        """Put a row of a transaction, or of one of the others (`top` 0); count it, where an unwanted one can be."""
+        """Add a row of a transaction, or of one of the others (`top` 0); count an unwanted one where possible."""
         self.lsn += 8
         pending = self.pending.get(top)
         slot = NONE if pending is None else pending.slot
@@ -189,7 +189,7 @@ class Beside:
                 pending.rows.pop()
 
     def finish(self, others_lsn: int, *, settle: bool, take: int) -> None:
-        """End the call; compare, as the caller reads it; take a transaction out, and begin the next call."""
+        """End the call; compare, as the caller reads it; remove a transaction, and begin the next call."""
         kernel = self.kernel.pending
         kernel.finish()
         if kernel.is_arranged:
@@ -225,7 +225,7 @@ class Beside:
         self.kernel.begin(others_lsn)
 
     def _kept(self) -> None:
-        """What is held was moved to the front: the latest row of each may stand for more."""
+        """Pending rows were moved to the front: the latest row of each may represent more."""
         for pending in self.pending.values():
             pending.latest = pending.rows[-1] if pending.rows else None
 
@@ -281,7 +281,7 @@ def _length(chance: random.Random) -> int | None:
 
 
 def _step(beside: Beside, chance: random.Random) -> None:
-    """Do one thing that a record has done, or end the call."""
+    """Do one action of a record, or end the call."""
     top, xid = chance.choice(TOPS), chance.choice(CHILDREN)
     match chance.choices(("row", "other", "commit", "let go", "roll back", "finish"), (55, 15, 8, 4, 8, 10))[0]:
         case "row":

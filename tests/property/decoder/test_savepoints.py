@@ -1,4 +1,4 @@
-"""Any nesting of savepoints gives the rows of those that were kept, with and without spilling."""
+"""Any nesting of savepoints emits the rows of the released ones, with and without spilling."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ STEPS = st.lists(st.sampled_from(["row", "row", "row", "savepoint", "release", "
 
 
 class MemorySpill:
-    """A spill port that is a dict: it refuses what it does not hold."""
+    """A spill port that is a dict: it refuses unknown keys."""
 
     def __init__(self) -> None:
         self.kept: dict[int, bytes] = {}
@@ -43,10 +43,10 @@ class Level(NamedTuple):
 
 
 class Session:
-    """Writes the records that a server would, and knows what the table would hold.
+    """Writes the records that a server would, and keeps the rows that the table would have.
 
-    A row gives an xid to its own savepoint and to all around it, and only what has an xid writes an abort record. That
-    record never names the top-level xid: the transaction is not in progress then (`IsSubxactTopXidLogPending`, xact.c).
+    A row gives an xid to its own savepoint and to all around it, and a savepoint without an xid writes no abort record.
+    An abort record never has the top-level xid: it is not in progress (`IsSubxactTopXidLogPending`, xact.c).
     """
 
     def __init__(self, stream: Wal) -> None:
@@ -92,7 +92,7 @@ class Session:
 
 
 def play(stream: Wal, steps: Sequence[str]) -> list[int]:
-    """Feed the records of a session; return the rows that the table would hold."""
+    """Feed the records of a session; return the rows that the table would have."""
     session = Session(stream)
     for number, step in enumerate(steps):
         if step == "row":

@@ -1,4 +1,4 @@
-"""Decoding by blocks gives what decoding record by record gives, wherever the blocks end; and the twins agree."""
+"""Decoding by blocks equals decoding record by record, with any block boundaries; and the twins agree."""
 
 from array import array
 from collections.abc import Callable, Collection
@@ -137,7 +137,7 @@ class Sessions:
             self.subs[session] += [outer, inner]
         elif verb == "unwritten_rollback":
             self.stream.abort(self._new_xid(), top=self.tops[session])
-        elif verb == "unwritten_savepoint":  # that is to say without a row
+        elif verb == "unwritten_savepoint":  # a savepoint without a row
             sub = self._new_xid()
             self._other((RM_BTREE, RM_HEAP)[self.number % 2], heap.LOCK, sub, ACCOUNT, top=self.tops[session])
             self.subs[session].append(sub)
@@ -146,7 +146,7 @@ class Sessions:
         elif verb == "far_rollback" and self.subs[session]:
             self.stream.abort(*self.subs[session][self.number % len(self.subs[session]) :])
             del self.subs[session][self.number % len(self.subs[session]) :]
-        elif verb == "release":  # what comes next is of the transaction itself again
+        elif verb == "release":  # the next change belongs to the transaction itself again
             self.released[session] += self.subs[session]
             self.subs[session] = []
 
@@ -205,7 +205,7 @@ def first_lsn(transaction: CommittedTransaction) -> int:
 
 
 def check_restarts(committed: list[CommittedTransaction]) -> None:
-    """See that nothing is missed that commits behind a pointer, when reading begins at its restart LSN."""
+    """Check that reading from a pointer's restart LSN misses nothing that commits after the pointer."""
     later = [first_lsn(transaction) for transaction in committed]
     for transaction in committed:
         own = later.pop(0)
@@ -254,7 +254,7 @@ def test_what_is_left_out_of_blocks_says_nothing(steps: list[tuple[str, int]], d
 
 
 class Extraction:
-    """An extractor, compiled or not, with what it works in."""
+    """An extractor, compiled or not, with its buffers."""
 
     def __init__(self, extractor: ModuleType, holder: ModuleType, whole_from: int) -> None:
         self.module = extractor
@@ -281,7 +281,7 @@ class Extraction:
             self.extractor.know_xid(xid, state)
 
     def all_of(self, block: RecordBlock) -> list[object]:
-        """Return all that is taken out of a block, call by call; what stops a call is passed over."""
+        """Return everything that is extracted from a block, call by call; the records that end a call are skipped."""
         tuples, arranged = bytearray(2 * len(block.linear)), bytearray(2 * len(block.linear))
         columns = (block.lsns, block.ends, block.xids, block.rmgrs, block.infos, block.offsets, block.lengths)
         found: list[object] = []

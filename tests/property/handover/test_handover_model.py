@@ -1,4 +1,4 @@
-"""Random events and crashes at every step: never two deliverers, never a gap, never backwards, always a way on."""
+"""Random events and crashes at every step: never two deliverers, a gap or a step back, and always progress."""
 
 import pytest
 from hypothesis import settings
@@ -21,7 +21,7 @@ SEARCH = settings(max_examples=500, stateful_step_count=30)
 
 
 class Capture(RuleBasedStateMachine):
-    """Any step that can happen may follow any other."""
+    """Any possible step may follow any other."""
 
     @initialize()
     def make(self) -> None:
@@ -43,7 +43,7 @@ class Capture(RuleBasedStateMachine):
     @precondition(lambda self: self.world.sidecar is not None)
     @rule(times=TIMES, held=st.booleans())
     def sidecar_works(self, times: int, held: bool) -> None:  # noqa: FBT001 - drawn
-        """Let it work; `held`: it is stopped right before it commits what it delivers."""
+        """Run the sidecar; `held`: it is stopped right before it commits its delivery."""
         for _ in range(times):
             self.world.sidecar_step()
         if held and self.world.sidecar is not None and self.world.sidecar.pending is None:
@@ -149,7 +149,7 @@ def test_it_is_the_check_of_the_epoch_that_keeps_a_stopped_sidecar_from_deliveri
     world = World(checks_epoch=checks_epoch)
     world.begin()
     world.commit(0)
-    world.sidecar_step()  # stopped right before it commits what it delivers
+    world.sidecar_step()  # stopped right before it commits its delivery
     world.happen(Event.OPERATOR_OFF)
     world.archive()
     world.archiver_step()
@@ -168,7 +168,7 @@ def test_it_is_the_marker_that_keeps_a_promoted_follower_from_a_gap(*, begins_at
     world.commit(0)
     world.others_deliver()
     world.others_confirm()
-    world.commit(0)  # committed, and delivered by nobody
+    world.commit(0)  # committed, but not delivered
     world.promote()
     for _ in range(20):
         world.sidecar_step()
@@ -184,7 +184,7 @@ def test_it_is_the_check_of_the_epoch_that_fences_an_archiver_whose_archive_stal
         world.begin()
         world.commit(0)
     world.archive()
-    world.archiver_step()  # stopped right before it commits what it delivers
+    world.archiver_step()  # stopped right before it commits its delivery
     world.start_sidecar()
     world.want_return()
     world.archive_stalls()

@@ -1,4 +1,4 @@
-"""Copies of a state that read one WAL: no state is fenced by itself, and of two that run exactly one goes on."""
+"""Copies of a state that read one WAL: no state is fenced by itself, and of two that run exactly one continues."""
 
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -35,13 +35,13 @@ def position(index: int) -> Position:
 
 @dataclass
 class Process:
-    """One that delivers."""
+    """A process that delivers."""
 
     incarnation: Incarnation
     began: Extent
     next: int
-    flush: int  # where the WAL ended when it began
-    start: int | None = None  # of its own start marker, once read
+    flush: int  # the end of WAL at its start
+    start: int | None = None  # LSN of its own start marker, once read
     start_epoch: Epoch | None = None
     is_written: bool = False
     wants_to_answer: bool = False
@@ -50,7 +50,7 @@ class Process:
 
 @dataclass
 class State:
-    """What is durable in a folder, and the process that runs on it."""
+    """The durable content of a folder, and the process that runs on it."""
 
     epoch: int = 1
     delivered: int = -1
@@ -58,11 +58,11 @@ class State:
     is_confirmed: bool = False
     overtaken: Claim | None = None
     process: Process | None = None
-    watched: int = 0  # up to which record its archiver, which delivers nothing, has read
+    watched: int = 0  # up to which record its passive archiver has read
 
     @property
     def extent(self) -> Extent:
-        """How far it is."""
+        """Its position."""
         return Extent(Epoch(FIRST, self.epoch), position(self.delivered + 1))
 
 
@@ -76,7 +76,7 @@ class World:
     _born: "count[int]" = field(default_factory=count)
 
     def start(self, state: State, *, back: int = 0, moved: bool = False) -> None:
-        """Start a process that reads `back` records that were read before; `moved`: by the operator's word."""
+        """Start a process that reads `back` records again; `moved`: at the operator's request."""
         if moved and state.process is None:
             reached = max(state.epoch, state.overtaken.epoch.number if state.overtaken is not None else 0)
             state.history, state.is_confirmed = ended(state.history, state.extent), True
@@ -91,14 +91,14 @@ class World:
         state.process = Process(name, began, max(0, state.delivered + 1 - back), len(self.wal))
 
     def mark(self, state: State, *, is_start: bool = False, is_first: bool = False) -> None:
-        """Write down how far it is confirmed; `is_start`: as a start marker."""
+        """Write a marker of the confirmed position; `is_start`: as a start marker."""
         if state.process is not None:
             epoch, reached = Epoch(FIRST, state.epoch), position(state.delivered + 1)
             is_named = names_writer(is_start=is_start, has_read_start=state.process.start is not None)
             self.wal.append(Claim(state.process.incarnation if is_named else None, epoch, reached, is_first))
 
     def read(self, state: State, times: int) -> None:
-        """Read on, deliver what commits, judge what is a marker; write the start marker when it is due."""
+        """Read on, deliver commits, judge markers; write the start marker when it is due."""
         for _ in range(times):
             process = state.process
             if process is None or process.next >= len(self.wal):
@@ -132,7 +132,7 @@ class World:
                 process.wants_to_answer = True
 
     def watch(self, state: State, times: int) -> None:
-        """Let the state's archiver read on, which delivers nothing."""
+        """Let the state's passive archiver read on."""
         archiver = Incarnation(f"{self.names[-1]:04}-archiver-{self.states.index(state)}")
         until = min(state.watched + times, len(self.wal))
         for record in self.wal[state.watched : until]:
@@ -143,7 +143,7 @@ class World:
         state.watched = until
 
     def settle(self) -> None:
-        """Let everybody read all that there is, and write what is due."""
+        """Let all processes read everything, and write the markers that are due."""
         for _ in range(ROUNDS):
             for state in self.states:
                 self.read(state, len(self.wal))
@@ -152,7 +152,7 @@ class World:
 
     @property
     def running(self) -> list[State]:
-        """The states that something runs on."""
+        """The states with a running process."""
         return [state for state in self.states if state.process is not None]
 
 
@@ -259,7 +259,7 @@ def test_of_copies_that_start_at_one_moment_exactly_one_goes_on(
     while len(world.states) < count:
         step(world, state, "copy", 0)
     for each in world.states:
-        each.watched = max(0, each.delivered + 1)  # from where its archiver reads that starts now
+        each.watched = max(0, each.delivered + 1)  # the start of an archiver that begins now
         world.start(each)
     for what, which, size in after:
         step(world, world.states[which % count], what, size)
@@ -301,7 +301,7 @@ def test_a_rival_whose_epoch_is_not_later_is_answered_and_just_one_goes_on(names
     world.settle()
     step(world, state, "copy", 0)
     for _ in range(epochs):
-        step(world, state, "epoch", 0)  # of which no marker tells: so far both are the deliverer by what they know
+        step(world, state, "epoch", 0)  # without a marker: so far both are the deliverer by their own records
     world.start(world.states[1])
     world.read(world.states[1], len(world.wal))
     world.mark(state)  # before it has read the other one's start marker
@@ -419,7 +419,7 @@ def test_before_its_start_marker_a_state_is_overtaken_by_what_is_beyond_it_in_ep
 def test_each_restored_state_counts_on_beyond_all_that_it_replaces(
     steps: list[tuple[int, int, bool]], start_us: int
 ) -> None:
-    """Each is restored a second after the last one, on the latest timeline; of that one perhaps nothing is known."""
+    """Each is restored a second after the last one, on the latest timeline, which it may not know."""
     now_us, timeline, last = start_us, FIRST, Epoch(FIRST, 70)
     for promotions, hand_overs, is_known in steps:
         now_us, timeline = now_us + 10**6, TimelineId(timeline + promotions - 1)

@@ -1,4 +1,4 @@
-"""The ring beside a list: whatever is put comes out, in order, within the bound."""
+"""The ring compared with a list: all bytes are read, in order, within the limit."""
 
 import threading
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ START = Lsn((1 << 40) + 12345)
 
 @dataclass
 class Model:
-    """All that was put and not released: a byte and its timeline each."""
+    """All bytes that were put and not released, each with its timeline."""
 
     content: list[tuple[int, int]] = field(default_factory=list)
     read_lsn: int = START

@@ -1,4 +1,4 @@
-"""Snapshots beside transactions that begin and end one by one, and what each had done when the snapshot was taken."""
+"""Snapshots compared with transactions that begin and end one by one, and their state at the snapshot."""
 
 from dataclasses import dataclass, field
 
@@ -15,11 +15,11 @@ BYTES_PER_COMMIT = 8
 
 @dataclass
 class Transactions:
-    """A plain model of a server: xids are given out in order, and end in any order."""
+    """A plain model of a server: xids are assigned in order, and end in any order."""
 
     steps: list[int]
     running: list[FullXid] = field(default_factory=list)
-    ended: dict[FullXid, Lsn] = field(default_factory=dict)  # and where each commit record begins
+    ended: dict[FullXid, Lsn] = field(default_factory=dict)  # and the LSN of each commit record
     next_xid: FullXid = FIRST_XID
     lsn: Lsn = INVALID_LSN
 
@@ -37,13 +37,13 @@ class Transactions:
             self.lsn = Lsn(self.lsn + BYTES_PER_COMMIT)
 
     def snapshot(self) -> Snapshot:
-        """Return what GetSnapshotData() would: xmax follows the latest xid that ended, xmin is the oldest that runs."""
+        """Return the result of GetSnapshotData(): xmax follows the latest ended xid, xmin is the oldest running one."""
         xmax = FullXid(max(self.ended, default=FIRST_XID - 1) + 1)
         running = frozenset(xid for xid in self.running if xid < xmax)
         return Snapshot(min(running, default=xmax), xmax, running)
 
     def replayed(self) -> ReplayedSnapshot:
-        """Return what a standby has that replayed all of this."""
+        """Return the snapshot of a standby that has replayed all of this."""
         return ReplayedSnapshot(self.snapshot().xmin, self.lsn)
 
 

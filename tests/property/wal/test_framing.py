@@ -77,7 +77,7 @@ def test_what_is_left_out_is_framed_and_checked_all_the_same(case: Case, data: s
 
 
 def said(raws: list[bytes]) -> list[bytes]:
-    """Return the records of a block that are not without an xid or behind another of theirs."""
+    """Return the records of a block, without those that have no xid or the xid of the previous one."""
     kept: list[bytes] = []
     for raw in raws:
         if not kept or raw[17] not in {0, 10} or raw[4:8] not in (bytes(4), kept[-1][4:8]):

@@ -1,4 +1,4 @@
-"""Whatever a record holds, a parser gives a value or a `BadRecord`: at every cut, and for garbage."""
+"""For any record, a parser returns a value or a `BadRecord`: at every cut, and for garbage."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,7 +37,7 @@ PARSERS: dict[int, Parser] = {
     21: message.parse,
 }
 ROW = packed(b"values")
-# Up to the last byte that is read: padding and fields that say nothing to us are left out.
+# Up to the last byte that is read: padding and unused fields are omitted.
 SOUND: list[tuple[int, int, bytes, list[ForgedBlock]]] = [
     (0, 0x10, checkpoint_body(FORMAT)[:84], []),
     (0, 0x60, pack("<6i", 100, 8, 10, 0, 64, 1), []),
@@ -156,7 +156,7 @@ def test_a_borrowed_prefix_and_suffix_are_where_they_were(old: bytes, new: bytes
 
 @st.composite
 def pglz_streams(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """Draw a stream and what it stands for, by a model that knows nothing of bits in the kernel."""
+    """Draw a stream and its expansion, by a model without the kernel's bit operations."""
     source, target = bytearray(), bytearray()
     items = draw(st.lists(st.tuples(st.integers(0, 255), st.integers(0, 4095), st.integers(0, 273)), max_size=60))
     for group in (items[at : at + 8] for at in range(0, len(items), 8)):

@@ -1,4 +1,4 @@
-"""Compiled and interpreted kernels do the same with the same bytes."""
+"""Compiled and interpreted kernels give the same results for the same bytes."""
 
 import pytest
 from hypothesis import given

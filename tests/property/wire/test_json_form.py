@@ -1,4 +1,4 @@
-"""The JSON of values against their fields as Python has them; and what is none against `Misfit`."""
+"""The JSON of values compared with their fields in Python; invalid JSON is a `Misfit`."""
 
 import json
 from base64 import b64encode
@@ -38,7 +38,7 @@ st.register_type_strategy(float, st.integers(1, 1 << 20).map(lambda number: numb
 
 
 def tree_of(value: object) -> object:
-    """Return what the standard library makes JSON of."""
+    """Return the standard library's JSON of a value."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, bytes):
@@ -91,7 +91,7 @@ def test_a_field_of_another_kind_is_a_misfit_that_names_it(shape: type) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """What another version may have made of a value."""
+    """A value as another version may define it."""
 
     number: int
     names: Mapping[Oid, str]

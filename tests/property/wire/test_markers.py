@@ -1,4 +1,4 @@
-"""Markers: what was written is read; what is not ours is ignored with its reason, whatever its bytes are."""
+"""Markers: written markers are read; other messages are ignored with a reason, whatever their bytes are."""
 
 import hmac
 import json
