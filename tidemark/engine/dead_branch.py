@@ -19,8 +19,8 @@ class OtherBranch(ConfigError):
     """A node whose history does not contain the delivered timeline."""
 
     hint = (
-        "capture.dsn has to name the node that is written to now; where that one did not come from the delivered "
-        "timeline, make a new first copy (cdcctl init in a new state folder, with a new lake)"
+        "capture.dsn must name the current primary; if the delivered timeline is not in its history, "
+        "make a new first copy (cdcctl init in a new state folder, with a new lake)"
     )
 
 

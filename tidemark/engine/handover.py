@@ -39,14 +39,14 @@ class Event(Enum):
     CONSUMER_FAILED = "the consumer failed"
     WAL_REMOVED = "the node has removed WAL that is needed"
     DECODE_FAILED = "decoding failed"
-    OUT_OF_REACH = "the node cannot be reached, and its archive goes on"
-    SIDECAR_LOST = "the sidecar is gone"  # its lock is free; a remaining process is killed
+    OUT_OF_REACH = "the node cannot be reached, but its archive grows"
+    SIDECAR_LOST = "the sidecar has ended"  # its lock is free; a remaining process is killed
     OPERATOR_OFF = "the operator switched realtime off"
     OPERATOR_ON = "the operator switched realtime on"
-    RETURN_WANTED = "the sidecar can keep up again"  # it buffers the stream, and the archiver's lag is small
-    MARKER_REACHED = "the archiver has delivered what commits before the try-start marker"
-    TAKEN_OVER = "the sidecar goes on from the ring"
-    ARCHIVE_STALLED = "the archive does not arrive, and the node has the WAL"
+    RETURN_WANTED = "the sidecar is ready to deliver again"  # it buffers the stream, and the archiver's lag is small
+    MARKER_REACHED = "the archiver has reached the try-start marker"
+    TAKEN_OVER = "the sidecar continues from the ring"
+    ARCHIVE_STALLED = "the archive does not grow, and the node has the WAL"
     DEMOTED = "the node is a standby"
     PROMOTED = "the node was promoted"
 
@@ -54,12 +54,12 @@ class Event(Enum):
 class Effect(Enum):
     """What the process that made the transition does after it, in the order of the tuple."""
 
-    STOP_CAPTURE = "stop capture, confirm what is done"
+    STOP_CAPTURE = "stop capture and save what is confirmed"
     WRITE_STOP_MARKER = "write a stop marker"
     WRITE_TRY_START_MARKER = "write a try-start marker"
-    SWITCH_SEGMENT = "switch the segment where that is granted"
-    RETURN_SOON = "return without waiting for the back-off"
-    FIND_START = "ask the target and the markers where to start"
+    SWITCH_SEGMENT = "switch the segment if permitted"
+    RETURN_SOON = "return without the back-off"
+    FIND_START = "find the start from the target and the markers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,10 @@ class Refused(ConfigError):
     """An event that the stage does not allow."""
 
     def __init__(self, stage: Stage, event: Event) -> None:
-        super().__init__(f"{event.value}, but {REFUSED[stage, event]}", hint=f"the capture is in stage {stage.value}")
+        super().__init__(
+            f"{event.value}, but {REFUSED[stage, event]}",
+            hint=f"the capture is in stage {stage.value}: see cdcctl status",
+        )
 
 
 STOPS = (Event.RING_FULL, Event.CONSUMER_FAILED, Event.WAL_REMOVED, Event.DECODE_FAILED, Event.OUT_OF_REACH)
@@ -115,33 +118,34 @@ NEXT: dict[tuple[Stage, Event], Move] = {
     (Stage.FOLLOWER, Event.PROMOTED): Move(Stage.REALTIME, (Effect.FIND_START,)),
 }
 
-_ON_STANDBY = "this node is a standby: switch at the primary"
+_SWITCHED_OFF = "an operator switched realtime off: run cdcctl realtime on"
+_ON_STANDBY = "this node is a standby: run the command at the primary"
 REFUSED: dict[tuple[Stage, Event], str] = {
-    (Stage.REALTIME, Event.RETURN_WANTED): "realtime is on",
+    (Stage.REALTIME, Event.RETURN_WANTED): "the sidecar delivers already",
     (Stage.REALTIME, Event.MARKER_REACHED): "the sidecar delivers already",
     (Stage.REALTIME, Event.TAKEN_OVER): "the sidecar delivers already",
     (Stage.REALTIME, Event.ARCHIVE_STALLED): "the sidecar delivers already",
     **{(Stage.ARCHIVE, stop): "the archiver delivers already" for stop in STOPS},
-    (Stage.ARCHIVE, Event.MARKER_REACHED): "nobody waits for the marker any more",
-    (Stage.ARCHIVE, Event.TAKEN_OVER): "the archiver delivers",
+    (Stage.ARCHIVE, Event.MARKER_REACHED): "no return waits for the marker",
+    (Stage.ARCHIVE, Event.TAKEN_OVER): "the archiver still delivers",
     **{(Stage.HELD, stop): "the archiver delivers already" for stop in STOPS},
-    (Stage.HELD, Event.RETURN_WANTED): "the operator switched realtime off: cdcctl realtime on",
-    (Stage.HELD, Event.MARKER_REACHED): "nobody waits for the marker any more",
-    (Stage.HELD, Event.TAKEN_OVER): "the archiver delivers",
-    (Stage.HELD, Event.ARCHIVE_STALLED): "the operator switched realtime off: cdcctl realtime on",
-    (Stage.RETURNING, Event.RETURN_WANTED): "a return is under way",
+    (Stage.HELD, Event.RETURN_WANTED): _SWITCHED_OFF,
+    (Stage.HELD, Event.MARKER_REACHED): "no return waits for the marker",
+    (Stage.HELD, Event.TAKEN_OVER): "the archiver still delivers",
+    (Stage.HELD, Event.ARCHIVE_STALLED): _SWITCHED_OFF,
+    (Stage.RETURNING, Event.RETURN_WANTED): "a return is already in progress",
     (Stage.RETURNING, Event.TAKEN_OVER): "the archiver has not reached the marker",
-    (Stage.RETURNED, Event.RETURN_WANTED): "a return is under way",
-    (Stage.RETURNED, Event.MARKER_REACHED): "it was reached already",
-    (Stage.RETURNED, Event.ARCHIVE_STALLED): "the archiver has met the marker",
-    **{(Stage.FOLLOWER, stop): "nothing is delivered here" for stop in STOPS},
+    (Stage.RETURNED, Event.RETURN_WANTED): "a return is already in progress",
+    (Stage.RETURNED, Event.MARKER_REACHED): "the marker was reached before",
+    (Stage.RETURNED, Event.ARCHIVE_STALLED): "the archiver has reached the marker",
+    **{(Stage.FOLLOWER, stop): "a standby delivers nothing" for stop in STOPS},
     (Stage.FOLLOWER, Event.OPERATOR_OFF): _ON_STANDBY,
     (Stage.FOLLOWER, Event.OPERATOR_ON): _ON_STANDBY,
     (Stage.FOLLOWER, Event.RETURN_WANTED): _ON_STANDBY,
-    (Stage.FOLLOWER, Event.MARKER_REACHED): "nothing is delivered here",
-    (Stage.FOLLOWER, Event.TAKEN_OVER): "nothing is delivered here",
+    (Stage.FOLLOWER, Event.MARKER_REACHED): "a standby delivers nothing",
+    (Stage.FOLLOWER, Event.TAKEN_OVER): "a standby delivers nothing",
     (Stage.FOLLOWER, Event.ARCHIVE_STALLED): _ON_STANDBY,
-    **{(stage, Event.PROMOTED): "it was no standby" for stage in Stage if stage is not Stage.FOLLOWER},
+    **{(stage, Event.PROMOTED): "the node was not a standby" for stage in Stage if stage is not Stage.FOLLOWER},
 }
 
 

@@ -75,7 +75,7 @@ class Ring:
         used_bytes = end_lsn - self._read_lsn
         if start_lsn != self._write_lsn:
             raise InternalError(
-                f"WAL from {format_lsn(start_lsn)} came where {format_lsn(self._write_lsn)} is the ring's end"
+                f"WAL from {format_lsn(start_lsn)} does not follow the ring's end {format_lsn(self._write_lsn)}"
             )
         if used_bytes > self.capacity:
             raise RingFull

@@ -39,5 +39,5 @@ def parse_commit_time(text: str) -> CommitTime:
     except ValueError:
         raise InvalidTime(f"neither an LSN nor a time: {text!r}") from None
     if reported.tzinfo is None:
-        raise InvalidTime(f"{text!r} names no time zone")
+        raise InvalidTime(f"{text!r} has no time zone")
     return CommitTime((reported - _EPOCH) // _MICROSECOND)

@@ -29,7 +29,7 @@ _LAST_LINE = re.compile(rb'"Manifest-Checksum": *"([0-9a-f]{64})" *\} *\n')
 class NotAsListed(ConfigError):
     """A base backup that differs from its manifest."""
 
-    hint = "copy the backup anew from where it is kept, or take another (pg_basebackup)"
+    hint = "copy the backup again from its storage, or take another (pg_basebackup)"
 
 
 class Checksum(Protocol):
@@ -111,7 +111,7 @@ def parse_manifest(content: bytes, where: str, wanted: Callable[[str], bool]) ->
     except (ValueError, KeyError, TypeError, RecursionError, InvalidLsn) as error:
         # NB: not its repr, which for a decoding error contains the whole document
         reported = f"{type(error).__name__}: {error}"
-        raise NotAsListed(f"{where} is no backup manifest that can be read: {reported}") from error
+        raise NotAsListed(f"{where} is not a readable backup manifest: {reported}") from error
 
 
 def _check_own_checksum(content: bytes, where: str) -> None:
@@ -152,7 +152,7 @@ def _listed(found: dict[str, object]) -> ListedFile:
 
 def _manifest(top: object) -> BackupManifest:
     if not isinstance(top, dict):
-        raise TypeError("no object")
+        raise TypeError("not an object")
     version = top["PostgreSQL-Backup-Manifest-Version"]
     if version not in _VERSIONS:
         raise ValueError(f"version {version}")
@@ -168,17 +168,17 @@ def _manifest(top: object) -> BackupManifest:
 
 def _list(value: object) -> list[object]:
     if not isinstance(value, list):
-        raise TypeError("no list")
+        raise TypeError("not a list")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} where text belongs")
+        raise TypeError(f"{type(value).__name__} instead of text")
     return value
 
 
 def _number(value: object) -> int:
     if not isinstance(value, int) or value < 0:
-        raise TypeError(f"{type(value).__name__} where a number belongs")
+        raise TypeError(f"{type(value).__name__} instead of a number")
     return value

@@ -126,7 +126,9 @@ def parse_control(data: bytes, major: int, where: str) -> ControlFile:
 def parse_label(text: str, where: str) -> BackupLabel:
     """Parse backup_label; `where` names it in errors."""
     if re.search(r"^INCREMENTAL FROM LSN: ", text, re.MULTILINE):
-        raise NotABackup(f"{where} is of an incremental backup", hint="put it together with pg_combinebackup first")
+        raise NotABackup(
+            f"{where} is of an incremental backup", hint="combine it with the backups before it (pg_combinebackup)"
+        )
     timeline = _reported(text, r"START TIMELINE: (\d{1,9})$", where)
     return BackupLabel(
         _lsn(_reported(text, r"START WAL LOCATION: ([0-9A-F/]+) ", where), where),

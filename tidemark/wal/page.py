@@ -48,20 +48,20 @@ _REASONS = {
     Defect.PAGE_MAGIC: "page magic is wrong",
     Defect.PAGE_INFO: "page info has unknown bits",
     Defect.PAGE_ADDRESS: "page address is that of another page",
-    Defect.PAGE_TIMELINE: "page is of an older timeline than the one before, or of one that is not followed",
+    Defect.PAGE_TIMELINE: "page has an older timeline than the page before, or a timeline that is not followed",
     Defect.SYSTEM_IDENTIFIER: "page is of another cluster",
     Defect.SEGMENT_BYTES: "segment size is wrong, or not known at a segment switch",
     Defect.BLOCK_BYTES: "page size is not 8192",
     Defect.LONG_HEADER: "long page header is missing, or not at the start of a segment",
-    Defect.CONTRECORD_MISSING: "page does not continue the record that reaches over its start",
-    Defect.CONTRECORD_UNEXPECTED: "page continues a record, but none reaches over its start",
-    Defect.REM_LEN: "page continues a record with a remaining length that is not what the record lacks",
+    Defect.CONTRECORD_MISSING: "page does not continue the record that crosses its start",
+    Defect.CONTRECORD_UNEXPECTED: "page continues a record, but no record crosses its start",
+    Defect.REM_LEN: "page continues a record, but with a wrong remaining length",
     Defect.TOTAL_LENGTH: "record length is out of bounds",
     Defect.RMGR: "resource manager is unknown",
     Defect.PREV: "record does not follow the record before it",
     Defect.CRC: "record fails its CRC",
-    Defect.OVERWRITTEN: "record after a torn one does not name it",
-    Defect.START: "no record begins at the LSN to start at",
+    Defect.OVERWRITTEN: "record after an incomplete record does not name it",
+    Defect.START: "no record begins at the start LSN",
 }
 
 
@@ -246,7 +246,7 @@ class Framer:
         if self._fed_lsn is None:
             self._begin(start_lsn)
         elif start_lsn != self._fed_lsn:
-            raise InternalError(f"fed at {format_lsn(start_lsn)} where {format_lsn(self._fed_lsn)} should follow")
+            raise InternalError(f"fed at {format_lsn(start_lsn)} instead of {format_lsn(self._fed_lsn)}")
         self._source = bytes(self._source) + data if self._source else data
         self._fed_lsn = Lsn(start_lsn + len(data))
         self._pending = True

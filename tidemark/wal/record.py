@@ -77,7 +77,7 @@ class BlockImage(NamedTuple):
         except (pglz.BadCompression, lz4.block.LZ4BlockError, zstandard.ZstdError) as error:
             raise ValueError(f"{self.compression} image does not decompress: {error}") from error
         if len(packed) != packed_bytes:
-            raise ValueError(f"image has {len(packed)} bytes where {packed_bytes} are promised")
+            raise ValueError(f"image has {len(packed)} bytes, not {packed_bytes}")
         return packed[: self.hole_offset] + bytes(self.hole_bytes) + packed[self.hole_offset :]
 
 
@@ -88,7 +88,7 @@ def _expand_zstd(data: bytes, packed_bytes: int) -> bytes:
     """
     announced = zstandard.frame_content_size(data)
     if announced > packed_bytes:
-        raise ValueError(f"image announces {announced} bytes where {packed_bytes} are promised")
+        raise ValueError(f"image announces {announced} bytes, not {packed_bytes}")
     expanded: bytes = zstandard.ZstdDecompressor().decompress(data, max_output_size=packed_bytes)
     return expanded
 
@@ -167,7 +167,7 @@ def parse_record(lsn: Lsn, end_lsn: Lsn, raw: bytes, fmt: WalFormat) -> Record:
             raise BadRecord(lsn, f"length {total} in a record of {len(raw)} bytes")
         headers, at, origin, top_xid = _parse_headers(lsn, raw, fmt)
     except (struct_error, IndexError) as error:
-        raise BadRecord(lsn, "a header reaches over the record's end") from error
+        raise BadRecord(lsn, "a header extends past the record's end") from error
     blocks: list[BlockRef] = []
     for header in headers:
         image = None
@@ -241,7 +241,7 @@ def _parse_block_header(
     if before is not None and block_id <= before.id:
         raise BadRecord(lsn, f"block {block_id} is out of order")
     if (flags & _HAS_DATA != 0) != (data_bytes > 0):
-        raise BadRecord(lsn, f"block {block_id}: {data_bytes} bytes of data against its flag")
+        raise BadRecord(lsn, f"block {block_id}: {data_bytes} bytes of data, which its flag contradicts")
     image_bytes = hole_offset = hole_bytes = image_info = 0
     if flags & HAS_IMAGE:
         image_bytes, hole_offset, image_info = _IMAGE_HEADER.unpack_from(raw, at)
@@ -258,7 +258,7 @@ def _parse_block_header(
         locator = RelFileLocator._make(_LOCATOR.unpack_from(raw, at))
         at += _LOCATOR.size
     elif before is None:
-        raise BadRecord(lsn, f"block {block_id}: same file as no block before it")
+        raise BadRecord(lsn, f"block {block_id}: refers to the file of the block before it, but is the first one")
     else:
         locator = before.locator
     (block,) = _U32.unpack_from(raw, at)

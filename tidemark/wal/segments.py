@@ -166,7 +166,7 @@ def parse_history(text: str, timeline: int) -> TimelineHistory:
         if (spans and parent <= spans[-1].timeline) or not 0 < parent < timeline:
             raise BadHistory(f"{where}: timeline {parent} is out of order")
         if end < begin:
-            raise BadHistory(f"{where}: {format_lsn(end)} lies before the switch above it")
+            raise BadHistory(f"{where}: {format_lsn(end)} is before the switch in the previous line")
         spans.append(TimelineSpan(TimelineId(parent), begin, end))
         begin = end
     spans.append(TimelineSpan(TimelineId(timeline), begin, None))

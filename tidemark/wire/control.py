@@ -27,11 +27,11 @@ def encode_line(content: Mapping[str, Json]) -> bytes:
 def decode_line(line: bytes) -> dict[str, Json]:
     """Parse a line; raise `BadRequest` for anything but one JSON object."""
     if len(line) > LINE_BYTES_MAX or not line.endswith(b"\n"):
-        raise BadRequest(f"{len(line)} bytes are no line of the control protocol")
+        raise BadRequest(f"{len(line)} bytes are not a line of the control protocol")
     try:
         content = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise BadRequest(f"no JSON: {error}") from error
+        raise BadRequest(f"not JSON: {error}") from error
     if not isinstance(content, dict):
         raise BadRequest("not a JSON object")
     return content

@@ -17,7 +17,7 @@ _VERSION = struct.Struct(">B")
 class DamagedValue(StateError):
     """A stored value with a wrong checksum or form."""
 
-    hint = "a disk or another program damaged the state folder: see `cdcctl status`; restore it or run `init` anew"
+    hint = "a disk or another program damaged the state folder: see `cdcctl status`; restore it, or run `init` again"
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"damaged value in the state: {key}: {reason}")

@@ -54,7 +54,7 @@ def decode_transactions(payload: bytes) -> tuple[TransactionEnd, ...]:
     try:
         return _TRANSACTIONS.read(payload)
     except Misfit as error:
-        raise DamagedValue("transactions", f"their JSON: {error}") from error
+        raise DamagedValue("transactions", f"invalid JSON: {error}") from error
 
 
 def encode_item(item: GroupItem) -> tuple[ValueKind, pa.Buffer | bytes]:  # noqa: PLR0911 - one a kind
@@ -99,10 +99,10 @@ def decode_item(kind: ValueKind, stored: bytes | pa.Buffer) -> GroupItem:  # noq
             case ValueKind.COPY:
                 return _COPY.read(payload)[0]
             case ValueKind.TRANSACTIONS:
-                raise DamagedValue("outbox value", "transactions are no item of a group")
+                raise DamagedValue("outbox value", "transactions are not an item of a group")
     except Misfit as error:
         name = f"outbox value ({kind.name.lower()})"
-        raise DamagedValue(name, f"its JSON: {error}") from error
+        raise DamagedValue(name, f"invalid JSON: {error}") from error
 
 
 def relation_of(item: GroupItem) -> Relation | None:

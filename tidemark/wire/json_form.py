@@ -46,7 +46,7 @@ class JsonForm(Generic[ValueT]):
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise Misfit(str(error)) from error
         except AssertionError as error:
-            raise Misfit("a value that cannot be") from error
+            raise Misfit("an invalid value") from error
 
 
 def _plain(value: object) -> object:

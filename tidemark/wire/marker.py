@@ -42,7 +42,7 @@ class MarkerKind(Enum):
 class Ignored(Enum):
     """Why a message with our prefix is not a marker of ours."""
 
-    MALFORMED = "it is no marker"
+    MALFORMED = "it is not a marker"
     NEWER = "a newer version wrote it"
     FOREIGN = "it is of another capture or cluster"
     FORGED = "its HMAC is not by our key"

@@ -26,4 +26,4 @@ def decode_relation(payload: bytes) -> Relation:
     try:
         return _RELATION.read(payload)[0]
     except Misfit as error:
-        raise DamagedValue("relation version", f"its JSON: {error}") from error
+        raise DamagedValue("relation version", f"invalid JSON: {error}") from error

@@ -48,8 +48,8 @@ def parse_message(message: bytes | memoryview) -> WalData | Keepalive:
         _, end, sent, reply = _KEEPALIVE.unpack(view)
         return Keepalive(Lsn(end), sent + PG_EPOCH_US, bool(reply))
     raise CorruptWal(
-        f"a replication message of kind {kind!r} and {len(view)} bytes is none that PostgreSQL sends",
-        hint="is there something other than PostgreSQL between us and the node?",
+        f"a replication message of kind {kind!r} and {len(view)} bytes is not one that PostgreSQL sends",
+        hint="check whether a program other than PostgreSQL answers at the node's address",
     )
 
 

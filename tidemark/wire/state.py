@@ -451,7 +451,7 @@ class Key(Generic[ValueT]):
         try:
             value = self._form.read(payload)
         except Misfit as error:
-            raise DamagedValue(self.name, f"its JSON: {error}") from error
+            raise DamagedValue(self.name, f"invalid JSON: {error}") from error
         self._latest = stored, value
         return value
 

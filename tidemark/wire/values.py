@@ -142,7 +142,7 @@ def decode_header(chunk: bytes, sequence: Sequence) -> ValueHeader:
         payload_crc=fields[21],
     )
     if header.sequence != sequence:
-        raise DamagedValue(name, f"its header says {header.sequence}")
+        raise DamagedValue(name, f"its header has the sequence {header.sequence}")
     return header
 
 

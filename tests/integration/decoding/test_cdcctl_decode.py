@@ -274,7 +274,7 @@ def test_a_range_of_times_that_the_archive_or_the_history_does_not_reach_says_wh
     refused(
         recorded.decode("null", "--from", str(late), "--to", str(early)), ExitCode.CONFIG, f"{late} comes after {early}"
     )
-    refused(recorded.decode("null", "--from", "2026-11-22T14:00:00"), ExitCode.CONFIG, "names no time zone")
+    refused(recorded.decode("null", "--from", "2026-11-22T14:00:00"), ExitCode.CONFIG, "has no time zone")
 
 
 @pytest.mark.feature("N05")

@@ -57,7 +57,7 @@ def test_off_and_on_are_complete_when_they_return_and_change_nothing_a_second_ti
     moves = [(each["before"], each["after"]) for each in kept if isinstance(each, dict)]
     assert moves == [("held", "archive"), ("archive", "returning"), ("returning", "returned"), ("returned", "realtime")]
     assert (found["switches_ever"], found["hand_over"]) == (5, None)
-    assert found["reason"] == "the sidecar goes on from the ring"
+    assert found["reason"] == "the sidecar continues from the ring"
     for role in ("sidecar", "archiver"):
         process = found[role]
         assert isinstance(process, dict)

@@ -152,7 +152,7 @@ def test_a_timeline_is_known_however_many_slices_it_came_in() -> None:
 
 def test_a_slice_that_does_not_follow_is_refused() -> None:
     ring = Ring(RING_BYTES_MIN, START)
-    with pytest.raises(InternalError, match="is the ring's end"):
+    with pytest.raises(InternalError, match="does not follow the ring's end"):
         ring.put(WalSlice(Lsn(START + 8), b"x", TimelineId(1)))
 
 

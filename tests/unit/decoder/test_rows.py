@@ -85,14 +85,14 @@ def test_chunks_of_a_rolled_back_savepoint_are_gone() -> None:
 
 def test_a_toasted_value_with_its_first_chunk_missing_stops_decoding() -> None:
     stream = wal()
-    with pytest.raises(BadRecord, match="chunk 1 of TOAST value 77 follows 0 chunks"):
+    with pytest.raises(BadRecord, match="chunk 1 of TOAST value 77 comes after 0 chunks"):
         stream.insert(701, TOAST, packed_chunk(77, 1, b"y"))
 
 
 def test_a_toasted_value_with_its_last_chunk_missing_stops_decoding() -> None:
     stream = wal()
     toast_value(stream, last=2)
-    with pytest.raises(BadRecord, match="TOAST value 77 has 2000 bytes where 3000 belong"):
+    with pytest.raises(BadRecord, match="TOAST value 77 has 2000 bytes, not 3000"):
         stream.insert(701, ACCOUNT, packed_row(1, external(POINTER)))
 
 

@@ -27,7 +27,7 @@ def test_an_insert_whose_row_is_on_the_page_image_has_no_row_of_its_own() -> Non
 
 
 def test_an_insert_without_row_and_image_is_a_bad_record() -> None:
-    with pytest.raises(BadRecord, match="0 bytes are no tuple"):
+    with pytest.raises(BadRecord, match="0 bytes are not a tuple"):
         heap.parse_insert(forged(RM_HEAP, heap.INSERT, pack("<HB", 1, 8), [ForgedBlock()]))
 
 
@@ -88,7 +88,7 @@ def test_an_update_on_a_page_image_cannot_be_applied_to_the_old_row() -> None:
         forged(RM_HEAP, heap.UPDATE, pack("<IHBBIH", 700, 1, 0, 0x60, 0, 2), [ForgedBlock(image=image)])
     )
     assert (found.changed, found.prefix, found.suffix) == (None, 0, 0)
-    with pytest.raises(BadRecord, match="on the page image only"):
+    with pytest.raises(BadRecord, match="only in the page image"):
         heap.apply_update(OLD, found)
 
 

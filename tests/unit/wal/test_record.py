@@ -134,14 +134,14 @@ def test_blocks_out_of_order_are_a_bad_record() -> None:
 
 
 def test_the_same_file_as_before_the_first_block_is_a_bad_record() -> None:
-    with pytest.raises(BadRecord, match="same file as no block before it"):
+    with pytest.raises(BadRecord, match="refers to the file of the block before it"):
         parse(body(b"", [ForgedBlock(0, None)]))
 
 
 def test_data_against_its_flag_is_a_bad_record() -> None:
     rest = bytearray(body(b"", [ForgedBlock(data=b"abc")]))
     rest[1] &= ~0x20
-    with pytest.raises(BadRecord, match="against its flag"):
+    with pytest.raises(BadRecord, match="which its flag contradicts"):
         parse(bytes(rest))
 
 

@@ -112,7 +112,7 @@ def test_the_first_timeline_has_an_empty_history() -> None:
         ("2 0/1\n1 0/2", "line 2: timeline 1 is out of order"),
         ("0 0/1", "timeline 0 is out of order"),
         ("5 0/1", "timeline 5 is out of order"),
-        ("1 0/5\n2 0/4", "line 2: 0/4 lies before the switch above it"),
+        ("1 0/5\n2 0/4", "line 2: 0/4 is before the switch in the previous line"),
     ],
 )
 def test_a_history_that_no_server_writes_is_refused_by_line(text: str, reported: str) -> None:

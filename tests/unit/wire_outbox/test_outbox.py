@@ -71,7 +71,7 @@ def test_every_truncation_of_a_value_is_noticed() -> None:
 
 def test_a_value_under_a_wrong_sequence_is_noticed() -> None:
     _, stored = stored_group()[0]
-    with pytest.raises(DamagedValue, match="its header says 11"):
+    with pytest.raises(DamagedValue, match="its header has the sequence 11"):
         decode_header(stored[0], Sequence(99))
 
 

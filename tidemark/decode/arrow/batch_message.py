@@ -56,7 +56,7 @@ class MessageForm:
 
 def _word(at: int) -> int:
     if at % 8:
-        raise InternalError(f"a 64-bit number of an IPC message stands at byte {at}")
+        raise InternalError(f"a 64-bit number of an IPC message is at the unaligned byte {at}")
     return at // 8
 
 

@@ -134,7 +134,7 @@ class BatchBuilder:
                 made.append(ChangeBatch(self._database, self._relation, self._batch(rows.part(start, stop))))
             except TooLong as error:
                 if stop - start == 1:
-                    raise InternalError(f"{self._relation.qualified_name}: a value prints over 2 GB") from error
+                    raise InternalError(f"{self._relation.qualified_name}: a value's text is over 2 GB") from error
                 middle = (start + stop) // 2
                 pending += [(middle, stop), (start, middle)]
             del rows.data[end:]

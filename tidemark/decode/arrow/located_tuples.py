@@ -80,7 +80,9 @@ class TupleLocator:
             deform(bytes(side.data[side.at[odd] : side.at[odd] + side.length[odd]]), self._shape.layout)
         except CorruptWal as error:
             raise self.bad(side, odd, error) from error
-        raise InternalError(f"{self._relation.qualified_name}: the two ways to find its columns disagree")
+        raise InternalError(
+            f"{self._relation.qualified_name}: the column kernel rejects a tuple that the value-level parser accepts"
+        )
 
     def bad(self, side: Side, row: int, error: Exception, slot: int | None = None) -> BadDatum:
         """Return `error` with relation, record and column."""

@@ -285,9 +285,9 @@ class CatalogFiles:
             new = self._by_file[locator]
             self._guesses.discard(locator)
         elif self._marks.learning:
-            raise SeedOvertaken(f"what {name} was copied to is not known when it is swapped at {format_lsn(lsn)}")
+            raise SeedOvertaken(f"{name} was swapped at {format_lsn(lsn)}, but its new file is not known")
         else:
-            raise CatalogDiverged(f"{name} got a new file at {format_lsn(lsn)} that was not seen being written")
+            raise CatalogDiverged(f"{name} got a new file at {format_lsn(lsn)}, but no record that writes it was read")
         self._by_file.pop(old.file, None)
         self._by_file[locator] = new
         self.heaps[catalog] = new

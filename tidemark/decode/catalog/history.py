@@ -210,10 +210,10 @@ def _dump_open(changes: OpenChanges, sections: list[bytes]) -> _OpenJson:
 def load_base(data: bytes, where: str) -> Base:
     """Return the base in `data`; `where` is the file's name in errors."""
     if len(data) < _BASE_HEAD.size:
-        raise DamagedHistory(f"{where}: {len(data)} bytes are no base")
+        raise DamagedHistory(f"{where}: {len(data)} bytes are too few for a catalog base")
     magic, version, packed_bytes, unpacked_bytes, crc = _BASE_HEAD.unpack_from(data)
     if magic != _BASE_MAGIC:
-        raise DamagedHistory(f"{where}: this is no base")
+        raise DamagedHistory(f"{where}: not a catalog base")
     if version != BASE_VERSION:
         raise DamagedHistory(f"{where}: base of format {version}; this Tidemark reads {BASE_VERSION}")
     packed = memoryview(data)[_BASE_HEAD.size :]
@@ -225,7 +225,7 @@ def load_base(data: bytes, where: str) -> Base:
         document: _BaseJson = json.loads(sections.take(text_bytes))
         return _Loader(document, sections).load()
     except _MISSHAPEN as error:  # the checksum is valid, so it was written like this
-        raise DamagedHistory(f"{where}: the base is misshapen: {type(error).__name__}: {error}") from error
+        raise DamagedHistory(f"{where}: the base has an invalid form: {type(error).__name__}: {error}") from error
 
 
 class _Sections:
@@ -243,7 +243,7 @@ class _Sections:
     def take(self, count: int) -> bytes:
         """Return the next `count` bytes."""
         if not 0 <= count <= self._left:
-            raise ValueError(f"section of {count} bytes of {self._left}")
+            raise ValueError(f"section of {count} bytes, but {self._left} are left")
         self._left -= count
         taken = BytesIO(bytes(count))  # pages are allocated when written, and the end needs no copy
         while taken.tell() < count:
@@ -253,7 +253,7 @@ class _Sections:
                 self._at += len(source)
             part = self._inflater.decompress(source, min(count - taken.tell(), _PIECE_BYTES))
             if not part and self._at >= len(self._packed) and not self._inflater.unconsumed_tail:
-                raise ValueError(f"{taken.tell()} of {count} bytes of a section are there")
+                raise ValueError(f"{taken.tell()} of {count} bytes of a section are present")
             taken.write(part)
         return taken.getvalue()
 
@@ -349,10 +349,10 @@ class Journal:
 
     def __init__(self, data: bytes, where: str) -> None:
         if len(data) < _JOURNAL_HEAD.size:
-            raise DamagedHistory(f"{where}: {len(data)} bytes are no journal")
+            raise DamagedHistory(f"{where}: {len(data)} bytes are too few for a catalog journal")
         magic, version, major, system_identifier = _JOURNAL_HEAD.unpack_from(data)
         if magic != _JOURNAL_MAGIC:
-            raise DamagedHistory(f"{where}: this is no journal")
+            raise DamagedHistory(f"{where}: not a catalog journal")
         if version != JOURNAL_VERSION:
             raise DamagedHistory(f"{where}: journal of format {version}; this Tidemark reads {JOURNAL_VERSION}")
         self.major: int = major

@@ -72,7 +72,7 @@ CATALOG_OF_NAME = {catalog.name: catalog for catalog in CATALOG_OF_OID.values()}
 class UnknownCatalogShape(NodeUnfit):
     """A system catalog whose columns are not the expected ones."""
 
-    hint = "this build of PostgreSQL changes its system catalogs; Tidemark needs the catalogs of the community's"
+    hint = "this build of PostgreSQL has other system catalogs; Tidemark supports those of community PostgreSQL only"
 
 
 @dataclass(frozen=True, slots=True)

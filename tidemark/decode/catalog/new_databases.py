@@ -139,11 +139,11 @@ class CopiedPages:
         """Return the catalogs; raise `NotFollowed`. `mirrors`: of the databases that may have been copied."""
         self._resolve()
         if len(self._catalog_of) != len(self._layouts) or self._overflowed & self._catalog_of.keys():
-            raise NotFollowed("its catalogs were not found among the pages in WAL")
+            raise NotFollowed("not all of its catalogs were found in the pages in WAL")
         rows = {catalog: self._pages_of.get(file, {}) for file, catalog in self._catalog_of.items()}
         for catalog, found in rows.items():
             if not all(self._layouts[catalog].fits(row.packed) for row in found.values()):
-                raise NotFollowed(f"pages in WAL are none of {self._layouts[catalog].catalog.name}")
+                raise NotFollowed(f"WAL has pages that do not fit {self._layouts[catalog].catalog.name}")
         source = None
         if any(row.hint is Hint.UNSURE for found in rows.values() for row in found.values()):
             source = self._source(rows, mirrors)
@@ -166,7 +166,7 @@ class CopiedPages:
             tuple(_is_live(mirror.store.heaps[catalog], tid) for catalog, tid in unsure): mirror for mirror in found
         }
         if len(decisions) != 1:
-            raise NotFollowed("its template is not captured, and its pages do not tell which of their rows are valid")
+            raise NotFollowed("its template is not captured, and its pages do not show which of their rows are valid")
         return next(iter(decisions.values()))
 
 

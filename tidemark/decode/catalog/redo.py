@@ -19,14 +19,14 @@ from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, heap, heap2
 class CatalogDiverged(CorruptWal):
     """A record that does not fit the mirror: the mirror is not of this WAL, or WAL between them is missing."""
 
-    hint = "take the seed again (cdcctl init); if this comes again, please report it with the record"
+    hint = "create the seed again (cdcctl init); if the error recurs, please report it with the record"
 
 
 class SeedOvertaken(TidemarkError):
     """A catalog was rewritten during its seed."""
 
     disposition = Disposition.RETRY
-    hint = "the seed is taken again; if this does not end, CHECKPOINT, and keep VACUUM FULL of system catalogs away"
+    hint = "the seed is repeated; if the error recurs, run CHECKPOINT, and no VACUUM FULL of system catalogs meanwhile"
 
 
 class RowInserted(NamedTuple):
@@ -125,7 +125,7 @@ def _inserted(target: CatalogHeap, record: Record, block: BlockRef, offset: int,
         found = heap.page_tuple(block.restore_page(), offset)
         packed = found[0] if found is not None else None
     if packed is None:
-        raise _diverged(target, record, tid, "neither record nor page image hold the new row")
+        raise _diverged(target, record, tid, "neither the record nor its page image has the new row")
     return RowInserted(tid, _fitting(target, record, tid, packed))
 
 
@@ -133,20 +133,20 @@ def _server_bytes(target: CatalogHeap, record: Record, tid: Tid) -> bytes:
     """Return the row at `tid` in the server's bytes; a seed's row gets them from an earlier page image."""
     packed = target.known_bytes(tid)
     if packed is None or is_made_by_seed(packed):
-        raise _diverged(target, record, tid, "no page image told its bytes (was full_page_writes off?)")
+        raise _diverged(target, record, tid, "no page image has provided its bytes (was full_page_writes off?)")
     return packed
 
 
 def _known(target: CatalogHeap, record: Record, tid: Tid) -> Tid:
     """Return `tid` if its row is known, or need not be known yet."""
     if tid not in target.rows and not target.learning:
-        raise _diverged(target, record, tid, "no row is known there")
+        raise _diverged(target, record, tid, "the mirror has no row there")
     return tid
 
 
 def _fitting(target: CatalogHeap, record: Record, tid: Tid, packed: bytes) -> bytes:
     if not target.layout.fits(packed):
-        raise _diverged(target, record, tid, f"{len(packed)} bytes are no row of it")
+        raise _diverged(target, record, tid, f"{len(packed)} bytes are not a row of it")
     return packed
 
 

@@ -100,7 +100,7 @@ class CopyBatchBuilder:
             raise BadDatum(
                 f"{self._relation.qualified_name}: copied row {first.ordinal + error.row} has {fields} fields, "
                 f"not {columns}",
-                hint="the table changed while it was copied: copy it again",
+                hint="the table changed during the copy: copy it again",
             ) from None
 
 

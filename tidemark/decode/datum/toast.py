@@ -42,7 +42,7 @@ class ToastChunks:
             self._values[Oid(value_id)] = []
         chunks = self._values.get(Oid(value_id), [])
         if number != len(chunks):
-            raise BadDatum(f"chunk {number} of TOAST value {value_id} follows {len(chunks)} chunks")
+            raise BadDatum(f"chunk {number} of TOAST value {value_id} comes after {len(chunks)} chunks")
         chunks.append(content)
         self.byte_count += len(content)
 

@@ -70,10 +70,10 @@ def missing_value(column: Column) -> Datum:
         return None
     array = inline_payload(column.missing)
     if len(array) < _ARRAY_HEADER.size:
-        raise BadDatum(f"missing value of column {column.name!r} is no array")
+        raise BadDatum(f"missing value of column {column.name!r} is not an array")
     dimensions, data_offset, element, count, _ = _ARRAY_HEADER.unpack_from(array)
     if dimensions != 1 or data_offset != 0 or count != 1:
-        raise BadDatum(f"missing value of column {column.name!r} is no array of one value")
+        raise BadDatum(f"missing value of column {column.name!r} is not an array of one value")
     at = _ARRAY_HEADER.size
     if element == TEXT_OID and (column.type is None or column.type.oid != TEXT_OID):
         return inline_payload(array[at:]).decode("utf-8", "surrogateescape")
@@ -136,16 +136,16 @@ def replace_external(packed: bytes, layout: TupleLayout, datums: dict[int, bytes
 def _walk(packed: bytes, layout: TupleLayout) -> list[tuple[int, int, int]]:
     """Return (column index, offset, length) of each stored column, header included; offset -1 for NULL."""
     if len(packed) < PACKED_HEADER_BYTES:
-        raise BadDatum(f"tuple of {len(packed)} bytes")
+        raise BadDatum(f"tuple of {len(packed)} bytes is cut off")
     infomask2, infomask, hoff = _HEADER.unpack_from(packed)
     stored = infomask2 & ATTRIBUTES_MASK
     bitmap = PACKED_HEADER_BYTES if infomask & HAS_NULLS else -1
     base = PACKED_HEADER_BYTES + hoff - TUPLE_HEADER_BYTES
     bitmap_bytes = (stored + 7) // 8 if infomask & HAS_NULLS else 0
     if hoff % MAX_ALIGN or hoff < TUPLE_HEADER_BYTES + bitmap_bytes or base > len(packed):
-        raise BadDatum(f"tuple of {len(packed)} bytes has its values at {hoff}")
+        raise BadDatum(f"tuple of {len(packed)} bytes has the invalid header size {hoff}")
     if stored > len(layout.lengths):
-        raise BadDatum(f"tuple has {stored} columns where its relation has {len(layout.lengths)}")
+        raise BadDatum(f"tuple has {stored} columns, but its relation has {len(layout.lengths)}")
     locations = []
     at = base
     for index, declared, align in zip(range(stored), layout.lengths, layout.aligns, strict=False):

@@ -84,9 +84,9 @@ def datum_length(data: bytes, at: int) -> int:
     else:
         length = int(_U32.unpack_from(data, at)[0]) >> 2
         if length < PLAIN_HEADER_BYTES:
-            raise BadDatum(f"value at byte {at} has a length of {length} bytes")
+            raise BadDatum(f"value at byte {at} has the invalid length {length}")
     if length > room:
-        raise BadDatum(f"value at byte {at} is {length} bytes long where {room} are left")
+        raise BadDatum(f"value at byte {at} is {length} bytes long, but {room} are left")
     return length
 
 
@@ -123,7 +123,7 @@ def decompress(body: bytes) -> bytes:
         raise BadDatum(f"{len(body)} compressed bytes announce {raw_size}")
     raw = DECOMPRESSORS[method](body[PLAIN_HEADER_BYTES:], raw_size)
     if len(raw) != raw_size:
-        raise BadDatum(f"compressed value has {len(raw)} bytes where {raw_size} were announced")
+        raise BadDatum(f"compressed value has {len(raw)} bytes, not the announced {raw_size}")
     return raw
 
 
@@ -138,5 +138,5 @@ def reassembled_datum(pointer: ExternalPointer, chunks: Iterable[bytes]) -> byte
     datum = b"".join((_U32.pack(pointer.stored_size + PLAIN_HEADER_BYTES << 2 | bits), *chunks))
     stored = len(datum) - PLAIN_HEADER_BYTES
     if stored != pointer.stored_size:
-        raise BadDatum(f"TOAST value {pointer.value_id} has {stored} bytes where {pointer.stored_size} belong")
+        raise BadDatum(f"TOAST value {pointer.value_id} has {stored} bytes, not {pointer.stored_size}")
     return datum

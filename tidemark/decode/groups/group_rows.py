@@ -181,7 +181,7 @@ class GroupRows:
         versions = self._versions
         row_counts = array("q", [0]) * len(versions)
         if tally(self._entries.content(), row_counts) < 0:
-            raise InternalError("gathered rows name a relation version that is none")
+            raise InternalError("collected rows name an unknown relation version")
         chosen = [number for number, count in enumerate(row_counts) if count and wanted(versions.relations[number])]
         next_row = array("q", [-1]) * len(versions)
         rows = 0
@@ -223,5 +223,5 @@ class GroupRows:
             out.old_length,
         )
         if moved != rows:
-            raise InternalError(f"{moved} of {rows} gathered rows have tuples")
+            raise InternalError(f"{moved} of {rows} collected rows have tuples")
         return out

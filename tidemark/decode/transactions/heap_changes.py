@@ -45,7 +45,7 @@ _REWRITE = ord(Op.REWRITE.value)
 class UnknownFile(CorruptWal):
     """A row in a file that belongs to no relation."""
 
-    hint = "the catalog does not belong to this WAL: seed it anew, and please report this if it comes again"
+    hint = "the catalog mirror does not match this WAL: create it again (cdcctl init), and report this if it recurs"
 
 
 class RowNotLogged(NodeUnfit):
@@ -184,7 +184,7 @@ class HeapChanges:
         for oid in truncate.relations:
             relation = catalog.relation(oid, transaction.xid)
             if relation is None:
-                raise UnknownFile(f"TRUNCATE at {format_lsn(record.lsn)} names relation {oid}, which is unknown")
+                raise UnknownFile(f"TRUNCATE at {format_lsn(record.lsn)} names the unknown relation {oid}")
             if relation.persistence == PERMANENT and relation.oid >= FIRST_UNPINNED_OID:
                 item = Truncation(
                     position=UNPLACED,

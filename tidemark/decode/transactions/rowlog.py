@@ -157,7 +157,7 @@ class RowChunk:
         """Return the chunk from the parts of `dump`."""
         entries, tuples, more = _SPILLED.unpack_from(content) if len(content) >= _SPILLED.size else (0, 0, 0)
         if len(content) != _SPILLED.size + entries + tuples:
-            raise StateError("a spilled part of a transaction came back with another length than it was written")
+            raise StateError("a spilled part of a transaction has another length than was written")
         view = memoryview(content)
         return cls(view[_SPILLED.size : _SPILLED.size + entries], view[_SPILLED.size + entries :], more)
 

@@ -44,8 +44,8 @@ class UnseenStart(CorruptWal):
     """A wanted transaction began before the first record that was read."""
 
     hint = (
-        "decode from an earlier LSN, or behind its end where no catalog base that is kept is older than it;"
-        " if this comes at a restart, please report it, and make a new first copy"
+        "decode from an earlier LSN, or from after its end if every catalog base that is kept is younger than it;"
+        " if this happens at a restart, please report it, and make a new first copy"
     )
 
 
@@ -275,7 +275,7 @@ class TransactionTable:
             if self.port is None:
                 largest = max(self._open.values(), key=lambda transaction: transaction.byte_count)
                 raise TransactionTooLarge(
-                    f"open transactions take {total} bytes, {bound} are allowed; the largest, "
+                    f"open transactions take {total} bytes, more than the allowed {bound}; the largest, "
                     f"{largest.xid}, began at {format_lsn(largest.first_lsn)}"
                 )
             total -= self._spill(self.port, total - int(bound * SPILL_DOWN_TO))

@@ -25,7 +25,7 @@ class ArrayShape:
 
     def __init__(self, payload: bytes) -> None:
         if len(payload) < _HEADER.size:
-            raise BadDatum(f"array of {len(payload)} bytes")
+            raise BadDatum(f"array of {len(payload)} bytes is cut off")
         dimensions, data_offset, _ = _HEADER.unpack_from(payload)
         bounds_end = _HEADER.size + dimensions * 8
         if not 0 <= dimensions <= DIMENSIONS_MAX or bounds_end > len(payload):

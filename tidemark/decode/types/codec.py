@@ -137,5 +137,5 @@ def without_escapes(text: str) -> str:
 def unpack_exactly(form: struct.Struct, payload: bytes) -> tuple[int, ...]:
     """Return the integers of a fixed-length value."""
     if len(payload) != form.size:
-        raise BadDatum(f"value of {len(payload)} bytes where the type has {form.size}")
+        raise BadDatum(f"value of {len(payload)} bytes, but its type has {form.size}")
     return form.unpack(payload)

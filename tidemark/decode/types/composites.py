@@ -28,7 +28,7 @@ class CompositeCodec(TextCodec):
     def text(self, payload: bytes) -> str:
         """Return the columns in parentheses, nothing for NULL."""
         if len(payload) < PACKED_AT:
-            raise BadDatum(f"row of {len(payload)} bytes")
+            raise BadDatum(f"row of {len(payload)} bytes is cut off")
         values = deform(payload[PACKED_AT:], self._layout)
         return f"({','.join(_part(codec, values[index]) for index, codec in self._parts)})"
 

@@ -31,7 +31,7 @@ class HstoreCodec(TextCodec):
     def text(self, payload: bytes) -> str:
         """Return the pairs."""
         if len(payload) < _U32.size:
-            raise BadDatum(f"hstore of {len(payload)} bytes")
+            raise BadDatum(f"hstore of {len(payload)} bytes is cut off")
         (head,) = _U32.unpack_from(payload)
         count = (head & HSTORE_COUNT_MASK) * 2
         texts_at = _U32.size + count * ENTRY_BYTES
@@ -61,7 +61,7 @@ class LtreeCodec(TextCodec):
     def text(self, payload: bytes) -> str:
         """Return the labels with dots between."""
         if len(payload) < LEVELS_AT:
-            raise BadDatum(f"ltree of {len(payload)} bytes")
+            raise BadDatum(f"ltree of {len(payload)} bytes is cut off")
         (count,) = _U16.unpack_from(payload)
         labels: list[str] = []
         at = LEVELS_AT
@@ -82,7 +82,7 @@ class CubeCodec(TextCodec):
     def text(self, payload: bytes) -> str:
         """Return the corners."""
         if len(payload) < CUBE_VALUES_AT:
-            raise BadDatum(f"cube of {len(payload)} bytes")
+            raise BadDatum(f"cube of {len(payload)} bytes is cut off")
         (head,) = _U32.unpack_from(payload)
         dimensions = head & CUBE_DIMENSIONS_MASK
         corners = 1 if head & CUBE_IS_POINT else 2

@@ -47,7 +47,7 @@ class LineCodec(TextCodec):
     def text(self, payload: bytes) -> str:
         """Return the coefficients."""
         if len(payload) != 3 * FLOAT_BYTES:
-            raise BadDatum(f"line of {len(payload)} bytes")
+            raise BadDatum(f"line has the invalid length {len(payload)}")
         return "{" + ",".join(float_texts(payload, 0, 3)) + "}"
 
 
@@ -57,7 +57,7 @@ class CircleCodec(TextCodec):
     def text(self, payload: bytes) -> str:
         """Return center and radius."""
         if len(payload) != 3 * FLOAT_BYTES:
-            raise BadDatum(f"circle of {len(payload)} bytes")
+            raise BadDatum(f"circle has the invalid length {len(payload)}")
         x, y, radius = float_texts(payload, 0, 3)
         return f"<({x},{y}),{radius}>"
 
@@ -68,7 +68,7 @@ class PathCodec(TextCodec):
     def text(self, payload: bytes) -> str:
         """Return the points, in brackets if the path is open."""
         if len(payload) < PATH_POINTS_AT:
-            raise BadDatum(f"path of {len(payload)} bytes")
+            raise BadDatum(f"path of {len(payload)} bytes is cut off")
         count, closed = _PATH.unpack_from(payload)
         if PATH_POINTS_AT + count * POINT_BYTES != len(payload):
             raise BadDatum(f"path of {count} points in {len(payload)} bytes")
@@ -82,7 +82,7 @@ class PolygonCodec(TextCodec):
     def text(self, payload: bytes) -> str:
         """Return the points."""
         if len(payload) < POLYGON_POINTS_AT:
-            raise BadDatum(f"polygon of {len(payload)} bytes")
+            raise BadDatum(f"polygon of {len(payload)} bytes is cut off")
         (count,) = _COUNT.unpack_from(payload)
         if POLYGON_POINTS_AT + count * POINT_BYTES != len(payload):
             raise BadDatum(f"polygon of {count} points in {len(payload)} bytes")

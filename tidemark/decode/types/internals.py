@@ -39,7 +39,7 @@ class SnapshotCodec(TextCodec):
     def text(self, payload: bytes) -> str:
         """Return xmin, xmax and the running xids between them."""
         if len(payload) < _SNAPSHOT.size:
-            raise BadDatum(f"snapshot of {len(payload)} bytes")
+            raise BadDatum(f"snapshot of {len(payload)} bytes is cut off")
         count, xmin, xmax = _SNAPSHOT.unpack_from(payload)
         if _SNAPSHOT.size + count * 8 != len(payload):
             raise BadDatum(f"snapshot of {count} transactions in {len(payload)} bytes")

@@ -67,5 +67,5 @@ class MacAddressCodec(TextCodec):
     def text(self, payload: bytes) -> str:
         """Return the bytes in hexadecimal, separated by colons."""
         if len(payload) != self._length:
-            raise BadDatum(f"MAC address of {len(payload)} bytes where the type has {self._length}")
+            raise BadDatum(f"MAC address of {len(payload)} bytes, but its type has {self._length}")
         return payload.hex(":")

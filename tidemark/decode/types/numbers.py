@@ -28,7 +28,7 @@ class BoolCodec(Codec):
     def arrow_value(self, payload: bytes) -> bool:
         """Return the boolean."""
         if len(payload) != 1:
-            raise BadDatum(f"boolean of {len(payload)} bytes")
+            raise BadDatum(f"boolean has the invalid length {len(payload)}")
         return payload != b"\0"
 
     def parse_text(self, text: str) -> ArrowValue:

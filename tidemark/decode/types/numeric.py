@@ -69,7 +69,7 @@ def _parse(payload: bytes) -> tuple[bool, int, int, tuple[int, ...]]:
 
 def _head(payload: bytes) -> int:
     if len(payload) < 2:
-        raise BadDatum(f"numeric of {len(payload)} bytes")
+        raise BadDatum(f"numeric of {len(payload)} bytes is cut off")
     return int(_U16.unpack_from(payload)[0])
 
 

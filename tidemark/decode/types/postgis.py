@@ -50,7 +50,7 @@ class _Walk:
 def ewkb(payload: bytes) -> bytes:
     """Return the extended well-known binary form of a stored geometry."""
     if len(payload) < HEAD_BYTES:
-        raise BadDatum(f"geometry of {len(payload)} bytes")
+        raise BadDatum(f"geometry of {len(payload)} bytes is cut off")
     flags = payload[3]
     dimensions = 2 + bool(flags & HAS_Z) + bool(flags & HAS_M)
     srid = int.from_bytes(payload[:3], "big") & (1 << SRID_BITS) - 1

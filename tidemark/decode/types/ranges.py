@@ -83,7 +83,7 @@ class RangeCodec(TextCodec):
     def text(self, payload: bytes) -> str:
         """Return the bounds, or `empty`."""
         if len(payload) <= RANGE_BOUNDS_AT:
-            raise BadDatum(f"range of {len(payload)} bytes")
+            raise BadDatum(f"range of {len(payload)} bytes is cut off")
         end = len(payload) - 1
         bounds = _Bounds(payload, RANGE_BOUNDS_AT, end, self.subtype, self.subtype_codec)
         return bounds.range_text(payload[end])
@@ -100,7 +100,7 @@ class MultirangeCodec(TextCodec):
     def text(self, payload: bytes) -> str:
         """Return the ranges in braces."""
         if len(payload) < MULTIRANGE_ITEMS_AT:
-            raise BadDatum(f"multirange of {len(payload)} bytes")
+            raise BadDatum(f"multirange of {len(payload)} bytes is cut off")
         (count,) = _COUNT.unpack_from(payload)
         if count == 0:
             return "{}"

@@ -140,7 +140,7 @@ class UuidCodec(TextCodec):
     def text(self, payload: bytes) -> str:
         """Return the five groups of hex digits."""
         if len(payload) != UUID_BYTES:
-            raise BadDatum(f"uuid of {len(payload)} bytes")
+            raise BadDatum(f"uuid has the invalid length {len(payload)}")
         digits = payload.hex()
         return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 

@@ -146,7 +146,7 @@ def _operator(payload: bytes, at: int, terms: list[_Term]) -> _Term:
 def _count(payload: bytes, item_bytes: int) -> int:
     """Return the number of items in the header of a vector or query."""
     if len(payload) < _COUNT.size:
-        raise BadDatum(f"text search value of {len(payload)} bytes")
+        raise BadDatum(f"text search value of {len(payload)} bytes is cut off")
     count = int(_COUNT.unpack_from(payload)[0])
     if count < 0 or _COUNT.size + count * item_bytes > len(payload):
         raise BadDatum(f"text search value of {count} items in {len(payload)} bytes")

@@ -213,7 +213,7 @@ def apply_update(old: bytes, update: HeapUpdate) -> bytes:
     changed = update.changed
     lsn = update.block.lsn
     if changed is None:
-        raise BadRecord(lsn, "the new row stands on the page image only")
+        raise BadRecord(lsn, "the new row is only in the page image")
     old_values_at = old[_HOFF_AT] - PACKED_AT
     old_values = len(old) - old_values_at
     head_bytes = changed[_HOFF_AT] - PACKED_AT if update.prefix else len(changed)
@@ -228,7 +228,10 @@ def apply_inplace(old: bytes, update: HeapInplace) -> bytes:
     """Return the packed row `old` with all of its values overwritten (`heap_xlog_inplace`)."""
     values_at = old[_HOFF_AT] - PACKED_AT if old else 0
     if len(old) - values_at != len(update.values):
-        raise BadRecord(update.block.lsn, f"{len(update.values)} bytes over the values of a row of {len(old)}")
+        raise BadRecord(
+            update.block.lsn,
+            f"in-place update of {len(update.values)} bytes in a row of {len(old)}",
+        )
     return old[:values_at] + update.values
 
 
@@ -276,7 +279,7 @@ def _page_lsn(page: bytes) -> Lsn:
 
 def _take_u16(record: Record, data: bytes) -> tuple[int, bytes]:
     if len(data) < _U16.size:
-        raise BadRecord(record.lsn, f"{len(data)} bytes of a new row")
+        raise BadRecord(record.lsn, f"{len(data)} bytes of a new row are cut off")
     return _U16.unpack_from(data)[0], data[_U16.size :]
 
 
@@ -285,5 +288,5 @@ def _packed(record: Record, data: bytes, block: BlockRef | None = None) -> bytes
     if not data and block is not None and block.image_applies:
         return None
     if len(data) < PACKED_HEADER_BYTES or data[_HOFF_AT] < TUPLE_HEADER_BYTES:
-        raise BadRecord(record.lsn, f"{len(data)} bytes are no tuple")
+        raise BadRecord(record.lsn, f"{len(data)} bytes are not a tuple")
     return data

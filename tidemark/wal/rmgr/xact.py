@@ -205,14 +205,14 @@ def _parse_prepare(record: Record, fmt: WalFormat) -> Prepare:
     gid_at = tail_at + _PREPARE_TAIL.size
     gid, gid_end = _gid(record, gid_at)
     if gid_end != gid_at + gid_bytes:
-        raise BadRecord(record.lsn, f"identifier of {gid_end - gid_at} bytes where {gid_bytes} are promised")
+        raise BadRecord(record.lsn, f"identifier of {gid_end - gid_at} bytes, not {gid_bytes}")
     subxids = _xids(record, gid_at + (gid_bytes + 7 & ~7), subxid_count)
     return Prepare(Xid(xid), Oid(database), _unix_us(record, prepared_at), subxids, gid)
 
 
 def _unix_us(record: Record, postgres_us: int) -> int:
     if postgres_us > _TIME_MAX_US:
-        raise BadRecord(record.lsn, f"time {postgres_us} lies behind the end of time")
+        raise BadRecord(record.lsn, f"time {postgres_us} is out of range")
     return postgres_us + POSTGRES_EPOCH_US
 
 
@@ -235,5 +235,5 @@ def _gid(record: Record, at: int) -> tuple[str, int]:
     """Return the identifier at `at` and the offset after it."""
     end = record.main.find(b"\0", at)
     if end < 0:
-        raise BadRecord(record.lsn, "identifier of a prepared transaction does not end")
+        raise BadRecord(record.lsn, "identifier of a prepared transaction is not terminated")
     return record.main[at:end].decode("utf-8", "surrogateescape"), end + 1
