@@ -112,7 +112,7 @@ def test_a_confirm_and_an_inplace_name_their_row() -> None:
     assert isinstance(inplace, HeapInplace)
     assert heap.apply_inplace(OLD, inplace) == packed(b"OLD values", infomask=1, bitmap=b"\x03")
     for other in (OLD + b"!", OLD[:-1], b""):
-        with pytest.raises(BadRecord, match="10 bytes over the values of a row"):
+        with pytest.raises(BadRecord, match="in-place update of 10 bytes in a row"):
             heap.apply_inplace(other, inplace)
 
 
