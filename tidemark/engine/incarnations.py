@@ -37,12 +37,12 @@ from tidemark.model.lsn import TimelineId
 from tidemark.model.position import Epoch, Position
 
 KEPT_MAX = 200
-"""Incarnations that a state remembers, beside those of other roles' processes that run: these go on writing markers.
+"""Incarnations that a state keeps, in addition to those of other roles' running processes, which still write markers.
 
-Markers of a dropped one are in old WAL only, where they are PASSED.
+Markers of a dropped incarnation are only in old WAL, where they are PASSED.
 """
 EPOCHS_LEAPT = 1 << 20
-"""A copy that is confirmed to be the deliverer counts on from so much later: its rival has not come there."""
+"""Added to the epoch of a copy that is confirmed to deliver: its rival has not reached that epoch."""
 
 
 class Verdict(Enum):

@@ -16,13 +16,13 @@ from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import KnownDatabase, Relation
 
 MARKER_PREFIX = "tidemark"
-"""Prefix of logical messages that are our own: no consumer and no renderer shows them."""
+"""Prefix of Tidemark's logical messages: no consumer and no renderer shows them."""
 LOSS_PREFIX = "tidemark.loss"
-"""Prefix of the messages that tell of changes that were given up (I29)."""
+"""Prefix of messages about changes that were given up (I29)."""
 REWIND_PREFIX = "tidemark.rewind"
-"""Prefix of the messages that tell of changes that were delivered and never happened."""
+"""Prefix of messages about delivered changes of a dead branch."""
 CAPTURE_PREFIXES = frozenset({LOSS_PREFIX, REWIND_PREFIX})
-"""Prefixes of the capture's own word: never taken from WAL, where anybody may write them."""
+"""Prefixes of messages that only the capture creates: in WAL they are ignored, since any role may write them."""
 
 
 class Op(Enum):
@@ -63,7 +63,7 @@ META_FIELDS: tuple[pa.Field, ...] = (
 BEFORE = "_before"  # struct of the live columns, NULL if _before_kind is NONE
 AFTER = "_after"  # struct of the live columns, NULL for a delete
 TABLE_ORDINAL = "_table_ordinal"
-"""Last column, where changes are counted: number of the change among its table's in the transaction (P11)."""
+"""Last column, if changes are counted: the change's number among its table's changes in the transaction (P11)."""
 
 
 def batch_schema(columns: pa.StructType) -> pa.Schema:

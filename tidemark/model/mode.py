@@ -69,4 +69,4 @@ _NUMBERS = {
 }
 
 STAGE_WHEN_MISSING = Stage.REALTIME
-"""What a state folder without a stage means: it was made by `init` and nothing ever switched it."""
+"""The stage of a state folder without a stored stage: `init` created it, and no process has switched it."""

@@ -12,13 +12,13 @@ from typing import NewType
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, SystemIdentifier, TimelineId, format_lsn
 
 Sequence = NewType("Sequence", int)
-"""The number of a value in one outbox; the first is 1, and 0 stands before all."""
+"""The number of a value in one outbox; the first is 1, and 0 is before all values."""
 NO_SEQUENCE = Sequence(0)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Partition:
-    """One database of one cluster; the database 0 stands for all of them, as pg_database.oid never is 0."""
+    """One database of one cluster; the database 0 means all of them, since pg_database.oid is never 0."""
 
     system_identifier: SystemIdentifier
     database: Oid = INVALID_OID

@@ -1,5 +1,5 @@
-# CRC-32C of a whole record, for the kernel: by the processor's own instruction in three lanes, where there is one, else
-# by tables. Lanes come together as polynomials: a sum over some bytes with n more behind them is multiplied by x^(8 n).
+# CRC-32C of a whole record, for the kernel: with the processor's instruction in three lanes if it has one, else with
+# tables. Lanes are combined as polynomials: the CRC of bytes that n more bytes follow is multiplied by x^(8 n).
 
 cdef extern from *:
     """
@@ -132,7 +132,7 @@ cdef extern from *:
         return ~tidemark_by_tables(crc, record, TIDEMARK_CRC_AT);
     }
     """
-    # To be called before the others; tells if there is an instruction.
+    # Must be called before the other functions; returns whether the processor has the instruction.
     int prepare_crc "tidemark_prepare_crc"() noexcept nogil
     # Of a record with its header, `length` bytes.
     unsigned int record_crc "tidemark_record_crc"(const unsigned char *record, Py_ssize_t length,

@@ -1,5 +1,5 @@
-# The types of kernel.py. LSNs and places in a buffer are signed, as differences of them are; `page` keeps LSNs below
-# 2^63. Of the wire's integers only a system identifier needs its highest bit: prev and address are judged by the sign.
+# The types of kernel.py. LSNs and offsets are signed, since their differences are; `page` keeps LSNs below 2^63.
+# Of the wire's integers, only a system identifier needs its highest bit; a negative prev or address is invalid.
 
 cimport cython
 

@@ -8,7 +8,7 @@ from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.json_form import JsonForm, Misfit
 
 SchemaVersion = NewType("SchemaVersion", int)
-"""The number of a relation version in one state; 0 where a value has no relation."""
+"""The number of a relation version in one state; 0 for a value without a relation."""
 
 _RELATIONS_KEPT = 4096  # relation versions whose JSON is cached
 _RELATION: JsonForm[tuple[Relation]] = JsonForm(tuple[Relation])

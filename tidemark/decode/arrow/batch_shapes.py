@@ -64,5 +64,5 @@ def batch_shape(relation: Relation, dialect: Dialect) -> BatchShape:
 
 @lru_cache(maxsize=SHAPES_KEPT)
 def _shape(columns: _Columns, dialect: Dialect, _names: int) -> BatchShape:
-    # NB: dialects are equal whatever their names are; those that are asked for stay as long as what is kept here.
+    # NB: dialects are equal whatever their names are, so the key has their id; a cached shape keeps them alive.
     return BatchShape(columns.columns, dialect)

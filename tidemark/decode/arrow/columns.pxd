@@ -1,4 +1,4 @@
-# The types of columns.py. Places and sizes are signed (negative ones mean something), wire integers unsigned.
+# The types of columns.py. Locations and sizes are signed (negative ones have a meaning), wire integers unsigned.
 
 cimport cython
 
@@ -6,7 +6,7 @@ cdef extern from *:
     """
     typedef unsigned __int128 tidemark_u128;
     """
-    # NB: 128 bits. Cython believes it to be 64 and must not choose a type for it: only names declared so may meet it.
+    # NB: 128 bits. Cython assumes 64 and must not infer this type: only names declared with it may hold its values.
     ctypedef unsigned long long u128 "tidemark_u128"
 
 cdef long long ALL_DONE, AHEAD, UUID_BYTES, UUID_TEXT_BYTES, TEXT_BYTES_MAX

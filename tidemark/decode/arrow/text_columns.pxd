@@ -1,4 +1,4 @@
-# The types of text_columns.py. Places in buffers are signed (negative ones mean something), wire integers unsigned.
+# The types of text_columns.py. Offsets in buffers are signed (negative ones have a meaning), wire integers unsigned.
 
 cimport cython
 

@@ -1,4 +1,4 @@
-# The types of copy_fields.py. Places and sizes are signed, so that differences of them are.
+# The types of copy_fields.py. Offsets and sizes are signed, so that their differences are signed.
 
 cimport cython
 

@@ -1,4 +1,4 @@
-# The types of locations.py. Places and sizes are signed (negative ones mean something), wire integers unsigned.
+# The types of deforming.py. Locations and sizes are signed (negative ones have a meaning), wire integers unsigned.
 
 cimport cython
 

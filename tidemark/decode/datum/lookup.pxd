@@ -1,9 +1,9 @@
-# The types of lookup.py. Slots are signed, so that differences of them are.
+# The types of lookup.py. Slots are signed, so that their differences are signed.
 
 cimport cython
 
 
-# NB: Cython 3.3 writes no valid C for a final class with a method that returns `long long` and an exception value.
+# NB: Cython 3.3 generates invalid C for a final class with a method that returns `long long` and an exception value.
 @cython.final
 cdef class LookUp:
     cdef public Py_ssize_t slots, used
@@ -19,7 +19,7 @@ cdef class LookUp:
     @cython.locals(slot=Py_ssize_t)
     cdef int enter(self, unsigned long long key, long long value) except -1 nogil
 
-    cdef Py_ssize_t get(self, unsigned long long key) except? -0x7FFFFFFF nogil  # NB: -2 and the like are values
+    cdef Py_ssize_t get(self, unsigned long long key) except? -0x7FFFFFFF nogil  # NB: small negative numbers are values
 
     @cython.locals(low="unsigned long long", high="unsigned long long")
     cdef inline Py_ssize_t home(self, unsigned long long key) except? -2 nogil

@@ -1,4 +1,4 @@
-# Tells the processor which bytes will be read soon: rows lie too far apart for it to find out by itself.
+# Prefetches bytes that will be read soon: rows are too far apart for the processor's own prefetching.
 
 cdef extern from *:
     """
@@ -11,8 +11,8 @@ cdef extern from *:
     void prefetch "tidemark_prefetch"(const void *at) noexcept nogil
 
 
-# Starts to load the value of `cell`, or of the `last` one where `cell` is behind it.
-# NB: the place of a value without bytes can be behind all bytes.
+# Starts to load the value of `cell`, or of `last` if `cell` is after it.
+# NB: the offset of an empty value can be the end of the buffer.
 cdef inline int fetch(const unsigned char[::1] data, const long long[::1] locations, long long cell,
                       long long last) except -1 nogil:
     cdef long long place = locations[min(cell, last)]

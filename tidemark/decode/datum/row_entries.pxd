@@ -1,4 +1,4 @@
-# The types of row_entries.py. Places and counts are signed, what an entry holds is unsigned.
+# The types of row_entries.py. Offsets and counts are signed, the fields of an entry are unsigned.
 
 cimport cython
 

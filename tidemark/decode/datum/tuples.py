@@ -34,8 +34,8 @@ _HEADER = struct.Struct("<HHB")
 _ARRAY_HEADER = struct.Struct("<iiIii")  # ndim, dataoffset, elemtype, dim, lower bound: an array of one dimension
 
 Datum = bytes | str | ExternalPointer | None
-"""A column's value: payload (fixed-length ones: their bytes), NULL, a pointer to a TOASTed value that is not at hand,
-or, for some missing values, the text form itself."""
+"""A column's value: payload (fixed-length ones: their bytes), NULL, a pointer to a TOASTed value that is not in WAL,
+or, for some missing values, the text form."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-# What the loops over values do with bytes that lie next to each other: many at once, where a loop in Cython looks at
-# each and checks its place. NB: nothing is checked here. Who calls has seen that the first and last byte are there.
+# Operations on contiguous bytes, many bytes at once: a loop in Cython reads each byte and checks its index.
+# NB: nothing is checked here. The caller must have checked the indexes of the first and last byte.
 
 cdef extern from *:
     """

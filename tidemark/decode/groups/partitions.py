@@ -56,7 +56,7 @@ _TABLEOID = Column(
 )
 
 RootOf = Callable[[Sequence[Relation]], Relation | None]
-"""Of a relation and those above it, nearest first: the one under whose name changes come; None: each its own."""
+"""From a relation and those above it, nearest first, returns the one whose name changes get; None: their own."""
 SchemaItem = SchemaEvent | RewriteBoundary | Truncation
 RoutedItem = SchemaItem | PartitionEvent
 

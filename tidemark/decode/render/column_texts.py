@@ -18,7 +18,7 @@ KEPT_BYTES = 16 << 20  # a larger buffer is freed
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 Write = Callable[[int, int, "memoryview[int]", "memoryview[int]", int], int]
-"""Writes rows from one on to text and offsets, of which those of row 0 begin at a base: a loop of a kernel."""
+"""A kernel's loop: writes the text and offsets of rows, starting at a given row; row 0's offset is at a base."""
 
 
 class TextColumn(Protocol):

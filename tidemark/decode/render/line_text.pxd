@@ -1,4 +1,4 @@
-# The types of line_text.py. Places in buffers are signed (so that a difference of two is), bytes unsigned.
+# The types of line_text.py. Offsets in buffers are signed (so that their differences are), bytes unsigned.
 
 cimport cython
 

@@ -1,4 +1,4 @@
-# The types of value_text.py. Places in buffers are signed (so that a difference of two is), bytes unsigned.
+# The types of value_text.py. Offsets in buffers are signed (so that their differences are), bytes unsigned.
 
 cimport cython
 
@@ -6,7 +6,7 @@ cdef extern from *:
     """
     typedef unsigned __int128 tidemark_u128;
     """
-    # NB: 128 bits. Cython believes it to be 64 and must not choose a type for it: only names declared so may meet it.
+    # NB: 128 bits. Cython assumes 64 and must not infer this type: only names declared with it may hold its values.
     ctypedef unsigned long long u128 "tidemark_u128"
 
 cdef long long ALL_DONE, FULL, INTEGER_BYTES, DECIMAL_BYTES, INSTANT_BYTES, SECONDS_A_DAY, DECIMAL_EXPONENT_MIN

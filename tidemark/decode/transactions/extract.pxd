@@ -1,4 +1,4 @@
-# The types of extract.py. Places in buffers are signed, so that differences of them are; the wire's integers are not.
+# The types of extract.py. Offsets in buffers are signed, so that their differences are; wire integers are unsigned.
 
 cimport cython
 
@@ -26,7 +26,7 @@ cdef unsigned int HAS_IMAGE, SAME_REL, FORK, IMAGE_HAS_HOLE
 cdef unsigned int TUPLE_HEADER
 
 
-# NB: Cython 3.3 writes no valid C for a final class with a method that returns `long long` and an exception value.
+# NB: Cython 3.3 generates invalid C for a final class with a method that returns `long long` and an exception value.
 @cython.final
 cdef class RowExtractor:
     cdef PendingRows pending

@@ -1,4 +1,4 @@
-# The types of held_children.py. Xids, slots and cells are signed: none is -1.
+# The types of pending_children.py. Xids, slots and cells are signed: -1 means none.
 
 cimport cython
 

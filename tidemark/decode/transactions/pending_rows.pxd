@@ -1,4 +1,4 @@
-# The types of pending.py. Places in buffers, counts, slots and LSNs are signed, so that differences of them are.
+# The types of pending_rows.py. Offsets, counts, slots and LSNs are signed, so that their differences are signed.
 
 cimport cython
 
@@ -7,7 +7,7 @@ cdef long long SLOTS, NOTHING, OTHERS, GONE, ALL_XIDS, ROWS_EACH, BYTES_EACH, SI
 cdef unsigned int NO_TUPLE
 
 
-# NB: Cython 3.3 writes no valid C for a final class with a method that returns `long long` and an exception value.
+# NB: Cython 3.3 generates invalid C for a final class with a method that returns `long long` and an exception value.
 @cython.final
 cdef class PendingRows:
     cdef readonly Py_ssize_t row_count, tuple_count, run_count, end_count, other_rows, other_bytes
