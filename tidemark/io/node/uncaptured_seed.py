@@ -60,7 +60,7 @@ class VisitingSession:
 def uncaptured_databases(
     dsn: str, node: Node, captured: Collection[str], follows: Callable[[str], bool]
 ) -> Iterator[VisitingSession]:
-    """Yield the databases that this role may connect to and that are templates or accepted by `follows`."""
+    """Yield the uncaptured databases that this role may connect to: templates, and those that `follows` accepts."""
     for name, is_template in node.query(seed.CONNECTABLE.encode()):
         if str(name) not in captured and (is_template or follows(str(name))):
             yield VisitingSession(dsn, str(name))

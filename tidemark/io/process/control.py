@@ -125,7 +125,7 @@ class ControlServer:
         except OSError as error:
             if error.errno in _EXHAUSTED:
                 self._pause()
-            return  # already closed
+            return  # otherwise the client has disconnected
         if len(self._reading) >= CONNECTIONS_MAX:
             self._forget(self._oldest()).close()
         try:

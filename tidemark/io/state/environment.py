@@ -52,7 +52,7 @@ class WritePoint(Enum):
 
 Transaction: TypeAlias = "lmdb.Transaction[bytes]"
 Database: TypeAlias = "lmdb._Database"  # noqa: SLF001 - lmdb gives the type of a handle no public name
-Guarded: TypeAlias = Callable[["Environment"], AbstractContextManager[object]]  # runs while a writer may be stuck
+Guarded: TypeAlias = Callable[["Environment"], AbstractContextManager[object]]  # the guard against stuck writers
 
 
 @dataclass(eq=False)
