@@ -12,6 +12,7 @@ One thread runs one step at a time. Delivery never depends on the node: the node
 import time
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
 from tidemark.engine.handover import Event
 from tidemark.engine.retry import Backoff
@@ -183,7 +184,11 @@ class Archive:
     def _scan_markers(self, marks: StateMarks) -> None:
         if self._scan is None:
             start = marks.delivered.pointer.position.commit_lsn if marks.delivered else INVALID_LSN
-            self._scan = MarkerScan(self._context, start, self._watch_marker)
+            context = self._context
+            folder, identity = Path(context.config.archive.folder), context.store.identity
+            self._scan = MarkerScan(
+                folder, identity, start, self._watch_marker, metrics=context.metrics, log=context.log
+            )
             self._scan.start()
         if self._scan.error is not None:
             raise self._scan.error

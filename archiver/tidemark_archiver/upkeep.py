@@ -20,7 +20,7 @@ class Upkeep:
     def __init__(self, context: CaptureContext, node_requests: NodeRequests) -> None:
         self._context = context
         self._report = ArchiveReport(context, ArchivingWatch(context, node_requests))
-        self._tender = SpoolTender(context.config, context.store)
+        self._tender = SpoolTender(context.config.archive, context.store)
         self._not_before_s = 0.0
         self._is_reported = False
 

@@ -14,6 +14,7 @@ from tidemark.io.node.copy_source import CopyDenied
 from tidemark.io.node.node import Node
 from tidemark.io.node.source_tables import NamedRelation, named_relations
 from tidemark.io.state.locks import AlreadyRunning, RoleLock
+from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateMarks
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid, format_lsn
@@ -50,13 +51,13 @@ class _Refusal:
 class TableFinder:
     """Finds tables of the captured databases by name; rejects all that cannot be copied, in one error."""
 
-    def __init__(self, context: CaptureContext) -> None:
-        self._dsn = context.config.capture.dsn
-        self._identity = context.store.identity
-        self._selection = context.config.select.selection()
-        beginning = context.store.view().beginning
+    def __init__(self, dsn: str, selection: Selection, store: StateStore) -> None:
+        self._dsn = dsn
+        self._identity = store.identity
+        self._selection = selection
+        beginning = store.view().beginning
         if beginning is None:
-            raise NotInitialised(f"{context.store.folder.root} has no start position")
+            raise NotInitialised(f"{store.folder.root} has no start position")
         with Node(self._dsn) as node:
             node.check_same_node(self._identity.system_identifier)
             self._databases = database_names(node, beginning.databases)

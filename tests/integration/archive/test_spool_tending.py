@@ -15,7 +15,7 @@ from tests.support.servers.archiving import Archiving, archive_script, archiving
 from tidemark.io.archive.archive_state import archive_state
 from tidemark.io.archive.history_copy import history_folder, read_manifest
 from tidemark.io.archive.trimming import Trimmed
-from tidemark.io.process.config import ArchiveConfig, Config
+from tidemark.io.process.config import ArchiveConfig
 from tidemark.io.state.history_files import load_catalogs
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
@@ -42,8 +42,8 @@ def sidecar(archive: Archiving, tmp_path: Path) -> Iterator[Sidecar]:
     made.close()
 
 
-def configured(archive: Archiving, *, keep_bytes: int = 0) -> Config:
-    return Config(archive=ArchiveConfig(folder=str(archive.spool.folder), keep_bytes=keep_bytes))
+def configured(archive: Archiving, *, keep_bytes: int = 0) -> ArchiveConfig:
+    return ArchiveConfig(folder=str(archive.spool.folder), keep_bytes=keep_bytes)
 
 
 def tend(archive: Archiving, sidecar: Sidecar, *, keep_bytes: int = 0) -> Tended:
@@ -175,9 +175,9 @@ def test_nothing_is_done_to_a_folder_that_is_not_ours_or_not_configured(
     shutil.copytree(archive.spool.folder, foreign)
     (foreign / ".tidemark").unlink()
     before = contents(foreign)
-    elsewhere = Config(archive=ArchiveConfig(folder=str(foreign)))
+    elsewhere = ArchiveConfig(folder=str(foreign))
     with StateStore.open(sidecar.folder) as store:
         assert SpoolTender(elsewhere, store).tend() is None
-        assert SpoolTender(replace(elsewhere, archive=ArchiveConfig()), store).tend() is None
+        assert SpoolTender(ArchiveConfig(), store).tend() is None
     assert contents(foreign) == before
     assert not history_folder(archive.spool).exists()

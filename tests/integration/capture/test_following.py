@@ -10,7 +10,6 @@ from tests.support.servers.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.engine.selection import Selection
 from tidemark.io.host.logs import get_log
-from tidemark.io.process.config import Config, StandbyConfig
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -18,7 +17,6 @@ from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Sequence
 from tidemark.runtime.capture.following import FollowTarget, Met
-from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.marker import Instance, Marker, MarkerKind
 from tidemark.wire.state import (
@@ -59,13 +57,19 @@ class Following:
             transaction.put(STAGE, Stage.FOLLOWER)
             transaction.put(DELIVERED, Watermark(begin, NO_SEQUENCE))
             transaction.put(FOLLOWED, Followed(begin, pointer(FLOOR, 600), has_start=False))
-        config = Config(standby=StandbyConfig(unmarked_bytes_max=UNMARKED_BYTES_MAX))
-        context = CaptureContext(config, self.store, Metrics("main"), get_log("test"))
         self.met: Met | None = None
-        whole = SelectedTables(Selection(), copying=False, log=context.log)
+        whole = SelectedTables(Selection(), copying=False, log=get_log("test"))
         epoch = self.store.take_epoch(OWNER)
         self._target = FollowTarget(
-            context, epoch, lambda: self.met, history=empty_history(self.store), whole=whole, progress=Progress()
+            self.store,
+            epoch,
+            lambda: self.met,
+            unmarked_bytes_max=UNMARKED_BYTES_MAX,
+            history=empty_history(self.store),
+            whole=whole,
+            progress=Progress(),
+            metrics=Metrics("main"),
+            log=get_log("test"),
         )
 
     def pass_by(self, commit_lsn: int) -> Followed:

@@ -13,7 +13,6 @@ from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import MARKER_PREFIX
-from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.marker_scan import MarkerScan
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wal.segments import parse_segment_name, segment_start
@@ -49,8 +48,14 @@ def test_a_damaged_segment_at_the_archives_end_is_passed_once_there_is_more(tmp_
         assert key is not None
         met: list[bytes] = []
         with StateStore.open(state) as store:
-            context = CaptureContext(config, store, Metrics("main"), get_log("test"))
-            scan = MarkerScan(context, segment_start(key[1], MB), lambda _lsn, found: met.append(found))
+            scan = MarkerScan(
+                folder,
+                store.identity,
+                segment_start(key[1], MB),
+                lambda _lsn, found: met.append(found),
+                metrics=Metrics("main"),
+                log=get_log("test"),
+            )
             scan.start()
             try:
                 wait_for(lambda: scan.broken is not None, scan)

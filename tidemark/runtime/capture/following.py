@@ -11,14 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tidemark.engine.progress import Progress
+from tidemark.io.host.logs import Log
+from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.history_files import HistoryWriter
+from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.change import ChangeGroup
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer
 from tidemark.runtime.capture.delivery import CopyKeep
-from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.marker import Marker, MarkerKind
 from tidemark.wire.state import DELIVERED, FOLLOWED, Followed, Leader, Watermark
@@ -51,23 +53,26 @@ class FollowTarget:
 
     def __init__(
         self,
-        context: CaptureContext,
+        store: StateStore,
         epoch: Epoch,
         ask_leader: AskLeader,
         *,
+        unmarked_bytes_max: int,
         history: HistoryWriter,
         whole: SelectedTables,
         progress: Progress,
+        metrics: Metrics,
+        log: Log,
     ) -> None:
-        self._store = context.store
+        self._store = store
         self._epoch = epoch
         self._ask_leader = ask_leader
         self._history = history
         self._whole = whole
         self._progress = progress
-        self._metrics = context.metrics
-        self._log = context.log
-        self._unmarked_bytes_max = context.config.standby.unmarked_bytes_max
+        self._metrics = metrics
+        self._log = log
+        self._unmarked_bytes_max = unmarked_bytes_max
 
     def begin(self) -> None:
         """Do nothing: there is no consumer."""

@@ -31,13 +31,17 @@ class TargetMaker:
 
     def follow(self, ask_leader: AskLeader) -> Target:
         """Return the target that delivers nothing."""
+        context = self.context
         return FollowTarget(
-            self.context,
+            context.store,
             self.epoch,
             ask_leader,
+            unmarked_bytes_max=context.config.standby.unmarked_bytes_max,
             history=self.history,
             whole=self._whole(),
             progress=self.progress,
+            metrics=context.metrics,
+            log=context.log,
         )
 
     def deliver(self, consumer: Consumer | None, names: Mapping[Oid, str]) -> tuple[Target, Liveness | None]:

@@ -9,19 +9,20 @@ from pathlib import Path
 
 from tidemark.io.archive.archive import ArchiveFolder, NoWal
 from tidemark.io.host.folder_changes import FolderChanges
-from tidemark.io.host.logs import describe_error
+from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.process.metrics import Metrics
 from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import CorruptWal, TidemarkError, WalGap
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.capture.source_thread import Link, SourceThread
-from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.replay.archive_damage import in_archive
 from tidemark.runtime.replay.decode_run import InvalidWal
 from tidemark.runtime.replay.offline import check_same_cluster
 from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
 from tidemark.wal.rmgr import RM_LOGICALMSG, message
 from tidemark.wal.segments import WalSlice, segment_of, segment_start
+from tidemark.wire.state import Identity
 
 LOOK_S = 0.5
 _INTEREST = frozenset({RM_LOGICALMSG})
@@ -31,12 +32,23 @@ OnContent = Callable[[Lsn, bytes], object]
 class MarkerScan(SourceThread):
     """Follows an archive, and reports each message under our prefix."""
 
-    def __init__(self, context: CaptureContext, start_lsn: Lsn, on_content: OnContent) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        identity: Identity,
+        start_lsn: Lsn,
+        on_content: OnContent,
+        *,
+        metrics: Metrics,
+        log: Log,
+    ) -> None:
         """Begin with the segment that contains `start_lsn`; earlier markers were read already."""
         super().__init__("marker-scan", Signal())
-        self._context = context
-        self._segment_bytes = context.store.identity.segment_bytes
-        self._folder = Path(context.config.archive.folder)
+        self._identity = identity
+        self._segment_bytes = identity.segment_bytes
+        self._folder = folder
+        self._metrics = metrics
+        self._log = log
         self._on_content = on_content
         self._start_lsn = start_lsn
         self.read_lsn = segment_start(segment_of(start_lsn, self._segment_bytes), self._segment_bytes)
@@ -54,10 +66,10 @@ class MarkerScan(SourceThread):
 
     def _read_on(self) -> None:
         try:
-            archive = ArchiveFolder(self._folder, whole_only=True, of=self._context.store.identity.system_identifier)
+            archive = ArchiveFolder(self._folder, whole_only=True, of=self._identity.system_identifier)
         except NoWal:
             return  # not yet
-        check_same_cluster(archive, self._context.store.identity.system_identifier)
+        check_same_cluster(archive, self._identity.system_identifier)
         try:
             for piece in archive.read_what_is_there(self.read_lsn):
                 self._take(piece)
@@ -65,15 +77,15 @@ class MarkerScan(SourceThread):
                     return
         except (WalGap, CorruptWal) as error:
             self.broken = self._placed(error)
-            self._context.metrics.errors.inc()
-            self._context.log.warning("the archive cannot be read here", **describe_error(self.broken))
+            self._metrics.errors.inc()
+            self._log.warning("the archive cannot be read here", **describe_error(self.broken))
             self._pass(archive)
 
     def _placed(self, error: TidemarkError) -> TidemarkError:
         """Return an error with its file."""
         if not isinstance(error, InvalidWal):
             return error
-        identity = self._context.store.identity
+        identity = self._identity
         return in_archive(self._folder, identity.system_identifier, error, error.invalid.lsn, self.fed_lsn)
 
     @property
@@ -114,5 +126,5 @@ class MarkerScan(SourceThread):
             self._changes.forget()
 
     def _new_framer(self) -> Framer:
-        identity = self._context.store.identity
+        identity = self._identity
         return Framer(system_identifier=identity.system_identifier, segment_bytes=self._segment_bytes)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tidemark.io.archive.history_copy import HistoryCopy, NoHistoryCopy, read_manifest
 from tidemark.io.archive.spool import Spool
 from tidemark.io.archive.trimming import Horizon, Trimmed, horizon_of, trim
-from tidemark.io.process.config import Config
+from tidemark.io.process.config import ArchiveConfig
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn
@@ -30,10 +30,10 @@ class Tended:
 class SpoolTender:
     """Maintains the configured archive; for the holder of the archiver's lock."""
 
-    def __init__(self, config: Config, store: StateStore) -> None:
-        self._config = config
+    def __init__(self, settings: ArchiveConfig, store: StateStore) -> None:
+        self._settings = settings
         self._store = store
-        self._spool = Spool(Path(config.archive.folder))
+        self._spool = Spool(Path(settings.folder))
         self._history = HistoryCopy(store, self._spool)
 
     def tend(self, read_lsn: Lsn | None = None) -> Tended | None:
@@ -44,14 +44,14 @@ class SpoolTender:
         Raise `ConfigError` if it is the spool of another cluster or capture. Takes moments, and up to a second with
         100,000 segments.
         """
-        if not self._config.has_archive or not self._spool.is_ours:
+        if not self._settings.folder or not self._spool.is_ours:
             return None
         self._spool.check_owner(self._store.identity.system_identifier)
         before = self._manifest()
         horizon, trimmed = None, Trimmed()
         if before is not None:
             copied_lsn = before.start.restart_lsn
-            keep_bytes = self._config.archive.keep_bytes
+            keep_bytes = self._settings.keep_bytes
             horizon = horizon_of(self._store.view(), keep_bytes=keep_bytes, copied_lsn=copied_lsn, read_lsn=read_lsn)
             if horizon is not None:
                 trimmed = trim(self._spool, horizon, self._store.identity.segment_bytes)
