@@ -10,20 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.capture.test_delivery import (
-    DEADLINE_S,
-    START,
-    Scripted,
-    application,
-    epoch,
-    eventually,
-    group,
-    new_target,
-    progress,
-    stopping,
-    store,
-)
+from tests.integration.capture.test_delivery import DEADLINE_S, Scripted, application, eventually, new_target
 from tests.support.forged import groups
+from tests.support.forged.deliveries import START, group
 from tests.support.processes.captures import config_for
 from tests.support.servers.postgres import Cluster
 from tidemark.engine.progress import Progress
@@ -47,7 +36,6 @@ from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.state import Owner
 
-__all__ = ["epoch", "progress", "stopping", "store"]  # fixtures
 QUICK = Backoff(0.001, 0.001)
 
 

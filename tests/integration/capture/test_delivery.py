@@ -10,76 +10,27 @@ from pathlib import Path
 import pytest
 
 from tests.support.forged import groups
+from tests.support.forged.deliveries import BOUND, OWNER, START, WHOLE, group, outbox_target
 from tests.support.servers.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
-from tidemark.engine.selection import Selection
 from tidemark.io.host.logs import get_log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, SchemaEvent
 from tidemark.model.errors import ConsumerFailed, Fenced
-from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.position import Epoch, Partition, Pointer, Sequence
 from tidemark.runtime.capture.consumer_target import ConsumerTarget
 from tidemark.runtime.capture.consumers import JsonlConsumer, NullConsumer
-from tidemark.runtime.capture.delivery import ApplicationThread, OutboxTarget
+from tidemark.runtime.capture.delivery import ApplicationThread
 from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.liveness import Liveness
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.context import Stopped
-from tidemark.runtime.first_copy.selected_tables import SelectedTables
-from tidemark.wire.state import DELIVERED, Identity, Owner, Watermark
 
-BOUND = 4 << 20
-IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, BOUND)
-OWNER = Owner("sidecar", "host", "boot", 1, 1)
 DEADLINE_S = 120.0
-WHOLE = SelectedTables(Selection(), copying=True, log=get_log("test"))
 OFFERS = 10  # with waits of 0.02 s, 0.04 s and so on between them, about a second
-START = Pointer(groups.position(1), groups.end(20).first_lsn)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StateStore]:
-    with StateStore.create(StateFolder(tmp_path / "state"), IDENTITY) as made:
-        with made.transaction(None) as transaction:
-            transaction.put(DELIVERED, Watermark(START, Sequence(0)))
-        yield made
-
-
-@pytest.fixture
-def epoch(store: StateStore) -> Epoch:
-    return store.take_epoch(OWNER)
-
-
-@pytest.fixture
-def stopping() -> threading.Event:
-    return threading.Event()
-
-
-@pytest.fixture
-def progress() -> Progress:
-    return Progress(delivered=START)
-
-
-def group(lsn: int, note_bytes: int = 10) -> ChangeGroup:
-    return groups.group(lsn, [groups.batch(lsn, [lsn], "n" * note_bytes)])
-
-
-def outbox_target(store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event) -> OutboxTarget:
-    return OutboxTarget(
-        store,
-        epoch,
-        history=empty_history(store),
-        whole=WHOLE,
-        progress=progress,
-        metrics=Metrics("main"),
-        log=get_log("test"),
-        stopping=stopping,
-    )
 
 
 def eventually(condition: Callable[[], bool]) -> None:

@@ -1,43 +1,15 @@
 """The outbox's target in idle time, and with groups of a first copy, over a real LMDB."""
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-
-from tests.integration.capture.test_delivery import IDENTITY, OWNER, START, group, outbox_target
 from tests.support.forged import groups
+from tests.support.forged.deliveries import OWNER, group, outbox_target
 from tidemark.engine.progress import Progress
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import Fenced
 from tidemark.model.position import Epoch, Sequence
-from tidemark.wire.state import DELIVERED, CopyPhase, CopyProgress, Watermark
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StateStore]:
-    with StateStore.create(StateFolder(tmp_path / "state"), IDENTITY) as made:
-        with made.transaction(None) as transaction:
-            transaction.put(DELIVERED, Watermark(START, Sequence(0)))
-        yield made
-
-
-@pytest.fixture
-def epoch(store: StateStore) -> Epoch:
-    return store.take_epoch(OWNER)
-
-
-@pytest.fixture
-def stopping() -> threading.Event:
-    return threading.Event()
-
-
-@pytest.fixture
-def progress() -> Progress:
-    return Progress(delivered=START)
+from tidemark.wire.state import CopyPhase, CopyProgress
 
 
 def test_idle_time_confirms_and_trims_by_the_slowest_reader_and_moves_nothing_back(

@@ -1,12 +1,12 @@
 """The outbox's target and the application thread: waits for space, metrics, and the end of the thread."""
 
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from tests.integration.capture.test_delivery import DEADLINE_S, IDENTITY, OWNER, START, WHOLE, group
+from tests.integration.capture.test_delivery import DEADLINE_S
+from tests.support.forged.deliveries import IDENTITY, START, WHOLE, group
 from tests.support.servers.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.io.host.logs import get_log
@@ -25,7 +25,6 @@ from tidemark.io.process.metrics import (
 from tidemark.io.state.environment import Environment
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup
 from tidemark.model.errors import Fenced
 from tidemark.model.position import Epoch, Sequence
@@ -40,7 +39,6 @@ from tidemark.runtime.capture.delivery import (
 from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.context import Stopped
-from tidemark.wire.state import DELIVERED, Watermark
 
 COMMITTED_US = 100  # of `group(100)`
 LAG_US = 2_000_000
@@ -102,19 +100,6 @@ class Target:
 
     def abandon(self) -> None:
         raise NotImplementedError
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StateStore]:
-    with StateStore.create(StateFolder(tmp_path / "state"), IDENTITY) as made:
-        with made.transaction(None) as transaction:
-            transaction.put(DELIVERED, Watermark(START, Sequence(0)))
-        yield made
-
-
-@pytest.fixture
-def epoch(store: StateStore) -> Epoch:
-    return store.take_epoch(OWNER)
 
 
 @pytest.fixture
