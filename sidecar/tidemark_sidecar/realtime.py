@@ -1,9 +1,9 @@
 """The sidecar's work in each stage of the mode table: deliver, rest, buffer for the return, take over.
 
     REALTIME          a capture from the node; an error that the archive can help with moves to ARCHIVE
-    ARCHIVE           rests; when it may return: buffers the stream, then requests the return (`way_back`)
+    ARCHIVE           rests; when it may return: buffers the stream, then requests the return (`realtime_return`)
     HELD              rests until an operator ends the hold
-    RETURNING         buffers, ensures that the try-start marker is written (`way_back`); if the archive does not
+    RETURNING         buffers, ensures that the try-start marker is written (`realtime_return`); if the archive does not
                       advance, also in ARCHIVE: continues from the node without it (`stalled`)
     RETURNED          takes the epoch: archive up to the buffer, then the buffer
     FOLLOWER          follows a standby until it is promoted (`following`)
@@ -43,9 +43,9 @@ from tidemark.wire.marker import MarkerKind
 from tidemark.wire.recopies import decode_cancellation, decode_request, encode_generations
 from tidemark_sidecar.following import Following
 from tidemark_sidecar.reach import Reach
+from tidemark_sidecar.realtime_return import RealtimeReturn
 from tidemark_sidecar.recopies import RecopyRestart
 from tidemark_sidecar.stalled import StalledArchive
-from tidemark_sidecar.way_back import WayBack
 
 NOTHING_CONFIRMED = Confirmed(0, 0, 0)
 STEADY_SHARE = 10  # realtime that lasts this many first delays has succeeded: the next return does not wait longer
@@ -68,7 +68,7 @@ class Realtime:
         self._since_s = 0.0  # when realtime began
         self._mover = StageTransition(context, self._effects)
         self._stalled = StalledArchive(daemon)
-        self._way_back = WayBack(daemon, self._mover, self._stalled)
+        self._return = RealtimeReturn(daemon, self._mover, self._stalled)
         self._following = Following(daemon, self._mover)
         self._report = ArchiveReport(context, ArchivingWatch(context, daemon.node_requests))
         self._reach = Reach(config.realtime.away_s)
@@ -106,16 +106,16 @@ class Realtime:
             case Stage.REALTIME:
                 self._deliver()
             case Stage.ARCHIVE | Stage.RETURNING | Stage.RETURNED:
-                buffer = self._way_back.step(marks)
-                waits = self._way_back.waits_for_archive(marks) and self._following.may_deliver
+                buffer = self._return.step(marks)
+                waits = self._return.waits_for_archive(marks) and self._following.may_deliver
                 if buffer is not None:
                     self._take_over(buffer)
                 elif self._stalled.is_over(marks, waits=waits):
                     self._go_on_without_archive(marks)
             case Stage.HELD:
-                self._way_back.drop()
+                self._return.drop()
             case Stage.FOLLOWER:
-                self._way_back.drop()
+                self._return.drop()
                 self._following.follow(marks)
         self._confirm(marks)
         self._look_at_archive(marks)
@@ -128,7 +128,7 @@ class Realtime:
     def stop(self) -> None:
         """Stop delivery; release the lock for waiting processes."""
         try:
-            self._way_back.drop()
+            self._return.drop()
             self._run.stop()
             self._following.stop()
         finally:
@@ -204,7 +204,7 @@ class Realtime:
         elif self._run.copies_now() or self._restarted_to_recopy(self._run.capture):
             return
         elif self._clock.monotonic_s() - self._since_s > STEADY_SHARE * self._context.config.realtime.return_first_s:
-            self._way_back.succeeded()
+            self._return.succeeded()
 
     def _restarted_to_recopy(self, capture: Capture) -> bool:
         """Release the capture if requested tables are to be copied again: the next step starts another capture."""
@@ -250,7 +250,7 @@ class Realtime:
         event = event_of(error) if self._context.config.has_archive else None
         if event is None:
             raise error
-        self._way_back.failed()
+        self._return.failed()
         moved = self._mover.try_move(event, epoch=self._run.epoch, reason=str(error))
         if moved is None and self._store.marks().stage is Stage.REALTIME:
             raise error
@@ -272,7 +272,7 @@ class Realtime:
         switched = self._mover.try_move(Event.ARCHIVE_STALLED, taking=self._owner, only_from=marks.stage)
         if switched is None or switched.epoch is None:
             return
-        self._way_back.is_needless()
+        self._return.is_needless()
         self._stalled.went_on()
         try:
             self._begin(switched.epoch, partial(from_node, self._context, may_overflow=self._stalled.archive_goes_on))
@@ -306,9 +306,9 @@ class Realtime:
         return {
             Effect.STOP_CAPTURE: self._run.release,
             Effect.WRITE_STOP_MARKER: partial(write_stop_marker, self._store, self._node_requests, switched),
-            Effect.WRITE_TRY_START_MARKER: self._way_back.write_marker,
+            Effect.WRITE_TRY_START_MARKER: self._return.write_marker,
             Effect.SWITCH_SEGMENT: self._node_requests.switch_segment,
-            Effect.RETURN_SOON: self._way_back.hasten,
+            Effect.RETURN_SOON: self._return.hasten,
             Effect.FIND_START: lambda: self._find_start(self._store.marks()),
         }
 

@@ -25,23 +25,23 @@ CYCLES = (  # dies at off, at on, at the return
 
 def meet_every_failpoint(world: World) -> None:
     """Die at each; freeze and block at one; lose WAL; check that each process can deliver without the other."""
-    for at_off, at_on, on_way_back in CYCLES:
-        _cycle(world, at_off, at_on, on_way_back)
+    for at_off, at_on, on_return in CYCLES:
+        _cycle(world, at_off, at_on, on_return)
     freeze_behind_the_move(world)
     linger_behind_the_move(world)
     lose_wal_meanwhile(world)
     return_without_archive(world)
 
 
-def _cycle(world: World, at_off: HandoverPoint, at_on: HandoverPoint | None, on_way_back: HandoverPoint) -> None:
+def _cycle(world: World, at_off: HandoverPoint, at_on: HandoverPoint | None, on_return: HandoverPoint) -> None:
     sidecar = world.sidecar
     switch_off_until_met(world, at_off)
-    sidecar.arm(at_on or on_way_back)
+    sidecar.arm(at_on or on_return)
     world.wish = "off"  # it may have died before that was done, or because of a full ring
     world.wait_for(lambda: not world.wish, "the operator's off")
     world.wish = "on"
     if at_on is not None:
         world.wait_for(lambda: sidecar.hit[at_on] > 0, f"failpoint {at_on.value}")
         world.wish = ""
-        sidecar.arm(on_way_back)
-    world.wait_for(lambda: sidecar.hit[on_way_back] > 0, f"failpoint {on_way_back.value}")
+        sidecar.arm(on_return)
+    world.wait_for(lambda: sidecar.hit[on_return] > 0, f"failpoint {on_return.value}")

@@ -28,7 +28,7 @@ LOOK_S = 1.0  # interval of queries for the node's position, and of retries of t
 MARKER_LOST_S = 60.0  # a failover may lose the marker with the primary; any marker of the attempt is sufficient
 
 
-class WayBack:
+class RealtimeReturn:
     """Attempts to return to REALTIME, one at a time."""
 
     def __init__(self, daemon: DaemonContext, mover: StageTransition, stalled: StalledArchive) -> None:

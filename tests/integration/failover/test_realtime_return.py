@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tidemark_sidecar import way_back
+from tidemark_sidecar import realtime_return
 from tidemark_sidecar.realtime import Realtime
 
 from tests.support.processes.captures import config_for
@@ -209,7 +209,7 @@ def test_a_buffer_that_is_full_before_it_came_to_the_node_is_given_up(node: Arch
 def test_a_marker_that_is_never_read_is_written_again(
     node: Archiving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(way_back, "MARKER_LOST_S", 0.1)
+    monkeypatch.setattr(realtime_return, "MARKER_LOST_S", 0.1)
     with made(node, tmp_path, archive_wait_s=NEVER_S) as (realtime, store, node_requests):
         realtime.step()
         fail_over(store)
