@@ -9,9 +9,9 @@ from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.archive_report import ArchiveReport
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
 from tidemark.runtime.daemon.node_requests import NodeRequests
-from tidemark.runtime.daemon.spool_tending import SpoolTender
+from tidemark.runtime.daemon.spool_maintenance import SpoolMaintenance
 
-TEND_S = 10.0
+MAINTENANCE_S = 10.0
 
 
 class Upkeep:
@@ -20,19 +20,19 @@ class Upkeep:
     def __init__(self, context: CaptureContext, node_requests: NodeRequests) -> None:
         self._context = context
         self._report = ArchiveReport(context, ArchivingWatch(context, node_requests))
-        self._tender = SpoolTender(context.config.archive, context.store)
+        self._maintenance = SpoolMaintenance(context.config.archive, context.store)
         self._not_before_s = 0.0
         self._is_reported = False
 
     def step(self, read_lsn: Lsn | None) -> None:
-        """Do the work that is due; log a faulty folder and continue. `read_lsn`: see `tend`."""
+        """Do the work that is due; log a faulty folder and continue. `read_lsn`: see `maintain`."""
         now_s = time.monotonic()
         self._report.step(now_s)
         if now_s < self._not_before_s:
             return
-        self._not_before_s = now_s + TEND_S
+        self._not_before_s = now_s + MAINTENANCE_S
         try:
-            tended = self._tender.tend(read_lsn)
+            maintained = self._maintenance.maintain(read_lsn)
         except TidemarkError as error:
             if not self._is_reported:  # once: a full disk may last for hours
                 self._context.log.warning("the spool cannot be maintained", **describe_error(error))
@@ -41,13 +41,13 @@ class Upkeep:
         if self._is_reported:
             self._is_reported = False
             self._context.log.info("the spool is maintained again")
-        if tended is None or tended.horizon is None or not tended.trimmed.file_count:
+        if maintained is None or maintained.horizon is None or not maintained.trimmed.file_count:
             return
-        self._context.metrics.archive_trimmed.inc(tended.trimmed.file_count)
+        self._context.metrics.archive_trimmed.inc(maintained.trimmed.file_count)
         self._context.log.info(
             "segments cleared",
-            before_lsn=tended.horizon.lsn,
-            timeline=tended.horizon.timeline,
-            files=tended.trimmed.file_count,
-            bytes=tended.trimmed.byte_count,
+            before_lsn=maintained.horizon.lsn,
+            timeline=maintained.horizon.timeline,
+            files=maintained.trimmed.file_count,
+            bytes=maintained.trimmed.byte_count,
         )

@@ -19,7 +19,7 @@ from tidemark.wire.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
-class Tended:
+class MaintainedSpool:
     """The result."""
 
     horizon: Horizon | None  # WAL below it was removed; None: nothing may be removed yet
@@ -27,7 +27,7 @@ class Tended:
     manifest: Manifest | None  # the current one; None as long as the state has no beginning
 
 
-class SpoolTender:
+class SpoolMaintenance:
     """Maintains the configured archive; for the holder of the archiver's lock."""
 
     def __init__(self, settings: ArchiveConfig, store: StateStore) -> None:
@@ -36,7 +36,7 @@ class SpoolTender:
         self._spool = Spool(Path(settings.folder))
         self._history = HistoryCopy(store, self._spool)
 
-    def tend(self, read_lsn: Lsn | None = None) -> Tended | None:
+    def maintain(self, read_lsn: Lsn | None = None) -> MaintainedSpool | None:
         """Trim the archive and update its history copy; None, and nothing is changed, if the archive is not ours.
 
         `read_lsn`: from here it is still to be read for its markers; None: no process reads them.
@@ -55,7 +55,7 @@ class SpoolTender:
             horizon = horizon_of(self._store.view(), keep_bytes=keep_bytes, copied_lsn=copied_lsn, read_lsn=read_lsn)
             if horizon is not None:
                 trimmed = trim(self._spool, horizon, self._store.identity.segment_bytes)
-        return Tended(horizon, trimmed, self._history.bring_up())
+        return MaintainedSpool(horizon, trimmed, self._history.bring_up())
 
     def _manifest(self) -> Manifest | None:
         """Return the manifest; a damaged one is written again, and nothing is trimmed by it."""

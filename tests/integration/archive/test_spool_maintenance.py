@@ -20,7 +20,7 @@ from tidemark.io.state.history_files import load_catalogs
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ConfigError
-from tidemark.runtime.daemon.spool_tending import SpoolTender, Tended
+from tidemark.runtime.daemon.spool_maintenance import MaintainedSpool, SpoolMaintenance
 from tidemark.wire.manifest import MANIFEST
 
 MB = 1 << 20
@@ -46,11 +46,11 @@ def configured(archive: Archiving, *, keep_bytes: int = 0) -> ArchiveConfig:
     return ArchiveConfig(folder=str(archive.spool.folder), keep_bytes=keep_bytes)
 
 
-def tend(archive: Archiving, sidecar: Sidecar, *, keep_bytes: int = 0) -> Tended:
+def maintain(archive: Archiving, sidecar: Sidecar, *, keep_bytes: int = 0) -> MaintainedSpool:
     with StateStore.open(sidecar.folder) as store:
-        tended = SpoolTender(configured(archive, keep_bytes=keep_bytes), store).tend()
-    assert tended is not None
-    return tended
+        maintained = SpoolMaintenance(configured(archive, keep_bytes=keep_bytes), store).maintain()
+    assert maintained is not None
+    return maintained
 
 
 def deliver_over(archive: Archiving, sidecar: Sidecar, segments: int) -> None:
@@ -68,10 +68,10 @@ def test_trimmed_segments_are_not_needed_and_a_rebuilt_state_continues_from_the_
 ) -> None:
     sidecar.start()
     deliver_over(archive, sidecar, 3)
-    first = tend(archive, sidecar)
+    first = maintain(archive, sidecar)
     assert first.trimmed == Trimmed()  # without a manifest: only from now on a lost state can be rebuilt
     deliver_over(archive, sidecar, 3)
-    second = tend(archive, sidecar)
+    second = maintain(archive, sidecar)
     assert first.manifest is not None
     assert second.manifest is not None
     assert second.trimmed.file_count >= 2
@@ -79,7 +79,7 @@ def test_trimmed_segments_are_not_needed_and_a_rebuilt_state_continues_from_the_
     start_lsn = first.manifest.start.restart_lsn
     assert state.path[0].start_lsn == start_lsn // MB * MB
     assert state.gap_after(start_lsn) is None
-    assert tend(archive, sidecar, keep_bytes=1 << 30).trimmed == Trimmed()
+    assert maintain(archive, sidecar, keep_bytes=1 << 30).trimmed == Trimmed()
     reported = json.loads(
         succeeded(cdcctl("archive", "status", "--json", "--state", sidecar.folder.root, **sidecar.options)).out
     )
@@ -91,7 +91,7 @@ def test_trimmed_segments_are_not_needed_and_a_rebuilt_state_continues_from_the_
     archive.node.sql("INSERT INTO item VALUES (1000)")
     archive.switch(2)
     archive.wait_until_archived()
-    tend(archive, sidecar)
+    maintain(archive, sidecar)
 
     shutil.rmtree(sidecar.folder.root)
     config = archive.spool.folder.parent / "anew.toml"
@@ -118,8 +118,8 @@ def test_a_registered_reader_keeps_the_wal_behind_what_it_has_confirmed(archive:
         confirm(reader, "slow", "quick")
         deliver_over(archive, sidecar, 3)
         confirm(reader, "quick")
-        tend(archive, sidecar)
-        kept = tend(archive, sidecar)
+        maintain(archive, sidecar)
+        kept = maintain(archive, sidecar)
         assert kept.horizon is not None
         with StateStore.open(sidecar.folder) as store:
             marks = store.marks()
@@ -128,9 +128,9 @@ def test_a_registered_reader_keeps_the_wal_behind_what_it_has_confirmed(archive:
         assert kept.horizon.lsn == marks.confirmed.pointer.restart_lsn <= marks.start.restart_lsn - 2 * MB
         assert kept.trimmed.file_count >= 1
         assert archive_state(archive.spool.folder, MB).path[0].start_lsn == kept.horizon.lsn // MB * MB
-        assert tend(archive, sidecar).trimmed == Trimmed()
+        assert maintain(archive, sidecar).trimmed == Trimmed()
         confirm(reader, "slow")
-        sidecar.wait_until(lambda: tend(archive, sidecar).trimmed.file_count > 0, "the reader's confirmation")
+        sidecar.wait_until(lambda: maintain(archive, sidecar).trimmed.file_count > 0, "the reader's confirmation")
         left = archive_state(archive.spool.folder, MB).path
         assert all(segment.start_lsn > kept.horizon.lsn for segment in left)
 
@@ -147,7 +147,7 @@ def test_the_spool_of_another_cluster_or_capture_is_refused_and_left_as_it_is(
 ) -> None:
     sidecar.start()
     deliver_over(archive, sidecar, 2)
-    tend(archive, sidecar)
+    maintain(archive, sidecar)
     deliver_over(archive, sidecar, 3)
     sidecar.stop()
     owner, manifest = archive.spool.folder / ".tidemark", history_folder(archive.spool) / "manifest"
@@ -161,10 +161,10 @@ def test_the_spool_of_another_cluster_or_capture_is_refused_and_left_as_it_is(
         path.write_bytes(content)
         before = contents(archive.spool.folder)
         with pytest.raises(ConfigError, match=reported):
-            tend(archive, sidecar)
+            maintain(archive, sidecar)
         assert contents(archive.spool.folder) == before
         path.write_bytes(kept)
-    assert tend(archive, sidecar).trimmed.file_count >= 1
+    assert maintain(archive, sidecar).trimmed.file_count >= 1
 
 
 @pytest.mark.feature("I13")
@@ -177,7 +177,7 @@ def test_nothing_is_done_to_a_folder_that_is_not_ours_or_not_configured(
     before = contents(foreign)
     elsewhere = ArchiveConfig(folder=str(foreign))
     with StateStore.open(sidecar.folder) as store:
-        assert SpoolTender(elsewhere, store).tend() is None
-        assert SpoolTender(ArchiveConfig(), store).tend() is None
+        assert SpoolMaintenance(elsewhere, store).maintain() is None
+        assert SpoolMaintenance(ArchiveConfig(), store).maintain() is None
     assert contents(foreign) == before
     assert not history_folder(archive.spool).exists()
