@@ -23,14 +23,14 @@ from tidemark.runtime.first_copy.first_copy import FirstCopy
 from tidemark.runtime.first_copy.recopying import (
     DOUBLED_MAX,
     OLDER_WAIT_S,
-    PUT_OFF_S,
+    PAUSE_S,
     Due,
     Recopying,
     cancel_recopies,
     fail,
     not_begun,
     older_wait_s,
-    put_off,
+    postpone,
     refuse,
     request_recopies,
 )
@@ -103,11 +103,11 @@ def test_a_copy_that_is_put_off_is_as_it_was_and_is_tried_again_later(store: Sta
     request(store)
     assert recopying.queue(epoch, 100.0) == 1
     assert (step(store), not_begun(store)) == (RecopyStep.QUEUED, frozenset({TABLE}))
-    put_off(store, epoch, [TABLE])
+    postpone(store, epoch, [TABLE])
     assert (step(store), store.copy(*TABLE), not_begun(store)) == (RecopyStep.REQUESTED, WHOLE, frozenset())
-    assert recopying.step(progress(store, 0), epoch, 100.0 + PUT_OFF_S - 1) is Due.LATER
+    assert recopying.step(progress(store, 0), epoch, 100.0 + PAUSE_S - 1) is Due.LATER
     assert "retried" in recopying.waits_for
-    assert recopying.step(progress(store, 0), epoch, 100.0 + PUT_OFF_S) is Due.NOW
+    assert recopying.step(progress(store, 0), epoch, 100.0 + PAUSE_S) is Due.NOW
 
 
 @pytest.mark.feature("I30")
@@ -117,8 +117,8 @@ def test_each_time_that_a_copy_is_put_off_doubles_its_wait_and_the_pause_up_to_a
     for times in range(DOUBLED_MAX + 3):
         recopying.queue(epoch, 0.0)
         assert older_wait_s(store) == OLDER_WAIT_S * 2 ** min(times, DOUBLED_MAX)
-        put_off(store, epoch, [TABLE])
-        pause_s = PUT_OFF_S * 2 ** min(times, DOUBLED_MAX)
+        postpone(store, epoch, [TABLE])
+        pause_s = PAUSE_S * 2 ** min(times, DOUBLED_MAX)
         assert recopying.step(progress(store, 0), epoch, pause_s - 1) is Due.LATER
         assert recopying.step(progress(store, 0), epoch, pause_s) is Due.NOW
 
@@ -148,7 +148,7 @@ def test_a_copy_that_has_begun_or_is_about_to_is_not_taken_back(store: StateStor
     assert cancel_recopies(store, [TABLE], is_copying=True) == {TABLE: RecopyStep.QUEUED}
     with store.transaction(epoch) as transaction:
         transaction.put_copy(*TABLE, CopyProgress(CopyPhase.COPYING, 2))
-    put_off(store, epoch, [TABLE])
+    postpone(store, epoch, [TABLE])
     fail(store, epoch, {TABLE: "no SELECT"})
     for is_copying in (True, False):
         assert cancel_recopies(store, [TABLE], is_copying=is_copying) == {TABLE: RecopyStep.COPYING}

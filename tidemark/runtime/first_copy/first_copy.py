@@ -48,7 +48,7 @@ from tidemark.model.position import Epoch, Pointer, Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.copy_reading import CopyReading, until_stopped
-from tidemark.runtime.first_copy.recopying import fail, not_begun, older_wait_s, put_off, refuse
+from tidemark.runtime.first_copy.recopying import fail, not_begun, older_wait_s, postpone, refuse
 from tidemark.runtime.seed.copy_plan import (
     CopyTask,
     TableKey,
@@ -69,7 +69,7 @@ EXPANSION = 4  # of rows as text over their size at the node: TOAST is compresse
 Result = TypeVar("Result")
 
 
-class RequestsPutOff(NodeUnreachable):
+class RequestsPostponed(NodeUnreachable):
     """All due copies are requested and have not begun; they were postponed, and the stream continues."""
 
 
@@ -123,7 +123,7 @@ class FirstCopy:
         with closing(self._sessions):
             try:
                 self._run_all()
-            except RequestsPutOff as error:
+            except RequestsPostponed as error:
                 self._metrics.copy_tables_left.set(0)
                 self._log.warning("requested copies wait", **describe_error(error))
                 return
@@ -146,8 +146,8 @@ class FirstCopy:
             except TidemarkError as error:
                 self._sessions.close()
                 if _is_without_connection(error):
-                    self._put_off(error)
-                if error.disposition is not Disposition.RETRY or isinstance(error, RequestsPutOff):
+                    self._postpone(error)
+                if error.disposition is not Disposition.RETRY or isinstance(error, RequestsPostponed):
                     raise
                 self._count(error)
                 self._metrics.errors.inc()
@@ -156,12 +156,12 @@ class FirstCopy:
                 if self._stopping.wait(delay_s):
                     raise Stopped from error
 
-    def _put_off(self, error: TidemarkError) -> None:
-        """Postpone all and raise `RequestsPutOff`, if all due copies are requested and have not begun."""
+    def _postpone(self, error: TidemarkError) -> None:
+        """Postpone all and raise `RequestsPostponed`, if all due copies are requested and have not begun."""
         requested = not_begun(self._store)
         if requested and is_requested_alone(self._config, self._store.view(), requested):
-            put_off(self._store, self._epoch, requested)
-            raise RequestsPutOff(str(error), hint=f"{error.hint}; the stream goes on meanwhile") from error
+            postpone(self._store, self._epoch, requested)
+            raise RequestsPostponed(str(error), hint=f"{error.hint}; the stream goes on meanwhile") from error
 
     def _count(self, error: TidemarkError) -> None:
         """Raise an error that has repeated so often that another attempt is useless."""
@@ -261,7 +261,7 @@ class FirstCopy:
         self._log.error("the copy of a table failed", relation_oid=key[1], table=name, reason=str(error), hint=hint)
 
     def _wait_for_older(self, node: Node, tasks: list[CopyTask]) -> Lsn:
-        """Return the LSN from which older transactions were waited for; may postpone requests, see `RequestsPutOff`."""
+        """Return the LSN from which older transactions were waited for; may raise `RequestsPostponed`."""
         lx, wait_s = node.flush_lsn(), self._config.seed.wait_s
         requested = not_begun(self._store)
         may_wait = all((task.database, task.relation) in requested for task in tasks)
@@ -270,8 +270,8 @@ class FirstCopy:
         except OlderTransactions as error:
             if not may_wait:
                 raise
-            put_off(self._store, self._epoch, requested)
-            raise RequestsPutOff(str(error), hint="end them; meanwhile the stream continues") from error
+            postpone(self._store, self._epoch, requested)
+            raise RequestsPostponed(str(error), hint="end them; meanwhile the stream continues") from error
         return lx
 
     def _wait_for(self, node: Node, below: FullXid, wait_s: float) -> None:
@@ -414,5 +414,5 @@ class FirstCopy:
 
 def _is_without_connection(error: TidemarkError) -> bool:
     """Return whether an error is of the connection to the node, and not of a table and its rows."""
-    of_table = (RecoveryConflict, DataUnreadable, TableChanging, SnapshotUnclear, RequestsPutOff)
+    of_table = (RecoveryConflict, DataUnreadable, TableChanging, SnapshotUnclear, RequestsPostponed)
     return isinstance(error, ConnectionRejected | NodeUnreachable) and not isinstance(error, of_table)

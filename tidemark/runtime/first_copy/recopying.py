@@ -35,7 +35,7 @@ from tidemark.wire.recopies import RecopyStep, TableKey, Wanted, recopies_by_tab
 from tidemark.wire.state import CopyPhase, CopyProgress, Recopy
 
 OLDER_WAIT_S = 5.0  # of a requested copy for older transactions; nothing is delivered meanwhile
-PUT_OFF_S = 30.0  # between the starts of a postponed copy: each one stops the stream for so long
+PAUSE_S = 30.0  # between the starts of a postponed copy: each one stops the stream for so long
 DOUBLED_MAX = 6  # times: then the copy waits for 320 s, and is tried again after half an hour
 
 
@@ -102,11 +102,11 @@ class Recopying:
             )
             return Due.LATER
         least = min(request.put_off for request in due)
-        put_off_s = _doubled(PUT_OFF_S, least - 1)
-        if least and now_s < self._queued_s + put_off_s:
+        pause_s = _doubled(PAUSE_S, least - 1)
+        if least and now_s < self._queued_s + pause_s:
             self.waits_for = (
                 f"older transactions were open for more than {_doubled(OLDER_WAIT_S, least - 1):g} s when the copy was "
-                f"due, or the node gave no connection: it is retried {put_off_s:g} s later"
+                f"due, or the node gave no connection: it is retried {pause_s:g} s later"
             )
             return Due.LATER
         return Due.NOW
@@ -147,7 +147,7 @@ def not_begun(store: StateStore) -> frozenset[TableKey]:
     return frozenset(key for key, request in requests.items() if _is_not_begun(request, store.copy(*key)))
 
 
-def put_off(store: StateStore, epoch: Epoch, keys: Iterable[TableKey]) -> None:
+def postpone(store: StateStore, epoch: Epoch, keys: Iterable[TableKey]) -> None:
     """Postpone requests whose copy has not begun."""
     _take_back(store, epoch, dict.fromkeys(keys, ""))
 
