@@ -97,7 +97,7 @@ class RecopyRestart:
         if error is None:
             self._has_wal, self._not_before_s = True, 0.0
         else:
-            self._tell(error)
+            self._report(error)
 
     def _look_for_older(self) -> None:
         """Query the node for the transactions that were open at the first query, until they have ended."""
@@ -111,7 +111,7 @@ class RecopyRestart:
             return
         asked, self._asked_older = self._asked_older, None
         if (error := asked.exception()) is not None:
-            self._tell(error)
+            self._report(error)
             return
         self._note_older(asked.result(), is_first=self._below is None)
 
@@ -119,12 +119,12 @@ class RecopyRestart:
         self._below = found.below
         if found.names is not None:
             error = StillOpen(f"the copy would wait for open transactions: {found.names}")
-            self._tell(error, is_logged=not is_first)  # most end before the second query
+            self._report(error, is_logged=not is_first)  # most end before the second query
             return
         self._are_older_over, self._has_wal = True, is_first  # after a wait, check again: the node may have removed WAL
         self._not_before_s = 0.0
 
-    def _tell(self, error: BaseException, *, is_logged: bool = True) -> None:
+    def _report(self, error: BaseException, *, is_logged: bool = True) -> None:
         described = describe_error(error)
         self.waits_for = described["error"]
         if is_logged and self.waits_for != self._reported:

@@ -97,7 +97,7 @@ def decode(
             archive=segments,
         )
         if from_lsn is None and start.from_lsn is not None:
-            _tell_later_start(archive, start.from_lsn)
+            _report_later_start(archive, start.from_lsn)
         shown = printer(
             Format(form),
             PrintContext.of(view.identity.server_major, start.mirrors, start.databases, start.types),
@@ -108,27 +108,27 @@ def decode(
         keep_what_is_printed(start.decoding.decoder, shown)
         if database is not None:
             start.mirrors.select(only(_oid(database, start.databases)))
-        with _progress(start, lsns.to_lsn, quiet=as_json) as tell:
-            for decoded in decode_archive(segments, start, lsns, _tell_end, times):
+        with _progress(start, lsns.to_lsn, quiet=as_json) as report:
+            for decoded in decode_archive(segments, start, lsns, _report_end, times):
                 shown.take(decoded, start.decoding.decoder.restart_lsn)
-                tell(start.decoded_lsn)
+                report(start.decoded_lsn)
         shown.flush()
     if times.set_back is not None:
-        _tell_set_back(times.set_back)
+        _report_set_back(times.set_back)
     if form == Format.NULL.value:
         show(shown.counts.as_dict(start.decoded_lsn - start.lsn), as_json=as_json)
 
 
-def _tell_later_start(archive: Path, from_lsn: Lsn) -> None:
+def _report_later_start(archive: Path, from_lsn: Lsn) -> None:
     reported = f"{archive} does not reach back to the oldest catalog base: decoding begins at {format_lsn(from_lsn)}"
     click.echo(f"{reported}; archive.keep_bytes keeps more WAL in a spool for this command", err=True)
 
 
-def _tell_end(error: InvalidWal) -> None:
+def _report_end(error: InvalidWal) -> None:
     click.echo(f"WAL ends here: {error}", err=True)
 
 
-def _tell_set_back(end: RecordedEnd) -> None:
+def _report_set_back(end: RecordedEnd) -> None:
     reported = f"the server's clock was set back at {format_lsn(end.lsn)}, to {end.time}"
     click.echo(
         f"{reported}: transactions of that time may also be elsewhere in WAL; give LSNs to select all of them", err=True
@@ -157,5 +157,5 @@ def _progress(start: HistoryStart, end: Lsn | None, *, quiet: bool) -> Iterator[
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
-    with import_module("tidemark_ctl.output.progress_bar").shown(start.lsn, end) as tell:
-        yield tell
+    with import_module("tidemark_ctl.output.progress_bar").shown(start.lsn, end) as report:
+        yield report

@@ -108,11 +108,11 @@ def init(
         initialise(chosen, folder, SeedProgress()) if from_spool is None else _rebuild(chosen, folder, from_spool, lake)
     )
     if chosen.has_archive:
-        _tell_of_archive(chosen, folder)
+        _report_archive(chosen, folder)
     if from_spool is None:
-        _tell_of_standby(chosen)
-        _tell_of_rights(chosen, folder)
-    _tell_of_ports(folder, config)
+        _report_standby(chosen)
+        _report_rights(chosen, folder)
+    _report_ports(folder, config)
     if config is not None:
         settings.keep(folder, config)
     if is_new:
@@ -121,7 +121,7 @@ def init(
         click.echo(f"{state} already is the state of this capture")
 
 
-def _tell_of_ports(folder: StateFolder, config: Path | None) -> None:
+def _report_ports(folder: StateFolder, config: Path | None) -> None:
     """Assign the ports of the metrics, and print where each process serves them; configured ports take precedence."""
     assigned = assign_ports(folder)
     chosen = settings.load(folder.root, config).metrics
@@ -160,7 +160,7 @@ def _close_to_others(folder: StateFolder) -> None:
         click.echo(reported, err=True)
 
 
-def _tell_of_rights(config: Config, folder: StateFolder) -> None:
+def _report_rights(config: Config, folder: StateFolder) -> None:
     for reported in lacking_rights(config, folder):
         click.echo(reported, err=True)
 
@@ -238,7 +238,7 @@ def _check_same(options: Mapping[str, tuple[object, object]], *, where: Path | N
             raise ConfigError(f"{option} differs from {where}", hint="omit the option, or change the value there")
 
 
-def _tell_of_standby(config: Config) -> None:
+def _report_standby(config: Config) -> None:
     """Report that a standby is followed; or else that it accepts no markers, if markers.dsn is not set."""
     with Node(config.capture.dsn) as node:
         if not node.is_in_recovery():
@@ -251,7 +251,7 @@ def _tell_of_standby(config: Config) -> None:
             click.echo(f"{node.where} is a standby: no markers are written. {MarkersLeftOut.hint}", err=True)
 
 
-def _tell_of_archive(config: Config, state: StateFolder) -> None:
+def _report_archive(config: Config, state: StateFolder) -> None:
     """Print who fills the archive, and how to fill a spool; raise an error if the server could not fill it."""
     where = config.archive.folder
     if not Spool(Path(where)).is_ours:

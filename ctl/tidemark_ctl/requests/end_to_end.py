@@ -97,7 +97,7 @@ class EndToEndCheck:
             self._judge(seen, written)
             while (leg := self._pending()) is not None and time.monotonic() < end_s:
                 reported = self._legs[leg].reported or "the marker has not arrived there"
-                self._reported.tell(
+                self._reported.report(
                     leg.value, f"waiting at most {self._deadline_s:g} s for leg {leg.value}: {reported}"
                 )
                 time.sleep(POLL_S)

@@ -90,12 +90,12 @@ class RealtimeSwitch:
             elif ask(self._store.folder, Role.SIDECAR, "realtime-off") is None:
                 self._bear_with_sidecar(force=force)
         self._await_archiver()
-        self._tell_delay()
+        self._report_delay()
 
     def _bear_with_sidecar(self, *, force: bool) -> None:
         """Wait for a sidecar that does not answer: it starts, ends or hangs."""
         if self._watch.look(boot_ns()) is not Condition.HUNG:
-            self._reported.tell(
+            self._reported.report(
                 "silent", "the sidecar does not answer at its socket: waiting until it answers, or counts as hung"
             )
         elif force:
@@ -105,7 +105,7 @@ class RealtimeSwitch:
                     "the sidecar hangs and could not be killed", hint="run this as root, or as the user of the sidecar"
                 )
         elif self._look(Role.ARCHIVER).is_running:
-            self._reported.tell("hung", "the sidecar hangs: waiting until the archiver's watchdog kills it")
+            self._reported.report("hung", "the sidecar hangs: waiting until the archiver's watchdog kills it")
         else:
             raise SidecarHangs("the sidecar hangs, and no archiver runs that would kill it")
         time.sleep(POLL_S)
@@ -123,13 +123,13 @@ class RealtimeSwitch:
             if archiver.hangs:
                 missing = f"waiting for {_hung_text(archiver)}"
                 self._check_time("off", missing)
-                self._reported.tell("hung archiver", missing)
+                self._reported.report("hung archiver", missing)
             else:
                 self._check_time("off", "the archiver has not begun to deliver; see its log")
-                self._reported.tell("archiver", "waiting for the archiver to take over")
+                self._reported.report("archiver", "waiting for the archiver to take over")
             time.sleep(POLL_S)
 
-    def _tell_delay(self) -> None:
+    def _report_delay(self) -> None:
         """Print why changes may be late from now on: the archiver can be active without receiving WAL."""
         try:
             ArchiveLook(Path(self._config.archive.folder), self._store.identity.segment_bytes).result(ANSWER_S)
@@ -165,7 +165,7 @@ class RealtimeSwitch:
                 raise self._sidecar_away()
             if marks.stage is Stage.RETURNING:
                 self._check_keys()
-            self._reported.tell(*self._what_is_missing(marks))
+            self._reported.report(*self._what_is_missing(marks))
             if marks.stage is Stage.ARCHIVE and time.monotonic() - self._asked_s >= ASK_AGAIN_S:
                 self._ask_for_return()
             time.sleep(POLL_S)
@@ -203,7 +203,7 @@ class RealtimeSwitch:
             if ask(self._store.folder, Role.SIDECAR, "realtime-on") is not None:
                 return
             self._check_time("on", "the sidecar does not answer at its socket")
-            self._reported.tell("silent", "the sidecar does not answer at its socket: waiting until it answers")
+            self._reported.report("silent", "the sidecar does not answer at its socket: waiting until it answers")
             time.sleep(POLL_S)
 
     def _sidecar_away(self) -> NotComplete:

@@ -169,7 +169,7 @@ class TableRecopy:
                 continue
             silent = "the sidecar does not answer at its socket: waiting until it answers"
             self._check_time(silent)
-            self._reported.tell("silent", silent)
+            self._reported.report("silent", silent)
             time.sleep(POLL_S)
         stage = self._store.marks().stage
         if stage is not Stage.REALTIME:
@@ -195,7 +195,7 @@ class TableRecopy:
                     hint=f"the request is kept; {start_hint(Role.SIDECAR)}",
                 )
             self._check_time(missing)
-            self._reported.tell(about, missing)
+            self._reported.report(about, missing)
             time.sleep(POLL_S)
         ended = [table.name for table in self._wanted if self._step(table.key) is RecopyStep.ENDED]
         failed = {table.name: why for table in self._wanted if (why := self._failure(table.key))}

@@ -52,7 +52,7 @@ class RecopyCancellation:
                 raise NotComplete(
                     f"not cancelled after {self._deadline_s:g} s", hint="run the command again: nothing was changed"
                 )
-            self._reported.tell("queued", reported)
+            self._reported.report("queued", reported)
             time.sleep(POLL_S)
         self._say("cancelled")
 

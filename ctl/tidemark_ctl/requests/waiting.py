@@ -25,7 +25,7 @@ class Reported:
     _about: str = ""
     _at_s: float = 0.0
 
-    def tell(self, about: str, text: str) -> None:
+    def report(self, about: str, text: str) -> None:
         """Print `text`, unless the last line was about the same subject and is recent."""
         now_s = time.monotonic()
         if about != self._about or now_s - self._at_s >= REPEAT_S:

@@ -98,7 +98,7 @@ def main() -> None:
     about = {**machine(), "settings": SETTINGS}
     reported: list[dict[str, object]] = []
 
-    def tell(stage: str, costs: Mapping[str, Sequence[Cost]]) -> None:
+    def report(stage: str, costs: Mapping[str, Sequence[Cost]]) -> None:
         reported.append(result(stage, rows, costs))
         if not arguments.json:
             show(stage, rows, costs)
@@ -118,13 +118,13 @@ def main() -> None:
                 "psql, to /dev/null": copying.client,
                 "first copy": lambda: copying.ours(rows),
             }
-            tell("copy", take_turns(turns, rounds))
+            report("copy", take_turns(turns, rounds))
         if "outbox" in stages or "spark" in stages:
             groups = decoded(recording)
         if "outbox" in stages:
             outbox = Outbox(folder, groups)
             decode = lambda: measured(lambda: rows_of(decoded(recording)), rows)  # noqa: E731
-            tell("outbox", take_turns(outbox_turns(outbox, decode, rows), rounds))
+            report("outbox", take_turns(outbox_turns(outbox, decode, rows), rounds))
         if "spark" in stages:
             spark = stack.enter_context(running_spark(folder / "spark"))
             feeding = Outbox(folder / "feeding", groups)
@@ -135,7 +135,7 @@ def main() -> None:
                 "change log": lambda: spark_turn(spark, feeding.state, rows, LogPipeline),
                 "change log and replica": lambda: spark_turn(spark, feeding.state, rows, MarkedPipeline),
             }
-            tell("spark", take_turns(turns, rounds))
+            report("spark", take_turns(turns, rounds))
     took_s = round(time.monotonic() - started, 1)
     if arguments.json:
         json.dump({**about, "took_s": took_s, "stages": reported}, sys.stdout, indent=2)
