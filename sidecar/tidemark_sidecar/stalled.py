@@ -42,7 +42,7 @@ class StalledArchive:
         """Return whether the sidecar should continue from the node; `waits`: its return waits for the archiver."""
         start = marks.start
         if not waits or start is None:
-            self._wait.begin_anew()
+            self._wait.restart()
             self._asked = None
             return False
         if self._asked is not None:
@@ -63,7 +63,7 @@ class StalledArchive:
 
     def _has_wal(self, asked: Future[bool]) -> bool:
         self._asked = None
-        self._wait.begin_anew()
+        self._wait.restart()
         error = asked.exception()
         if error is not None:
             self._log.warning("the archive does not arrive, and the node does not answer", **describe_error(error))

@@ -41,6 +41,6 @@ class ArchiveWait:
             self._last, self._since_s = last, now_s
         return now_s - self._since_s >= self.patience_s and not seen.has_unread(self.segment_bytes)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Restart the wait: nothing waits for the archive, or the node does not have the WAL."""
         self._last = None

@@ -44,7 +44,7 @@ def test_an_archiver_that_lives_and_has_wal_to_read_is_waited_for() -> None:
 def test_it_begins_again_where_nothing_waited() -> None:
     wait = ArchiveWait(60, SEGMENT_BYTES)
     assert not wait.is_over(SEEN, 0)
-    wait.begin_anew()
+    wait.restart()
     assert [wait.is_over(SEEN, now_s) for now_s in (60, 119, 120)] == [False, False, True]
 
 

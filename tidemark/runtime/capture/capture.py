@@ -221,7 +221,7 @@ class Capture:
         return self._decoding.reader.decoder.timeline if self._decoding is not None else None
 
     @property
-    def is_to_begin_anew(self) -> bool:
+    def must_restart(self) -> bool:
         """Return whether everything that a waiting copy needs is delivered; later changes are in the copied rows."""
         wanted, delivered = self._copies_wait_for, self.progress.delivered
         if wanted is None or delivered is None or delivered.position.commit_lsn < wanted:

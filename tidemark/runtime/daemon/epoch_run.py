@@ -56,7 +56,7 @@ class EpochRun:
 
     def copies_now(self) -> bool:
         """Release a capture that has delivered everything that waiting copies need: the next one copies them first."""
-        if self.capture is None or not self.capture.is_to_begin_anew:
+        if self.capture is None or not self.capture.must_restart:
             return False
         self._context.log.info("restarting capture to copy the tables that the rewind queued")
         self.release()
