@@ -70,7 +70,7 @@ def test_a_pipeline_goes_on_after_a_switchover_and_back_with_the_checkpoint_that
     assert set(rows_by_key(lake, "account")) == {1, 2, 3}
 
 
-def test_a_pipeline_that_runs_on_through_a_switchover_and_back_needs_nobody(
+def test_a_pipeline_that_runs_through_a_switchover_and_back_needs_no_operator(
     hosts: Hosts, spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"

@@ -74,7 +74,7 @@ def test_a_consumer_that_cannot_write_ends_the_sidecar_by_its_own_code_and_gets_
         sidecar.close()
 
 
-def test_what_init_was_configured_by_is_what_is_run(cluster: Cluster, tmp_path: Path) -> None:
+def test_daemons_run_with_the_configuration_of_init(cluster: Cluster, tmp_path: Path) -> None:
     state, path = tmp_path / "state", tmp_path / "mine.toml"
     text = f'[capture]\ndsn = "{cluster.url()}"\n[select]\ntables = ["public.*"] # mine\n[metrics]\nport = -1\n'
     path.write_text(text)

@@ -205,12 +205,12 @@ def test_a_manifest_of_another_cluster_is_refused(given: Given) -> None:
         seed_of(given.backup, given.archive)
 
 
-def test_what_is_not_read_is_not_held_against_the_manifest(given: Given) -> None:
+def test_unread_files_are_not_compared_with_the_manifest(given: Given) -> None:
     flip(given.backup / given.user_file, 8000)
     assert seed_of(given.backup, given.archive).databases
 
 
-def test_without_a_manifest_nothing_is_held_against_it(given: Given) -> None:
+def test_without_a_manifest_nothing_is_compared(given: Given) -> None:
     given.manifest.unlink()
     flip(given.backup / "pg_xact" / "0000", 100)
     assert seed_of(given.backup, given.archive).databases
@@ -243,7 +243,7 @@ def test_each_kind_of_checksum_is_taken_and_holds(node: Cluster, algorithm: str)
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_archives_are_held_against_the_manifest_beside_or_within_them(
+def test_archives_are_compared_with_the_manifest_beside_or_within_them(
     node: Cluster, tmp_path: Path, *, is_packed: bool
 ) -> None:
     taken, folder = node.folder / f"tar_{is_packed}", tmp_path / "backup"

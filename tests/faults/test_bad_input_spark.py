@@ -64,7 +64,7 @@ def test_a_pipeline_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.feature("I40")
-def test_an_error_that_nobody_foresaw_ends_the_pipeline_with_a_code_of_its_own(tmp_path: Path) -> None:
+def test_an_internal_error_ends_the_pipeline_with_a_separate_exit_code(tmp_path: Path) -> None:
     state, lake = tmp_path / "state", tmp_path / "lake"
     make_state(state)
     ended(run(state, lake, TIDEMARK_FAILPOINT="no such point"), ExitCode.CONFIG, "no failpoint 'no such point' here")

@@ -127,7 +127,7 @@ def test_a_consumer_that_takes_nothing_holds_no_wal_and_delays_no_shutdown(tmp_p
             os.close(held_open)
 
 
-def test_a_slot_that_nobody_reads_would_hold_what_the_same_work_leaves_behind() -> None:
+def test_an_unread_slot_would_keep_the_wal_of_the_same_work() -> None:
     """Otherwise the two tests above might pass because there is nothing to observe."""
     with new_cluster(15, SMALL_WAL) as node:
         node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
@@ -209,7 +209,7 @@ def cpu_s_of_ended(postmaster: psutil.Process) -> float:
 
 
 @pytest.mark.feature("I41")
-def test_status_tells_mode_pointers_and_lag_with_daemon_and_node_both_dead(tmp_path: Path) -> None:
+def test_status_shows_mode_pointers_and_lag_with_daemon_and_node_both_dead(tmp_path: Path) -> None:
     with node_without_slots() as node:
         sidecar = Sidecar(node, "postgres", tmp_path)
         sidecar.init()

@@ -169,7 +169,7 @@ def test_a_password_file_that_is_missing_open_to_others_or_wrong_is_named(node: 
     succeeded(cdcctl("init", "--state", state, "--dsn", dsn, PGPASSFILE=str(path)))
 
 
-def test_a_group_that_is_named_shares_the_state_and_nobody_else_does(node: Cluster, tmp_path: Path) -> None:
+def test_only_a_named_group_shares_the_state(node: Cluster, tmp_path: Path) -> None:
     secret = {"PGPASSWORD": PASSWORD}
     group, state, path = grp.getgrall()[-1], tmp_path / "state", tmp_path / "tidemark.toml"
     path.write_text(f'[capture]\ndsn = "{node.url(user="cdc")}"\ngroup = "{group.gr_name}"\n[metrics]\nport = 0\n')

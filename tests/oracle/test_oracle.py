@@ -79,7 +79,7 @@ def test_a_prepared_transaction_survives_a_crash_and_is_printed_when_it_is_commi
         ]
 
 
-def test_a_message_stands_where_wal_has_it(oracle_cluster: Cluster, database: str) -> None:
+def test_a_message_is_emitted_in_the_order_of_wal(oracle_cluster: Cluster, database: str) -> None:
     """The server may print the change after it first (`server_order`); nothing else may change its place."""
     with Oracle(oracle_cluster, database) as oracle:
         run_script(oracle_cluster, database, "messages")

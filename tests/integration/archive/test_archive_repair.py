@@ -152,7 +152,7 @@ def check_reported(holed: Holed, start: Lsn) -> None:
 
 
 @pytest.mark.feature("I29")
-def test_a_hole_is_shown_given_up_told_and_the_tables_are_copied_again(node: Cluster, tmp_path: Path) -> None:
+def test_a_hole_is_shown_given_up_and_reported_and_the_tables_are_copied_again(node: Cluster, tmp_path: Path) -> None:
     holed = Holed(node, tmp_path)
     sidecar = holed.sidecar
     holed.sql("CREATE TABLE kept (id int PRIMARY KEY, note text)", "CREATE TABLE dropped (id int PRIMARY KEY)")

@@ -313,7 +313,7 @@ def test_a_lost_deliverers_state_follows_unless_its_node_says_that_it_is_no_stan
     assert view.followed == Followed(shop.manifest.start, shop.manifest.start, has_start=True)
 
 
-def test_making_anew_that_broke_off_is_done_by_doing_it_again(shop: Shop) -> None:
+def test_an_interrupted_rebuild_is_completed_by_a_repeat(shop: Shop) -> None:
     shop.sidecar.kill()
     manifest = shop.copy()
     missing = history_folder(shop.spool) / manifest.history.bases[-1].file

@@ -101,7 +101,7 @@ def test_a_marker_counts_once_all_before_it_is_followed(following: Following) ->
     assert following.begin == pointer(2000, 1500)
 
 
-def test_what_was_confirmed_before_the_state_was_whole_is_no_place_to_begin(following: Following) -> None:
+def test_a_pointer_confirmed_before_the_state_was_complete_is_not_a_start(following: Following) -> None:
     following.met = met(1100, pointer(FLOOR - 8, 300))
     assert not following.pass_by(1200).has_start
     following.met = met(1300, pointer(FLOOR, 300))

@@ -192,7 +192,7 @@ def refusal(conninfo: str) -> Exception | None:
     return error
 
 
-def test_what_the_node_refuses_has_a_name_and_a_remedy(new_cluster: NewCluster) -> None:
+def test_a_refusal_by_the_node_has_a_name_and_a_remedy(new_cluster: NewCluster) -> None:
     node = new_cluster(15, max_wal_senders=1)
     node.sql("CREATE ROLE plain LOGIN")
     node.sql("CREATE ROLE cdc LOGIN REPLICATION PASSWORD 'secret'")

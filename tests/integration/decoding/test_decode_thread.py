@@ -32,7 +32,7 @@ class Stuck(WalReader):
         raise ZeroDivisionError(segment.start_lsn)
 
 
-def test_a_stop_tells_whether_the_thread_may_still_write_to_the_journal() -> None:
+def test_a_stop_returns_whether_the_thread_may_still_write_to_the_journal() -> None:
     ring, reader, arrived = Ring(1 << 20, Lsn(8192)), Stuck(), Signal()
     thread = DecodeThread(
         ring,

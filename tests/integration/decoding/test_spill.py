@@ -108,7 +108,7 @@ def test_a_strangers_file_in_the_folder_is_left_alone(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_what_cannot_be_read_back_names_its_file(tmp_path: Path) -> None:
+def test_a_chunk_that_cannot_be_read_back_is_reported_with_its_file(tmp_path: Path) -> None:
     spill = SpillFolder(tmp_path)
     handle = spill.write(b"content")
     (file,) = tmp_path.glob("*.spill")

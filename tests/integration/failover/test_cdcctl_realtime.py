@@ -104,7 +104,7 @@ def test_off_with_a_dead_sidecar_fences_it_and_on_brings_realtime_back_when_it_i
         assert ids(pair.catch_up()) == [1, 2, 3]
 
 
-def test_off_with_both_dead_says_that_nobody_delivers_until_the_archiver_is_started(pair: Pair) -> None:
+def test_off_with_both_dead_reports_that_no_process_delivers_until_the_archiver_is_started(pair: Pair) -> None:
     pair.insert(1)
     pair.sidecar.kill()
     pair.archiver.kill()

@@ -229,7 +229,7 @@ def test_the_try_start_marker_carries_the_attempt_and_the_archiver_gives_what_co
 
 
 @pytest.mark.feature("I10")
-def test_a_forged_marker_is_ignored_counted_and_told_once(node: Archiving, tmp_path: Path) -> None:
+def test_a_forged_marker_is_ignored_counted_and_reported_once(node: Archiving, tmp_path: Path) -> None:
     with paired(node, tmp_path, options=KEEPING) as pair:
         pair.switch_off()
         pair.switch_on()

@@ -51,7 +51,7 @@ def test_a_write_that_is_larger_than_the_free_room_is_no_refusal(tmp_path: Path)
 
 
 @needs_mount
-def test_what_rewrites_a_table_may_need_as_much_as_is_stored(tmp_path: Path) -> None:
+def test_work_that_rewrites_a_table_may_need_as_much_space_as_is_stored(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         allocated(disk.root / "replica", DISK_BYTES // 2 + MB)
         errors = list(errors_of(lambda: allocated(disk.root / "merged", DISK_BYTES // 2), 1))

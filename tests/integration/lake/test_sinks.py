@@ -115,7 +115,7 @@ def test_a_crash_at_every_point_of_a_batch_loses_and_doubles_nothing(tmp_path: P
 
 
 @pytest.mark.feature("X09")
-def test_what_is_held_already_makes_no_commit(tmp_path: Path) -> None:
+def test_a_batch_that_is_already_applied_makes_no_commit(tmp_path: Path) -> None:
     table = history()
     new_lake(tmp_path).apply(batch(table.delivered()))
     before = {name: DeltaTable(str(tmp_path / FOLDER / name)).version() for name in ("log", "replica")}

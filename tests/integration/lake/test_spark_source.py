@@ -123,7 +123,7 @@ def test_partitions_cover_a_range_once_and_in_order(state: Path, monkeypatch: py
     assert reader.partitions(end, end) == []
 
 
-def test_a_trimmed_start_is_an_error_of_its_own(state: Path) -> None:
+def test_a_trimmed_start_has_a_separate_error(state: Path) -> None:
     with OutboxReader.open(StateFolder(state)) as outbox, StateStore.open(StateFolder(state)) as store:
         outbox.register("spark")
         held = Sequence(group_ends(state)[3])
@@ -224,7 +224,7 @@ def test_headers_alone_stand_for_the_same_values_whatever_the_portions(state: Pa
         assert all(part.byte_count <= bytes_max or len(part.commit_times_us) == 1 for part in parts)
 
 
-def test_no_portion_is_told_of_before_its_turn_and_one_is_read_ahead(state: Path) -> None:
+def test_portions_are_returned_in_order_and_one_is_read_ahead(state: Path) -> None:
     with OutboxReader.open(StateFolder(state)) as outbox:
         taken = feeds(headers_of(state), outbox, "0a0b", 1)
         first = next(taken)

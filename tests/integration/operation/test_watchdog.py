@@ -113,7 +113,7 @@ def test_a_process_in_a_long_step_is_not_hung_before_the_steps_bound(store: Stat
         assert looks(watch, boot_ns(), 15, 16) == [ALIVE, HUNG]
 
 
-def test_a_sign_of_life_that_was_never_finished_is_none(store: StateStore, watch: Watch) -> None:
+def test_an_unfinished_heartbeat_is_not_a_heartbeat(store: StateStore, watch: Watch) -> None:
     heartbeat = store.environment.heartbeat
     with StoppedWriter(store.folder, role=SIDECAR) as sidecar:
         assert looks(watch, boot_ns(), 0) == [ALIVE]
@@ -148,9 +148,7 @@ def test_a_watch_that_comes_later_finds_the_old_heartbeat_at_once(store: StateSt
         assert looks(watch, boot_ns(), 100, 101) == [ALIVE, HUNG]
 
 
-def test_the_heartbeat_of_a_former_holder_is_not_held_against_a_process_that_starts(
-    store: StateStore, watch: Watch
-) -> None:
+def test_the_heartbeat_of_a_former_holder_does_not_end_a_process_that_starts(store: StateStore, watch: Watch) -> None:
     with StoppedWriter(store.folder, WritePoint.LOCKED, role=SIDECAR) as former:
         former.process.send_signal(signal.SIGKILL)
         former.end()
@@ -225,7 +223,7 @@ def test_an_owner_is_killed_only_if_it_is_the_same_process(store: StateStore) ->
         assert kill_process(owner), "killing the dead is no error"
 
 
-def test_nobody_kills_itself_or_what_is_no_process() -> None:
+def test_no_process_kills_itself_or_an_invalid_pid() -> None:
     ourselves = Owner(SIDECAR, host_name(), boot_id(), os.getpid(), own_start_ticks())
     assert not kill_process(ourselves)
     assert not kill_process(replace(ourselves, pid=0))

@@ -132,7 +132,7 @@ def test_the_last_holder_of_a_free_lock_is_known_by_name(folder: StateFolder) ->
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"role": "sidecar"}', "\xff", '{"pid": "1"}'])
-def test_a_lock_file_with_other_text_names_nobody(folder: StateFolder, text: str) -> None:
+def test_a_lock_file_with_other_text_names_no_process(folder: StateFolder, text: str) -> None:
     folder.lock("sidecar").write_text(text)
     assert RoleLock.seen(folder, "sidecar") == SeenLock(is_locked=False, owner=None)
 
@@ -389,7 +389,7 @@ def test_another_user_is_refused() -> None:
     assert "user 65534 may not control this process" in reported.stdout, reported
 
 
-def test_a_socket_that_nobody_serves_says_so(folder: StateFolder) -> None:
+def test_a_socket_without_a_server_is_reported(folder: StateFolder) -> None:
     with pytest.raises(DaemonAway, match="no process answers"):
         request(folder.socket("archiver"), {"command": "echo"})
 

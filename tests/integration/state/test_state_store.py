@@ -319,7 +319,7 @@ def test_a_damaged_reader_holds_everything(store: StateStore, reader: OutboxRead
     assert (view.damaged_readers, view.ledger.trimmed, view.confirmed) == (frozenset({"spark"}), 0, None)
 
 
-def test_what_is_looked_at_all_the_time_does_not_grow_with_the_tables(store: StateStore, epoch: Epoch) -> None:
+def test_frequent_reads_do_not_grow_with_the_tables(store: StateStore, epoch: Epoch) -> None:
     deliver(store, epoch, 100)
     done = CopyProgress(CopyPhase.DONE, 1)
     with store.transaction(epoch) as transaction:

@@ -197,7 +197,7 @@ def test_requested_copies_are_kept_and_forgotten_where_they_are_damaged(store: S
 
 
 @pytest.mark.feature("I24")
-def test_what_is_told_to_people_is_kept_and_forgotten_where_it_is_damaged(store: StateStore) -> None:
+def test_records_for_operators_are_kept_and_dropped_if_damaged(store: StateStore) -> None:
     assert moved(
         store,
         lambda transaction: (
@@ -269,7 +269,7 @@ def test_a_pointer_goes_into_an_outbox_that_is_over_its_bound(store: StateStore,
         deliver(store, 300)
 
 
-def test_what_holds_no_values_is_confirmed_once_all_before_it_is(store: StateStore, reader: OutboxReader) -> None:
+def test_a_group_without_values_is_confirmed_once_all_before_it_is(store: StateStore, reader: OutboxReader) -> None:
     deliver(store, 100, rows=0)
     assert store.view().confirmed is None, "there is no reader"
     damage(store, "spark", "readers")

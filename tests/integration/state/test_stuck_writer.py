@@ -35,7 +35,7 @@ def stuck(sidecar: Sidecar) -> Iterator[StoppedWriter]:
 
 @pytest.mark.feature("I41")
 @pytest.mark.parametrize("asked", ["status", "realtime status", "archive status", "reader list"])
-def test_what_only_reads_does_not_wait_for_it(sidecar: Sidecar, stuck: StoppedWriter, asked: str) -> None:
+def test_commands_that_only_read_do_not_wait_for_it(sidecar: Sidecar, stuck: StoppedWriter, asked: str) -> None:
     succeeded(cdcctl(*asked.split(), "--state", sidecar.folder.root, **sidecar.options))
     assert stuck.process.poll() is None
 

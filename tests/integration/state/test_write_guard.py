@@ -69,7 +69,7 @@ def looks(watch: WriterWatch, now_ns: int, times: int = LOOKS_MIN) -> list[int |
     return [found.pid if found else None for found in (watch.look(now_ns) for _ in range(times))]
 
 
-def test_the_lock_file_names_the_thread_that_writes_and_nobody_afterwards(environment: Environment) -> None:
+def test_the_lock_file_names_the_thread_that_writes_and_none_afterwards(environment: Environment) -> None:
     assert environment.write_lock.is_known
     assert environment.write_lock.holder() is None
     with environment.write():

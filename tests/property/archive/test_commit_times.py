@@ -121,7 +121,7 @@ def test_all_ends_of_transactions_are_found_with_their_times(tmp_path: Path) -> 
     assert [end for block in archived_blocks(archive, Lsn(SEGMENT)) for end in transaction_ends(block)] == ends
 
 
-def test_a_clock_that_was_set_back_farther_than_is_read_is_told_of(tmp_path: Path) -> None:
+def test_a_clock_that_was_set_back_farther_than_is_read_is_reported(tmp_path: Path) -> None:
     back = NOON.earlier_by(CLOCK_BACK_S + 1)
     archive, ends = archive_of(tmp_path, [NOON, back, NOON])
     span = TimeRange(from_time=back)

@@ -73,7 +73,7 @@ def test_failure_is_counted_from_its_first_time_until_a_success_and_anew_after_a
         assert ledger.hole_count == 1
 
 
-def test_time_in_which_nobody_tried_is_not_counted(tmp_path: Path) -> None:
+def test_time_without_attempts_is_not_counted(tmp_path: Path) -> None:
     path = fresh(tmp_path)
     with HoleLedger.open(path, writable=True) as ledger:
         ledger.note_failure()

@@ -232,7 +232,7 @@ def test_blocks_give_what_records_give_wherever_they_are_cut(steps: list[tuple[s
 
 @given(STEPS, st.data())
 @settings(max_examples=150)
-def test_what_is_left_out_of_blocks_says_nothing(steps: list[tuple[str, int]], data: st.DataObject) -> None:
+def test_records_omitted_from_blocks_have_no_effect(steps: list[tuple[str, int]], data: st.DataObject) -> None:
     by_record = played(steps)
     raws = by_record.raws
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raws)), max_size=5)))

@@ -54,7 +54,7 @@ def test_blocks_that_are_filled_again_give_the_same_records(case: Case, data: st
 
 @pytest.mark.skipif(not COMPILED, reason="interpreted, nothing is left out")
 @given(wal_cases(), st.data())
-def test_what_is_left_out_is_framed_and_checked_all_the_same(case: Case, data: st.DataObject) -> None:
+def test_omitted_records_are_still_framed_and_checked(case: Case, data: st.DataObject) -> None:
     bad = data.draw(st.one_of(st.just(case.data), damaged(case)))
     cuts = data.draw(cut(len(bad)))
     found, outcome, position = frame(case.first_lsn, bad, cuts)

@@ -130,7 +130,7 @@ def test_garbage_is_a_misfit(payload: bytes) -> None:
         JsonForm[position.Pointer](position.Pointer).read(payload)
 
 
-def test_what_nests_too_deep_is_a_misfit() -> None:
+def test_a_value_that_nests_too_deep_is_a_misfit() -> None:
     with pytest.raises(Misfit):
         JsonForm[Later](Later).read(b"[" * 100_000)
     with pytest.raises(Misfit):

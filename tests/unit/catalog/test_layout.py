@@ -92,7 +92,7 @@ def test_an_insert_takes_the_place_of_what_stood_there() -> None:
     assert format_tid(tid) == "(3,4)"
 
 
-def test_while_learning_what_wal_told_beats_what_sql_saw() -> None:
+def test_during_the_seed_wal_takes_precedence_over_sql() -> None:
     enums = heap(PG_ENUM, learning=True)
     inserted, dead, reused, imaged, open_end, plain = (make_tid(0, offset) for offset in range(1, 7))
     enums.insert(inserted, enum_row(1, 1))

@@ -72,7 +72,7 @@ def test_a_key_that_changes_is_a_delete_and_a_create() -> None:
     ]
 
 
-def test_a_delete_tells_what_is_known_of_the_row() -> None:
+def test_a_delete_has_the_known_columns_of_the_row() -> None:
     stream = wal()
     stream.delete(701, ACCOUNT, old=packed_row(3, None), flags=heap.DELETE_CONTAINS_OLD_KEY)
     stream.delete(701, ACCOUNT, old=packed_row(3, b"x"), flags=heap.DELETE_CONTAINS_OLD_TUPLE)
@@ -115,7 +115,7 @@ def test_a_value_that_is_not_in_wal_is_taken_from_the_old_row_of_another_key_as_
     ]
 
 
-def test_a_truncate_is_an_event_a_table_and_ddl_is_none() -> None:
+def test_a_truncate_is_one_event_for_each_table_and_ddl_is_not_an_event() -> None:
     stream = wal()
     stream.change_catalog(701, ACCOUNT, relation("konto"))
     stream.truncate(701, ACCOUNT, LEDGER, flags=1)

@@ -93,7 +93,7 @@ def test_transactions_that_end_before_the_wanted_range_are_omitted_silently(case
 
 
 @each_case
-def test_what_is_wanted_and_cannot_be_read_is_an_error(case: Callable[[Wal], None]) -> None:
+def test_wanted_wal_that_cannot_be_read_is_an_error(case: Callable[[Wal], None]) -> None:
     with pytest.raises(CASES[case]):
         case(stream(INVALID_LSN))
 

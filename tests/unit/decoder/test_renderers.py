@@ -112,7 +112,7 @@ def test_json_shows_of_an_old_key_the_key_and_of_an_old_row_all() -> None:
     assert "after" not in key
 
 
-def test_json_tells_schema_events_with_both_versions() -> None:
+def test_json_has_schema_events_with_both_versions() -> None:
     stream = wal()
     stream.change_catalog(701, ACCOUNT, relation("konto"))
     stream.truncate(701, LEDGER, flags=1)

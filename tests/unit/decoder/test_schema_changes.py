@@ -66,7 +66,7 @@ def test_a_column_that_reads_as_a_constant_in_old_rows_has_that_effect() -> None
     assert brief(stream) == ["alter constant account"]
 
 
-def test_what_only_says_how_rows_are_stored_is_no_event() -> None:
+def test_ddl_that_only_changes_storage_is_not_an_event() -> None:
     stream = Wal(relation(missing=b"array"))
     stream.change_catalog(701, ACCOUNT, replace(relation(), toast_oid=Oid(5)))
     stream.change_catalog(701, 16390, replace(relation("temporary", 16390), persistence="t"))

@@ -77,7 +77,7 @@ def rows(group: ChangeGroup) -> list[object]:
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize("made", [tellers, savers], ids=["small", "savepoints"])
-def test_what_is_wanted_stays_as_it_is_and_where_it_is(made: Callable[[int], Wal], size: int) -> None:
+def test_wanted_rows_and_their_places_do_not_change(made: Callable[[int], Wal], size: int) -> None:
     stream = made(60)
     decoder, builder = new_wal().decoder, GroupBuilder(DIALECTS, selected=is_ledger, rows_max=20)
     decoder.want_only(builder.wants)

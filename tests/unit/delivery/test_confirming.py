@@ -84,7 +84,7 @@ def test_a_wait_ends_when_at_most_so_many_bytes_are_not_durable(disk: Disk, made
     assert disk.stored == [[1], [2]]
 
 
-def test_what_has_no_bytes_is_waited_for_as_well(disk: Disk, made: Confirming[int]) -> None:
+def test_confirmations_without_bytes_are_awaited_as_well(disk: Disk, made: Confirming[int]) -> None:
     disk.may_store.clear()
     made.confirm([1], 0)
     assert disk.is_asked.acquire(timeout=DEADLINE_S)
@@ -95,7 +95,7 @@ def test_what_has_no_bytes_is_waited_for_as_well(disk: Disk, made: Confirming[in
     assert disk.stored == [[1], [2]]
 
 
-def test_a_pause_lies_between_two_transactions_unless_somebody_waits(
+def test_there_is_a_pause_between_two_transactions_unless_a_thread_waits(
     disk: Disk, made: Confirming[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(confirming, "PAUSE_S", 2 * DEADLINE_S)

@@ -45,7 +45,7 @@ def test_a_block_is_given_back_while_the_next_is_still_to_come(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("taken_between", [0, 1, 2, 3, 7, 12])
-def test_blocks_keep_their_order_whoever_is_faster_for_a_while(tmp_path: Path, taken_between: int) -> None:
+def test_blocks_keep_their_order_whichever_thread_is_faster(tmp_path: Path, taken_between: int) -> None:
     taken: list[CopyBlock] = []
 
     def blocks() -> Iterator[CopyBlock]:

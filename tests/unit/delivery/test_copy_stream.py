@@ -99,7 +99,7 @@ def test_a_connection_that_ends_gives_no_row_in_part(kind: str, cut: int) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_that_dribble_hold_nobody_up_who_wants_to_stop(kind: str) -> None:
+def test_rows_that_arrive_slowly_do_not_delay_a_stop(kind: str) -> None:
     ours, servers = socket.socketpair()
     is_reported = threading.Event()
 

@@ -25,7 +25,7 @@ def test_it_is_over_when_nothing_has_moved_for_its_bound(*, lives: bool, archive
     assert [wait.is_over(seen, now_s) for now_s in (100, 159.9, 160)] == [False, False, True]
 
 
-def test_each_move_of_archive_or_delivery_begins_it_anew() -> None:
+def test_each_advance_of_archive_or_delivery_restarts_the_wait() -> None:
     wait = ArchiveWait(60, SEGMENT_BYTES)
     assert not wait.is_over(SEEN, 0)
     assert not wait.is_over(later(SEEN), 59)

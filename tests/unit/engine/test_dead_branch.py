@@ -78,6 +78,6 @@ def test_a_pointer_behind_the_fork_or_of_an_earlier_dead_branch_tells_nothing() 
     assert restarted([pointer(2, FORK, 0x2F00)], bases) == 0x1000
 
 
-def test_a_restart_below_the_oldest_base_is_none() -> None:
+def test_there_is_no_restart_below_the_oldest_base() -> None:
     assert restarted([], [(0x1000, 0x0F00)]) is None
     assert restarted([pointer(3, 0x8000, 0x7000)], [(0x1000, 0x0F00)]) == 0x7000

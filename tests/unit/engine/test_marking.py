@@ -11,7 +11,7 @@ def paced(*steps: tuple[float, Confirmed]) -> list[bool]:
     return [pacing.is_due(confirmed, now_s) for now_s, confirmed in steps]
 
 
-def test_what_was_confirmed_before_the_first_look_needs_no_marker() -> None:
+def test_a_pointer_confirmed_before_the_first_check_needs_no_marker() -> None:
     assert paced((0, Confirmed(5, 100, 0)), (1000, Confirmed(5, 100, 0))) == [False, False]
 
 

@@ -57,7 +57,7 @@ def test_each_watermark_moves_on_and_may_stay_and_may_meet_its_source() -> None:
     assert progress.delivered == progress.confirmed == pointer(120)
 
 
-def test_the_lag_is_what_the_node_has_flushed_and_nobody_has_decoded() -> None:
+def test_the_lag_is_the_wal_that_is_flushed_and_not_decoded() -> None:
     progress = Progress(received_lsn=Lsn(100), flush_lsn=Lsn(130))
     progress.decode(Lsn(90), Lsn(80))
     assert progress.lag_bytes == 40

@@ -27,7 +27,7 @@ def test_an_error_with_arguments_of_its_own_is_made_from_its_text() -> None:
     assert str(found) == "not an LSN: 'x'"
 
 
-def test_what_is_not_ours_is_nobodys() -> None:
+def test_a_foreign_error_has_no_name() -> None:
     assert named_failure("java.lang.OutOfMemoryError: heap\ntidemark.no.Such: thing") is None
 
 

@@ -97,7 +97,7 @@ def test_counts_below_zero_or_over_the_end_are_bad_records() -> None:
 
 @majors
 @pytest.mark.parametrize("shutdown", [True, False])
-def test_a_checkpoint_tells_redo_next_xid_and_what_the_major_adds(major: int, shutdown: bool) -> None:  # noqa: FBT001
+def test_a_checkpoint_has_redo_next_xid_and_the_fields_of_its_major(major: int, shutdown: bool) -> None:  # noqa: FBT001
     fmt = wal_format(major)
     info = xlog.CHECKPOINT_SHUTDOWN if shutdown else xlog.CHECKPOINT_ONLINE
     found = xlog.parse(forged(RM_XLOG, info, checkpoint_body(fmt), major=major), fmt)

@@ -62,7 +62,7 @@ def test_other_names_are_no_segments(name: str) -> None:
         ("00000002.histor", FileKind.OTHER),
     ],
 )
-def test_a_name_tells_what_a_file_is(name: str, kind: FileKind) -> None:
+def test_a_name_gives_the_kind_of_a_file(name: str, kind: FileKind) -> None:
     assert file_kind(name) is kind
 
 
@@ -83,7 +83,7 @@ HISTORY = """1\t0/3000148\tno recovery target specified
 """
 
 
-def test_a_history_tells_on_which_timeline_a_byte_stands() -> None:
+def test_a_history_gives_the_timeline_of_a_byte() -> None:
     history = parse_history(HISTORY, 5)
     assert history.spans == (
         TimelineSpan(TimelineId(1), Lsn(0), Lsn(0x3000148)),
