@@ -83,7 +83,7 @@ def bring_up(aim: Aim, items: Sequence[StoredItem], is_over: Callable[[], bool] 
     except (LakeFailed, DeltaError, OSError, pa.ArrowException) as error:
         damage = "" if _is_of_disk(error) else _damage(aim, is_over)
         if damage:
-            return _begin_anew(aim, items, Fault(FaultKind.DIVERGED, damage, _last_written(aim)))
+            return _recreate(aim, items, Fault(FaultKind.DIVERGED, damage, _last_written(aim)))
         if isinstance(error, LakeFailed) or is_full(error):
             raise
         kind = LakeFull if says_full(str(error)) else LakeFailed
@@ -93,11 +93,11 @@ def bring_up(aim: Aim, items: Sequence[StoredItem], is_over: Callable[[], bool] 
 def _bring_up(aim: Aim, items: Sequence[StoredItem]) -> Outcome:
     fault = aim.known.fault
     if fault is not None and fault.kind is FaultKind.DIVERGED:
-        return _begin_anew(aim, items, fault)
+        return _recreate(aim, items, fault)
     try:
         table = _catch_up(aim, items) if fault is not None else _apply(aim, items, aim.known.recorded)
     except TableDiverged as error:
-        return _begin_anew(aim, items, Fault(FaultKind.DIVERGED, str(error), _last_written(aim)))
+        return _recreate(aim, items, Fault(FaultKind.DIVERGED, str(error), _last_written(aim)))
     except TableStopped as error:
         waiting = WaitingItems(aim.uri, aim.app)
         waiting.keep(items)
@@ -161,7 +161,7 @@ def _catch_up(aim: Aim, items: Sequence[StoredItem]) -> LakeTable:
     return table
 
 
-def _begin_anew(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
+def _recreate(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
     """Recreate a diverged table from the item of `items` that permits it; without one leave the table unchanged."""
     diverged = Outcome(LakeEntry(aim.known.recorded, fault), aim.applied)
     found = aim.restart(items, aim.applied, fault)
