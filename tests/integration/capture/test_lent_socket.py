@@ -16,11 +16,12 @@ from tidemark.io.node.replication import StreamEvent, TimelineEnd, WalStream
 from tidemark.model.lsn import Lsn, TimelineId, parse_lsn
 from tidemark.runtime.capture.network import LENT_BYTES_MAX
 from tidemark.runtime.capture.source_thread import Link
+from tidemark.runtime.capture.stream_lease import LeaseState, StreamLease
 from tidemark.wal.segments import WalSlice, first_page_lsn
 
 DEADLINE_S = 60.0
 TAKER, NETWORK = "taker", "network"
-BRING_S = 0.05
+VISIT_S = 0.05
 COMMITS = 200
 MESSAGE = "SELECT pg_logical_emit_message(true, 'test', repeat('x', {}))"
 
@@ -46,7 +47,8 @@ class Watched(Ring):
 class Taker:
     """A thread that reads the socket repeatedly, as the application thread does in a quiet stream."""
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: Receiver, lease: StreamLease) -> None:
+        self._lease = lease
         self.is_away = False
         self.pauses_s: Callable[[], float] = lambda: 0.0
         self._receiver = receiver
@@ -60,9 +62,19 @@ class Taker:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            if self.is_away or not self._receiver.bring(BRING_S):
+            self._lease.drained()  # there is no decode thread
+            if self.is_away or not self._lease.enter():
                 self._over.wait(0.001)
+            elif self._receiver.read_lent(VISIT_S):
+                self._lease.leave()
+            else:
+                self._lease.give_back()
             self._over.wait(self.pauses_s())
+
+
+@pytest.fixture
+def lease() -> StreamLease:
+    return StreamLease()
 
 
 @pytest.fixture
@@ -72,16 +84,16 @@ def ring(cluster: Cluster) -> Watched:
 
 
 @pytest.fixture
-def receiver(cluster: Cluster, ring: Watched) -> Iterator[Receiver]:
-    receiver = Receiver(cluster, ring, Progress(received_lsn=ring.write_lsn))
+def receiver(cluster: Cluster, ring: Watched, lease: StreamLease) -> Iterator[Receiver]:
+    receiver = Receiver(cluster, ring, Progress(received_lsn=ring.write_lsn), lease)
     receiver.start()
     yield receiver
     receiver.stop()
 
 
 @pytest.fixture
-def taker(receiver: Receiver) -> Iterator[Taker]:
-    taker = Taker(receiver)
+def taker(receiver: Receiver, lease: StreamLease) -> Iterator[Taker]:
+    taker = Taker(receiver, lease)
     yield taker
     taker.stop()
 
@@ -146,12 +158,13 @@ def test_a_connection_that_breaks_while_the_application_thread_reads_is_opened_a
 
 @pytest.mark.usefixtures("taker")
 def test_it_is_stopped_while_the_application_thread_reads_the_socket(
-    cluster: Cluster, ring: Watched, receiver: Receiver
+    cluster: Cluster, ring: Watched, receiver: Receiver, lease: StreamLease
 ) -> None:
     eventually(lambda: is_lent(cluster, ring))
     receiver.stop()
     assert receiver.link.value == "ended"
-    assert not receiver.bring(BRING_S)
+    assert lease.state is LeaseState.THREADED
+    assert not lease.enter()
 
 
 def test_each_byte_arrives_once_and_in_order_from_either_reading_thread(
@@ -205,9 +218,10 @@ def test_a_timeline_that_ends_while_the_application_thread_reads_is_followed_by_
     with new_cluster() as primary, standby_of(primary) as standby:
         with WalStream(standby.dsn()) as stream:
             ring = Watched(first_page_lsn(stream.identify().flush_lsn))
-        receiver = Receiver(standby, ring, Progress(received_lsn=ring.write_lsn))
+        lease = StreamLease()
+        receiver = Receiver(standby, ring, Progress(received_lsn=ring.write_lsn), lease)
         receiver.start()
-        taker = Taker(receiver)
+        taker = Taker(receiver, lease)
         try:
             eventually(lambda: is_lent(primary, ring))
             promote(standby)

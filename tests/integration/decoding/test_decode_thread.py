@@ -4,6 +4,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from queue import Empty, SimpleQueue
 
 import pytest
 
@@ -15,7 +16,8 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Position
 from tidemark.runtime.capture.decoding import DecodeThread, WalReader
 from tidemark.runtime.capture.group_queue import GroupQueue
-from tidemark.runtime.capture.signal import Signal
+from tidemark.runtime.capture.group_reader import GroupReader
+from tidemark.runtime.capture.stream_lease import NEXT, LeaseEvent, LeaseState, StreamLease
 from tidemark.wal.segments import WalSlice
 
 
@@ -33,12 +35,12 @@ class Stuck(WalReader):
 
 
 def test_a_stop_returns_whether_the_thread_may_still_write_to_the_journal() -> None:
-    ring, reader, arrived = Ring(1 << 20, Lsn(8192)), Stuck(), Signal()
+    ring, reader, lease = Ring(1 << 20, Lsn(8192)), Stuck(), StreamLease()
     thread = DecodeThread(
         ring,
-        arrived,
+        lease,
         reader,
-        GroupQueue(1 << 16, arrived),
+        GroupQueue(1 << 16, lease.woken),
         delivered=Position(TimelineId(1), Lsn(8192), 0),
         progress=Progress(),
         idle_pointer_s=1.0,
@@ -57,6 +59,8 @@ NUMBERS_FROM = 1000
 SLICES = 300
 START_LSN = Lsn(8192)
 DEADLINE_S = 60
+LOOK_S = 0.01
+READ_S = 0.005
 
 
 class Numbering(WalReader):
@@ -105,16 +109,74 @@ class Numbering(WalReader):
         return groups.group(NUMBERS_FROM + self.made, [])
 
 
+class Network:
+    """Slices arrive at a socket that is read by a thread of this class or, while it is offered, by another thread."""
+
+    def __init__(self, ring: Ring, progress: Progress, lease: StreamLease) -> None:
+        self.is_offering = False
+        self.readers: list[str] = []
+        self._ring, self._progress, self._lease = ring, progress, lease
+        self._socket: SimpleQueue[WalSlice] = SimpleQueue()
+        self._sent_lsn = START_LSN
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="network")
+        self._thread.start()
+
+    def send(self) -> None:
+        """Let a slice arrive at the socket."""
+        segment = WalSlice(self._sent_lsn, bytes(100), TimelineId(1))
+        self._sent_lsn = segment.end_lsn
+        self._socket.put(segment)
+
+    @property
+    def sent_lsn(self) -> Lsn:
+        """The end of what was sent."""
+        return self._sent_lsn
+
+    def read_lent(self, timeout_s: float) -> bool:
+        """Read as the application thread."""
+        assert self._lease.is_inline
+        self._read(timeout_s)
+        return self._socket.empty()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            if self.is_offering and self._lease.is_wanted and self._socket.empty():
+                self._lease.offer()
+                while self._lease.is_used_within(LOOK_S) and not self._stopping.is_set():
+                    pass
+                assert self._lease.recall(DEADLINE_S)
+            if self._read(READ_S):
+                self._lease.arrived.set()
+
+    def _read(self, timeout_s: float) -> bool:
+        try:
+            segment = self._socket.get(timeout=timeout_s)
+        except Empty:
+            return False
+        self.readers.append(threading.current_thread().name)
+        self._progress.receive(segment.end_lsn)
+        self._ring.put(segment)
+        return True
+
+
 class Between:
-    """A ring, a decode thread and a queue; this thread is the network's, and the test's is the application thread."""
+    """A ring, a decode thread and a queue, between a network thread and the test's as the application thread."""
 
     def __init__(self, reader: Numbering) -> None:
-        self.ring, self.reader, self.arrived = Ring(1 << 20, START_LSN), reader, Signal()
+        self.ring, self.reader, self.lease = Ring(1 << 20, START_LSN), reader, StreamLease()
         self.progress = Progress(received_lsn=START_LSN)
-        self.group_queue = GroupQueue(4000, self.arrived)
+        self.group_queue = GroupQueue(4000, self.lease.woken)
+        self.network = Network(self.ring, self.progress, self.lease)
+        self.group_reader = GroupReader(self.group_queue, self.lease, self.network)
         self.thread = DecodeThread(
             self.ring,
-            self.arrived,
+            self.lease,
             self.reader,
             self.group_queue,
             delivered=Position(TimelineId(1), START_LSN, 0),
@@ -122,22 +184,31 @@ class Between:
             idle_pointer_s=1000.0,
         )
         self.thread.start()
-
-    def receive(self) -> None:
-        """Put a slice, as the network thread does."""
-        segment = WalSlice(self.ring.write_lsn, bytes(100), TimelineId(1))
-        self.progress.receive(segment.end_lsn)
-        self.ring.put(segment)
-        self.arrived.set()
+        self.group_reader.decode_with(self.thread)
 
     def take(self, timeout_s: float = DEADLINE_S) -> int:
-        """Get a group; return its number."""
-        group = self.group_queue.take(timeout_s)
+        """Take a group; return its number."""
+        group = self.group_reader.take(timeout_s)
         assert group is not None
         return group.last.position.commit_lsn - NUMBERS_FROM
 
+    def take_inline(self) -> None:
+        """Take until a group was decoded in this thread."""
+        self.network.is_offering = True
+        here = threading.current_thread().name
+        for _ in range(DEADLINE_S):
+            later = threading.Timer(0.05, self.network.send)
+            later.start()
+            for _ in range(FULL_OF_SLICE + 1):
+                self.take()
+            later.join()
+            if self.reader.threads[-1] == self.network.readers[-1] == here:
+                return
+        raise AssertionError
+
     def stop(self) -> None:
-        """End the decode thread, which must not have failed."""
+        """End the threads, none of which may have met an error."""
+        self.network.stop()
         self.group_queue.close()
         assert self.thread.stop()
         assert self.thread.error is None
@@ -158,93 +229,93 @@ def eventually(condition: Callable[[], bool]) -> None:
     raise AssertionError
 
 
-def test_who_waits_for_changes_decodes_them_by_itself(between: Between) -> None:
-    for number in range(20):  # sometimes the decode thread polls at that moment
-        later = threading.Timer(0.01, between.receive)
-        later.start()
-        for which in range(FULL_OF_SLICE + 1):
-            assert between.take() == number * (FULL_OF_SLICE + 1) + which + 1
-        later.join()
-    assert between.reader.threads.count(threading.current_thread().name) > len(between.reader.threads) // 2
+def test_in_a_quiet_stream_the_application_thread_reads_and_decodes(between: Between) -> None:
+    between.take_inline()
+    before = len(between.reader.threads)
+    for _ in range(20):
+        between.take_inline()
+    assert (
+        set(between.reader.threads[before:])
+        == set(between.network.readers[before:])
+        == {threading.current_thread().name}
+    )
 
 
-def test_decoding_goes_on_while_the_application_is_busy(between: Between) -> None:
-    between.receive()
+def test_the_decode_thread_decodes_while_the_application_is_busy(between: Between) -> None:
+    between.network.send()
     eventually(lambda: between.group_queue.byte_count > 0)
-    between.receive()
+    between.network.send()
     eventually(lambda: len(between.reader.threads) == 2)
     assert set(between.reader.threads) == {"decode"}
     assert between.take() == 1
 
 
+def test_gathered_changes_are_queued_once_the_application_waits(between: Between) -> None:
+    """The decode thread has gathered the third group of a slice, and sleeps."""
+    between.network.send()
+    eventually(lambda: between.reader.is_gathering)
+    assert [between.take() for _ in range(3)] == [1, 2, 3]
+
+
+def test_an_application_that_stays_away_delays_no_slice(between: Between) -> None:
+    between.take_inline()
+    between.network.send()
+    eventually(lambda: between.reader.read_lsn == between.network.sent_lsn)
+    assert between.network.readers[-1] == "network"
+    assert between.reader.threads[-1] == "decode"
+
+
 def test_the_rest_of_a_slice_is_decoded_while_its_first_changes_are_delivered(between: Between) -> None:
-    later = threading.Timer(0.2, between.receive)
-    later.start()
-    assert between.take() == 1
-    later.join()
+    between.take_inline()
+    made = between.reader.made
+    between.network.send()
+    assert between.take() == made + 1
     eventually(lambda: between.group_queue.byte_count > 0)
-    assert [between.take(), between.take()] == [2, 3]
+    assert [between.take(), between.take()] == [made + 2, made + 3]
 
 
-def test_the_order_is_the_same_for_both_decoding_threads(between: Between) -> None:
+def test_groups_have_one_order_whichever_thread_decodes(between: Between) -> None:
     draw = random.Random(1)
-    pauses = [draw.choice((0.0, 0.0, 0.0001, 0.002)) for _ in range(SLICES)]
+    between.network.is_offering = True
 
-    def receive_all() -> None:
-        for pause_s in pauses:
-            between.receive()
+    def send_all() -> None:
+        for pause_s in [draw.choice((0.0, 0.0, 0.0001, 0.002, 0.02)) for _ in range(SLICES)]:
+            between.network.send()
             threading.Event().wait(pause_s)
 
-    network = threading.Thread(target=receive_all)
-    network.start()
+    sender = threading.Thread(target=send_all)
+    sender.start()
     taken: list[ChangeGroup] = []
-    while network.is_alive() or between.reader.read_lsn < between.ring.write_lsn or between.group_queue.byte_count:
-        group = between.group_queue.take(0.05)
+    while sender.is_alive() or between.reader.read_lsn < between.network.sent_lsn or between.group_queue.byte_count:
+        group = between.group_reader.take(0.05)
         taken += [group] if group is not None else []
-        threading.Event().wait(draw.choice((0.0, 0.0, 0.0001, 0.003)))
-    taken += iter(partial(between.group_queue.take, 0.05), None)
+        threading.Event().wait(draw.choice((0.0, 0.0, 0.0001, 0.003, 2 * LOOK_S)))
+    taken += iter(partial(between.group_reader.take, 0.05), None)
     numbers = [group.last.position.commit_lsn - NUMBERS_FROM for group in taken]
     assert numbers == list(range(1, between.reader.made + 1))
     assert len(set(between.reader.threads)) == 2
+    assert len(set(between.network.readers)) == 2
 
 
-class Halting(Numbering):
-    """Emits no group for its first slice, and blocks in it until it is released."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside, self.leave = threading.Event(), threading.Event()
-
-    def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
-        if not self.inside.is_set():
-            self.inside.set()
-            assert self.leave.wait(30)
-            self._read_lsn = segment.end_lsn
-        else:
-            yield from super().feed(segment)
+@pytest.mark.parametrize("state", LeaseState)
+def test_from_each_state_a_recall_leads_to_the_threads_once_the_application_has_left(state: LeaseState) -> None:
+    after = NEXT.get((state, LeaseEvent.RECALL), state)
+    if after is LeaseState.RECALLED:
+        after = NEXT[after, LeaseEvent.LEAVE]
+    assert after is LeaseState.THREADED
 
 
-class Socket:
-    """A source of WAL that any thread can read."""
-
-    def __init__(self, bring: Callable[[], None]) -> None:
-        self._bring = bring
-
-    def bring(self, timeout_s: float) -> bool:
-        """Read it."""
-        assert timeout_s > 0
-        self._bring()
-        return True
-
-
-def test_who_could_not_decode_comes_to_the_socket_once_the_other_is_done() -> None:
-    reader = Halting()
-    between = Between(reader)
-    between.receive()
-    assert reader.inside.wait(30)
-    between.group_queue.wal_source = Socket(between.receive)
-    later = threading.Timer(0.2, reader.leave.set)
-    later.start()
-    assert between.take() == 1
-    later.join()
-    between.stop()
+def test_the_stream_is_recalled_only_after_the_application_has_left() -> None:
+    lease, decodes = StreamLease(), []
+    lease.offer()
+    assert not lease.enter()  # the decode thread still decodes
+    decodes.append(lease.may_decode)
+    lease.drained()
+    assert lease.enter()
+    assert not lease.recall(0.01)
+    decodes.append(lease.may_decode)
+    lease.leave()
+    assert lease.recall(DEADLINE_S)
+    decodes.append(lease.may_decode)
+    assert not lease.enter()
+    assert decodes == [True, False, True]

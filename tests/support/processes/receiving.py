@@ -7,13 +7,14 @@ from tidemark.io.host.logs import get_log
 from tidemark.io.node.replication import WalStream
 from tidemark.io.process.metrics import Metrics
 from tidemark.runtime.capture.network import NetworkThread, WalSink
-from tidemark.runtime.capture.signal import Signal
+from tidemark.runtime.capture.stream_lease import StreamLease
 
 
 class Receiver(NetworkThread):
     """Streams from a node into a sink that ends on the node's timeline; counts how often it is stopped."""
 
-    def __init__(self, node: Cluster, sink: WalSink, progress: Progress) -> None:
+    def __init__(self, node: Cluster, sink: WalSink, progress: Progress, lease: StreamLease | None = None) -> None:
+        lease = lease or StreamLease()
         with WalStream(node.dsn()) as stream:
             identity = stream.identify()
         super().__init__(
@@ -22,7 +23,8 @@ class Receiver(NetworkThread):
             system_identifier=identity.system_identifier,
             timeline=identity.timeline,
             progress=progress,
-            arrived=Signal(),
+            arrived=lease.arrived,
+            lease=lease,
             metrics=Metrics("main"),
             log=get_log("test"),
             backoff=Backoff(0.1, 1.0),

@@ -34,6 +34,7 @@ from tidemark.runtime.capture.decoding import DecodeThread, WalReader
 from tidemark.runtime.capture.delivery import ApplicationThread
 from tidemark.runtime.capture.following import AskLeader
 from tidemark.runtime.capture.group_queue import GroupQueue
+from tidemark.runtime.capture.group_reader import GroupReader
 from tidemark.runtime.capture.role_holding import RoleHolding
 from tidemark.runtime.capture.source_thread import Link
 from tidemark.runtime.capture.targets import TargetMaker
@@ -140,8 +141,9 @@ class Capture:
         self._is_restored = False
         self._error: BaseException | None = None
         self._history = self._make_history(config, view, [each.entry.file for each in damaged])
-        self._group_queue = GroupQueue(config.decode.queue_bytes, self._wal_source.arrived)
-        self._group_queue.wal_source = self._wal_source.input
+        lease = self._wal_source.lease
+        self._group_queue = GroupQueue(config.decode.queue_bytes, lease.woken)
+        self._group_reader = GroupReader(self._group_queue, lease, self._wal_source.input)
         self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
         self._decoding: DecodeThread | None = None
         names = base.mirrors.remember(beginning.databases)
@@ -161,7 +163,7 @@ class Capture:
             stopping=self._stopping,
         )
         self._application = ApplicationThread(
-            self._group_queue,
+            self._group_reader,
             target,
             self._history,
             prelude=first_copy.run if ask_leader is None and is_due(config, view) else _nothing_before,
@@ -328,12 +330,13 @@ class Capture:
         if self._decoding is None and self._application.prelude_is_over.is_set():
             self._decoding = self._make_decoding()
             self._decoding.start()
+            self._group_reader.decode_with(self._decoding)
             self._wal_source.input.drain()
 
     def _new_decoding(self, config: Config, base: Base, beginning: Beginning, start: Pointer) -> DecodeThread:
         return DecodeThread(
             self._wal_source.slices,
-            self._wal_source.arrived,
+            self._wal_source.lease,
             self._make_reader(config, base, beginning, start),
             self._group_queue,
             delivered=start.position,

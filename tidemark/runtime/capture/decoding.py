@@ -29,8 +29,8 @@ from tidemark.io.state.history_files import HistoryWriter
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Pointer, Position
-from tidemark.runtime.capture.group_queue import GroupQueue, TurnTaken
-from tidemark.runtime.capture.signal import Signal
+from tidemark.runtime.capture.group_queue import GroupQueue
+from tidemark.runtime.capture.stream_lease import StreamLease
 from tidemark.runtime.capture.wal_source import Slices
 from tidemark.runtime.replay.decode_run import InvalidWal, WalDecoding
 from tidemark.wal.page import Framer
@@ -220,14 +220,14 @@ class WalReader:
 class DecodeThread:
     """Runs a `WalReader` between the ring and the queue, until it is stopped or a marker halts it.
 
-    Two threads may run it, one at a time: its own, and the application thread while that is idle (`GroupQueue`). Then a
-    commit reaches the consumer with one change of threads, or with none if the application thread reads the socket.
+    Two threads may run it, one at a time (`StreamLease`): its own, and the application thread while that reads the
+    stream inline. Then no commit is passed from thread to thread.
     """
 
     def __init__(
         self,
         slices: Slices,
-        arrived: Signal,
+        lease: StreamLease,
         reader: WalReader,
         group_queue: GroupQueue,
         *,
@@ -239,7 +239,7 @@ class DecodeThread:
         self.error: BaseException | None = None
         self.halted_at: Pointer | None = None  # the marker that has halted decoding, once all before it is queued
         self._slices = slices
-        self._arrived = arrived
+        self._lease = lease
         self.reader = reader
         self._group_queue = group_queue
         self._progress = progress
@@ -248,60 +248,51 @@ class DecodeThread:
         self._handed = delivered
         self._handed_s = self._clock.monotonic_s()
         self._stopping = threading.Event()
-        self._turn = threading.Lock()  # held by the thread that decodes
-        self._is_turn_awaited = False  # by the application thread, which waits for our signal
         self._groups = self._decoded()
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
 
     def start(self) -> None:
         """Start decoding."""
         self._thread.start()
-        self._group_queue.turns = self
 
     def stop(self, timeout_s: float = STOP_S) -> bool:
         """Stop after the current slice; return whether that ended in time."""
         until_s = self._clock.monotonic_s() + timeout_s
         self._stopping.set()
-        self._arrived.set()
+        self._lease.arrived.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
-        if self._thread.is_alive() or not self._turn.acquire(timeout=max(0.0, until_s - self._clock.monotonic_s())):
+        if self._thread.is_alive():
             return False
-        self._turn.release()
-        return True
+        return self._lease.recall(max(0.0, until_s - self._clock.monotonic_s()))
 
     @property
     def has_more(self) -> bool:
         """Return whether WAL has arrived that is not decoded."""
         return self._progress.received_lsn > self.reader.read_lsn
 
-    def take_turn(self) -> ChangeGroup | None:
-        """Decode up to the next group, in the application thread, unless the decode thread is decoding."""
-        self._is_turn_awaited = True  # NB: set before the attempt: the decoding thread checks this afterwards
-        if not self._turn.acquire(blocking=False):
-            raise TurnTaken
-        self._is_turn_awaited = False
-        try:
-            while not (self._group_queue.byte_count or self._stopping.is_set()):  # groups in the queue come first
-                found = self._next()
-                if isinstance(found, ChangeGroup):
-                    return found
-                if found is not _Pause.SLICE:
-                    break
-            return None
-        finally:
-            self._turn.release()
+    @property
+    def is_gathering(self) -> bool:
+        """Return whether decoded changes wait for more in the same group."""
+        return self.reader.is_gathering
+
+    def next_group(self) -> ChangeGroup | None:
+        """Decode up to the next group, in the application thread; None if the received WAL has no more."""
+        while not self._stopping.is_set():
+            found = self._next()
+            if isinstance(found, ChangeGroup):
+                return found
+            if found is not _Pause.SLICE:
+                break
+        return None
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            with self._turn:
-                is_over = self._decode_into_queue()
-            if is_over:
-                return
-            came = self.reader.is_gathering or self.has_more  # while this thread decoded
-            if self._group_queue.is_wanted and (came or self._is_turn_awaited):
-                self._group_queue.wake_taker()
-            self._arrived.wait(QUIET_S)
+            if self._lease.may_decode:
+                if self._decode_into_queue():
+                    return
+                self._lease.drained()
+            self._lease.arrived.wait(QUIET_S)
 
     def _decode_into_queue(self) -> bool:
         """Queue all groups; return whether no more will come."""
@@ -317,7 +308,7 @@ class DecodeThread:
         return True
 
     def _next(self) -> "ChangeGroup | _Pause | None":
-        """Continue to the next group, or to a pause; None at the end. The caller holds the decoding lock."""
+        """Continue to the next group, or to a pause; None at the end. The caller may decode, by the lease."""
         began_s = time.thread_time()
         try:
             return next(self._groups, None)
@@ -340,7 +331,7 @@ class DecodeThread:
                         yield from self._last_groups()
                         return
                     self._let_go(segment)
-                if self._group_queue.is_wanted and (waiting := self.reader.flush(also_empty=False)) is not None:
+                if self._is_awaited(segment) and (waiting := self.reader.flush(also_empty=False)) is not None:
                     yield self._handed_over(waiting)
                 if segment is not None:
                     self.reader.tend(segment)
@@ -352,6 +343,10 @@ class DecodeThread:
         except InvalidWal:
             yield from self._what_precedes()
             raise
+
+    def _is_awaited(self, segment: WalSlice | None) -> bool:
+        """Return whether the application thread waits: inline it waits for the group of all that has arrived."""
+        return segment is None if self._lease.is_inline else self._group_queue.is_wanted
 
     def _let_go(self, segment: WalSlice) -> None:
         """Release a slice, all of whose groups were accepted."""
@@ -371,7 +366,7 @@ class DecodeThread:
         if waiting is not None:
             yield self._handed_over(waiting)
         until_s = self._clock.monotonic_s() + STOP_S
-        while not (self._group_queue.is_wanted or self._stopping.is_set()) and self._clock.monotonic_s() < until_s:
+        while not (self._is_awaited(None) or self._stopping.is_set()) and self._clock.monotonic_s() < until_s:
             yield _Pause.EMPTY
 
     def _last_groups(self) -> Iterator[ChangeGroup]:

@@ -23,7 +23,6 @@ from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch
-from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.outbox import encode_group
@@ -37,6 +36,13 @@ STALE_READERS_S = 5.0  # how often slots of killed readers are freed
 US_PER_S = 1_000_000
 Note = Callable[[StateTransaction], None]  # adds more to the transaction that stores a group
 CopyKeep = tuple[Oid, Oid, CopyProgress]  # database, relation, progress of its first copy
+
+
+class Groups(Protocol):
+    """The source of groups."""
+
+    def take(self, timeout_s: float) -> ChangeGroup | None:
+        """Return the next group; None if there is none within `timeout_s`."""
 
 
 class Target(Protocol):
@@ -177,7 +183,7 @@ class ApplicationThread:
 
     def __init__(
         self,
-        group_queue: GroupQueue,
+        groups: Groups,
         target: Target,
         history: HistoryWriter,
         *,
@@ -189,7 +195,7 @@ class ApplicationThread:
         self.error: BaseException | None = None
         self.prelude_is_over = threading.Event()
         self._prelude = prelude
-        self._group_queue = group_queue
+        self._groups = groups
         self._target = target
         self._history = history
         self._metrics = metrics
@@ -213,7 +219,7 @@ class ApplicationThread:
             self._prelude()
             self.prelude_is_over.set()
             while not self._stopping.is_set():
-                group = self._group_queue.take(TAKE_S)
+                group = self._groups.take(TAKE_S)
                 if group is None:
                     self._target.idle()
                 else:

@@ -39,8 +39,8 @@ class WalInput(Protocol):
     def start(self) -> None:
         """Start to receive."""
 
-    def bring(self, timeout_s: float) -> bool:
-        """Read WAL into the ring in the caller's thread; false if another thread reads it."""
+    def read_lent(self, timeout_s: float) -> bool:
+        """Read WAL into the ring in the application thread, which has the stream's lease."""
 
     def drain(self) -> None:
         """Move WAL that waits outside of the ring into it: decoding begins."""
@@ -83,9 +83,9 @@ class SpooledInput:
         """Receive into the spool; the ring gets nothing before `drain`."""
         self._network.start()
 
-    def bring(self, timeout_s: float) -> bool:
-        """Leave the socket to the caller, once the node feeds the ring directly."""
-        return self._is_direct and self._network.bring(timeout_s)
+    def read_lent(self, timeout_s: float) -> bool:
+        """Read from the node in the application thread; only the direct connection is ever offered."""
+        return self._network.read_lent(timeout_s)
 
     def drain(self) -> None:
         """Begin to feed the ring."""

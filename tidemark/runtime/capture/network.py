@@ -6,13 +6,12 @@ A broken connection is opened again, with back-off, at the ring's end; so is a c
 ring was full, once a share of the ring is free. Closing costs the node nothing, and an unread connection would delay
 its shutdown. An error that cannot heal (WAL removed, another cluster) ends the thread; `error` has the reason.
 
-In a quiet stream it *stands back*: the thread that waits for changes (the taker) reads the socket, so that no commit
-waits for one thread to wake another. This thread keeps the connection: every `LOOK_S` it checks whether the taker has
-read the socket since, and if not it reads again, so that a slow consumer does not delay WAL. It reads again at once if
-more WAL arrives than one read takes, and at the end of the stream: the node has to be asked for the reason.
+In a quiet stream it offers the stream to the application thread (`stream_lease`), so that no commit waits for one
+thread to wake another. This thread keeps the connection: every `LOOK_S` it checks whether the application thread has
+read the socket since, and if not it reads again, so that a slow consumer does not delay WAL. It also reads again if
+more WAL arrives than one visit reads, and at the end of the stream: the node has to be asked for the reason.
 """
 
-import threading
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -23,18 +22,20 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.node.replication import StreamEvent, TimelineEnd, WalStream
 from tidemark.io.process.metrics import Metrics
-from tidemark.model.errors import Disposition, NodeUnreachable, TidemarkError
+from tidemark.model.errors import Disposition, InternalError, NodeUnreachable, TidemarkError
 from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.model.position import Position
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.capture.source_thread import Link, SourceThread
+from tidemark.runtime.capture.stream_lease import StreamLease
 from tidemark.runtime.replay.diverged import WalDiverged
 from tidemark.wal.segments import TimelineHistory, WalSlice
 from tidemark.wire.replication import Keepalive
 
 READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
-LOOK_S = 0.05  # how often it is checked whether the taker still reads the socket; it may stay away for twice that
-LENT_BYTES_MAX = 64 << 10  # how much the taker reads at once from the socket: more is a backlog, and needs this thread
+LOOK_S = 0.05  # how often it is checked whether the application thread reads; it may stay away for twice that
+LENT_BYTES_MAX = 64 << 10  # how much the application thread reads in a visit: more is a backlog, for this thread
+RECALL_S = 60.0  # a visit is far shorter, unless the consumer's process hangs
 
 
 class RingOverflowed(TidemarkError):
@@ -101,6 +102,7 @@ class NetworkThread(SourceThread):
         timeline: TimelineId,
         progress: Progress,
         arrived: Signal,
+        lease: StreamLease | None = None,
         metrics: Metrics,
         log: Log,
         backoff: Backoff,
@@ -114,6 +116,8 @@ class NetworkThread(SourceThread):
         """`timeline`: of the sink's end, or an earlier one that led to it: the catalog base may be from before a fork.
 
         `delivered`: the position of an earlier run; the sink's end may be before it.
+
+        `lease`: by which the application thread may read; None: it never does.
 
         `reconnect_share`: a full sink is reconnected once this share of it is free. `overflows`: a full sink ends the
         thread, if `may_overflow` permits it then.
@@ -139,63 +143,38 @@ class NetworkThread(SourceThread):
         self._restored_lsn = restored_lsn
         self.is_located = False  # the sink's end was found in the node's history, by any connection so far
         self._clock = SystemClock()
-        self._socket = threading.Lock()  # held by its reader: this thread, except while it stands back
-        self._socket.acquire()
-        self._lent: WalStream | None = None
-        self._is_wanted = False  # the taker waits, and could read by itself
-        self._visits = 0  # the taker's reads of the socket
-        self._met: TidemarkError | None = None  # an error met by the taker that this thread has to handle
-        self._given_back = Signal()
+        self._lease = lease
+        self._lent: WalStream | None = None  # the stream that is offered
+        self._lent_error: TidemarkError | None = None  # met by the application thread, for this thread to handle
 
-    def bring(self, timeout_s: float) -> bool:
-        """Read what comes within `timeout_s`, in the caller's thread; false if this thread reads (so far)."""
-        lent = self._lent
-        if lent is None or not self._socket.acquire(blocking=False):
-            self._is_wanted = True
-            return False
-        try:
-            stream = self._lent  # NB: only from here on it cannot change
-            if stream is None:
-                return False
-            self._visits += 1
-            if not self._bring_from(stream, timeout_s):
-                self._lent = None
-                self._given_back.set()
-        finally:
-            self._socket.release()
-        return True
-
-    def _bring_from(self, stream: WalStream, timeout_s: float) -> bool:
-        """Read what has arrived, and wait for the first of it; return whether the taker may continue to read."""
-        taken_bytes = 0
+    def read_lent(self, timeout_s: float) -> bool:
+        """Read what arrives within `timeout_s`, in the application thread; false if this thread has to continue."""
+        stream = self._lent
+        assert stream is not None, "the lease is entered while the stream is offered"
+        read_bytes = 0
         try:
             event = stream.receive_within(timeout_s)
             while event is not None:
-                taken_bytes += self._take_event(event)
-                if taken_bytes > LENT_BYTES_MAX or self._sink.free_bytes < SLICE_BYTES_MAX:
+                read_bytes += self._take_event(event)
+                if read_bytes > LENT_BYTES_MAX or self._sink.free_bytes < SLICE_BYTES_MAX:
                     return False
                 event = stream.receive()
         except TidemarkError as error:
-            self._met = error
+            self._lent_error = error
             return False
         return not stream.is_over
 
-    def _stand_back(self, stream: WalStream) -> None:
-        """Leave the socket to the taker while it keeps reading; raise the error that it met there."""
-        self._is_wanted = False
-        self._lent, seen = stream, self._visits
-        self._socket.release()
-        self._arrived.set()  # the taker waits for that so far
-        while not (self._given_back.wait(LOOK_S) or self._stopping.is_set()):
-            if self._visits == seen and not self._socket.locked():
-                break
-            seen = self._visits
+    def _offer(self, lease: StreamLease, stream: WalStream) -> None:
+        """Offer the stream while the application thread keeps reading; raise the error that it met there."""
+        self._lent, self._lent_error = stream, None
+        lease.offer()
+        while lease.is_used_within(LOOK_S) and not self._stopping.is_set():
+            pass
+        if not lease.recall(RECALL_S):
+            raise InternalError("the application thread did not leave the stream of the node in time")
         self._lent = None
-        self._socket.acquire()  # NB: the taker calls no other code while it holds it
-        self._given_back.wait(0)
-        met, self._met = self._met, None
-        if met is not None:
-            raise met
+        if self._lent_error is not None:
+            raise self._lent_error
 
     def _work(self) -> None:
         while not self._stopping.is_set():
@@ -258,8 +237,8 @@ class NetworkThread(SourceThread):
                 return
             event: StreamEvent | None = stream.receive()
             if event is None:
-                if self._is_wanted and is_heard and not stream.is_over:
-                    self._stand_back(stream)
+                if self._lease is not None and self._lease.is_wanted and is_heard and not stream.is_over:
+                    self._offer(self._lease, stream)
                     continue
                 event = stream.read(READ_S)
             if isinstance(event, TimelineEnd):

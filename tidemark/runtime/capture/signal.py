@@ -7,27 +7,18 @@ class Signal:
     """Like an event that clears itself; it is only one lock, since a waiting thread is woken at every commit."""
 
     def __init__(self) -> None:
-        self.stand_in: Signal | None = None  # woken in place of this one's waiter
         self._is_set = False
         self._unset = threading.Lock()
         self._unset.acquire()
 
     def set(self) -> None:
         """Wake the waiter, now or when it comes."""
-        stand_in = self.stand_in
-        if stand_in is not None:
-            stand_in.set()
-        elif not self._is_set:
+        if not self._is_set:
             self._is_set = True
             try:
                 self._unset.release()
             except RuntimeError:  # another thread has just set it
                 return
-
-    @property
-    def is_set(self) -> bool:
-        """Return whether it is set and not yet seen."""
-        return self._is_set
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until set, or for `timeout_s`; the caller checks for work afterwards in any case."""

@@ -24,7 +24,7 @@ from tidemark.model.position import Position
 from tidemark.runtime.capture.archive_input import ArchiveInput
 from tidemark.runtime.capture.inputs import SpooledInput, WalInput
 from tidemark.runtime.capture.network import MayOverflow, NetworkThread, WalSink, always
-from tidemark.runtime.capture.signal import Signal
+from tidemark.runtime.capture.stream_lease import StreamLease
 from tidemark.runtime.context import CaptureContext
 from tidemark.wal.segments import WalSlice, first_page_lsn
 
@@ -47,7 +47,7 @@ class WalSource:
 
     ring: Ring
     slices: Slices
-    arrived: Signal
+    lease: StreamLease
     progress: Progress
     input: WalInput
     archive: Path | None = None  # the source of the WAL, or of the first part
@@ -80,23 +80,21 @@ def from_node(
     may_overflow: MayOverflow = always,
 ) -> WalSource:
     """Stream from the node; the spool is read first if a copy is due, or was not read to its end."""
-    ring, arrived, progress = new_ring(context, page_lsn), Signal(), Progress(received_lsn=page_lsn)
+    ring, lease, progress = new_ring(context, page_lsn), StreamLease(), Progress(received_lsn=page_lsn)
     spool = WalSpool(context.store.folder.copy, context.config.copy.spool_bytes, context.store.folder.file_mode)
     if not spool.is_empty and not spool.start_lsn <= page_lsn <= spool.write_lsn:
         spool.drop_below(None)
     if not copying and spool.is_empty:
-        network = _network(context, ring, timeline, progress, arrived, delivered=delivered, may_overflow=may_overflow)
-        return WalSource(ring, ring, arrived, progress, network)
+        network = _network(context, ring, timeline, progress, lease, delivered=delivered, may_overflow=may_overflow)
+        return WalSource(ring, ring, lease, progress, network)
     if spool.is_empty:
         spool.begin(page_lsn, timeline)
     progress.receive(spool.write_lsn)
 
     def into(sink: WalSink) -> NetworkThread:
-        return _network(
-            context, sink, spool.timeline, progress, arrived, delivered=delivered, may_overflow=may_overflow
-        )
+        return _network(context, sink, spool.timeline, progress, lease, delivered=delivered, may_overflow=may_overflow)
 
-    return WalSource(ring, ring, arrived, progress, SpooledInput(spool, ring, arrived, into, context.log))
+    return WalSource(ring, ring, lease, progress, SpooledInput(spool, ring, lease.arrived, into, context.log))
 
 
 def followed_from_node(
@@ -104,9 +102,9 @@ def followed_from_node(
 ) -> WalSource:
     """Stream from a standby without delivery: no copy is made, and a full ring does not leave it to an archiver."""
     del copying
-    ring, arrived, progress = new_ring(context, page_lsn), Signal(), Progress(received_lsn=page_lsn)
-    network = _network(context, ring, timeline, progress, arrived, delivered=delivered, follows=True)
-    return WalSource(ring, ring, arrived, progress, network)
+    ring, lease, progress = new_ring(context, page_lsn), StreamLease(), Progress(received_lsn=page_lsn)
+    network = _network(context, ring, timeline, progress, lease, delivered=delivered, follows=True)
+    return WalSource(ring, ring, lease, progress, network)
 
 
 def cut_spool(context: CaptureContext, lsn: Lsn) -> None:
@@ -119,19 +117,19 @@ def from_archive(
 ) -> WalSource:
     """Read the archive; around a first copy it simply waits: nothing is removed from it."""
     del copying
-    ring, arrived, progress = new_ring(context, page_lsn), Signal(), Progress(received_lsn=page_lsn)
+    ring, lease, progress = new_ring(context, page_lsn), StreamLease(), Progress(received_lsn=page_lsn)
     source = ArchiveInput(
         Path(context.config.archive.folder),
         ring,
         system_identifier=context.store.identity.system_identifier,
         timeline=timeline,
         progress=progress,
-        arrived=arrived,
+        arrived=lease.arrived,
         metrics=context.metrics,
         log=context.log,
         delivered=delivered,
     )
-    return WalSource(ring, ring, arrived, progress, source, Path(context.config.archive.folder))
+    return WalSource(ring, ring, lease, progress, source, Path(context.config.archive.folder))
 
 
 def where_the_node_is(context: CaptureContext) -> NodeIdentity:
@@ -164,7 +162,7 @@ class LiveBuffer:
         """Make a buffer that begins at `here`, where the node's WAL ends now; a node without `delivered` ends it."""
         self._context = context
         self.start_lsn = first_page_lsn(here.flush_lsn)
-        self._ring, self._arrived = new_ring(context, self.start_lsn), Signal()
+        self._ring, self._lease = new_ring(context, self.start_lsn), StreamLease()
         self._progress = Progress(received_lsn=self.start_lsn, flush_lsn=here.flush_lsn)
         # NB: the ring has no reader yet: WAL written while the connection is made can fill it, too.
         self._network = _network(
@@ -172,7 +170,7 @@ class LiveBuffer:
             self._ring,
             here.timeline,
             self._progress,
-            self._arrived,
+            self._lease,
             delivered=delivered,
             restored_lsn=here.flush_lsn,
         )
@@ -199,12 +197,10 @@ class LiveBuffer:
         """Return what a capture decodes from `page_lsn`: the archive up to the buffer, then the buffer."""
         del copying, timeline, delivered
         if page_lsn >= self.start_lsn:
-            return WalSource(self._ring, Later(self._ring, page_lsn), self._arrived, self._progress, self._network)
+            return WalSource(self._ring, Later(self._ring, page_lsn), self._lease, self._progress, self._network)
         archive = Path(self._context.config.archive.folder)
         earlier = read_between(archive, page_lsn, self.start_lsn, self._context.store.identity.system_identifier)
-        return WalSource(
-            self._ring, CatchUp(earlier, self._ring), self._arrived, self._progress, self._network, archive
-        )
+        return WalSource(self._ring, CatchUp(earlier, self._ring), self._lease, self._progress, self._network, archive)
 
 
 class Later:
@@ -270,7 +266,7 @@ def _network(
     sink: WalSink,
     timeline: TimelineId,
     progress: Progress,
-    arrived: Signal,
+    lease: StreamLease,
     *,
     delivered: Position | None = None,
     restored_lsn: Lsn | None = None,
@@ -285,7 +281,8 @@ def _network(
         system_identifier=context.store.identity.system_identifier,
         timeline=timeline,
         progress=progress,
-        arrived=arrived,
+        arrived=lease.arrived,
+        lease=lease if isinstance(sink, Ring) else None,  # WAL in the spool is not decoded yet
         metrics=context.metrics,
         log=context.log,
         backoff=Backoff(config.retry.first_s, config.retry.max_s),

@@ -1,0 +1,87 @@
+"""How the application thread gets its groups: from the queue, or by reading and decoding the stream inline."""
+
+import time
+from typing import Protocol
+
+from tidemark.model.change import ChangeGroup
+from tidemark.runtime.capture.group_queue import GroupQueue
+from tidemark.runtime.capture.stream_lease import StreamLease
+
+VISIT_S = 0.05  # how long the application thread waits at the socket before it checks for a stop
+
+
+class LentInput(Protocol):
+    """The WAL input, while the application thread has the stream."""
+
+    def read_lent(self, timeout_s: float) -> bool:
+        """Read what arrives within `timeout_s` into the ring; false if the network thread has to continue."""
+
+
+class InlineDecoder(Protocol):
+    """The decoder, while the application thread has the stream."""
+
+    @property
+    def has_more(self) -> bool:
+        """Return whether WAL has arrived that is not decoded."""
+
+    @property
+    def is_gathering(self) -> bool:
+        """Return whether decoded changes wait for more in the same group."""
+
+    def next_group(self) -> ChangeGroup | None:
+        """Decode up to the next group; None if the received WAL has no more."""
+
+
+class GroupReader:
+    """The source of the application thread's groups."""
+
+    def __init__(self, queue: GroupQueue, lease: StreamLease, wal_input: LentInput) -> None:
+        self._queue = queue
+        self._lease = lease
+        self._wal_input = wal_input
+        self._decoder: InlineDecoder | None = None
+
+    def decode_with(self, decoder: InlineDecoder) -> None:
+        """Permit inline decoding from now on."""
+        self._decoder = decoder
+
+    def take(self, timeout_s: float) -> ChangeGroup | None:
+        """Return the next group; None if there is none within `timeout_s`, or if the queue is closed."""
+        until_s = time.monotonic() + timeout_s
+        while True:
+            group = self._queue.take_queued()
+            remaining_s = until_s - time.monotonic()
+            if group is not None or remaining_s <= 0 or self._queue.is_closed:
+                return group
+            group = self._take_inline(until_s) if self._enters() else self._take_threaded(remaining_s)
+            if group is not None:
+                return group
+
+    def _enters(self) -> bool:
+        return self._decoder is not None and self._lease.enter()
+
+    def _take_threaded(self, timeout_s: float) -> ChangeGroup | None:
+        self._queue.is_wanted = True  # NB: set before the check: the decode thread checks it after each slice
+        if self._decoder is not None and self._decoder.is_gathering:
+            self._lease.arrived.set()
+        return self._queue.take(timeout_s)
+
+    def _take_inline(self, until_s: float) -> ChangeGroup | None:
+        assert self._decoder is not None, "it enters with a decoder"
+        gives_back = True  # also after an error
+        try:
+            group = self._queue.take_queued()  # from before the offer
+            while group is None:
+                group = self._decoder.next_group()
+                remaining_s = until_s - time.monotonic()
+                if group is not None or remaining_s <= 0 or self._queue.is_closed:
+                    break
+                if not self._wal_input.read_lent(min(remaining_s, VISIT_S)):
+                    return None
+            gives_back = group is not None and self._decoder.has_more  # decoded while this group is delivered
+            return group
+        finally:
+            if gives_back:
+                self._lease.give_back()
+            else:
+                self._lease.leave()
