@@ -72,7 +72,8 @@ class StreamLease:
         self.is_wanted = False  # the application thread waits, and would read inline
         self._state = LeaseState.THREADED
         self._visits = 0  # how often the application thread entered
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()  # NB: taken at each commit, and a condition's own methods are Python
+        self._changed = threading.Condition(self._lock)
 
     @property
     def state(self) -> LeaseState:
@@ -134,7 +135,7 @@ class StreamLease:
 
     def _move(self, event: LeaseEvent) -> bool:
         """Change the state; false if the table has no such change."""
-        with self._changed:
+        with self._lock:
             state = NEXT.get((self._state, event))
             if state is None:
                 return False
