@@ -8,6 +8,7 @@ from tidemark.model.lsn import Lsn, Oid, format_lsn, parse_lsn
 from tidemark.wire.control import BadRequest, Json
 from tidemark.wire.state import CopyPhase, CopyProgress, Recopies, Recopy
 
+REFUSED_HINT = "raise copy.spool_bytes, restart the sidecar, then run cdcctl table recopy TABLE, or exclude the table"
 TableKey = tuple[Oid, Oid]  # database, relation
 
 

@@ -258,6 +258,7 @@ class CopyPhase(Enum):
     COPYING = "copying"  # if it is killed, it starts again as the next generation
     DONE = "done"  # captured whole: copied, or captured since its creation
     LEFT = "left"  # not selected any more: copied again if it is selected again
+    REFUSED = "refused"  # its existing rows do not fit into `copy.spool_bytes`: only its changes are captured
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +273,7 @@ class CopyProgress:
     after_lsn: Lsn = INVALID_LSN  # the copy starts once everything up to here is delivered as changes
     seen_lsn: Lsn = INVALID_LSN  # everything that snapshot or catalogs showed is before it; 0: not recorded, use `lx`
     timeline: TimelineId = NO_TIMELINE  # of `seen_lsn`
+    refused_name: str = ""  # of the table, with its database, when its copy was refused last; for people
 
     def is_due(self, delivered_lsn: Lsn) -> bool:
         """Return whether the table must be copied once all commits up to `delivered_lsn` are delivered."""

@@ -15,7 +15,8 @@ from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import Oid, format_lsn
 from tidemark.model.mode import Role
 from tidemark.model.relation import Relation
-from tidemark.wire.recopies import RecopyStep, recopies_by_table, step_of
+from tidemark.model.table_name import TableName
+from tidemark.wire.recopies import REFUSED_HINT, RecopyStep, recopies_by_table, step_of
 from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state import CopyPhase, CopyProgress, Recopy, Watermark
 from tidemark_ctl import settings
@@ -96,18 +97,30 @@ def describe(seen: Seen, now_us: int) -> dict[str, Tree]:
 
 def _first_copy(view: StateView, relations: Mapping[SchemaVersion, tuple[Oid, Relation]]) -> Tree:
     """Return the progress of the first copy; `waiting`: last known names of tables that the next start copies."""
-    names = {(database, relation.oid): relation.qualified_name for _, (database, relation) in sorted(relations.items())}
+    latest = {(database, relation.oid): relation for _, (database, relation) in sorted(relations.items())}
     copied = [copy for copy in view.copies.values() if copy.generation]
     return {
         "tables_done": sum(copy.phase is CopyPhase.DONE for copy in copied),
         "tables": sum(bool(copy.generation) or copy.is_open for copy in view.copies.values()),
         "rows": sum(copy.row_count for copy in copied),
         "waiting": [
-            names.get(key, f"OID {key[1]} in database {key[0]}")
+            latest[key].qualified_name if key in latest else f"OID {key[1]} in database {key[0]}"
             for key, copy in sorted(view.copies.items())
             if copy.phase is CopyPhase.WAITING
         ],
+        "refused": {
+            _refused_name(copy, latest.get(key)): f"existing rows are not captured: {REFUSED_HINT}"
+            for key, copy in sorted(view.copies.items())
+            if copy.phase is CopyPhase.REFUSED
+        },
     }
+
+
+def _refused_name(copy: CopyProgress, latest: Relation | None) -> str:
+    """Return the name for `cdcctl table recopy`: since the refusal, the stream may have reported another one."""
+    if latest is None:
+        return copy.refused_name
+    return str(TableName(latest.namespace, latest.name, TableName.parse(copy.refused_name).database))
 
 
 def _recopy(view: StateView) -> dict[str, Tree]:

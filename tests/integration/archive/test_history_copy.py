@@ -18,11 +18,13 @@ from tidemark.io.archive.spool import NoSpool, Spool
 from tidemark.io.state.history_files import load_catalogs
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ConfigError, ExitCode
+from tidemark.model.lsn import INVALID_LSN
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
+from tidemark.runtime.first_copy.recopying import refuse
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.manifest import Manifest
-from tidemark.wire.state import STAGE, CopyPhase, Followed
+from tidemark.wire.state import STAGE, CopyPhase, Followed, Owner, Recopy
 
 READER = "lake"
 
@@ -173,6 +175,21 @@ def test_a_lost_state_without_a_lake_copies_all_tables_as_their_next_generation(
     go_on(shop)
     generations = [event["generation"] for event in shop.sidecar.events() if event["event"] == "table copied"]
     assert 2 in generations
+
+
+def test_a_refused_copy_of_a_lost_state_is_made_again(shop: Shop) -> None:
+    shop.sidecar.kill()
+    with StateStore.open(shop.sidecar.folder) as store:
+        tables = store.relations().values()
+        key = next((database, relation.oid) for database, relation in tables if relation.name == "item")
+        epoch = store.take_epoch(Owner("sidecar", "host", "boot", 1, 1))
+        refuse(store, epoch, key, Recopy("postgres.public.item", 0, INVALID_LSN, 0, failed="too large"))
+    shop.copy()
+    shop.lose()
+    shop.make_anew("--lake", shop.lake)
+    with StateStore.open(shop.sidecar.folder) as store:
+        assert store.view().copies[key].phase is CopyPhase.WAITING
+    go_on(shop)
 
 
 def test_copying_again_writes_nothing_that_is_there_and_follows_what_is_new(shop: Shop) -> None:

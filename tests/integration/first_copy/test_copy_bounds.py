@@ -1,5 +1,6 @@
 """The limits of a first copy, at the node and on our disk: duration and size."""
 
+import json
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -11,7 +12,7 @@ from tests.conftest import NewCluster
 from tests.integration.first_copy.test_first_copy import fill, newest_generation, source_rows
 from tests.integration.first_copy.test_recopy import generations, recopies_in_status, recopy, steps
 from tests.support.processes.captures import Sidecar, change_log, replayed
-from tests.support.processes.cdcctl import succeeded
+from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster, Session, database_in
 from tidemark.decode.catalog.mirror import CatalogMirror
@@ -20,9 +21,11 @@ from tidemark.io.node.copy_stream import BlockBounds
 from tidemark.io.node.seed import Answers, SeedSession
 from tidemark.io.node.source_tables import SourceTable
 from tidemark.io.process.config import SelectConfig
+from tidemark.io.process.metrics import COPY_REFUSED
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.errors import ExitCode
 from tidemark.wal.versions import wal_format
+from tidemark.wire.recopies import REFUSED_HINT
 
 DEADLINE_S = 120.0
 SMALL_SPOOL = {"TIDEMARK_COPY__SPOOL_BYTES": "1048576"}
@@ -30,6 +33,8 @@ HELD = (
     "SELECT 1 FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
     " WHERE relation = 'account'::regclass AND backend_type = 'client backend'"
 )
+REFUSED = f"existing rows are not captured: {REFUSED_HINT}"
+NOT_CAPTURED = "existing rows of tables are not captured: they did not fit into copy.spool_bytes"
 FULL = "outbox is full, delivery waits"
 WAITS = "first copy waits for older transactions"
 SPOOL_FILLS = (
@@ -43,6 +48,12 @@ def eventually(sidecar: Sidecar, condition: Callable[[], bool]) -> None:
 
 def reported(sidecar: Sidecar, event: str) -> list[dict[str, object]]:
     return [dict(line) for line in sidecar.events() if line["event"] == event]
+
+
+def refused_in_status(sidecar: Sidecar) -> dict[str, str]:
+    done = succeeded(cdcctl("status", "--json", "--state", sidecar.folder.root, **sidecar.options))
+    shown: dict[str, str] = json.loads(done.out)["first_copy"]["refused"]
+    return shown
 
 
 def test_nothing_is_held_at_the_node_while_the_outbox_is_full(cluster: Cluster, database: str, tmp_path: Path) -> None:
@@ -114,11 +125,20 @@ def test_a_table_that_does_not_fit_on_disk_is_refused_by_name_and_the_others_and
             packed: f"failed: {over.format('packed')}",
         }
         assert sidecar.metric('tidemark_recopies_failed_total{capture="main"}') == 2
+        assert refused_in_status(sidecar) == {account: REFUSED, packed: REFUSED}
         eventually(sidecar, lambda: not cluster.sql(HELD, database))  # the server notices that its client is gone
+        succeeded(recopy(sidecar, "--cancel", "account", "packed"))
+        assert recopies_in_status(sidecar) == {}
+        assert refused_in_status(sidecar) == {account: REFUSED, packed: REFUSED}
+        assert sidecar.metric(f'{COPY_REFUSED}{{capture="main"}}') == 2
         sidecar.stop()
         del sidecar.options["TIDEMARK_COPY__SPOOL_BYTES"]
         sidecar.start()
+        (warned,) = reported(sidecar, NOT_CAPTURED)
+        assert warned["tables"] == [account, packed]
         assert set(steps(succeeded(recopy(sidecar, "account"))).values()) == {"done"}
+        assert refused_in_status(sidecar) == {packed: REFUSED}
+        assert sidecar.metric(f'{COPY_REFUSED}{{capture="main"}}') == 1
         items = newest_generation(sidecar.catch_up())
         assert replayed(change_log(items, "account")) == source_rows(sidecar)
         sidecar.stop()

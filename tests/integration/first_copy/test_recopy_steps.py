@@ -35,10 +35,12 @@ from tidemark.runtime.first_copy.recopying import (
     request_recopies,
 )
 from tidemark.runtime.seed.copy_plan import selection_reported
+from tidemark.wire.keys import named
 from tidemark.wire.recopies import RecopyStep, Wanted, recopies_by_table, step_of
 from tidemark.wire.state import (
     DELIVERED,
     FINGERPRINT,
+    RECOPIES,
     Beginning,
     CopyPhase,
     CopyProgress,
@@ -54,6 +56,7 @@ IDENTITY = Identity("main", SystemIdentifier(1), "outbox", 15, SEGMENT_BYTES, 1 
 TABLE = (Oid(1), Oid(2))
 WHOLE = CopyProgress(CopyPhase.DONE, 1, "1:1:", row_count=10)
 REACHED = Lsn(1000)
+REFUSED = CopyProgress(CopyPhase.REFUSED, 0, refused_name="db.public.account")
 AWAY = "host=127.0.0.1 port=1"  # no server listens there
 
 
@@ -230,7 +233,9 @@ def test_a_refused_copy_is_a_failed_request_and_leaves_a_table_whole_only_where_
             transaction.put_copy(*TABLE, begun)
     refuse(store, epoch, TABLE, Recopy("db.public.account", 0, REACHED, 0, failed="too large"))
     assert step(store) is RecopyStep.FAILED
-    assert store.copy(*TABLE) == (replace(begun.blind(), phase=CopyPhase.LEFT) if has_begun else WHOLE)
+    refused_copy = replace(begun.blind(), phase=CopyPhase.REFUSED, refused_name="db.public.account")
+    assert store.copy(*TABLE) == (refused_copy if has_begun else WHOLE)
+    assert store.refused_copies() == ({TABLE: refused_copy} if has_begun else {})
     request(store)  # again
     assert step(store) is RecopyStep.REQUESTED
 
@@ -240,7 +245,38 @@ def test_a_table_whose_first_copy_is_refused_is_shown_and_copied_when_it_is_requ
         transaction.put_copy(*TABLE, CopyProgress(CopyPhase.WAITING, 0))
     epoch = taken(store)
     refuse(store, epoch, TABLE, Recopy("db.public.account", 0, REACHED, 0, failed="too large"))
-    assert (step(store), store.copy(*TABLE)) == (RecopyStep.FAILED, CopyProgress(CopyPhase.LEFT, 0))
+    assert (step(store), store.copy(*TABLE)) == (RecopyStep.FAILED, REFUSED)
     request(store)
     Recopying(store).queue(epoch, 0.0)
     assert (step(store), not_begun(store)) == (RecopyStep.QUEUED, frozenset({TABLE}))
+
+
+@pytest.mark.parametrize("before", [CopyPhase.LEFT, CopyPhase.REFUSED])
+@pytest.mark.parametrize("ends", ["postponed", "failed", "refused again", "cancelled", "request damaged"])
+def test_a_refused_copy_stays_refused_until_the_table_is_copied(
+    store: StateStore, before: CopyPhase, ends: str
+) -> None:
+    with store.transaction(None) as transaction:
+        transaction.put_copy(*TABLE, replace(REFUSED, phase=before))
+    epoch = taken(store)
+    request(store)
+    if ends == "request damaged":
+        with store.environment.write() as writing:
+            writing.put(named(store.scope, RECOPIES.name), b"rubbish", db=store.environment.database("state"))
+        assert store.recopies().tables == {}
+    else:
+        Recopying(store).queue(epoch, 0.0)
+        assert store.refused_copies() == {}
+    match ends:
+        case "postponed":
+            postpone(store, epoch, [TABLE])
+        case "failed":
+            fail(store, epoch, {TABLE: "no SELECT"})
+        case "cancelled":
+            assert cancel_recopies(store, [TABLE], is_copying=False) == {}
+        case "refused again":
+            refuse(store, epoch, TABLE, Recopy("db.public.account", 0, REACHED, 0, failed="too large"))
+    expected = REFUSED if ends == "refused again" else replace(REFUSED, phase=before)
+    assert store.copy(*TABLE) == expected
+    cancel_recopies(store, [TABLE], is_copying=True)
+    assert store.copy(*TABLE) == expected

@@ -57,6 +57,7 @@ OUTBOX_FULL = "tidemark_outbox_full_total"
 READER_LAG = "tidemark_outbox_unconfirmed_values"
 JOURNAL_BYTES = "tidemark_journal_bytes_total"
 COPY_TABLES_LEFT = "tidemark_copy_tables_left"
+COPY_REFUSED = "tidemark_copy_tables_refused"
 COPY_ROWS = "tidemark_copy_rows_total"
 RECOPIES_FAILED = "tidemark_recopies_failed_total"
 CONNECTED = "tidemark_node_connected"
@@ -167,6 +168,22 @@ class EndsCollector(Collector):
         return (codes, times)
 
 
+class RefusedCollector(Collector):
+    """How many tables have a refused copy, read from the state at each scrape."""
+
+    def __init__(self, capture: str, registry: CollectorRegistry) -> None:
+        self._capture = capture
+        self.count: Callable[[], int] = int
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the number."""
+        reported = "Tables whose existing rows are not captured, because their copy was refused."
+        family = GaugeMetricFamily(COPY_REFUSED, reported, labels=[CAPTURE_LABEL])
+        family.add_metric([self._capture], self.count())
+        return (family,)
+
+
 class Metrics:
     """The metrics of one process, in a separate registry."""
 
@@ -222,6 +239,7 @@ class Metrics:
         self._add_archive()
         self.ends = EndsCollector(capture)
         self.registry.register(self.ends)
+        self.refused = RefusedCollector(capture, self.registry)
         self._heartbeat_age = Gauge(
             HEARTBEAT_AGE,
             "Age of the last heartbeat of a process; -1 if it does not run.",

@@ -142,6 +142,11 @@ class StateStore(OpenedState):
         with self.environment.read() as transaction:
             return self._inside(transaction).copy(database, relation)
 
+    def refused_copies(self) -> dict[tuple[Oid, Oid], CopyProgress]:
+        """Read which copies were refused."""
+        with self.environment.read() as transaction:
+            return self._inside(transaction).refused_copies()
+
     def recopies(self) -> Recopies:
         """Read the requested copies."""
         with self.environment.read() as transaction:

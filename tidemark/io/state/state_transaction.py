@@ -41,6 +41,7 @@ from tidemark.wire.state import (
     STAGE,
     SWITCHES,
     TERM,
+    CopyPhase,
     CopyProgress,
     DamagePolicy,
     Followed,
@@ -68,6 +69,7 @@ from tidemark.wire.values import EncodedGroup
 
 FREE_BYTES_MIN = 64 << 20  # of the file system: reserved so that a full outbox never prevents a confirmation
 _OID_BYTES = 4
+_REFUSED = f'"{CopyPhase.REFUSED.value}"'.encode()  # in the stored form of a refused copy, and of few others
 ValueT = TypeVar("ValueT")
 Versions = dict[tuple[Oid, Relation], SchemaVersion]
 
@@ -294,11 +296,12 @@ class StateTransaction:
 
     def copies(self) -> dict[tuple[Oid, Oid], CopyProgress]:
         """Return the first copies by database and relation."""
-        found: dict[tuple[Oid, Oid], CopyProgress] = {}
-        for name, stored in self._named("copies"):
-            database, relation = name.split("/")
-            found[Oid(int(database)), Oid(int(relation))] = COPY.decode(stored)
-        return found
+        return {_table_key(name): COPY.decode(stored) for name, stored in self._named("copies")}
+
+    def refused_copies(self) -> dict[tuple[Oid, Oid], CopyProgress]:
+        """Return the refused copies; other values are not parsed, since each scrape of the metrics reads this."""
+        found = {_table_key(name): COPY.decode(stored) for name, stored in self._named("copies") if _REFUSED in stored}
+        return {key: copy for key, copy in found.items() if copy.phase is CopyPhase.REFUSED}
 
     def copy(self, database: Oid, relation: Oid) -> CopyProgress | None:
         """Return the first copy of one table, None if there is none."""
@@ -445,3 +448,8 @@ class StateTransaction:
             while more and cursor.key().startswith(prefix):
                 yield cursor.key()[len(prefix) :].decode(), cursor.value()
                 more = cursor.next()
+
+
+def _table_key(name: str) -> tuple[Oid, Oid]:
+    database, _, relation = name.partition("/")
+    return Oid(int(database)), Oid(int(relation))

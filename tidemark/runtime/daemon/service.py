@@ -43,8 +43,10 @@ from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
 from tidemark.wire.control import Json
 from tidemark.wire.marker import key_name
+from tidemark.wire.recopies import REFUSED_HINT
 from tidemark.wire.state import Identity, Owner
 
+NAMES_MAX = 20  # in one line of the log
 MOVED_HELP = "This state was moved here, or overtaken by a copy of itself, and it shall deliver. Give this option once."
 
 
@@ -104,10 +106,12 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         run = stack.enter_context(recorded(store, lock.owner, log))
         metrics = Metrics(store.identity.capture)
         metrics.ends.look = lambda: last_ends(folder, store.processes())
+        metrics.refused.count = lambda: len(store.refused_copies())
         metrics.kernel_compiled.set(kernels_are_compiled())
         if not kernels_are_compiled():
             log.warning("kernels are not compiled: decoding is ten to a hundred times slower")
         log.info("state opened", state=str(folder.root), capture=store.identity.capture)
+        _warn_of_refused(store, log)
         begin = partial(begin_incarnation, store, role, log, moved=moved)
         incarnation = patiently(begin, folder.root, log)
         beat = store.environment.heartbeat
@@ -149,6 +153,18 @@ def _warn_of_fixed(config: Config, identity: Identity, log: Log) -> None:
                 configured=configured,
                 in_effect=in_effect,
             )
+
+
+def _warn_of_refused(store: StateStore, log: Log) -> None:
+    """Log the tables whose existing rows are not captured."""
+    refused = sorted(copy.refused_name for copy in store.refused_copies().values())
+    if refused:
+        log.warning(
+            "existing rows of tables are not captured: they did not fit into copy.spool_bytes",
+            tables=refused[:NAMES_MAX],
+            count=len(refused),
+            hint=REFUSED_HINT,
+        )
 
 
 def _tell_check(markers: MarkerReader) -> Mapping[str, Json]:

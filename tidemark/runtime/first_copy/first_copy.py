@@ -19,6 +19,7 @@ first. Only a generation's end confirms that its rows are the whole table. `tide
 tables are due.
 """
 
+import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -46,6 +47,7 @@ from tidemark.model.errors import Disposition, NodeUnfit, NodeUnreachable, Tidem
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Pointer, Position
 from tidemark.model.relation import Relation
+from tidemark.model.table_name import TableName
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.copy_reading import CopyReading, until_stopped
 from tidemark.runtime.first_copy.recopying import fail, not_begun, older_wait_s, postpone, refuse
@@ -257,7 +259,7 @@ class FirstCopy:
         refused = Recopy(name, self._clock.wall_us(), INVALID_LSN, 0, failed=str(error))
         refuse(self._store, self._epoch, key, refused)
         self._metrics.recopies_failed.inc()
-        hint = f"{error.hint}, then request it by cdcctl table recopy"
+        hint = f"{error.hint}; restart the sidecar, then run cdcctl table recopy {shlex.quote(name)}"
         self._log.error("the copy of a table failed", relation_oid=key[1], table=name, reason=str(error), hint=hint)
 
     def _wait_for_older(self, node: Node, tasks: list[CopyTask]) -> Lsn:
@@ -313,7 +315,8 @@ class FirstCopy:
                     built = self._built(spool, builder, place, snapshot.time_us)
                     self._feed(key, place, before.generation + 1, snapshot=snapshot, built=built, whole=whole)
             except TableTooLarge as error:
-                self._refuse(key, f"{source.database}.{snapshot.relation.qualified_name}", error)
+                relation = snapshot.relation
+                self._refuse(key, str(TableName(relation.namespace, relation.name, source.database)), error)
 
     def _may_be_too_large(self, source: CopySource, table: SourceTable) -> bool:
         return source.size_bytes(table) * EXPANSION > self._config.copy.spool_bytes

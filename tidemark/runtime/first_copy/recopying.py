@@ -160,16 +160,16 @@ def fail(store: StateStore, epoch: Epoch, reasons: Mapping[TableKey, str]) -> No
 def refuse(store: StateStore, epoch: Epoch, key: TableKey, refused: Recopy) -> None:
     """Record that a table's copy failed, as the failed request `refused`; all other tables continue.
 
-    A request that has not begun leaves the table's copy unchanged. Of any other table some rows were never
-    delivered: it is not captured whole until it is requested again or the selection changes.
+    A request that has not begun leaves a table unchanged that is captured whole. Of any other table some rows were
+    never delivered: it is REFUSED until it is requested again, the selection changes or the state is rebuilt.
     """
     with store.transaction(epoch) as transaction:
         requests = recopies_by_table(transaction.recopies())
         request, copy = requests.get(key), transaction.copy(*key) or CopyProgress(CopyPhase.LEFT, 0)
-        if request is not None and request.phase_before is not None and _is_not_begun(request, copy):
-            transaction.put_copy(*key, replace(copy, phase=request.phase_before))
+        if request is not None and request.phase_before is CopyPhase.DONE and _is_not_begun(request, copy):
+            transaction.put_copy(*key, replace(copy, phase=CopyPhase.DONE))
         else:
-            transaction.put_copy(*key, replace(copy.blind(), phase=CopyPhase.LEFT))
+            transaction.put_copy(*key, replace(copy.blind(), phase=CopyPhase.REFUSED, refused_name=refused.name))
         kept = request or replace(refused, generation=copy.generation)
         requests[key] = replace(kept, is_queued=False, phase_before=None, failed=refused.failed)
         transaction.put_recopies(recopies_of(requests))

@@ -88,7 +88,7 @@ def find_start(context: CaptureContext, owner: Owner) -> None:
         if followed.leader is not None:
             _number_on(transaction, followed, lake)
         if lake is not None and config.copy.enabled:
-            for key, progress in _copies(view.copies, lake).items():
+            for key, progress in promoted_copies(view.copies, lake).items():
                 transaction.put_copy(*key, progress)
         transaction.drop(FOLLOWED)
         delivered = transaction.delivered()
@@ -142,14 +142,14 @@ def _number_on(transaction: StateTransaction, followed: Followed, lake: LakeInve
     transaction.put(CONFIRMED, here)
 
 
-def _copies(known: Mapping[TableKey, CopyProgress], lake: LakeInventory) -> dict[TableKey, CopyProgress]:
+def promoted_copies(known: Mapping[TableKey, CopyProgress], lake: LakeInventory) -> dict[TableKey, CopyProgress]:
     """Return the progress of each copy: done for tables that are complete in the lake, to be copied for all others."""
     held, begun = lake.generations or {}, lake.unfinished
     found = {key: CopyProgress(CopyPhase.DONE, generation) for key, generation in held.items()}
     for key, progress in known.items():
         if progress.phase is CopyPhase.LEFT:
             found[key] = progress
-        elif key not in held:
-            generation = max(progress.generation, begun.get(key, 0))
+        elif key not in held or progress.phase is CopyPhase.REFUSED:
+            generation = max(progress.generation, held.get(key, 0), begun.get(key, 0))
             found[key] = replace(progress, phase=CopyPhase.WAITING, generation=generation)
     return found
