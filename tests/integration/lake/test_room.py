@@ -132,3 +132,17 @@ def test_a_full_disk_is_waited_for_however_long_and_other_errors_are_not(tmp_pat
     assert attempts.count == 3 * REFUSALS_MAX + 1
     with pytest.raises(PermissionError):
         patiently(Attempts([PermissionError(errno.EACCES, "no")]), tmp_path, LOG, wait=lambda _s: None)
+
+
+class Shown(list[float]):
+    """A metric that keeps every value."""
+
+    def set(self, value: float) -> None:
+        self.append(value)
+
+
+def test_the_metric_shows_that_a_start_waits_for_space_and_that_it_continues(tmp_path: Path) -> None:
+    full, shown = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), Shown()
+    attempts = Attempts([full])
+    assert patiently(attempts, tmp_path, LOG, wait=lambda _s: None, clock=Clock(), seconds=shown) == "done"
+    assert (shown[0] > 0, shown[-1]) == (True, 0)

@@ -151,13 +151,15 @@ def patiently(
     *,
     wait: Callable[[float], None] = wait_or_stop,
     clock: Callable[[], float] = time.monotonic,
+    seconds: Gauge | None = None,
 ) -> ResultT:
     """Repeat `attempt` until the disk has space for it; return its result. For work before the loop of the process.
 
-    `wait` waits for some seconds, and ends the process if a stop is requested meanwhile.
+    `wait` waits for some seconds, and ends the process if a stop is requested meanwhile. `seconds` shows how long it
+    has waited.
     """
     disks = place if isinstance(place, FullDisks) else FullDisks([existing_folder(place)])
-    room = Room(disks, _NoGauge(), log, clock=clock)
+    room = Room(disks, _NoGauge() if seconds is None else seconds, log, clock=clock)
     while True:
         if room.has_come():
             try:

@@ -121,7 +121,8 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             make = partial(
                 make_session, given.master, folder, driver_memory=given.driver_memory, local_checkpoint=local
             )
-            spark = patiently(partial(_started, make, disks), disks, log, wait=wait)
+            seconds = metrics.disk_full_seconds
+            spark = patiently(partial(_started, make, disks), disks, log, wait=wait, seconds=seconds)
             try:
                 pipeline.run(spark, stop)
             finally:
