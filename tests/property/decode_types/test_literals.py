@@ -175,6 +175,16 @@ def test_rows_that_expand_too_far_are_printed_fewer_at_a_time(monkeypatch: pytes
             assert printed(relation, rows) == expected
 
 
+def test_damage_in_a_dropped_column_is_not_read() -> None:
+    live, dropped = forms.relation_of(forms.INT4, forms.TEXT), forms.relation_of(forms.INT4, None)
+    damaged = bytearray(forms.form_tuple(live.columns, [struct.pack("<i", 42), forms.compressed(b"x" * 500)]))
+    damaged[-8:] = b"\xff" * 8
+    rows = [ChangedRow("i", None, bytes(damaged))]
+    with pytest.raises(CorruptWal):
+        printed(live, rows)
+    assert printed(dropped, rows) == [value_line(dropped, row) for row in rows]
+
+
 @settings(max_examples=150)
 @given(tables(), st.data())
 def test_damaged_tuples_give_lines_or_say_that_wal_is_corrupt(

@@ -40,11 +40,12 @@ or, for some missing values, the text form."""
 
 @dataclass(frozen=True, slots=True)
 class TupleLayout:
-    """The properties that determine where a relation's values are, by column: length, alignment, missing value."""
+    """What is known of a relation's columns: length and alignment (where values are), missing value, dropped or not."""
 
     lengths: tuple[int, ...]
     aligns: tuple[int, ...]
     missing: tuple[Datum, ...]
+    dropped: tuple[bool, ...]
 
     @classmethod
     def of(cls, relation: Relation) -> "TupleLayout":
@@ -58,6 +59,7 @@ class TupleLayout:
             tuple(column.length for column in columns),
             tuple(column.align.width for column in columns),
             tuple(missing_value(column) for column in columns),
+            tuple(column.dropped for column in columns),
         )
 
 
@@ -86,10 +88,10 @@ def missing_value(column: Column) -> Datum:
 
 
 def deform(packed: bytes, layout: TupleLayout) -> list[Datum]:
-    """Return the values of all columns of `layout`, dropped ones included (`heap_deform_tuple`)."""
+    """Return a value for each column of `layout` (`heap_deform_tuple`); None for a dropped one, which nothing reads."""
     values: list[Datum] = []
     for index, at, length in _walk(packed, layout):
-        if at < 0:
+        if at < 0 or layout.dropped[index]:
             values.append(None)
         elif layout.lengths[index] == VARLENA:
             values.append(read_datum(packed, at, length))
