@@ -75,10 +75,10 @@ class Numbering(WalReader):
 
     def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
         self.threads.append(threading.current_thread().name)
+        self._read_lsn = segment.end_lsn  # before its groups, as a framer has it
         for _ in range(FULL_OF_SLICE):
             yield self._next()
         self._is_gathering = True
-        self._read_lsn = segment.end_lsn
 
     def flush(self, *, also_empty: bool) -> ChangeGroup | None:
         assert not also_empty
@@ -272,6 +272,34 @@ def test_the_rest_of_a_slice_is_decoded_while_its_first_changes_are_delivered(be
     assert between.take() == made + 1
     eventually(lambda: between.group_queue.byte_count > 0)
     assert [between.take(), between.take()] == [made + 2, made + 3]
+
+
+class NoSocket:
+    """An input from which nothing may be read."""
+
+    def read_lent(self, timeout_s: float) -> bool:
+        raise AssertionError(timeout_s)
+
+
+def test_only_the_last_group_of_a_slice_leaves_the_stream_with_the_application_thread() -> None:
+    """The socket must be read, and the rest decoded, while the first changes of a large transaction are delivered."""
+    ring, lease, progress = Ring(1 << 20, START_LSN), StreamLease(), Progress(received_lsn=START_LSN)
+    queue = GroupQueue(4000, lease.woken)
+    position = Position(TimelineId(1), START_LSN, 0)
+    reader = GroupReader(queue, lease, NoSocket())
+    reader.decode_with(
+        DecodeThread(ring, lease, Numbering(), queue, delivered=position, progress=progress, idle_pointer_s=1000.0)
+    )
+    segment = WalSlice(START_LSN, bytes(100), TimelineId(1))
+    progress.receive(segment.end_lsn)
+    ring.put(segment)
+    states = []
+    for _ in range(FULL_OF_SLICE + 1):
+        lease.offer()
+        lease.drained()
+        assert reader.take(DEADLINE_S) is not None
+        states.append(lease.state)
+    assert states == [LeaseState.THREADED] * FULL_OF_SLICE + [LeaseState.OFFERED]
 
 
 def test_groups_have_one_order_whichever_thread_decodes(between: Between) -> None:

@@ -248,6 +248,7 @@ class DecodeThread:
         self._handed = delivered
         self._handed_s = self._clock.monotonic_s()
         self._stopping = threading.Event()
+        self._is_within_slice = False
         self._groups = self._decoded()
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
 
@@ -269,7 +270,8 @@ class DecodeThread:
     @property
     def has_more(self) -> bool:
         """Return whether WAL has arrived that is not decoded."""
-        return self._progress.received_lsn > self.reader.read_lsn
+        # NB: the reader counts a slice as read before its first group, and one commit can be very many groups.
+        return self._is_within_slice or self._progress.received_lsn > self.reader.read_lsn
 
     @property
     def is_gathering(self) -> bool:
@@ -324,6 +326,7 @@ class DecodeThread:
             while self.halted_at is None:
                 segment = self._slices.peek()
                 if segment is not None:
+                    self._is_within_slice = True
                     for group in self.reader.feed(segment):
                         yield self._handed_over(group)
                     if self.reader.is_halted:
@@ -351,6 +354,7 @@ class DecodeThread:
     def _let_go(self, segment: WalSlice) -> None:
         """Release a slice, all of whose groups were accepted."""
         self._slices.release(len(segment.data))
+        self._is_within_slice = False
         if self.reader.last_record_lsn:
             decoder = self.reader.decoder
             # NB: a segment switch ends where its segment does, and the padding up to there comes slice by slice.
