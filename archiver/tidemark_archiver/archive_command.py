@@ -167,7 +167,7 @@ def _keep(job: Job) -> int:
     try:
         job.spool.make_ledger()
         with HoleLedger.open(job.spool.ledger, writable=True) as ledger:
-            ledger.note_success()
+            ledger.record_success()
             _move_holes(job, ledger)
     except OSError as error:  # the file is archived nevertheless
         _say(f"{job.name} is archived; the spool's ledger cannot be written: {error.strerror}")
@@ -182,7 +182,7 @@ def _probe(spool: Spool, free_bytes_min: int) -> int:
 def _note(job: Job, reason: str) -> int:
     with HoleLedger.open(job.spool.ledger, writable=True) as ledger:
         _move_holes(job, ledger)
-        failed_s = ledger.note_failure(began_ns=job.began_ns, apart_s=ATTEMPTS_APART_S + job.copy_s)
+        failed_s = ledger.record_failure(began_ns=job.began_ns, apart_s=ATTEMPTS_APART_S + job.copy_s)
         if not job.is_over(failed_s):
             return _UNARCHIVED
         ledger.give_up(job.name, reason)
@@ -222,7 +222,7 @@ def _without_spool(job: Job, reason: str) -> int:
     try:
         HoleLedger.create(job.own_ledger, OWN_LEDGER_MODE)
         with HoleLedger.open(job.own_ledger, writable=True) as ledger:
-            failed_s = ledger.note_failure(began_ns=job.began_ns, apart_s=ATTEMPTS_APART_S + job.copy_s)
+            failed_s = ledger.record_failure(began_ns=job.began_ns, apart_s=ATTEMPTS_APART_S + job.copy_s)
             is_over = job.is_over(failed_s)
             if is_over:
                 ledger.give_up(job.name, reason)

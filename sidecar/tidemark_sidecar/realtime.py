@@ -175,7 +175,7 @@ class Realtime:
         received_lsn = capture.progress.received_lsn if capture is not None else None
         found = self._report.step(now_s, received_lsn)
         if found is not None:
-            self._stalled.note_archive(found.end_lsn)
+            self._stalled.record_archive_end(found.end_lsn)
         status = capture.status() if capture is not None and marks.stage is Stage.REALTIME else None
         if status is not None and not status.copying:  # a first copy needs the node in any case
             link, received_lsn = status.link, status.progress.received_lsn
@@ -273,7 +273,7 @@ class Realtime:
         if switched is None or switched.epoch is None:
             return
         self._return.is_needless()
-        self._stalled.went_on()
+        self._stalled.record_continued()
         try:
             self._begin(switched.epoch, partial(from_node, self._context, may_overflow=self._stalled.archive_goes_on))
         except Exception as error:  # noqa: BLE001 - `_fail_over` raises what it does not know

@@ -34,7 +34,7 @@ class StalledArchive:
         age_s = self._heartbeat.age_s(Slot.ARCHIVER)
         return age_s is not None and age_s <= self._watchdog_s
 
-    def note_archive(self, end_lsn: Lsn | None) -> None:
+    def record_archive_end(self, end_lsn: Lsn | None) -> None:
         """Record the end of the archive."""
         self._archived_lsn = end_lsn
 
@@ -53,7 +53,7 @@ class StalledArchive:
             self._asked = self._node_requests.has_wal(start.restart_lsn)
         return False
 
-    def went_on(self) -> None:
+    def record_continued(self) -> None:
         """Record that the sidecar delivers without the archive."""
         self._stalled_lsn = self._archived_lsn
 

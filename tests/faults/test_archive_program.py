@@ -67,7 +67,7 @@ class Server:
         HoleLedger.create(ledger, 0o600)
         ended_ns = boot_clock_ns() - int(ago_s * 1e9)
         with HoleLedger.open(ledger, writable=True) as opened:
-            opened.note_failure(began_ns=ended_ns - int(failed_s * 1e9), now_ns=ended_ns)
+            opened.record_failure(began_ns=ended_ns - int(failed_s * 1e9), now_ns=ended_ns)
 
     def break_copies(self) -> None:
         """Let every copy fail, except for the ledger."""

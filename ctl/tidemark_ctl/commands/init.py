@@ -29,7 +29,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, NodeUnreachable
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Stage
-from tidemark.runtime.daemon.archiving_watch import note_user
+from tidemark.runtime.daemon.archiving_watch import record_user
 from tidemark.runtime.daemon.node_requests import MarkersLeftOut
 from tidemark.runtime.recovery.lake_inventory import lake_inventory
 from tidemark.runtime.recovery.rebuild import rebuild
@@ -269,7 +269,7 @@ def _report_archive(config: Config, state: StateFolder) -> None:
         user = None
     if user is not None:
         with StateStore.open(state) as store:
-            note_user(store, user)
+            record_user(store, user)
     click.echo(f"the spool is {where}", err=True)
     if try_program(config, user):
         assert user is not None, "this was tried"

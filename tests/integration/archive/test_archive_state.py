@@ -83,7 +83,7 @@ def test_files_that_were_given_up_are_reported_until_they_are_there_and_failure_
     spool.create(7)
     assert taken(spool.folder).failing_s is None
     with HoleLedger.open(spool.ledger, writable=True) as ledger:
-        ledger.note_failure()
+        ledger.record_failure()
         ledger.give_up(name(3), "full")
         ledger.give_up(name(4), "full")
         state = taken(spool.folder)  # while the ledger is locked, as by a hanging copy
@@ -93,7 +93,7 @@ def test_files_that_were_given_up_are_reported_until_they_are_there_and_failure_
     assert 0 < state.failing_s < 60
     fill(spool.folder, 3)
     with HoleLedger.open(spool.ledger, writable=True) as ledger:
-        ledger.note_success()
+        ledger.record_success()
     state = taken(spool.folder)
     assert [hole.name for hole in state.holes] == [name(4)]
     assert (state.given_up, state.failing_s) == (2, None)

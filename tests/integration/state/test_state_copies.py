@@ -16,7 +16,7 @@ from tests.support.servers.postgres import Cluster
 from tidemark.io.host.logs import get_log
 from tidemark.io.process.config import load_config
 from tidemark.io.process.metrics import Metrics
-from tidemark.io.state.incarnations import begin_incarnation, note_overtaken
+from tidemark.io.state.incarnations import begin_incarnation, record_overtaken
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -205,7 +205,7 @@ def test_a_confirmed_state_stays_confirmed_until_it_has_delivered_what_precedes_
     with StateStore.create(StateFolder(tmp_path / "state"), identity) as store:
         deliver_to(store, 100)
         rival = Overtaken(Incarnation("f"), Epoch(first, 7), first, Lsn(900), Incarnation("a"), None)
-        note_overtaken(store, rival)
+        record_overtaken(store, rival)
         incarnation = begin_incarnation(store, Role.SIDECAR, log, moved=True)
         context = CaptureContext(load_config(None, {}), store, Metrics("main"), log)
         with closing(NodeRequests(context, b"k" * 16, incarnation)) as node_requests:

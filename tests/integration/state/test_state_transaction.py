@@ -214,9 +214,9 @@ def test_records_for_operators_are_kept_and_dropped_if_damaged(store: StateStore
     )
 
     def note(transaction: StateTransaction) -> None:
-        transaction.note_switch(SWITCH)
-        transaction.note_loss(LOSS)
-        transaction.note_rewind(REWIND)
+        transaction.record_switch(SWITCH)
+        transaction.record_loss(LOSS)
+        transaction.record_rewind(REWIND)
         transaction.put(MARKER_KEYS, MarkerKeys({"sidecar": "aa"}))
 
     def reported() -> tuple[tuple[Switch, ...], tuple[Loss, ...], tuple[Rewind, ...], dict[str, str]]:

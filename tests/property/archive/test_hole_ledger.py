@@ -63,23 +63,23 @@ def test_the_latest_holes_are_kept_and_the_file_does_not_grow(tmp_path: Path) ->
 def test_failure_is_counted_from_its_first_time_until_a_success_and_anew_after_a_boot(tmp_path: Path) -> None:
     path = fresh(tmp_path)
     with HoleLedger.open(path, writable=True) as ledger:
-        assert ledger.note_failure() == 0
-        first, second = ledger.note_failure(), ledger.note_failure()
+        assert ledger.record_failure() == 0
+        first, second = ledger.record_failure(), ledger.record_failure()
         assert 0 < first < second
         ledger.give_up("A", "full")
-        assert ledger.note_failure() > second
-        ledger.note_success()
-        assert ledger.note_failure() == 0
+        assert ledger.record_failure() > second
+        ledger.record_success()
+        assert ledger.record_failure() == 0
         assert ledger.hole_count == 1
 
 
 def test_time_without_attempts_is_not_counted(tmp_path: Path) -> None:
     path = fresh(tmp_path)
     with HoleLedger.open(path, writable=True) as ledger:
-        ledger.note_failure()
-        assert ledger.note_failure(apart_s=60) > 0
-        assert ledger.note_failure(apart_s=0) == 0
-        assert ledger.note_failure(apart_s=60) > 0
+        ledger.record_failure()
+        assert ledger.record_failure(apart_s=60) > 0
+        assert ledger.record_failure(apart_s=0) == 0
+        assert ledger.record_failure(apart_s=60) > 0
 
 
 @pytest.mark.feature("I25")
@@ -87,7 +87,9 @@ def test_the_minute_between_two_rounds_of_the_server_is_not_counted(tmp_path: Pa
     """The disk is full for 5 s, free for 50, and full again: no attempt ran while it was free."""
     with HoleLedger.open(fresh(tmp_path), writable=True) as ledger:
         for at_s in (*ROUND, *(62 + second for second in ROUND)):
-            failed_s = ledger.note_failure(began_ns=(1000 + at_s) * SECOND, now_ns=(1000 + at_s) * SECOND + SECOND // 2)
+            failed_s = ledger.record_failure(
+                began_ns=(1000 + at_s) * SECOND, now_ns=(1000 + at_s) * SECOND + SECOND // 2
+            )
     assert failed_s == 2.5 + 2.5
 
 
@@ -104,7 +106,7 @@ def test_attempts_and_the_short_pauses_between_them_are_counted(
     pauses = [after[0] - before[1] for before, after in pairwise(spans)]
     expected_ns = sum(end - begin for begin, end in spans) + sum(p for p in pauses if p <= ROUND_PAUSE_S * SECOND)
     with HoleLedger.open(fresh(tmp_path_factory.mktemp("ledger")), writable=True) as ledger:
-        counted = [ledger.note_failure(began_ns=begin, now_ns=end) for begin, end in spans]
+        counted = [ledger.record_failure(began_ns=begin, now_ns=end) for begin, end in spans]
     assert counted[-1] == expected_ns / 1e9
     assert counted == sorted(counted)
 
@@ -113,7 +115,7 @@ def test_a_ledger_of_version_1_is_read_and_goes_on(tmp_path: Path) -> None:
     path = fresh(tmp_path)
     with HoleLedger.open(path, writable=True) as ledger:
         ledger.give_up("A", "full")
-        ledger.note_failure(began_ns=SECOND, now_ns=60 * SECOND)
+        ledger.record_failure(began_ns=SECOND, now_ns=60 * SECOND)
     version_2 = path.read_bytes()
     rest = version_2[12:56]
     version_1 = b"TMHOLES1" + struct.pack("<I", zlib.crc32(rest)) + rest + bytes(72) + version_2[128:]
@@ -121,7 +123,7 @@ def test_a_ledger_of_version_1_is_read_and_goes_on(tmp_path: Path) -> None:
     with HoleLedger.open(path, writable=True) as ledger:
         assert [hole.name for hole in ledger.holes()] == ["A"]
         assert ledger.failing_s is not None
-        assert ledger.note_failure(began_ns=61 * SECOND, now_ns=62 * SECOND) == 2, "counted from now on"
+        assert ledger.record_failure(began_ns=61 * SECOND, now_ns=62 * SECOND) == 2, "counted from now on"
         ledger.give_up("B", "full")
         assert [hole.name for hole in ledger.holes()] == ["A", "B"]
 
@@ -153,8 +155,8 @@ def test_failing_begins_with_the_first_failure_and_ends_with_a_success(tmp_path:
     began_ns = boot_clock_ns() - 50 * SECOND
     with HoleLedger.open(fresh(tmp_path), writable=True) as ledger:
         found = []
-        for note in (ledger.note_success, partial(ledger.note_failure, began_ns=began_ns), ledger.note_success):
-            note()
+        for record in (ledger.record_success, partial(ledger.record_failure, began_ns=began_ns), ledger.record_success):
+            record()
             found.append(ledger.failing_s)
     before, failing_s, after = found
     assert before is None
@@ -168,12 +170,12 @@ def test_after_a_boot_failures_are_reported_since_the_boot_and_counted_from_zero
 ) -> None:
     with HoleLedger.open(fresh(tmp_path), writable=True) as ledger:
         now_ns = boot_clock_ns()
-        ledger.note_failure(began_ns=now_ns - 2 * SECOND, now_ns=now_ns)
+        ledger.record_failure(began_ns=now_ns - 2 * SECOND, now_ns=now_ns)
         boot(tmp_path, monkeypatch)
         since_boot_s = boot_clock_ns() / SECOND
         assert ledger.failing_s is not None
         assert since_boot_s <= ledger.failing_s <= since_boot_s + DEADLINE_S
-        assert ledger.note_failure(began_ns=now_ns, now_ns=now_ns + SECOND) == 1
+        assert ledger.record_failure(began_ns=now_ns, now_ns=now_ns + SECOND) == 1
 
 
 def test_creating_a_ledger_again_leaves_it_as_it_is(tmp_path: Path) -> None:
@@ -232,22 +234,22 @@ def test_a_success_where_nothing_failed_writes_nothing(tmp_path: Path) -> None:
     path = fresh(tmp_path)
     with HoleLedger.open(path, writable=True) as ledger:
         os.utime(path, ns=(SECOND, SECOND))
-        ledger.note_success()
+        ledger.record_success()
         assert path.stat().st_mtime_ns == SECOND
 
 
 def test_the_bounds_of_a_round_and_of_a_servers_stop_are_exact(tmp_path: Path) -> None:
     round_ns, apart_ns = int(ROUND_PAUSE_S * SECOND), int(ATTEMPTS_APART_S * SECOND)
     with HoleLedger.open(fresh(tmp_path), writable=True) as ledger:
-        ledger.note_failure(began_ns=SECOND, now_ns=SECOND)
+        ledger.record_failure(began_ns=SECOND, now_ns=SECOND)
         at_ns = SECOND + round_ns
-        assert ledger.note_failure(began_ns=at_ns, now_ns=at_ns) == ROUND_PAUSE_S
+        assert ledger.record_failure(began_ns=at_ns, now_ns=at_ns) == ROUND_PAUSE_S
         at_ns += round_ns + 1
-        assert ledger.note_failure(began_ns=at_ns, now_ns=at_ns) == ROUND_PAUSE_S
+        assert ledger.record_failure(began_ns=at_ns, now_ns=at_ns) == ROUND_PAUSE_S
         at_ns += apart_ns - 1
-        assert ledger.note_failure(began_ns=at_ns, now_ns=at_ns) == ROUND_PAUSE_S
+        assert ledger.record_failure(began_ns=at_ns, now_ns=at_ns) == ROUND_PAUSE_S
         at_ns += apart_ns
-        assert ledger.note_failure(began_ns=at_ns, now_ns=at_ns) == 0
+        assert ledger.record_failure(began_ns=at_ns, now_ns=at_ns) == 0
 
 
 def test_a_hole_has_the_given_time_or_now(tmp_path: Path) -> None:

@@ -38,13 +38,13 @@ class CommitLog:
         self._pages: dict[int, bytearray] = {}  # pages that were read: 1 MB for four million transactions
         self._oldest_running: Xid | None = None
 
-    def note(self, xids: Iterable[Xid], *, committed: bool) -> None:
+    def record(self, xids: Iterable[Xid], *, committed: bool) -> None:
         """Record the end of transactions."""
         for xid in xids:
             page, index, shift = self._place(xid)
             page[index] = page[index] & ~(3 << shift) | (_COMMITTED if committed else _ABORTED) << shift
 
-    def note_running(self, oldest_running: Xid) -> None:
+    def record_running(self, oldest_running: Xid) -> None:
         """Record that all earlier transactions have ended: those without an end were aborted by a crash."""
         self._oldest_running = oldest_running
 
@@ -76,7 +76,7 @@ class Multixacts:
         self._begins = {next_multixact: next_member}  # where the members of later ones begin
         self._updaters: dict[int, Xid] = {}  # of later ones
 
-    def note(self, created: MultixactCreated) -> None:
+    def record(self, created: MultixactCreated) -> None:
         """Record a new multixact."""
         self._begins[created.multixact] = created.first_member
         self._updaters[created.multixact] = created.updater

@@ -183,7 +183,7 @@ class CatalogStore:
     def _learn_multixact(self, record: Record) -> None:
         made = multixact.parse(record)
         if made is not None and made.updater:
-            self.marks.note_multixact(made.multixact, made.updater)
+            self.marks.record_multixact(made.multixact, made.updater)
 
     def _learn_row(self, heap: CatalogHeap, row: CopiedRow) -> None:
         if row.inserter:

@@ -113,7 +113,7 @@ class Marks:
         """Add a mark of `xid` on the row at `tid`."""
         self._rows.setdefault(xid, []).append((heap, tid))
 
-    def note_multixact(self, multixact: Xid, updater: Xid) -> None:
+    def record_multixact(self, multixact: Xid, updater: Xid) -> None:
         """Record which member of a multixact updates the row."""
         if len(self.updaters) >= UPDATERS_MAX:
             del self.updaters[next(iter(self.updaters))]

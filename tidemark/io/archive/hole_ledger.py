@@ -115,13 +115,13 @@ class HoleLedger:
         """How many files were given up since the ledger was created."""
         return self._header().hole_count
 
-    def note_success(self) -> None:
+    def record_success(self) -> None:
         """Clear the start of the failure."""
         header = self._header()
         if header.failing_since:
             self._write_header(replace(header, failing_since=0))
 
-    def note_failure(
+    def record_failure(
         self, *, began_ns: int | None = None, now_ns: int | None = None, apart_s: float = ATTEMPTS_APART_S
     ) -> float:
         """Count this attempt, begun at `began_ns`; return for how many seconds archiving has failed within attempts.

@@ -75,7 +75,7 @@ def expect_markers_ahead(transaction: StateTransaction) -> None:
     transaction.put(INCARNATIONS, Incarnations(known.kept, is_confirmed=True))
 
 
-def note_started(store: StateStore) -> None:
+def record_started(store: StateStore) -> None:
     """Record that this state has delivered all before its own start marker: later markers are not ahead of it."""
     if store.incarnations()[0].is_confirmed:
         with store.transaction(None) as transaction:
@@ -83,7 +83,7 @@ def note_started(store: StateStore) -> None:
             transaction.put(INCARNATIONS, Incarnations(known.kept))
 
 
-def note_overtaken(store: StateStore, found: Overtaken) -> Overtaken:
+def record_overtaken(store: StateStore, found: Overtaken) -> Overtaken:
     """Fence this state: no process delivers from it any more. Return the marker that fenced it first."""
     with store.transaction(None) as transaction:
         earlier = transaction.get(OVERTAKEN)

@@ -115,7 +115,7 @@ class StateStore(OpenedState):
         with self.environment.read() as transaction:
             return self._inside(transaction).processes()
 
-    def note_marker_key(self, role: str, name: str) -> None:
+    def record_marker_key(self, role: str, name: str) -> None:
         """Record the key by which a daemon writes and reads markers from now on."""
         known = self.marker_keys().names
         if known.get(role) != name:
@@ -131,7 +131,7 @@ class StateStore(OpenedState):
                 assert ARCHIVING.policy is DamagePolicy.FORGET
                 return Archiving()
 
-    def note_archiving(self, seen: Archiving) -> None:
+    def record_archiving(self, seen: Archiving) -> None:
         """Record an observation of the node's archiving."""
         if self.archiving() != seen:
             with self.transaction(None) as transaction:

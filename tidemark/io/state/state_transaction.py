@@ -124,7 +124,7 @@ class StateTransaction:
             assert SWITCHES.policy is DamagePolicy.FORGET
             return SwitchLog()
 
-    def note_switch(self, switch: Switch) -> None:
+    def record_switch(self, switch: Switch) -> None:
         """Record a switch, for people."""
         self.put(SWITCHES, self.switches().with_one_more(switch))
 
@@ -136,7 +136,7 @@ class StateTransaction:
             assert LOSSES.policy is DamagePolicy.FORGET
             return LossLog()
 
-    def note_loss(self, loss: Loss) -> None:
+    def record_loss(self, loss: Loss) -> None:
         """Record the WAL that was given up."""
         self.put(LOSSES, self.losses().with_one_more(loss))
 
@@ -148,7 +148,7 @@ class StateTransaction:
             assert REWINDS.policy is DamagePolicy.FORGET
             return RewindLog()
 
-    def note_rewind(self, rewind: Rewind) -> None:
+    def record_rewind(self, rewind: Rewind) -> None:
         """Record a dead branch."""
         self.put(REWINDS, self.rewinds().with_one_more(rewind))
 

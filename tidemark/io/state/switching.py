@@ -75,7 +75,7 @@ def switch(
         reported = reason or event.value
         place = str(delivered.pointer.position) if delivered else ""
         if before is not found.stage:
-            transaction.note_switch(Switch(now_us, before, found.stage, reported, epoch, place))
+            transaction.record_switch(Switch(now_us, before, found.stage, reported, epoch, place))
     if taking is not None:
         store.learn_versions()
     if before is not found.stage:

@@ -104,7 +104,7 @@ class ArchivingWatch:
             missing=absent.count,
         )
         with suppress(StateFull):  # it is for people, and will be detected again
-            store.note_archiving(seen)
+            store.record_archiving(seen)
         self._show(seen)
         self.holes = lost.count + (absent.count if self._missing_first == absent.first else 0)
         self._missing_first = absent.first
@@ -164,7 +164,7 @@ def check_archiving(context: CaptureContext, node_requests: NodeRequests) -> Non
         user = answer.server
         if user is None or not answer.is_on:  # a server that runs no archive_command loses nothing by it
             return
-        note_user(store, user)
+        record_user(store, user)
         kept_out = in_time(lambda: spool_obstacle(config, user), START_S)
     except (TidemarkError, NotInTime, OSError):
         return
@@ -186,7 +186,7 @@ def in_time(look: Callable[[], ResultT], wait_s: float) -> ResultT:
     return answer.result(wait_s)
 
 
-def note_user(store: StateStore, user: ServerUser) -> None:
+def record_user(store: StateStore, user: ServerUser) -> None:
     """Record the user that the server runs as: a look at the folders alone uses it."""
     with suppress(StateFull):
-        store.note_archiving(replace(store.archiving(), uid=user.uid, gid=user.gid, groups=user.groups))
+        store.record_archiving(replace(store.archiving(), uid=user.uid, gid=user.gid, groups=user.groups))

@@ -12,7 +12,7 @@ from tidemark.engine.incarnations import Claim, ReadingProcess, Verdict, judge
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import describe_error
 from tidemark.io.node.replication import NodeIdentity
-from tidemark.io.state.incarnations import note_overtaken, note_started
+from tidemark.io.state.incarnations import record_overtaken, record_started
 from tidemark.io.state.overtaken import OvertakenState, check_not_overtaken
 from tidemark.io.state.state_views import StateMarks
 from tidemark.model.incarnation import Incarnation
@@ -87,12 +87,12 @@ class Fence:
             met = Overtaken(
                 marker.incarnation, marker.epoch, timeline or NO_TIMELINE, lsn, self._incarnation, now.epoch
             )
-            raise OvertakenState(note_overtaken(self._store, met))
+            raise OvertakenState(record_overtaken(self._store, met))
         if verdict is Verdict.BEHIND and delivers:
-            self._note_rival(lsn, marker)
+            self._record_rival(lsn, marker)
         return verdict is Verdict.OWN or marker.incarnation is None
 
-    def _note_rival(self, lsn: Lsn, marker: Marker) -> None:
+    def _record_rival(self, lsn: Lsn, marker: Marker) -> None:
         assert marker.incarnation is not None, "others claim nothing"
         with self._lock:
             if marker.incarnation in self._answered or len(self._answered) >= ANSWERED_MAX:
@@ -135,7 +135,7 @@ class Fence:
         position = marks.extent.position
         if self._start_lsn is None or self._is_noted or position is None or position.commit_lsn < self._start_lsn:
             return
-        note_started(self._store)
+        record_started(self._store)
         self._is_noted = True
 
     def _is_due(self, capture: Capture, asked: Future[NodeIdentity], now_s: float) -> bool:

@@ -118,7 +118,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         beat.beat(slot)
         stack.callback(beat.clear, slot)
         context, key = CaptureContext(config, store, metrics, log), load_marker_key(config, folder)
-        patiently(partial(store.note_marker_key, role.value, key_name(key)), folder.root, log)
+        patiently(partial(store.record_marker_key, role.value, key_name(key)), folder.root, log)
         markers = MarkerReader(context, key)
         node_requests = NodeRequests(context, key, incarnation)
         check_archiving(context, node_requests)

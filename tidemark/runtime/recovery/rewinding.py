@@ -94,10 +94,10 @@ def rewind(
 def _note(reported: Rewind, loss: Loss | None, transaction: StateTransaction) -> None:
     # NB: the recorded marker may be on the dead branch; only the number of attempts is kept.
     transaction.put(HAND_OVER, HandOver(attempt=(transaction.get(HAND_OVER) or HandOver()).attempt))
-    transaction.note_rewind(reported)
+    transaction.record_rewind(reported)
     transaction.put(FINGERPRINT, Fingerprint((transaction.get(FINGERPRINT) or Fingerprint()).selection))
     if loss is not None:
-        transaction.note_loss(loss)
+        transaction.record_loss(loss)
 
 
 def _wrong_tables(view: StateView, plan: RewindPlan) -> frozenset[TableKey] | None:

@@ -222,7 +222,7 @@ class _Replay:
             for index in _of_rmgr(block, stop, RM_MULTIXACT):
                 created = multixact.parse(block.record(index))
                 if created is not None:
-                    self._multixacts.note(created)
+                    self._multixacts.record(created)
             for index in _of_rmgr(block, stop, RM_DBASE):
                 self._note_remade(block.record(index))
             for record in self._filter.records(block, stop):
@@ -267,11 +267,11 @@ class _Replay:
         if record.rmgr == RM_XACT:
             ended = xact.parse(record, self._backup.format)
             if isinstance(ended, xact.Commit | xact.Abort):
-                self._log.note((ended.xid, *ended.subxids), committed=isinstance(ended, xact.Commit))
+                self._log.record((ended.xid, *ended.subxids), committed=isinstance(ended, xact.Commit))
         elif record.rmgr == RM_STANDBY:
             running = standby.parse(record)
             if running is not None:
-                self._log.note_running(running.oldest_running_xid)
+                self._log.record_running(running.oldest_running_xid)
         elif record.rmgr == RM_RELMAP:
             update = relmap.parse(record, self._backup.format)
             if update is not None and (update.database in self._source.databases or update.database == INVALID_OID):

@@ -140,7 +140,7 @@ def _ledger_seed() -> bytes:
         path = Path(folder) / "ledger"
         HoleLedger.create(path, 0o600)
         with HoleLedger.open(path, writable=True) as ledger:
-            ledger.note_failure()
+            ledger.record_failure()
             ledger.give_up("000000010000000000000001", "no room")
         return path.read_bytes()[:512]
 
