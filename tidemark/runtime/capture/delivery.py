@@ -34,7 +34,7 @@ ROOM_FIRST_S = 0.02
 ROOM_MAX_S = 1.0
 STALE_READERS_S = 5.0  # how often slots of killed readers are freed
 US_PER_S = 1_000_000
-Note = Callable[[StateTransaction], None]  # adds more to the transaction that stores a group
+ExtraWrites = Callable[[StateTransaction], None]  # adds more to the transaction that stores a group
 CopyKeep = tuple[Oid, Oid, CopyProgress]  # database, relation, progress of its first copy
 
 
@@ -103,12 +103,12 @@ class OutboxTarget:
     def deliver(self, group: ChangeGroup) -> None:
         """Store a group; wait while the outbox is full."""
 
-        def note(transaction: StateTransaction) -> None:
+        def extra_writes(transaction: StateTransaction) -> None:
             transaction.rely_on_journal(self._history.durable_lsn)
             self._whole.note(transaction, [group])
             transaction.learn_databases(group.databases)
 
-        self._store_group(encode_group(group), note)
+        self._store_group(encode_group(group), extra_writes)
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
         """Store a group of a first copy, and the copy's progress, in one transaction."""
@@ -130,14 +130,14 @@ class OutboxTarget:
     def abandon(self) -> None:
         """Do nothing: no call into the outbox outlasts a stop, except a running transaction."""
 
-    def _store_group(self, encoded: EncodedGroup, note: Note) -> None:
+    def _store_group(self, encoded: EncodedGroup, extra_writes: ExtraWrites) -> None:
         wait_s = ROOM_FIRST_S
         while True:
             try:
                 with self._store.transaction(self._epoch) as transaction:
                     transaction.settle()
                     delivered = transaction.deliver(encoded)
-                    note(transaction)
+                    extra_writes(transaction)
                     ledger, confirmed = transaction.ledger(), transaction.confirmed()
             except StateFull as full:
                 self._wait_for_room(full, wait_s)

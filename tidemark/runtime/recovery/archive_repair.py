@@ -97,7 +97,7 @@ def give_up(
         owner,
         tables=tables,
         messages=[loss_message(loss)],
-        note=lambda transaction: transaction.record_loss(loss),
+        extra_writes=lambda transaction: transaction.record_loss(loss),
     )
     passed(RepairPoint.REPAIRED)
     return loss

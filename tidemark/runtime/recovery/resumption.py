@@ -168,12 +168,12 @@ def go_on(
     *,
     tables: Tables,
     messages: Iterable[Message],
-    note: Callable[[StateTransaction], None],
+    extra_writes: Callable[[StateTransaction], None],
 ) -> None:
     """Move the delivered pointer to `at` under a new epoch of `owner`, and deliver `messages` and corrections.
 
-    The pointer stays if delivery resumes after the last delivered change. `note` writes further values in the same
-    transaction. Raise `Fenced`, with nothing written, if the state has changed since `before` was read.
+    The pointer stays if delivery resumes after the last delivered change. `extra_writes` writes further values in the
+    same transaction. Raise `Fenced`, with nothing written, if the state has changed since `before` was read.
     """
     store.learn_versions()
     reported = _group(config, at, [*_messages(at, messages), *tables.items])
@@ -196,7 +196,7 @@ def go_on(
             transaction.drop_copy(*key)
         if config.copy.enabled and at.beginning is not None:
             transaction.put(FINGERPRINT, Fingerprint())  # so that planning considers every existing table
-        note(transaction)
+        extra_writes(transaction)
 
 
 def _tables_of(at: Resumption) -> Iterator[TableKey]:

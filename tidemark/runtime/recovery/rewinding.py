@@ -85,13 +85,13 @@ def rewind(
         owner,
         tables=tables,
         messages=[_message(reported), *([loss_message(loss)] if loss is not None else [])],
-        note=partial(_note, reported, loss),
+        extra_writes=partial(_record_rewind, reported, loss),
     )
     passed(RewindPoint.REWOUND)
     return reported, loss
 
 
-def _note(reported: Rewind, loss: Loss | None, transaction: StateTransaction) -> None:
+def _record_rewind(reported: Rewind, loss: Loss | None, transaction: StateTransaction) -> None:
     # NB: the recorded marker may be on the dead branch; only the number of attempts is kept.
     transaction.put(HAND_OVER, HandOver(attempt=(transaction.get(HAND_OVER) or HandOver()).attempt))
     transaction.record_rewind(reported)

@@ -62,7 +62,7 @@ from tidemark.wire.state import (
 )
 
 ARCHIVE_S = 10.0  # for listing the archive's folder
-Note = Callable[[StateTransaction], None]  # writes more values in the transaction that completes the state
+ExtraWrites = Callable[[StateTransaction], None]  # writes more values in the transaction that completes the state
 
 DATABASES = f"""
     SELECT datname FROM pg_catalog.pg_database
@@ -108,8 +108,8 @@ def initialise(
             config.capture.dsn, select, follows=config.seed.follows, wait_s=config.seed.wait_s, observer=observer
         )
         if config.standby.follow and is_standby(config):
-            note = _begin_to_follow(config, store, seed, observer)
-            _write_beginning(config, store, seed, "", stage=Stage.FOLLOWER, note=note)
+            extra_writes = _begin_to_follow(config, store, seed, observer)
+            _write_beginning(config, store, seed, "", stage=Stage.FOLLOWER, extra_writes=extra_writes)
         else:
             snapshot = "" if config.copy.enabled else settled(config, seed, observer)
             _write_beginning(config, store, seed, snapshot)
@@ -128,7 +128,7 @@ def is_standby(config: Config) -> bool:
         return node.is_in_recovery()
 
 
-def _begin_to_follow(config: Config, store: StateStore, seed: Seed, observer: SeedObserver | None) -> Note:
+def _begin_to_follow(config: Config, store: StateStore, seed: Seed, observer: SeedObserver | None) -> ExtraWrites:
     """Return the first values of a follower's state: another process has delivered all existing rows."""
     with closing(CopySessions(config.capture.dsn, store.identity)) as sessions:
         node = sessions.node()
@@ -138,13 +138,13 @@ def _begin_to_follow(config: Config, store: StateStore, seed: Seed, observer: Se
         reported = plan_copies(config, view, sessions).moves
     before = Pointer(place_before(seed), seed.lsn)
 
-    def note(transaction: StateTransaction) -> None:
+    def extra_writes(transaction: StateTransaction) -> None:
         transaction.put(FOLLOWED, Followed(before, floor, has_start=False))
         transaction.put(FINGERPRINT, Fingerprint(selection_reported(config)))
         for key in reported:
             transaction.put_copy(*key, CopyProgress(CopyPhase.DONE, 0))
 
-    return note
+    return extra_writes
 
 
 def initialise_from_backup(config: Config, folder: StateFolder, seed: Seed) -> bool:
@@ -161,7 +161,7 @@ def initialise_from_backup(config: Config, folder: StateFolder, seed: Seed) -> b
         stage = Stage.ARCHIVE if config.has_archive else STAGE_WHEN_MISSING
         timeline = latest_timeline(config, seed.node.system_identifier, seed.node.segment_bytes, seed.timeline)
         epoch = replacing_epoch(timeline, None, SystemClock().wall_us())
-        _write_beginning(config, store, seed, snapshot, stage=stage, note=partial(_replace_earlier, epoch))
+        _write_beginning(config, store, seed, snapshot, stage=stage, extra_writes=partial(_replace_earlier, epoch))
     return True
 
 
@@ -229,9 +229,9 @@ def _write_beginning(
     snapshot: str,
     *,
     stage: Stage = STAGE_WHEN_MISSING,
-    note: Note | None = None,
+    extra_writes: ExtraWrites | None = None,
 ) -> None:
-    """Write the first base, then in one transaction all values that refer to it, and those of `note`."""
+    """Write the first base, then in one transaction all values that refer to it, and those of `extra_writes`."""
     history = write_base(config, store, store.view(), seed)
     start = Pointer(place_before(seed), seed.lsn)
     with store.transaction(None) as transaction:
@@ -240,8 +240,8 @@ def _write_beginning(
         transaction.put(DELIVERED, Watermark(start, transaction.ledger().head))
         if stage is not STAGE_WHEN_MISSING:
             transaction.put(STAGE, stage)
-        if note is not None:
-            note(transaction)
+        if extra_writes is not None:
+            extra_writes(transaction)
 
 
 def write_base(config: Config, store: StateStore, before: StateView, seed: Seed) -> HistoryIndex:
