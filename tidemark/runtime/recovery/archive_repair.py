@@ -26,7 +26,15 @@ from tidemark.model.change import LOSS_PREFIX
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Stage
-from tidemark.runtime.recovery.resumption import Message, Resumption, Tables, Wrong, by_seed, go_on, set_right
+from tidemark.runtime.recovery.resumption import (
+    Message,
+    Resumption,
+    TableCorrections,
+    WrongTables,
+    by_seed,
+    resume_delivery,
+    table_corrections,
+)
 from tidemark.runtime.replay.archive_damage import find_damage
 from tidemark.runtime.seed.initialise import databases_of, settled
 from tidemark.runtime.seed.seeding import SeedObserver, take_seed
@@ -77,7 +85,11 @@ def give_up(
     before = store.view()
     assert before.start is not None, "found by `find_break`"
     at = seeded(config, store, before, observer)
-    tables = set_right(store, before, at, config.select.selection(), Wrong(None)) if config.copy.enabled else Tables()
+    tables = (
+        table_corrections(store, before, at, config.select.selection(), WrongTables(None))
+        if config.copy.enabled
+        else TableCorrections()
+    )
     loss = Loss(
         at_us=SystemClock().wall_us(),
         after=before.start.position,
@@ -89,7 +101,7 @@ def give_up(
         damage=broken.damage,
     )
     passed(RepairPoint.PREPARED)
-    go_on(
+    resume_delivery(
         config,
         store,
         before,

@@ -68,7 +68,7 @@ class Resumption:
     beginning: Beginning | None = None  # of a new seed; None: the kept catalog history continues
     after: Position | None = None  # delivery resumes right after it, whatever `lsn` is; None: at `lsn`
 
-    def place(self, ordinal: int = 0) -> Position:
+    def position(self, ordinal: int = 0) -> Position:
         """Return a position before all delivered changes: records begin at multiples of 8."""
         if self.after is not None:
             return replace(self.after, ordinal=self.after.ordinal + 1 + ordinal)
@@ -76,7 +76,7 @@ class Resumption:
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class TableCorrections:
     """The corrections of wrong tables."""
 
     items: Sequence[Reported] = ()
@@ -90,12 +90,12 @@ class Tables:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class WrongTables:
     """Which tables are wrong, and in which way."""
 
     only: Collection[TableKey] | None  # None: all
     after_lsn: Lsn = INVALID_LSN  # they are copied once delivery has reached this
-    never_were: bool = False  # the ones that no longer exist were created on the dead branch
+    created_on_dead_branch: bool = False  # the ones that no longer exist
     unknown_too: bool = False  # also existing tables that the state does not know
 
     def has(self, key: TableKey) -> bool:
@@ -117,7 +117,9 @@ def by_seed(config: Config, store: StateStore, before: StateView, seed: Seed, sn
     )
 
 
-def set_right(store: StateStore, view: StateView, at: Resumption, selection: Selection, wrong: Wrong) -> Tables:
+def table_corrections(
+    store: StateStore, view: StateView, at: Resumption, selection: Selection, wrong: WrongTables
+) -> TableCorrections:
     """Return the corrections of the `wrong` tables, from the catalogs there and the last delivered descriptions."""
     latest = {(database, relation.oid): relation for _, (database, relation) in sorted(store.relations().items())}
     items: list[Reported] = []
@@ -135,7 +137,7 @@ def set_right(store: StateStore, view: StateView, at: Resumption, selection: Sel
             if copy is not None:
                 gone.append(key)
             if copy is not None and reported is not None:
-                items += _dropped(at, key, reported, copy, never_was=wrong.never_were)
+                items += _dropped(at, key, reported, copy, created_on_dead_branch=wrong.created_on_dead_branch)
         elif copy is None:
             if shown is not None and _is_copied(shown, selection):
                 items.append(_schema_event(at, key[0], SchemaChange.CREATE, None, shown))
@@ -144,29 +146,29 @@ def set_right(store: StateStore, view: StateView, at: Resumption, selection: Sel
             copies[key] = copy.blind()  # LEFT because of a change that is given up, if it is selected there
         elif shown is not None and reported is not None and reported != shown:
             generation = copy.generation + 1
-            items.append(CopyBoundary(at.place(), key[0], shown, generation, True, ""))
+            items.append(CopyBoundary(at.position(), key[0], shown, generation, True, ""))
             copies[key] = CopyProgress(
-                CopyPhase.COPYING, generation, lx=at.place().commit_lsn, after_lsn=wrong.after_lsn
+                CopyPhase.COPYING, generation, lx=at.position().commit_lsn, after_lsn=wrong.after_lsn
             )
         else:
             # NB: without the old snapshot: it may show changes of the dead branch, by xids that are assigned again.
             copies[key] = replace(copy.blind(), phase=CopyPhase.WAITING, after_lsn=wrong.after_lsn)
-    return Tables(items, copies, gone)
+    return TableCorrections(items, copies, gone)
 
 
-def left_wrong(view: StateView, wrong: Wrong) -> Tables:
+def blind_copies(view: StateView, wrong: WrongTables) -> TableCorrections:
     """Return the copies that are `wrong` without their snapshots, which could hide changes of the stream."""
-    return Tables(copies={key: copy.blind() for key, copy in view.copies.items() if wrong.has(key)})
+    return TableCorrections(copies={key: copy.blind() for key, copy in view.copies.items() if wrong.has(key)})
 
 
-def go_on(
+def resume_delivery(
     config: Config,
     store: StateStore,
     before: StateView,
     at: Resumption,
     owner: Owner,
     *,
-    tables: Tables,
+    tables: TableCorrections,
     messages: Iterable[Message],
     extra_writes: Callable[[StateTransaction], None],
 ) -> None:
@@ -210,22 +212,22 @@ def _is_copied(relation: Relation, selection: Selection) -> bool:
 
 
 def _dropped(
-    at: Resumption, key: TableKey, reported: Relation, copy: CopyProgress, *, never_was: bool
+    at: Resumption, key: TableKey, reported: Relation, copy: CopyProgress, *, created_on_dead_branch: bool
 ) -> Iterator[SchemaEvent | CopyBoundary]:
     """Report a dropped table; one of a dead branch is emptied first, since another table may get its OID."""
-    if never_was:
+    if created_on_dead_branch:
         for is_begin in (True, False):
-            yield CopyBoundary(at.place(), key[0], reported, copy.generation + 1, is_begin, "")
+            yield CopyBoundary(at.position(), key[0], reported, copy.generation + 1, is_begin, "")
     yield _schema_event(at, key[0], SchemaChange.DROP, reported, None)
 
 
 def _schema_event(
     at: Resumption, database: Oid, change: SchemaChange, before: Relation | None, after: Relation | None
 ) -> SchemaEvent:
-    place = at.place()
+    position = at.position()
     return SchemaEvent(
-        position=place,
-        lsn=place.commit_lsn,
+        position=position,
+        lsn=position.commit_lsn,
         database=database,
         xid=Xid(0),
         change=change,
@@ -237,12 +239,12 @@ def _schema_event(
 
 def _messages(at: Resumption, messages: Iterable[Message]) -> Iterator[LogicalMessage]:
     """Yield the messages for each database's log."""
-    place = at.place()
+    position = at.position()
     for prefix, content in messages:
         for database in sorted(at.databases):
             yield LogicalMessage(
-                position=place,
-                lsn=place.commit_lsn,
+                position=position,
+                lsn=position.commit_lsn,
                 database=database,
                 xid=Xid(0),
                 transactional=False,
@@ -255,6 +257,6 @@ def _group(config: Config, at: Resumption, items: Iterable[Reported]) -> Encoded
     """Return the group that moves the delivered pointer; for a custom consumer it has no items."""
     placed: list[GroupItem] = []
     if config.deliver.consumer == "outbox":
-        placed += [replace(item, position=at.place(ordinal)) for ordinal, item in enumerate(items)]
-    last = Pointer(at.place(max(0, len(placed) - 1)), at.restart_lsn)
-    return encode_group(ChangeGroup(at.place(), last, placed, (), 0, 0))
+        placed += [replace(item, position=at.position(ordinal)) for ordinal, item in enumerate(items)]
+    last = Pointer(at.position(max(0, len(placed) - 1)), at.restart_lsn)
+    return encode_group(ChangeGroup(at.position(), last, placed, (), 0, 0))

@@ -34,7 +34,14 @@ from tidemark.model.change import REWIND_PREFIX
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.position import Position
 from tidemark.runtime.recovery.archive_repair import loss_message, seeded
-from tidemark.runtime.recovery.resumption import Message, Resumption, Wrong, go_on, left_wrong, set_right
+from tidemark.runtime.recovery.resumption import (
+    Message,
+    Resumption,
+    WrongTables,
+    blind_copies,
+    resume_delivery,
+    table_corrections,
+)
 from tidemark.runtime.recovery.rewind_plan import RewindPlan, kept_before
 from tidemark.runtime.seed.copy_plan import TableKey
 from tidemark.runtime.seed.seeding import SeedObserver
@@ -58,12 +65,12 @@ def rewind(
     if plan.restart_lsn is not None:
         at = _at_fork(store, kept, plan, selection)
         only, present_lsn = _wrong_tables(before, plan), _present_lsn(config, store)
-        wrong = Wrong(only, present_lsn, never_were=True, unknown_too=plan.planned_dead)
+        wrong = WrongTables(only, present_lsn, created_on_dead_branch=True, unknown_too=plan.planned_dead)
     else:
         at = seeded(config, store, kept, observer)
-        wrong = Wrong(None, never_were=True)
+        wrong = WrongTables(None, created_on_dead_branch=True)
     again = config.copy.enabled
-    tables = set_right(store, before, at, selection, wrong) if again else left_wrong(before, wrong)
+    tables = table_corrections(store, before, at, selection, wrong) if again else blind_copies(before, wrong)
     reported = Rewind(
         at_us=SystemClock().wall_us(),
         timeline=branch.timeline,
@@ -77,7 +84,7 @@ def rewind(
     with closing(WalSpool(store.folder.copy, config.copy.spool_bytes, store.folder.file_mode)) as spool:
         spool.cut_behind(branch.fork_lsn)
     passed(RewindPoint.PREPARED)
-    go_on(
+    resume_delivery(
         config,
         store,
         before,
