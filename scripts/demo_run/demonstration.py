@@ -23,7 +23,7 @@ from tidemark.io.state.state_views import StateMarks
 from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.model.mode import Stage
 
-TELL_EVERY_S = 5.0
+REPORT_INTERVAL_S = 5.0
 LOOK_EVERY_S = 0.05
 MIB = 1 << 20
 OPERATOR_S_MAX = 90
@@ -193,7 +193,7 @@ class Demonstration:
         if self.work.failure is not None:
             raise SystemExit(f"a client of the workload failed: {self.work.failure}\n{self.ends_of_logs()}")
         self.lag.look()
-        if self.work.transactions and began_s - self._reported_at_s >= TELL_EVERY_S:
+        if self.work.transactions and began_s - self._reported_at_s >= REPORT_INTERVAL_S:
             self._reported_at_s = began_s
             self.say(f"[{self.passed_s:5.1f} s] {self.status()}")
         time.sleep(max(0.0, LOOK_EVERY_S - (time.monotonic() - began_s)))

@@ -77,6 +77,6 @@ def _reported(plan: RewindPlan, *, copies: bool) -> Iterator[str]:
     elif plan.restart_lsn is None:
         yield "Every table is copied again."
     elif plan.touched is None:
-        yield f"every table is copied again: {plan.untold}"
+        yield f"every table is copied again: {plan.why_unknown}"
     else:
         yield f"{len(plan.touched)} tables were changed; those that still exist are copied again"

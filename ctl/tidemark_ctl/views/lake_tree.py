@@ -61,14 +61,14 @@ class LakeLoss:
         )
 
 
-_TOLD = TypeAdapter(PipelineReport)
+_PIPELINE_REPORT = TypeAdapter(PipelineReport)
 
 
 def pipeline_reports(state: Path) -> Iterator[PipelineReport]:
     """Return the last report of each pipeline, by reader; unreadable files are left out."""
     for path in sorted(state.glob(PIPELINE_FILES)):
         try:
-            yield _TOLD.validate_json(path.read_bytes())
+            yield _PIPELINE_REPORT.validate_json(path.read_bytes())
         except (OSError, ValidationError):
             continue
 

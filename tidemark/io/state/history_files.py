@@ -53,7 +53,7 @@ class DamagedBase(NamedTuple):
     error: DamagedHistory
 
 
-def report_to_nobody(_damaged: DamagedBase) -> None:
+def ignore_damaged_base(_damaged: DamagedBase) -> None:
     """Do not report a skipped base."""
 
 
@@ -80,7 +80,7 @@ def load_catalogs(
     captured: Selects = no_database,
     *,
     seeded_lsn: Lsn | None = None,
-    passed_over: Callable[[DamagedBase], None] = report_to_nobody,
+    passed_over: Callable[[DamagedBase], None] = ignore_damaged_base,
 ) -> Base:
     """Return the mirrors as of `lsn`: the newest base at or below it, and the journal from there.
 

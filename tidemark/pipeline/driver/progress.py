@@ -25,7 +25,7 @@ from tidemark.pipeline.lake.faults import Fault
 from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
 
 LAGS_KEPT = 10_000  # number of newest groups from which the percentiles are computed
-TELL_EVERY_S = 5.0
+REPORT_INTERVAL_S = 5.0
 _US_PER_S = 1_000_000
 
 
@@ -82,7 +82,7 @@ class PipelineProgress:
         self.count_tables(positions)
         metrics.held_lsn.set(feed.commit_lsn)
         metrics.backlog.set(head - feed.lake_batch.end)
-        self._tell(feed, positions, head, now_us)
+        self._report(feed, positions, head, now_us)
 
     def count_tables(self, positions: Positions) -> None:
         """Set the metrics of the tables, also before the first batch, so that a restart does not end an alert."""
@@ -93,7 +93,7 @@ class PipelineProgress:
         metrics.tables_stopped.set(states[TableState.STOPPED])
         metrics.tables_diverged.set(states[TableState.DIVERGED])
 
-    def _tell(self, feed: Feed, positions: Positions, head: Sequence, now_us: int) -> None:
+    def _report(self, feed: Feed, positions: Positions, head: Sequence, now_us: int) -> None:
         tables = positions.tables.values()
         lags = sorted(self._lags_s)
         reported = ProgressFile(
@@ -114,7 +114,7 @@ class PipelineProgress:
         )
         self._write(asdict(reported))
         now_s = self._clock.monotonic_s()
-        if now_s - self._reported_at_s >= TELL_EVERY_S:
+        if now_s - self._reported_at_s >= REPORT_INTERVAL_S:
             self._reported_at_s = now_s
             fields = asdict(reported)
             del fields["pid"], fields["updated_at_us"], fields["waits_for_room"]

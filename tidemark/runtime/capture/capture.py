@@ -129,7 +129,7 @@ class Capture:
             seeded_lsn=beginning.lsn,
             passed_over=damaged.append,
         )
-        self._tell_damaged(damaged, base)
+        self._report_damaged(damaged, base)
         self._log.info("starting", restart_lsn=start.restart_lsn, delivered=str(start.position), base_lsn=base.lsn)
         page_lsn = first_page_lsn(start.restart_lsn)
         self._wal_source = make_wal_source(page_lsn, base.timeline, start.position, copying=takes_time(config, view))
@@ -195,7 +195,7 @@ class Capture:
         self._report()
         decoding_error = self._decoding_error() if self._error is None else None
         consumer_error = self._liveness.error() if self._liveness is not None else None
-        self._tell(self._application.error or consumer_error or decoding_error or self._wal_source.input.error)
+        self._log_progress(self._application.error or consumer_error or decoding_error or self._wal_source.input.error)
         return self._error
 
     def _decoding_error(self) -> BaseException | None:
@@ -299,7 +299,7 @@ class Capture:
             progress=self.progress,
         )
 
-    def _tell_damaged(self, damaged: Sequence[DamagedBase], base: Base) -> None:
+    def _report_damaged(self, damaged: Sequence[DamagedBase], base: Base) -> None:
         self._metrics.bases_damaged.set(len(damaged))
         for each in damaged:
             self._log.error(
@@ -394,7 +394,7 @@ class Capture:
             log=self._log,
         )
 
-    def _tell(self, error: BaseException | None) -> None:
+    def _log_progress(self, error: BaseException | None) -> None:
         """Log, once each, that the capture has reached the last run's position, and the error that ends it."""
         progress, begun = self.progress, self._start
         if not self._is_restored and max(progress.decoded_lsn, begun.restart_lsn) > begun.position.commit_lsn:

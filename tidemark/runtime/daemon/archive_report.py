@@ -52,10 +52,10 @@ class ArchiveReport:
             self._is_reported = True
             return None
         self._is_reported = False
-        self._tell(found, received_lsn)
+        self._report(found, received_lsn)
         return found
 
-    def _tell(self, found: ArchiveState, received_lsn: Lsn | None) -> None:
+    def _report(self, found: ArchiveState, received_lsn: Lsn | None) -> None:
         metrics = self.context.metrics
         metrics.archive_bytes.set(found.byte_count)
         metrics.archive_free.set(found.free_bytes)

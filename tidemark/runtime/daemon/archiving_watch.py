@@ -108,7 +108,7 @@ class ArchivingWatch:
         self._show(seen)
         self.holes = lost.count + (absent.count if self._missing_first == absent.first else 0)
         self._missing_first = absent.first
-        self._tell(lost, spool_obstacle(config, user))
+        self._report(lost, spool_obstacle(config, user))
         return seen
 
     def _when_off(self, before: Archiving, answer: NodeArchiving, found: ArchiveState) -> tuple[Lsn, Lsn]:
@@ -136,7 +136,7 @@ class ArchivingWatch:
         waited_s = max(0.0, (self._clock.wall_us() - since_us) / US_PER_S) if since_us else 0.0
         self.context.metrics.archive_waiting_seconds.set(waited_s)
 
-    def _tell(self, lost: Unrecorded, kept_out: str | None) -> None:
+    def _report(self, lost: Unrecorded, kept_out: str | None) -> None:
         """Log a problem, once as long as it stays the same."""
         reported = None
         if kept_out is not None:

@@ -200,7 +200,7 @@ class NodeRequests:
                 "SELECT pg_logical_emit_message(true, %s, %s::bytea)::text", (MARKER_PREFIX, content)
             )
         except MarkersLeftOut as error:
-            self._tell_left_out(error)
+            self._report_left_out(error)
             raise
         except Exception:
             self._context.metrics.markers_failed.inc()
@@ -208,7 +208,7 @@ class NodeRequests:
         self._context.metrics.markers_written.inc(marker.kind.value)
         return parse_lsn(str(end_lsn))
 
-    def _tell_left_out(self, error: MarkersLeftOut) -> None:
+    def _report_left_out(self, error: MarkersLeftOut) -> None:
         if not self._reported_left_out:
             self._reported_left_out = True
             self._context.log.warning("no markers are written", **describe_error(error))

@@ -133,7 +133,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
             stack.callback(server.close)
             log.info("serving metrics", host=config.metrics.host, port=server.port)
         # NB: answered by the socket's own thread: `cdcctl check` has to detect a loop that has stopped.
-        handlers = {**daemon.handlers(), "check": lambda _request: _tell_check(markers)}
+        handlers = {**daemon.handlers(), "check": lambda _request: _report_check(markers)}
         control = patiently(partial(ControlServer, socket_path, handlers, folder.file_mode), folder.root, log)
         stack.callback(control.close)
         daemon.run()
@@ -167,7 +167,7 @@ def _warn_of_refused(store: StateStore, log: Log) -> None:
         )
 
 
-def _tell_check(markers: MarkerReader) -> Mapping[str, Json]:
+def _report_check(markers: MarkerReader) -> Mapping[str, Json]:
     met = markers.met_check
     if met is None:
         return {"sequence": None}

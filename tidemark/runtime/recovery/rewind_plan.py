@@ -47,7 +47,7 @@ class RewindPlan:
     restart_lsn: Lsn | None  # before the fork; decoding begins here; None: a new seed is taken
     because: str  # why there is no restart LSN
     touched: frozenset[TableKey] | None  # None: unknown, so all tables are copied again
-    untold: str  # why they are unknown
+    why_unknown: str  # why `touched` is None
     is_delivered: bool = True  # False: only first copies have read the branch
     planned_dead: bool = False  # the tables to copy were found on the dead branch: the node may have others
 
@@ -65,9 +65,9 @@ def plan_rewind(config: Config, store: StateStore, dead_wal: Path | None) -> Rew
     if branch is None:
         return _plan_for_copies(view, history, view.delivered.pointer)
     restart_lsn, because = _restart(config, store, view, history, branch)
-    touched, untold = _touched(config, store, view, branch, dead_wal)
+    touched, why_unknown = _touched(config, store, view, branch, dead_wal)
     planned_dead = view.planned_to is not None and not happened(history, view.planned_to)
-    return RewindPlan(branch, restart_lsn, because, touched, untold, planned_dead=planned_dead)
+    return RewindPlan(branch, restart_lsn, because, touched, why_unknown, planned_dead=planned_dead)
 
 
 def kept_before(store: StateStore, view: StateView, branch: DeadBranch) -> StateView:

@@ -20,7 +20,7 @@ from tidemark.decode.transactions.decoder import Decoded, DecodedRun, Decoder
 from tidemark.decode.transactions.ports import SpillPort
 from tidemark.decode.transactions.transactions import TransactionTable
 from tidemark.io.archive.archive import ArchiveFolder
-from tidemark.io.state.history_files import DamagedBase, NoBase, base_for, load_catalogs, report_to_nobody
+from tidemark.io.state.history_files import DamagedBase, NoBase, base_for, ignore_damaged_base, load_catalogs
 from tidemark.io.state.state_views import StateView
 from tidemark.model.errors import ConfigError, StateError, WalGap
 from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Oid, TimelineId, format_lsn
@@ -95,7 +95,7 @@ def begin_from_history(
     *,
     memory_bytes: int,
     spill: SpillPort | None = None,
-    passed_over: Callable[[DamagedBase], None] = report_to_nobody,
+    passed_over: Callable[[DamagedBase], None] = ignore_damaged_base,
     archive: ArchiveFolder | None = None,
 ) -> HistoryStart:
     """Return a decoder for everything that commits at or after `from_lsn`; None: everything that is available.

@@ -36,12 +36,12 @@ def decode_archive(
     archive: ArchiveFolder,
     start: HistoryStart,
     wanted: LsnRange,
-    tell_end: Callable[[InvalidWal], None],
+    report_end: Callable[[InvalidWal], None],
     times: TimeRange | None = None,
 ) -> Iterator[DecodedRun]:
     """Yield the changes in the range, and in that of `times`, up to its end or the archive's.
 
-    `tell_end` receives invalid bytes in the last segment. In a copy of pg_wal its unused rest begins there, which
+    `report_end` receives invalid bytes in the last segment. In a copy of pg_wal its unused rest begins there, which
     cannot be distinguished from damage.
     """
     to_lsn = wanted.to_lsn
@@ -58,7 +58,7 @@ def decode_archive(
             damage = archive.damage(error.invalid.lsn, error.invalid.reason)
             if damage is not None:
                 raise damage from error
-            tell_end(error)
+            report_end(error)
             break
         if times.is_passed or (to_lsn is not None and start.decoded_lsn >= to_lsn):
             return

@@ -13,7 +13,7 @@ from tidemark.model.mode import Stage
 from tidemark.runtime.seed.copy_plan import database_names, is_captured
 from tidemark.runtime.seed.copy_sessions import CopySessions
 
-TABLES_TOLD = 20  # named in one database; for a schema with more, GRANT names the schema
+TABLES_NAMED_MAX = 20  # named in one database; for a schema with more, GRANT names the schema
 
 
 def lacking_rights(config: Config, folder: StateFolder) -> Iterator[str]:
@@ -45,8 +45,8 @@ def _captured(
 def _reported(database: str, role: str, lacking: list[LackingTable]) -> Iterator[str]:
     if not lacking:
         return
-    names = ", ".join(table.table for table in lacking[:TABLES_TOLD])
-    more = f" and {len(lacking) - TABLES_TOLD} more" if len(lacking) > TABLES_TOLD else ""
+    names = ", ".join(table.table for table in lacking[:TABLES_NAMED_MAX])
+    more = f" and {len(lacking) - TABLES_NAMED_MAX} more" if len(lacking) > TABLES_NAMED_MAX else ""
     yield f"database {database}: {role} cannot read {len(lacking)} captured tables in full: {names}{more}"
     yield (
         "the first copy needs this: the sidecar ends with exit code 8 until these statements have run in that database:"
@@ -56,7 +56,7 @@ def _reported(database: str, role: str, lacking: list[LackingTable]) -> Iterator
     unread = [table for table in lacking if not table.is_readable]
     for schema in sorted({table.schema for table in unread}):
         tables = [table.table for table in unread if table.schema == schema]
-        of = f"ALL TABLES IN SCHEMA {schema}" if len(tables) > TABLES_TOLD else ", ".join(tables)
+        of = f"ALL TABLES IN SCHEMA {schema}" if len(tables) > TABLES_NAMED_MAX else ", ".join(tables)
         yield f"  GRANT SELECT ON {of} TO {role};"
     if any(table.hides_rows for table in lacking):
         yield f"  ALTER ROLE {role} BYPASSRLS;"

@@ -53,7 +53,7 @@ ATTEMPTS_MAX = 5  # at a seed that is invalidated by a rewrite of a catalog or b
 # removed, so it has the time of a whole checkpoint cycle: some attempts fail on a node with frequent checkpoints.
 REMOVED_ATTEMPTS_MAX = 20
 POLL_S = 0.1  # between checks of the oldest transaction; also the time to wait for WAL
-TELL_S = 1.0  # between reports of the transactions that are waited for
+REPORT_INTERVAL_S = 1.0  # between reports of the transactions that are waited for
 WAIT_S_DEFAULT = 600.0
 _XID_MASK = 0xFFFFFFFF
 _REMOVED_HINT = (
@@ -124,7 +124,7 @@ class Waiting:
             return snapshot
         now_s = time.monotonic()
         waited_s = now_s - self._started_s
-        if now_s - self._reported_s >= TELL_S or waited_s > self._wait_s:
+        if now_s - self._reported_s >= REPORT_INTERVAL_S or waited_s > self._wait_s:
             self._reported_s = now_s
             blockers = node.blockers(self._below)
             self._observer.waiting(blockers, waited_s)
