@@ -119,8 +119,8 @@ class CatalogFiles:
         changes = self._open.get(top_xid)
         if locator.db != self.database:
             return False
-        untold = self._marks.is_older_than_learning(top_xid) and (changes is None or not changes.rewriting)
-        if untold or locator in self._guesses:
+        is_unknown_rewrite = self._marks.is_older_than_learning(top_xid) and (changes is None or not changes.rewriting)
+        if is_unknown_rewrite or locator in self._guesses:
             return self._learn_copy(record)
         pending = self._pending_file(changes, record, top_xid)
         if pending is None:

@@ -190,7 +190,7 @@ class CatalogHeap:
         elif self.deleter.get(tid) == xid:
             del self.deleter[tid]
 
-    def tells_of(self, tid: Tid) -> bool:
+    def is_determined(self, tid: Tid) -> bool:
         """Return whether WAL has determined the row at `tid`, or its absence."""
         return tid in self.rows or (self.learning is not None and tid in self.learning.dead)
 
@@ -206,7 +206,7 @@ class CatalogHeap:
         learning = self.learning
         assert learning is not None, "rows are adopted while learning"
         for tid, packed in rows:
-            if not self.tells_of(tid):
+            if not self.is_determined(tid):
                 # NB: the mark of an open deleter exists already, and stays.
                 self.rows[tid] = learning.images.get(tid, packed) if packed else ELIDED
         self._indexes.clear()

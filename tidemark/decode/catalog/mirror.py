@@ -200,7 +200,7 @@ class CatalogMirror:
             return frozenset()
         view = self._private_view(changes)
         committed, private = self._describer(None), self._describer(top_xid, view)
-        oids = Dependents(self.store, top_xid).of(view.take_untold())
+        oids = Dependents(self.store, top_xid).of(view.take_unreported())
         tables = {oid for oid in oids if _is_table(committed.class_row(oid)) or _is_table(private.class_row(oid))}
         gone = oids & view.touched - tables
         view.touched |= tables

@@ -97,7 +97,7 @@ class CatalogStore:
         assert heap.learning is not None, "rows are adopted while learning"
         images = heap.learning.images
         for row in copied_rows(block, page, Ends(fate, updater, _gone)):
-            if heap.tells_of(row.tid):
+            if heap.is_determined(row.tid):
                 continue
             if not heap.layout.fits(row.packed):
                 raise BadRecord(INVALID_LSN, f"tuple {format_tid(row.tid)} has {len(row.packed)} bytes")
@@ -177,7 +177,7 @@ class CatalogStore:
             if not block.image_applies or block.fork != MAIN_FORK or block.locator != heap.file:
                 continue
             for row in copied_rows(block.block, block.restore_page(), ends):
-                if (row.inserter or row.deleter) and not heap.tells_of(row.tid):
+                if (row.inserter or row.deleter) and not heap.is_determined(row.tid):
                     self._learn_row(heap, row)
 
     def _learn_multixact(self, record: Record) -> None:

@@ -111,14 +111,14 @@ class View:
 class PrivateView(View):
     """What one open transaction that changed catalogs sees, and which of its changes are still to be reported."""
 
-    __slots__ = ("_changes", "_classes", "_others", "_others_overflowed", "_untold", "rewrites", "touched")
+    __slots__ = ("_changes", "_classes", "_others", "_others_overflowed", "_unreported", "rewrites", "touched")
 
     def __init__(self, changes: OpenChanges) -> None:
         super().__init__()
         self.rewrites: dict[Oid, Oid] = {}  # transient heaps, with the relations that they rewrite
         self.touched: set[Oid] = set()  # existing tables that were reported as changed
         self._changes = changes
-        self._untold: set[Subject] = set()  # its own changes
+        self._unreported: set[Subject] = set()  # its own changes
         self._classes: set[Oid] = set()  # with rows that it changed: some may be transient heaps
         self._others: set[Subject] = set()  # changes that others committed
         self._others_overflowed = False
@@ -128,7 +128,7 @@ class PrivateView(View):
         news = self._changes.news
         if news:
             self.forget(news)
-            self._untold |= news
+            self._unreported |= news
             self._classes.update(subject.oid for subject in news if subject.kind == PG_CLASS.oid)
             news.clear()
 
@@ -140,14 +140,16 @@ class PrivateView(View):
             self._others.clear()
             self._others_overflowed = True
 
-    def take_untold(self) -> Collection[Subject]:
+    def take_unreported(self) -> Collection[Subject]:
         """Return the subjects whose dependents may look different since the last call.
 
         NB: this includes commits of others: they may depend on this transaction's changes, or the reverse.
         """
-        untold = self._changes.subjects | self._untold if self._others_overflowed else self._untold | self._others
-        self._untold, self._others, self._others_overflowed = set(), set(), False
-        return untold
+        unreported = (
+            self._changes.subjects | self._unreported if self._others_overflowed else self._unreported | self._others
+        )
+        self._unreported, self._others, self._others_overflowed = set(), set(), False
+        return unreported
 
     def take_classes(self) -> Iterator[Oid]:
         """Yield, once each, the OIDs whose row of pg_class the transaction may have changed."""

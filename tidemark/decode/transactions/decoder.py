@@ -217,7 +217,7 @@ class Decoder:
         if catalog is not None:
             self._redo(catalog, record, transaction)
         else:
-            self._tell_pending(record, transaction)
+            self._emit_pending(record, transaction)
             self.catalogs_changed |= self._databases.redo(record, _top_xid(transaction))
 
     def _standby(self, record: Record, transaction: OpenTransaction | None) -> None:
@@ -250,7 +250,7 @@ class Decoder:
         if transaction is not None:
             self._add(record, transaction, partial(_end_schema, transaction, record.lsn))
             for turn in self._databases.turns(commit.xid):
-                self._add(record, transaction, partial(_tell_database, transaction, record.lsn, turn))
+                self._add(record, transaction, partial(_emit_database, transaction, record.lsn, turn))
             reported = (commit.time_us, commit.database, record.origin, commit.gid)
             committed = self._complete(Ended(commit.xid, record.lsn, record.end_lsn, *reported), transaction)
         xids = (commit.xid, *commit.subxids)
@@ -367,7 +367,7 @@ class Decoder:
 
     def _redo(self, catalog: Catalog, record: Record, transaction: OpenTransaction | None) -> bool:
         """Update the mirror; return whether the record changed catalogs."""
-        self._tell_pending(record, transaction)
+        self._emit_pending(record, transaction)
         changed = catalog.redo(record, _top_xid(transaction))
         if changed and transaction is not None and transaction.is_kept:
             if transaction.schema is None:
@@ -377,7 +377,7 @@ class Decoder:
         self.catalogs_changed |= changed
         return changed
 
-    def _tell_pending(self, record: Record, transaction: OpenTransaction | None) -> None:
+    def _emit_pending(self, record: Record, transaction: OpenTransaction | None) -> None:
         """Emit pending catalog changes of another subtransaction before this record is processed."""
         schema = transaction.schema if transaction is not None else None
         if transaction is not None and schema is not None and schema.dirty_xid not in (INVALID_XID, record.xid):
@@ -396,7 +396,7 @@ def _top_xid(transaction: OpenTransaction | None) -> Xid:
     return INVALID_XID if transaction is None else transaction.xid
 
 
-def _tell_database(transaction: OpenTransaction, lsn: Lsn, turn: DatabaseTurn) -> None:
+def _emit_database(transaction: OpenTransaction, lsn: Lsn, turn: DatabaseTurn) -> None:
     """Emit events for the tables of a created or dropped database: a partitioned table before its partitions."""
     for relation in sorted(turn.relations, key=lambda relation: len(relation.ancestors)):
         if is_captured(relation):

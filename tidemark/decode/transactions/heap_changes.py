@@ -87,7 +87,7 @@ class _Table:
 def emit_schema(transaction: OpenTransaction, only: Oid | None = None) -> None:
     """Emit pending schema changes, of one relation or all, before the next item."""
     if transaction.schema is not None:
-        for tagged in transaction.schema.tell(only):
+        for tagged in transaction.schema.pending_events(only):
             transaction.add_item(tagged.xid, tagged.item)
 
 
@@ -332,15 +332,15 @@ class HeapChanges:
             if len(self._tables) >= TABLES_MAX:
                 self._tables.clear()
             table = self._tables[relation] = _Table(relation, _role_of(relation))
-        if site.transaction.schema is None or self._is_everybodys(site, table, locator):
-            self._tell_skimmer(table, locator, site.catalog.database)
+        if site.transaction.schema is None or self._is_ignored_by_all(site, table, locator):
+            self._classify_for_skimmer(table, locator, site.catalog.database)
         return table
 
-    def _is_everybodys(self, site: _Site, table: _Table, locator: RelFileLocator) -> bool:
+    def _is_ignored_by_all(self, site: _Site, table: _Table, locator: RelFileLocator) -> bool:
         """Return whether every transaction skips the file: a catalog such as pg_depend, to which DDL writes most."""
         return table.role is _Role.IGNORED and site.catalog.resolve(locator, INVALID_XID) is table.relation
 
-    def _tell_skimmer(self, table: _Table, locator: RelFileLocator, database: Oid) -> None:
+    def _classify_for_skimmer(self, table: _Table, locator: RelFileLocator, database: Oid) -> None:
         if table.role is _Role.IGNORED:
             self._skimmer.file_is_passed_over(locator)
         elif table.role is _Role.ROWS and not (self.names is not None and table.prints_names):

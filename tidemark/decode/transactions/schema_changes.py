@@ -118,7 +118,16 @@ class _Rewrite(NamedTuple):
 class SchemaTracker:
     """One open transaction's schema changes: pending changes, emitted versions, open rewrites."""
 
-    __slots__ = ("_catalog", "_dirty_lsn", "_reported", "_reported_by", "_rewrites", "_top_xid", "_unsaid", "dirty_xid")
+    __slots__ = (
+        "_catalog",
+        "_dirty_lsn",
+        "_dropped_events",
+        "_reported",
+        "_reported_by",
+        "_rewrites",
+        "_top_xid",
+        "dirty_xid",
+    )
 
     def __init__(self, catalog: Catalog, top_xid: Xid) -> None:
         self.dirty_xid = INVALID_XID  # the subtransaction whose catalog changes are pending
@@ -127,7 +136,7 @@ class SchemaTracker:
         self._dirty_lsn = INVALID_LSN
         self._reported: dict[Oid, list[_Reported]] = {}
         self._reported_by: dict[Xid, set[Oid]] = {}
-        self._unsaid: set[Oid] = set()  # relations whose last event was removed with its savepoint
+        self._dropped_events: set[Oid] = set()  # relations whose last event was removed with its savepoint
         self._rewrites: dict[Oid, _Rewrite] = {}  # by the transient heap's OID
 
     def touch(self, xid: Xid, lsn: Lsn) -> None:
@@ -136,7 +145,7 @@ class SchemaTracker:
         self.dirty_xid = xid
         self._dirty_lsn = lsn
 
-    def tell(self, only: Oid | None = None) -> list[TaggedItem]:
+    def pending_events(self, only: Oid | None = None) -> list[TaggedItem]:
         """Return the pending events; with `only`, those of the relation whose rewritten rows come next.
 
         One command may rewrite many tables in sequence: each one's event is emitted before its rows, when its effect is
@@ -161,8 +170,8 @@ class SchemaTracker:
         return [*items, *(self._event(xid, before, after, rewritten=is_new) for before, after, is_new in changed)]
 
     def _take_touched(self) -> set[Oid]:
-        touched = {*self._catalog.take_touched(self._top_xid), *self._unsaid}
-        self._unsaid.clear()
+        touched = {*self._catalog.take_touched(self._top_xid), *self._dropped_events}
+        self._dropped_events.clear()
         return touched
 
     def begin_rewrite(self, heap: Oid, target: Relation, xid: Xid, lsn: Lsn) -> list[TaggedItem]:
@@ -191,10 +200,10 @@ class SchemaTracker:
         """Drop the changes of aborted subtransactions."""
         if self.dirty_xid in xids:
             self.dirty_xid = INVALID_XID
-        unsaid = {oid for xid in xids for oid in self._reported_by.pop(xid, ())}
-        for oid in unsaid:
+        dropped = {oid for xid in xids for oid in self._reported_by.pop(xid, ())}
+        for oid in dropped:
             self._reported[oid][:] = [reported for reported in self._reported[oid] if reported.xid not in xids]
-        self._unsaid |= unsaid
+        self._dropped_events |= dropped
         self._rewrites = {heap: rewrite for heap, rewrite in self._rewrites.items() if rewrite.xid not in xids}
 
     def _known(self, oid: Oid) -> Relation | None:

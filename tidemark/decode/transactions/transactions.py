@@ -142,10 +142,10 @@ class TransactionTable:
             self._advance(xid)
             transaction.children.add(xid)
             self._top_of[xid] = top_xid
-            self._fold_strays((xid,), transaction)
+            self._merge_strays((xid,), transaction)
         return transaction
 
-    def _fold_strays(self, xids: Iterable[Xid], top: OpenTransaction | None) -> OpenTransaction | None:
+    def _merge_strays(self, xids: Iterable[Xid], top: OpenTransaction | None) -> OpenTransaction | None:
         """Merge strays into `top`; return `top`, or a stray if there is no `top`.
 
         A stray's rows cannot be placed among the other rows: so the whole transaction is in doubt.
@@ -201,7 +201,7 @@ class TransactionTable:
 
     def leave(self, xid: Xid, committed: Iterable[Xid]) -> OpenTransaction | None:
         """Remove and return a transaction that ended, without the subtransactions that are not `committed`."""
-        transaction = self._fold_strays(committed, self._pop(xid))
+        transaction = self._merge_strays(committed, self._pop(xid))
         if transaction is None:
             return None
         for child in transaction.children:

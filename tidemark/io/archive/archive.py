@@ -90,7 +90,7 @@ class ArchiveFolder:
         names = _names(folder)
         kinds = (FileKind.SEGMENT,) if whole_only else (FileKind.PARTIAL, FileKind.SEGMENT)
         segments = [names[name] for name in names if file_kind(name) in kinds]
-        first = _speaker(folder, segments, of)
+        first = _identifying_header(folder, segments, of)
         if first is None:
             for file in segments:
                 _check_major(folder / file)
@@ -238,7 +238,7 @@ def parse_segment_header(head: bytes) -> SegmentHeader | None:
     return SegmentHeader(fmt, TimelineId(timeline), Lsn(page_lsn), SystemIdentifier(identifier), segment_bytes)
 
 
-def _speaker(folder: Path, segments: Sequence[str], of: SystemIdentifier | None) -> SegmentHeader | None:
+def _identifying_header(folder: Path, segments: Sequence[str], of: SystemIdentifier | None) -> SegmentHeader | None:
     """Return the header that determines the folder's cluster and the size of its segments."""
     first = None
     for file in segments:
