@@ -46,7 +46,7 @@ class CatalogFiles:
         self._files_lsn = files_lsn
         self._by_file = {heap.file: heap for heap in self.heaps.values()}
         self._guesses: set[RelFileLocator] = set()
-        self._strangers: set[RelFileLocator] = set()  # guesses that were wrong
+        self._disproved: set[RelFileLocator] = set()  # guesses that were wrong
         local = self.heaps.get(PG_CLASS.oid)
         columns = ("oid", "relfilenode", "reltablespace", "relrewrite")
         self._class_row = local.layout.projection(*columns) if local is not None else None
@@ -91,14 +91,14 @@ class CatalogFiles:
         for heap in self.heaps.values():
             heap.stop_learning()
         self._guesses.clear()
-        self._strangers.clear()
+        self._disproved.clear()
         self._by_file = {heap.file: heap for heap in self.heaps.values()}
         for changes in self._open.values():
             self.restore(changes)
 
     # --- detection of a rewrite
 
-    def note_relation(self, changes: OpenChanges, packed: bytes, xid: Xid) -> None:
+    def check_relation(self, changes: OpenChanges, packed: bytes, xid: Xid) -> None:
         """Check a new row of pg_class inserted by `xid`: it may be the transient heap of a catalog's rewrite."""
         assert self._class_row is not None, "pg_class is in this store"
         _oid, relfilenode, tablespace, rewritten = self._class_row.unpack_from(packed, data_at(packed))
@@ -184,7 +184,7 @@ class CatalogFiles:
         """
         block = record.blocks[0]
         if block.locator not in self._by_file:
-            unknown = block.fork == MAIN_FORK and block.locator not in self._strangers
+            unknown = block.fork == MAIN_FORK and block.locator not in self._disproved
             shape = shape_of(block.restore_page()) if unknown else None
             old = next((heap for heap in self.heaps.values() if len(heap.layout.columns) == shape), None)
             if old is None:
@@ -205,7 +205,7 @@ class CatalogFiles:
         if locator not in self._guesses:
             return False
         self._guesses.discard(locator)
-        self._strangers.add(locator)
+        self._disproved.add(locator)
         del self._by_file[locator]
         return True
 

@@ -225,7 +225,7 @@ class CatalogStore:
                 heap.insert(change.tid, change.packed, record.xid)
                 # NB: not for an update: the row of a transient heap is updated when the files are swapped.
                 if heap.layout.catalog is PG_CLASS and record.info & OPCODE_MASK == INSERT:
-                    self.files.note_relation(changes, change.packed, record.xid)
+                    self.files.check_relation(changes, change.packed, record.xid)
             elif isinstance(change, RowDeleted):
                 heap.deleter[change.tid] = record.xid
             self.marks.add(record.xid, heap, change.tid)

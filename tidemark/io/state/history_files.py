@@ -228,7 +228,7 @@ class HistoryWriter:
             with self._lock:
                 self._begin_file(record.lsn, timeline)
             self._store(self.index)
-            self._remove_strangers()  # after that transaction, in which a fenced writer fails
+            self._remove_unlisted()  # after that transaction, in which a fenced writer fails
         entry = dump_entry(record, timeline, top_xid)
         with writing(self._folder):  # the next start cuts off a torn entry
             write_whole(self._descriptor, entry)
@@ -341,7 +341,7 @@ class HistoryWriter:
         sync(path)
         self.durable_lsn = self._end_lsn
 
-    def _remove_strangers(self) -> None:
+    def _remove_unlisted(self) -> None:
         known = _files(self.index)
         for path in self._folder.iterdir():
             if path.name not in known and path.name.startswith(("base-", "journal-")):
