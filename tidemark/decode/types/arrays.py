@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidemark.decode.datum.varlena import PLAIN_HEADER_BYTES, BadDatum, datum_length, inline_payload
 from tidemark.decode.types.codec import ArrowValue, Codec, ColumnKind, TextCodec
-from tidemark.decode.types.quoting import NULL_ELEMENT, element_pattern, quoted_element, told_element
+from tidemark.decode.types.quoting import NULL_ELEMENT, element_pattern, quoted_element, unquoted_element
 from tidemark.model.relation import TypeDescription
 
 DIMENSIONS_MAX = 6  # MAXDIM
@@ -107,7 +107,7 @@ class ArrayCodec(Codec):
         values: list[ArrowValue] = []
         for part in element_pattern(self._delimiter).finditer(body):
             if part.lastgroup:
-                reported = told_element(part)
+                reported = unquoted_element(part)
                 values.append(None if reported is None else self.element_codec.parse_text(reported))
         return values
 

@@ -41,19 +41,19 @@ def quoted_element(text: str, delimiter: str) -> str:
     return f'"{escaped}"'
 
 
-def told_element(part: re.Match[str]) -> str | None:
+def unquoted_element(part: re.Match[str]) -> str | None:
     """Return the unquoted text of an element that `element_pattern` found; None for NULL."""
     if part.lastgroup == "quoted":
         return _ESCAPE.sub(r"\1", part["quoted"])
     return None if part["plain"] == NULL_ELEMENT else part["plain"]
 
 
-def with_elements(text: str, delimiter: str, tell: Callable[[str], str]) -> str:
+def with_elements(text: str, delimiter: str, convert: Callable[[str], str]) -> str:
     """Return an array's text with each element replaced; NULL, dimensions and bounds are kept."""
 
-    def retold(part: re.Match[str]) -> str:
-        reported = told_element(part) if part.lastgroup else None
-        return part[0] if reported is None else quoted_element(tell(reported), delimiter)
+    def converted(part: re.Match[str]) -> str:
+        reported = unquoted_element(part) if part.lastgroup else None
+        return part[0] if reported is None else quoted_element(convert(reported), delimiter)
 
     body_at = text.index("{")
-    return text[:body_at] + element_pattern(delimiter).sub(retold, text[body_at:])
+    return text[:body_at] + element_pattern(delimiter).sub(converted, text[body_at:])

@@ -139,11 +139,11 @@ def reshaper(
     applied: pa.Schema,
     wanted: pa.Schema,
     constants: Mapping[int, pa.Scalar],
-    restates: Mapping[int, Callable[[pa.Array], pa.Array]],
+    conversions: Mapping[int, Callable[[pa.Array], pa.Array]],
     *,
     lenient: bool = False,
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Return the function that converts rows of `applied` into `wanted`, with values rerendered by `restates`.
+    """Return the function that converts rows of `applied` into `wanted`, with values rerendered by `conversions`.
 
     `lenient`: a value that does not fit makes its column NULL.
     """
@@ -154,7 +154,7 @@ def reshaper(
         for number, field in numbered(wanted).items():
             if number in old:
                 values = batch.column(old[number].name)
-                named = restates[number](values) if number in restates else values
+                named = conversions[number](values) if number in conversions else values
                 columns.append(_convert_or_null(named, field) if lenient else convert(named, field))
             elif number in constants:
                 columns.append(pa.repeat(constants[number].cast(field.type), batch.num_rows))

@@ -41,9 +41,9 @@ def log_schema(relation: Relation, columns: pa.StructType) -> pa.Schema:
     return pa.schema([*META, *fields, *old])
 
 
-def spelled(rows: pa.Table, held: pa.Schema) -> pa.Table:
+def spelled(rows: pa.Table, stored: pa.Schema) -> pa.Table:
     """Return `rows` with the log's spelling of the column names."""
-    first = {name.lower(): name for name in held.names}
+    first = {name.lower(): name for name in stored.names}
     names = {name: first.get(name.lower(), name) for name in rows.schema.names}
     if all(name == as_held for name, as_held in names.items()):
         return rows
@@ -64,15 +64,15 @@ def spelled(rows: pa.Table, held: pa.Schema) -> pa.Table:
 
 def settle_types(table: LakeTable, wanted: pa.Schema) -> None:
     """Rewrite the log if a column of `wanted` has another type there; its values do not change."""
-    held = table.schema
+    stored = table.schema
     changed = {
         name: wanted.field(name).type
         for name in wanted.names
-        if name != OLD and name in held.names and held.field(name).type != wanted.field(name).type
+        if name != OLD and name in stored.names and stored.field(name).type != wanted.field(name).type
     }
     if not changed:
         return
-    rows = _Retyped(held, _moves(held, wanted, changed))
+    rows = _Retyped(stored, _moves(stored, wanted, changed))
     table.overwrite(pa.RecordBatchReader.from_batches(rows.schema, rows.batches(table.scan())), table.applied)
     passed(Failpoint.LOG_RESHAPED)
 
@@ -80,10 +80,10 @@ def settle_types(table: LakeTable, wanted: pa.Schema) -> None:
 class _Retyped:
     """The log's rows with some columns converted or moved to another column, at the top level and inside `_old`."""
 
-    def __init__(self, held: pa.Schema, moves: _Moves) -> None:
+    def __init__(self, stored: pa.Schema, moves: _Moves) -> None:
         self._moves = moves
-        top = self._fields([field for field in held if field.name != OLD])
-        nested = self._fields(list(held.field(OLD).type))
+        top = self._fields([field for field in stored if field.name != OLD])
+        nested = self._fields(list(stored.field(OLD).type))
         self._top, self._nested = top, nested
         self.schema = pa.schema([*top, pa.field(OLD, pa.struct(nested))])
 
@@ -97,8 +97,8 @@ class _Retyped:
             )
             yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _fields(self, held: list[pa.Field]) -> list[pa.Field]:
-        fields = {field.name: field for field in held}
+    def _fields(self, stored: list[pa.Field]) -> list[pa.Field]:
+        fields = {field.name: field for field in stored}
         for name, (aside, new) in self._moves.items():
             if name in fields:
                 if aside != name:
@@ -106,35 +106,35 @@ class _Retyped:
                 fields[name] = pa.field(name, new)
         return list(fields.values())
 
-    def _columns(self, held: dict[str, pa.Array], wanted: list[pa.Field]) -> list[pa.Array]:
+    def _columns(self, stored: dict[str, pa.Array], wanted: list[pa.Field]) -> list[pa.Array]:
         origins = {aside: name for name, (aside, _) in self._moves.items() if aside != name}
         columns = []
         for field in wanted:
             moved = origins.get(field.name)
-            if moved is not None and moved in held:
-                there = [held[field.name]] if field.name in held else []
-                columns.append(pc.coalesce(held[moved], *there))
+            if moved is not None and moved in stored:
+                there = [stored[field.name]] if field.name in stored else []
+                columns.append(pc.coalesce(stored[moved], *there))
             elif field.name in origins.values():
-                columns.append(pa.nulls(len(next(iter(held.values()))), field.type))
+                columns.append(pa.nulls(len(next(iter(stored.values()))), field.type))
             else:
-                columns.append(convert(held[field.name], field))
+                columns.append(convert(stored[field.name], field))
         return columns
 
 
-def _moves(held: pa.Schema, wanted: pa.Schema, changed: Mapping[str, pa.DataType]) -> _Moves:
+def _moves(stored: pa.Schema, wanted: pa.Schema, changed: Mapping[str, pa.DataType]) -> _Moves:
     """Return for each changed column the target of its older values, and its new type."""
     moves = {}
     for name, new in changed.items():
-        old = held.field(name).type
-        moves[name] = (name if loses_nothing(old, new) else _aside(name, old, held, wanted), new)
+        old = stored.field(name).type
+        moves[name] = (name if loses_nothing(old, new) else _aside(name, old, stored, wanted), new)
     return moves
 
 
-def _aside(name: str, old: pa.DataType, held: pa.Schema, wanted: pa.Schema) -> str:
+def _aside(name: str, old: pa.DataType, stored: pa.Schema, wanted: pa.Schema) -> str:
     """Return the column for values of type `old`, which must not be a column of the table, now or with another type."""
     aside = f"{name}__{re.sub(r'[^a-z0-9]+', '_', str(old)).strip('_')}"
     taken = {column.lower() for column in wanted.names}
-    taken.update(field.name.lower() for field in held if field.name != aside or field.type != old)
+    taken.update(field.name.lower() for field in stored if field.name != aside or field.type != old)
     while aside.lower() in taken:
         aside += "_"
     return aside

@@ -50,12 +50,12 @@ from tidemark.pipeline.lake.layout import (
 )
 from tidemark.pipeline.lake.lineage import Recorded
 from tidemark.pipeline.sinks.compaction import Compacted, Key, compact, comparable, keys_of, only_adds
-from tidemark.pipeline.sinks.rerendering import Restates, rerendered_rows, rerenderings
+from tidemark.pipeline.sinks.rerendering import Conversions, rerendered_rows, rerenderings
 from tidemark.pipeline.sinks.steps import Delivered, Happening, Rows, after, steps
 
 _REMOVE = "__tidemark_remove"
 _KEEP = "__tidemark_keep_"
-_NONE: Restates = {}
+_NONE: Conversions = {}
 REWRITE = "rewrite"
 UNKEYED = "unkeyed"
 
@@ -260,9 +260,14 @@ class Replica:
     # Layout
 
     def _settle(
-        self, table: LakeTable, relation: Relation, columns: pa.StructType, applied: Applied, restates: Restates = _NONE
+        self,
+        table: LakeTable,
+        relation: Relation,
+        columns: pa.StructType,
+        applied: Applied,
+        conversions: Conversions = _NONE,
     ) -> None:
-        """Give the replica the layout of `relation`, create it if missing, and rerender its rows by `restates`."""
+        """Give the replica the layout of `relation`, create it if missing, and rerender its rows by `conversions`."""
         wanted = replica_schema(relation, columns)
         if not table.exists:
             table.create(wanted, applied)
@@ -270,10 +275,10 @@ class Replica:
         schema = table.schema
         constants = self._constants(relation, self._dialect)
         plan = plan_reshape(schema, wanted, constants)
-        if plan is None and not restates:
+        if plan is None and not conversions:
             return
-        if plan is None or plan.whole or restates:
-            reshape = reshaper(schema, wanted, constants, restates)
+        if plan is None or plan.whole or conversions:
+            reshape = reshaper(schema, wanted, constants, conversions)
             table.overwrite(pa.RecordBatchReader.from_batches(wanted, map(reshape, table.scan())), applied)
         else:
             table.add_columns(plan.added, applied)

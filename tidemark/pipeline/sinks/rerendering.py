@@ -16,17 +16,17 @@ from tidemark.model.change import AFTER, BEFORE
 from tidemark.model.relation import Column, Relation, TypeDescription, TypeKind
 from tidemark.pipeline.lake.layout import label_names, relabelled, renamed_labels
 
-Restate = Callable[[pa.Array], pa.Array]
-Restates = Mapping[int, Restate]
+Conversion = Callable[[pa.Array], pa.Array]
+Conversions = Mapping[int, Conversion]
 """By column: the conversion of its values to their present text."""
 _Reshape = Callable[[str], str]
-_Held = str | list["_Held"] | None
+_Value = str | list["_Value"] | None
 _NESTED = 2  # lists of lists: arrays of a domain over arrays
 
 
-def rerenderings(before: Relation | None, after: Relation) -> Restates:
+def rerenderings(before: Relation | None, after: Relation) -> Conversions:
     """Return the columns whose text differs between two versions, with the conversions."""
-    found: dict[int, Restate] = {
+    found: dict[int, Conversion] = {
         number: partial(relabelled, names=names) for number, names in renamed_labels(before, after).items()
     }
     was = {column.number: column for column in before.live_columns} if before is not None else {}
@@ -39,13 +39,13 @@ def rerenderings(before: Relation | None, after: Relation) -> Restates:
 
 def rerendered_rows(changes: pa.Table, was: Relation, now: Relation) -> pa.Table:
     """Return changes of one version with their values rendered for another version with the same columns."""
-    restates = rerenderings(was, now)
-    if not restates:
+    conversions = rerenderings(was, now)
+    if not conversions:
         return changes
     for name in (BEFORE, AFTER):
         rows = changes.column(name).combine_chunks()
         children = [
-            restates[column.number](values) if column.number in restates else values
+            conversions[column.number](values) if column.number in conversions else values
             for column, values in zip(was.live_columns, rows.flatten(), strict=True)
         ]
         reported = pa.StructArray.from_arrays(children, fields=list(rows.type), mask=rows.is_null())
@@ -103,8 +103,8 @@ def _of_value(was: TypeDescription, now: TypeDescription) -> _Reshape | None:
     """Return how the text of a value inside another value changes; None if it does not."""
     old, new = was.ultimate(), now.ultimate()
     if old.element is not None and new.element is not None:
-        tell = _of_value(old.element, new.element)
-        return tell and partial(with_elements, delimiter=new.element.delimiter, tell=tell)
+        convert = _of_value(old.element, new.element)
+        return convert and partial(with_elements, delimiter=new.element.delimiter, convert=convert)
     names = label_names(old, new)
     if names:
         return partial(_renamed, names=names)
@@ -116,11 +116,11 @@ def _renamed(label: str, names: Mapping[str, str]) -> str:
 
 
 def _reshaped(text: str, parts: list[tuple[int, _Reshape | None] | None]) -> str:
-    held = split_row(text)
+    stored = split_row(text)
     reported = []
     for part in parts:
         # NB: a row rendered in an older form than `old` has fewer parts; later attributes are NULL.
-        raw = held[part[0]] if part is not None and part[0] < len(held) else ""
+        raw = stored[part[0]] if part is not None and part[0] < len(stored) else ""
         if part is not None and part[1] is not None and raw:
             raw = quoted_part(part[1](unquoted(raw)), ROW_SPECIAL)
         reported.append(raw)
@@ -161,7 +161,7 @@ def _rerendered(values: pa.Array, reshape: _Reshape) -> pa.Array:
     return pa.array([_reported(value, reshape) for value in values.to_pylist()], values.type)
 
 
-def _reported(value: _Held, reshape: _Reshape) -> _Held:
+def _reported(value: _Value, reshape: _Reshape) -> _Value:
     if isinstance(value, list):
         return [_reported(one, reshape) for one in value]
     return value and reshape(value)
