@@ -10,7 +10,7 @@ from tidemark.decode.datum.varlena import ExternalPointer
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
 from tidemark.decode.transactions.decoder import Decoder
 from tidemark.decode.transactions.itemlog import Item
-from tidemark.decode.transactions.ports import Catalog, DatabaseTurn, SpillPort
+from tidemark.decode.transactions.ports import Catalog, DatabaseSelectionChange, SpillPort
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import REGCLASS
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, TimelineId, Xid
@@ -157,7 +157,7 @@ class OneDatabase:
     def captured(self, database: Oid) -> Catalog | None:
         return self._catalog if database == DATABASE else None
 
-    def turns(self, xid: Xid) -> Sequence[DatabaseTurn]:
+    def selection_changes(self, xid: Xid) -> Sequence[DatabaseSelectionChange]:
         del xid
         return ()
 

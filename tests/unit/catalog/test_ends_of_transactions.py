@@ -29,7 +29,7 @@ def mirrors(others: int) -> DatabaseMirrors:
 def calls_of_ends(made: DatabaseMirrors, xid: Xid) -> int:
     def end() -> None:
         made.abort({xid})
-        made.turns(xid)
+        made.selection_changes(xid)
         made.commit({xid}, LSN)
 
     return calls_outside_kernels(end)

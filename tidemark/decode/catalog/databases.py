@@ -13,7 +13,7 @@ from tidemark.decode.catalog.redo import CatalogDiverged
 from tidemark.decode.catalog.shared import Database, SharedCatalogs
 from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import precedes
-from tidemark.decode.transactions.ports import DatabaseTurn
+from tidemark.decode.transactions.ports import DatabaseSelectionChange
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.encodings import UnsupportedEncoding
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
@@ -238,21 +238,21 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
 
     # --- ends of transactions
 
-    def turns(self, xid: Xid) -> Sequence[DatabaseTurn]:
+    def selection_changes(self, xid: Xid) -> Sequence[DatabaseSelectionChange]:
         """Return which databases join or leave the capture when `xid` commits; call this before `commit`."""
-        turns: list[DatabaseTurn] = []
+        selection_changes: list[DatabaseSelectionChange] = []
         if self._is_settled:
-            return turns
+            return selection_changes
         for before, after in self.shared.changes(xid):
             was, now = self._is_wanted(before), self._is_wanted(after)
             row = after or before
             assert row is not None, "nothing became nothing"
             mirror = self._mirrors.get(row.oid)
             if mirror is None and after is not None and self._new.get(row.oid) is not None:
-                mirror = self._born(row.oid, after)
+                mirror = self._complete_mirror(row.oid, after)
             if mirror is not None and was != now:
-                turns.append(DatabaseTurn(mirror, tuple(mirror.relations()), now))
-        return turns
+                selection_changes.append(DatabaseSelectionChange(mirror, tuple(mirror.relations()), now))
+        return selection_changes
 
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
         """Apply the commit of a transaction with its subtransactions; return whether it changed anything."""
@@ -264,7 +264,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
                 if row is None and gone is not None:
                     self._drop(gone.oid)
                 elif row is not None and row.oid not in self._mirrors:
-                    self._born(row.oid, row)
+                    self._complete_mirror(row.oid, row)
         shared_commits = self.shared.store.commits
         self.shared.store.commit(xids, lsn)
         concerns_all = shared_commits != self.shared.store.commits
@@ -312,7 +312,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         self._forget({new.xid for new in self._new.values() if precedes(new.xid, oldest_running)})
         return self.revision != before
 
-    def _born(self, database: Oid, row: Database) -> CatalogMirror | None:
+    def _complete_mirror(self, database: Oid, row: Database) -> CatalogMirror | None:
         """Return the mirror of a completely created database, None if it cannot be followed."""
         new = self._new.pop(database, None)
         if new is None:

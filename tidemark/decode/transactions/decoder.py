@@ -21,7 +21,7 @@ from tidemark.decode.transactions.heap_changes import HeapChanges, Wants, emit_s
 from tidemark.decode.transactions.itemlog import ITEM_OVERHEAD_BYTES
 from tidemark.decode.transactions.object_names import NameKeeper
 from tidemark.decode.transactions.open_transaction import OpenTransaction
-from tidemark.decode.transactions.ports import Catalog, Databases, DatabaseTurn, SpillPort
+from tidemark.decode.transactions.ports import Catalog, Databases, DatabaseSelectionChange, SpillPort
 from tidemark.decode.transactions.schema_changes import UNPLACED, SchemaTracker, is_captured, whole_database_event
 from tidemark.decode.transactions.skim import Skimmer
 from tidemark.decode.transactions.transactions import TransactionTable
@@ -249,8 +249,8 @@ class Decoder:
         committed = None
         if transaction is not None:
             self._add(record, transaction, partial(_end_schema, transaction, record.lsn))
-            for turn in self._databases.turns(commit.xid):
-                self._add(record, transaction, partial(_emit_database, transaction, record.lsn, turn))
+            for database_change in self._databases.selection_changes(commit.xid):
+                self._add(record, transaction, partial(_emit_database, transaction, record.lsn, database_change))
             reported = (commit.time_us, commit.database, record.origin, commit.gid)
             committed = self._complete(Ended(commit.xid, record.lsn, record.end_lsn, *reported), transaction)
         xids = (commit.xid, *commit.subxids)
@@ -396,8 +396,8 @@ def _top_xid(transaction: OpenTransaction | None) -> Xid:
     return INVALID_XID if transaction is None else transaction.xid
 
 
-def _emit_database(transaction: OpenTransaction, lsn: Lsn, turn: DatabaseTurn) -> None:
+def _emit_database(transaction: OpenTransaction, lsn: Lsn, database_change: DatabaseSelectionChange) -> None:
     """Emit events for the tables of a created or dropped database: a partitioned table before its partitions."""
-    for relation in sorted(turn.relations, key=lambda relation: len(relation.ancestors)):
+    for relation in sorted(database_change.relations, key=lambda relation: len(relation.ancestors)):
         if is_captured(relation):
-            transaction.add_item(transaction.xid, whole_database_event(turn, relation, transaction.xid, lsn))
+            transaction.add_item(transaction.xid, whole_database_event(database_change, relation, transaction.xid, lsn))

@@ -94,7 +94,7 @@ class Catalog(Protocol):
         """Return the relations for which `top_xid` has a transient heap: a command is rewriting them."""
 
 
-class DatabaseTurn(NamedTuple):
+class DatabaseSelectionChange(NamedTuple):
     """A database that the capture gains or loses when a transaction commits."""
 
     catalog: Catalog
@@ -115,7 +115,7 @@ class Databases(Protocol):
     def redo(self, record: Record, top_xid: Xid) -> bool:
         """Apply `record` of any database; return whether it changed tracked catalogs."""
 
-    def turns(self, xid: Xid) -> Sequence[DatabaseTurn]:
+    def selection_changes(self, xid: Xid) -> Sequence[DatabaseSelectionChange]:
         """Return the databases that are gained or lost when `xid` commits; called before `commit`."""
 
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:

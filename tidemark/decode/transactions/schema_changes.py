@@ -14,7 +14,7 @@ the first such row until the transaction no longer sees the transient heap.
 from dataclasses import replace
 from typing import NamedTuple, TypeGuard
 
-from tidemark.decode.transactions.ports import Catalog, DatabaseTurn
+from tidemark.decode.transactions.ports import Catalog, DatabaseSelectionChange
 from tidemark.model.change import RewriteBoundary, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Position
@@ -50,10 +50,12 @@ def effect_of(before: Relation | None, after: Relation | None, *, rewritten: boo
     return SchemaEffect.CONSTANT if any(column.missing is not None for column in added) else SchemaEffect.METADATA
 
 
-def whole_database_event(turn: DatabaseTurn, relation: Relation, xid: Xid, lsn: Lsn) -> SchemaEvent:
+def whole_database_event(
+    database_change: DatabaseSelectionChange, relation: Relation, xid: Xid, lsn: Lsn
+) -> SchemaEvent:
     """Return the event for a table created or dropped with its whole database, whose rows no record contains."""
-    database = turn.catalog.database
-    if turn.appears:
+    database = database_change.catalog.database
+    if database_change.appears:
         unseen = SchemaEffect.UNSEEN
         return SchemaEvent(UNPLACED, lsn, database, xid, SchemaChange.CREATE, unseen, None, relation)
     metadata = SchemaEffect.METADATA
