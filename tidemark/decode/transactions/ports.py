@@ -33,7 +33,7 @@ class PendingTransaction(NamedTuple):
     more: int  # additional rows for which the entries stand
 
 
-class Holder(Protocol):
+class PendingTransactions(Protocol):
     """The holder of pending transactions, which have only a few rows so far."""
 
     @property

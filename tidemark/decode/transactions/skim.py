@@ -63,7 +63,7 @@ class Skimmer:
         self._extractor = RowExtractor(
             fmt.image_compressed, NONE if whole_from is None else whole_from & XID_MASK, self._pending
         )
-        transactions.holder = self
+        transactions.pending_transactions = self
 
     @property
     def is_full(self) -> bool:

@@ -22,7 +22,7 @@ stay pending until their commit and never enter this table. Looking up a pending
 from collections.abc import Iterable, Iterator, Mapping
 
 from tidemark.decode.transactions.open_transaction import OpenTransaction
-from tidemark.decode.transactions.ports import Holder, SpillPort
+from tidemark.decode.transactions.ports import PendingTransactions, SpillPort
 from tidemark.decode.transactions.rowlog import RelationVersions, RowLog
 from tidemark.model.errors import CorruptWal, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn, Xid, format_lsn
@@ -69,7 +69,7 @@ class TransactionTable:
         self._count_at_bytes = memory_bytes_max  # size at which the next exact count is due
         self.complete_from = complete_from  # older transactions are partial
         self.port = port
-        self.holder: Holder | None = None
+        self.pending_transactions: PendingTransactions | None = None
         self.versions = RelationVersions()
         self.spilled_bytes = 0  # total
 
@@ -81,19 +81,21 @@ class TransactionTable:
     @property
     def open_count(self) -> int:
         """The number of open transactions."""
-        return len(self._open) + (self.holder.pending_count if self.holder is not None else 0)
+        return len(self._open) + (
+            self.pending_transactions.pending_count if self.pending_transactions is not None else 0
+        )
 
     def _take_over(self) -> None:
         """Move all pending transactions here."""
-        for xid in self.holder.xids() if self.holder is not None else ():
+        for xid in self.pending_transactions.xids() if self.pending_transactions is not None else ():
             self.find(xid)
 
     def find(self, xid: Xid) -> OpenTransaction | None:
         """Return the open top-level transaction `xid`; a pending one to which `xid` belongs is moved here first."""
         transaction = self._open.get(xid)
-        if transaction is not None or self.holder is None:
+        if transaction is not None or self.pending_transactions is None:
             return transaction
-        pending = self.holder.take_out(xid)
+        pending = self.pending_transactions.take_out(xid)
         if pending is None:
             return None
         taken = self._open[pending.xid] = OpenTransaction(pending.xid, pending.first_lsn, RowLog(self.versions))
@@ -115,7 +117,7 @@ class TransactionTable:
     def restart_lsn(self, otherwise: Lsn) -> Lsn:
         """Return the least first LSN of the transactions that can still be returned; `otherwise` if there are none."""
         least = self.others_lsn
-        pending = self.holder.first_lsn if self.holder is not None else None
+        pending = self.pending_transactions.first_lsn if self.pending_transactions is not None else None
         if pending is not None and (least is None or pending < least):
             least = pending
         return otherwise if least is None or otherwise < least else least
