@@ -74,7 +74,7 @@ class Following:
         now_s = self._clock.monotonic_s()
         if self._asked is not None and self._asked.done():
             asked, self._asked = self._asked, None
-            self._hear(asked)
+            self._record_standby_answer(asked)
         elif self._asked is None and now_s - self._asked_s >= LOOK_S:
             self._asked, self._asked_s = self._daemon.node_requests.ask_timeline(), now_s
         if self._is_standby and (stage := self._store.marks().stage) is not Stage.FOLLOWER:
@@ -123,7 +123,7 @@ class Following:
         epoch = self._store.take_epoch(self._daemon.owner)
         self._run.begin(epoch, partial(followed_from_node, self._context), self._meet, lambda: self._met)
 
-    def _hear(self, asked: Future[TimelineId | None]) -> None:
+    def _record_standby_answer(self, asked: Future[TimelineId | None]) -> None:
         error = asked.exception()
         if error is not None:
             # The last answer may be outdated: a node that is being demoted does not answer for a while.

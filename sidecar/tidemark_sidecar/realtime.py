@@ -272,7 +272,7 @@ class Realtime:
         switched = self._mover.try_move(Event.ARCHIVE_STALLED, taking=self._owner, only_from=marks.stage)
         if switched is None or switched.epoch is None:
             return
-        self._return.is_needless()
+        self._return.cancel()
         self._stalled.record_continued()
         try:
             self._begin(switched.epoch, partial(from_node, self._context, may_overflow=self._stalled.archive_goes_on))
@@ -308,7 +308,7 @@ class Realtime:
             Effect.WRITE_STOP_MARKER: partial(write_stop_marker, self._store, self._node_requests, switched),
             Effect.WRITE_TRY_START_MARKER: self._return.write_marker,
             Effect.SWITCH_SEGMENT: self._node_requests.switch_segment,
-            Effect.RETURN_SOON: self._return.hasten,
+            Effect.RETURN_SOON: self._return.return_soon,
             Effect.FIND_START: lambda: self._find_start(self._store.marks()),
         }
 

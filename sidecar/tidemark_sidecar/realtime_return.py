@@ -58,12 +58,12 @@ class RealtimeReturn:
         """Record that realtime is stable."""
         self._backoff.succeeded()
 
-    def hasten(self) -> None:
+    def return_soon(self) -> None:
         """Try as soon as possible, at the operator's request."""
         self._wants_soon = True
         self._not_before_s = 0.0
 
-    def is_needless(self) -> None:
+    def cancel(self) -> None:
         """Drop the buffer and the operator's request: realtime continues without a return."""
         self._wants_soon = False
         self.drop()

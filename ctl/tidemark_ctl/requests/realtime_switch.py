@@ -88,11 +88,11 @@ class RealtimeSwitch:
             if not self._look(Role.SIDECAR).is_running:
                 self._move_without_sidecar("off")
             elif ask(self._store.folder, Role.SIDECAR, "realtime-off") is None:
-                self._bear_with_sidecar(force=force)
+                self._check_sidecar_answers(force=force)
         self._await_archiver()
         self._report_delay()
 
-    def _bear_with_sidecar(self, *, force: bool) -> None:
+    def _check_sidecar_answers(self, *, force: bool) -> None:
         """Wait for a sidecar that does not answer: it starts, ends or hangs."""
         if self._watch.look(boot_ns()) is not Condition.HUNG:
             self._reported.report(
