@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemark.engine.handover import Effect, Event, move
-from tidemark.io.archive.archive_look import ArchiveLook
+from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.host.clock import boot_ns
 from tidemark.io.node.node import NodeArchiving
 from tidemark.io.process.marker_key import KeysDiffer
@@ -132,7 +132,7 @@ class RealtimeSwitch:
     def _report_delay(self) -> None:
         """Print why changes may be late from now on: the archiver can be active without receiving WAL."""
         try:
-            ArchiveLook(Path(self._config.archive.folder), self._store.identity.segment_bytes).result(ANSWER_S)
+            ArchiveListing(Path(self._config.archive.folder), self._store.identity.segment_bytes).result(ANSWER_S)
             late = slow_archiving(self._node_requests.ask_archiving().result(ANSWER_S))
         except (TidemarkError, TimeoutError) as error:
             late = f": {str(error) or 'the node does not say how its archiving does'}"

@@ -3,7 +3,7 @@
 from concurrent.futures import TimeoutError as NotInTime
 from pathlib import Path
 
-from tidemark.io.archive.archive_look import ArchiveLook
+from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.archive.archive_progress import is_filled_by_nothing
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import format_lsn
@@ -24,7 +24,7 @@ def nothing_archives(context: CaptureContext, node_requests: NodeRequests) -> bo
     config = context.config.archive
     try:
         node = node_requests.ask_archiving().result(ANSWER_S)
-        found = ArchiveLook(Path(config.folder), context.store.identity.segment_bytes).result(ANSWER_S)
+        found = ArchiveListing(Path(config.folder), context.store.identity.segment_bytes).result(ANSWER_S)
     except (TidemarkError, NotInTime):
         return False
     return is_filled_by_nothing(node, found, config.filled_by)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.io.archive.archive_look import ArchiveLook
+from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.archive.archive_state import ArchiveState, NoArchive
 from tidemark.io.archive.spool_access import known_user, spool_obstacle
 from tidemark.io.process.config import Config
@@ -55,7 +55,7 @@ def see(store: StateStore, config: Config) -> Seen:
     archiving, kept_out = store.archiving(), None
     if config.has_archive:
         try:
-            archive = ArchiveLook(Path(config.archive.folder), view.identity.segment_bytes).result(ARCHIVE_S)
+            archive = ArchiveListing(Path(config.archive.folder), view.identity.segment_bytes).result(ARCHIVE_S)
             kept_out = spool_obstacle(config, known_user(archiving))
         except NoArchive as error:
             archive = error

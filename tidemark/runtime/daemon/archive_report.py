@@ -6,7 +6,7 @@ Realtime needs no archive: a folder that hangs blocks a thread, not the sidecar'
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.io.archive.archive_look import ArchiveLook
+from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.archive.archive_state import ArchiveState
 from tidemark.io.host.logs import describe_error
 from tidemark.io.node.node import NodeArchiving
@@ -27,7 +27,7 @@ class ArchiveReport:
     watch: ArchivingWatch
     _answer: NodeArchiving | None = None  # the node's report from before the look began
     _begun_s: float = -LOOK_S
-    _look: ArchiveLook | None = None
+    _look: ArchiveListing | None = None
     _is_reported: bool = False
 
     def step(self, now_s: float, received_lsn: Lsn | None = None) -> ArchiveState | None:
@@ -36,7 +36,7 @@ class ArchiveReport:
         if config.has_archive:
             self.watch.ask()
         if config.has_archive and self._look is None and now_s - self._begun_s >= LOOK_S:
-            self._look = ArchiveLook(Path(config.archive.folder), self.context.store.identity.segment_bytes)
+            self._look = ArchiveListing(Path(config.archive.folder), self.context.store.identity.segment_bytes)
             self._begun_s = now_s
             self._answer = self.watch.answer
         look = self._look

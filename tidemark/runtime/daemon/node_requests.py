@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from tidemark.engine.incarnations import names_writer
 from tidemark.engine.marking import WalMark
-from tidemark.io.archive.archive_look import ArchiveLook
+from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.archive.archive_progress import reached_lsn
 from tidemark.io.archive.archive_state import NoArchive
 from tidemark.io.host.logs import describe_error
@@ -281,7 +281,7 @@ class NodeRequests:
         if start is not None and start.restart_lsn >= begin_lsn:
             return True
         try:
-            found = ArchiveLook(Path(config.archive.folder), store.identity.segment_bytes).result(ARRIVAL_S)
+            found = ArchiveListing(Path(config.archive.folder), store.identity.segment_bytes).result(ARRIVAL_S)
         except NoArchive:
             return False
         return reached_lsn(found) >= begin_lsn

@@ -14,7 +14,7 @@ from pathlib import Path
 from tidemark.decode.catalog.history import Base, OpenTransactionStart
 from tidemark.decode.catalog.layout import HALF_DROPPED
 from tidemark.engine.incarnations import replacing_epoch
-from tidemark.io.archive.archive_look import ArchiveLook
+from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.archive.archive_setup import adopt_archive
 from tidemark.io.archive.archive_state import NoArchive
 from tidemark.io.host.clock import SystemClock
@@ -172,7 +172,7 @@ def latest_timeline(
     found: TimelineId | None = None
     if config.has_archive:
         with suppress(NoArchive):
-            found = ArchiveLook(Path(config.archive.folder), segment_bytes).result(ARCHIVE_S).timeline
+            found = ArchiveListing(Path(config.archive.folder), segment_bytes).result(ARCHIVE_S).timeline
     if found is None and config.capture.dsn:
         with suppress(NodeUnreachable, NodeUnfit), closing(WalStream(config.capture.dsn)) as stream:
             found = stream.identify(system_identifier).timeline

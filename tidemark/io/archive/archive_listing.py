@@ -18,7 +18,7 @@ class ArchiveSilent(NoArchive):
     hint = "its file system hangs or is slow: check its mount and its file server"
 
 
-class ArchiveLook:
+class ArchiveListing:
     """One listing of one folder."""
 
     def __init__(self, folder: Path, segment_bytes: int) -> None:
