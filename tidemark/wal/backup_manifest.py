@@ -62,7 +62,7 @@ _ALGORITHMS: Mapping[str, Callable[[], Checksum]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ListedFile:
+class ManifestEntry:
     """A file as it was sent."""
 
     size: int
@@ -87,7 +87,7 @@ class BackupManifest:
     """The content of a manifest whose own checksum is correct."""
 
     system_identifier: SystemIdentifier | None  # since 17
-    files: Mapping[str, ListedFile]
+    files: Mapping[str, ManifestEntry]
     wal_ranges: Sequence[WalRange]
 
     @property
@@ -98,7 +98,7 @@ class BackupManifest:
 
 class _NamedFile(NamedTuple):
     path: str
-    listed: ListedFile
+    listed: ManifestEntry
 
 
 def parse_manifest(content: bytes, where: str, wanted: Callable[[str], bool]) -> BackupManifest:
@@ -140,14 +140,14 @@ def _path(found: dict[str, object]) -> str:
     return bytes.fromhex(_text(found["Encoded-Path"])).decode("utf-8", "surrogateescape")
 
 
-def _listed(found: dict[str, object]) -> ListedFile:
+def _listed(found: dict[str, object]) -> ManifestEntry:
     size, algorithm = _number(found["Size"]), found.get("Checksum-Algorithm")
     if algorithm is None:
-        return ListedFile(size, None, b"")
+        return ManifestEntry(size, None, b"")
     name = _text(algorithm).upper()
     if name not in _ALGORITHMS:
         raise ValueError(f"unknown checksum algorithm {name}")
-    return ListedFile(size, name, bytes.fromhex(_text(found["Checksum"])))
+    return ManifestEntry(size, name, bytes.fromhex(_text(found["Checksum"])))
 
 
 def _manifest(top: object) -> BackupManifest:

@@ -2,7 +2,7 @@
 
 It reads raw files without interpreting them: pages of relations, of pg_xact and of pg_multixact, the relation maps. It
 writes nothing there. From a backup in tar format the needed files are copied out (`tar_backup`). If the backup has a
-manifest, each file is checked against it before it is read (`listed_files`).
+manifest, each file is checked against it before it is read (`read_backup_manifest`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tidemark.decode.catalog.layout import CATALOG_OF_OID
 from tidemark.decode.catalog.store import GLOBAL_TABLESPACE
-from tidemark.io.backup.listed_files import MANIFEST_FILE, ListedFiles, listed_files, unreadable
+from tidemark.io.backup.manifest_check import MANIFEST_FILE, ManifestCheck, read_backup_manifest, unreadable
 from tidemark.io.backup.tar_backup import TarBackup, has_archives, may_be_read, opened_archives
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_OID, BlockNumber, Lsn, Oid, format_lsn
@@ -57,7 +57,7 @@ class BackupFolder:
         self.folder = folder
         self._archives = archives
         self._files = folder if archives is None else archives.copied
-        self._listed: ListedFiles | None = None
+        self._listed: ManifestCheck | None = None
         version = self._small_file(VERSION_FILE)
         if version is None:
             raise _no_data_directory(folder)
@@ -75,7 +75,7 @@ class BackupFolder:
             raise NotABackup(f"{folder / CONTROL_FILE} does not exist")
         self.control: ControlFile = parse_control(control, self.format.major, str(folder / CONTROL_FILE))
         self._check()
-        self._listed = listed_files(folder, self._files, may_be_read)
+        self._listed = read_backup_manifest(folder, self._files, may_be_read)
         if self._listed is not None:
             self._check_manifest(self._listed.manifest)
         for name in (VERSION_FILE, LABEL_FILE, CONTROL_FILE):

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from tidemark.wal.backup_manifest import BackupManifest, ListedFile, NotAsListed, parse_manifest
+from tidemark.wal.backup_manifest import BackupManifest, ManifestEntry, NotAsListed, parse_manifest
 from tidemark.wal.data_directory import NotABackup
 
 MANIFEST_FILE = "backup_manifest"
@@ -16,7 +16,7 @@ MANIFEST_BYTES_MAX = 1 << 30  # one file takes about 150 bytes of it
 _PIECE_BYTES = 1 << 20
 
 
-class ListedFiles:
+class ManifestCheck:
     """The contents of a manifest, and the files that were checked against it."""
 
     def __init__(self, manifest: BackupManifest, files: Path, folder: Path) -> None:
@@ -43,7 +43,7 @@ class ListedFiles:
         self._seen.add(name)
 
 
-def _difference(path: Path, listed: ListedFile | None) -> str | None:
+def _difference(path: Path, listed: ManifestEntry | None) -> str | None:
     """Return how a file differs from its entry in the manifest."""
     with path.open("rb") as file:
         if listed is None:
@@ -59,7 +59,7 @@ def _difference(path: Path, listed: ListedFile | None) -> str | None:
         return None if checksum.digest() == listed.checksum else f"fails its {listed.algorithm} checksum"
 
 
-def listed_files(folder: Path, files: Path, wanted: Callable[[str], bool]) -> ListedFiles | None:
+def read_backup_manifest(folder: Path, files: Path, wanted: Callable[[str], bool]) -> ManifestCheck | None:
     """Return the manifest of the backup `folder`; None if there is none.
 
     It is beside the tar archives; a backup that was written to a pipe has it among its `files`.
@@ -75,7 +75,7 @@ def listed_files(folder: Path, files: Path, wanted: Callable[[str], bool]) -> Li
         if len(content) > MANIFEST_BYTES_MAX:
             hint = "move it away: the backup is then read without a check against it"
             raise NotABackup(f"{path} has more than {MANIFEST_BYTES_MAX} bytes", hint=hint)
-        return ListedFiles(parse_manifest(content, str(folder / MANIFEST_FILE), wanted), files, folder)
+        return ManifestCheck(parse_manifest(content, str(folder / MANIFEST_FILE), wanted), files, folder)
     return None
 
 
