@@ -11,10 +11,10 @@ number. None of these distinguishes a clone of a whole volume from the original:
 (`tidemark.engine.incarnations`).
 """
 
-from tidemark.model.incarnation import StatePlace
+from tidemark.model.incarnation import FolderIdentity
 
 
-def is_same_folder(recorded: StatePlace, here: StatePlace) -> bool:
+def is_same_folder(recorded: FolderIdentity, here: FolderIdentity) -> bool:
     """Return whether the state last used at `recorded` is the one at `here`, and not a copy of it."""
     if recorded.inode == here.inode and (recorded.ctime_ns == here.ctime_ns or recorded.path == here.path):
         return True

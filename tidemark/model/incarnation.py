@@ -36,7 +36,7 @@ class KnownIncarnation:
 
 
 @dataclass(frozen=True, slots=True)
-class StatePlace:
+class FolderIdentity:
     """The location of a state folder, and the file in it that is never written again."""
 
     machine: str  # systemd's machine-id; empty where there is none

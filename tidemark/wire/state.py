@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Generic, TypeVar
 
-from tidemark.model.incarnation import Incarnation, KnownIncarnation, StatePlace
+from tidemark.model.incarnation import FolderIdentity, Incarnation, KnownIncarnation
 from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 from tidemark.model.mode import Stage
@@ -491,7 +491,7 @@ FINGERPRINT = Key("fingerprint", Fingerprint, DamagePolicy.HALT)
 MARKER_KEYS = Key("markerkeys", MarkerKeys, DamagePolicy.FORGET)
 INCARNATIONS = Key("incarnations", Incarnations, DamagePolicy.HALT)
 OVERTAKEN = Key("overtaken", Overtaken, DamagePolicy.HALT)
-PLACE = Key("place", StatePlace, DamagePolicy.HALT)
+PLACE = Key("place", FolderIdentity, DamagePolicy.HALT)
 ARCHIVING = Key("archiving", Archiving, DamagePolicy.FORGET)
 PROCESSES = Key("processes", ProcessLog, DamagePolicy.FORGET)
 

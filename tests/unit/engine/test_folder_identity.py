@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from tidemark.engine.folder_identity import is_same_folder
-from tidemark.model.incarnation import StatePlace
+from tidemark.model.incarnation import FolderIdentity
 
-HERE = StatePlace(machine="a" * 32, path="/var/lib/tidemark/main", inode=1234, ctime_ns=1_700_000_000_000_000_001)
+HERE = FolderIdentity(machine="a" * 32, path="/var/lib/tidemark/main", inode=1234, ctime_ns=1_700_000_000_000_000_001)
 
 SAME = {
     "a restart, or a reboot": HERE,
@@ -26,13 +26,13 @@ COPIES = {
 
 @pytest.mark.feature("I21")
 @pytest.mark.parametrize("here", SAME.values(), ids=SAME)
-def test_a_state_goes_on_in_its_place(here: StatePlace) -> None:
+def test_a_state_goes_on_in_its_place(here: FolderIdentity) -> None:
     assert is_same_folder(HERE, here)
 
 
 @pytest.mark.feature("I21")
 @pytest.mark.parametrize("here", COPIES.values(), ids=COPIES)
-def test_a_copy_of_a_state_is_distinguished_from_it(here: StatePlace) -> None:
+def test_a_copy_of_a_state_is_distinguished_from_it(here: FolderIdentity) -> None:
     assert not is_same_folder(HERE, here)
 
 

@@ -18,7 +18,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.errors import ConfigError
-from tidemark.model.incarnation import INCARNATION_BYTES, Incarnation, KnownIncarnation, StatePlace
+from tidemark.model.incarnation import INCARNATION_BYTES, FolderIdentity, Incarnation, KnownIncarnation
 from tidemark.model.lsn import TimelineId
 from tidemark.model.mode import Role
 from tidemark.model.position import Epoch
@@ -42,7 +42,7 @@ def begin_incarnation(store: StateStore, role: Role, log: Log, *, moved: bool = 
 
     Raises `CopiedState` or `OvertakenState`, with nothing written, if the state may not be used without `moved`.
     """
-    here = place_of(store.folder)
+    here = read_folder_identity(store.folder)
     born = KnownIncarnation(Incarnation(secrets.token_hex(INCARNATION_BYTES)), role.value)
     with store.transaction(None) as transaction:
         # NB: inside the transaction: a process locks its role before it begins, so a started one counts as alive.
@@ -96,7 +96,7 @@ def record_overtaken(store: StateStore, found: Overtaken) -> Overtaken:
     return found
 
 
-def place_of(folder: StateFolder) -> StatePlace:
+def read_folder_identity(folder: StateFolder) -> FolderIdentity:
     """Return the place of a state folder; the file that identifies it is created if it is missing."""
     path = folder.place
     with writing(path):
@@ -106,7 +106,7 @@ def place_of(folder: StateFolder) -> StatePlace:
         finally:
             os.close(descriptor)
         sync(folder.root)
-    return StatePlace(_machine(), str(folder.root.resolve()), found.st_ino, found.st_ctime_ns)
+    return FolderIdentity(_machine(), str(folder.root.resolve()), found.st_ino, found.st_ctime_ns)
 
 
 def _machine() -> str:

@@ -136,7 +136,7 @@ def _begin_to_follow(config: Config, store: StateStore, seed: Seed, observer: Se
         floor = Pointer(Position(seed.timeline, node.flush_lsn(), 0), seed.lsn)
         view = replace(store.view(), beginning=beginning_of(seed, "", config.types.mapping()))
         reported = plan_copies(config, view, sessions).moves
-    before = Pointer(place_before(seed), seed.lsn)
+    before = Pointer(position_before(seed), seed.lsn)
 
     def extra_writes(transaction: StateTransaction) -> None:
         transaction.put(FOLLOWED, Followed(before, floor, has_start=False))
@@ -233,7 +233,7 @@ def _write_beginning(
 ) -> None:
     """Write the first base, then in one transaction all values that refer to it, and those of `extra_writes`."""
     history = write_base(config, store, store.view(), seed)
-    start = Pointer(place_before(seed), seed.lsn)
+    start = Pointer(position_before(seed), seed.lsn)
     with store.transaction(None) as transaction:
         transaction.put(HISTORY, history)
         transaction.put(BEGINNING, beginning_of(seed, snapshot, config.types.mapping()))
@@ -282,7 +282,7 @@ def beginning_of(seed: Seed, snapshot: str, types: TypeMapping) -> Beginning:
     return Beginning(seed.timeline, seed.lsn, seed.complete_from, dict(seed.databases), snapshot, encodings, types)
 
 
-def place_before(seed: Seed, ordinal: int = 0) -> Position:
+def position_before(seed: Seed, ordinal: int = 0) -> Position:
     """Return a position before all that begins at or after a seed: records begin at multiples of 8."""
     return Position(seed.timeline, Lsn(seed.lsn - 1), ordinal)
 
