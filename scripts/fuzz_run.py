@@ -91,10 +91,10 @@ def write(folder: Path, inputs: Iterable[bytes]) -> None:
 def chosen(name: str, found: Path) -> Mapping[str, bytes]:
     """Return the inputs to keep: those kept before, and the smallest new ones that reach more, up to the limit."""
     kept = dict(corpus(name))
-    room = KEPT_BYTES_MAX - sum(map(packed_bytes, kept.values()))
+    disk_space = KEPT_BYTES_MAX - sum(map(packed_bytes, kept.values()))
     for data in sorted((path.read_bytes() for path in found.iterdir()), key=packed_bytes):
-        room -= packed_bytes(data)
-        if room < 0:
+        disk_space -= packed_bytes(data)
+        if disk_space < 0:
             break
         kept[hashlib.sha1(data).hexdigest()[:12]] = data
     return kept

@@ -40,7 +40,7 @@ WHOLE = member("PG_VERSION", b"15\n") + member("base/5/1259", NOISE) + member("b
 
 
 @pytest.fixture(autouse=True)
-def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of the copies."""
     path = tmp_path / "room"
     path.mkdir()
@@ -67,23 +67,23 @@ def sizes(archives: TarBackup) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("suffix", PACK)
-def test_only_what_is_wanted_is_copied_and_the_rest_when_it_is(tmp_path: Path, room: Path, suffix: str) -> None:
+def test_only_what_is_wanted_is_copied_and_the_rest_when_it_is(tmp_path: Path, disk_space: Path, suffix: str) -> None:
     with opened_archives(backup(tmp_path, PACK[suffix](WHOLE), suffix)) as archives:
         assert sizes(archives) == {"PG_VERSION": 3, "base/5/1259": len(NOISE)}
         archives.fetch([Path("base/5/16384"), Path("base/5/1259")])
         assert sizes(archives) == {"PG_VERSION": 3, "base/5/1259": len(NOISE), "base/5/16384": len(NOISE)}
-    assert not list(room.iterdir())
+    assert not list(disk_space.iterdir())
 
 
 @pytest.mark.parametrize("suffix", PACK)
-def test_an_archive_that_is_cut_off_anywhere_is_refused(tmp_path: Path, room: Path, suffix: str) -> None:
+def test_an_archive_that_is_cut_off_anywhere_is_refused(tmp_path: Path, disk_space: Path, suffix: str) -> None:
     content = PACK[suffix](WHOLE)
     needed = len(content) - len(END) if not suffix else len(content) - 16
     for size in (*range(0, needed, 211), needed):
         with pytest.raises(BackupUnusable, match=r"base\.tar\S* (is truncated|cannot be unpacked)") as caught:
             copied(backup(tmp_path, content[:size], suffix))
         assert caught.value.exit_code == ExitCode.CONFIG
-    assert not list(room.iterdir())
+    assert not list(disk_space.iterdir())
 
 
 def test_several_compressed_streams_one_behind_the_other_are_one_archive(tmp_path: Path) -> None:
@@ -97,7 +97,9 @@ def test_several_compressed_streams_one_behind_the_other_are_one_archive(tmp_pat
 
 
 @pytest.mark.parametrize("suffix", PACK)
-def test_a_damaged_archive_ends_in_a_named_error_or_in_what_it_says(tmp_path: Path, room: Path, suffix: str) -> None:
+def test_a_damaged_archive_ends_in_a_named_error_or_in_what_it_says(
+    tmp_path: Path, disk_space: Path, suffix: str
+) -> None:
     content = PACK[suffix](WHOLE)
     rng = random.Random(2)
     refused = 0
@@ -109,10 +111,10 @@ def test_a_damaged_archive_ends_in_a_named_error_or_in_what_it_says(tmp_path: Pa
         except TidemarkError:
             refused += 1
     assert refused
-    assert not list(room.iterdir())
+    assert not list(disk_space.iterdir())
 
 
-def test_names_that_lead_elsewhere_and_links_are_passed_over(tmp_path: Path, room: Path) -> None:
+def test_names_that_lead_elsewhere_and_links_are_passed_over(tmp_path: Path, disk_space: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "1259").write_bytes(b"not of the backup")
@@ -138,7 +140,7 @@ def test_names_that_lead_elsewhere_and_links_are_passed_over(tmp_path: Path, roo
     assert [path.read_bytes() for path in outside.iterdir()] == [b"not of the backup"]
     with pytest.raises(NotABackup, match="PG_VERSION is missing"), open_backup(folder):
         pass
-    assert not list(room.iterdir())
+    assert not list(disk_space.iterdir())
 
 
 def forged_size(size: int, name: str = "base/5/1259") -> bytes:
@@ -160,10 +162,10 @@ def forged_size(size: int, name: str = "base/5/1259") -> bytes:
     ],
 )
 @pytest.mark.parametrize("suffix", PACK)
-def test_a_forged_size_is_refused(tmp_path: Path, room: Path, header: bytes, reported: str, suffix: str) -> None:
+def test_a_forged_size_is_refused(tmp_path: Path, disk_space: Path, header: bytes, reported: str, suffix: str) -> None:
     with pytest.raises(BackupUnusable, match=reported):
         copied(backup(tmp_path, PACK[suffix](header + END), suffix))
-    assert not list(room.iterdir())
+    assert not list(disk_space.iterdir())
 
 
 def test_headers_that_announce_more_are_passed_over_unread(tmp_path: Path) -> None:

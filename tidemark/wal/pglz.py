@@ -29,15 +29,15 @@ def decompress(source: bytes, raw_bytes: int) -> bytes:
 def expand(source: bytes, target: bytearray) -> bool:
     """Fill `target` from `source`; return False if it does not fill it exactly."""
     size = len(source)
-    room = len(target)
+    disk_space = len(target)
     at = 0
     filled = 0
     with cython.nogil:
-        while at < size and filled < room:
+        while at < size and filled < disk_space:
             control = source[at]
             at += 1
             bit = 0
-            while bit < 8 and at < size and filled < room:
+            while bit < 8 and at < size and filled < disk_space:
                 if control >> bit & 1:
                     if at + 2 > size:
                         return False
@@ -55,7 +55,7 @@ def expand(source: bytes, target: bytearray) -> bool:
                     # NB: the server cuts a copy at the end of the output; only a distance can be wrong.
                     if distance == 0 or distance > filled:
                         return False
-                    length = min(length, room - filled)
+                    length = min(length, disk_space - filled)
                     while length > 0:
                         target[filled] = target[filled - distance]
                         filled += 1
@@ -65,4 +65,4 @@ def expand(source: bytes, target: bytearray) -> bool:
                     filled += 1
                     at += 1
                 bit += 1
-    return filled == room and at == size
+    return filled == disk_space and at == size

@@ -163,8 +163,8 @@ def test_a_custom_resource_manager_is_unknown_to_14() -> None:
 
 def test_a_page_that_continues_what_did_not_begin_is_refused() -> None:
     writer = WalWriter()
-    room = -writer.begin() % PAGE
-    writer.write(record(body(bytes(room - 24 - 5)), prev=writer.prev))
+    disk_space = -writer.begin() % PAGE
+    writer.write(record(body(bytes(disk_space - 24 - 5)), prev=writer.prev))
     writer.add()
     writer.patch(Lsn(SECOND_PAGE + 2), "<H", 1)
     writer.patch(Lsn(SECOND_PAGE + 16), "<I", 100)

@@ -124,9 +124,9 @@ class WalWriter:
         while at < len(raw):
             if self.lsn % PAGE == 0:
                 self.data += self.page_header(rem_len=len(raw) - at)
-            room = PAGE - self.lsn % PAGE
-            self.data += raw[at : at + room]
-            at += room
+            disk_space = PAGE - self.lsn % PAGE
+            self.data += raw[at : at + disk_space]
+            at += disk_space
         self.data += bytes(-len(self.data) % 8)
         self.prev = lsn
         self.lsns.append(lsn)
@@ -152,9 +152,9 @@ class WalWriter:
     def tear(self, raw: bytes) -> Lsn:
         """Write `raw` only up to the page's end: the server crashed."""
         lsn = self.begin()
-        room = PAGE - self.lsn % PAGE
-        assert len(raw) > room
-        self.data += raw[:room]
+        disk_space = PAGE - self.lsn % PAGE
+        assert len(raw) > disk_space
+        self.data += raw[:disk_space]
         return lsn
 
     def overwrite(self, torn: int, *, named: int | None = None) -> Lsn:

@@ -36,14 +36,14 @@ def wal_cases(draw: st.DrawFn, *, records_max: int = 25) -> Case:
                     xid=draw(st.one_of(st.integers(0, 2), st.integers(0, 1 << 32 - 1))),
                 )
             case "f":  # a record that ends with its page
-                room = -writer.begin() % PAGE
-                if room >= 32:
-                    writer.write(record(bytes(room - 24), prev=writer.prev))
+                disk_space = -writer.begin() % PAGE
+                if disk_space >= 32:
+                    writer.write(record(bytes(disk_space - 24), prev=writer.prev))
             case "s":
                 writer.switch()
             case "t":
-                room = -writer.begin() % PAGE
-                writer.overwrite(writer.tear(record(bytes(room + draw(LENGTHS)), prev=writer.prev)))
+                disk_space = -writer.begin() % PAGE
+                writer.overwrite(writer.tear(record(bytes(disk_space + draw(LENGTHS)), prev=writer.prev)))
     return Case(writer.first_lsn, bytes(writer.data), writer.lsns, writer.records, writer.lsn)
 
 

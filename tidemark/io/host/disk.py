@@ -1,7 +1,7 @@
 """Translates errors of the disk under the state folder, in one place.
 
 A full disk is `StateFull`. Delivery waits for space; a daemon whose other work meets it waits in its loop
-(`tidemark.io.process.room`); a command ends with the error.
+(`tidemark.io.process.disk_space`); a command ends with the error.
 """
 
 import errno

@@ -18,10 +18,10 @@ from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.host.local_path import local_path
 from tidemark.io.host.logs import Log, configure_logs, describe_error, get_log
 from tidemark.io.host.systemd import ALIVE, READY, notify
+from tidemark.io.process.disk_space import FullDisks, when_space_allows
 from tidemark.io.process.ending import report_ending
 from tidemark.io.process.metrics import MetricsServer
 from tidemark.io.process.ports import assigned_ports
-from tidemark.io.process.room import FullDisks, patiently
 from tidemark.io.process.run_record import recorded
 from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.locks import RoleLock
@@ -78,7 +78,7 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
     with ExitStack() as stack:
 
         def opened(take: Callable[[], AbstractContextManager[OpenedT]], place: Path) -> OpenedT:
-            return stack.enter_context(patiently(take, place, log, wait=wait))
+            return stack.enter_context(when_space_allows(take, place, log, wait=wait))
 
         outbox = opened(partial(OutboxReader.open, folder, guarded=reporting_stuck_writers), folder.root)
         role = opened(partial(RoleLock.take, folder, f"pipeline-{given.reader}"), folder.root)
@@ -88,7 +88,7 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
         lock = opened(partial(LakeLock.take, root, outbox.identity, folder.root, given.reader, keys), root)
         if lock.beside is not None:
             log.info("another host of the capture has a pipeline on this lake", other=str(lock.beside))
-        patiently(partial(outbox.register, given.reader), folder.root, log, wait=wait)
+        when_space_allows(partial(outbox.register, given.reader), folder.root, log, wait=wait)
         metrics = PipelineMetrics(outbox.identity.capture)
         port = metrics_port(given, folder)
         if port is not None:
@@ -122,7 +122,7 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
                 make_session, given.master, folder, driver_memory=given.driver_memory, local_checkpoint=local
             )
             seconds = metrics.disk_full_seconds
-            spark = patiently(partial(_started, make, disks), disks, log, wait=wait, seconds=seconds)
+            spark = when_space_allows(partial(_started, make, disks), disks, log, wait=wait, seconds=seconds)
             try:
                 pipeline.run(spark, stop)
             finally:
@@ -173,7 +173,7 @@ def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, o
     never existed.
     """
     opening = partial(StateStore.open, folder, guarded=reporting_stuck_writers)
-    with patiently(opening, folder.root, log, wait=partial(_wait_to_start, stop)) as store:
+    with when_space_allows(opening, folder.root, log, wait=partial(_wait_to_start, stop)) as store:
         is_reported = False
         while (marks := store.marks()).followed is not None and marks.ledger.head == marks.ledger.trimmed:
             if not is_reported:

@@ -21,7 +21,7 @@ from tidemark.io.host.disk import StateFull, is_full
 from tidemark.io.host.failpoints import passed
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
-from tidemark.io.process.room import FullDisks, Room, existing_folder
+from tidemark.io.process.disk_space import DiskSpace, FullDisks, existing_folder
 from tidemark.io.state.accepted_breaks import accepted_breaks
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.state_folder import StateFolder
@@ -96,13 +96,13 @@ class Pipeline:
         self._outbox_id = outbox.outbox_id  # when the query started
         self._failure: BaseException | None = None  # of the last batch; Spark reports it only as text
         self._in_batch = threading.Lock()
-        self._room = Room(full_disks(settings), metrics.disk_full_seconds, log, LASTS_S)
+        self._disk_space = DiskSpace(full_disks(settings), metrics.disk_full_seconds, log, LASTS_S)
         self._executors = ExecutorWatch(settings.master, metrics, log)
 
     def run(self, spark: SparkSession, stop: threading.Event) -> None:
         """Run until `stop` is set, or with `once` until the outbox is empty; raise the error that ends it."""
         failed, self._stop = 0, stop
-        self._room.disks = full_disks(self._settings, local_dir_of(spark))
+        self._disk_space.disks = full_disks(self._settings, local_dir_of(spark))
         while not stop.is_set():
             if not self._has_room():
                 stop.wait(POLL_S)
@@ -120,8 +120,8 @@ class Pipeline:
                     raise SparkGone("Spark's JVM is gone") from error
                 full = self._full_disk(error)
                 if full is not None:
-                    self._room.met_full(full)
-                    self._progress.waits_for_room(self._room.reason)
+                    self._disk_space.met_full(full)
+                    self._progress.waits_for_room(self._disk_space.reason)
                     continue
                 failed = failed + 1 if self._progress.batches == batches else 1
                 self._judge(error, failed)
@@ -132,8 +132,8 @@ class Pipeline:
 
     def _has_room(self) -> bool:
         """Return whether the pipeline may run; if it waits for room on a disk, notify the service manager."""
-        was_waiting = self._room.is_waiting
-        if self._room.has_come():
+        was_waiting = self._disk_space.is_waiting
+        if self._disk_space.has_come():
             if was_waiting:
                 self._progress.waits_for_room("")
             return True
@@ -148,7 +148,7 @@ class Pipeline:
             return cause
         if isinstance(cause, TidemarkError):
             return None
-        if says_full(str(error)) or not self._room.is_there():  # NB: Java's text is localized
+        if says_full(str(error)) or not self._disk_space.is_there():  # NB: Java's text is localized
             return StateFull(f"a disk of the pipeline is full: {first_reason(str(error))}", hint=FULL_HINT)
         return None
 

@@ -19,8 +19,8 @@ from tidemark.io.host.disk import StateFull, is_full
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
 from tidemark.io.process.control import DEADLINE_S, Handler
+from tidemark.io.process.disk_space import DiskSpace
 from tidemark.io.process.metrics import NO_HEARTBEAT_S, Metrics
-from tidemark.io.process.room import Room
 from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX, HeartbeatFile, Slot
 from tidemark.model.errors import StateError
 from tidemark.model.mode import Role
@@ -61,9 +61,11 @@ class Work(Protocol):
 class Daemon:
     """Runs a piece of work until it has to end."""
 
-    def __init__(self, work: Work, beat: HeartbeatFile, slot: Slot, *, metrics: Metrics, log: Log, room: Room) -> None:
+    def __init__(
+        self, work: Work, beat: HeartbeatFile, slot: Slot, *, metrics: Metrics, log: Log, disk_space: DiskSpace
+    ) -> None:
         self._work = work
-        self._room = room
+        self._disk_space = disk_space
         self._is_started = False
         self._beat = beat
         self._slot = slot
@@ -103,7 +105,7 @@ class Daemon:
 
     def _loop(self) -> None:
         while not self._is_over:
-            if self._is_started or self._room.is_waiting:
+            if self._is_started or self._disk_space.is_waiting:
                 self._beat.beat(self._slot)
                 notify(ALIVE)
             self._work_on()
@@ -119,7 +121,7 @@ class Daemon:
 
     def _work_on(self) -> None:
         """Run a step of the work, or its start, unless it waits for room on the disk."""
-        if not self._room.has_come():
+        if not self._disk_space.has_come():
             return
         try:
             if self._is_started:
@@ -129,7 +131,7 @@ class Daemon:
         except (StateFull, OSError) as error:
             if not is_full(error):
                 raise
-            self._room.met_full(error)
+            self._disk_space.met_full(error)
             self._work.pause()
             notify(READY)  # or the service manager would consider it hung
             return
@@ -186,4 +188,4 @@ class Daemon:
         self._woken.set()
 
     def _status(self, _request: dict[str, Json]) -> Mapping[str, Json]:
-        return {"pid": os.getpid(), "waits_for_room": self._room.reason or None, **self._work.status()}
+        return {"pid": os.getpid(), "waits_for_room": self._disk_space.reason or None, **self._work.status()}

@@ -17,12 +17,12 @@ from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.host.logs import Log, configure_logs, get_log
 from tidemark.io.process.config import Config, load_config
 from tidemark.io.process.control import ControlServer
+from tidemark.io.process.disk_space import DiskSpace, FullDisks, when_space_allows
 from tidemark.io.process.ending import report_ending
 from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.process.metrics import Metrics, MetricsServer
 from tidemark.io.process.ports import assigned_ports
 from tidemark.io.process.process_ends import last_ends
-from tidemark.io.process.room import FullDisks, Room, patiently
 from tidemark.io.process.run_record import recorded
 from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.heartbeat import Slot
@@ -99,10 +99,12 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
     with ExitStack() as stack:
         socket_path = folder.socket(role.value)
         guard = partial(WriteGuard, watchdog_s=config.watchdog.watchdog_s, log=log)
-        store = stack.enter_context(patiently(partial(StateStore.open, folder, guarded=guard), folder.root, log))
+        store = stack.enter_context(
+            when_space_allows(partial(StateStore.open, folder, guarded=guard), folder.root, log)
+        )
         config.ring_bytes(store.identity.segment_bytes)  # raises if it is too small for the node
         _warn_of_fixed(config, store.identity, log)
-        lock = stack.enter_context(patiently(partial(RoleLock.take, folder, role.value), folder.root, log))
+        lock = stack.enter_context(when_space_allows(partial(RoleLock.take, folder, role.value), folder.root, log))
         run = stack.enter_context(recorded(store, lock.owner, log))
         metrics = Metrics(store.identity.capture)
         metrics.ends.look = lambda: last_ends(folder, store.processes())
@@ -113,12 +115,12 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         log.info("state opened", state=str(folder.root), capture=store.identity.capture)
         _warn_of_refused(store, log)
         begin = partial(begin_incarnation, store, role, log, moved=moved)
-        incarnation = patiently(begin, folder.root, log)
+        incarnation = when_space_allows(begin, folder.root, log)
         beat = store.environment.heartbeat
         beat.beat(slot)
         stack.callback(beat.clear, slot)
         context, key = CaptureContext(config, store, metrics, log), load_marker_key(config, folder)
-        patiently(partial(store.record_marker_key, role.value, key_name(key)), folder.root, log)
+        when_space_allows(partial(store.record_marker_key, role.value, key_name(key)), folder.root, log)
         markers = MarkerReader(context, key)
         node_requests = NodeRequests(context, key, incarnation)
         check_archiving(context, node_requests)
@@ -126,15 +128,15 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
             DaemonContext(context, lock.owner, node_requests, markers, Fence(context, incarnation, node_requests))
         )
         disks = FullDisks([folder.root], config.decode.memory_bytes)  # that spilling may write at once
-        room = Room(disks, metrics.disk_full_seconds, log)
-        daemon = Daemon(work, beat, slot, metrics=metrics, log=log, room=room)
+        disk_space = DiskSpace(disks, metrics.disk_full_seconds, log)
+        daemon = Daemon(work, beat, slot, metrics=metrics, log=log, disk_space=disk_space)
         if config.metrics.enabled:
             server = MetricsServer(metrics, config.metrics.host, port)
             stack.callback(server.close)
             log.info("serving metrics", host=config.metrics.host, port=server.port)
         # NB: answered by the socket's own thread: `cdcctl check` has to detect a loop that has stopped.
         handlers = {**daemon.handlers(), "check": lambda _request: _report_check(markers)}
-        control = patiently(partial(ControlServer, socket_path, handlers, folder.file_mode), folder.root, log)
+        control = when_space_allows(partial(ControlServer, socket_path, handlers, folder.file_mode), folder.root, log)
         stack.callback(control.close)
         daemon.run()
         run.reason = daemon.reason

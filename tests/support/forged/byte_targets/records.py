@@ -70,8 +70,8 @@ def run_page(data: bytes) -> None:
 def run_pglz(data: bytes) -> None:
     """Expand a stream to its stated length, by both builds."""
     given = Bytes(data)
-    room = given.number(2)
-    fast, slow = bytearray(room), bytearray(room)
+    disk_space = given.number(2)
+    fast, slow = bytearray(disk_space), bytearray(disk_space)
     source = given.rest()
     assert pglz.expand(source, fast) == slow_pglz.expand(source, slow)
     assert fast == slow

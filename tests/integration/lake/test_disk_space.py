@@ -10,7 +10,7 @@ import pytest
 from tests.support.servers.small_disk import needs_mount, small_disk
 from tidemark.io.host.disk import StateFull
 from tidemark.io.host.logs import get_log
-from tidemark.io.process.room import REFUSALS_MAX, FullDisks, patiently
+from tidemark.io.process.disk_space import REFUSALS_MAX, FullDisks, when_space_allows
 
 MB = 1 << 20
 DISK_BYTES = 160 * MB
@@ -120,7 +120,7 @@ def test_a_disk_that_refuses_writes_although_it_has_room_is_an_error_after_some_
     refused = StateFull("no room for x: No space left on device")
     attempts = Attempts([refused] * (REFUSALS_MAX + 5))
     with pytest.raises(StateFull) as met:
-        patiently(attempts, tmp_path, LOG, wait=lambda _s: None, clock=Clock())
+        when_space_allows(attempts, tmp_path, LOG, wait=lambda _s: None, clock=Clock())
     assert met.value is refused
     assert attempts.count == REFUSALS_MAX + 1
 
@@ -128,10 +128,10 @@ def test_a_disk_that_refuses_writes_although_it_has_room_is_an_error_after_some_
 def test_a_full_disk_is_waited_for_however_long_and_other_errors_are_not(tmp_path: Path) -> None:
     full = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
     attempts = Attempts([full] * (3 * REFUSALS_MAX))
-    assert patiently(attempts, tmp_path, LOG, wait=lambda _s: None, clock=Clock()) == "done"
+    assert when_space_allows(attempts, tmp_path, LOG, wait=lambda _s: None, clock=Clock()) == "done"
     assert attempts.count == 3 * REFUSALS_MAX + 1
     with pytest.raises(PermissionError):
-        patiently(Attempts([PermissionError(errno.EACCES, "no")]), tmp_path, LOG, wait=lambda _s: None)
+        when_space_allows(Attempts([PermissionError(errno.EACCES, "no")]), tmp_path, LOG, wait=lambda _s: None)
 
 
 class Shown(list[float]):
@@ -144,5 +144,5 @@ class Shown(list[float]):
 def test_the_metric_shows_that_a_start_waits_for_space_and_that_it_continues(tmp_path: Path) -> None:
     full, shown = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), Shown()
     attempts = Attempts([full])
-    assert patiently(attempts, tmp_path, LOG, wait=lambda _s: None, clock=Clock(), seconds=shown) == "done"
+    assert when_space_allows(attempts, tmp_path, LOG, wait=lambda _s: None, clock=Clock(), seconds=shown) == "done"
     assert (shown[0] > 0, shown[-1]) == (True, 0)

@@ -70,7 +70,7 @@ class FullDisks:
 
 
 @dataclass(slots=True)
-class Room:
+class DiskSpace:
     """Whether there is space in all folders that a process writes to, as far as its work has shown."""
 
     disks: FullDisks
@@ -144,7 +144,7 @@ def wait_or_stop(wait_s: float) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def patiently(
+def when_space_allows(
     attempt: Callable[[], ResultT],
     place: Path | FullDisks,
     log: Log,
@@ -159,15 +159,15 @@ def patiently(
     has waited.
     """
     disks = place if isinstance(place, FullDisks) else FullDisks([existing_folder(place)])
-    room = Room(disks, _NoGauge() if seconds is None else seconds, log, clock=clock)
+    disk_space = DiskSpace(disks, _NoGauge() if seconds is None else seconds, log, clock=clock)
     while True:
-        if room.has_come():
+        if disk_space.has_come():
             try:
                 return attempt()
             except (StateFull, OSError) as error:
                 if not is_full(error):
                     raise
-                room.met_full(error)
+                disk_space.met_full(error)
         notify(f"{MORE_TIME}{int(2e6 * LOOK_S_MAX)}")
         wait(LOOK_S)
 
