@@ -21,7 +21,7 @@ from tidemark.pipeline.lake.lake import LakeTable, quoted
 from tidemark.pipeline.lake.layout import Shapes, lake_columns, unchanged_masks
 from tidemark.pipeline.lake.lineage import Recorded
 from tidemark.pipeline.sinks.logshape import META, OLD, UNCHANGED, log_schema, settle_types, spelled
-from tidemark.pipeline.sinks.steps import Delivered, Happening, Rows, steps
+from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, steps
 
 
 class ChangeLog:
@@ -69,7 +69,7 @@ class ChangeLog:
         table.append(rows, applied, merge_schema=True)
         passed(Failpoint.LOG_APPENDED)
 
-    def _bound_copy(self, table: LakeTable, step: Happening, boundary: CopyBoundary) -> Applied:
+    def _bound_copy(self, table: LakeTable, step: EventStep, boundary: CopyBoundary) -> Applied:
         applied = Applied(
             step.sequence,
             boundary.position,
@@ -89,7 +89,7 @@ class ChangeLog:
         passed(Failpoint.LOG_APPENDED)
         return applied
 
-    def _truncation(self, step: Happening, event: Truncation) -> pa.Table:
+    def _truncation(self, step: EventStep, event: Truncation) -> pa.Table:
         schema = log_schema(event.relation, self._shapes(event.relation))
         row = {
             "_op": Op.TRUNCATE.value,

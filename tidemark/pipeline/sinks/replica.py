@@ -51,7 +51,7 @@ from tidemark.pipeline.lake.layout import (
 from tidemark.pipeline.lake.lineage import Recorded
 from tidemark.pipeline.sinks.compaction import Compacted, Key, compact, comparable, keys_of, only_adds
 from tidemark.pipeline.sinks.rerendering import Conversions, rerendered_rows, rerenderings
-from tidemark.pipeline.sinks.steps import Delivered, Happening, Rows, after, steps
+from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, after, steps
 
 _REMOVE = "__tidemark_remove"
 _KEEP = "__tidemark_keep_"
@@ -97,7 +97,7 @@ class Replica:
             table = self._step(table, step)
         return table
 
-    def _step(self, table: LakeTable, step: Rows | Happening) -> LakeTable:
+    def _step(self, table: LakeTable, step: Rows | EventStep) -> LakeTable:
         is_keyed = bool(key_names(step.relation))
         if not is_keyed and not table.exists:
             table = self._unkeyed()
@@ -120,7 +120,7 @@ class Replica:
     def _unkeyed(self) -> LakeTable:
         return LakeTable(f"{self.uri}-{UNKEYED}", f"{self.app}-{UNKEYED}")
 
-    def _leave(self, table: LakeTable, step: Rows | Happening) -> None:
+    def _leave(self, table: LakeTable, step: Rows | EventStep) -> None:
         """Keep the rows of a replica whose table lost its key, and record that they are no longer updated."""
         if not table.applied.blocked:
             position = step.last if isinstance(step, Rows) else step.event.position
@@ -193,7 +193,7 @@ class Replica:
 
     # Events
 
-    def _event(self, table: LakeTable, step: Happening) -> None:
+    def _event(self, table: LakeTable, step: EventStep) -> None:
         event = step.event
         if isinstance(event, SchemaEvent) and event.after is not None:
             self.present = event.after
@@ -285,7 +285,7 @@ class Replica:
         passed(Failpoint.REPLICA_RESHAPED)
 
 
-def _needs_no_key(table: LakeTable, step: Rows | Happening) -> bool:
+def _needs_no_key(table: LakeTable, step: Rows | EventStep) -> bool:
     """Return whether a step of a version without a key is applied to a replica that has one.
 
     Two statements may replace a key; steps between them that change no row do not lose the key. The version of a

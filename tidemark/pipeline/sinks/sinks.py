@@ -38,7 +38,7 @@ from tidemark.pipeline.sinks.messages import FOLDER as MESSAGES
 from tidemark.pipeline.sinks.messages import append_messages
 from tidemark.pipeline.sinks.replica import Replica
 from tidemark.pipeline.sinks.steps import Delivered, TableItem
-from tidemark.pipeline.sinks.targets import Aim, Outcome, bring_up
+from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch
 from tidemark.pipeline.sinks.waiting import StoredItem
 from tidemark.wire.items import relation_of
 from tidemark.wire.state import Identity
@@ -197,8 +197,10 @@ class Lake:
             return log
 
         known = self.positions.tables.get(table)
-        return bring_up(
-            Aim(uri, app, known.log if known else UNTOUCHED, _applied(known), apply), _stored(items), self._is_over
+        return apply_batch(
+            TargetTable(uri, app, known.log if known else UNTOUCHED, _applied(known), apply),
+            _stored(items),
+            self._is_over,
         )
 
     def _replica(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
@@ -215,8 +217,10 @@ class Lake:
             return replica
 
         known = self.positions.tables.get(table)
-        outcome = bring_up(
-            Aim(uri, app, known.replica if known else UNTOUCHED, _applied(known), apply), _stored(items), self._is_over
+        outcome = apply_batch(
+            TargetTable(uri, app, known.replica if known else UNTOUCHED, _applied(known), apply),
+            _stored(items),
+            self._is_over,
         )
         if applying.present is not None and outcome.table is not None:
             self._present[table] = applying.present
@@ -263,8 +267,10 @@ class Lake:
 
         known = self.positions.tables.get((database, INVALID_OID))
         restart = partial(self._accepted_break, database)
-        return bring_up(
-            Aim(uri, app, known.log if known else UNTOUCHED, _applied(known), apply, restart), messages, self._is_over
+        return apply_batch(
+            TargetTable(uri, app, known.log if known else UNTOUCHED, _applied(known), apply, restart),
+            messages,
+            self._is_over,
         )
 
     def _accepted_break(

@@ -54,7 +54,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class EventStep:
     """An event, and the sequence of its outbox value."""
 
     sequence: OutboxSequence
@@ -68,7 +68,7 @@ class Happening:
         return relation
 
 
-Step = Rows | Happening
+Step = Rows | EventStep
 
 
 def steps(items: Sequence[Delivered], applied: Applied) -> list[Step]:
@@ -106,7 +106,7 @@ def steps(items: Sequence[Delivered], applied: Applied) -> list[Step]:
         else:
             _check_order(reached, item.position, relation_of(item))
         close_run()
-        found.append(Happening(delivered.sequence, item))
+        found.append(EventStep(delivered.sequence, item))
         reached = item.position
     close_run()
     return found

@@ -54,7 +54,7 @@ def new_copy(items: Sequence[StoredItem], applied: Applied, fault: Fault) -> tup
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Aim:
+class TargetTable:
     """A log or replica, its last record, and how to write it."""
 
     uri: str
@@ -76,34 +76,36 @@ class Outcome:
     beside: tuple[str, int] | None = None  # URI and version of a Delta table that was written instead of this one
 
 
-def bring_up(aim: Aim, items: Sequence[StoredItem], is_over: Callable[[], bool] = lambda: False) -> Outcome:
+def apply_batch(
+    target: TargetTable, items: Sequence[StoredItem], is_over: Callable[[], bool] = lambda: False
+) -> Outcome:
     """Apply `items`, or determine why that is not possible; a search for damage ends once `is_over` returns true."""
     try:
-        return _bring_up(aim, items)
+        return _apply_batch(target, items)
     except (LakeFailed, DeltaError, OSError, pa.ArrowException) as error:
-        damage = "" if _is_of_disk(error) else _damage(aim, is_over)
+        damage = "" if _is_of_disk(error) else _damage(target, is_over)
         if damage:
-            return _recreate(aim, items, Fault(FaultKind.DIVERGED, damage, _last_written(aim)))
+            return _recreate(target, items, Fault(FaultKind.DIVERGED, damage, _last_written(target)))
         if isinstance(error, LakeFailed) or is_full(error):
             raise
         kind = LakeFull if says_full(str(error)) else LakeFailed
-        raise kind(f"{aim.uri}: {first_reason(str(error))[:REASON_MAX]}") from error
+        raise kind(f"{target.uri}: {first_reason(str(error))[:REASON_MAX]}") from error
 
 
-def _bring_up(aim: Aim, items: Sequence[StoredItem]) -> Outcome:
-    fault = aim.known.fault
+def _apply_batch(target: TargetTable, items: Sequence[StoredItem]) -> Outcome:
+    fault = target.known.fault
     if fault is not None and fault.kind is FaultKind.DIVERGED:
-        return _recreate(aim, items, fault)
+        return _recreate(target, items, fault)
     try:
-        table = _catch_up(aim, items) if fault is not None else _apply(aim, items, aim.known.recorded)
+        table = _catch_up(target, items) if fault is not None else _apply(target, items, target.known.recorded)
     except TableDiverged as error:
-        return _recreate(aim, items, Fault(FaultKind.DIVERGED, str(error), _last_written(aim)))
+        return _recreate(target, items, Fault(FaultKind.DIVERGED, str(error), _last_written(target)))
     except TableStopped as error:
-        waiting = WaitingItems(aim.uri, aim.app)
+        waiting = WaitingItems(target.uri, target.app)
         waiting.keep(items)
-        stopped = Fault(FaultKind.STOPPED, str(error), _last_written(aim))
-        return Outcome(LakeEntry(aim.known.recorded, stopped), aim.applied, beside=waiting.written)
-    return _written(aim, table)
+        stopped = Fault(FaultKind.STOPPED, str(error), _last_written(target))
+        return Outcome(LakeEntry(target.known.recorded, stopped), target.applied, beside=waiting.written)
+    return _written(target, table)
 
 
 def _is_of_disk(error: Exception) -> bool:
@@ -111,38 +113,38 @@ def _is_of_disk(error: Exception) -> bool:
     return is_full(error) or is_of_host(error)
 
 
-def _damage(aim: Aim, is_over: Callable[[], bool]) -> str:
+def _damage(target: TargetTable, is_over: Callable[[], bool]) -> str:
     """Return what is lost or damaged of a target; "" if nothing is, or if a stop interrupted the check."""
     try:
-        return next(filter(None, (damage_of(part, is_over=is_over) for part in _parts(aim))), "")
+        return next(filter(None, (damage_of(part, is_over=is_over) for part in _parts(target))), "")
     except ScanStopped:
         return ""
 
 
-def _parts(aim: Aim) -> list[str]:
+def _parts(target: TargetTable) -> list[str]:
     """Return the Delta tables of a target: itself, and existing ones beside it (staged or waiting rows)."""
-    place = Path(aim.uri)
+    place = Path(target.uri)
     beside = sorted(place.parent.glob(f"{place.name}-*"))
-    return [aim.uri, *(str(path) for path in beside if f".{FaultKind.DIVERGED.value}-" not in path.name)]
+    return [target.uri, *(str(path) for path in beside if f".{FaultKind.DIVERGED.value}-" not in path.name)]
 
 
-def _written(aim: Aim, table: LakeTable, broke: LogBreak | None = None) -> Outcome:
-    if table.uri == aim.uri:
+def _written(target: TargetTable, table: LakeTable, broke: LogBreak | None = None) -> Outcome:
+    if table.uri == target.uri:
         return Outcome(LakeEntry(table.recorded), table.applied, table, broke)
     beside = (table.uri, table.version) if table.exists else None  # rows without a key
     return Outcome(UNTOUCHED, table.applied, table, broke, beside)
 
 
-def _last_written(aim: Aim) -> Position:
-    return aim.known.fault.position if aim.known.fault is not None else aim.applied.position
+def _last_written(target: TargetTable) -> Position:
+    return target.known.fault.position if target.known.fault is not None else target.applied.position
 
 
-def _apply(aim: Aim, items: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
+def _apply(target: TargetTable, items: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
     """Apply `items`; reopen the table and continue when another writer's maintenance interrupts."""
     applied, reopened = NOTHING, 0
     while True:
         try:
-            return aim.apply(items, recorded)
+            return target.apply(items, recorded)
         except TableMoved as moved:
             reopened = reopened + 1 if moved.applied == applied else 0
             applied = moved.applied
@@ -150,62 +152,62 @@ def _apply(aim: Aim, items: Sequence[StoredItem], recorded: Recorded | None) -> 
                 raise
 
 
-def _catch_up(aim: Aim, items: Sequence[StoredItem]) -> LakeTable:
+def _catch_up(target: TargetTable, items: Sequence[StoredItem]) -> LakeTable:
     """Apply the waiting items, then `items`; raise `TableStopped` if the property is still set."""
-    LakeTable(aim.uri, aim.app, aim.known.recorded)
-    waiting = WaitingItems(aim.uri, aim.app)
+    LakeTable(target.uri, target.app, target.known.recorded)
+    waiting = WaitingItems(target.uri, target.app)
     for portion in waiting.portions():
-        _apply(aim, portion, aim.known.recorded)
-    table = _apply(aim, items, aim.known.recorded)
+        _apply(target, portion, target.known.recorded)
+    table = _apply(target, items, target.known.recorded)
     waiting.clear()
     return table
 
 
-def _recreate(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
+def _recreate(target: TargetTable, items: Sequence[StoredItem], fault: Fault) -> Outcome:
     """Recreate a diverged table from the item of `items` that permits it; without one leave the table unchanged."""
-    diverged = Outcome(LakeEntry(aim.known.recorded, fault), aim.applied)
-    found = aim.restart(items, aim.applied, fault)
+    diverged = Outcome(LakeEntry(target.known.recorded, fault), target.applied)
+    found = target.restart(items, target.applied, fault)
     if found is None:
         return diverged
     at, position = found
     try:
-        _set_aside(aim, position, fault)
-        check_writable(aim.uri)
-        table = _apply(aim, items[at:], None)
+        _set_aside(target, position, fault)
+        check_writable(target.uri)
+        table = _apply(target, items[at:], None)
     except (TableDiverged, TableStopped) as error:
         reason = f"{error} (a new copy began at {position} and could not be written)"
         again = Fault(FaultKind.DIVERGED, reason, fault.position)
-        return Outcome(LakeEntry(aim.known.recorded, again), aim.applied)
-    WaitingItems(aim.uri, aim.app).clear()
-    return _written(aim, table, LogBreak(fault.reason, fault.position, position))
+        return Outcome(LakeEntry(target.known.recorded, again), target.applied)
+    WaitingItems(target.uri, target.app).clear()
+    return _written(target, table, LogBreak(fault.reason, fault.position, position))
 
 
-def _set_aside(aim: Aim, position: Position, fault: Fault) -> None:
+def _set_aside(target: TargetTable, position: Position, fault: Fault) -> None:
     """Rename a table that cannot be continued, so that nothing is deleted.
 
     Such a table is damaged, or another writer created it or changed its columns. Another table of Tidemark is kept: a
     new copy empties a replica, and a log continues. The table restarts at `position`; a table that has already applied
     `position` comes from an interrupted attempt.
     """
-    for part in _parts(aim):
+    for part in _parts(target):
         # NB: everything was read when the fault was found. Later damage is found at its next use.
         if damage_of(part, is_read=lambda path: str(path) in fault.reason):
             _rename(part)
-    if not Path(aim.uri).exists():
+    if not Path(target.uri).exists():
         return
-    found, recorded = table_id(aim.uri), aim.known.recorded
+    found, recorded = table_id(target.uri), target.known.recorded
     if found == "":
         return
     if found is not None and recorded.version != NO_VERSION and recorded.id in ("", found):
-        table = LakeTable(aim.uri, aim.app)
+        table = LakeTable(target.uri, target.app)
         is_older, is_begun = table.version < recorded.version, table.applied.position >= position
-        if is_older or is_begun or not changed_columns(aim.uri, recorded.version, table.version):
+        if is_older or is_begun or not changed_columns(target.uri, recorded.version, table.version):
             return
     else:
-        first = read_commit(aim.uri, aim.app, 0)
+        first = read_commit(target.uri, target.app, 0)
         if found is not None and first is not None and not first.foreign:
             return  # created by an interrupted attempt
-    _rename(aim.uri)
+    _rename(target.uri)
 
 
 def _rename(uri: str) -> None:
