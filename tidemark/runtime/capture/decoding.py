@@ -328,30 +328,30 @@ class DecodeThread:
                 if segment is not None:
                     self._is_within_slice = True
                     for group in self.reader.feed(segment):
-                        yield self._handed_over(group)
+                        yield self._record_group(group)
                     if self.reader.is_halted:
                         self.reader.tend(segment)
                         yield from self._last_groups()
                         return
-                    self._let_go(segment)
+                    self._release_slice(segment)
                 if self._is_awaited(segment) and (waiting := self.reader.flush(also_empty=False)) is not None:
-                    yield self._handed_over(waiting)
+                    yield self._record_group(waiting)
                 if segment is not None:
                     self.reader.tend(segment)
                     yield _Pause.SLICE
                     continue
                 if (idle := self._idle_group()) is not None:
-                    yield self._handed_over(idle)
+                    yield self._record_group(idle)
                 yield _Pause.EMPTY
         except InvalidWal:
-            yield from self._what_precedes()
+            yield from self._groups_before_invalid()
             raise
 
     def _is_awaited(self, segment: WalSlice | None) -> bool:
         """Return whether the application thread waits: inline it waits for the group of all that has arrived."""
         return segment is None if self._lease.is_inline else self._group_queue.is_wanted
 
-    def _let_go(self, segment: WalSlice) -> None:
+    def _release_slice(self, segment: WalSlice) -> None:
         """Release a slice, all of whose groups were accepted."""
         self._slices.release(len(segment.data))
         self._is_within_slice = False
@@ -361,14 +361,14 @@ class DecodeThread:
             end_lsn = segment.end_lsn
             self._progress.decode(min(decoder.decoded_lsn, end_lsn), min(decoder.restart_lsn, end_lsn))
 
-    def _what_precedes(self) -> "Iterator[ChangeGroup | _Pause]":
+    def _groups_before_invalid(self) -> "Iterator[ChangeGroup | _Pause]":
         """Have the changes before the invalid WAL delivered, if the consumer accepts them in time.
 
         NB: only framing fails between two transactions; after any other error the group builder's contents are unknown.
         """
         waiting = self.reader.flush(also_empty=False)
         if waiting is not None:
-            yield self._handed_over(waiting)
+            yield self._record_group(waiting)
         until_s = self._clock.monotonic_s() + STOP_S
         while not (self._is_awaited(None) or self._stopping.is_set()) and self._clock.monotonic_s() < until_s:
             yield _Pause.EMPTY
@@ -377,10 +377,10 @@ class DecodeThread:
         """Yield all that commits before the marker, and then its position: a restart continues behind it."""
         waiting = self.reader.flush(also_empty=True)
         if waiting is not None:
-            yield self._handed_over(waiting)
+            yield self._record_group(waiting)
         here = self.reader.idle_group()
         self.halted_at = here.last
-        yield self._handed_over(here)
+        yield self._record_group(here)
 
     def _idle_group(self) -> ChangeGroup | None:
         """Move the pointer over WAL that had nothing for us (docs/design/positions.md)."""
@@ -390,7 +390,7 @@ class DecodeThread:
         group = self.reader.flush(also_empty=True) or self.reader.idle_group()
         return group if group.last.position > self._handed else None
 
-    def _handed_over(self, group: ChangeGroup) -> ChangeGroup:
+    def _record_group(self, group: ChangeGroup) -> ChangeGroup:
         self._handed = group.last.position
         self._handed_s = self._clock.monotonic_s()
         return group

@@ -197,13 +197,15 @@ class LiveBuffer:
         """Return what a capture decodes from `page_lsn`: the archive up to the buffer, then the buffer."""
         del copying, timeline, delivered
         if page_lsn >= self.start_lsn:
-            return WalSource(self._ring, Later(self._ring, page_lsn), self._lease, self._progress, self._network)
+            return WalSource(self._ring, RingFrom(self._ring, page_lsn), self._lease, self._progress, self._network)
         archive = Path(self._context.config.archive.folder)
         earlier = read_between(archive, page_lsn, self.start_lsn, self._context.store.identity.system_identifier)
-        return WalSource(self._ring, CatchUp(earlier, self._ring), self._lease, self._progress, self._network, archive)
+        return WalSource(
+            self._ring, ArchiveThenRing(earlier, self._ring), self._lease, self._progress, self._network, archive
+        )
 
 
-class Later:
+class RingFrom:
     """The ring from a later LSN; it may not have come that far, so earlier WAL is released as it arrives."""
 
     def __init__(self, ring: Ring, start_lsn: Lsn) -> None:
@@ -222,7 +224,7 @@ class Later:
         self._ring.release(length)
 
 
-class CatchUp:
+class ArchiveThenRing:
     """WAL from before the ring's beginning first, then the ring; read by the decode thread itself, piece by piece."""
 
     def __init__(self, earlier: Iterator[WalSlice], ring: Ring) -> None:
