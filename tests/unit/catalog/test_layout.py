@@ -3,7 +3,7 @@ import struct
 import pytest
 
 from tests.support.forged.catalog_rows import attribute_row, enum_row, heap, layout, varlena
-from tidemark.decode.catalog.heap import ELIDED, EVERYBODY, format_tid, make_tid
+from tidemark.decode.catalog.heap import COMMITTED_SIGHT, ELIDED, format_tid, make_tid
 from tidemark.decode.catalog.layout import (
     PG_ATTRIBUTE,
     PG_ENUM,
@@ -76,17 +76,17 @@ def test_rows_of_system_columns_are_kept_as_places_only() -> None:
     attributes.insert(make_tid(0, 1), attribute_row(7, -6))
     attributes.insert(make_tid(0, 2), attribute_row(7, 1))
     assert attributes.rows[make_tid(0, 1)] == ELIDED
-    assert list(attributes.find("attrelid", 7, EVERYBODY)) == [attribute_row(7, 1)]
+    assert list(attributes.find("attrelid", 7, COMMITTED_SIGHT)) == [attribute_row(7, 1)]
 
 
 def test_an_insert_takes_the_place_of_what_stood_there() -> None:
     enums = heap(PG_ENUM)
     tid = make_tid(3, 4)
     enums.insert(tid, enum_row(1, 2))
-    assert list(enums.find("enumtypid", 2, EVERYBODY))
+    assert list(enums.find("enumtypid", 2, COMMITTED_SIGHT))
     enums.deleter[tid] = Xid(9)
     enums.insert(tid, enum_row(5, 6), Xid(10))
-    assert not list(enums.find("enumtypid", 2, EVERYBODY))
+    assert not list(enums.find("enumtypid", 2, COMMITTED_SIGHT))
     enums.commit(tid, Xid(9))
     assert tid in enums.rows
     assert format_tid(tid) == "(3,4)"

@@ -19,7 +19,7 @@ from tidemark.model.relation import RelFileLocator
 OFFSET_BITS = 16
 OFFSET_MASK = 0xFFFF
 ELIDED = b""
-_NOBODY = Xid(0)
+_NO_INSERTER = Xid(0)
 _KEY = struct.Struct("<I")
 
 
@@ -47,7 +47,7 @@ class Sight:
         return self.top_xid is not None and self._top_of.get(xid, xid) == self.top_xid
 
 
-EVERYBODY = Sight(None, {})
+COMMITTED_SIGHT = Sight(None, {})
 
 
 class KeyIndex:
@@ -128,7 +128,7 @@ class CatalogHeap:
         self.learning = Learning() if learning else None
         self._indexes: dict[str, KeyIndex] = {}
 
-    def insert(self, tid: Tid, packed: bytes, xid: Xid = _NOBODY) -> None:
+    def insert(self, tid: Tid, packed: bytes, xid: Xid = _NO_INSERTER) -> None:
         """Store a row at `tid`, replacing any other; `xid` is its open inserter, if it has one."""
         self._take_out(tid)
         if self.learning:
@@ -220,7 +220,7 @@ class CatalogHeap:
 
     def find_committed(self, column: str, key: int) -> Iterator[bytes]:
         """Yield the committed rows whose `column` is `key`."""
-        return self.find(column, key, EVERYBODY)
+        return self.find(column, key, COMMITTED_SIGHT)
 
     def find(self, column: str, key: int, sight: Sight) -> Iterator[bytes]:
         """Yield the rows whose `column` is `key`, as `sight` sees them."""
@@ -240,7 +240,7 @@ class CatalogHeap:
 
     def row_count(self) -> int:
         """Return the number of committed rows."""
-        return sum(1 for _ in self.scan(EVERYBODY))
+        return sum(1 for _ in self.scan(COMMITTED_SIGHT))
 
     def _visible(self, tid: Tid, sight: Sight) -> bool:
         inserter = self.inserter.get(tid)

@@ -155,7 +155,7 @@ class SeedQuery:
 
     catalog: CatalogId
     sql: str
-    places_only: bool = False  # of rows whose contents are not needed
+    tids_only: bool = False  # of rows whose contents are not needed
 
     @property
     def copy(self) -> str:
@@ -200,7 +200,7 @@ def queries(mirror: CatalogMirror) -> Sequence[SeedQuery]:
     """Return the queries for all catalogs."""
     places = "SELECT ctid FROM pg_catalog.pg_attribute WHERE attnum < 0"
     asked = [_row_query(layout) for layout in _learning_layouts(mirror)]
-    return [*asked, SeedQuery(PG_ATTRIBUTE, places, places_only=True)]
+    return [*asked, SeedQuery(PG_ATTRIBUTE, places, tids_only=True)]
 
 
 def queries_of_tables(mirror: CatalogMirror, relations: str, types: str) -> Sequence[SeedQuery]:
@@ -231,7 +231,7 @@ def merge(mirror: CatalogMirror, answers: Mapping[SeedQuery, Iterable[bytes]]) -
         heap = heaps.get(query.catalog.oid)  # None: a shared catalog, completed by another database's merge
         if heap is not None and heap.learning:
             copied = b"".join(data)
-            heap.adopt(_places(copied) if query.places_only else _rows(copied, heap.layout))
+            heap.adopt(_places(copied) if query.tids_only else _rows(copied, heap.layout))
     for store in stores:
         store.stop_learning()
 

@@ -243,7 +243,7 @@ class CopySource:
         only = sql.SQL("" if relation.gathers_partitions else "ONLY ")
         query = sql.SQL("SELECT {} FROM {}{}").format(columns, only, name)
         statement = sql.SQL("COPY ({}) TO STDOUT (ENCODING {})").format(query, encoding)
-        with self._naming(relation), self._hold().translated() as session:
+        with self._named_in_errors(relation), self._hold().translated() as session:
             is_checked = False
             with closing(copied_blocks(session, statement, bounds)) as blocks:
                 for block in blocks:
@@ -254,7 +254,7 @@ class CopySource:
         self._check_locked(relation)
 
     @contextmanager
-    def _naming(self, relation: Relation) -> Iterator[None]:
+    def _named_in_errors(self, relation: Relation) -> Iterator[None]:
         """Add the table's name to the error of a server that cannot read the rows."""
         try:
             yield

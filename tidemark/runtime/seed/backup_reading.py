@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tidemark.decode.catalog import page_seed, seed
 from tidemark.decode.catalog.bootstrap import columns_of
 from tidemark.decode.catalog.commit_log import CommitLog
-from tidemark.decode.catalog.heap import EVERYBODY, CatalogHeap
+from tidemark.decode.catalog.heap import COMMITTED_SIGHT, CatalogHeap
 from tidemark.decode.catalog.layout import (
     HALF_DROPPED,
     LOCAL_CATALOGS,
@@ -140,7 +140,7 @@ class _Reading:
             *("oid", "datname", "encoding", "datistemplate", "datallowconn", "datconnlimit", "dattablespace"),
         )
         found = []
-        for _tid, packed in heap.scan(EVERYBODY):
+        for _tid, packed in heap.scan(COMMITTED_SIGHT):
             oid, name, encoding, is_template, allows, limit, tablespace = reader.unpack_from(packed, data_at(packed))
             text = name_text(name).decode("utf-8", "surrogateescape")
             if limit == HALF_DROPPED or encoding >= len(SERVER_ENCODINGS):

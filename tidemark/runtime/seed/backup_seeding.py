@@ -40,7 +40,7 @@ from tidemark.runtime.seed.seeding import (
     SeedObserver,
     SilentObserver,
     next_xid_after,
-    nothing_else,
+    no_other_database,
 )
 from tidemark.wal.data_directory import BackupUnusable
 from tidemark.wal.page import RecordBlock
@@ -68,7 +68,7 @@ def seed_from_backup(
     backup: BackupFolder,
     archive: ArchiveFolder,
     selects: Callable[[str], bool],
-    follows: FollowsDatabase = nothing_else,
+    follows: FollowsDatabase = no_other_database,
     observer: SeedObserver | None = None,
 ) -> Seed:
     """Return mirrors of the databases that `selects` accepts, exact at the end of the backup.

@@ -30,7 +30,7 @@ from tidemark.runtime.seed.seeding import (
 from tidemark.runtime.seed.steady_stream import SteadyStream
 from tidemark.wal.page import Framer
 
-HELD_BYTES_MAX = 256 << 20  # of commits before S2 is known
+BUFFERED_BYTES_MAX = 256 << 20  # of commits before S2 is known
 
 
 class TooMuchHeld(NodeUnfit):
@@ -43,8 +43,8 @@ class LiveChanges:
     """The changes of a running node from a new seed on, without any state, as `tail` shows them.
 
     The first change is the first commit that the snapshot S2 does not show (see `seeding`). Until S2 is known, commits
-    are buffered, up to `HELD_BYTES_MAX`. A broken connection is made again; that is safe, because a server never sends
-    WAL that a crash could remove.
+    are buffered, up to `BUFFERED_BYTES_MAX`. A broken connection is made again; that is safe, because a server never
+    sends WAL that a crash could remove.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class LiveChanges:
         self._looked_s = 0.0
         self._stream = SteadyStream(dsn, seed.node.system_identifier, seed.lsn, seed.timeline, away)
         self.begin_lsn = Lsn(0)  # of messages outside transactions
-        self._held: list[DecodedRun] = []
-        self._held_bytes = 0
+        self._buffered: list[DecodedRun] = []
+        self._buffered_bytes = 0
         framer = Framer(
             seed.format,
             system_identifier=seed.node.system_identifier,
@@ -121,18 +121,20 @@ class LiveChanges:
                 return
             self.begin_lsn = node.insert_lsn()
             self.snapshot = begin_behind(node, snapshot, self.seed.complete_from)
-        held, self._held, self._held_bytes = self._held, [], 0
-        for decoded in held:
+        buffered, self._buffered, self._buffered_bytes = self._buffered, [], 0
+        for decoded in buffered:
             yield from self._wanted(decoded, self.snapshot)
 
     def _hold(self, decoded: DecodedRun) -> None:
-        self._held.append(decoded)
+        self._buffered.append(decoded)
         if isinstance(decoded, CommittedRun | CommittedTransaction):
-            self._held_bytes += decoded.byte_count
+            self._buffered_bytes += decoded.byte_count
         else:
-            self._held_bytes += len(decoded.content)
-        if self._held_bytes > HELD_BYTES_MAX:
-            raise TooMuchHeld(f"over {HELD_BYTES_MAX} bytes of changes committed while older transactions were open")
+            self._buffered_bytes += len(decoded.content)
+        if self._buffered_bytes > BUFFERED_BYTES_MAX:
+            raise TooMuchHeld(
+                f"over {BUFFERED_BYTES_MAX} bytes of changes committed while older transactions were open"
+            )
 
     def _wanted(self, decoded: DecodedRun, snapshot: Visibility) -> Iterator[DecodedRun]:
         """Yield the parts of `decoded` that the snapshot does not show; release the rest."""

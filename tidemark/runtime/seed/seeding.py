@@ -90,7 +90,7 @@ class SeedObserver(WaitObserver, Protocol):
         """Report that attempt number `attempt` ended with `error`, and that the next one begins."""
 
 
-def nothing_else(_database: str) -> bool:
+def no_other_database(_database: str) -> bool:
     """Follow no uncaptured database."""
     return False
 
@@ -152,7 +152,7 @@ def take_seed(
     dsn: str,
     databases: Sequence[str] | SelectDatabases = (),
     *,
-    follows: FollowsDatabase = nothing_else,
+    follows: FollowsDatabase = no_other_database,
     wait_s: float = WAIT_S_DEFAULT,
     observer: SeedObserver | None = None,
 ) -> Seed:
