@@ -62,12 +62,12 @@ def _read(headers: Sequence[ValueHeader], outbox: OutboxReader, outbox_id: str) 
     check_whole(headers[0], headers[-1])
     values = zip(headers, outbox.read(_before(headers[0]), headers[-1].sequence), strict=True)
     items = [
-        (reported.sequence, _as_told(reported, value).item()) for reported, value in values if reported.kind in ITEMS
+        (reported.sequence, _matching(reported, value).item()) for reported, value in values if reported.kind in ITEMS
     ]
     return make_feed(headers, items, outbox_id)
 
 
-def _as_told(reported: ValueHeader, value: OutboxValue) -> OutboxValue:
+def _matching(reported: ValueHeader, value: OutboxValue) -> OutboxValue:
     if value.header != reported:
         raise OutboxReplaced(f"value {reported.sequence} is not the value whose header Spark read")
     return value

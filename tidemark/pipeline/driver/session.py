@@ -32,7 +32,7 @@ class SparkGone(ConsumerFailed):
 
 
 JAVA_TEMPORARY = "/tmp"  # noqa: S108 - `java.io.tmpdir` on Linux
-_DIED_UNHEARD = "JAVA_GATEWAY_EXITED"  # Spark's error condition for a JVM that was killed or could not start
+_JVM_EXITED = "JAVA_GATEWAY_EXITED"  # Spark's error condition for a JVM that was killed or could not start
 _LOCAL_CHECKPOINTS = (
     # Writes a checkpoint's files by plain renames: 35 ms a batch less than the default on a local disk.
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -109,7 +109,7 @@ def _session(builder: SparkSession.Builder) -> SparkSession:
     try:
         session: SparkSession = builder.getOrCreate()
     except PySparkException as error:
-        if error.getCondition() != _DIED_UNHEARD:
+        if error.getCondition() != _JVM_EXITED:
             raise
         session = builder.getOrCreate()
     return session
