@@ -56,7 +56,7 @@ class Shop:
 
     def copy(self) -> Manifest:
         with StateStore.open(self.sidecar.folder) as store:
-            manifest = HistoryCopy(store, self.spool).bring_up()
+            manifest = HistoryCopy(store, self.spool).update()
         assert manifest is not None
         return manifest
 
@@ -219,7 +219,7 @@ def test_copying_again_writes_nothing_that_is_there_and_follows_what_is_new(shop
 def test_of_a_journal_that_grows_only_the_growth_is_read_and_written(shop: Shop) -> None:
     with StateStore.open(shop.sidecar.folder) as store:
         copy = HistoryCopy(store, shop.spool)
-        first = copy.bring_up()
+        first = copy.update()
         assert first is not None
         file = first.history.journals[-1].file
         source, target = store.folder.history / file, history_folder(shop.spool) / file
@@ -228,7 +228,7 @@ def test_of_a_journal_that_grows_only_the_growth_is_read_and_written(shop: Shop)
         shop.sidecar.catch_up()
         whole = source.read_bytes()
         source.write_bytes(bytes(len(copied)) + whole[len(copied) :])  # the copied part cannot be read again
-        second = copy.bring_up()
+        second = copy.update()
         assert second is not None
         assert second.history == first.history
         assert second.journal.end_lsn > first.journal.end_lsn
@@ -237,14 +237,14 @@ def test_of_a_journal_that_grows_only_the_growth_is_read_and_written(shop: Shop)
         assert len(copied) < len(grown) <= len(whole)
         assert grown == whole[: len(grown)]
         source.unlink()
-        assert copy.bring_up() is not None  # nothing is new, so nothing is read
+        assert copy.update() is not None  # nothing is new, so nothing is read
         source.write_bytes(bytes(len(whole)))
         with pytest.raises(DamagedHistory, match=file):
-            HistoryCopy(store, shop.spool).bring_up()  # a new process compares the whole copy with the original
+            HistoryCopy(store, shop.spool).update()  # a new process compares the whole copy with the original
         assert target.read_bytes() == grown  # and does not replace it by less
         source.write_bytes(whole)
         os.truncate(target, len(grown) - 1)  # as after a crash
-        assert HistoryCopy(store, shop.spool).bring_up() is not None
+        assert HistoryCopy(store, shop.spool).update() is not None
         assert target.read_bytes() == grown
         load_catalogs(history_folder(shop.spool), second.history, second.journal, second.journal.end_lsn)
 
@@ -270,11 +270,11 @@ def test_a_foreign_folder_is_never_written_and_a_damaged_copy_is_named(shop: Sho
     foreign.mkdir()
     with StateStore.open(shop.sidecar.folder) as store:
         with pytest.raises(NoSpool):
-            HistoryCopy(store, Spool(foreign)).bring_up()
+            HistoryCopy(store, Spool(foreign)).update()
         other = Spool(tmp_path / "other")
         other.create(5)
         with pytest.raises(ConfigError, match="is the spool of cluster 5"):
-            HistoryCopy(store, other).bring_up()
+            HistoryCopy(store, other).update()
     assert list(foreign.iterdir()) == []
     manifest = shop.copy()
     folder = history_folder(shop.spool)

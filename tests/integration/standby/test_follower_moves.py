@@ -168,7 +168,7 @@ def test_a_followers_lost_state_is_a_followers_before_any_process_runs_and_can_t
         two.options["TIDEMARK_ARCHIVE__FOLDER"] = str(spool.folder)
         led(hosts)
         with StateStore.open(two.folder) as store:
-            HistoryCopy(store, spool).bring_up()
+            HistoryCopy(store, spool).update()
         known = read_manifest(spool)
         two.kill()
         shutil.rmtree(two.folder.root)

@@ -60,7 +60,7 @@ class HistoryCopy:
         self._spool = spool
         self._grown: _Grown | None = None
 
-    def bring_up(self) -> Manifest | None:
+    def update(self) -> Manifest | None:
         """Update the copy to the current state; return its manifest, or None if the state has no beginning yet.
 
         A rebuilt state needs WAL from the manifest's `start.restart_lsn` on. Raise `NoSpool` for a folder that is not

@@ -55,7 +55,7 @@ class SpoolMaintenance:
             horizon = horizon_of(self._store.view(), keep_bytes=keep_bytes, copied_lsn=copied_lsn, read_lsn=read_lsn)
             if horizon is not None:
                 trimmed = trim(self._spool, horizon, self._store.identity.segment_bytes)
-        return MaintainedSpool(horizon, trimmed, self._history.bring_up())
+        return MaintainedSpool(horizon, trimmed, self._history.update())
 
     def _manifest(self) -> Manifest | None:
         """Return the manifest; a damaged one is written again, and nothing is trimmed by it."""
