@@ -68,7 +68,7 @@ def test_delivery_waits_on_a_full_disk_and_goes_on_by_itself(node: Cluster, disk
         sidecar.catch_up()
         disk.fill(leave_bytes=KEPT_BACK)
         insert(node, ROWS + 1)
-        reported = sidecar.wait_for_event("outbox is full, delivery waits")
+        reported = sidecar.wait_for_event("the outbox or its disk is full, delivery waits")
         assert str(disk.root) in str(reported["reason"])
         succeeded(cdcctl("status", "--state", sidecar.folder.root))
         disk.empty()

@@ -197,7 +197,7 @@ def test_a_full_map_stops_delivery_by_name_and_a_larger_one_goes_on(sidecar: Sid
     sizes = [set_map_bytes(path, used + 8 * PAGE_BYTES)]
     sidecar.cluster.sql("INSERT INTO account SELECT n, repeat(md5(n::text), 40) FROM generate_series(11, 500) n")
     sidecar.start()
-    reported = sidecar.wait_for_event("outbox is full, delivery waits")
+    reported = sidecar.wait_for_event("the outbox or its disk is full, delivery waits")
     assert str(sidecar.folder.root) in str(reported["reason"])
     assert sidecar.stop() == ExitCode.SUCCESS
     set_map_bytes(path, *sizes)

@@ -81,13 +81,13 @@ class Refused(ConfigError):
 
 
 STOPS = (Event.RING_FULL, Event.CONSUMER_FAILED, Event.WAL_REMOVED, Event.DECODE_FAILED, Event.OUT_OF_REACH)
-_STOPPING = (Effect.STOP_CAPTURE, Effect.WRITE_STOP_MARKER, Effect.SWITCH_SEGMENT)
-_STOPPED = (Effect.WRITE_STOP_MARKER, Effect.SWITCH_SEGMENT)
+_STOP_AND_MARK = (Effect.STOP_CAPTURE, Effect.WRITE_STOP_MARKER, Effect.SWITCH_SEGMENT)
+_MARK = (Effect.WRITE_STOP_MARKER, Effect.SWITCH_SEGMENT)
 
 NEXT: dict[tuple[Stage, Event], Move] = {
-    **{(Stage.REALTIME, stop): Move(Stage.ARCHIVE, _STOPPING) for stop in STOPS},
+    **{(Stage.REALTIME, stop): Move(Stage.ARCHIVE, _STOP_AND_MARK) for stop in STOPS},
     (Stage.REALTIME, Event.SIDECAR_LOST): Move(Stage.ARCHIVE),
-    (Stage.REALTIME, Event.OPERATOR_OFF): Move(Stage.HELD, _STOPPING),
+    (Stage.REALTIME, Event.OPERATOR_OFF): Move(Stage.HELD, _STOP_AND_MARK),
     (Stage.REALTIME, Event.OPERATOR_ON): Move(Stage.REALTIME),
     (Stage.REALTIME, Event.DEMOTED): Move(Stage.FOLLOWER, (Effect.STOP_CAPTURE,)),
     (Stage.ARCHIVE, Event.SIDECAR_LOST): Move(Stage.ARCHIVE),
@@ -100,16 +100,16 @@ NEXT: dict[tuple[Stage, Event], Move] = {
     (Stage.HELD, Event.OPERATOR_OFF): Move(Stage.HELD),
     (Stage.HELD, Event.OPERATOR_ON): Move(Stage.ARCHIVE, (Effect.RETURN_SOON,)),
     (Stage.HELD, Event.DEMOTED): Move(Stage.FOLLOWER),
-    **{(Stage.RETURNING, stop): Move(Stage.ARCHIVE, _STOPPED) for stop in STOPS},
+    **{(Stage.RETURNING, stop): Move(Stage.ARCHIVE, _MARK) for stop in STOPS},
     (Stage.RETURNING, Event.SIDECAR_LOST): Move(Stage.ARCHIVE),
-    (Stage.RETURNING, Event.OPERATOR_OFF): Move(Stage.HELD, _STOPPED),
+    (Stage.RETURNING, Event.OPERATOR_OFF): Move(Stage.HELD, _MARK),
     (Stage.RETURNING, Event.OPERATOR_ON): Move(Stage.RETURNING),
     (Stage.RETURNING, Event.MARKER_REACHED): Move(Stage.RETURNED),
     (Stage.RETURNING, Event.ARCHIVE_STALLED): Move(Stage.REALTIME),
     (Stage.RETURNING, Event.DEMOTED): Move(Stage.FOLLOWER),
-    **{(Stage.RETURNED, stop): Move(Stage.ARCHIVE, _STOPPED) for stop in STOPS},
+    **{(Stage.RETURNED, stop): Move(Stage.ARCHIVE, _MARK) for stop in STOPS},
     (Stage.RETURNED, Event.SIDECAR_LOST): Move(Stage.ARCHIVE),
-    (Stage.RETURNED, Event.OPERATOR_OFF): Move(Stage.HELD, _STOPPED),
+    (Stage.RETURNED, Event.OPERATOR_OFF): Move(Stage.HELD, _MARK),
     (Stage.RETURNED, Event.OPERATOR_ON): Move(Stage.RETURNED),
     (Stage.RETURNED, Event.TAKEN_OVER): Move(Stage.REALTIME),
     (Stage.RETURNED, Event.DEMOTED): Move(Stage.FOLLOWER),

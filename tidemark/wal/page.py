@@ -227,9 +227,11 @@ class Framer:
             self._scanner.timeline_max = timeline
 
     def leave_out(self, quiet: Collection[int]) -> None:
-        """Leave out records that the decoder does not need: of managers `quiet`, without xid or with the xid before.
+        """Leave out records that the decoder does not need.
 
-        They are framed and checked like all others. Interpreted, none is left out: CRCs are checked after framing.
+        These are the records of the resource managers in `quiet` without an xid, or with the xid of the last returned
+        record. They are framed and checked like all others. The interpreted framer returns all records, because it
+        checks CRCs after framing.
         """
         if COMPILED:
             self._quiet = bytes(rmgr in quiet for rmgr in range(RMGRS))

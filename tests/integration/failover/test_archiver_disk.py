@@ -47,7 +47,7 @@ def test_an_active_archiver_waits_for_room_and_goes_on_by_itself(node: Archiving
         assert pair.stage is Stage.HELD
         disk.fill(leave_bytes=KEPT_BACK)
         insert(pair, ROWS + 1)
-        pair.archiver.wait_for_event("outbox is full, delivery waits")
+        pair.archiver.wait_for_event("the outbox or its disk is full, delivery waits")
         disk.empty()
         assert_all_arrived(pair, 2 * ROWS)
         pair.switch_on()

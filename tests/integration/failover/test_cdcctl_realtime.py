@@ -159,7 +159,7 @@ def test_a_switch_that_waits_for_an_archiver_that_hangs_names_it(hanging_soon: P
         archiver = shown(realtime(pair, "status", "--json"))["archiver"]
         return isinstance(archiver, dict) and archiver["hangs"] is True
 
-    pair.wait_for(hangs, "its last sign of life to be old")
+    pair.wait_for(hangs, "its last heartbeat to be old")
     on = realtime(pair, "on", "--deadline-s", "1")
     assert f"not on after 1 s: waiting for {hung}" in reported(on.err)[0]
     off = realtime(pair, "off", "--deadline-s", "1")

@@ -60,7 +60,7 @@ def test_a_copy_that_a_fail_over_breaks_off_is_recreated_by_the_archiver(tmp_pat
             taking = Taking(outbox)
             thread.start()
             try:
-                pair.sidecar.wait_for_event("outbox is full, delivery waits")
+                pair.sidecar.wait_for_event("the outbox or its disk is full, delivery waits")
                 pair.sidecar.kill()
                 pair.wait_for_stage(Stage.ARCHIVE)
                 pair.wait_for(lambda: bool(pair.archiver.status().get("copying")), "the archiver's copy")

@@ -35,7 +35,7 @@ HELD = (
 )
 REFUSED = f"existing rows are not captured: {REFUSED_HINT}"
 NOT_CAPTURED = "existing rows of tables are not captured: they did not fit into copy.spool_bytes"
-FULL = "outbox is full, delivery waits"
+FULL = "the outbox or its disk is full, delivery waits"
 WAITS = "first copy waits for older transactions"
 SPOOL_FILLS = (
     "the copy spool for received WAL fills up; when it is full, further WAL stays on the node, which may remove it"

@@ -91,7 +91,7 @@ def test_a_table_that_leaves_the_selection_before_its_turn_is_not_copied(
     sidecar.init(bytes_max=2 << 20)
     try:
         sidecar.start()
-        sidecar.wait_for_event("outbox is full, delivery waits")
+        sidecar.wait_for_event("the outbox or its disk is full, delivery waits")
         cluster.sql("ALTER TABLE other SET SCHEMA stage", database)
         with OutboxReader.open(sidecar.folder) as reader:
             reader.register("spark")

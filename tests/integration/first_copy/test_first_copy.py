@@ -131,7 +131,7 @@ def test_a_kill_in_the_middle_copies_again_as_the_next_generation(
 
 
 def times_full(sidecar: Sidecar) -> int:
-    return [event["event"] for event in sidecar.events()].count("outbox is full, delivery waits")
+    return [event["event"] for event in sidecar.events()].count("the outbox or its disk is full, delivery waits")
 
 
 @pytest.mark.feature("P22")

@@ -1,7 +1,7 @@
 """Builds batches of a first copy from lines of COPY ... TO STDOUT, in text format and UTF-8; they equal the stream's.
 
 A batch is written into one message, like the stream's (`arrow.batches`); a value that is zero or NULL in every row is
-stored once. The settings of the copying session must be those of the reference session (`codecs.codec`).
+stored once. The settings of the copying session must be those of the reference session (`types.codec`).
 """
 
 import numpy as np

@@ -416,8 +416,8 @@ class StateTransaction:
         bound, wanted = self.identity.outbox_bytes_max, group.byte_count
         readers = self.readers()[0]
         held = min((reader.held for reader in readers.values()), default=ledger.trimmed)
-        # NB: if the tables contain everything, waiting frees nothing: Spark confirms a range only when it plans the
-        # next one. Then a group of any size is accepted.
+        # NB: if readers have stored everything (`held` is the head), a wait would never end: Spark confirms a range
+        # only when it plans the next one. Then a group of any size is accepted.
         if ledger.byte_count + wanted > bound and held < ledger.head:
             raise StateFull(
                 f"the outbox is full: {ledger.byte_count} of {bound} bytes, {wanted} more are needed, readers "

@@ -151,7 +151,7 @@ class OutboxTarget:
     def _wait_for_room(self, full: StateFull, wait_s: float) -> None:
         if wait_s == ROOM_FIRST_S:
             self._metrics.outbox_full.inc()
-            self._log.warning("outbox is full, delivery waits", reason=str(full))
+            self._log.warning("the outbox or its disk is full, delivery waits", reason=str(full))
         self._clear_stale_readers()
         # Pages freed by one transaction are usable two transactions later: trim, then a small write, then the group.
         with suppress(StateFull):  # of the disk itself: not even this write finds room

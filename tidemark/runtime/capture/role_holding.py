@@ -1,6 +1,6 @@
 """The role of a capture that an application embeds: the capture does what a daemon does around its captures.
 
-The other process judges by the role's lock and by the holder's signs of life. Without them it would consider the
+The other process judges by the role's lock and by the holder's heartbeat. Without them it would consider the
 capture dead or hung, kill the process, and deliver in its place.
 """
 
@@ -25,7 +25,7 @@ class RoleHolding:
     """
 
     def __init__(self, store: StateStore, epoch: Epoch, watchdog_s: float) -> None:
-        """Raise `Fenced` if the epoch is over. If this process has the lock, give the first sign of life."""
+        """Raise `Fenced` if the epoch is over. If this process has the lock, write the first heartbeat."""
         term = store.marks().term
         if term is None or term.epoch != epoch or term.owner is None:
             raise Fenced(f"epoch {epoch} is over", hint="another process delivers now")
@@ -35,7 +35,7 @@ class RoleHolding:
         self._beat_s = watchdog_s / BEATS
         self._lock: RoleLock | None = None
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="signs of life", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         if self._is_held_here():
             store.environment.heartbeat.beat(self._slot, ahead_s=START_S_MAX)  # the next steps may take long
 
@@ -46,7 +46,7 @@ class RoleHolding:
         self._thread.start()
 
     def stop(self) -> None:
-        """Give the last sign of life: the capture has as long to stop as a daemon has."""
+        """Write the last heartbeat: the capture has as long to stop as a daemon has."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()

@@ -14,6 +14,8 @@ THREADED ───► DRAINING ────────► OFFERED ◄───�
 | INLINE   | application thread | application thread |
 | RECALLED | application thread | application thread |
 
+`NetworkThread` decides that the stream is quiet, and offers it; `GroupReader` enters and leaves.
+
 Passing a commit from thread to thread costs it some tens of microseconds. While the stream is quiet, the network thread
 therefore *offers* the stream: the decode thread decodes the rest, and then the application thread reads and decodes
 inline. It leaves to deliver a group, and enters again. It gives the stream back if the socket has a backlog or anything

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from tidemark.engine.ports import Consumer
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff, RetryPolicy
+from tidemark.io.process.config import DeliverConfig
 from tidemark.io.state.history_files import HistoryWriter
+from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch
 from tidemark.runtime.capture.consumer_target import ConsumerTarget
@@ -64,8 +66,7 @@ class TargetMaker:
             )
             return outbox, None
         if consumer is None:
-            is_null = config.deliver.consumer == "null"
-            consumer = NullConsumer() if is_null else JsonlConsumer(config.deliver.jsonl_file, names)
+            consumer = _configured(config.deliver, names)
         liveness = Liveness(consumer, alive_s=config.deliver.alive_s, hang_s=config.deliver.hang_s)
         own = ConsumerTarget(
             consumer,
@@ -86,3 +87,12 @@ class TargetMaker:
     def _whole(self) -> SelectedTables:
         config = self.context.config
         return SelectedTables(config.select.selection(), copying=config.copy.enabled, log=self.context.log)
+
+
+def _configured(config: DeliverConfig, names: Mapping[Oid, str]) -> Consumer:
+    """Return the consumer of the configuration, other than the outbox."""
+    if config.consumer == "null":
+        return NullConsumer()
+    if config.consumer == "jsonl":
+        return JsonlConsumer(config.jsonl_file, names)
+    raise InternalError(f"deliver.consumer {config.consumer!r} has no consumer")

@@ -1,7 +1,7 @@
 """The loop of both daemons: signal handlers set flags, the loop reads them, beats, runs a step and reports.
 
 If systemd listens (Type=notify), each step reports the actual state: READY once the work has begun, WATCHDOG with each
-sign of life, STOPPING at the end. The loop runs the commands of the control socket that change something, between two
+heartbeat, STOPPING at the end. The loop runs the commands of the control socket that change something, between two
 steps: the work has one thread.
 """
 

@@ -79,7 +79,7 @@ class NodeRequests:
         self._reported_left_out = False
         self._closing = threading.Event()
         self._queue: Queue[Callable[[], None]] = Queue(REQUESTS_MAX)
-        self._thread = threading.Thread(target=self._run, name="errands", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="node requests", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """A daemon as a program: arguments in, exit code out (I40), and the wiring that both daemons share.
 
-State, lock, sign of life, metrics, requests, work, control socket: opened in this order, closed in reverse.
+State, lock, heartbeat, metrics, requests, work, control socket: opened in this order, closed in reverse.
 """
 
 import os
