@@ -144,6 +144,23 @@ def test_a_backlog_is_received_by_the_network_thread(cluster: Cluster, ring: Wat
     assert NETWORK in ring.putters
 
 
+def test_the_stream_is_not_offered_while_the_decode_thread_has_a_backlog(
+    cluster: Cluster, ring: Watched, receiver: Receiver, lease: StreamLease
+) -> None:
+    """The network thread would only wait for the decode thread, and the WAL on the node."""
+    ring.keeps = True
+    write(cluster, ring, 2 * LENT_BYTES_MAX)
+    lease.is_wanted = True
+    for _ in range(3):  # the network thread checks after each
+        write(cluster, ring)
+    assert lease.is_wanted
+    ring.keeps = False
+    ring.release(ring.used_bytes)
+    write(cluster, ring)
+    eventually(lambda: not lease.is_wanted)
+    assert receiver.error is None
+
+
 @pytest.mark.usefixtures("taker")
 def test_a_connection_that_breaks_while_the_application_thread_reads_is_opened_again(
     cluster: Cluster, ring: Watched, receiver: Receiver

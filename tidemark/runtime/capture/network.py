@@ -34,7 +34,7 @@ from tidemark.wire.replication import Keepalive
 
 READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
 LOOK_S = 0.05  # how often it is checked whether the application thread reads; it may stay away for twice that
-LENT_BYTES_MAX = 64 << 10  # how much the application thread reads in a visit: more is a backlog, for this thread
+LENT_BYTES_MAX = 64 << 10  # in the ring, or read by the application thread in a visit: more is a backlog
 RECALL_S = 60.0  # a visit is far shorter, unless the consumer's process hangs
 
 
@@ -164,6 +164,10 @@ class NetworkThread(SourceThread):
             return False
         return not stream.is_over
 
+    def _is_quiet(self, stream: WalStream) -> bool:
+        """Return whether the decode thread will soon have decoded everything: until then nobody would read."""
+        return not stream.is_over and self._sink.capacity - self._sink.free_bytes <= LENT_BYTES_MAX
+
     def _offer(self, lease: StreamLease, stream: WalStream) -> None:
         """Offer the stream while the application thread keeps reading; raise the error that it met there."""
         self._lent, self._lent_error = stream, None
@@ -237,7 +241,7 @@ class NetworkThread(SourceThread):
                 return
             event: StreamEvent | None = stream.receive()
             if event is None:
-                if self._lease is not None and self._lease.is_wanted and is_heard and not stream.is_over:
+                if self._lease is not None and self._lease.is_wanted and is_heard and self._is_quiet(stream):
                     self._offer(self._lease, stream)
                     continue
                 event = stream.read(READ_S)
