@@ -12,6 +12,7 @@ from tests.integration.operation.test_metrics import NAMES, OF_THE_PIPELINE, ser
 from tests.support.processes.failover import Pair, archiving_node, paired
 from tests.support.servers import prometheus
 from tidemark.io.process import metrics
+from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.mode import Stage
 from tidemark.wal.kernel import COMPILED
 
@@ -120,9 +121,13 @@ def test_a_capture_that_does_well_raises_no_alert(tmp_path: Path, *, archiver_ru
             pair.archiver.stop()
             del targets["tidemark-archiver"]
         with prometheus.scraping(targets, tmp_path) as server:
-            pair.insert(*range(10))
-            pair.catch_up()
+            with OutboxReader.open(pair.sidecar.folder) as reader:
+                reader.register("lake")
+                pair.insert(*range(10))
+                pair.catch_up()
+                reader.confirm("lake", reader.head(), reader.head())
             server.wait_for("tidemark_node_connected == 1")
+            server.wait_for("count_over_time(tidemark_confirmed_lsn_bytes[1m]) > 2")  # for the rules over a time
             if archiver_runs:
                 for seen in ARCHIVE:
                     server.wait_for(f"{seen} > -1")  # a number: it has been checked
@@ -144,11 +149,16 @@ def test_a_killed_sidecar_raises_the_alerts_that_are_meant_for_it_and_no_others(
 
 def wait_until_raised(server: prometheus.Prometheus, pair: Pair, root: Path, expected: set[str]) -> None:
     """Wait until exactly these alerts are raised: others may be for a moment, hence the rules' `for` times."""
+    raised: list[set[str]] = []
 
-    def raised() -> set[str]:
-        return {alert.name for alert in alerts() if server.query(alert.expression)} - of_this_machine(root)
+    def as_expected() -> bool:
+        raised.append({alert.name for alert in alerts() if server.query(alert.expression)} - of_this_machine(root))
+        return raised[-1] == expected
 
-    pair.wait_for(lambda: raised() == expected, f"{expected}, with nothing else raised,")
+    try:
+        pair.wait_for(as_expected, f"{expected}, with nothing else raised,")
+    except AssertionError as error:
+        raise AssertionError(f"raised at last: {raised[-1]}") from error
 
 
 def of_this_machine(folder: Path) -> set[str]:
