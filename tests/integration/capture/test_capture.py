@@ -1,6 +1,7 @@
 """A sidecar over a real server: committed changes are in the outbox, in order, once; restarts continue exactly."""
 
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +11,15 @@ import pytest
 from tests.conftest import NewCluster
 from tests.support.processes.captures import Sidecar, change_log, replayed, running
 from tests.support.servers.postgres import Cluster
+from tidemark.engine.batching import BURST
 from tidemark.io.state.outbox import OutboxReader
-from tidemark.model.change import GroupItem, LogicalMessage, SchemaEvent, Truncation
+from tidemark.model.change import ChangeBatch, GroupItem, LogicalMessage, SchemaEvent, Truncation
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import parse_lsn
 from tidemark.model.position import NO_SEQUENCE
 
+RATE_MAX = 10
+COMMITS = 1000
 WRITER_PAUSE_S = 0.005  # so that a capture on shared CPUs can catch up with it
 
 
@@ -40,6 +44,22 @@ def test_changes_reach_the_outbox_whole_and_in_order(sidecar: Sidecar, cluster: 
         session.execute("DELETE FROM account WHERE id < 20")
     items = sidecar.catch_up()
     assert replayed(change_log(items, "account")) == table_of(sidecar)
+
+
+def test_commits_that_keep_arriving_are_delivered_together_and_in_order(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
+    pacing = {"TIDEMARK_DELIVER__RATE_MAX": str(RATE_MAX), "TIDEMARK_DELIVER__LINGER_MS": "60000"}
+    with running(cluster, database, tmp_path, copy=False, **pacing) as sidecar:
+        began_s = time.monotonic()
+        with cluster.connect(database) as session:
+            for number in range(COMMITS):
+                session.execute("INSERT INTO account VALUES (%s, 'x')", (number,))
+        items = sidecar.catch_up()
+        most = RATE_MAX * (time.monotonic() - began_s) + BURST + 1
+    assert [row["id"] for row in replayed(change_log(items, "account")).values()] == list(range(COMMITS))
+    assert sum(isinstance(item, ChangeBatch) for item in items) <= most < COMMITS
 
 
 def test_ddl_and_messages_stand_between_the_rows_that_they_separate(

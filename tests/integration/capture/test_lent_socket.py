@@ -14,7 +14,7 @@ from tidemark.engine.progress import Progress
 from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring
 from tidemark.io.node.replication import StreamEvent, TimelineEnd, WalStream
 from tidemark.model.lsn import Lsn, TimelineId, parse_lsn
-from tidemark.runtime.capture.network import LENT_BYTES_MAX
+from tidemark.runtime.capture.network import OFFER_BYTES_MAX, VISIT_BYTES_MAX
 from tidemark.runtime.capture.source_thread import Link
 from tidemark.runtime.capture.stream_lease import LeaseState, StreamLease
 from tidemark.wal.segments import WalSlice, first_page_lsn
@@ -140,7 +140,7 @@ def test_an_application_thread_that_stays_away_delays_no_wal(cluster: Cluster, r
 def test_a_backlog_is_received_by_the_network_thread(cluster: Cluster, ring: Watched) -> None:
     eventually(lambda: is_lent(cluster, ring))
     ring.putters.clear()
-    write(cluster, ring, 100 * LENT_BYTES_MAX)
+    write(cluster, ring, 8 * VISIT_BYTES_MAX)
     assert NETWORK in ring.putters
 
 
@@ -149,7 +149,7 @@ def test_the_stream_is_not_offered_while_the_decode_thread_has_a_backlog(
 ) -> None:
     """The network thread would only wait for the decode thread, and the WAL on the node."""
     ring.keeps = True
-    write(cluster, ring, 2 * LENT_BYTES_MAX)
+    write(cluster, ring, 2 * OFFER_BYTES_MAX)
     lease.is_wanted = True
     for _ in range(3):  # the network thread checks after each
         write(cluster, ring)

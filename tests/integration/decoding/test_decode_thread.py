@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from tests.support.forged import groups
+from tidemark.engine.batching import DeliveryPacing
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import Ring
 from tidemark.model.change import ChangeGroup
@@ -173,7 +174,7 @@ class Between:
         self.progress = Progress(received_lsn=START_LSN)
         self.group_queue = GroupQueue(4000, self.lease.woken)
         self.network = Network(self.ring, self.progress, self.lease)
-        self.group_reader = GroupReader(self.group_queue, self.lease, self.network)
+        self.group_reader = GroupReader(self.group_queue, self.lease, self.network, DeliveryPacing(0, 0))
         self.thread = DecodeThread(
             self.ring,
             self.lease,
@@ -286,7 +287,7 @@ def test_only_the_last_group_of_a_slice_leaves_the_stream_with_the_application_t
     ring, lease, progress = Ring(1 << 20, START_LSN), StreamLease(), Progress(received_lsn=START_LSN)
     queue = GroupQueue(4000, lease.woken)
     position = Position(TimelineId(1), START_LSN, 0)
-    reader = GroupReader(queue, lease, NoSocket())
+    reader = GroupReader(queue, lease, NoSocket(), DeliveryPacing(0, 0))
     reader.decode_with(
         DecodeThread(ring, lease, Numbering(), queue, delivered=position, progress=progress, idle_pointer_s=1000.0)
     )

@@ -18,6 +18,7 @@ from tidemark.decode.catalog.databases import MappedDialects, by_name
 from tidemark.decode.catalog.history import Base
 from tidemark.decode.groups.group_builder import GroupBuilder, nothing_copied
 from tidemark.decode.transactions.decoder import Decoder, OnMarker
+from tidemark.engine.batching import DeliveryPacing
 from tidemark.engine.ports import Consumer
 from tidemark.engine.progress import Progress
 from tidemark.io.archive.trimming import history_horizon_lsn
@@ -52,6 +53,7 @@ from tidemark.wal.segments import first_page_lsn
 from tidemark.wal.versions import wal_format
 from tidemark.wire.state import Beginning, HistoryIndex
 
+MS_PER_S = 1000
 PRELUDE_S = 0.05  # without a first copy the prelude ends at once: decoding need not wait for the first `poll`
 
 
@@ -143,7 +145,12 @@ class Capture:
         self._history = self._make_history(config, view, [each.entry.file for each in damaged])
         lease = self._wal_source.lease
         self._group_queue = GroupQueue(config.decode.queue_bytes, lease.woken)
-        self._group_reader = GroupReader(self._group_queue, lease, self._wal_source.input)
+        self._group_reader = GroupReader(
+            self._group_queue,
+            lease,
+            self._wal_source.input,
+            DeliveryPacing(config.deliver.rate_max, config.deliver.linger_ms / MS_PER_S),
+        )
         self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
         self._decoding: DecodeThread | None = None
         names = base.mirrors.remember(beginning.databases)

@@ -3,6 +3,7 @@
 import time
 from typing import Protocol
 
+from tidemark.engine.batching import DeliveryPacing
 from tidemark.model.change import ChangeGroup
 from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.stream_lease import StreamLease
@@ -35,10 +36,11 @@ class InlineDecoder(Protocol):
 class GroupReader:
     """The source of the application thread's groups."""
 
-    def __init__(self, queue: GroupQueue, lease: StreamLease, wal_input: LentInput) -> None:
+    def __init__(self, queue: GroupQueue, lease: StreamLease, wal_input: LentInput, pacing: DeliveryPacing) -> None:
         self._queue = queue
         self._lease = lease
         self._wal_input = wal_input
+        self._pacing = pacing
         self._decoder: InlineDecoder | None = None
 
     def decode_with(self, decoder: InlineDecoder) -> None:
@@ -47,14 +49,21 @@ class GroupReader:
 
     def take(self, timeout_s: float) -> ChangeGroup | None:
         """Return the next group; None if there is none within `timeout_s`, or if the queue is closed."""
-        until_s = time.monotonic() + timeout_s
+        group = self._queue.take_queued() or self._wait(timeout_s)
+        if group is not None:
+            self._pacing.delivered(time.monotonic())
+        return group
+
+    def _wait(self, timeout_s: float) -> ChangeGroup | None:
+        now_s = time.monotonic()
+        until_s = now_s + timeout_s
+        if (linger_s := self._pacing.wait_s(now_s)) > 0:
+            time.sleep(min(linger_s, timeout_s))  # changes are collected in the socket, or by the decode thread
+            if linger_s >= timeout_s:
+                return None
         while True:
-            group = self._queue.take_queued()
-            remaining_s = until_s - time.monotonic()
-            if group is not None or remaining_s <= 0 or self._queue.is_closed:
-                return group
-            group = self._take_inline(until_s) if self._enters() else self._take_threaded(remaining_s)
-            if group is not None:
+            group = self._take_inline(until_s) if self._enters() else self._take_threaded(until_s - time.monotonic())
+            if group is not None or self._queue.is_closed or time.monotonic() >= until_s:
                 return group
 
     def _enters(self) -> bool:

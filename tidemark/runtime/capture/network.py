@@ -34,7 +34,8 @@ from tidemark.wire.replication import Keepalive
 
 READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
 LOOK_S = 0.05  # how often it is checked whether the application thread reads; it may stay away for twice that
-LENT_BYTES_MAX = 64 << 10  # in the ring, or read by the application thread in a visit: more is a backlog
+OFFER_BYTES_MAX = 64 << 10  # how much the ring may have: more is a backlog, which the decode thread decodes first
+VISIT_BYTES_MAX = 1 << 20  # how much the application thread reads in a visit: more is a backlog, for this thread
 RECALL_S = 60.0  # a visit is far shorter, unless the consumer's process hangs
 
 
@@ -156,7 +157,7 @@ class NetworkThread(SourceThread):
             event = stream.receive_within(timeout_s)
             while event is not None:
                 read_bytes += self._take_event(event)
-                if read_bytes > LENT_BYTES_MAX or self._sink.free_bytes < SLICE_BYTES_MAX:
+                if read_bytes > VISIT_BYTES_MAX or self._sink.free_bytes < SLICE_BYTES_MAX:
                     return False
                 event = stream.receive()
         except TidemarkError as error:
@@ -166,7 +167,7 @@ class NetworkThread(SourceThread):
 
     def _is_quiet(self, stream: WalStream) -> bool:
         """Return whether the decode thread will soon have decoded everything: until then nobody would read."""
-        return not stream.is_over and self._sink.capacity - self._sink.free_bytes <= LENT_BYTES_MAX
+        return not stream.is_over and self._sink.capacity - self._sink.free_bytes <= OFFER_BYTES_MAX
 
     def _offer(self, lease: StreamLease, stream: WalStream) -> None:
         """Offer the stream while the application thread keeps reading; raise the error that it met there."""

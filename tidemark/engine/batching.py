@@ -1,0 +1,30 @@
+"""When the application thread delivers: at once after a quiet moment, otherwise at a bounded rate. Time is an argument.
+
+A delivery costs far more than a commit in it: a transaction of LMDB, wake-ups, metrics. At a bounded rate, the commits
+that arrive meanwhile are delivered together, so the cost of a delivery does not grow with the commit rate.
+"""
+
+from dataclasses import dataclass
+
+BURST = 8  # deliveries that pass without a wait after a quiet moment; commits at less than the rate come in bursts
+
+
+@dataclass(slots=True)
+class DeliveryPacing:
+    """A rate limit with a burst: each delivery moves its schedule by one interval, and may run ahead by the burst."""
+
+    rate_max: float  # deliveries a second; 0: no limit
+    linger_s: float  # no delivery waits longer, whatever the rate
+    _scheduled_s: float = 0.0
+
+    def wait_s(self, now_s: float) -> float:
+        """Return how long changes are still collected before the next delivery, in seconds; 0 to deliver at once."""
+        if not self.rate_max:
+            return 0.0
+        ahead_s = self._scheduled_s - now_s - BURST / self.rate_max
+        return min(max(0.0, ahead_s), self.linger_s)
+
+    def delivered(self, now_s: float) -> None:
+        """Count a delivery."""
+        if self.rate_max:
+            self._scheduled_s = max(self._scheduled_s, now_s) + 1 / self.rate_max
