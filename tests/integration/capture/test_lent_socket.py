@@ -50,6 +50,7 @@ class Taker:
     def __init__(self, receiver: Receiver, lease: StreamLease) -> None:
         self._lease = lease
         self.is_away = False
+        self.decoding_lasts = False
         self.pauses_s: Callable[[], float] = lambda: 0.0
         self._receiver = receiver
         self._over = threading.Event()
@@ -65,11 +66,19 @@ class Taker:
             self._lease.drained()  # there is no decode thread
             if self.is_away or not self._lease.enter():
                 self._over.wait(0.001)
-            elif self._receiver.read_lent(VISIT_S):
+            elif self._reads():
+                while self.decoding_lasts and not self._over.is_set():
+                    self._over.wait(0.001)
                 self._lease.leave()
             else:
                 self._lease.give_back()
             self._over.wait(self.pauses_s())
+
+    def _reads(self) -> bool:
+        if not self._lease.begin_read():
+            return False
+        may_continue = self._receiver.read_lent(VISIT_S)
+        return self._lease.end_read() and may_continue
 
 
 @pytest.fixture
@@ -134,6 +143,20 @@ def test_an_application_thread_that_stays_away_delays_no_wal(cluster: Cluster, r
     assert ring.putters[-1] == NETWORK
     taker.is_away = False
     eventually(lambda: is_lent(cluster, ring))
+
+
+def test_an_application_thread_that_decodes_for_long_delays_no_wal(
+    cluster: Cluster, ring: Watched, receiver: Receiver, taker: Taker
+) -> None:
+    """It may write a catalog base, or wait for the disk of the journal, for longer than the node waits for a reply."""
+    eventually(lambda: is_lent(cluster, ring))
+    taker.decoding_lasts = True
+    write(cluster, ring)
+    write(cluster, ring)
+    assert ring.putters[-1] == NETWORK
+    taker.decoding_lasts = False
+    eventually(lambda: is_lent(cluster, ring))
+    assert receiver.error is None
 
 
 @pytest.mark.usefixtures("taker")

@@ -136,7 +136,7 @@ class Network:
 
     def read_lent(self, timeout_s: float) -> bool:
         """Read as the application thread."""
-        assert self._lease.is_inline
+        assert self._lease.state in (LeaseState.READING, LeaseState.LEAVING)
         self._read(timeout_s)
         return self._socket.empty()
 
@@ -147,7 +147,7 @@ class Network:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            if self.is_offering and self._lease.is_wanted and self._socket.empty():
+            if self.is_offering and self._lease.may_offer and self._socket.empty():
                 self._lease.offer()
                 while self._lease.is_used_within(LOOK_S) and not self._stopping.is_set():
                     pass
@@ -326,25 +326,152 @@ def test_groups_have_one_order_whichever_thread_decodes(between: Between) -> Non
     assert len(set(between.network.readers)) == 2
 
 
+class Slow(Numbering):
+    """Blocks in the slices that the application thread decodes, until it is released."""
+
+    def __init__(self, application: str) -> None:
+        super().__init__()
+        self.inside, self.leave = threading.Event(), threading.Event()
+        self._application = application
+
+    def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
+        if threading.current_thread().name == self._application:
+            self.inside.set()
+            assert self.leave.wait(DEADLINE_S)
+        yield from super().feed(segment)
+
+
+def test_the_network_thread_reads_while_the_application_thread_decodes_for_long() -> None:
+    reader = Slow("application")
+    between = Between(reader)
+    taken: list[int] = []
+    stopping = threading.Event()
+
+    def take_all() -> None:
+        while not stopping.is_set():
+            group = between.group_reader.take(LOOK_S)
+            taken.extend([] if group is None else [group.last.position.commit_lsn - NUMBERS_FROM])
+
+    application = threading.Thread(target=take_all, name="application", daemon=True)
+    application.start()
+    between.network.is_offering = True
+    eventually(lambda: between.lease.state is LeaseState.READING)
+    between.network.send()
+    assert reader.inside.wait(DEADLINE_S)
+    for _ in range(5):
+        between.network.send()
+    eventually(lambda: between.ring.write_lsn == between.network.sent_lsn)
+    assert between.network.readers[-1] == "network"
+    assert reader.threads == []
+    reader.leave.set()
+    eventually(lambda: not (between.ring.used_bytes or reader.is_gathering) and len(taken) == reader.made)
+    stopping.set()
+    application.join(DEADLINE_S)
+    between.stop()
+    assert taken == list(range(1, reader.made + 1))
+
+
+class Endless(Numbering):
+    """Slices without changes for the consumer; while one is decoded the stream is recalled, and another one arrives."""
+
+    def __init__(self, ring: Ring, progress: Progress, lease: StreamLease) -> None:
+        super().__init__()
+        self._ring, self._progress, self._lease = ring, progress, lease
+
+    def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
+        assert self._lease.recall(DEADLINE_S)
+        assert segment.start_lsn == START_LSN, "the visit goes on"
+        self.put(segment.end_lsn)
+        yield from ()
+
+    def put(self, start_lsn: Lsn) -> None:
+        segment = WalSlice(start_lsn, bytes(100), TimelineId(1))
+        self._progress.receive(segment.end_lsn)
+        self._ring.put(segment)
+        self._read_lsn = start_lsn
+
+    def tend(self, segment: WalSlice) -> None:
+        assert segment.end_lsn == self._read_lsn
+
+
+def test_a_visit_ends_after_the_slice_during_which_the_stream_was_recalled() -> None:
+    """The network thread may put slices as fast as they are decoded, and the application thread has other work."""
+    ring, lease, progress = Ring(1 << 20, START_LSN), StreamLease(), Progress(received_lsn=START_LSN)
+    queue, endless = GroupQueue(4000, lease.woken), Endless(ring, progress, lease)
+    position = Position(TimelineId(1), START_LSN, 0)
+    reader = GroupReader(queue, lease, NoSocket(), DeliveryPacing(0, 0))
+    decoder = DecodeThread(ring, lease, endless, queue, delivered=position, progress=progress, idle_pointer_s=1000.0)
+    reader.decode_with(decoder)
+    endless.put(START_LSN)
+    lease.offer()
+    lease.drained()
+    assert reader.take(LOOK_S) is None
+    assert lease.state is LeaseState.THREADED
+    assert decoder.error is None
+    assert ring.used_bytes == 100
+    assert lease.arrived.wait(0)
+
+
+NETWORK, DECODE, APPLICATION = "network", "decode", "application"
+OWNERS = {  # which thread reads, and which decodes
+    LeaseState.THREADED: (NETWORK, DECODE),
+    LeaseState.DRAINING: (None, DECODE),
+    LeaseState.OFFERED: (None, None),
+    LeaseState.INLINE: (None, APPLICATION),
+    LeaseState.READING: (APPLICATION, None),
+    LeaseState.LEAVING: (APPLICATION, None),
+    LeaseState.RECALLED: (NETWORK, APPLICATION),
+}
+REPORTERS = {LeaseEvent.OFFER: NETWORK, LeaseEvent.DRAINED: DECODE, LeaseEvent.RECALL: NETWORK}  # else the application
+
+
+@pytest.mark.parametrize(("state", "event"), NEXT)
+def test_no_event_takes_reading_or_decoding_from_a_thread_other_than_the_one_that_reports_it(
+    state: LeaseState, event: LeaseEvent
+) -> None:
+    reporter = REPORTERS.get(event, APPLICATION)
+    for before, after in zip(OWNERS[state], OWNERS[NEXT[state, event]], strict=True):
+        assert before in (None, reporter, after)
+
+
 @pytest.mark.parametrize("state", LeaseState)
 def test_from_each_state_a_recall_leads_to_the_threads_once_the_application_has_left(state: LeaseState) -> None:
     after = NEXT.get((state, LeaseEvent.RECALL), state)
-    if after is LeaseState.RECALLED:
-        after = NEXT[after, LeaseEvent.LEAVE]
+    assert LeaseEvent.RECALL not in {event for of, event in NEXT if of is after}
+    for event in (LeaseEvent.HAVE_READ, LeaseEvent.LEAVE):  # one of the two ends the visit
+        after = NEXT.get((after, event), after)
     assert after is LeaseState.THREADED
 
 
-def test_the_stream_is_recalled_only_after_the_application_has_left() -> None:
-    lease, decodes = StreamLease(), []
+def test_the_socket_is_recalled_while_the_application_decodes_and_decoding_after_that() -> None:
+    lease = StreamLease()
     lease.offer()
     assert not lease.enter()  # the decode thread still decodes
-    decodes.append(lease.may_decode)
+    permissions = [(lease.may_decode, lease.may_offer)]
     lease.drained()
     assert lease.enter()
-    assert not lease.recall(0.01)
-    decodes.append(lease.may_decode)
+    assert lease.recall(0)
+    assert not lease.begin_read()
+    assert not lease.recall_all(0.01)
+    permissions.append((lease.may_decode, lease.may_offer))
     lease.leave()
-    assert lease.recall(DEADLINE_S)
-    decodes.append(lease.may_decode)
+    assert lease.recall_all(0)
     assert not lease.enter()
-    assert decodes == [True, False, True]
+    permissions.append((lease.may_decode, lease.may_offer))
+    assert permissions == [(True, False), (False, False), (True, True)]
+
+
+def test_the_socket_is_recalled_only_after_the_read_which_then_ends_the_visit() -> None:
+    lease = StreamLease()
+    lease.offer()
+    lease.drained()
+    assert lease.enter()
+    assert lease.begin_read()
+    assert not lease.recall(0.01)
+    assert lease.arrived.wait(0)  # of the offer
+    decodes = [lease.may_decode]
+    assert not lease.end_read()
+    assert lease.recall(0)
+    decodes.append(lease.may_decode)
+    assert decodes == [False, True]
+    assert lease.arrived.wait(0)

@@ -265,7 +265,7 @@ class DecodeThread:
             self._thread.join(timeout_s)
         if self._thread.is_alive():
             return False
-        return self._lease.recall(max(0.0, until_s - self._clock.monotonic_s()))
+        return self._lease.recall_all(max(0.0, until_s - self._clock.monotonic_s()))
 
     @property
     def has_more(self) -> bool:
@@ -279,12 +279,15 @@ class DecodeThread:
         return self.reader.is_gathering
 
     def next_group(self) -> ChangeGroup | None:
-        """Decode up to the next group, in the application thread; None if the received WAL has no more."""
+        """Decode up to the next group, in the application thread; None if the received WAL has no more.
+
+        Also None after a slice during which the stream was recalled: WAL arrives again, and need not end.
+        """
         while not self._stopping.is_set():
             found = self._next()
             if isinstance(found, ChangeGroup):
                 return found
-            if found is not _Pause.SLICE:
+            if found is not _Pause.SLICE or self._lease.is_recalled:
                 break
         return None
 

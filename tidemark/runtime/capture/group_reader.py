@@ -85,7 +85,7 @@ class GroupReader:
                 remaining_s = until_s - time.monotonic()
                 if group is not None or remaining_s <= 0 or self._queue.is_closed:
                     break
-                if not self._wal_input.read_lent(min(remaining_s, VISIT_S)):
+                if not (self._lease.begin_read() and self._read(min(remaining_s, VISIT_S))):
                     return None
             gives_back = group is not None and self._decoder.has_more  # decoded while this group is delivered
             return group
@@ -94,3 +94,12 @@ class GroupReader:
                 self._lease.give_back()
             else:
                 self._lease.leave()
+
+    def _read(self, timeout_s: float) -> bool:
+        """Read from the socket; false if another thread has to continue."""
+        may_continue = is_lent = False
+        try:
+            may_continue = self._wal_input.read_lent(timeout_s)
+        finally:
+            is_lent = self._lease.end_read()
+        return may_continue and is_lent

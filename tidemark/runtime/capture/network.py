@@ -8,8 +8,9 @@ its shutdown. An error that cannot heal (WAL removed, another cluster) ends the 
 
 In a quiet stream it offers the stream to the application thread (`stream_lease`), so that no commit waits for one
 thread to wake another. This thread keeps the connection: every `LOOK_S` it checks whether the application thread has
-read the socket since, and if not it reads again, so that a slow consumer does not delay WAL. It also reads again if
-more WAL arrives than one visit reads, and at the end of the stream: the node has to be asked for the reason.
+read the socket since, and if not it reads again, so that neither a slow consumer nor a long decode delays WAL. It also
+reads again if more WAL arrives than one visit reads, and at the end of the stream: the node has to be asked for the
+reason.
 """
 
 from collections.abc import Callable
@@ -176,7 +177,7 @@ class NetworkThread(SourceThread):
         while lease.is_used_within(LOOK_S) and not self._stopping.is_set():
             pass
         if not lease.recall(RECALL_S):
-            raise InternalError("the application thread did not leave the stream of the node in time")
+            raise InternalError("the application thread did not end its read of the node's stream in time")
         self._lent = None
         if self._lent_error is not None:
             raise self._lent_error
@@ -242,7 +243,7 @@ class NetworkThread(SourceThread):
                 return
             event: StreamEvent | None = stream.receive()
             if event is None:
-                if self._lease is not None and self._lease.is_wanted and is_heard and self._is_quiet(stream):
+                if self._lease is not None and self._lease.may_offer and is_heard and self._is_quiet(stream):
                     self._offer(self._lease, stream)
                     continue
                 event = stream.read(READ_S)
