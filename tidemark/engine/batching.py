@@ -11,7 +11,11 @@ BURST = 8  # deliveries that pass without a wait after a quiet moment; commits a
 
 @dataclass(slots=True)
 class DeliveryPacing:
-    """A rate limit with a burst: each delivery moves its schedule by one interval, and may run ahead by the burst."""
+    """A rate limit with a burst: each delivery moves its schedule by one interval, and may run ahead by the burst.
+
+    The schedule is never further ahead than the burst and `linger_s`: deliveries may be faster than the rate, because
+    full groups do not wait and the others do not wait longer than that.
+    """
 
     rate_max: float  # deliveries a second; 0: no limit
     linger_s: float  # no delivery waits longer, whatever the rate
@@ -27,4 +31,5 @@ class DeliveryPacing:
     def delivered(self, now_s: float) -> None:
         """Count a delivery."""
         if self.rate_max:
-            self._scheduled_s = max(self._scheduled_s, now_s) + 1 / self.rate_max
+            scheduled_s = max(self._scheduled_s, now_s) + 1 / self.rate_max
+            self._scheduled_s = min(scheduled_s, now_s + BURST / self.rate_max + self.linger_s)

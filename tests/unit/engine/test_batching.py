@@ -48,6 +48,19 @@ def test_after_a_quiet_moment_a_commit_is_delivered_at_once(gaps_s: list[float])
     assert pacing.wait_s(last_s + INTERVAL_S + EPSILON_S) == 0.0
 
 
+@given(GAPS_S, st.floats(0, 0.05))
+def test_a_quiet_moment_is_no_longer_after_deliveries_faster_than_the_rate(
+    gaps_s: list[float], linger_s: float
+) -> None:
+    """A linger time shorter than the interval of the rate permits them, and full groups never wait."""
+    pacing = DeliveryPacing(RATE_MAX, linger_s)
+    last_s, _ = delivered_at(pacing, gaps_s)[-1]
+    for _ in gaps_s:
+        pacing.delivered(last_s)
+    assert pacing.wait_s(last_s) <= linger_s
+    assert pacing.wait_s(last_s + linger_s + EPSILON_S) == 0.0
+
+
 @given(GAPS_S)
 def test_commits_below_the_rate_never_wait(gaps_s: list[float]) -> None:
     for delivered_s, arrived_s in delivered_at(
