@@ -303,6 +303,26 @@ def test_only_the_last_group_of_a_slice_leaves_the_stream_with_the_application_t
     assert states == [LeaseState.THREADED] * FULL_OF_SLICE + [LeaseState.OFFERED]
 
 
+def test_wal_that_arrived_after_the_last_group_is_decoded_before_anyone_waits_for_more() -> None:
+    """The thread that continues the decoder is not the one that made the group, and its signal may be used up."""
+    ring, lease, progress = Ring(1 << 20, START_LSN), StreamLease(), Progress(received_lsn=START_LSN)
+    queue = GroupQueue(4000, lease.woken)
+    position = Position(TimelineId(1), START_LSN, 0)
+    reader = GroupReader(queue, lease, NoSocket(), DeliveryPacing(0, 0))
+    reader.decode_with(
+        DecodeThread(ring, lease, Numbering(), queue, delivered=position, progress=progress, idle_pointer_s=1000.0)
+    )
+    for start_lsn in (START_LSN, Lsn(START_LSN + 100)):
+        segment = WalSlice(start_lsn, bytes(100), TimelineId(1))
+        progress.receive(segment.end_lsn)
+        ring.put(segment)
+        for _ in range(FULL_OF_SLICE + 1):
+            lease.offer()
+            lease.drained()
+            assert reader.take(DEADLINE_S) is not None
+        assert lease.recall(0)
+
+
 def test_groups_have_one_order_whichever_thread_decodes(between: Between) -> None:
     draw = random.Random(1)
     between.network.is_offering = True

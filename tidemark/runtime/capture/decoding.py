@@ -345,7 +345,8 @@ class DecodeThread:
                     continue
                 if (idle := self._idle_group()) is not None:
                     yield self._record_group(idle)
-                yield _Pause.EMPTY
+                if self._slices.peek() is None:  # NB: since that group, WAL may have arrived and its signal been used
+                    yield _Pause.EMPTY
         except InvalidWal:
             yield from self._groups_before_invalid()
             raise

@@ -84,7 +84,6 @@ NEXT: Mapping[tuple[LeaseState, LeaseEvent], LeaseState] = {
 }
 NETWORK_READS = (LeaseState.THREADED, LeaseState.RECALLED)
 DECODE_THREAD_DECODES = (LeaseState.THREADED, LeaseState.DRAINING)
-DECODED_INLINE = (LeaseState.INLINE, LeaseState.RECALLED)
 
 
 class StreamLease:
@@ -94,6 +93,8 @@ class StreamLease:
         self.arrived = Signal()  # the decode thread: WAL arrived, or the stream is its own again
         self.woken = Signal()  # the application thread: a group is queued, or the stream is offered
         self.is_wanted = False  # the application thread waits, and would read inline
+        self.is_inline = False  # the application thread decodes; NB: these two are asked several times at each commit
+        self.is_recalled = False  # the application thread has to end its visit: the network thread reads again
         self._state = LeaseState.THREADED
         self._reads = 0  # how often the application thread began to read
         self._lock = threading.Lock()  # NB: taken at each commit, and a condition's own methods are Python
@@ -103,16 +104,6 @@ class StreamLease:
     def state(self) -> LeaseState:
         """The present state."""
         return self._state
-
-    @property
-    def is_inline(self) -> bool:
-        """Return whether the application thread decodes."""
-        return self._state in DECODED_INLINE
-
-    @property
-    def is_recalled(self) -> bool:
-        """Return whether the application thread has to end its visit: the network thread reads again."""
-        return self._state is LeaseState.RECALLED
 
     @property
     def may_decode(self) -> bool:
@@ -184,6 +175,8 @@ class StreamLease:
             state = NEXT.get((self._state, event))
             if state is None:
                 return None
+            self.is_recalled = state is LeaseState.RECALLED
+            self.is_inline = self.is_recalled or state is LeaseState.INLINE
             self._state = state
             if state is LeaseState.READING:
                 self._reads += 1
