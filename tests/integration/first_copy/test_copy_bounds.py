@@ -166,7 +166,7 @@ def test_rows_of_another_table_that_took_the_name_are_never_emitted(cluster: Clu
             (wanted,) = (table for table in source.tables() if table.namespace == "app")
             with pytest.raises(TableChanging):
                 _read_while_renamed(source, wanted, session)
-            with source.held(wanted) as snapshot:
+            with source.locked_snapshot(wanted) as snapshot:
                 assert list(source.rows(snapshot.relation)) == []
 
 
@@ -186,7 +186,7 @@ def test_no_table_is_held_while_the_catalogs_are_read(
     monkeypatch.setattr("tidemark.io.node.copy_source.SeedSession", Watched)
     with closing(CopySource(cluster.dsn(database), database, wal_format(cluster.major))) as source:
         (table,) = source.tables()
-        with source.held(table) as snapshot:
+        with source.locked_snapshot(table) as snapshot:
             assert [block.lines for block in source.rows(snapshot.relation) if block.rows] == [b"7\n"]
     assert held == [(0,)]
 
@@ -202,7 +202,7 @@ def test_a_copy_takes_its_time_whatever_time_the_server_gives_a_session(new_clus
             made.sql(f"ALTER DATABASE {database} SET {name} = '700ms'")
         with closing(CopySource(made.dsn(database), database, wal_format(made.major))) as source:
             (table,) = source.tables()
-            with source.held(table) as snapshot:
+            with source.locked_snapshot(table) as snapshot:
                 made.sql("SELECT pg_sleep(1)")
                 blocks = source.rows(snapshot.relation, BlockBounds(1000, 1 << 20))
                 rows = next(blocks).rows
@@ -255,7 +255,7 @@ def test_no_database_is_entered_while_a_first_copy_waits_for_older_transactions(
 
 
 def _read_while_renamed(source: CopySource, table: SourceTable, session: Session) -> None:
-    with source.held(table) as snapshot:
+    with source.locked_snapshot(table) as snapshot:
         session.execute("ALTER SCHEMA app RENAME TO away; ALTER SCHEMA twin RENAME TO app")
         try:
             assert next(source.rows(snapshot.relation)) is None, "nothing is given"

@@ -116,7 +116,7 @@ def test_a_table_is_copied_again_if_a_type_of_its_values_took_another_form_behin
 ) -> None:
     cluster.sql(f"{made}; {FILLED[made]}", database)
     with closing(source_of(cluster, database)) as source:
-        with source.held(table_of(source, "t")) as snapshot:
+        with source.locked_snapshot(table_of(source, "t")) as snapshot:
             rows = source.rows(snapshot.relation, ROW_BY_ROW)
             for _ in range(rows_before):
                 next(rows)
@@ -147,7 +147,7 @@ def test_a_copy_goes_on_where_no_value_prints_otherwise(
     cluster: Cluster, database: str, made: str, changed: str
 ) -> None:
     cluster.sql(f"{made}; {FILLED[made]}", database)
-    with closing(source_of(cluster, database)) as source, source.held(table_of(source, "t")) as snapshot:
+    with closing(source_of(cluster, database)) as source, source.locked_snapshot(table_of(source, "t")) as snapshot:
         cluster.sql(changed, database)
         assert len([block for block in source.rows(snapshot.relation, ROW_BY_ROW) if block.rows]) == 4
 
@@ -182,12 +182,12 @@ def test_a_key_that_came_and_went_beside_the_reading_of_the_catalogs_is_in_no_de
     with closing(source_of(cluster, database)) as source:
         another = table_of(source, "another")
         cluster.sql("ALTER TABLE t ADD CONSTRAINT t_key PRIMARY KEY (id)", database)
-        with source.held(another):
+        with source.locked_snapshot(another):
             pass
         cluster.sql("ALTER TABLE t DROP CONSTRAINT t_key", database)
         table = source.table(oid_of(cluster, database, "t"))
         assert table is not None
-        with source.held(table) as snapshot:
+        with source.locked_snapshot(table) as snapshot:
             assert snapshot.relation.primary_key == ()
 
 
@@ -197,7 +197,7 @@ def source_of(cluster: Cluster, database: str) -> CopySource:
 
 def described(source: CopySource, name: str) -> Relation:
     """Lock a table as the first copy does; return its description."""
-    with source.held(table_of(source, name)) as snapshot:
+    with source.locked_snapshot(table_of(source, name)) as snapshot:
         return snapshot.relation
 
 
@@ -213,7 +213,7 @@ def oid_of(cluster: Cluster, database: str, name: str) -> Oid:
 
 def copied_ids(source: CopySource) -> list[str]:
     """Copy the table; return the first field of each row."""
-    with source.held(table_of(source, "t")) as snapshot:
+    with source.locked_snapshot(table_of(source, "t")) as snapshot:
         lines = b"".join(block.lines for block in source.rows(snapshot.relation)).decode().splitlines()
     return [line.split("\t")[0] for line in lines]
 

@@ -51,7 +51,7 @@ def test_names_are_copied_as_the_oids_that_they_stand_for(
         CopySource(cluster.dsn(session.info.dbname), session.info.dbname, wal_format(cluster.major))
     ) as source:
         table = next(table for table in source.tables() if table.name == "named")
-        with source.held(table) as snapshot:
+        with source.locked_snapshot(table) as snapshot:
             relation, lines = snapshot.relation, b"".join(block.lines for block in source.rows(snapshot.relation))
     copied = CopyBatchBuilder(Oid(1), relation).build(lines, lines.count(b"\n"), PLACE, 123)
     (streamed,) = BatchBuilder(Oid(1), relation).build(inserts(packed_tuples(cluster.data, session, "named")))
@@ -72,7 +72,7 @@ def test_a_virtual_column_is_copied_as_it_is_streamed_and_not_computed(new_clust
         closing(CopySource(made.dsn(database), database, wal_format(made.major))) as source,
     ):
         (table,) = source.tables()
-        with source.held(table) as snapshot:
+        with source.locked_snapshot(table) as snapshot:
             lines = b"".join(block.lines for block in source.rows(snapshot.relation))
     assert lines == b"1\t5\t\\N\t10\n2\t0\t\\N\t0\n"
 
@@ -91,7 +91,7 @@ def test_bytes_that_are_no_character_of_the_encoding_hold_up_no_copy(
     ):
         session.execute(script.encode())
         (table,) = source.tables()
-        with source.held(table) as snapshot:
+        with source.locked_snapshot(table) as snapshot:
             relation, lines = snapshot.relation, b"".join(block.lines for block in source.rows(snapshot.relation))
         dialect = source.dialect_of(snapshot).dialect
         copied = CopyBatchBuilder(Oid(1), relation, dialect).build(lines, lines.count(b"\n"), PLACE, 123)

@@ -174,7 +174,7 @@ class CopySource:
         return next(iter(source_tables(self._look(), self._format.major, oid)), None)
 
     @contextmanager
-    def held(self, table: SourceTable) -> Iterator[TableSnapshot]:
+    def locked_snapshot(self, table: SourceTable) -> Iterator[TableSnapshot]:
         """Lock a table, take the snapshot, describe the table; catalogs are read first, since it takes long."""
         self._learn(table)
         with ExitStack() as stack:

@@ -93,7 +93,7 @@ def compare_table(source: CopySource, table: TablePosition, lake: Path, types: T
     known = source.table(table.relation)
     if known is None:
         return None
-    with source.held(known) as snapshot:
+    with source.locked_snapshot(known) as snapshot:
         relation = as_target(snapshot.relation) if known.is_partitioned else alone(snapshot.relation)
         builder = CopyBatchBuilder(table.database, relation, source.dialect_of(snapshot).dialect.mapped(types))
         blocks = (block for block in source.rows(relation) if block.rows)

@@ -28,22 +28,22 @@ class CopyReading:
         self._stopping = stopping
 
     @contextmanager
-    def into(self, spool: CopySpool, snapshot: TableSnapshot, held: ExitStack) -> Iterator[Future[None]]:
-        """Read the table that `held` holds; the result comes when all is in the spool and the transaction has ended.
+    def into(self, spool: CopySpool, snapshot: TableSnapshot, locked: ExitStack) -> Iterator[Future[None]]:
+        """Read the table that `locked` holds; the result comes when all is in the spool and the transaction has ended.
 
         The block inside may end before: the reading is aborted then.
         """
         is_left = threading.Event()
         with ThreadPoolExecutor(1, "tidemark-copy-read") as pool:
             try:
-                yield pool.submit(self._read, spool, snapshot, held, is_left)
+                yield pool.submit(self._read, spool, snapshot, locked, is_left)
             finally:
                 is_left.set()
 
-    def _read(self, spool: CopySpool, snapshot: TableSnapshot, held: ExitStack, is_left: threading.Event) -> None:
+    def _read(self, spool: CopySpool, snapshot: TableSnapshot, locked: ExitStack, is_left: threading.Event) -> None:
         relation = snapshot.relation
         # NB: `closing`: COPY must end before its transaction does, also if it is aborted.
-        with held, closing(self._source.rows(relation, self._bounds)) as rows:
+        with locked, closing(self._source.rows(relation, self._bounds)) as rows:
             spool.fill(until_stopped(rows, self._stopping, is_left), relation.qualified_name)
         self._source.close()
         self._log.info("table read", relation_oid=relation.oid, spooled_bytes=spool.byte_count)

@@ -296,10 +296,10 @@ class FirstCopy:
             self._finish(key, source.flush(), replace(before, phase=CopyPhase.DONE))
             return
         is_read_first = self._may_be_too_large(source, table) or key in not_begun(self._store)
-        with CopySpool(self._store.folder.copy, self._config.copy.spool_bytes) as spool, ExitStack() as held:
-            snapshot = self._held(source, table, held)
+        with CopySpool(self._store.folder.copy, self._config.copy.spool_bytes) as spool, ExitStack() as locked:
+            snapshot = self._lock_snapshot(source, table, locked)
             if snapshot is None:
-                held.close()
+                locked.close()
                 self._finish(key, source.flush(), replace(before, phase=CopyPhase.LEFT))
                 return
             dialect = source.dialect_of(snapshot).dialect.mapped(self._beginning.types)
@@ -309,7 +309,7 @@ class FirstCopy:
             bounds = BlockBounds(limits.group_rows_max, limits.group_bytes_max)
             reading = CopyReading(source, bounds, log=self._log, stopping=self._stopping)
             try:
-                with reading.into(spool, snapshot, held.pop_all()) as whole:
+                with reading.into(spool, snapshot, locked.pop_all()) as whole:
                     if is_read_first:
                         whole.result()
                     built = self._built(spool, builder, place, snapshot.time_us)
@@ -321,9 +321,9 @@ class FirstCopy:
     def _may_be_too_large(self, source: CopySource, table: SourceTable) -> bool:
         return source.size_bytes(table) * EXPANSION > self._config.copy.spool_bytes
 
-    def _held(self, source: CopySource, table: SourceTable, held: ExitStack) -> TableSnapshot | None:
-        """Take the table's snapshot, kept until `held` ends; None: it has left the selection since it was planned."""
-        snapshot = held.enter_context(source.held(table))
+    def _lock_snapshot(self, source: CopySource, table: SourceTable, locked: ExitStack) -> TableSnapshot | None:
+        """Take the table's snapshot, kept until `locked` ends; None: it has left the selection since it was planned."""
+        snapshot = locked.enter_context(source.locked_snapshot(table))
         relation = self._shown(snapshot.relation)
         if relation is None:
             return None

@@ -144,12 +144,12 @@ def _number_on(transaction: StateTransaction, followed: Followed, lake: LakeInve
 
 def promoted_copies(known: Mapping[TableKey, CopyProgress], lake: LakeInventory) -> dict[TableKey, CopyProgress]:
     """Return the progress of each copy: done for tables that are complete in the lake, to be copied for all others."""
-    held, begun = lake.generations or {}, lake.unfinished
-    found = {key: CopyProgress(CopyPhase.DONE, generation) for key, generation in held.items()}
+    generations, begun = lake.generations or {}, lake.unfinished
+    found = {key: CopyProgress(CopyPhase.DONE, generation) for key, generation in generations.items()}
     for key, progress in known.items():
         if progress.phase is CopyPhase.LEFT:
             found[key] = progress
-        elif key not in held or progress.phase is CopyPhase.REFUSED:
-            generation = max(progress.generation, held.get(key, 0), begun.get(key, 0))
+        elif key not in generations or progress.phase is CopyPhase.REFUSED:
+            generation = max(progress.generation, generations.get(key, 0), begun.get(key, 0))
             found[key] = replace(progress, phase=CopyPhase.WAITING, generation=generation)
     return found
