@@ -43,7 +43,7 @@ def test_absent_executors_are_reported_within_ten_seconds_and_once_a_minute_and_
     with capture_logs() as lines:
         watch = ExecutorWatch(MASTER, metrics, get_log("test"))
         for now_s in range(100):
-            watch.note(0 if now_s < 90 else 2, float(now_s))
+            watch.record(0 if now_s < 90 else 2, float(now_s))
             reported += [(now_s, line["event"]) for line in lines]
             lines.clear()
     assert reported == [(ABSENT_S, NO_EXECUTORS), (ABSENT_S + AGAIN_S, NO_EXECUTORS), (90, "spark has executors")]
@@ -55,10 +55,10 @@ def test_executors_that_come_soon_are_not_reported() -> None:
     metrics = PipelineMetrics("main")
     with capture_logs() as lines:
         watch = ExecutorWatch(MASTER, metrics, get_log("test"))
-        watch.note(0, 0.0)
-        watch.note(0, ABSENT_S - 1)
-        watch.note(1, ABSENT_S)
-        watch.note(0, ABSENT_S + 1)
+        watch.record(0, 0.0)
+        watch.record(0, ABSENT_S - 1)
+        watch.record(1, ABSENT_S)
+        watch.record(0, ABSENT_S + 1)
     assert lines == []
     assert executors(metrics) == 0
 

@@ -274,7 +274,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         if self._shared_commits != self.shared.store.commits:
             self._shared_commits = self.shared.store.commits
             self._look_at_names()
-        self._note_settled()
+        self._forget_settled()
         return changed or self._own_revision != before
 
     def abort(self, xids: Collection[Xid]) -> bool:
@@ -286,7 +286,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         for mirror in self._unsettled():
             changed |= mirror.abort(xids)
         self._forget(set(xids))
-        self._note_settled()
+        self._forget_settled()
         return changed or self._own_revision != before
 
     @property
@@ -297,7 +297,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
     def _unsettled(self) -> list[CatalogMirror]:
         return [self._mirrors[database] for database in self.shared.unsettled if database in self._mirrors]
 
-    def _note_settled(self) -> None:
+    def _forget_settled(self) -> None:
         """Remove stores from `unsettled` once all transactions that changed their catalogs have ended."""
         for database in list(self.shared.unsettled):
             store = self._store(database)

@@ -70,15 +70,15 @@ class ExecutorWatch:
         if self._is_local:
             metrics.executors.set(1)
 
-    def look(self, spark: SparkSession) -> None:
+    def check(self, spark: SparkSession) -> None:
         """Count if the interval has passed; report a lack of executors and its end."""
         now_s = time.monotonic()
         if self._is_local or now_s - self._counted_s < COUNT_EVERY_S:
             return
         self._counted_s = now_s
-        self.note(executor_count(spark), now_s)
+        self.record(executor_count(spark), now_s)
 
-    def note(self, count: int, now_s: float) -> None:
+    def record(self, count: int, now_s: float) -> None:
         """Record the number of executors."""
         self._metrics.executors.set(count)
         if count:

@@ -184,7 +184,7 @@ class Pipeline:
             notify(READY)
             while query.isActive and not stop.is_set():
                 notify(ALIVE)
-                self._executors.look(spark)
+                self._executors.check(spark)
                 stop.wait(POLL_S)
         finally:
             if stop.is_set():

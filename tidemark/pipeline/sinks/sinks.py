@@ -107,7 +107,7 @@ class Lake:
         self._is_over = is_over
         self._touched: Sequence[TablePosition] = ()
         self._beside: list[tuple[str, int]] = []
-        self._turn: deque[TableId] = deque()  # the tables that this round has not checked yet
+        self._unchecked: deque[TableId] = deque()  # the tables that this round has not checked yet
 
     @property
     def written(self) -> list[tuple[str, int]]:
@@ -167,10 +167,10 @@ class Lake:
         whether a later one does. Only a table that fails the check is opened.
         """
         tables = self.positions.tables
-        if not self._turn:
-            self._turn.extend(tables)
-        for _ in range(min(LOOKED_AT, len(self._turn))):
-            of = self._turn.popleft()
+        if not self._unchecked:
+            self._unchecked.extend(tables)
+        for _ in range(min(LOOKED_AT, len(self._unchecked))):
+            of = self._unchecked.popleft()
             known = tables.get(of)
             if known is None or known.state is TableState.DROPPED:
                 continue  # the replica of a dropped table belongs to its owner

@@ -43,7 +43,7 @@ class Fence:
         self._began = self._store.marks().extent  # before this process took its first epoch
         self._start_lsn: Lsn | None = None  # of our own start marker, once it was read
         self._start: Marker | None = None
-        self._is_noted = False  # everything before it is delivered
+        self._is_recorded = False  # everything before it is delivered
         self._lock = threading.Lock()
         self._unanswered = False
         self._answered: set[Incarnation] = set()
@@ -133,10 +133,10 @@ class Fence:
     def _note_started(self, marks: StateMarks) -> None:
         """Record it once everything before the start marker is delivered: until then another start reads it again."""
         position = marks.extent.position
-        if self._start_lsn is None or self._is_noted or position is None or position.commit_lsn < self._start_lsn:
+        if self._start_lsn is None or self._is_recorded or position is None or position.commit_lsn < self._start_lsn:
             return
         record_started(self._store)
-        self._is_noted = True
+        self._is_recorded = True
 
     def _is_due(self, capture: Capture, asked: Future[NodeIdentity], now_s: float) -> bool:
         if self._store.incarnations()[0].is_confirmed:

@@ -224,7 +224,7 @@ class _Replay:
                 if created is not None:
                     self._multixacts.record(created)
             for index in _of_rmgr(block, stop, RM_DBASE):
-                self._note_remade(block.record(index))
+                self._record_recreated(block.record(index))
             for record in self._filter.records(block, stop):
                 self._take(record)
             self._next_xid = next_xid_after(self._next_xid, block, stop)
@@ -255,7 +255,7 @@ class _Replay:
                     return index + 1, True
         return count, False
 
-    def _note_remade(self, record: Record) -> None:
+    def _record_recreated(self, record: Record) -> None:
         oid = Oid(int.from_bytes(record.main[:_OID_BYTES], "little"))
         if oid in self._source.selected:
             name = self._source.databases[oid].name
