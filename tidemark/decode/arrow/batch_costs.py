@@ -18,28 +18,28 @@ def batch_bytes(relation: Relation) -> int:
     return BATCH_BYTES + COLUMN_BYTES * len(relation.columns)
 
 
-class MetVersions:
+class SeenVersions:
     """The relation versions that occur in some rows; used only if there are many versions."""
 
-    __slots__ = ("_costs", "_met", "byte_count")
+    __slots__ = ("_costs", "_seen", "byte_count")
 
     def __init__(self, costs: "array[int]") -> None:
         """`costs` has the fixed size of each version's batch; the array may grow."""
         self._costs = costs
-        self._met = bytearray()
+        self._seen = bytearray()
         self.byte_count = 0  # fixed size of one batch for each version
 
     def take(self, entries: bytes | bytearray, start: int, stop: int) -> None:
         """Record the versions of some entries."""
-        self._know_all()
+        self._grow()
         total = array("q", [self.byte_count])
-        meet(entries, start, stop, self._costs, self._met, total, NO_END)
+        meet(entries, start, stop, self._costs, self._seen, total, NO_END)
         self.byte_count = total[0]
 
     def within(self, entries: bytes | bytearray, start: int, stop: int, most: int) -> int:
         """Return the end of the entries whose batches take `most` bytes, the last entry included; or `stop`."""
-        self._know_all()
-        return meet(entries, start, stop, self._costs, bytearray(self._met), array("q", [self.byte_count]), most)
+        self._grow()
+        return meet(entries, start, stop, self._costs, bytearray(self._seen), array("q", [self.byte_count]), most)
 
-    def _know_all(self) -> None:
-        self._met += bytes(len(self._costs) - len(self._met))
+    def _grow(self) -> None:
+        self._seen += bytes(len(self._costs) - len(self._seen))

@@ -7,7 +7,7 @@ compiled loop (`row_entries`).
 from array import array
 from collections.abc import Callable, Iterator
 
-from tidemark.decode.arrow.batch_costs import MetVersions
+from tidemark.decode.arrow.batch_costs import SeenVersions
 from tidemark.decode.arrow.batches import RowSpans
 from tidemark.decode.datum.row_entries import ENTRY_BYTES, arrange, has_wanted, put_runs, tally, tuple_bytes
 from tidemark.decode.transactions.committed_run import CommittedRun
@@ -125,7 +125,7 @@ class GroupRows:
         Tables are counted if batches of all tables together exceed `uncounted_bytes` without their rows.
         """
         self._versions = versions
-        self.met = MetVersions(versions.batch_bytes)
+        self.met = SeenVersions(versions.batch_bytes)
         self._uncounted_bytes = uncounted_bytes
         self._entries, self._tuples, self._runs = arenas.entries, arenas.tuples, arenas.runs
         self._entries.clear()
