@@ -70,7 +70,7 @@ class Campaign:
     spark: SparkProcess
     seed: int
     seconds: float
-    tell: Callable[[str], object]
+    print_progress: Callable[[str], object]
     kills: Counter[str] = field(default_factory=Counter)
     _began_at_s: float = field(default_factory=time.monotonic)
     _failed: threading.Event = field(default_factory=threading.Event)
@@ -151,7 +151,7 @@ class Campaign:
     def _count(self, death: str) -> None:
         self.kills[death] += 1
         passed_s = time.monotonic() - self._began_at_s
-        self.tell(f"[{passed_s:5.1f} s] {death} {self.kills[death]}, lake at {self.spark.sequence}")
+        self.print_progress(f"[{passed_s:5.1f} s] {death} {self.kills[death]}, lake at {self.spark.sequence}")
 
     def _see_progress(self, what: str) -> None:
         at = self.spark.sequence
@@ -187,14 +187,16 @@ def capture(cluster: Cluster, root: Path) -> Iterator[tuple[Sidecar, SparkProces
         spark.end_all()
 
 
-def run(cluster: Cluster, root: Path, *, seconds: float, seed: int, tell: Callable[[str], object] = str) -> Outcome:
+def run(
+    cluster: Cluster, root: Path, *, seconds: float, seed: int, print_progress: Callable[[str], object] = str
+) -> Outcome:
     """Run a campaign in a separate database and check everything."""
     with source(cluster) as server, capture(cluster, root) as (sidecar, spark):
-        campaign = Campaign(sidecar, spark, seed, seconds, tell)
+        campaign = Campaign(sidecar, spark, seed, seconds, print_progress)
         load = MixedLoad(cluster, DATABASE, seed, pause_s=LOAD_PAUSE_S, ddl_every=DDL_EVERY)
         with load:
             campaign.run()
-        tell("the load ends; comparing")
+        print_progress("the load ends; comparing")
         _, tables = compare(cluster.dsn(DATABASE), sidecar.folder, spark.lake, CATCH_UP_S)
         spark.stop()
         assert sidecar.stop() == 0, sidecar.log_path.read_text()[-4000:]
@@ -206,7 +208,7 @@ def run(cluster: Cluster, root: Path, *, seconds: float, seed: int, tell: Callab
     return Outcome(campaign.kills, load.committed, log, tables)
 
 
-def tell(line: str) -> None:
+def print_progress(line: str) -> None:
     """Print the progress of the campaign."""
     sys.stderr.write(f"{line}\n")
 
@@ -221,7 +223,7 @@ def main() -> int:
     root = Path(tempfile.mkdtemp(prefix="tidemark-kills-"))
     try:
         with new_cluster(given.major) as cluster:
-            outcome = run(cluster, root, seconds=given.seconds, seed=given.seed, tell=tell)
+            outcome = run(cluster, root, seconds=given.seconds, seed=given.seed, print_progress=print_progress)
     except BaseException:
         sys.stderr.write(
             f"kills: failed; state, lake and logs are in {root}; again:\n"

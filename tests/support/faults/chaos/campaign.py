@@ -103,10 +103,12 @@ class Agenda:
         busy = frozenset().union(*(one.planned.kind.needs for one in self._active))
         reported = f"[{self.world.ticks:6}] {fault.number}: {fault.name}"
         if fault.kind.needs & busy:
-            self.world.tell(f"{reported} (left out: {', '.join(sorted(fault.kind.needs & busy))} under another)")
+            self.world.print_progress(
+                f"{reported} (left out: {', '.join(sorted(fault.kind.needs & busy))} under another)"
+            )
             return
         self._next_tick = self.world.ticks + fault.gap_ticks
-        self.world.tell(f"{reported}, in stage {self.world.stage.value}")
+        self.world.print_progress(f"{reported}, in stage {self.world.stage.value}")
         self.faults[fault.name] += 1
         under = Under(fault, fault.kind.run(self.world, fault.dice), 0)
         self._active.append(under)
@@ -116,7 +118,7 @@ class Agenda:
         ticks = next(one.steps, None)
         if ticks is None:
             self._active.remove(one)
-            self.world.tell(f"[{self.world.ticks:6}] {one.planned.number}: {one.planned.name} is over")
+            self.world.print_progress(f"[{self.world.ticks:6}] {one.planned.number}: {one.planned.name} is over")
         else:
             one.due_tick = self.world.ticks + ticks
 
@@ -128,20 +130,20 @@ def run(
     seconds: float,
     directed: Directed = meet_every_failpoint,
     spark: bool = False,
-    tell: Report = str,
+    print_progress: Report = str,
 ) -> Outcome:
     """Run a campaign, the `directed` faults first, and check everything."""
 
     def make_target(pair: Pair) -> Target:
         return LakeTarget(pair.sidecar) if spark else Taker(pair.sidecar.folder, setting.seed)
 
-    with made(root, setting, make_target, tell) as world:
+    with made(root, setting, make_target, print_progress) as world:
         agenda = Agenda(world, planned(setting.seed))
         with world.load:
             for keeper in world.keepers:
                 keeper.start()
             directed(world)
-            tell("what is directed is done; now by chance")
+            print_progress("what is directed is done; now by chance")
             _by_chance(world, agenda, seconds)
         return _judge(world, agenda)
 
@@ -155,7 +157,7 @@ def _by_chance(world: World, agenda: Agenda, seconds: float) -> None:
             time.sleep(POLL_S)
     finally:
         agenda.heal()
-    world.tell(f"[{world.ticks:6}] everything is healed")
+    world.print_progress(f"[{world.ticks:6}] everything is healed")
     world.wish = "on"
     world.wait_for_stage(Stage.REALTIME)
     lose_state(world)
@@ -164,7 +166,7 @@ def _by_chance(world: World, agenda: Agenda, seconds: float) -> None:
 
 def _judge(world: World, agenda: Agenda) -> Outcome:
     world.drain()
-    world.tell("the target holds all; comparing")
+    world.print_progress("the target holds all; comparing")
     world.markers.check()
     tally = world.target.verdict(world.server, world.node.node)
     for keeper in world.keepers:
@@ -182,7 +184,7 @@ def _judge(world: World, agenda: Agenda) -> Outcome:
     )
 
 
-def tell(line: str) -> None:
+def print_progress(line: str) -> None:
     """Print the progress of the campaign."""
     sys.stderr.write(f"{line}\n")
 
@@ -202,7 +204,7 @@ def main() -> int:
         setting = replace(setting, pause_s=SPARK_PAUSE_S, copy=True, outbox_bytes=OUTBOX_BYTES)
     root = Path(tempfile.mkdtemp(prefix="tidemark-chaos-"))
     try:
-        outcome = run(root, setting, seconds=given.seconds, spark=spark, tell=tell)
+        outcome = run(root, setting, seconds=given.seconds, spark=spark, print_progress=print_progress)
     except BaseException as error:
         if given.plant and isinstance(error, AssertionError):
             shutil.rmtree(root)

@@ -43,13 +43,13 @@ class Unit:
 class Keeper:
     """Keeps one daemon running."""
 
-    def __init__(self, process: Sidecar, root: Path, tell: Report) -> None:
+    def __init__(self, process: Sidecar, root: Path, print_progress: Report) -> None:
         self.process = process
         self.ends: Counter[str] = Counter()
         self.hit: Counter[HandoverPoint] = Counter()  # failpoints at which it died or stopped
         self._unit = Unit.of(process.role)
         self.on_death: Callable[[], None] = lambda: None
-        self._tell = tell
+        self._print_progress = print_progress
         self._points = root / f"{process.role}.points"
         self._points.touch()
         self._began_at = 0  # offset in the log of failpoints at which the last process began
@@ -182,4 +182,4 @@ class Keeper:
             how = f"exit {code}"
             assert code not in self._unit.ends_by, f"{role} ended with code {code}: {self.reported()}"
         self.ends[how] += 1
-        self._tell(f"  {role} ended: {how}")
+        self._print_progress(f"  {role} ended: {how}")

@@ -15,7 +15,7 @@ NEVER_S = 1e9
 
 def lose_state(world: World) -> None:
     """Kill both processes, remove the folder, rebuild it, and start again."""
-    world.tell(f"[{world.ticks:6}] the state is lost, in stage {world.stage.value}")
+    world.print_progress(f"[{world.ticks:6}] the state is lost, in stage {world.stage.value}")
     world.wait_for(lambda: _is_copied(world), "the spool's copy of the catalog history")
     world.wait_for(world.target.holds_some, "anything in the target")
     for keeper in world.keepers:

@@ -35,7 +35,7 @@ PAUSE_S = 0.15  # between a session's transactions
 IDLE_S = 0.1  # without a commit; then some ticks pass as well
 IDLE_TICKS = 5
 ANSWER_S = 0.5  # then it is asked again
-WAY_ON_S = 300.0  # limit for each step once every fault is healed: a full outbox takes Spark minutes
+HEALED_TIMEOUT_S = 300.0  # limit for each step once every fault is healed: a full outbox takes Spark minutes
 PACE_S = 1.0  # interval of the comparison of the load with the delivered position
 MB = 1 << 20
 DISK_BYTES = 1 << 30  # larger than needed; the campaign determines how full it is
@@ -114,7 +114,7 @@ class World:
     sidecar: Keeper
     archiver: Keeper
     target: Target
-    tell: Report
+    print_progress: Report
     is_node_up: bool = True
     has_all_wal: bool = True  # if the oracle can read all WAL
     wish: str = ""  # of the operator: "on" or "off" until it is done
@@ -179,7 +179,7 @@ class World:
             self._paced_at_s = now_s
             self._pace()
 
-    def wait_for(self, is_so: Callable[[], bool], what: str, within_s: float = WAY_ON_S) -> None:
+    def wait_for(self, is_so: Callable[[], bool], what: str, within_s: float = HEALED_TIMEOUT_S) -> None:
         """Tend until the condition holds; fail with both logs."""
         deadline = time.monotonic() + within_s
         while not is_so():
@@ -235,7 +235,7 @@ class World:
         except (DaemonAway, BadRequest):  # it is dead, or dies while it answers
             return
         if answer.get("ok"):
-            self.tell(f"  operator: {self.wish}, {answer['before']} -> {answer['stage']}")
+            self.print_progress(f"  operator: {self.wish}, {answer['before']} -> {answer['stage']}")
             self.wish = ""
 
 
@@ -255,7 +255,7 @@ MakeTarget = Callable[[Pair], Target]
 
 
 @contextmanager
-def made(root: Path, setting: Setting, make_target: MakeTarget, tell: Report) -> Iterator[World]:
+def made(root: Path, setting: Setting, make_target: MakeTarget, print_progress: Report) -> Iterator[World]:
     """Create a world below `root`, with only the target started; everything is stopped at the end."""
     root.chmod(0o755)  # the server's user needs access to the spool
     with ExitStack() as stack:
@@ -287,10 +287,10 @@ def made(root: Path, setting: Setting, make_target: MakeTarget, tell: Report) ->
             store=store,
             state_disk=state_disk,
             spool_disk=spool_disk,
-            sidecar=Keeper(pair.sidecar, root, tell),
-            archiver=Keeper(pair.archiver, root, tell),
+            sidecar=Keeper(pair.sidecar, root, print_progress),
+            archiver=Keeper(pair.archiver, root, print_progress),
             target=target,
-            tell=tell,
+            print_progress=print_progress,
         )
         stack.callback(world.close_store)
         stack.callback(target.close)
