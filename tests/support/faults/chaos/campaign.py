@@ -170,7 +170,7 @@ def _judge(world: World, agenda: Agenda) -> Outcome:
     world.markers.check()
     tally = world.target.verdict(world.server, world.node.node)
     for keeper in world.keepers:
-        assert keeper.process.stop() == 0, keeper.reported()
+        assert keeper.process.stop() == 0, keeper.log_end()
     assert tally.changes, "nothing was changed"
     hits = world.sidecar.hit + world.archiver.hit
     return Outcome(

@@ -18,7 +18,7 @@ from tidemark.io.host.failpoints import LOG_VARIABLE, VARIABLE
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
 
 UNITS = Path("conf/systemd")
-TOLD_CHARACTERS = 6000
+LOG_END_CHARACTERS = 6000
 Report = Callable[[str], object]
 Does = Literal["kill", "stop", "wait"]
 
@@ -145,10 +145,10 @@ class Keeper:
         """Disarm the next process; a process that was started armed stays armed."""
         self._armed = None
 
-    def reported(self) -> str:
+    def log_end(self) -> str:
         """Return the end of its log."""
         path = self.process.log_path
-        return f"--- {self.process.role}\n{path.read_text()[-TOLD_CHARACTERS:] if path.exists() else ''}"
+        return f"--- {self.process.role}\n{path.read_text()[-LOG_END_CHARACTERS:] if path.exists() else ''}"
 
     def close(self) -> None:
         """Stop everything."""
@@ -180,6 +180,6 @@ class Keeper:
         else:
             assert code > 0, f"{role} died of signal {-code}"
             how = f"exit {code}"
-            assert code not in self._unit.ends_by, f"{role} ended with code {code}: {self.reported()}"
+            assert code not in self._unit.ends_by, f"{role} ended with code {code}: {self.log_end()}"
         self.ends[how] += 1
         self._print_progress(f"  {role} ended: {how}")

@@ -216,7 +216,7 @@ class World:
         view = self.view
         switches = "\n".join(f"{s.before.value} -> {s.after.value}: {s.reason}" for s in view.switches.kept[-8:])
         marks = f"stage {view.stage.value}, delivered {view.delivered}, ledger {view.ledger}, readers {view.readers}"
-        return "\n".join((marks, switches, *(keeper.reported() for keeper in self.keepers)))
+        return "\n".join((marks, switches, *(keeper.log_end() for keeper in self.keepers)))
 
     def _pace(self) -> None:
         delivered = self.store.marks().delivered
