@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.faults.chaos.taker import Taker
+from tests.support.faults.chaos.outbox_consumer import OutboxConsumer
 from tests.support.lakes.lakes import feed_by_hand, log_rows, rows_by_key
 from tests.support.processes.captures import change_log, replayed
 from tests.support.processes.following import two_hosts
@@ -69,16 +69,16 @@ def test_nothing_is_lost_with_the_primarys_host_and_only_what_lies_behind_the_la
     primary: Cluster, standby: Cluster, tmp_path: Path
 ) -> None:
     with two_hosts(primary, standby, tmp_path) as hosts:
-        taker = Taker(hosts.deliverer.folder, seed=1)
-        taker.start()
+        consumer = OutboxConsumer(hosts.deliverer.folder, seed=1)
+        consumer.start()
         with load(primary, 0) as committed:
             hosts.follower.wait_for_start()
             so_far = len(committed)
             hosts.follower.wait_until(lambda: len(committed) > so_far + 200, "more rows")
             hosts.primary_dies()
-            taker.close()
+            consumer.close()
             hosts.first_state_is_lost()
-        taker.check()
+        consumer.check()
         assert hosts.follower.view.ledger.head == 0
         hosts.promote()
         hosts.follower.wait_for_stage(Stage.REALTIME)
@@ -86,7 +86,7 @@ def test_nothing_is_lost_with_the_primarys_host_and_only_what_lies_behind_the_la
             hosts.follower.wait_until(lambda: len(later) > 50, "rows on the new timeline")
         items = hosts.follower.catch_up()
         view = hosts.follower.view
-    confirmed = {row["id"] for one in taker.taken if isinstance(one.item, ChangeBatch) for row in _after(one.item)}
+    confirmed = {row["id"] for one in consumer.taken if isinstance(one.item, ChangeBatch) for row in _after(one.item)}
     again = ids(items)
     assert len(again) == len(set(again))
     assert confirmed | set(again) == survived(standby) | confirmed

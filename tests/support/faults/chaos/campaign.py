@@ -22,9 +22,9 @@ from tests.support.faults.chaos.faults import POINTS, Steps
 from tests.support.faults.chaos.keeper import Report
 from tests.support.faults.chaos.lake import OUTBOX_BYTES, LakeTarget
 from tests.support.faults.chaos.lost_state import lose_state
+from tests.support.faults.chaos.outbox_consumer import OutboxConsumer
 from tests.support.faults.chaos.prologue import meet_every_failpoint
 from tests.support.faults.chaos.schedule import Planned, planned
-from tests.support.faults.chaos.taker import Taker
 from tests.support.faults.chaos.world import POLL_S, Setting, Target, World, made
 from tests.support.faults.planted import PLANTS
 from tests.support.oracles.log_oracle import Tally
@@ -135,7 +135,7 @@ def run(
     """Run a campaign, the `directed` faults first, and check everything."""
 
     def make_target(pair: Pair) -> Target:
-        return LakeTarget(pair.sidecar) if spark else Taker(pair.sidecar.folder, setting.seed)
+        return LakeTarget(pair.sidecar) if spark else OutboxConsumer(pair.sidecar.folder, setting.seed)
 
     with made(root, setting, make_target, print_progress) as world:
         agenda = Agenda(world, planned(setting.seed))

@@ -32,7 +32,7 @@ END_S = 120.0
 FORGETS = 0.03  # of all batches
 
 
-class Taker:
+class OutboxConsumer:
     """Reads from `start` to `close`."""
 
     def __init__(self, folder: StateFolder, seed: int) -> None:
