@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes.captures import Sidecar, Taking, replayed
+from tests.support.processes.captures import OnDemandReader, Sidecar, replayed
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.servers.postgres import Cluster, StopMode, new_cluster
 from tidemark.decode.types.encodings import SERVER_ENCODINGS
@@ -211,7 +211,7 @@ def test_wal_of_three_databases_is_read_once_for_two_readers_each_of_which_gets_
         sidecar.config = replace(sidecar.config, select=SelectConfig(databases=names))
         sidecar.init()
         with OutboxReader.open(sidecar.folder) as outbox:
-            quick, slow = Taking(outbox, "quick"), Taking(outbox, "slow")
+            quick, slow = OnDemandReader(outbox, "quick"), OnDemandReader(outbox, "slow")
             sidecar.start()
             try:
                 quick.catch_up(sidecar)
@@ -229,8 +229,8 @@ def test_wal_of_three_databases_is_read_once_for_two_readers_each_of_which_gets_
                 sidecar.close()
         oids = {str(name): Oid(int(str(oid))) for name, oid in node.sql("SELECT datname, oid::int8 FROM pg_database")}
         expected = {(oids[name], f"{name} {number}") for number in range(3) for name in names}
-        for taking in (quick, slow):
-            batches = [item for item in taking.items if isinstance(item, ChangeBatch)]
+        for on_demand in (quick, slow):
+            batches = [item for item in on_demand.items if isinstance(item, ChangeBatch)]
             rows = [(item.database, row["_after"]["note"]) for item in batches for row in item.rows.to_pylist()]
             assert len(rows) == len(expected)
             assert set(rows) == expected

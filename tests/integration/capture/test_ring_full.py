@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes.captures import Sidecar, Taking, change_log, replayed
+from tests.support.processes.captures import OnDemandReader, Sidecar, change_log, replayed
 from tests.support.processes.failover import Pair, paired
 from tests.support.servers.archiving import Archiving
 from tidemark.io.state.outbox import OutboxReader
@@ -53,10 +53,10 @@ def test_a_full_ring_stops_realtime_for_good_and_its_memory_is_given_back(node: 
         paired(node, tmp_path, options=OPTIONS, bytes_max=1 << 20) as pair,
         OutboxReader.open(pair.sidecar.folder) as reader,
     ):
-        taking = Taking(reader)
+        on_demand = OnDemandReader(reader)
         pair.insert(1)
         pair.catch_up()
-        taking.take()
+        on_demand.take()
         pair.sidecar.wait_until(lambda: has_confirmed(pair), "the confirmation")
         received, used = (
             f'tidemark_{name}{{capture="main"}}' for name in ("wal_received_bytes_total", "ring_used_bytes")
@@ -76,10 +76,10 @@ def test_a_full_ring_stops_realtime_for_good_and_its_memory_is_given_back(node: 
         assert pair.node.sql("SELECT count(*) FROM pg_stat_replication") == [(0,)], "nobody streams any more"
 
         def has_all() -> bool:
-            return sum(len(item.rows) for item in taking.take() if isinstance(item, ChangeBatch)) >= number - 1
+            return sum(len(item.rows) for item in on_demand.take() if isinstance(item, ChangeBatch)) >= number - 1
 
         pair.wait_for(has_all, "all rows, by the archiver")
-        assert list(replayed(change_log(taking.items, "account"))) == list(range(1, number))
+        assert list(replayed(change_log(on_demand.items, "account"))) == list(range(1, number))
         assert pair.stage is Stage.ARCHIVE
         assert pair.sidecar.metric(received) == taken_bytes
         lines = [event["event"] for event in pair.sidecar.events() if event["event"] in STOPS]

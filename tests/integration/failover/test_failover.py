@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes.captures import Taking, change_log, replayed
+from tests.support.processes.captures import OnDemandReader, change_log, replayed
 from tests.support.processes.cdcctl import cdcctl
 from tests.support.processes.failover import HANGS_SOON, MOVED_S, Pair, archived_messages, paired
 from tests.support.processes.json_lines import lines_of
@@ -99,8 +99,8 @@ def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Arch
         pair.insert(1)
         pair.catch_up()
         with OutboxReader.open(pair.sidecar.folder) as reader:
-            taking = Taking(reader)
-            taking.take()
+            on_demand = OnDemandReader(reader)
+            on_demand.take()
             for first in range(10, 16010, 400):  # an open transaction is no reason to wait
                 rows = f"generate_series({first}, {first + 399})"
                 pair.node.sql(f"INSERT INTO account SELECT n, repeat('x', 1000) FROM {rows} n")
@@ -109,7 +109,7 @@ def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Arch
             assert pair.switches()[0].reason.startswith("the ring of 4194304 bytes is full at ")
 
             def reads_on() -> bool:
-                taking.take()
+                on_demand.take()
                 return pair.stage is Stage.REALTIME
 
             assert not reads_on()
@@ -126,8 +126,8 @@ def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Arch
             assert stops()[0].reason == pair.switches()[0].reason
             assert stops()[0].pointer is not None
             pair.insert(2)
-            pair.wait_for(lambda: reads_on() and len(change_log(taking.items, "account")) >= 16002, "all rows")
-            assert len(ids(taking.items)) == 16002
+            pair.wait_for(lambda: reads_on() and len(change_log(on_demand.items, "account")) >= 16002, "all rows")
+            assert len(ids(on_demand.items)) == 16002
 
 
 @pytest.mark.feature("I17")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tests.support.processes.captures import Taking
+from tests.support.processes.captures import OnDemandReader
 from tests.support.processes.failover import archiving_node, paired
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
@@ -57,7 +57,7 @@ def test_a_copy_that_a_fail_over_breaks_off_is_recreated_by_the_archiver(tmp_pat
             paired(node, tmp_path, copy=True, options=SMALL, bytes_max=OUTBOX_BYTES) as pair,
             OutboxReader.open(pair.sidecar.folder) as outbox,
         ):
-            taking = Taking(outbox)
+            on_demand = OnDemandReader(outbox)
             thread.start()
             try:
                 pair.sidecar.wait_for_event("the outbox or its disk is full, delivery waits")
@@ -65,11 +65,11 @@ def test_a_copy_that_a_fail_over_breaks_off_is_recreated_by_the_archiver(tmp_pat
                 pair.wait_for_stage(Stage.ARCHIVE)
                 pair.wait_for(lambda: bool(pair.archiver.status().get("copying")), "the archiver's copy")
                 pair.sidecar.start()
-                pair.wait_for(lambda: bool(taking.take()) and pair.stage is Stage.REALTIME, "the way back")
+                pair.wait_for(lambda: bool(on_demand.take()) and pair.stage is Stage.REALTIME, "the way back")
             finally:
                 stopping.set()
                 thread.join()
-            items = taking.catch_up(pair.sidecar)
+            items = on_demand.catch_up(pair.sidecar)
             boundaries = [item for item in items if isinstance(item, CopyBoundary)]
             begun = [each.generation for each in boundaries if each.begin]
             assert begun[0] < begun[-1], "broken off, and made anew"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes.captures import Sidecar, Taking, change_log, replayed, running
+from tests.support.processes.captures import OnDemandReader, Sidecar, change_log, replayed, running
 from tests.support.servers.postgres import Cluster
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
@@ -113,16 +113,16 @@ def test_a_kill_in_the_middle_copies_again_as_the_next_generation(
     sidecar.init(bytes_max=1 << 20)
     try:
         with OutboxReader.open(sidecar.folder) as outbox:
-            taking = Taking(outbox)
+            on_demand = OnDemandReader(outbox)
             with Workload(cluster, database):
                 for kills in range(2):
                     sidecar.start()
                     sidecar.wait_until(lambda: times_full(sidecar) > kills, "a full outbox")  # noqa: B023 - called at once
                     sidecar.kill()
-                    taking.take()
+                    on_demand.take()
                 sidecar.start()
-                taking.catch_up(sidecar)
-            items = taking.catch_up(sidecar)
+                on_demand.catch_up(sidecar)
+            items = on_demand.catch_up(sidecar)
         assert replayed(change_log(newest_generation(items), "account")) == source_rows(sidecar)
         boundaries = [item for item in items if isinstance(item, CopyBoundary)]
         assert [(item.begin, item.generation) for item in boundaries] == [(True, 1), (True, 2), (True, 3), (False, 3)]

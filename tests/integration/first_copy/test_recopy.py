@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from tests.conftest import NewCluster
 from tests.integration.first_copy.test_first_copy import Workload, fill, newest_generation, source_rows, times_full
 from tests.support.lakes.lakes import feed_by_hand, rows_by_key
-from tests.support.processes.captures import Sidecar, Taking, change_log, replayed, running
+from tests.support.processes.captures import OnDemandReader, Sidecar, change_log, replayed, running
 from tests.support.processes.cdcctl import Done, cdcctl, refused, reported, succeeded
 from tests.support.processes.cdcctl import running as running_cdcctl
 from tests.support.processes.failover import paired
@@ -126,9 +126,9 @@ def test_a_request_survives_a_kill_before_and_in_the_copy_and_is_made_once(
     sidecar.init(bytes_max=1 << 20)
     try:
         with OutboxReader.open(sidecar.folder) as outbox:
-            taking = Taking(outbox)
+            on_demand = OnDemandReader(outbox)
             sidecar.start()
-            taking.catch_up(sidecar)
+            on_demand.catch_up(sidecar)
             sidecar.kill()
             fulls = times_full(sidecar)
             unstarted = recopy(sidecar, "public.account")
@@ -145,15 +145,15 @@ def test_a_request_survives_a_kill_before_and_in_the_copy_and_is_made_once(
                 assert steps(succeeded(recopy(sidecar, "account", "--no-wait"))) == {name: "copying"}
                 assert "rows of generation 2" in recopies_in_status(sidecar)[name]
                 sidecar.kill()
-                taking.take()
+                on_demand.take()
                 sidecar.start()
                 with running_cdcctl(
                     tmp_path, "table", "recopy", "account", "--state", sidecar.folder.root, **sidecar.options
                 ) as waiting:
                     waiting.wait_for_err("copying")
-                    taking.catch_up(sidecar)
+                    on_demand.catch_up(sidecar)
                     assert waiting.ended().code == ExitCode.SUCCESS
-            items = taking.catch_up(sidecar)
+            items = on_demand.catch_up(sidecar)
         assert replayed(change_log(newest_generation(items), "account")) == source_rows(sidecar)
         first, again = [(1, True), (1, False)], [(2, True), (3, True), (3, False)]
         assert generations(items) == first + again

@@ -230,7 +230,7 @@ class Sidecar:
                 yield value.item()
 
 
-class Taking:
+class OnDemandReader:
     """A registered reader that reads on request: the outbox need not keep what it has read."""
 
     def __init__(self, outbox: OutboxReader, name: str = "taking") -> None:
