@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.lakes.gathered import Gathering
+from tests.support.lakes.group_collector import GroupCollector
 from tests.support.oracles.oracle import Oracle
 from tests.support.servers.postgres import Cluster, database_in
 from tidemark.engine.selection import Selection
@@ -90,10 +90,10 @@ def we_reported(lines: Sequence[Mapping[str, Json]]) -> list[str]:
 def test_changes_are_left_out_by_their_origin_as_the_server_leaves_them_out(
     oracle_cluster: Cluster, database: str
 ) -> None:
-    everything = Gathering(oracle_cluster, [database])
-    local = Gathering(oracle_cluster, [database], selection=Selection(exclude_origins=("any",)))
+    everything = GroupCollector(oracle_cluster, [database])
+    local = GroupCollector(oracle_cluster, [database], selection=Selection(exclude_origins=("any",)))
     ((north,),) = oracle_cluster.sql("SELECT roident::text FROM pg_replication_origin WHERE roname = 'north'")
-    not_north = Gathering(oracle_cluster, [database], selection=Selection(exclude_origins=(str(north),)))
+    not_north = GroupCollector(oracle_cluster, [database], selection=Selection(exclude_origins=(str(north),)))
     for side in (everything, local, not_north):
         side.settle()
     with oracle_cluster.connect(database) as session:
@@ -117,7 +117,7 @@ def test_changes_are_left_out_by_their_origin_as_the_server_leaves_them_out(
 
 @pytest.mark.feature("P10")
 def test_messages_are_chosen_by_their_prefix_transactional_or_not(oracle_cluster: Cluster, database: str) -> None:
-    ours = Gathering(oracle_cluster, [database], selection=Selection(messages=("order*",)))
+    ours = GroupCollector(oracle_cluster, [database], selection=Selection(messages=("order*",)))
     ours.settle()
     for transactional in ("true", "false"):
         for prefix in ("orders", "other", "order"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from tests.oracle.test_partition_roots import LONG, MAKE
-from tests.support.lakes.gathered import Gathering
+from tests.support.lakes.group_collector import GroupCollector
 from tests.support.lakes.routed import ROOTS
 from tests.support.oracles.pgoutput import UNCHANGED, PgOutput, Row, RowChange
 from tests.support.servers.postgres import Cluster, database_in, sql
@@ -73,7 +73,7 @@ def known(change: RowChange) -> RowChange:
     return change._replace(old={name: value for name, value in change.old.items() if value is not None})
 
 
-def compared(ours: Gathering, theirs: PgOutput) -> list[RowChange]:
+def compared(ours: GroupCollector, theirs: PgOutput) -> list[RowChange]:
     """Check that both have the same changes of the roots since the last call; return them."""
     lines = [line for line in ours.lines_to_now() if str(line["op"]) in "iudt" and "tableoid" not in line]
     found = [known(in_their_terms(line)) for line in lines if line["table"] in TABLES]
@@ -90,7 +90,7 @@ def free(a: int, b: str) -> str:
 @pytest.mark.feature("P23")
 def test_changes_of_a_root_are_those_that_pgoutput_publishes_via_it(oracle_cluster: Cluster, database: str) -> None:
     with PgOutput(oracle_cluster, database) as theirs:
-        ours = Gathering(oracle_cluster, [database], selection=Selection(partition_roots=ROOTS))
+        ours = GroupCollector(oracle_cluster, [database], selection=Selection(partition_roots=ROOTS))
         ours.settle()
         compared(ours, theirs)
         silent = []
@@ -108,7 +108,7 @@ def test_random_moves_between_partitions_by_several_sessions_are_those_that_pgou
 ) -> None:
     chance = random.Random(6)
     with PgOutput(oracle_cluster, database) as theirs:
-        ours = Gathering(oracle_cluster, [database], selection=Selection(partition_roots=ROOTS))
+        ours = GroupCollector(oracle_cluster, [database], selection=Selection(partition_roots=ROOTS))
         ours.settle()
         compared(ours, theirs)
         sessions = [oracle_cluster.connect(database, autocommit=False) for _ in range(3)]

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from tests.support.lakes.gathered import Gathering
+from tests.support.lakes.group_collector import GroupCollector
 from tests.support.servers.postgres import Cluster, database_in
 from tidemark.wire.control import Json
 
@@ -95,7 +95,7 @@ def reported(shown: Json) -> Shape | None:
 def test_each_event_holds_what_sql_showed_before_and_after_it(
     oracle_cluster: Cluster, session: psycopg.Connection[TupleRow]
 ) -> None:
-    ours = Gathering(oracle_cluster, [DATABASE])
+    ours = GroupCollector(oracle_cluster, [DATABASE])
     ours.settle()
     expected: list[tuple[Shape | None, Shape | None]] = []
     changes: list[str] = []

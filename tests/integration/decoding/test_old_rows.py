@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.lakes.gathered import Gathering
+from tests.support.lakes.group_collector import GroupCollector
 from tests.support.processes.captures import change_log
 from tests.support.servers.postgres import Cluster, sql
 from tidemark.model.change import BeforeKind, GroupItem
@@ -56,8 +56,8 @@ IDENTITIES: dict[str, tuple[str, list[Reported]]] = {
 
 
 @pytest.fixture
-def ours(cluster: Cluster, database: str) -> Iterator[Gathering]:
-    made = Gathering(cluster, [database])
+def ours(cluster: Cluster, database: str) -> Iterator[GroupCollector]:
+    made = GroupCollector(cluster, [database])
     try:
         made.settle()
         yield made
@@ -65,14 +65,14 @@ def ours(cluster: Cluster, database: str) -> Iterator[Gathering]:
         made.changes.close()
 
 
-def items(ours: Gathering) -> list[GroupItem]:
+def items(ours: GroupCollector) -> list[GroupItem]:
     return [item for group in ours.catch_up() for item in group.items]
 
 
 @pytest.mark.feature("P06")
 @pytest.mark.parametrize("in_one_transaction", [False, True])  # the decoder reads rows after DDL one by one
 def test_known_columns_of_an_old_row_are_those_of_its_replica_identity(
-    cluster: Cluster, database: str, ours: Gathering, *, in_one_transaction: bool
+    cluster: Cluster, database: str, ours: GroupCollector, *, in_one_transaction: bool
 ) -> None:
     with cluster.connect(database, autocommit=not in_one_transaction) as session:
         for name, (made, _) in IDENTITIES.items():
@@ -88,7 +88,7 @@ def test_known_columns_of_an_old_row_are_those_of_its_replica_identity(
 @pytest.mark.feature("P05")
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
 def test_a_toasted_value_comes_whole_when_it_is_written_and_is_marked_where_it_is_not(
-    cluster: Cluster, database: str, ours: Gathering, identity: str
+    cluster: Cluster, database: str, ours: GroupCollector, identity: str
 ) -> None:
     first, second = "first " * 3000, "second " * 3000
     with cluster.connect(database) as session:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.lakes.gathered import Gathering
+from tests.support.lakes.group_collector import GroupCollector
 from tests.support.servers.postgres import Cluster
 from tidemark.model.change import ChangeBatch
 
@@ -18,7 +18,7 @@ CREATE TABLE odd.t (id int, word odd.mute, words odd.mute[], rights aclitem)
 
 @pytest.mark.feature("P12")
 def test_values_of_unknown_types_come_as_their_bytes_under_the_types_names(cluster: Cluster, database: str) -> None:
-    ours = Gathering(cluster, [database])
+    ours = GroupCollector(cluster, [database])
     ours.settle()
     cluster.sql(MUTE, database)
     cluster.sql("INSERT INTO odd.t VALUES (1, 'said', '{a}', NULL), (2, NULL, NULL, NULL)", database)

@@ -6,7 +6,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 from psycopg import sql as quoting
 
-from tests.support.lakes.gathered import Gathering
+from tests.support.lakes.group_collector import GroupCollector
 from tests.support.lakes.lakes import IDENTITY
 from tests.support.servers.postgres import Cluster
 from tidemark.engine.selection import Selection
@@ -19,7 +19,7 @@ ROOTS = ("public.r*",)
 
 
 @dataclass
-class Routing(Gathering):
+class Routing(GroupCollector):
     """Tidemark's decoder of a database; partitions' changes are collected under the roots that match `ROOTS`."""
 
     selection: Selection = field(default_factory=lambda: Selection(partition_roots=ROOTS))

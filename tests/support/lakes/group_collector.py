@@ -15,7 +15,7 @@ from tidemark.wire.control import Json
 
 
 @dataclass
-class Gathering(OurSide):
+class GroupCollector(OurSide):
     """Tidemark's decoder of a database; collects the changes of selected tables in groups."""
 
     selection: Selection = field(default_factory=Selection)
