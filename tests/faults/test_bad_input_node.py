@@ -8,8 +8,8 @@ import pytest
 from tests.conftest import NewCluster
 from tests.support.processes.captures import Sidecar, change_log, replayed
 from tests.support.processes.cdcctl import cdcctl, refused, succeeded
-from tests.support.servers.middlemen import as_major, proxy, silence
 from tests.support.servers.postgres import HBA, HBA_REPLICATION, Cluster, free_port, new_cluster
+from tests.support.servers.proxies import as_major, proxy, silence
 from tidemark.model.errors import ExitCode
 
 ROLE = "cdc"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.processes.captures import change_log, replayed
 from tests.support.processes.failover import Pair, archiving_node, paired
-from tests.support.servers.middlemen import cable, proxy
+from tests.support.servers.proxies import cable, proxy
 from tidemark.model.mode import Stage
 
 COPY_BOTH = b"W"  # the server's answer to START_REPLICATION

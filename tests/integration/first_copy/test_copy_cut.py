@@ -9,8 +9,8 @@ from psycopg import sql
 
 from tests.integration.first_copy.test_first_copy import fill, newest_generation, source_rows
 from tests.support.processes.captures import Sidecar, change_log, replayed, running
-from tests.support.servers.middlemen import proxy
 from tests.support.servers.postgres import Cluster
+from tests.support.servers.proxies import proxy
 from tidemark.io.node import copy_stream
 from tidemark.io.node.copy_stream import BlockBounds, copied_blocks
 from tidemark.io.state.outbox import OutboxReader

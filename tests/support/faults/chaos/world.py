@@ -17,8 +17,8 @@ from tests.support.faults.chaos.markers import Markers
 from tests.support.oracles.log_oracle import ServerLog, Tally
 from tests.support.processes.failover import Pair
 from tests.support.servers.archiving import Archiving, archiving
-from tests.support.servers.middlemen import Cable, cable
 from tests.support.servers.postgres import Cluster
+from tests.support.servers.proxies import Cable, cable
 from tests.support.servers.small_disk import SmallDisk, small_disk
 from tests.support.workloads.mixed_load import MixedLoad, create_tables
 from tidemark.io.process.control import DaemonAway, request
