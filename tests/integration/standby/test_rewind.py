@@ -13,7 +13,7 @@ from psycopg import Connection
 from tests.support.processes.captures import Sidecar
 from tests.support.processes.cdcctl import cdcctl, refused, succeeded
 from tests.support.processes.failover import QUICK, Archiver, archiving_node
-from tests.support.servers.branches import DATABASE, Branches, Change, branching, of_archive
+from tests.support.servers.diverged_primary import DATABASE, Change, DivergedPrimary, branching, of_archive
 from tests.support.servers.postgres import SUPERUSER, Cluster, new_cluster
 from tests.support.servers.standby import wait_until_replayed
 from tidemark.io.process.control import request
@@ -39,7 +39,7 @@ def primary() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def branches(primary: Cluster, tmp_path: Path) -> Iterator[Branches]:
+def diverged(primary: Cluster, tmp_path: Path) -> Iterator[DivergedPrimary]:
     with branching(primary, tmp_path, prepare=make_tables) as made:
         yield made
 
@@ -52,30 +52,30 @@ def make_tables(primary: Cluster) -> None:
                     "FROM generate_series(1, 3) n")  # fmt: skip
 
 
-def deliver_a_dead_branch(branches: Branches, prepare: Callable[[Branches], None] | None = None) -> None:
+def deliver_a_dead_branch(diverged: DivergedPrimary, prepare: Callable[[DivergedPrimary], None] | None = None) -> None:
     """Deliver changes that both have, then changes of the primary alone; write half of these into the lake."""
-    sidecar = branches.sidecar
+    sidecar = diverged.sidecar
     sidecar.init()
     sidecar.start()
     if prepare is not None:
-        prepare(branches)
-    write_what_both_have(branches)
-    write_what_is_lost(branches)
+        prepare(diverged)
+    write_what_both_have(diverged)
+    write_what_is_lost(diverged)
     sidecar.stop()
-    branches.lose_primary()
+    diverged.lose_primary()
     last = sidecar.refuses(ExitCode.CORRUPT_WAL, "timeline 2")
     assert "cdcctl rewind" in str(last["hint"])
 
 
-def write_what_both_have(branches: Branches) -> None:
-    branches.primary.sql("INSERT INTO quiet VALUES (4, 'both')")
-    branches.primary.sql("UPDATE busy SET note = 'both' WHERE id = 1")
-    branches.sidecar.catch_up(alive=False)
-    branches.keep_standby_back()
+def write_what_both_have(diverged: DivergedPrimary) -> None:
+    diverged.primary.sql("INSERT INTO quiet VALUES (4, 'both')")
+    diverged.primary.sql("UPDATE busy SET note = 'both' WHERE id = 1")
+    diverged.sidecar.catch_up(alive=False)
+    diverged.keep_standby_back()
 
 
-def write_what_is_lost(branches: Branches) -> None:
-    primary, sidecar = branches.primary, branches.sidecar
+def write_what_is_lost(diverged: DivergedPrimary) -> None:
+    primary, sidecar = diverged.primary, diverged.sidecar
     primary.sql("INSERT INTO busy VALUES (4, 'dead'), (5, 'dead')")
     primary.sql("UPDATE busy SET note = 'dead' WHERE id = 1")
     primary.sql("DELETE FROM busy WHERE id = 2")
@@ -87,7 +87,7 @@ def write_what_is_lost(branches: Branches) -> None:
         session.execute("ROLLBACK TO one")
         session.execute("INSERT INTO busy VALUES (6, 'dead')")
     sidecar.catch_up(alive=False)
-    branches.feed()
+    diverged.feed()
     primary.sql("ALTER TABLE altered ADD COLUMN extra int DEFAULT 7")
     primary.sql("INSERT INTO altered VALUES (4, 'dead', 8)")
     primary.sql("ALTER TABLE retyped ALTER note TYPE text USING 'dead ' || note")
@@ -120,7 +120,7 @@ NEW_CHANGES: dict[str, list[Change]] = {
 }
 
 
-def go_on(branches: Branches, process: Sidecar, *, quiet_is_copied: bool = True) -> list[Change]:
+def resume_capture(diverged: DivergedPrimary, process: Sidecar, *, quiet_is_copied: bool = True) -> list[Change]:
     """Start a process, and wait until it has copied the tables; write more; write all changes into the lake.
 
     Return the values written into `quiet` meanwhile; nothing if that table is copied, as the copy may contain them.
@@ -131,148 +131,148 @@ def go_on(branches: Branches, process: Sidecar, *, quiet_is_copied: bool = True)
     def is_copied_under_load() -> bool:
         if not quiet_is_copied:
             number = next(numbers)
-            branches.standby.sql(f"INSERT INTO quiet VALUES ({number}, 'meanwhile')")
+            diverged.standby.sql(f"INSERT INTO quiet VALUES ({number}, 'meanwhile')")
             written.append(("i", number, "meanwhile"))
-        return branches.is_copied
+        return diverged.is_copied
 
     process.start()
     process.wait_until(is_copied_under_load, "the copies")
-    branches.standby.sql("INSERT INTO quiet VALUES (6, 'later')")
-    branches.standby.sql("UPDATE busy SET note = 'later' WHERE id = 1")
-    branches.sidecar.catch_up(alive=False)
-    branches.feed()
+    diverged.standby.sql("INSERT INTO quiet VALUES (6, 'later')")
+    diverged.standby.sql("UPDATE busy SET note = 'later' WHERE id = 1")
+    diverged.sidecar.catch_up(alive=False)
+    diverged.feed()
     return written
 
 
 LATER: dict[str, list[Change]] = {"quiet": [("i", 6, "later")], "busy": [("u", 1, "later")]}
 
 
-def check_lake(branches: Branches, meanwhile: Sequence[Change] = (), *, lost: bool = False) -> None:
+def check_lake(diverged: DivergedPrimary, meanwhile: Sequence[Change] = (), *, lost: bool = False) -> None:
     """Check the replicas, and that the log has each change of the new branch once and marks the dead ones."""
     for table in TABLES:
-        branches.check_replica(table)
-        places = [(row["_tli"], row["_commit_lsn"], row["_ordinal"]) for row in branches.log(table)]
+        diverged.check_replica(table)
+        places = [(row["_tli"], row["_commit_lsn"], row["_ordinal"]) for row in diverged.log(table)]
         assert len(set(places)) == len(places), table
         since = [*([] if lost else NEW_CHANGES[table]), *(meanwhile if table == "quiet" else [])]
-        assert branches.changes(table, 2) == [*since, *LATER.get(table, [])], table
-    (message,) = branches.messages(REWIND_PREFIX)
+        assert diverged.changes(table, 2) == [*since, *LATER.get(table, [])], table
+    (message,) = diverged.messages(REWIND_PREFIX)
     content = message["content"]
     assert isinstance(content, bytes)
     reported = json.loads(content)
-    assert (reported["timeline"], reported["from"]) == (1, format_lsn(branches.fork_lsn))
-    assert len(branches.messages(LOSS_PREFIX)) == lost
-    dead = {str(row["note"]) for row in branches.log("busy") if is_dead(branches, row)}
-    alive = {str(row["note"]) for row in branches.log("busy") if not is_dead(branches, row)}
+    assert (reported["timeline"], reported["from"]) == (1, format_lsn(diverged.fork_lsn))
+    assert len(diverged.messages(LOSS_PREFIX)) == lost
+    dead = {str(row["note"]) for row in diverged.log("busy") if is_dead(diverged, row)}
+    alive = {str(row["note"]) for row in diverged.log("busy") if not is_dead(diverged, row)}
     assert dead - {"None"} == {"dead"}
     assert "dead" not in alive
 
 
-def is_dead(branches: Branches, row: dict[str, object]) -> bool:
+def is_dead(diverged: DivergedPrimary, row: dict[str, object]) -> bool:
     lsn = row["_commit_lsn"]
     assert isinstance(lsn, int)
-    return row["_tli"] == 1 and lsn >= branches.fork_lsn
+    return row["_tli"] == 1 and lsn >= diverged.fork_lsn
 
 
 @pytest.mark.parametrize("has_dead_wal", [True, False])
 def test_all_of_the_new_branch_is_delivered_once_and_the_dead_one_is_reported(
-    branches: Branches, *, has_dead_wal: bool
+    diverged: DivergedPrimary, *, has_dead_wal: bool
 ) -> None:
-    deliver_a_dead_branch(branches)
-    write_the_new_branch(branches.standby)
-    arguments = ("--dead-wal", str(branches.primary.data / "pg_wal")) if has_dead_wal else ()
-    done = succeeded(branches.rewind(*arguments))
-    assert f"timeline 1 from {format_lsn(branches.fork_lsn)}" in done.err
-    waiting = [copy for copy in branches.view.copies.values() if copy.is_open]
+    deliver_a_dead_branch(diverged)
+    write_the_new_branch(diverged.standby)
+    arguments = ("--dead-wal", str(diverged.primary.data / "pg_wal")) if has_dead_wal else ()
+    done = succeeded(diverged.rewind(*arguments))
+    assert f"timeline 1 from {format_lsn(diverged.fork_lsn)}" in done.err
+    waiting = [copy for copy in diverged.view.copies.values() if copy.is_open]
     assert len(waiting) == (4 if has_dead_wal else 5)
-    assert branches.view.losses.count == 0
-    refused(branches.rewind(*arguments), ExitCode.CONFIG, "the node has all changes up to")
-    (shown,) = branches.status()["rewinds"]
-    assert f"timeline 1 from {format_lsn(branches.fork_lsn)}" in shown
-    check_lake(branches, go_on(branches, branches.sidecar, quiet_is_copied=not has_dead_wal))
-    with_copies = {row["_tli"] for row in branches.log("quiet") if row["_op"] == "c"}
+    assert diverged.view.losses.count == 0
+    refused(diverged.rewind(*arguments), ExitCode.CONFIG, "the node has all changes up to")
+    (shown,) = diverged.status()["rewinds"]
+    assert f"timeline 1 from {format_lsn(diverged.fork_lsn)}" in shown
+    check_lake(diverged, resume_capture(diverged, diverged.sidecar, quiet_is_copied=not has_dead_wal))
+    with_copies = {row["_tli"] for row in diverged.log("quiet") if row["_op"] == "c"}
     assert with_copies == ({1} if has_dead_wal else {1, 2})
 
 
 def test_a_rewind_that_is_killed_leaves_the_one_state_or_the_other_and_a_second_one_finds_nothing(
-    branches: Branches,
+    diverged: DivergedPrimary,
 ) -> None:
-    deliver_a_dead_branch(branches)
-    write_the_new_branch(branches.standby)
-    before = branches.view
+    deliver_a_dead_branch(diverged)
+    write_the_new_branch(diverged.standby)
+    before = diverged.view
     for point in ("rewind-prepared", "write-inside", "write-cleared"):
-        assert branches.rewind(TIDEMARK_FAILPOINT=point).code == -signal.SIGKILL
-        assert branches.view == before, point
-    branches.sidecar.refuses(ExitCode.CORRUPT_WAL, "timeline 2")
-    assert branches.rewind(TIDEMARK_FAILPOINT="rewind-rewound").code == -signal.SIGKILL
-    after = branches.view
-    refused(branches.rewind(), ExitCode.CONFIG, "the node has all changes up to")
-    assert branches.view == after
-    go_on(branches, branches.sidecar)
-    check_lake(branches)
+        assert diverged.rewind(TIDEMARK_FAILPOINT=point).code == -signal.SIGKILL
+        assert diverged.view == before, point
+    diverged.sidecar.refuses(ExitCode.CORRUPT_WAL, "timeline 2")
+    assert diverged.rewind(TIDEMARK_FAILPOINT="rewind-rewound").code == -signal.SIGKILL
+    after = diverged.view
+    refused(diverged.rewind(), ExitCode.CONFIG, "the node has all changes up to")
+    assert diverged.view == after
+    resume_capture(diverged, diverged.sidecar)
+    check_lake(diverged)
 
 
 def test_without_wal_from_before_the_fork_the_loss_is_reported_and_the_replicas_are_right(
-    branches: Branches,
+    diverged: DivergedPrimary,
 ) -> None:
-    deliver_a_dead_branch(branches)
-    write_the_new_branch(branches.standby)
-    remove_wal(branches.standby, branches.fork_lsn)
-    done = succeeded(branches.rewind("--dead-wal", str(branches.primary.data / "pg_wal")))
+    deliver_a_dead_branch(diverged)
+    write_the_new_branch(diverged.standby)
+    remove_wal(diverged.standby, diverged.fork_lsn)
+    done = succeeded(diverged.rewind("--dead-wal", str(diverged.primary.data / "pg_wal")))
     assert "decoding cannot begin before the fork" in done.err
     assert "lost all commits after" in done.out.decode()
-    assert branches.view.losses.count == branches.view.rewinds.count == 1
-    go_on(branches, branches.sidecar)
-    check_lake(branches, lost=True)
+    assert diverged.view.losses.count == diverged.view.rewinds.count == 1
+    resume_capture(diverged, diverged.sidecar)
+    check_lake(diverged, lost=True)
 
 
-def test_where_the_wal_of_the_last_base_is_gone_decoding_begins_where_a_marker_says(branches: Branches) -> None:
-    branches.sidecar.options["TIDEMARK_MARKERS__CONFIRM_S"] = "0.2"
-    deliver_a_dead_branch(branches, prepare=mark_the_segment)
-    write_the_new_branch(branches.standby)
-    branches.feed()
-    branches.trim_outbox()
-    fork_segment = segment_of(branches.fork_lsn - 1, MB)
-    for path in (branches.standby.data / "pg_wal").iterdir():
+def test_where_the_wal_of_the_last_base_is_gone_decoding_begins_where_a_marker_says(diverged: DivergedPrimary) -> None:
+    diverged.sidecar.options["TIDEMARK_MARKERS__CONFIRM_S"] = "0.2"
+    deliver_a_dead_branch(diverged, prepare=mark_the_segment)
+    write_the_new_branch(diverged.standby)
+    diverged.feed()
+    diverged.trim_outbox()
+    fork_segment = segment_of(diverged.fork_lsn - 1, MB)
+    for path in (diverged.standby.data / "pg_wal").iterdir():
         if len(path.name) == NAME_LENGTH and path.name[8:] < segment_name(1, fork_segment, MB)[8:]:
             path.unlink()
-    succeeded(branches.rewind())
-    start = branches.view.start
+    succeeded(diverged.rewind())
+    start = diverged.view.start
     assert start is not None
-    assert segment_start(fork_segment, MB) <= start.restart_lsn < branches.fork_lsn
-    assert branches.view.losses.count == 0
-    go_on(branches, branches.sidecar)
-    check_lake(branches)
+    assert segment_start(fork_segment, MB) <= start.restart_lsn < diverged.fork_lsn
+    assert diverged.view.losses.count == 0
+    resume_capture(diverged, diverged.sidecar)
+    check_lake(diverged)
 
 
-def mark_the_segment(branches: Branches) -> None:
+def mark_the_segment(diverged: DivergedPrimary) -> None:
     """Let the sidecar write a marker in a segment that contains nothing else."""
-    branches.sidecar.catch_up()
-    branches.primary.sql("SELECT pg_switch_wal()")
+    diverged.sidecar.catch_up()
+    diverged.primary.sql("SELECT pg_switch_wal()")
     written = 'tidemark_markers_written_total{capture="main",kind="RealtimeCdc"}'
-    before = branches.sidecar.metric(written)
+    before = diverged.sidecar.metric(written)
 
     def is_marked() -> bool:
-        branches.primary.sql("SELECT pg_logical_emit_message(true, 'tick', '')")
-        return branches.sidecar.metric(written) >= before + 3
+        diverged.primary.sql("SELECT pg_logical_emit_message(true, 'tick', '')")
+        return diverged.sidecar.metric(written) >= before + 3
 
-    branches.sidecar.wait_until(is_marked, "a marker")
-    wait_until_replayed(branches.standby, branches.primary)
+    diverged.sidecar.wait_until(is_marked, "a marker")
+    wait_until_replayed(diverged.standby, diverged.primary)
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_catalogs_of_a_dead_branch_that_were_decoded_and_not_delivered_are_dropped(
-    branches: Branches, *, is_killed: bool
+    diverged: DivergedPrimary, *, is_killed: bool
 ) -> None:
-    primary, sidecar = branches.primary, branches.sidecar
+    primary, sidecar = diverged.primary, diverged.sidecar
     sidecar.options["TIDEMARK_DELIVER__IDLE_POINTER_S"] = "600"  # or delivered would follow decoded
-    sidecar.options["TIDEMARK_CAPTURE__DSN"] = either_of(primary, branches.standby)
+    sidecar.options["TIDEMARK_CAPTURE__DSN"] = either_of(primary, diverged.standby)
     sidecar.init()
     sidecar.start()
     primary.sql("INSERT INTO quiet VALUES (4, 'both')")
     sidecar.catch_up()
     sidecar.wait_for_event("the stream has caught up with the copy spool")  # later WAL must not be in that spool
-    wait_until_replayed(branches.standby, primary)
-    branches.keep_standby_back()
+    wait_until_replayed(diverged.standby, primary)
+    diverged.keep_standby_back()
     with primary.connect(autocommit=False) as session:
         for number in range(30):
             session.execute(f"CREATE TABLE half_{number} (id int PRIMARY KEY, wrong text)".encode())
@@ -282,19 +282,19 @@ def test_catalogs_of_a_dead_branch_that_were_decoded_and_not_delivered_are_dropp
         if is_killed:
             sidecar.kill()
         session.rollback()
-    branches.lose_primary()
+    diverged.lose_primary()
     if is_killed:
         sidecar.start()
-    branches.standby.sql("CREATE TABLE fresh (id int PRIMARY KEY, note text)")
-    branches.standby.sql("INSERT INTO fresh VALUES (1, 'new')")
+    diverged.standby.sql("CREATE TABLE fresh (id int PRIMARY KEY, note text)")
+    diverged.standby.sql("INSERT INTO fresh VALUES (1, 'new')")
     sidecar.catch_up()
-    assert parse_lsn(branches.standby.flush_lsn()) < flushed, "the new branch has to be the shorter one"
+    assert parse_lsn(diverged.standby.flush_lsn()) < flushed, "the new branch has to be the shorter one"
     sidecar.stop()
     sidecar.start()
-    branches.standby.sql("INSERT INTO fresh VALUES (2, 'new')")
+    diverged.standby.sql("INSERT INTO fresh VALUES (2, 'new')")
     sidecar.catch_up()
-    branches.feed()
-    assert branches.changes("fresh", 2) == [("i", 1, "new"), ("i", 2, "new")]
+    diverged.feed()
+    assert diverged.changes("fresh", 2) == [("i", 1, "new"), ("i", 2, "new")]
 
 
 def either_of(*nodes: Cluster) -> str:
@@ -305,63 +305,65 @@ def either_of(*nodes: Cluster) -> str:
 
 @pytest.mark.parametrize("again", [True, False])
 def test_a_table_whose_copy_saw_the_dead_branch_misses_nothing_of_the_new_one_though_none_touched_it(
-    branches: Branches, *, again: bool
+    diverged: DivergedPrimary, *, again: bool
 ) -> None:
-    copy_a_dead_branch(branches)
-    branches.sidecar.catch_up(alive=False)
-    branches.sidecar.stop()
-    branches.lose_primary()
-    check_copies_show_the_dead_branch(branches)
-    branches.sidecar.options["TIDEMARK_COPY__ENABLED"] = str(again)
-    branches.standby.sql("INSERT INTO quiet VALUES (4, 'new')")
-    succeeded(branches.rewind("--dead-wal", str(branches.primary.data / "pg_wal")))
-    check_quiet_is_right(branches)
+    copy_a_dead_branch(diverged)
+    diverged.sidecar.catch_up(alive=False)
+    diverged.sidecar.stop()
+    diverged.lose_primary()
+    check_copies_show_the_dead_branch(diverged)
+    diverged.sidecar.options["TIDEMARK_COPY__ENABLED"] = str(again)
+    diverged.standby.sql("INSERT INTO quiet VALUES (4, 'new')")
+    succeeded(diverged.rewind("--dead-wal", str(diverged.primary.data / "pg_wal")))
+    check_quiet_is_right(diverged)
 
 
-def test_a_dead_branch_that_first_copies_alone_show_ends_the_sidecar_and_is_rewound(branches: Branches) -> None:
-    branches.sidecar.options["TIDEMARK_DELIVER__IDLE_POINTER_S"] = "600"  # or delivered would follow decoded
-    copy_a_dead_branch(branches)
-    branches.sidecar.wait_for_event("the stream has caught up with the copy spool")
-    branches.sidecar.stop()
-    rewind_copies(branches, "the first copy of 5 tables contains changes")
-    check_quiet_is_right(branches)
-    branches.check_replica("busy")
+def test_a_dead_branch_that_first_copies_alone_show_ends_the_sidecar_and_is_rewound(diverged: DivergedPrimary) -> None:
+    diverged.sidecar.options["TIDEMARK_DELIVER__IDLE_POINTER_S"] = "600"  # or delivered would follow decoded
+    copy_a_dead_branch(diverged)
+    diverged.sidecar.wait_for_event("the stream has caught up with the copy spool")
+    diverged.sidecar.stop()
+    rewind_copies(diverged, "the first copy of 5 tables contains changes")
+    check_quiet_is_right(diverged)
+    diverged.check_replica("busy")
 
 
-def test_a_first_copy_that_is_killed_behind_the_fork_is_rewound_with_the_ddl_that_it_saw(branches: Branches) -> None:
-    primary, sidecar = branches.primary, branches.sidecar
+def test_a_first_copy_that_is_killed_behind_the_fork_is_rewound_with_the_ddl_that_it_saw(
+    diverged: DivergedPrimary,
+) -> None:
+    primary, sidecar = diverged.primary, diverged.sidecar
     primary.sql("CREATE TABLE last (id int PRIMARY KEY, note text)")
     primary.sql("INSERT INTO last VALUES (1, 'kept')")
     with primary.connect(autocommit=False) as holder:
-        copy_a_dead_branch(branches, holder)
+        copy_a_dead_branch(diverged, holder)
         sidecar.kill()
-    rewind_copies(branches, "the first copy of 5 tables contains changes")
-    check_quiet_is_right(branches)
+    rewind_copies(diverged, "the first copy of 5 tables contains changes")
+    check_quiet_is_right(diverged)
     for table in ("busy", "altered", "retyped", "dropped", "last"):
-        branches.check_replica(table)
+        diverged.check_replica(table)
 
 
-def rewind_copies(branches: Branches, refused_as: str) -> None:
+def rewind_copies(diverged: DivergedPrimary, refused_as: str) -> None:
     """Lose the primary where only copies contain the dead branch; rewind."""
-    branches.lose_primary()
-    before = branches.view
+    diverged.lose_primary()
+    before = diverged.view
     assert before.delivered is not None
-    assert before.delivered.pointer.position.commit_lsn < branches.fork_lsn
-    check_copies_show_the_dead_branch(branches)
-    branches.standby.sql("INSERT INTO quiet VALUES (4, 'new')")
+    assert before.delivered.pointer.position.commit_lsn < diverged.fork_lsn
+    check_copies_show_the_dead_branch(diverged)
+    diverged.standby.sql("INSERT INTO quiet VALUES (4, 'new')")
     for _ in range(2):
-        last = branches.sidecar.refuses(ExitCode.CORRUPT_WAL, refused_as)
+        last = diverged.sidecar.refuses(ExitCode.CORRUPT_WAL, refused_as)
         assert "cdcctl rewind" in str(last["hint"])
-    branches.sidecar.options.pop("TIDEMARK_DELIVER__IDLE_POINTER_S", None)
-    done = succeeded(branches.rewind())
+    diverged.sidecar.options.pop("TIDEMARK_DELIVER__IDLE_POINTER_S", None)
+    done = succeeded(diverged.rewind())
     assert "copied by first copies" in done.err
-    assert branches.view.rewinds.count == 1
-    refused(branches.rewind(), ExitCode.CONFIG, "the node has all changes up to")
+    assert diverged.view.rewinds.count == 1
+    refused(diverged.rewind(), ExitCode.CONFIG, "the node has all changes up to")
 
 
-def copy_a_dead_branch(branches: Branches, holder: Connection[object] | None = None) -> None:
+def copy_a_dead_branch(diverged: DivergedPrimary, holder: Connection[object] | None = None) -> None:
     """Copy tables of the primary's dead branch; with a `holder` also its DDL, and `last` is not copied."""
-    primary, sidecar = branches.primary, branches.sidecar
+    primary, sidecar = diverged.primary, diverged.sidecar
     sidecar.init()
     with primary.connect(autocommit=False) as older:
         older.execute("SELECT pg_current_xact_id()")
@@ -369,8 +371,8 @@ def copy_a_dead_branch(branches: Branches, holder: Connection[object] | None = N
         sidecar.start()
         sidecar.wait_for_event("first copy waits for older transactions")
         primary.sql("INSERT INTO busy VALUES (4, 'both')")
-        wait_until_replayed(branches.standby, primary)
-        branches.keep_standby_back()
+        wait_until_replayed(diverged.standby, primary)
+        diverged.keep_standby_back()
         for number in range(20):  # transactions whose xids are used again
             primary.sql(f"INSERT INTO busy VALUES ({10 + number}, 'dead')")
         if holder is not None:
@@ -380,46 +382,46 @@ def copy_a_dead_branch(branches: Branches, holder: Connection[object] | None = N
             primary.sql("DROP TABLE dropped")
         older.rollback()
     left = 1 if holder is not None else 0
-    sidecar.wait_until(lambda: sum(copy.is_open for copy in branches.view.copies.values()) == left, "the first copy")
+    sidecar.wait_until(lambda: sum(copy.is_open for copy in diverged.view.copies.values()) == left, "the first copy")
 
 
-def check_copies_show_the_dead_branch(branches: Branches) -> None:
-    copies = [copy for copy in branches.view.copies.values() if not copy.is_open]
+def check_copies_show_the_dead_branch(diverged: DivergedPrimary) -> None:
+    copies = [copy for copy in diverged.view.copies.values() if not copy.is_open]
     assert copies
-    assert all(copy.lx < branches.fork_lsn < copy.seen_lsn for copy in copies), (branches.fork_lsn, copies)
+    assert all(copy.lx < diverged.fork_lsn < copy.seen_lsn for copy in copies), (diverged.fork_lsn, copies)
 
 
-def check_quiet_is_right(branches: Branches) -> None:
-    sidecar = branches.sidecar
+def check_quiet_is_right(diverged: DivergedPrimary) -> None:
+    sidecar = diverged.sidecar
     sidecar.start()
-    sidecar.wait_until(lambda: branches.is_copied, "the copies")
-    branches.standby.sql("INSERT INTO quiet VALUES (5, 'new')")
+    sidecar.wait_until(lambda: diverged.is_copied, "the copies")
+    diverged.standby.sql("INSERT INTO quiet VALUES (5, 'new')")
     sidecar.catch_up(alive=False)
-    branches.feed()
-    branches.check_replica("quiet")
-    assert branches.changes("quiet", 2) == [("i", 4, "new"), ("i", 5, "new")]
+    diverged.feed()
+    diverged.check_replica("quiet")
+    assert diverged.changes("quiet", 2) == [("i", 4, "new"), ("i", 5, "new")]
 
 
-def test_a_table_that_left_the_selection_on_the_dead_branch_is_copied_again(branches: Branches) -> None:
-    primary, sidecar = branches.primary, branches.sidecar
+def test_a_table_that_left_the_selection_on_the_dead_branch_is_copied_again(diverged: DivergedPrimary) -> None:
+    primary, sidecar = diverged.primary, diverged.sidecar
     sidecar.options["TIDEMARK_SELECT__EXCLUDE_TABLES"] = "public.hidden_*"
     sidecar.init()
     sidecar.start()
-    write_what_both_have(branches)
+    write_what_both_have(diverged)
     primary.sql("INSERT INTO busy VALUES (4, 'dead')")
     primary.sql("ALTER TABLE busy RENAME TO hidden_busy")
     sidecar.catch_up(alive=False)
     sidecar.stop()
-    branches.lose_primary()
-    branches.standby.sql("UPDATE busy SET note = 'new' WHERE id = 2")
-    succeeded(branches.rewind("--dead-wal", str(primary.data / "pg_wal")))
+    diverged.lose_primary()
+    diverged.standby.sql("UPDATE busy SET note = 'new' WHERE id = 2")
+    succeeded(diverged.rewind("--dead-wal", str(primary.data / "pg_wal")))
     sidecar.start()
-    sidecar.wait_until(lambda: branches.is_copied, "the copies")
-    branches.standby.sql("INSERT INTO busy VALUES (7, 'new')")
+    sidecar.wait_until(lambda: diverged.is_copied, "the copies")
+    diverged.standby.sql("INSERT INTO busy VALUES (7, 'new')")
     sidecar.catch_up(alive=False)
-    branches.feed()
-    branches.check_replica("busy")
-    assert branches.changes("busy", 2) == [("u", 2, "new"), ("i", 7, "new")]
+    diverged.feed()
+    diverged.check_replica("busy")
+    assert diverged.changes("busy", 2) == [("u", 2, "new"), ("i", 7, "new")]
 
 
 def remove_wal(node: Cluster, lsn: Lsn) -> None:
@@ -438,36 +440,36 @@ def remove_wal(node: Cluster, lsn: Lsn) -> None:
 def test_an_archiver_that_delivered_a_dead_branch_goes_on_from_the_archive(tmp_path: Path) -> None:
     with (
         archiving_node() as node,
-        branching(node.node, tmp_path, prepare=make_tables, **QUICK, **of_archive(node)) as branches,
+        branching(node.node, tmp_path, prepare=make_tables, **QUICK, **of_archive(node)) as diverged,
     ):
-        archiver = Archiver(node.node, DATABASE, tmp_path, copy=True, **branches.sidecar.options)
-        branches.sidecar.init()
-        branches.sidecar.start()
+        archiver = Archiver(node.node, DATABASE, tmp_path, copy=True, **diverged.sidecar.options)
+        diverged.sidecar.init()
+        diverged.sidecar.start()
         try:
             archiver.start()
-            branches.sidecar.wait_until(lambda: branches.is_copied, "the first copy")
-            request(branches.sidecar.folder.socket("sidecar"), {"command": "realtime-off"})
-            branches.sidecar.stop()
-            write_what_both_have(branches)
-            write_what_is_lost(branches)
-            branches.lose_primary()
+            diverged.sidecar.wait_until(lambda: diverged.is_copied, "the first copy")
+            request(diverged.sidecar.folder.socket("sidecar"), {"command": "realtime-off"})
+            diverged.sidecar.stop()
+            write_what_both_have(diverged)
+            write_what_is_lost(diverged)
+            diverged.lose_primary()
             archiver.ended(ExitCode.CORRUPT_WAL, "timeline 2")
-            write_the_new_branch(branches.standby)
-            refused_while_one_runs(branches)
-            done = succeeded(branches.rewind())
+            write_the_new_branch(diverged.standby)
+            refused_while_one_runs(diverged)
+            done = succeeded(diverged.rewind())
             assert "5 tables were changed" in done.err
-            assert branches.view.stage is Stage.HELD
-            archiver.options["TIDEMARK_CAPTURE__DSN"] = branches.standby.dsn(DATABASE)
-            go_on(branches, archiver)
-            check_lake(branches)
+            assert diverged.view.stage is Stage.HELD
+            archiver.options["TIDEMARK_CAPTURE__DSN"] = diverged.standby.dsn(DATABASE)
+            resume_capture(diverged, archiver)
+            check_lake(diverged)
         finally:
             archiver.close()
 
 
-def refused_while_one_runs(branches: Branches) -> None:
+def refused_while_one_runs(diverged: DivergedPrimary) -> None:
     for role in ("sidecar", "archiver"):
-        with RoleLock.take(branches.sidecar.folder, role):
-            refused(branches.rewind(), ExitCode.FENCED, f"a {role} already runs")
+        with RoleLock.take(diverged.sidecar.folder, role):
+            refused(diverged.rewind(), ExitCode.FENCED, f"a {role} already runs")
 
 
 def test_nothing_is_rewound_where_nothing_diverged_or_nobody_may(primary: Cluster, tmp_path: Path) -> None:

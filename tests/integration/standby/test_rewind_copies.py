@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.cdcctl import refused, succeeded
-from tests.support.servers.branches import DATABASE, Branches, branching
+from tests.support.servers.diverged_primary import DATABASE, DivergedPrimary, branching
 from tests.support.servers.postgres import Cluster, StopMode, new_cluster
 from tests.support.servers.standby import promote, wait_until_replayed
 from tidemark.model.change import REWIND_PREFIX
@@ -24,7 +24,7 @@ def primary() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def branches(primary: Cluster, tmp_path: Path) -> Iterator[Branches]:
+def diverged(primary: Cluster, tmp_path: Path) -> Iterator[DivergedPrimary]:
     with branching(primary, tmp_path, prepare=make_tables) as made:
         yield made
 
@@ -37,9 +37,9 @@ def make_tables(primary: Cluster) -> None:
 
 @pytest.mark.parametrize("is_met", [True, False])
 def test_changes_before_the_fork_follow_the_message_of_a_rewind_and_are_not_lost(
-    branches: Branches, *, is_met: bool
+    diverged: DivergedPrimary, *, is_met: bool
 ) -> None:
-    primary, sidecar = branches.primary, branches.sidecar
+    primary, sidecar = diverged.primary, diverged.sidecar
     sidecar.init()
     primary.sql("CREATE TABLE fresh (id int PRIMARY KEY, note text)")
     primary.sql("CREATE TABLE last (id int PRIMARY KEY, note text)")
@@ -52,96 +52,96 @@ def test_changes_before_the_fork_follow_the_message_of_a_rewind_and_are_not_lost
         for table in CHANGED:
             primary.sql(f"INSERT INTO {table} (id, note) VALUES (4, 'both')")
         primary.sql("SELECT pg_logical_emit_message(true, 'mine', 'both')")
-        lose(branches, "ALTER TABLE altered ADD COLUMN extra int", "INSERT INTO busy VALUES (5, 'dead')")
+        lose(diverged, "ALTER TABLE altered ADD COLUMN extra int", "INSERT INTO busy VALUES (5, 'dead')")
         holder.execute("LOCK last IN ACCESS EXCLUSIVE MODE")
         older.rollback()
-        kill_before_the_last(branches)
-    branches.feed()
-    branches.lose_primary()
+        kill_before_the_last(diverged)
+    diverged.feed()
+    diverged.lose_primary()
     for table in CHANGED:
-        branches.standby.sql(f"INSERT INTO {table} (id, note) VALUES (5, 'new')")
-    go_on(branches, is_met=is_met)
+        diverged.standby.sql(f"INSERT INTO {table} (id, note) VALUES (5, 'new')")
+    resume_capture(diverged, is_met=is_met)
     for table in (*TABLES, "fresh", "last"):
-        branches.check_replica(table)
+        diverged.check_replica(table)
     for table in CHANGED:
         # NB: a sidecar that reads the fork first emits the changes before it, with the copies as they are.
-        assert branches.changes(table, 1) == ([] if is_met else [("i", 4, "both")]), table
-        assert branches.changes(table, 2) == [("i", 5, "new")], table
-    assert [message["content"] for message in branches.messages("mine")] == [b"both"]
-    assert len(branches.messages(REWIND_PREFIX)) == 1
+        assert diverged.changes(table, 1) == ([] if is_met else [("i", 4, "both")]), table
+        assert diverged.changes(table, 2) == [("i", 5, "new")], table
+    assert [message["content"] for message in diverged.messages("mine")] == [b"both"]
+    assert len(diverged.messages(REWIND_PREFIX)) == 1
 
 
-def lose(branches: Branches, *statements: str) -> None:
+def lose(diverged: DivergedPrimary, *statements: str) -> None:
     """Run statements at the primary alone."""
-    wait_until_replayed(branches.standby, branches.primary)
-    branches.keep_standby_back()
+    wait_until_replayed(diverged.standby, diverged.primary)
+    diverged.keep_standby_back()
     for statement in statements:
-        branches.primary.sql(statement)
+        diverged.primary.sql(statement)
 
 
-def kill_before_the_last(branches: Branches) -> None:
+def kill_before_the_last(diverged: DivergedPrimary) -> None:
     """Kill the sidecar when all tables are copied but one, which another session has locked."""
-    sidecar = branches.sidecar
-    sidecar.wait_until(lambda: [copy.is_open for copy in branches.view.copies.values()].count(True) == 1, "copies")
+    sidecar = diverged.sidecar
+    sidecar.wait_until(lambda: [copy.is_open for copy in diverged.view.copies.values()].count(True) == 1, "copies")
     sidecar.kill()
 
 
-def go_on(branches: Branches, *, is_met: bool = True) -> None:
+def resume_capture(diverged: DivergedPrimary, *, is_met: bool = True) -> None:
     """Check that the dead branch is detected, if `is_met`; rewind, and write everything into the lake."""
     if is_met:
-        branches.sidecar.refuses(ExitCode.CORRUPT_WAL, "timeline 1 was left at")
-    before = branches.view
+        diverged.sidecar.refuses(ExitCode.CORRUPT_WAL, "timeline 1 was left at")
+    before = diverged.view
     for point in ("rewind-prepared", "write-inside"):
-        assert branches.rewind(TIDEMARK_FAILPOINT=point).code == -signal.SIGKILL
-        assert branches.view == before, point
-    succeeded(branches.rewind())
-    refused(branches.rewind(), ExitCode.CONFIG, "the node has all changes up to")
-    branches.sidecar.start()
-    branches.sidecar.wait_until(lambda: branches.is_copied, "the copies")
-    branches.sidecar.catch_up(alive=False)
-    branches.feed()
+        assert diverged.rewind(TIDEMARK_FAILPOINT=point).code == -signal.SIGKILL
+        assert diverged.view == before, point
+    succeeded(diverged.rewind())
+    refused(diverged.rewind(), ExitCode.CONFIG, "the node has all changes up to")
+    diverged.sidecar.start()
+    diverged.sidecar.wait_until(lambda: diverged.is_copied, "the copies")
+    diverged.sidecar.catch_up(alive=False)
+    diverged.feed()
 
 
 @pytest.mark.parametrize("is_met", [True, False])
 def test_a_table_that_was_gone_when_the_copy_was_planned_is_copied_where_that_never_happened(
-    branches: Branches, *, is_met: bool
+    diverged: DivergedPrimary, *, is_met: bool
 ) -> None:
-    primary, sidecar = branches.primary, branches.sidecar
+    primary, sidecar = diverged.primary, diverged.sidecar
     sidecar.options["TIDEMARK_SELECT__EXCLUDE_TABLES"] = "public.hidden_*"
     primary.sql("CREATE TABLE last (id int PRIMARY KEY, note text)")
     sidecar.init()
     with primary.connect(autocommit=False) as older, primary.connect(autocommit=False) as holder:
         older.execute("SELECT pg_current_xact_id()")
-        lose(branches, "DROP TABLE dropped", "ALTER TABLE renamed RENAME TO hidden_renamed")
+        lose(diverged, "DROP TABLE dropped", "ALTER TABLE renamed RENAME TO hidden_renamed")
         sidecar.start()
         sidecar.wait_for_event("first copy waits for older transactions")
         holder.execute("LOCK last IN ACCESS EXCLUSIVE MODE")
         older.rollback()
-        kill_before_the_last(branches)
-    branches.lose_primary()
+        kill_before_the_last(diverged)
+    diverged.lose_primary()
     for table in ("dropped", "renamed"):
-        branches.standby.sql(f"INSERT INTO {table} VALUES (4, 'new')")
-    go_on(branches, is_met=is_met)
+        diverged.standby.sql(f"INSERT INTO {table} VALUES (4, 'new')")
+    resume_capture(diverged, is_met=is_met)
     for table in (*TABLES, "last"):
-        branches.check_replica(table)
+        diverged.check_replica(table)
 
 
-def test_rows_that_are_copied_right_behind_a_promotion_stand_on_the_new_timeline(branches: Branches) -> None:
-    primary, standby = branches.primary, branches.standby
+def test_rows_that_are_copied_right_behind_a_promotion_stand_on_the_new_timeline(diverged: DivergedPrimary) -> None:
+    primary, standby = diverged.primary, diverged.standby
     # The checkpoint after the promotion has enough to write to take its maximal time.
     standby.configure(checkpoint_timeout="1h", shared_buffers="64MB")
     standby.stop()
     standby.start()
-    branches.sidecar.init()
+    diverged.sidecar.init()
     primary.sql("CREATE TABLE filler AS SELECT n, repeat('x', 1000) FROM generate_series(1, 20000) n")
     wait_until_replayed(standby, primary)
     primary.stop(StopMode.IMMEDIATE)
     promote(standby)
-    branches.sidecar.options["TIDEMARK_CAPTURE__DSN"] = standby.dsn(DATABASE)
-    branches.sidecar.options["TIDEMARK_SELECT__TABLES"] = "public.busy"
-    branches.sidecar.start()
-    branches.sidecar.wait_until(lambda: branches.is_copied, "the copy")
+    diverged.sidecar.options["TIDEMARK_CAPTURE__DSN"] = standby.dsn(DATABASE)
+    diverged.sidecar.options["TIDEMARK_SELECT__TABLES"] = "public.busy"
+    diverged.sidecar.start()
+    diverged.sidecar.wait_until(lambda: diverged.is_copied, "the copy")
     ((checkpointed,),) = standby.sql("SELECT timeline_id FROM pg_control_checkpoint()", DATABASE)
     assert checkpointed == 1, "the checkpoint was over too soon to tell anything"
-    branches.feed()
-    assert {row["_tli"] for row in branches.log("busy")} == {2}
+    diverged.feed()
+    assert {row["_tli"] for row in diverged.log("busy")} == {2}

@@ -22,7 +22,7 @@ DATABASE = "postgres"
 Change = tuple[str, object, object]  # op, key, note
 
 
-class Branches:
+class DivergedPrimary:
     """A capture of a primary whose last commits are lost; its lake is fed by hand."""
 
     def __init__(self, primary: Cluster, standby: Cluster, root: Path, **options: str) -> None:
@@ -115,17 +115,17 @@ class Branches:
 @contextmanager
 def branching(
     primary: Cluster, root: Path, *, prepare: Callable[[Cluster], None], **options: str
-) -> Iterator[Branches]:
+) -> Iterator[DivergedPrimary]:
     """Create a standby of a primary, and a capture of the primary; only the servers run."""
     prepare(primary)
     with copy_of(primary, primary_conninfo=f"'{primary.dsn()}'") as standby:
         (standby.data / "standby.signal").touch()
         standby.start()
-        branches = Branches(primary, standby, root, **options)
+        diverged = DivergedPrimary(primary, standby, root, **options)
         try:
-            yield branches
+            yield diverged
         finally:
-            branches.sidecar.close()
+            diverged.sidecar.close()
 
 
 def of_archive(node: Archiving) -> dict[str, str]:
