@@ -43,10 +43,10 @@ def outbox_turns(outbox: Outbox, decode: Turn, rows: int) -> dict[str, Turn]:
     """Return the contestants of `outbox`."""
 
     def write() -> Cost:
-        outbox.anew()
+        outbox.create_outbox()
         return measured(outbox.write, rows)
 
-    outbox.anew()
+    outbox.create_outbox()
     outbox.write()
     return {"decode": decode, "outbox write": write, "outbox read": lambda: measured(outbox.read, rows)}
 
@@ -128,7 +128,7 @@ def main() -> None:
         if "spark" in stages:
             spark = stack.enter_context(running_spark(folder / "spark"))
             feeding = Outbox(folder / "feeding", groups)
-            feeding.anew()
+            feeding.create_outbox()
             feeding.write()
             turns = {
                 "outbox read": lambda: measured(feeding.read, rows),

@@ -126,7 +126,7 @@ class Outbox:
                     transaction.deliver(encoded)
         return rows_of(self._groups)
 
-    def anew(self) -> None:
+    def create_outbox(self) -> None:
         """Create an empty outbox."""
         shutil.rmtree(self.state, ignore_errors=True)
         make_state(self.state, bytes_max=OUTBOX_BYTES)

@@ -95,7 +95,7 @@ class Shop:
         with StateStore.open(self.sidecar.folder) as store:
             return store.marks().stage
 
-    def make_anew(self, *more: str | Path) -> None:
+    def rebuild_state(self, *more: str | Path) -> None:
         """Rebuild the state from the spool."""
         self.init_from_spool(*more)
         with StateStore.open(self.sidecar.folder) as store, store.transaction(None) as transaction:
@@ -138,7 +138,7 @@ def shop(node: Cluster, tmp_path: Path) -> Iterator[Shop]:
         made.sidecar.close()
 
 
-def go_on(shop: Shop) -> None:
+def resume(shop: Shop) -> None:
     """Run the capture again, and check that the lake becomes equal to the source."""
     shop.sidecar.start()
     shop.sql("UPDATE item SET note = 'after' WHERE id = 1", "INSERT INTO sale VALUES (4, 'after')", "DELETE FROM late")
@@ -152,14 +152,14 @@ def test_a_lost_state_goes_on_from_the_spool_and_the_lake_without_a_copy(shop: S
     shop.sidecar.kill()
     before = read_manifest(shop.spool)
     shop.lose()
-    shop.make_anew("--lake", shop.lake)
+    shop.rebuild_state("--lake", shop.lake)
     assert shop.phases() == {CopyPhase.DONE}
     with StateStore.open(shop.sidecar.folder) as store:
         view = store.view()
     assert view.start == before.start
     assert view.identity.outbox_id != before.identity.outbox_id
     assert view.ledger.head > before.head
-    go_on(shop)
+    resume(shop)
     assert not [
         event for event in shop.sidecar.events() if event["event"] == "table copied" and event["generation"] == 2
     ]
@@ -169,10 +169,10 @@ def test_a_lost_state_without_a_lake_copies_all_tables_as_their_next_generation(
     shop.sidecar.kill()
     shop.copy()
     shop.lose()
-    shop.make_anew()
+    shop.rebuild_state()
     assert shop.phases() == {CopyPhase.WAITING}
     shutil.rmtree(shop.lake)
-    go_on(shop)
+    resume(shop)
     generations = [event["generation"] for event in shop.sidecar.events() if event["event"] == "table copied"]
     assert 2 in generations
 
@@ -186,10 +186,10 @@ def test_a_refused_copy_of_a_lost_state_is_made_again(shop: Shop) -> None:
         refuse(store, epoch, key, Recopy("postgres.public.item", 0, INVALID_LSN, 0, failed="too large"))
     shop.copy()
     shop.lose()
-    shop.make_anew("--lake", shop.lake)
+    shop.rebuild_state("--lake", shop.lake)
     with StateStore.open(shop.sidecar.folder) as store:
         assert store.view().copies[key].phase is CopyPhase.WAITING
-    go_on(shop)
+    resume(shop)
 
 
 def test_copying_again_writes_nothing_that_is_there_and_follows_what_is_new(shop: Shop) -> None:
@@ -260,8 +260,8 @@ def test_a_copy_that_breaks_off_before_its_manifest_leaves_the_one_before_whole(
     shop.sidecar.kill()
     assert read_manifest(shop.spool) == before
     shop.lose()
-    shop.make_anew("--lake", shop.lake)
-    go_on(shop)
+    shop.rebuild_state("--lake", shop.lake)
+    resume(shop)
 
 
 def test_a_foreign_folder_is_never_written_and_a_damaged_copy_is_named(shop: Shop, tmp_path: Path) -> None:
@@ -344,8 +344,8 @@ def test_an_interrupted_rebuild_is_completed_by_a_repeat(shop: Shop) -> None:
     repair = cdcctl("archive", "repair", "--yes", "--state", shop.state, **shop.sidecar.options)
     assert repair.code in (ExitCode.CONFIG, ExitCode.STATE)
     shutil.move(aside, missing)
-    shop.make_anew("--lake", shop.lake)
-    go_on(shop)
+    shop.rebuild_state("--lake", shop.lake)
+    resume(shop)
 
 
 def test_the_epochs_of_a_rebuilt_state_are_above_those_taken_since_the_last_copy(shop: Shop) -> None:
@@ -355,6 +355,6 @@ def test_the_epochs_of_a_rebuilt_state_are_above_those_taken_since_the_last_copy
     shop.sidecar.kill()
     lost = shop.epoch()
     shop.lose()
-    shop.make_anew("--lake", shop.lake)
+    shop.rebuild_state("--lake", shop.lake)
     shop.sidecar.start()
     assert shop.epoch() > lost

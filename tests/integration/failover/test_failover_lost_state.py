@@ -17,7 +17,7 @@ from tidemark.model.mode import Stage
 from tidemark.wire.state import HandOver
 
 
-def make_anew(pair: Pair, root: Path) -> None:
+def rebuild_state(pair: Pair, root: Path) -> None:
     """Lose the state except for the marker key, and rebuild it from the spool."""
     folder = pair.sidecar.folder
     key = (folder.root / "marker.key").read_bytes()
@@ -47,7 +47,7 @@ def test_a_marker_of_the_lost_states_sidecar_is_not_taken_for_one_of_the_new_one
         pair.wait_for(lambda: str(read_manifest(node.spool).start.position) >= str(delivered), "a manifest")
         pair.sidecar.kill()
         pair.archiver.kill()
-        make_anew(pair, tmp_path)
+        rebuild_state(pair, tmp_path)
         with StateStore.open(pair.sidecar.folder) as store:
             attempt = store.view().hand_over.attempt + 1  # a sidecar that requests faster than the archiver reads
             now_us = SystemClock().wall_us()

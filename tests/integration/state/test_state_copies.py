@@ -78,7 +78,7 @@ def delivered(sidecar: Sidecar) -> list[object]:
     return [row["_after"]["id"] for row in change_log(items, "account")]  # type: ignore[index]
 
 
-def go_on(original: Sidecar, number: int) -> None:
+def resume(original: Sidecar, number: int) -> None:
     """Deliver another row from the original, and wait until WAL has its confirmation."""
     insert(original, number)
     original.catch_up()
@@ -124,7 +124,7 @@ def test_a_copy_started_elsewhere_is_refused_and_once_confirmed_the_other_one_is
 def test_a_copy_whose_place_shows_nothing_is_fenced_where_the_original_went_on(
     original: Sidecar, copy: Sidecar
 ) -> None:
-    go_on(original, 2)
+    resume(original, 2)
     with StateStore.open(copy.folder) as store, store.transaction(None) as transaction:
         transaction.drop(PLACE)  # as on a clone of the volume
     copy.refuses(ExitCode.FENCED, "fenced by the marker at")
@@ -138,7 +138,7 @@ def test_a_copy_whose_place_shows_nothing_is_fenced_where_the_original_went_on(
 def test_a_backup_of_the_state_that_is_restored_in_its_place_is_fenced_until_it_is_confirmed(
     original: Sidecar, copy: Sidecar
 ) -> None:
-    go_on(original, 2)
+    resume(original, 2)
     original.kill()
     shutil.rmtree(original.folder.root)
     subprocess.run(["cp", "-a", copy.folder.root, original.folder.root], check=True)
@@ -153,7 +153,7 @@ def test_a_backup_of_the_state_that_is_restored_in_its_place_is_fenced_until_it_
 @pytest.mark.feature("I21")
 def test_restarts_of_one_state_fence_no_process(original: Sidecar) -> None:
     for number in (1, 2):
-        go_on(original, number)
+        resume(original, number)
         original.kill()
         original.start()
     folder = original.folder.root

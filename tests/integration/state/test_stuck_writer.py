@@ -54,7 +54,7 @@ def test_a_writer_reports_the_process_for_which_it_waits_and_continues_after_its
         waiting.wait_for_err(f"pid={stuck.pid}")
         assert "stuck inside a write transaction" in waiting.err
         assert "continue or kill it" in waiting.err
-        stuck.go_on()
+        stuck.resume()
         waiting.process.wait(RUN_S)
     assert stuck.end() == 0
 
@@ -77,7 +77,7 @@ def test_a_switch_names_it_and_goes_on_when_it_is_gone(sidecar: Sidecar, stuck: 
     with running(tmp_path, "realtime", "off", "--state", sidecar.folder.root, **sidecar.options) as off:
         off.wait_for_err(f"pid={stuck.pid}")
         assert "stuck inside a write transaction" in off.err
-        stuck.go_on()
+        stuck.resume()
         assert "held" in succeeded(off.ended()).out.decode()
 
 

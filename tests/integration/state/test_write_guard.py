@@ -118,7 +118,7 @@ def test_a_writer_that_goes_on_in_time_is_spared(environment: Environment, point
         assert looks(watch, boot_ns() + 15 * NS, 1) == [writer.pid]
         assert looks(watch, boot_ns() + 16 * NS, 5) == [None] * 5, "told again only after as long a time"
         assert looks(watch, boot_ns() + 31 * NS, 1) == [writer.pid]
-        writer.go_on()
+        writer.resume()
         assert writer.end() == 0
     assert looks(watch, boot_ns() + HOUR_NS) == [None] * LOOKS_MIN
     with environment.read() as transaction:
@@ -202,7 +202,7 @@ def test_a_writer_that_goes_on_at_the_last_moment_is_not_killed(environment: Env
     with StoppedWriter(environment.folder) as writer:
         watch = WriterWatch(environment, WATCHDOG_S)
         (stuck,) = {found for found in (watch.look(boot_ns() + HOUR_NS) for _ in range(LOOKS_MIN)) if found}
-        writer.go_on()
+        writer.resume()
         assert writer.end() == 0
         guard.end_writer(stuck)
     assert environment.write_lock.holder() is None

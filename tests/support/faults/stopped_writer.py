@@ -50,7 +50,7 @@ class StoppedWriter:
     def pid(self) -> int:
         return self.process.pid
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """SIGCONT; it ends its transaction."""
         self.process.send_signal(signal.SIGCONT)
 

@@ -78,16 +78,16 @@ class MixedLoad:
 
     def __exit__(self, *error: object) -> None:
         self._stop.set()
-        self.go_on()
+        self.resume()
         for thread in self._threads:
             thread.join()
         self.check()
 
     def hold(self) -> None:
-        """Let no session begin another transaction until `go_on`."""
+        """Let no session begin another transaction until `resume`."""
         self._may_go_on.clear()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let all sessions continue."""
         self._may_go_on.set()
 

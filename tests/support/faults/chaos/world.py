@@ -226,7 +226,7 @@ class World:
         if backlog > BACKLOG_BYTES:
             self.load.hold()
         elif backlog < BACKLOG_BYTES // 2:
-            self.load.go_on()
+            self.load.resume()
 
     def _ask(self) -> None:
         try:
