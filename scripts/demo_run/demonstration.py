@@ -29,7 +29,7 @@ MIB = 1 << 20
 OPERATOR_S_MAX = 90
 SPARK_S_MAX = 240
 SIDECAR_S_MAX = 60
-SPARK_STANDS = '"query starts"'  # an event of Spark's log
+SPARK_STARTED = '"query starts"'  # an event of Spark's log
 ROLE = "cdc"
 
 
@@ -103,7 +103,7 @@ class Demonstration:
         self._open.callback(self.lag.close)
         self.spark.start()
         self.began_us = _now_us()
-        self.until(lambda: self.spark.has_said(SPARK_STANDS), "Spark's start", within_s=SPARK_S_MAX)
+        self.until(lambda: self.spark.log_contains(SPARK_STARTED), "Spark's start", within_s=SPARK_S_MAX)
         self.say("Spark waits for changes; now the sidecar, the archiver and the workload start")
         self.began_us = _now_us()
         self.work.start()

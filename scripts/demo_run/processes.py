@@ -57,7 +57,7 @@ class Process:
         """The exit status; None while it runs, and before its first start."""
         return self._running.poll() if self._running is not None else None
 
-    def has_said(self, text: str) -> bool:
+    def log_contains(self, text: str) -> bool:
         """Return whether a line of its log contains this text."""
         return text in self.log.read_text(errors="replace")
 

@@ -24,7 +24,7 @@ from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 
 ROLE = "cdc"
-SPARK_STANDS = '"query starts"'  # an event of Spark's log
+SPARK_STARTED = '"query starts"'  # an event of Spark's log
 SPARK_S_MAX, COPY_S_MAX = 240.0, 240.0
 POLL_S = 0.5
 GRANTS = (
@@ -110,7 +110,7 @@ class Capture:
         self.sidecar.start()
         self.archiver.start()
         self.pipeline.start()
-        self._until(lambda: self.pipeline.has_said(SPARK_STANDS), "Spark's start", SPARK_S_MAX)
+        self._until(lambda: self.pipeline.log_contains(SPARK_STARTED), "Spark's start", SPARK_S_MAX)
         self._until(self._is_drained, "the first copy in the lake", COPY_S_MAX)
         if rate > 0:
             self.work.pace(rate)

@@ -29,7 +29,7 @@ ROWS_PER_BLOCK = 40
 FIRST_BLOCK = 10_000
 
 
-class Sisters:
+class TableCopies:
     """Copies of the model table's rows under other OIDs."""
 
     def __init__(self, mirror: CatalogMirror) -> None:
@@ -87,9 +87,9 @@ def make(tables: int, columns: int) -> bytes:
     """Return a base with this number of tables."""
     base = load_base(CORPUS.read_bytes(), str(CORPUS))
     (mirror,) = base.mirrors.values()
-    sisters = Sisters(mirror)
+    copies = TableCopies(mirror)
     for number in range(tables):
-        sisters.add(number, columns)
+        copies.add(number, columns)
     return dump_base(base)
 
 
