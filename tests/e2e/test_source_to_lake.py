@@ -182,7 +182,7 @@ def run_script(cluster: Cluster, database: str, script: str) -> None:
                 session.execute(statement.encode())
 
 
-class Stand:
+class SourceToLake:
     """A source, a sidecar and a lake."""
 
     def __init__(self, cluster: Cluster, database: str, sidecar: Sidecar, root: Path, spark: SparkSession) -> None:
@@ -216,10 +216,10 @@ class Stand:
         return {table.name: table.state for table in positions.tables.values()}
 
 
-class NewStand(Protocol):
+class NewSourceToLake(Protocol):
     """Creates a stand over a new database."""
 
-    def __call__(self, schema: str, encoding: str, /, **options: str) -> Stand:
+    def __call__(self, schema: str, encoding: str, /, **options: str) -> SourceToLake:
         """Run `schema` there first; `options` are the sidecar's environment."""
 
 
@@ -229,15 +229,15 @@ def reached(store: StateStore, lsn: Lsn) -> bool:
 
 
 @pytest.fixture
-def new_stand(cluster: Cluster, tmp_path: Path, spark: SparkSession) -> Iterator[NewStand]:
+def new_source_to_lake(cluster: Cluster, tmp_path: Path, spark: SparkSession) -> Iterator[NewSourceToLake]:
     with ExitStack() as stack:
 
-        def start(schema: str, encoding: str, /, **options: str) -> Stand:
+        def start(schema: str, encoding: str, /, **options: str) -> SourceToLake:
             reported = f"ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0"
             database = stack.enter_context(database_in(cluster, f"lake_{uuid.uuid4().hex[:8]}", options=reported))
             run_script(cluster, database, schema)
             sidecar = stack.enter_context(running(cluster, database, tmp_path, copy=True, **options))
-            return Stand(cluster, database, sidecar, tmp_path, spark)
+            return SourceToLake(cluster, database, sidecar, tmp_path, spark)
 
         yield start
 
@@ -246,59 +246,59 @@ def new_stand(cluster: Cluster, tmp_path: Path, spark: SparkSession) -> Iterator
 @pytest.mark.feature("P22")
 @pytest.mark.feature("X24")
 @pytest.mark.feature("X23")
-def test_the_lake_equals_the_source_through_changes_and_ddl(new_stand: NewStand) -> None:
-    stand = new_stand(SCHEMA, "UTF8")
-    stand.land()
-    assert stand.differences() == []
-    stand.sql(FIRST)
-    stand.land()
-    assert stand.differences() == []
-    stand.sql(DDL)
-    stand.land()
-    assert stand.differences() == []
-    stand.sql(LAST)
-    stand.land()
-    assert stand.differences() == []
-    states = stand.states()
+def test_the_lake_equals_the_source_through_changes_and_ddl(new_source_to_lake: NewSourceToLake) -> None:
+    source_to_lake = new_source_to_lake(SCHEMA, "UTF8")
+    source_to_lake.land()
+    assert source_to_lake.differences() == []
+    source_to_lake.sql(FIRST)
+    source_to_lake.land()
+    assert source_to_lake.differences() == []
+    source_to_lake.sql(DDL)
+    source_to_lake.land()
+    assert source_to_lake.differences() == []
+    source_to_lake.sql(LAST)
+    source_to_lake.land()
+    assert source_to_lake.differences() == []
+    states = source_to_lake.states()
     assert states["gone"] is states["keyed_by_array"] is TableState.DROPPED
     assert {name for name, state in states.items() if state is TableState.BLOCKED} == {*("keyless", "keyed_late")}
     assert states["by_index_renamed"] is TableState.LIVE
     assert "parted" not in states
 
 
-def test_the_lake_equals_the_source_for_the_less_common_types(new_stand: NewStand) -> None:
-    stand = new_stand(RARER, "UTF8")
-    stand.land()
-    assert stand.differences(least=5) == []
-    stand.sql(RARER_CHANGES)
-    stand.land()
-    assert stand.differences(least=5) == []
-    assert TableState.BLOCKED not in stand.states().values()
+def test_the_lake_equals_the_source_for_the_less_common_types(new_source_to_lake: NewSourceToLake) -> None:
+    source_to_lake = new_source_to_lake(RARER, "UTF8")
+    source_to_lake.land()
+    assert source_to_lake.differences(least=5) == []
+    source_to_lake.sql(RARER_CHANGES)
+    source_to_lake.land()
+    assert source_to_lake.differences(least=5) == []
+    assert TableState.BLOCKED not in source_to_lake.states().values()
 
 
 @pytest.mark.feature("P13")
-def test_the_lake_equals_the_source_in_other_forms(new_stand: NewStand) -> None:
-    stand = new_stand(SCHEMA, "UTF8", **OTHER_FORMS)
-    stand.sql(FIRST)
-    stand.land()
-    assert stand.differences() == []
-    stand.sql(DDL)
-    stand.land()
-    assert stand.differences() == []
-    (typed,) = stand.lake.glob("*/*typed/replica")
+def test_the_lake_equals_the_source_in_other_forms(new_source_to_lake: NewSourceToLake) -> None:
+    source_to_lake = new_source_to_lake(SCHEMA, "UTF8", **OTHER_FORMS)
+    source_to_lake.sql(FIRST)
+    source_to_lake.land()
+    assert source_to_lake.differences() == []
+    source_to_lake.sql(DDL)
+    source_to_lake.land()
+    assert source_to_lake.differences() == []
+    (typed,) = source_to_lake.lake.glob("*/*typed/replica")
     row = DeltaTable(str(typed)).to_pyarrow_table(columns=["amount", "data", "span", "day"], filters=[("id", "=", 7)])
     assert row.to_pylist() == [{"amount": 7.07, "data": "AP8=", "span": 2_764_800_000_000, "day": date(2020, 1, 8)}]
 
 
-def test_the_lake_of_a_database_in_another_encoding_is_in_utf8(new_stand: NewStand) -> None:
-    stand = new_stand(
+def test_the_lake_of_a_database_in_another_encoding_is_in_utf8(new_source_to_lake: NewSourceToLake) -> None:
+    source_to_lake = new_source_to_lake(
         "CREATE TABLE café (id int PRIMARY KEY, \"größe\" text);\nINSERT INTO café VALUES (1, 'ñ')", "LATIN1"
     )
-    stand.land()
-    stand.sql("ALTER TABLE café ADD COLUMN prix text DEFAULT '12 £';\nINSERT INTO café VALUES (2, 'ö', 'é')")
-    stand.land()
-    assert stand.differences(least=1) == []
-    (folder,) = stand.lake.glob("*/*/replica")
+    source_to_lake.land()
+    source_to_lake.sql("ALTER TABLE café ADD COLUMN prix text DEFAULT '12 £';\nINSERT INTO café VALUES (2, 'ö', 'é')")
+    source_to_lake.land()
+    assert source_to_lake.differences(least=1) == []
+    (folder,) = source_to_lake.lake.glob("*/*/replica")
     assert [row["prix"] for row in DeltaTable(str(folder)).to_pyarrow_table().sort_by("id").to_pylist()] == [
         "12 £",
         "é",
