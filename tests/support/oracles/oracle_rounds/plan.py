@@ -51,7 +51,7 @@ class Plan:
         return not self.under_load and self.encoding != SQL_ASCII
 
     @property
-    def word(self) -> str:
+    def random_seed(self) -> str:
         """The seed of all random numbers of the round."""
         return f"{self.seed} round {self.number}"
 

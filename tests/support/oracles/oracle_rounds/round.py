@@ -196,7 +196,7 @@ def run_round(plan: Plan, keep_in: Path) -> Verdict:
         ensure_role(node)
         server = ServerSide(node, DATABASE)
         messages = not plan.under_load
-        load = load_for(node, plan.word, messages=messages, rewrites=plan.rewrites, encoding=plan.encoding)
+        load = load_for(node, plan.random_seed, messages=messages, rewrites=plan.rewrites, encoding=plan.encoding)
         crew = Crew(node, DATABASE, load, plan.sessions)
         if plan.under_load:
             stack.enter_context(crew)

@@ -44,7 +44,7 @@ def claim(draw: Draw) -> Step:
     return Step(f"INSERT INTO claim (id, k, note) {rows} ON CONFLICT (slow(k)) DO {action}")
 
 
-def disclaim(_: Draw) -> Step:
+def delete_claims(_: Draw) -> Step:
     """Delete rows to make claims possible again."""
     return Step("DELETE FROM claim")
 
@@ -172,7 +172,7 @@ ROW_CHANGES: Mapping[Callable[[Draw], Step], float] = {
     delete: 2,
     hot_insert: 4,
     claim: 2,
-    disclaim: 2,
+    delete_claims: 2,
     hot_update: 4,
     hot_delete: 1,
     merge: 2,
