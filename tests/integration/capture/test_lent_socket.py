@@ -51,6 +51,8 @@ class Taker:
         self._lease = lease
         self.is_away = False
         self.decoding_lasts = False
+        self.visit_s = VISIT_S
+        self.waits_s = 0.0  # of the present read, or of the last
         self.pauses_s: Callable[[], float] = lambda: 0.0
         self._receiver = receiver
         self._over = threading.Event()
@@ -59,7 +61,8 @@ class Taker:
 
     def stop(self) -> None:
         self._over.set()
-        self._thread.join()
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
 
     def _run(self) -> None:
         while not self._over.is_set():
@@ -77,7 +80,8 @@ class Taker:
     def _reads(self) -> bool:
         if not self._lease.begin_read():
             return False
-        may_continue = self._receiver.read_lent(VISIT_S)
+        self.waits_s = self.visit_s
+        may_continue = self._receiver.read_lent(self.waits_s)
         return self._lease.end_read() and may_continue
 
 
@@ -156,6 +160,15 @@ def test_an_application_thread_that_decodes_for_long_delays_no_wal(
     assert ring.putters[-1] == NETWORK
     taker.decoding_lasts = False
     eventually(lambda: is_lent(cluster, ring))
+    assert receiver.error is None
+
+
+def test_a_stop_ends_a_read_that_waits(cluster: Cluster, ring: Watched, receiver: Receiver, taker: Taker) -> None:
+    eventually(lambda: is_lent(cluster, ring))
+    taker.visit_s = 100 * DEADLINE_S
+    eventually(lambda: taker.waits_s == taker.visit_s)
+    receiver.stop()
+    taker.stop()
     assert receiver.error is None
 
 

@@ -91,8 +91,9 @@ class Target:
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
         raise NotImplementedError
 
-    def idle(self) -> None:
+    def idle(self) -> bool:
         self.idled.set()
+        return False
 
     def close(self) -> None:
         if self.closing is not None:

@@ -5,6 +5,7 @@ waiting is poll() with a deadline. Keepalives are answered at once, inside `rece
 least every `WAL_SENDER_TIMEOUT_S`, or the server disconnects. It never sends a flush position or requests a slot.
 """
 
+import os
 import select
 import time
 from collections.abc import Iterator
@@ -71,9 +72,15 @@ class WalStream:
         self._streaming = False
         self._is_over = False
         self._readable = select.poll()
+        self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._readable.register(self._woken, select.POLLIN)
         # NB: `replication=true` is no database connection: pg_hba.conf needs a line for `replication`.
         options = f"-c wal_sender_timeout={WAL_SENDER_TIMEOUT_S * 1000}"
-        self._conn = _connect(complete_dsn(dsn, options=options, replication="true"), self.where)
+        try:
+            self._conn = _connect(complete_dsn(dsn, options=options, replication="true"), self.where)
+        except BaseException:
+            os.close(self._woken)
+            raise
         try:
             self.format: WalFormat = wal_format(self._conn.server_version // 10_000)
         except BaseException:
@@ -93,6 +100,9 @@ class WalStream:
     def close(self) -> None:
         """Close the connection; may be called more than once."""
         self._conn.finish()
+        if self._woken >= 0:
+            os.close(self._woken)
+            self._woken = -1
 
     @property
     def received_lsn(self) -> Lsn:
@@ -138,15 +148,25 @@ class WalStream:
         return self._copy_ended() if self._is_over else event
 
     def receive_within(self, timeout_s: float) -> WalEvent | None:
-        """Return the next event, or None if none arrives within `timeout_s`; None at once if the stream has ended."""
+        """Return the next event, or None if none arrives within `timeout_s` or before a `wake`.
+
+        None at once if the stream has ended.
+        """
         event = self.receive()
         if event is not None:
             return event
         deadline = time.monotonic() + timeout_s
         while event is None and not self._is_over and (remaining_s := deadline - time.monotonic()) > 0:
-            self._readable.poll(remaining_s * MS_PER_S)
+            ready = self._readable.poll(remaining_s * MS_PER_S)
             event = self.receive()
+            if any(descriptor == self._woken for descriptor, _ in ready):
+                os.eventfd_read(self._woken)
+                break
         return event
+
+    def wake(self) -> None:
+        """End a `receive_within` of another thread; if there is none, the next one. Not after `close`."""
+        os.eventfd_write(self._woken, 1)
 
     def receive(self) -> WalEvent | None:
         """Return the next event that is already available, without waiting; answer keepalives."""

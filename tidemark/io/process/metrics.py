@@ -10,15 +10,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
-from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from tidemark.engine.handover import Event
-from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role, Stage
 from tidemark.wire.marker import Ignored, MarkerKind
 from tidemark.wire.state import ProcessEnd
@@ -296,30 +294,3 @@ class Metrics:
         spread = Spread(name, reported, self._capture, bounds)
         self.registry.register(spread)
         return spread
-
-
-class Exported(Protocol):
-    """Metrics in a separate registry."""
-
-    registry: CollectorRegistry
-
-
-class MetricsServer:
-    """The endpoint, served by a separate thread."""
-
-    def __init__(self, metrics: Exported, host: str, port: int) -> None:
-        try:
-            server, thread = start_http_server(port, addr=host, registry=metrics.registry)
-        except OSError as error:
-            raise ConfigError(
-                f"cannot serve metrics on {host}:{port}: {error.strerror}",
-                hint="choose another metrics.port, or 0 for a free one",
-            ) from error
-        self.port: int = server.server_port
-        self._server, self._thread = server, thread
-
-    def close(self) -> None:
-        """Stop serving."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()

@@ -121,11 +121,12 @@ class ConsumerTarget:
         self._offer_until_taken(_Offered(replace(group, last=start), progress))
         self._confirming.wait()  # the progress of the copy is read from the state
 
-    def idle(self) -> None:
+    def idle(self) -> bool:
         """Poll for a confirmation of accepted groups."""
         self._confirming.check()
         if self._taken:
             self._offer()
+        return bool(self._taken)
 
     def close(self) -> None:
         """Revoke the partition, make all confirmations so far durable, and stop the consumer."""

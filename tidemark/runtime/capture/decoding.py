@@ -37,7 +37,8 @@ from tidemark.wal.page import Framer
 from tidemark.wal.record import Record
 from tidemark.wal.segments import WalSlice
 
-QUIET_S = 0.2  # how soon a stop is noticed, and how often a quiet stream checks its clock
+QUIET_S = 0.2  # how often a quiet stream checks its clock
+AWAY_S = 5.0  # while the application thread decodes; what ends this wakes the thread
 STOP_S = 10.0
 CheckFork = Callable[[TimelineId, Lsn, TimelineId], None]  # the timeline that is left, where, and for which
 LEFT_OUT_HINT = (
@@ -297,7 +298,7 @@ class DecodeThread:
                 if self._decode_into_queue():
                     return
                 self._lease.drained()
-            self._lease.arrived.wait(QUIET_S)
+            self._lease.arrived.wait(QUIET_S if self._lease.may_decode else AWAY_S)
 
     def _decode_into_queue(self) -> bool:
         """Queue all groups; return whether no more will come."""

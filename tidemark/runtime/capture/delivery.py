@@ -29,7 +29,8 @@ from tidemark.wire.outbox import encode_group
 from tidemark.wire.state import CopyProgress, OutboxLedger, Watermark
 from tidemark.wire.values import EncodedGroup
 
-TAKE_S = 0.2  # how soon a stop is noticed, and how often readers are checked while nothing is delivered
+TAKE_S = 0.2  # how often the target has its turn while nothing is delivered, at first
+TAKE_S_MAX = 2.0  # ... and when it had nothing to do again and again
 ROOM_FIRST_S = 0.02
 ROOM_MAX_S = 1.0
 STALE_READERS_S = 5.0  # how often slots of killed readers are freed
@@ -59,8 +60,8 @@ class Target(Protocol):
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
         """Accept a group of a first copy; no position moves, the copy's progress becomes durable as a position does."""
 
-    def idle(self) -> None:
-        """Do the work due while there is nothing to deliver."""
+    def idle(self) -> bool:
+        """Do the work due while there is nothing to deliver; return whether more is expected soon."""
 
     def close(self) -> None:
         """Release everything."""
@@ -115,14 +116,16 @@ class OutboxTarget:
         encoded = replace(encode_group(group), moves_delivered=False)
         self._store_group(encoded, lambda transaction: transaction.put_copy(*progress))
 
-    def idle(self) -> None:
+    def idle(self) -> bool:
         """Move the confirmed pointer and trim, if readers confirmed meanwhile."""
         self._clear_stale_readers()
         marks = self._store.marks()
         held = min((reader.held for reader in marks.readers.values()), default=marks.ledger.trimmed)
         trimmable = min((reader.trimmable for reader in marks.readers.values()), default=marks.ledger.trimmed)
-        if trimmable > marks.ledger.trimmed or held > (marks.confirmed.sequence if marks.confirmed else 0):
+        has_confirmed = trimmable > marks.ledger.trimmed or held > (marks.confirmed.sequence if marks.confirmed else 0)
+        if has_confirmed:
             self._settle()
+        return has_confirmed
 
     def close(self) -> None:
         """Do nothing: the caller that opened the state closes it."""
@@ -218,12 +221,16 @@ class ApplicationThread:
             self._target.begin()
             self._prelude()
             self.prelude_is_over.set()
+            take_s = TAKE_S
             while not self._stopping.is_set():
-                group = self._groups.take(TAKE_S)
-                if group is None:
-                    self._target.idle()
-                else:
+                group = self._groups.take(take_s)
+                if group is not None:
                     self._deliver(group)
+                    take_s = TAKE_S
+                elif self._target.idle():
+                    take_s = TAKE_S
+                else:
+                    take_s = min(TAKE_S_MAX, 2 * take_s)
         except Stopped:
             pass
         except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it

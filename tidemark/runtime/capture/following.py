@@ -100,8 +100,9 @@ class FollowTarget:
         """Refuse: a follower copies nothing."""
         raise InternalError(f"a follower received rows of a first copy: {group.last}, {progress}")
 
-    def idle(self) -> None:
+    def idle(self) -> bool:
         """Do nothing."""
+        return False
 
     def close(self) -> None:
         """Do nothing: the caller that opened the state closes it."""

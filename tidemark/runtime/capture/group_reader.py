@@ -8,8 +8,6 @@ from tidemark.model.change import ChangeGroup
 from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.stream_lease import StreamLease
 
-VISIT_S = 0.05  # how long the application thread waits at the socket before it checks for a stop
-
 
 class LentInput(Protocol):
     """The WAL input, while the application thread has the stream."""
@@ -85,7 +83,7 @@ class GroupReader:
                 remaining_s = until_s - time.monotonic()
                 if group is not None or remaining_s <= 0 or self._queue.is_closed:
                     break
-                if not (self._lease.begin_read() and self._read(min(remaining_s, VISIT_S))):
+                if not (self._lease.begin_read() and self._read(remaining_s)):
                     return None
             gives_back = group is not None and self._decoder.has_more  # decoded while this group is delivered
             return group

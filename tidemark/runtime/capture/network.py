@@ -35,6 +35,7 @@ from tidemark.wire.replication import Keepalive
 
 READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
 LOOK_S = 0.05  # how often it is checked whether the application thread reads; it may stay away for twice that
+LOOK_QUIET_S = 2.0  # while no WAL comes: it waits in one read
 OFFER_BYTES_MAX = 64 << 10  # how much the ring may have: more is a backlog, which the decode thread decodes first
 VISIT_BYTES_MAX = 1 << 20  # how much the application thread reads in a visit: more is a backlog, for this thread
 RECALL_S = 60.0  # a visit is far shorter, unless the consumer's process hangs
@@ -149,6 +150,13 @@ class NetworkThread(SourceThread):
         self._lent: WalStream | None = None  # the stream that is offered
         self._lent_error: TidemarkError | None = None  # met by the application thread, for this thread to handle
 
+    def stop(self) -> None:
+        """End the thread, and a read of the application thread."""
+        self._stopping.set()
+        if self._lease is not None:
+            self._lease.recall(0.0)
+        super().stop()
+
     def read_lent(self, timeout_s: float) -> bool:
         """Read what arrives within `timeout_s`, in the application thread; false if this thread has to continue."""
         stream = self._lent
@@ -173,9 +181,11 @@ class NetworkThread(SourceThread):
     def _offer(self, lease: StreamLease, stream: WalStream) -> None:
         """Offer the stream while the application thread keeps reading; raise the error that it met there."""
         self._lent, self._lent_error = stream, None
-        lease.offer()
-        while lease.is_used_within(LOOK_S) and not self._stopping.is_set():
-            pass
+        lease.offer(stream.wake)
+        reads, look_s = lease.reads, LOOK_S
+        while lease.is_used_within(look_s) and not self._stopping.is_set():
+            look_s = LOOK_QUIET_S if lease.reads == reads else LOOK_S
+            reads = lease.reads
         if not lease.recall(RECALL_S):
             raise InternalError("the application thread did not end its read of the node's stream in time")
         self._lent = None

@@ -31,7 +31,7 @@ each state at most one thread reads and at most one decodes, so there is one ord
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 from tidemark.runtime.capture.signal import Signal
@@ -97,6 +97,7 @@ class StreamLease:
         self.is_recalled = False  # the application thread has to end its visit: the network thread reads again
         self._state = LeaseState.THREADED
         self._reads = 0  # how often the application thread began to read
+        self._interrupt: Callable[[], None] | None = None
         self._lock = threading.Lock()  # NB: taken at each commit, and a condition's own methods are Python
         self._changed = threading.Condition(self._lock)
 
@@ -115,9 +116,15 @@ class StreamLease:
         """Return whether the application thread would read inline, and does not decode; for the network thread."""
         return self.is_wanted and self._state is LeaseState.THREADED
 
-    def offer(self) -> None:
-        """Offer the stream; the network thread reads no more."""
+    @property
+    def reads(self) -> int:
+        """How often the application thread began to read."""
+        return self._reads
+
+    def offer(self, interrupt: Callable[[], None] | None = None) -> None:
+        """Offer the stream; the network thread reads no more. `interrupt` ends a read that waits."""
         self.is_wanted = False
+        self._interrupt = interrupt
         self._move(LeaseEvent.OFFER)
         self.arrived.set()
 
@@ -150,10 +157,10 @@ class StreamLease:
         self._move(LeaseEvent.GIVE_BACK)
 
     def is_used_within(self, timeout_s: float) -> bool:
-        """Wait for `timeout_s`, or until the stream is given back; return whether the application thread reads it."""
+        """Wait for `timeout_s`, or until this thread reads again; return whether the application thread reads."""
         with self._changed:
             reads = self._reads
-            is_back = self._changed.wait_for(lambda: self._state is LeaseState.THREADED, timeout_s)
+            is_back = self._changed.wait_for(lambda: self._state in NETWORK_READS, timeout_s)
             return not is_back and (self._state is LeaseState.READING or self._reads != reads)
 
     def recall(self, timeout_s: float) -> bool:
@@ -182,6 +189,8 @@ class StreamLease:
                 self._reads += 1
             elif state in NETWORK_READS:
                 self._changed.notify_all()
+            elif state is LeaseState.LEAVING and self._interrupt is not None:
+                self._interrupt()  # under the lock: the stream is not closed before the read ends
         if state is LeaseState.THREADED:
             self.arrived.set()
         return state

@@ -26,7 +26,7 @@ from tidemark.model.errors import StateError
 from tidemark.model.mode import Role
 from tidemark.wire.control import Json
 
-STEP_S = 0.2
+STEP_S = 0.5
 COMMANDS_MAX = 8
 
 
@@ -139,6 +139,7 @@ class Daemon:
             self._is_started = True
             notify(READY)
             self._log.info("ready")
+            self._woken.set()  # the first step is not delayed
 
     def _tell_signs_of_life(self) -> None:
         for role in Role:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, Full, Queue
 from typing import NamedTuple, TypeVar
@@ -34,7 +35,6 @@ from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
 
 REQUESTS_MAX = 16
 STOP_S = 2.0
-IDLE_S = 0.5
 ARRIVAL_S = 10.0  # for the archive's folder to show which segments have arrived
 SWITCH_WAIT_S, SWITCH_WAIT_S_MAX = 0.1, 30.0  # before a waiting switch is tried again: each attempt lists the folder
 ResultT = TypeVar("ResultT")
@@ -85,6 +85,8 @@ class NodeRequests:
     def close(self) -> None:
         """End after the current request, if that ends soon."""
         self._closing.set()
+        with suppress(Full):  # then it checks after the current request
+            self._queue.put_nowait(lambda: None)
         self._thread.join(STOP_S)
 
     def find_node(self) -> Future[NodeIdentity]:
@@ -147,8 +149,9 @@ class NodeRequests:
 
     def _run(self) -> None:
         while not self._closing.is_set():
+            late_s = None if self._late_at_s == math.inf else max(0.0, self._late_at_s - time.monotonic())
             try:
-                request = self._queue.get(timeout=max(0.0, min(IDLE_S, self._late_at_s - time.monotonic())))
+                request = self._queue.get(timeout=late_s)
             except Empty:
                 self._switch_late()
                 continue

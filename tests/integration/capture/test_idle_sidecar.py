@@ -1,0 +1,27 @@
+"""An idle sidecar: how often its threads wake."""
+
+import threading
+import time
+from pathlib import Path
+
+from tests.conftest import NewCluster
+from tests.support.processes.captures import running
+
+WAKE_UPS_PER_S_MAX = 12  # about 5 were measured; with a poll of 20 ms or 50 ms in one thread there are over 20
+SETTLED_S, MEASURED_S = 4.0, 4.0  # the application thread waits longer and longer while nothing happens
+
+
+def wake_ups(pid: int) -> int:
+    """Return how often the threads of a process waited so far."""
+    statuses = [task.joinpath("status").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return sum(int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for text in statuses)
+
+
+def test_an_idle_sidecar_wakes_a_few_times_a_second(new_cluster: NewCluster, tmp_path: Path) -> None:
+    with running(new_cluster(15), "postgres", tmp_path) as sidecar:
+        process = sidecar.process
+        assert process is not None
+        threading.Event().wait(SETTLED_S)
+        began_s, before = time.monotonic(), wake_ups(process.pid)
+        threading.Event().wait(MEASURED_S)
+        assert wake_ups(process.pid) - before <= WAKE_UPS_PER_S_MAX * (time.monotonic() - began_s)
