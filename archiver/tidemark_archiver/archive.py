@@ -68,7 +68,7 @@ class Archive:
         self._backoff = Backoff(context.config.retry.first_s, context.config.retry.max_s)
         self._watch = Watch.configured(context.store.environment, Role.SIDECAR, context.config.watchdog)
         self._upkeep = Upkeep(context, daemon.node_requests)
-        self._mover = StageTransition(context, _nothing_to_do)
+        self._mover = StageTransition(context.store, _nothing_to_do, context.metrics, context.log)
         self._forced_switches = ForcedSwitches(daemon.node_requests, context.config.archive.switch_s)
 
     def start(self) -> None:

@@ -66,7 +66,7 @@ class Realtime:
         self._clock = SystemClock()
         self._run = EpochRun(context, Slot.SIDECAR)
         self._since_s = 0.0  # when realtime began
-        self._mover = StageTransition(context, self._effects)
+        self._mover = StageTransition(context.store, self._effects, context.metrics, context.log)
         self._stalled = StalledArchive(daemon)
         self._return = RealtimeReturn(daemon, self._mover, self._stalled)
         self._following = Following(daemon, self._mover)

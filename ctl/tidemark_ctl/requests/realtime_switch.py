@@ -65,7 +65,7 @@ class RealtimeSwitch:
         self._node_requests = node_requests
         self._say = say
         self._reported = Reported(say)
-        self._transition = StageTransition(context, self._effects)
+        self._transition = StageTransition(context.store, self._effects, context.metrics, context.log)
         self._pending: list[Future[Lsn] | Future[bool] | None] = []  # requests to the node made by effects
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s

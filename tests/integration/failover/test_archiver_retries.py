@@ -43,8 +43,9 @@ def test_each_retry_of_the_archiver_counts_as_an_error(tmp_path: Path, monkeypat
         )
         incarnation = begin_incarnation(store, Role.ARCHIVER, context.log)
         with closing(NodeRequests(context, KEY, incarnation)) as node_requests:
-            fence = Fence(context, incarnation, node_requests)
-            made = Archive(DaemonContext(context, lock.owner, node_requests, MarkerReader(context, KEY), fence))
+            fence = Fence(context.store, incarnation, node_requests, context.log)
+            markers = MarkerReader(store.identity, KEY, metrics, context.log)
+            made = Archive(DaemonContext(context, lock.owner, node_requests, markers, fence))
             monkeypatch.setattr(store, "take_epoch", unreachable)
             for count in (1, 2):
                 made.step()

@@ -46,7 +46,7 @@ def counted(context: CaptureContext, name: str) -> dict[str, float]:
 
 @pytest.mark.feature("I10")
 def test_markers_of_ours_are_read_and_counted_by_kind_and_a_check_is_kept(context: CaptureContext) -> None:
-    reader = MarkerReader(context, KEY)
+    reader = MarkerReader(context.store.identity, KEY, context.metrics, context.log)
     with capture_logs() as reported:
         found = reader.read(Lsn(100), content(MarkerKind.STOP))
         assert found is not None
@@ -64,7 +64,7 @@ def test_markers_of_ours_are_read_and_counted_by_kind_and_a_check_is_kept(contex
 def test_messages_that_are_not_valid_markers_are_counted_and_reported_once_for_each_reason(
     context: CaptureContext,
 ) -> None:
-    reader = MarkerReader(context, KEY)
+    reader = MarkerReader(context.store.identity, KEY, context.metrics, context.log)
     with capture_logs() as reported:
         for lsn in (100, 200):
             assert reader.read(Lsn(lsn), content(MarkerKind.STOP, key=OTHER_KEY)) is None

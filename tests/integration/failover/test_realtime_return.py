@@ -111,8 +111,9 @@ def made(
         key = load_marker_key(config, folder)
         incarnation = begin_incarnation(store, Role.SIDECAR, context.log)
         node_requests = SlowRequests(context, key)
-        fence = Fence(context, incarnation, node_requests)
-        realtime = Realtime(DaemonContext(context, lock.owner, node_requests, MarkerReader(context, key), fence))
+        fence = Fence(context.store, incarnation, node_requests, context.log)
+        markers = MarkerReader(store.identity, key, context.metrics, context.log)
+        realtime = Realtime(DaemonContext(context, lock.owner, node_requests, markers, fence))
         try:
             yield realtime, store, node_requests
         finally:

@@ -209,7 +209,7 @@ def test_a_confirmed_state_stays_confirmed_until_it_has_delivered_what_precedes_
         incarnation = begin_incarnation(store, Role.SIDECAR, log, moved=True)
         context = CaptureContext(load_config(None, {}), store, Metrics("main"), log)
         with closing(NodeRequests(context, b"k" * 16, incarnation)) as node_requests:
-            fence = Fence(context, incarnation, node_requests)
+            fence = Fence(context.store, incarnation, node_requests, context.log)
             instance, epoch = Instance(identity.system_identifier, "main"), Epoch(first, 8)
             start = Marker(MarkerKind.START, instance, epoch, NO_SEQUENCE, None, incarnation=incarnation)
             assert fence.meet(Lsn(1000), first, start)
@@ -240,7 +240,7 @@ def test_markers_name_their_writer_only_once_it_has_read_its_own_start_marker(tm
         context = CaptureContext(load_config(None, {}), store, Metrics("main"), get_log("test"))
         with closing(KeptRequests(context, b"k" * 16, incarnation)) as node_requests:
             node_requests.kept = []
-            fence = Fence(context, incarnation, node_requests)
+            fence = Fence(context.store, incarnation, node_requests, context.log)
             for kind in (*others, MarkerKind.START):
                 node_requests.write(kind, epoch, None).result(DEADLINE_S)
             assert [marker.incarnation for marker in node_requests.kept] == [None, None, None, incarnation]
@@ -273,7 +273,7 @@ def test_a_state_from_a_backup_is_not_fenced_by_markers_of_the_states_that_it_re
             context = CaptureContext(config, store, Metrics("main"), log)
             instance = Instance(store.identity.system_identifier, "main")
             with closing(NodeRequests(context, b"k" * 16, incarnation)) as node_requests:
-                fence = Fence(context, incarnation, node_requests)
+                fence = Fence(context.store, incarnation, node_requests, context.log)
                 own = store.take_epoch(Owner("archiver", "host", "boot", 1, 1))
                 for epoch in rivals:
                     lost = Marker(MarkerKind.START, instance, epoch, NO_SEQUENCE, pointer, incarnation=RIVAL)

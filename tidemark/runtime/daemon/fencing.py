@@ -10,16 +10,16 @@ from concurrent.futures import Future
 
 from tidemark.engine.incarnations import Claim, ReadingProcess, Verdict, judge
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.host.logs import describe_error
+from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.node.replication import NodeIdentity
 from tidemark.io.state.incarnations import record_overtaken, record_started
 from tidemark.io.state.overtaken import OvertakenState, check_not_overtaken
+from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateMarks
 from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import NO_TIMELINE, Lsn, TimelineId
 from tidemark.model.mode import Stage
 from tidemark.runtime.capture.capture import Capture
-from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.node_requests import MarkersLeftOut, NodeRequests
 from tidemark.runtime.recovery.promotion import is_waited_for
 from tidemark.wal.versions import PAGE_BYTES
@@ -34,9 +34,9 @@ ANSWERED_MAX = 16  # rivals; each costs one marker
 class Fence:
     """Of one process. The thread that reads the WAL calls `meet` and `watch`, the daemon's loop the rest."""
 
-    def __init__(self, context: CaptureContext, incarnation: Incarnation, node_requests: NodeRequests) -> None:
-        self._context = context
-        self._store = context.store
+    def __init__(self, store: StateStore, incarnation: Incarnation, node_requests: NodeRequests, log: Log) -> None:
+        self._store = store
+        self._log = log
         self._incarnation = incarnation
         self._node_requests = node_requests
         self._clock = SystemClock()
@@ -99,7 +99,7 @@ class Fence:
                 return
             self._answered.add(marker.incarnation)
             self._unanswered = True
-        self._context.log.warning(
+        self._log.warning(
             "read a marker of another copy of this state: writing a start marker, which stops that copy",
             at_lsn=lsn,
             rival=marker.incarnation,
@@ -154,7 +154,7 @@ class Fence:
         if isinstance(error, MarkersLeftOut):
             self._is_left_out = True
         elif error is not None:
-            self._context.log.warning("the start marker was not written", **describe_error(error))
+            self._log.warning("the start marker was not written", **describe_error(error))
             self._written, self._not_before_s = None, now_s + TRY_AGAIN_S
         elif self._unanswered:
             self._write(marks)

@@ -7,10 +7,12 @@ counted by reason, and the first one of each reason is logged.
 from dataclasses import dataclass
 
 from tidemark.io.host.clock import boot_ns
+from tidemark.io.host.logs import Log
+from tidemark.io.process.metrics import Metrics
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Sequence
-from tidemark.runtime.context import CaptureContext
 from tidemark.wire.marker import Ignored, Instance, Marker, MarkerKind, read_marker
+from tidemark.wire.state import Identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +27,11 @@ class MetCheck:
 class MarkerReader:
     """Reads the markers of one capture."""
 
-    def __init__(self, context: CaptureContext, key: bytes) -> None:
-        identity = context.store.identity
+    def __init__(self, identity: Identity, key: bytes, metrics: Metrics, log: Log) -> None:
         self._instance = Instance(identity.system_identifier, identity.capture)
         self._key = key
-        self._metrics = context.metrics
-        self._log = context.log
+        self._metrics = metrics
+        self._log = log
         self._reported: set[Ignored] = set()
         self.met_check: MetCheck | None = None  # the last one; read by any thread
 

@@ -122,12 +122,11 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         stack.callback(beat.clear, slot)
         context, key = CaptureContext(config, store, metrics, log), load_marker_key(config, folder)
         when_space_allows(partial(store.record_marker_key, role.value, key_name(key)), folder.root, log)
-        markers = MarkerReader(context, key)
+        markers = MarkerReader(store.identity, key, metrics, log)
         node_requests = NodeRequests(context, key, incarnation)
         check_archiving(context, node_requests)
-        work = make_work(
-            DaemonContext(context, lock.owner, node_requests, markers, Fence(context, incarnation, node_requests))
-        )
+        fence = Fence(store, incarnation, node_requests, log)
+        work = make_work(DaemonContext(context, lock.owner, node_requests, markers, fence))
         disks = FullDisks([folder.root], config.decode.memory_bytes)  # that spilling may write at once
         disk_space = DiskSpace(disks, metrics.disk_full_seconds, log)
         daemon = Daemon(work, beat, slot, metrics=metrics, log=log, disk_space=disk_space)

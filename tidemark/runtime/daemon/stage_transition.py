@@ -11,12 +11,12 @@ from typing import Unpack
 from tidemark.engine.handover import Effect, Event, Refused
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.failpoints import passed
-from tidemark.io.host.logs import describe_error
+from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.switching import Switched, Terms, switch
 from tidemark.model.errors import Fenced
 from tidemark.model.lsn import Lsn
-from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.wire.marker import MarkerKind
 
@@ -45,17 +45,18 @@ Effects = Callable[[Switched], Perform]  # how a process performs the effects of
 class StageTransition:
     """The transitions that one process makes."""
 
-    def __init__(self, context: CaptureContext, effects: Effects) -> None:
-        self._context = context
+    def __init__(self, store: StateStore, effects: Effects, metrics: Metrics, log: Log) -> None:
+        self._store = store
         self._effects = effects
+        self._metrics = metrics
+        self._log = log
         self._clock = SystemClock()
 
     def move(self, event: Event, **terms: Unpack[Terms]) -> Switched:
         """Change the stage and perform the effects; raise `Refused`, or `Fenced` if another process was faster."""
-        context = self._context
-        switched = switch(context.store, event, log=context.log, now_us=self._clock.wall_us(), **terms)
+        switched = switch(self._store, event, log=self._log, now_us=self._clock.wall_us(), **terms)
         if switched.before is not switched.after:
-            context.metrics.switches.inc(event.name)
+            self._metrics.switches.inc(event.name)
         perform(switched, self._effects)
         return switched
 
@@ -64,7 +65,7 @@ class StageTransition:
         try:
             return self.move(event, **terms)
         except (Refused, Fenced) as error:
-            self._context.log.warning("the stage has changed meanwhile", **describe_error(error))
+            self._log.warning("the stage has changed meanwhile", **describe_error(error))
             return None
 
 
