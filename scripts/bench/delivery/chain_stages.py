@@ -39,7 +39,7 @@ from tidemark.pipeline.lake.positions import TableId
 from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
-from tidemark.runtime.first_copy.first_copy import FirstCopy
+from tidemark.runtime.first_copy.first_copy import CopySettings, FirstCopy
 from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
 from tidemark.runtime.replay.offline import decode_archive
 from tidemark.runtime.seed.initialise import initialise
@@ -242,7 +242,7 @@ class Copying:
                 _store_copied(store, epoch, group, progress)
 
             copy = FirstCopy(
-                self._config,
+                CopySettings.of(self._config),
                 store,
                 epoch,
                 view.beginning,

@@ -19,7 +19,7 @@ from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position
 from tidemark.runtime.context import Stopped
-from tidemark.runtime.first_copy.first_copy import FirstCopy
+from tidemark.runtime.first_copy.first_copy import CopySettings, FirstCopy
 from tidemark.runtime.first_copy.recopying import (
     DOUBLED_MAX,
     OLDER_WAIT_S,
@@ -180,14 +180,21 @@ def first_copy(store: StateStore, dsn: str) -> FirstCopy:
     config = load_config(None, {"TIDEMARK_CAPTURE__DSN": dsn})
     timeline = TimelineId(1)
     with store.transaction(None) as transaction:
-        transaction.put(FINGERPRINT, Fingerprint(selection_reported(config), REACHED, timeline))
+        transaction.put(FINGERPRINT, Fingerprint(selection_reported(config.select, config.copy), REACHED, timeline))
     stopping = Event()
     stopping.set()
     beginning = Beginning(timeline, REACHED, FullXid(1), {Oid(1): "db"}, types=config.types.mapping())
     epoch = taken(store)
     Recopying(store).queue(epoch, 0.0)
     return FirstCopy(
-        config, store, epoch, beginning, no_delivery, metrics=Metrics("main"), log=get_log("test"), stopping=stopping
+        CopySettings.of(config),
+        store,
+        epoch,
+        beginning,
+        no_delivery,
+        metrics=Metrics("main"),
+        log=get_log("test"),
+        stopping=stopping,
     )
 
 

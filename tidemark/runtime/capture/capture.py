@@ -42,7 +42,7 @@ from tidemark.runtime.capture.targets import TargetMaker
 from tidemark.runtime.capture.wal_source import MakeWalSource
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.copies import Copies
-from tidemark.runtime.first_copy.first_copy import FirstCopy
+from tidemark.runtime.first_copy.first_copy import CopySettings, FirstCopy
 from tidemark.runtime.replay.archive_damage import in_archive
 from tidemark.runtime.replay.history_start import enter_open
 from tidemark.runtime.seed.copy_plan import is_due, takes_time, waits_for
@@ -134,7 +134,9 @@ class Capture:
         self._report_damaged(damaged, base)
         self._log.info("starting", restart_lsn=start.restart_lsn, delivered=str(start.position), base_lsn=base.lsn)
         page_lsn = first_page_lsn(start.restart_lsn)
-        self._wal_source = make_wal_source(page_lsn, base.timeline, start.position, copying=takes_time(config, view))
+        self._wal_source = make_wal_source(
+            page_lsn, base.timeline, start.position, copying=takes_time(config.select, config.copy, view)
+        )
         self.progress = self._wal_source.progress
         self.progress.delivered = start
         self._start = start
@@ -160,7 +162,7 @@ class Capture:
         )
         self._target = target
         first_copy = FirstCopy(
-            config,
+            CopySettings.of(config),
             store,
             epoch,
             beginning,
@@ -173,7 +175,9 @@ class Capture:
             self._group_reader,
             target,
             self._history,
-            prelude=first_copy.run if ask_leader is None and is_due(config, view) else _nothing_before,
+            prelude=first_copy.run
+            if ask_leader is None and is_due(config.select, config.copy, view)
+            else _nothing_before,
             metrics=self._metrics,
             stopping=self._stopping,
         )

@@ -24,9 +24,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from tidemark.decode.copy.copied import CopyBatchBuilder
 from tidemark.decode.groups.partitions import ROUTED_KIND, under_own_name
@@ -39,7 +39,7 @@ from tidemark.io.node.copy_stream import BlockBounds
 from tidemark.io.node.node import Blocker, Node
 from tidemark.io.node.node_errors import ConnectionRejected, DataUnreadable, RecoveryConflict
 from tidemark.io.node.source_tables import SourceTable
-from tidemark.io.process.config import Config
+from tidemark.io.process.config import Config, CopyConfig, RetryConfig, SelectConfig
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeBatch, ChangeGroup, CopyBoundary, GroupItem
@@ -90,12 +90,30 @@ class TableUnreadable(NodeUnfit):
 Deliver = Callable[[ChangeGroup, tuple[Oid, Oid, CopyProgress]], None]
 
 
+@dataclass(frozen=True, slots=True)
+class CopySettings:
+    """The settings that a first copy reads."""
+
+    dsn: str
+    select: SelectConfig
+    copy: CopyConfig
+    retry: RetryConfig
+    older_wait_s: float  # for transactions older than the seed, or than a table's snapshot
+    bounds: BlockBounds  # of a delivered batch
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Return the settings of a configuration."""
+        bounds = BlockBounds(config.deliver.group_rows_max, config.deliver.group_bytes_max)
+        return cls(config.capture.dsn, config.select, config.copy, config.retry, config.seed.wait_s, bounds)
+
+
 class FirstCopy:
     """Plans which tables are to be copied, and copies them one after the other."""
 
     def __init__(
         self,
-        config: Config,
+        settings: CopySettings,
         store: StateStore,
         epoch: Epoch,
         beginning: Beginning,
@@ -105,7 +123,7 @@ class FirstCopy:
         log: Log,
         stopping: threading.Event,
     ) -> None:
-        self._config = config
+        self._settings = settings
         self._store = store
         self._epoch = epoch
         self._beginning = beginning
@@ -113,7 +131,7 @@ class FirstCopy:
         self._metrics = metrics
         self._log = log
         self._stopping = stopping
-        self._sessions = CopySessions(config.capture.dsn, store.identity)
+        self._sessions = CopySessions(settings.dsn, store.identity)
         self._clock = SystemClock()
         self._conflicts = self._failures = 0  # since the last table that was copied
 
@@ -141,7 +159,7 @@ class FirstCopy:
                 self._give_up(tasks, error)
 
     def _trying(self, attempt: Callable[[], Result]) -> Result:
-        backoff = Backoff(self._config.retry.first_s, self._config.retry.max_s)
+        backoff = Backoff(self._settings.retry.first_s, self._settings.retry.max_s)
         while True:
             try:
                 return attempt()
@@ -160,8 +178,8 @@ class FirstCopy:
 
     def _postpone(self, error: TidemarkError) -> None:
         """Postpone all and raise `RequestsPostponed`, if all due copies are requested and have not begun."""
-        requested = not_begun(self._store)
-        if requested and is_requested_alone(self._config, self._store.view(), requested):
+        requested, settings = not_begun(self._store), self._settings
+        if requested and is_requested_alone(settings.select, settings.copy, self._store.view(), requested):
             postpone(self._store, self._epoch, requested)
             raise RequestsPostponed(str(error), hint=f"{error.hint}; the stream goes on meanwhile") from error
 
@@ -178,17 +196,17 @@ class FirstCopy:
 
     def _plan(self) -> list[CopyTask]:
         """Return the tables to be copied, and record them: a kill does not change the plan."""
-        node = self._sessions.node()
+        node, settings = self._sessions.node(), self._settings
         # Changes of a transaction older than the seed are not streamed: they must exist when the tables are read.
-        self._wait_for(node, self._beginning.complete_from, self._config.seed.wait_s)
-        plan = plan_copies(self._config, self._store.view(), self._sessions, not_begun(self._store))
+        self._wait_for(node, self._beginning.complete_from, settings.older_wait_s)
+        plan = plan_copies(settings.select, settings.copy, self._store.view(), self._sessions, not_begun(self._store))
         timeline, seen_lsn = node.flushed()
         moves = {
             # NB: an open one has yet to get its snapshot.
             key: progress if progress.is_open else replace(progress, seen_lsn=seen_lsn, timeline=timeline)
             for key, progress in plan.moves.items()
         }
-        found = Fingerprint(selection_reported(self._config), seen_lsn, timeline)
+        found = Fingerprint(selection_reported(settings.select, settings.copy), seen_lsn, timeline)
         with self._store.transaction(self._epoch) as transaction:
             for key, progress in moves.items():
                 transaction.put_copy(*key, progress)
@@ -236,7 +254,7 @@ class FirstCopy:
         names = database_names(node, {task.database for task in tasks})
         for task in list(tasks):
             name = names.get(task.database)
-            if name is None or not self._config.select.selection().selects_database(name):
+            if name is None or not self._settings.select.selection().selects_database(name):
                 phase = CopyPhase.DONE if name is None else CopyPhase.LEFT
                 key = (task.database, task.relation)
                 self._finish(key, node.flushed(), replace(self._noted(key), phase=phase))
@@ -264,7 +282,7 @@ class FirstCopy:
 
     def _wait_for_older(self, node: Node, tasks: list[CopyTask]) -> Lsn:
         """Return the LSN from which older transactions were waited for; may raise `RequestsPostponed`."""
-        lx, wait_s = node.flush_lsn(), self._config.seed.wait_s
+        lx, wait_s = node.flush_lsn(), self._settings.older_wait_s
         requested = not_begun(self._store)
         may_wait = all((task.database, task.relation) in requested for task in tasks)
         try:
@@ -296,7 +314,7 @@ class FirstCopy:
             self._finish(key, source.flush(), replace(before, phase=CopyPhase.DONE))
             return
         is_read_first = self._may_be_too_large(source, table) or key in not_begun(self._store)
-        with CopySpool(self._store.folder.copy, self._config.copy.spool_bytes) as spool, ExitStack() as locked:
+        with CopySpool(self._store.folder.copy, self._settings.copy.spool_bytes) as spool, ExitStack() as locked:
             snapshot = self._lock_snapshot(source, table, locked)
             if snapshot is None:
                 locked.close()
@@ -305,9 +323,7 @@ class FirstCopy:
             dialect = source.dialect_of(snapshot).dialect.mapped(self._beginning.types)
             builder = CopyBatchBuilder(task.database, snapshot.relation, dialect)
             place = Position(timeline, lx, (before.generation + 1) << GENERATION_SHIFT)
-            limits = self._config.deliver
-            bounds = BlockBounds(limits.group_rows_max, limits.group_bytes_max)
-            reading = CopyReading(source, bounds, log=self._log, stopping=self._stopping)
+            reading = CopyReading(source, self._settings.bounds, log=self._log, stopping=self._stopping)
             try:
                 with reading.into(spool, snapshot, locked.pop_all()) as whole:
                     if is_read_first:
@@ -319,7 +335,7 @@ class FirstCopy:
                 self._refuse(key, str(TableName(relation.namespace, relation.name, source.database)), error)
 
     def _may_be_too_large(self, source: CopySource, table: SourceTable) -> bool:
-        return source.size_bytes(table) * EXPANSION > self._config.copy.spool_bytes
+        return source.size_bytes(table) * EXPANSION > self._settings.copy.spool_bytes
 
     def _lock_snapshot(self, source: CopySource, table: SourceTable, locked: ExitStack) -> TableSnapshot | None:
         """Take the table's snapshot, kept until `locked` ends; None: it has left the selection since it was planned."""
@@ -332,7 +348,7 @@ class FirstCopy:
 
     def _shown(self, relation: Relation) -> Relation | None:
         """Return the version under which a table's rows are delivered; None: not under its own name, or not at all."""
-        selection = self._config.select.selection()
+        selection = self._settings.select.selection()
         shown = under_own_name(relation, selection.root_of)
         if shown is None or not selection.selects(shown):
             return None

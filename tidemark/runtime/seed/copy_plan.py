@@ -14,7 +14,7 @@ from tidemark.engine.selection import Selection
 from tidemark.io.node.copy_source import CopyDenied
 from tidemark.io.node.node import Node
 from tidemark.io.node.source_tables import SourceTable
-from tidemark.io.process.config import Config
+from tidemark.io.process.config import CopyConfig, SelectConfig
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.runtime.seed.copy_sessions import CopySessions
@@ -42,50 +42,54 @@ class CopyPlan:
     denied: dict[TableKey, str] = field(default_factory=dict)  # why tables that may fail are not copied
 
 
-def selection_reported(config: Config) -> dict[str, tuple[str, ...]]:
+def selection_reported(select: SelectConfig, copy: CopyConfig) -> dict[str, tuple[str, ...]]:
     """Return the part of the configuration that selects the tables to copy."""
     reported = {
-        "databases": config.select.databases,
-        "tables": config.select.tables,
-        "exclude_tables": config.select.exclude_tables,
-        "copy": (str(config.copy.enabled).lower(),),
+        "databases": select.databases,
+        "tables": select.tables,
+        "exclude_tables": select.exclude_tables,
+        "copy": (str(copy.enabled).lower(),),
     }
-    later = {"exclude_databases": config.select.exclude_databases, "partition_roots": config.select.partition_roots}
+    later = {"exclude_databases": select.exclude_databases, "partition_roots": select.partition_roots}
     return reported | {key: patterns for key, patterns in later.items() if patterns}  # unset keys are no change
 
 
-def is_due(config: Config, view: StateView) -> bool:
+def is_due(select: SelectConfig, copy: CopyConfig, view: StateView) -> bool:
     """Return whether there is something to plan or to copy, from the state alone."""
-    return _is_changed(config, view) or _is_unfinished(view)
+    return _is_changed(select, copy, view) or _is_unfinished(view)
 
 
-def takes_time(config: Config, view: StateView) -> bool:
+def takes_time(select: SelectConfig, copy: CopyConfig, view: StateView) -> bool:
     """Return whether tables may have to be copied, so that WAL must be buffered."""
-    return is_due(config, view) and (config.copy.enabled or _is_unfinished(view))
+    return is_due(select, copy, view) and (copy.enabled or _is_unfinished(view))
 
 
 def plan_copies(
-    config: Config, view: StateView, sessions: CopySessions, may_fail: Container[TableKey] = ()
+    select: SelectConfig,
+    copy: CopyConfig,
+    view: StateView,
+    sessions: CopySessions,
+    may_fail: Container[TableKey] = (),
 ) -> CopyPlan:
     """Plan by the existing tables; raise `CopyDenied` for unreadable ones that are not in `may_fail`."""
     assert view.beginning is not None, "a first copy comes after the base"
     node = sessions.node()
-    is_changed = _is_changed(config, view) or _is_before(view, node.timeline())
+    is_changed = _is_changed(select, copy, view) or _is_before(view, node.timeline())
     tasks: list[CopyTask] = []
     moves: dict[TableKey, CopyProgress] = {}
     denied: dict[TableKey, str] = {}
-    vanished = {key for key, copy in view.copies.items() if copy.is_due(_delivered_lsn(view))}
+    vanished = {key for key, known in view.copies.items() if known.is_due(_delivered_lsn(view))}
     for database, name in database_names(node, view.beginning.databases).items():
-        if not config.select.selection().selects_database(name):
-            left = {key: copy for key, copy in view.copies.items() if key[0] == database}
-            moves |= {key: replace(copy, phase=CopyPhase.LEFT) for key, copy in left.items()}
+        if not select.selection().selects_database(name):
+            left = {key: known for key, known in view.copies.items() if key[0] == database}
+            moves |= {key: replace(known, phase=CopyPhase.LEFT) for key, known in left.items()}
             vanished -= left.keys()
             continue
         due: list[SourceTable] = []
         for table in sessions.source(database, name).tables():
             key = (database, table.oid)
             vanished.discard(key)
-            move = _move(config, table, view.copies.get(key), is_changed=is_changed)
+            move = _move(select, copy, table, view.copies.get(key), is_changed=is_changed)
             if move is not None and move.is_open and key in may_fail and not table.readable:
                 denied[key] = f"no SELECT on {table.namespace}.{table.name}"
             elif move is not None:
@@ -99,15 +103,17 @@ def plan_copies(
     return CopyPlan(tasks, moves, is_changed, denied)
 
 
-def is_requested_alone(config: Config, view: StateView, requested: Collection[TableKey]) -> bool:
+def is_requested_alone(
+    select: SelectConfig, copy: CopyConfig, view: StateView, requested: Collection[TableKey]
+) -> bool:
     """Return whether the tables to be copied are all in `requested`, and nothing else is to be planned."""
-    due = {key for key, copy in view.copies.items() if copy.is_due(_delivered_lsn(view))}
-    return not _is_changed(config, view) and due <= set(requested)
+    due = {key for key, known in view.copies.items() if known.is_due(_delivered_lsn(view))}
+    return not _is_changed(select, copy, view) and due <= set(requested)
 
 
-def _is_changed(config: Config, view: StateView) -> bool:
+def _is_changed(select: SelectConfig, copy: CopyConfig, view: StateView) -> bool:
     before = view.fingerprint.selection if view.fingerprint else NOTHING
-    return before != selection_reported(config)
+    return before != selection_reported(select, copy)
 
 
 def _is_before(view: StateView, timeline: TimelineId) -> bool:
@@ -137,18 +143,20 @@ def database_names(node: Node, databases: Container[Oid]) -> dict[Oid, str]:
     return {Oid(oid): str(name) for oid, name in rows if oid in databases}
 
 
-def _move(config: Config, table: SourceTable, known: CopyProgress | None, *, is_changed: bool) -> CopyProgress | None:
+def _move(
+    select: SelectConfig, copy: CopyConfig, table: SourceTable, known: CopyProgress | None, *, is_changed: bool
+) -> CopyProgress | None:
     """Return the next progress of a table's copy; None if nothing changes.
 
     NB: the current name is ahead of the stream. Without a change of the configuration only the recorded progress
     counts: the stream contains, and records, every change that brings a table into the selection.
     """
-    if not is_captured(config.select.selection(), table):
+    if not is_captured(select.selection(), table):
         return replace(known, phase=CopyPhase.LEFT) if known is not None else None
     if known is not None and known.is_open:
         return known
     is_whole = known is not None and known.phase is CopyPhase.DONE
-    if is_whole or not is_changed or not config.copy.enabled:
+    if is_whole or not is_changed or not copy.enabled:
         return None
     return replace(known or CopyProgress(CopyPhase.WAITING, 0), phase=CopyPhase.WAITING)
 
