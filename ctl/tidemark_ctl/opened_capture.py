@@ -14,7 +14,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import WriteGuard
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.daemon.node_requests import NodeRequests
+from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
 from tidemark_ctl import settings
 
@@ -36,7 +36,9 @@ def opened_capture(
     guard = partial(WriteGuard, watchdog_s=chosen.watchdog.watchdog_s, log=log, kills=kills)
     with StateStore.open(folder, guarded=guard) as store:
         context = CaptureContext(chosen, store, Metrics(store.identity.capture), log)
-        node_requests = NodeRequests(context, load_marker_key(chosen, folder))
+        node_requests = NodeRequests(
+            NodeSettings.of(chosen), store, load_marker_key(chosen, folder), metrics=context.metrics, log=log
+        )
         try:
             yield context, node_requests
         finally:

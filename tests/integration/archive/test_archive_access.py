@@ -35,7 +35,7 @@ from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
-from tidemark.runtime.daemon.node_requests import NodeRequests
+from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.seed.initialise import initialise
 
 DEADLINE_S = 120.0
@@ -273,7 +273,13 @@ def watched(node: Cluster, root: Path) -> Iterator[Watched]:
     make_marker_key(config, folder)
     with StateStore.open(folder) as store:
         context = CaptureContext(config, store, Metrics("main"), get_log("test"))
-        node_requests = NodeRequests(context, load_marker_key(config, folder))
+        node_requests = NodeRequests(
+            NodeSettings.of(context.config),
+            store,
+            load_marker_key(config, folder),
+            metrics=context.metrics,
+            log=context.log,
+        )
         try:
             archiving = Archiving(node, Spool(Path(config.archive.folder)))
             yield Watched(archiving, store, node_requests, ArchivingWatch(context, node_requests))

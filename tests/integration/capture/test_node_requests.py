@@ -13,7 +13,7 @@ from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.daemon.node_requests import NodeRequests
+from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.seed.initialise import initialise
 
 DEADLINE_S = 120.0
@@ -43,7 +43,13 @@ def test_a_commit_just_after_a_switch_forces_the_next_one_and_then_nothing_does(
         initialise(config, folder)
         with StateStore.open(folder) as store:
             context = CaptureContext(config, store, Metrics("main"), get_log("test"))
-            node_requests = NodeRequests(context, load_marker_key(config, folder))
+            node_requests = NodeRequests(
+                NodeSettings.of(context.config),
+                store,
+                load_marker_key(config, folder),
+                metrics=context.metrics,
+                log=context.log,
+            )
             try:
                 mark = node_requests.switch_if_moved(None).result(DEADLINE_S)
                 files = [segment_in_hand(node.node)]

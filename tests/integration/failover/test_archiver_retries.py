@@ -20,7 +20,7 @@ from tidemark.model.position import Epoch
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.daemon.marker_reading import MarkerReader
-from tidemark.runtime.daemon.node_requests import NodeRequests
+from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.wire.state import STAGE, Identity, Owner
 
@@ -42,7 +42,11 @@ def test_each_retry_of_the_archiver_counts_as_an_error(tmp_path: Path, monkeypat
             load_config(None, chosen | {"TIDEMARK_RETRY__FIRST_S": "1e-6"}), store, metrics, get_log("test")
         )
         incarnation = begin_incarnation(store, Role.ARCHIVER, context.log)
-        with closing(NodeRequests(context, KEY, incarnation)) as node_requests:
+        with closing(
+            NodeRequests(
+                NodeSettings.of(context.config), store, KEY, incarnation, metrics=context.metrics, log=context.log
+            )
+        ) as node_requests:
             fence = Fence(context.store, incarnation, node_requests, context.log)
             markers = MarkerReader(store.identity, KEY, metrics, context.log)
             made = Archive(DaemonContext(context, lock.owner, node_requests, markers, fence))

@@ -36,7 +36,7 @@ from tidemark.runtime.capture.wal_source import where_the_node_is
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.daemon.marker_reading import MarkerReader
-from tidemark.runtime.daemon.node_requests import NodeRequests
+from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.marker import MarkerKind
@@ -53,12 +53,17 @@ class SlowRequests(NodeRequests):
     """Reports an old position of the node."""
 
     def __init__(self, context: CaptureContext, key: bytes) -> None:
-        super().__init__(context, key)
-        self.context = context
-        self.was_at = where_the_node_is(context)
+        settings = NodeSettings.of(context.config)
+        super().__init__(settings, context.store, key, metrics=context.metrics, log=context.log)
+        self._node = (settings.captured_dsn, context.store.identity.system_identifier)
+        self.look_again()
         self.asked = 0
         self.written: list[MarkerKind] = []
         self.asked_wal = 0
+
+    def look_again(self) -> None:
+        """Report the node's present position from now on."""
+        self.was_at = where_the_node_is(*self._node)
 
     def find_node(self) -> Future[NodeIdentity]:
         """Answer at once, with an old answer."""
@@ -189,7 +194,7 @@ def test_realtime_goes_on_only_from_the_timeline_on_which_the_archiver_met_the_m
     with made(node, tmp_path) as (realtime, store, node_requests):
         realtime.step()
         fail_over(store)
-        node_requests.was_at = where_the_node_is(node_requests.context)
+        node_requests.look_again()
         step_until(realtime, store, lambda: store.marks().stage is Stage.RETURNING)
         view = store.view()
         timeline = node_requests.was_at.timeline if is_same else TimelineId(node_requests.was_at.timeline + 1)
@@ -214,7 +219,7 @@ def test_a_marker_that_is_never_read_is_written_again(
     with made(node, tmp_path, archive_wait_s=NEVER_S) as (realtime, store, node_requests):
         realtime.step()
         fail_over(store)
-        node_requests.was_at = where_the_node_is(node_requests.context)
+        node_requests.look_again()
         step_until(realtime, store, lambda: node_requests.written.count(MarkerKind.TRY_START) > 1)
         assert store.marks().stage is Stage.RETURNING
         assert store.view().hand_over.attempt == 1

@@ -10,12 +10,9 @@ from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.failover import Pair, paired
 from tests.support.servers.archiving import Archiving
 from tidemark.engine.handover import Event
-from tidemark.io.host.logs import get_log
-from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.model.mode import Stage
 from tidemark.runtime.capture.wal_source import streams_from, where_the_node_is
-from tidemark.runtime.context import CaptureContext
 
 BROKEN = "false"
 WAIT_S = {"TIDEMARK_REALTIME__ARCHIVE_WAIT_S": "1"}
@@ -83,14 +80,14 @@ def test_wal_that_the_node_has_removed_is_not_gone_on_from(node: Archiving, tmp_
     pair = Pair(node, tmp_path)
     pair.sidecar.init()
     with StateStore.open(pair.sidecar.folder) as store:
-        context = CaptureContext(pair.sidecar.config, store, Metrics("main"), get_log("test"))
-        before = where_the_node_is(context).flush_lsn
-        assert streams_from(context, before)
+        node_of = (pair.sidecar.config.capture.dsn, store.identity.system_identifier)
+        before = where_the_node_is(*node_of).flush_lsn
+        assert streams_from(*node_of, before)
         node.node.configure(wal_keep_size="0")
         for _ in range(2):
             node.switch(3)
             node.wait_until_archived()
             node.node.sql("CHECKPOINT")
         node.node.configure(wal_keep_size="256MB")
-        assert not streams_from(context, before)
-        assert streams_from(context, where_the_node_is(context).flush_lsn)
+        assert not streams_from(*node_of, before)
+        assert streams_from(*node_of, where_the_node_is(*node_of).flush_lsn)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from tidemark_ctl.views.realtime_tree import see, stage_tree
@@ -27,7 +28,7 @@ from tidemark.model.mode import Role
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.fencing import Fence
-from tidemark.runtime.daemon.node_requests import NodeRequests
+from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.seed.initialise import initialise_from_backup
 from tidemark.runtime.seed.seeding import take_seed
 from tidemark.wal.segments import history_name
@@ -37,6 +38,7 @@ from tidemark.wire.state import DELIVERED, PLACE, Identity, Overtaken, Owner, Wa
 PROGRAM = ("-m", "tidemark_sidecar")
 MOVED = (*PROGRAM, "--moved")
 CONFIRM_S = "0.1"
+RequestsT = TypeVar("RequestsT", bound=NodeRequests)
 RIVAL = Incarnation("z")
 DEADLINE_S = 60.0
 
@@ -208,7 +210,7 @@ def test_a_confirmed_state_stays_confirmed_until_it_has_delivered_what_precedes_
         record_overtaken(store, rival)
         incarnation = begin_incarnation(store, Role.SIDECAR, log, moved=True)
         context = CaptureContext(load_config(None, {}), store, Metrics("main"), log)
-        with closing(NodeRequests(context, b"k" * 16, incarnation)) as node_requests:
+        with closing(requests_of(NodeRequests, context, incarnation)) as node_requests:
             fence = Fence(context.store, incarnation, node_requests, context.log)
             instance, epoch = Instance(identity.system_identifier, "main"), Epoch(first, 8)
             start = Marker(MarkerKind.START, instance, epoch, NO_SEQUENCE, None, incarnation=incarnation)
@@ -218,6 +220,11 @@ def test_a_confirmed_state_stays_confirmed_until_it_has_delivered_what_precedes_
             deliver_to(store, 1100)
             fence.step(store.marks(), None)
             assert not store.incarnations()[0].is_confirmed
+
+
+def requests_of(kind: type[RequestsT], context: CaptureContext, incarnation: Incarnation) -> RequestsT:
+    settings = NodeSettings.of(context.config)
+    return kind(settings, context.store, b"k" * 16, incarnation, metrics=context.metrics, log=context.log)
 
 
 class KeptRequests(NodeRequests):
@@ -238,7 +245,7 @@ def test_markers_name_their_writer_only_once_it_has_read_its_own_start_marker(tm
     with StateStore.create(StateFolder(tmp_path / "state"), identity) as store:
         incarnation = begin_incarnation(store, Role.SIDECAR, get_log("test"))
         context = CaptureContext(load_config(None, {}), store, Metrics("main"), get_log("test"))
-        with closing(KeptRequests(context, b"k" * 16, incarnation)) as node_requests:
+        with closing(requests_of(KeptRequests, context, incarnation)) as node_requests:
             node_requests.kept = []
             fence = Fence(context.store, incarnation, node_requests, context.log)
             for kind in (*others, MarkerKind.START):
@@ -272,7 +279,7 @@ def test_a_state_from_a_backup_is_not_fenced_by_markers_of_the_states_that_it_re
             incarnation = begin_incarnation(store, Role.ARCHIVER, log)
             context = CaptureContext(config, store, Metrics("main"), log)
             instance = Instance(store.identity.system_identifier, "main")
-            with closing(NodeRequests(context, b"k" * 16, incarnation)) as node_requests:
+            with closing(requests_of(NodeRequests, context, incarnation)) as node_requests:
                 fence = Fence(context.store, incarnation, node_requests, context.log)
                 own = store.take_epoch(Owner("archiver", "host", "boot", 1, 1))
                 for epoch in rivals:

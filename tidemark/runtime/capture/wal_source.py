@@ -132,17 +132,17 @@ def from_archive(
     return WalSource(ring, ring, lease, progress, source, Path(context.config.archive.folder))
 
 
-def where_the_node_is(context: CaptureContext) -> NodeIdentity:
+def where_the_node_is(dsn: str, system_identifier: SystemIdentifier) -> NodeIdentity:
     """Ask the node for the end of its WAL; wait for it, and raise if it does not answer."""
-    with closing(WalStream(context.config.capture.dsn)) as stream:
-        return stream.identify(context.store.identity.system_identifier)
+    with closing(WalStream(dsn)) as stream:
+        return stream.identify(system_identifier)
 
 
-def streams_from(context: CaptureContext, lsn: Lsn) -> bool:
+def streams_from(dsn: str, system_identifier: SystemIdentifier, lsn: Lsn) -> bool:
     """Return whether the node sends its WAL from `lsn`; false if it has removed that."""
     start_lsn = first_page_lsn(lsn)
-    with closing(WalStream(context.config.capture.dsn)) as stream:
-        here = stream.identify(context.store.identity.system_identifier)
+    with closing(WalStream(dsn)) as stream:
+        here = stream.identify(system_identifier)
         history = stream.timeline_history(here.timeline)
         try:
             if stream.start(start_lsn, history.timeline_at(start_lsn)) is not None:

@@ -10,26 +10,29 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Full, Queue
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from tidemark.engine.incarnations import names_writer
 from tidemark.engine.marking import WalMark
 from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.archive.archive_progress import reached_lsn
 from tidemark.io.archive.archive_state import NoArchive
-from tidemark.io.host.logs import describe_error
+from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.node.node import Node, NodeArchiving
 from tidemark.io.node.node_errors import PermissionMissing
 from tidemark.io.node.replication import NodeIdentity
+from tidemark.io.process.config import Config
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.state import StateStore
 from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
 from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, TimelineId, parse_lsn
 from tidemark.model.position import Epoch, Pointer, Sequence
 from tidemark.runtime.capture.wal_source import streams_from, where_the_node_is
-from tidemark.runtime.context import CaptureContext
 from tidemark.wal.segments import segment_of, segment_start
 from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
 
@@ -62,16 +65,43 @@ class OlderOpen(NamedTuple):
     names: str | None  # None: there is none
 
 
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """The settings that requests to the node read."""
+
+    captured_dsn: str
+    markers_dsn: str  # of the primary, to which markers are written
+    archive_folder: str  # empty: there is no archive
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Return the settings of a configuration."""
+        captured_dsn = config.capture.dsn
+        return cls(captured_dsn, config.markers.dsn or captured_dsn, config.archive.folder)
+
+
 class NodeRequests:
     """Runs requests until it is closed."""
 
-    def __init__(self, context: CaptureContext, key: bytes, incarnation: Incarnation | None = None) -> None:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        store: StateStore,
+        key: bytes,
+        incarnation: Incarnation | None = None,
+        *,
+        metrics: Metrics,
+        log: Log,
+    ) -> None:
         """`key`: signs markers; `incarnation`: of the daemon that writes them, if it is one."""
-        self._context = context
-        self._dsn = context.config.markers.dsn or context.config.capture.dsn
+        self._settings = settings
+        self._store = store
         self._key = key
+        self._metrics = metrics
+        self._log = log
         self._incarnation = incarnation
         self.has_read_start = False  # the daemon, its own start marker (`tidemark.engine.incarnations.names_writer`)
+        self._system_identifier = store.identity.system_identifier
         self._nodes: dict[str, Node] = {}  # by DSN: the node that markers are written to, and the captured one
         self._may_switch = True
         self._late_lsn = INVALID_LSN  # of a switch that waits for the last segment: the WAL that it has to complete
@@ -91,11 +121,11 @@ class NodeRequests:
 
     def find_node(self) -> Future[NodeIdentity]:
         """Query the end of the node's WAL, over the connection that would stream it."""
-        return self._ask(lambda: where_the_node_is(self._context))
+        return self._ask(lambda: where_the_node_is(self._settings.captured_dsn, self._system_identifier))
 
     def has_wal(self, lsn: Lsn) -> Future[bool]:
         """Check whether the node has the WAL from `lsn`, by beginning to stream it."""
-        return self._ask(lambda: streams_from(self._context, lsn))
+        return self._ask(lambda: streams_from(self._settings.captured_dsn, self._system_identifier, lsn))
 
     def find_older(self, below: FullXid | None) -> Future[OlderOpen]:
         """Query the open transactions older than `below`; None: older than the next one."""
@@ -113,7 +143,7 @@ class NodeRequests:
         self, kind: MarkerKind, epoch: Epoch, pointer: Pointer | None, *, sequence: int = 0, reason: str = ""
     ) -> Future[Lsn]:
         """Write a marker; return the end of its record."""
-        identity = self._context.store.identity
+        identity = self._store.identity
         instance = Instance(identity.system_identifier, identity.capture)
         is_named = names_writer(is_start=kind is MarkerKind.START, has_read_start=self.has_read_start)
         writer = self._incarnation if is_named else None
@@ -159,11 +189,11 @@ class NodeRequests:
         self._forget_nodes()
 
     def _session(self, dsn: str | None = None) -> Node:
-        dsn = self._dsn if dsn is None else dsn
+        dsn = self._settings.markers_dsn if dsn is None else dsn
         if dsn not in self._nodes:
             node = Node(dsn)
             try:
-                node.check_same_node(self._context.store.identity.system_identifier)
+                node.check_same_node(self._system_identifier)
                 node.query("SET synchronous_commit = 'local'")  # no wait for a synchronous standby that is down
             except BaseException:
                 node.close()
@@ -172,7 +202,7 @@ class NodeRequests:
         return self._nodes[dsn]
 
     def _older(self, below: FullXid | None) -> OlderOpen:
-        node = self._session(self._context.config.capture.dsn)
+        node = self._session(self._settings.captured_dsn)
         snapshot = node.snapshot()
         below = snapshot.xmax if below is None else below
         if snapshot.xmin >= below:
@@ -181,9 +211,9 @@ class NodeRequests:
         return OlderOpen(below, names or "none that this role can see")
 
     def _timeline(self) -> TimelineId | None:
-        if self._session(self._context.config.capture.dsn).is_in_recovery():
+        if self._session(self._settings.captured_dsn).is_in_recovery():
             return None
-        return where_the_node_is(self._context).timeline
+        return where_the_node_is(self._settings.captured_dsn, self._system_identifier).timeline
 
     def _primary(self) -> Node:
         node = self._session()
@@ -206,15 +236,15 @@ class NodeRequests:
             self._report_left_out(error)
             raise
         except Exception:
-            self._context.metrics.markers_failed.inc()
+            self._metrics.markers_failed.inc()
             raise
-        self._context.metrics.markers_written.inc(marker.kind.value)
+        self._metrics.markers_written.inc(marker.kind.value)
         return parse_lsn(str(end_lsn))
 
     def _report_left_out(self, error: MarkersLeftOut) -> None:
         if not self._reported_left_out:
             self._reported_left_out = True
-            self._context.log.warning("no markers are written", **describe_error(error))
+            self._log.warning("no markers are written", **describe_error(error))
 
     def _mark(self) -> WalMark:
         ((record_bytes, snapshot),) = self._session().query(
@@ -243,13 +273,13 @@ class NodeRequests:
             self._session().query("SELECT pg_switch_wal()")
         except PermissionMissing as error:
             self._may_switch = False
-            self._context.log.warning(
+            self._log.warning(
                 "segment switches are not granted: in archive mode, changes arrive when the server itself "
                 "switches segments",
                 **describe_error(error),
             )
             return False
-        self._context.metrics.segment_switches.inc()
+        self._metrics.segment_switches.inc()
         return True
 
     def _switch_late(self) -> None:
@@ -267,7 +297,7 @@ class NodeRequests:
             self._forget_nodes()
 
     def _segment_begin(self, lsn: Lsn) -> Lsn:
-        segment_bytes = self._context.store.identity.segment_bytes
+        segment_bytes = self._store.identity.segment_bytes
         return segment_start(segment_of(lsn, segment_bytes), segment_bytes)
 
     def _have_arrived_before(self, insert_lsn: Lsn) -> bool:
@@ -275,8 +305,8 @@ class NodeRequests:
 
         If archiving is broken, each switch would only add a segment to what the node keeps.
         """
-        config, store = self._context.config, self._context.store
-        if not config.has_archive:
+        folder, store = self._settings.archive_folder, self._store
+        if not folder:
             return True
         begin_lsn, start = self._segment_begin(insert_lsn), store.marks().start
         if store.archiving().on_lsn >= begin_lsn:
@@ -284,7 +314,7 @@ class NodeRequests:
         if start is not None and start.restart_lsn >= begin_lsn:
             return True
         try:
-            found = ArchiveListing(Path(config.archive.folder), store.identity.segment_bytes).result(ARRIVAL_S)
+            found = ArchiveListing(Path(folder), store.identity.segment_bytes).result(ARRIVAL_S)
         except NoArchive:
             return False
         return reached_lsn(found) >= begin_lsn
@@ -293,5 +323,5 @@ class NodeRequests:
         """Check whether the missing grant exists now; once for each wanted switch (`archive.switch_s`)."""
         self._may_switch = self._session().archiving().may_switch
         if self._may_switch:
-            self._context.log.info("segment switches are now granted")
+            self._log.info("segment switches are now granted")
         return self._may_switch

@@ -40,7 +40,7 @@ from tidemark.runtime.daemon.archiving_watch import check_archiving
 from tidemark.runtime.daemon.daemon import Daemon, Work
 from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.daemon.marker_reading import MarkerReader
-from tidemark.runtime.daemon.node_requests import NodeRequests
+from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
 from tidemark.wire.control import Json
 from tidemark.wire.marker import key_name
@@ -123,7 +123,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         context, key = CaptureContext(config, store, metrics, log), load_marker_key(config, folder)
         when_space_allows(partial(store.record_marker_key, role.value, key_name(key)), folder.root, log)
         markers = MarkerReader(store.identity, key, metrics, log)
-        node_requests = NodeRequests(context, key, incarnation)
+        node_requests = NodeRequests(NodeSettings.of(config), store, key, incarnation, metrics=metrics, log=log)
         check_archiving(context, node_requests)
         fence = Fence(store, incarnation, node_requests, log)
         work = make_work(DaemonContext(context, lock.owner, node_requests, markers, fence))
