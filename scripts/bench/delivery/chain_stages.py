@@ -21,6 +21,7 @@ from tests.support.processes.captures import config_for
 from tests.support.servers.postgres import SUPERUSER, Cluster
 from tests.support.workloads.feeder import make_state
 from tidemark.decode.groups.group_builder import GroupBuilder
+from tidemark.decode.transactions.committed_run import CommittedRun
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.host.logs import get_log
@@ -34,11 +35,14 @@ from tidemark.model.position import NO_SEQUENCE, Epoch
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline, Settings
+from tidemark.pipeline.lake.applied import NOTHING
+from tidemark.pipeline.lake.faults import UNTOUCHED
 from tidemark.pipeline.lake.lake import LakeTable
 from tidemark.pipeline.lake.positions import TableId
 from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
+from tidemark.pipeline.sinks.targets import Outcome
 from tidemark.runtime.first_copy.first_copy import CopySettings, FirstCopy
 from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
 from tidemark.runtime.replay.offline import decode_archive
@@ -97,7 +101,7 @@ def decoded(recording: Recording) -> list[ChangeGroup]:
     for found in decode_archive(segments, start, LsnRange(recording.begin, recording.end), print):
         if isinstance(found, CommittedTransaction):
             groups += builder.add_transaction(found)
-        elif hasattr(found, "__len__"):
+        elif isinstance(found, CommittedRun):
             groups += builder.add_run(found)
     last = builder.flush()
     return [*groups, *([last] if last is not None else [])]
@@ -169,8 +173,9 @@ class MarkedPipeline(Pipeline):
 class LogAlone(Lake):
     """A lake without replicas."""
 
-    def _replica(self, table: TableId, items: Sequence[Delivered]) -> LakeTable:
-        return LakeTable(f"{self.root}/{self._folder(table, items)}/replica", self._app(table))
+    def _replica(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
+        none = LakeTable(f"{self.root}/{self._folder(table, items)}/replica", self._app(table))
+        return Outcome(UNTOUCHED, NOTHING, none)
 
 
 class LogPipeline(MarkedPipeline):

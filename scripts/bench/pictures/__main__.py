@@ -188,8 +188,10 @@ def main() -> None:
     given.into.mkdir(exist_ok=True)
     for name, pictures in DRAWN.items():
         path: Path | None = getattr(given, name)
-        said = json.loads(path.read_text(encoding="utf-8")) if path is not None else None
-        for file, draw in pictures.items() if said is not None else ():
+        if path is None:
+            continue
+        said = json.loads(path.read_text(encoding="utf-8"))
+        for file, draw in pictures.items():
             (given.into / f"{file}.svg").write_text(draw(said).svg(), encoding="utf-8")
 
 
