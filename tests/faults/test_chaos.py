@@ -53,7 +53,7 @@ def nothing_directed(_world: World) -> None:
 @pytest.mark.parametrize(
     ("plant", "directed", "reported"),
     [
-        ("no-epoch-check", linger_often, "ended with code (9|70)|doubled|stands in the group"),
+        ("no-epoch-check", linger_often, "ended with code (9|70)|doubled|is in the group"),
         ("marker-before-state", die_behind_the_stop_marker, "the state knows of no stop"),
         ("trim-at-delivered", nothing_directed, "the target found the outbox broken"),
     ],

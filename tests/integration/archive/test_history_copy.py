@@ -294,7 +294,7 @@ def test_a_foreign_folder_is_never_written_and_a_damaged_copy_is_named(shop: Sho
 
 def test_a_state_that_cannot_be_rebuilt_is_refused_by_name(shop: Shop, tmp_path: Path) -> None:
     shop.sidecar.kill()
-    state, config = tmp_path / "anew", tmp_path / "anew.toml"
+    state, config = tmp_path / "fresh", tmp_path / "fresh.toml"
     config.write_text('[capture]\nname = "other"\n')
     command = ("init", "--state", state, "--config", config)
     folder = shop.spool.folder

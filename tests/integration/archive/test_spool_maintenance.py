@@ -94,7 +94,7 @@ def test_trimmed_segments_are_not_needed_and_a_rebuilt_state_continues_from_the_
     maintain(archive, sidecar)
 
     shutil.rmtree(sidecar.folder.root)
-    config = archive.spool.folder.parent / "anew.toml"
+    config = archive.spool.folder.parent / "fresh.toml"
     config.write_text("")
     command = ("init", "--state", sidecar.folder.root, "--config", config, "--from-spool", archive.spool.folder)
     succeeded(cdcctl(*command, **sidecar.options))

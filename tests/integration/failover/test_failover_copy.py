@@ -72,6 +72,6 @@ def test_a_copy_that_a_fail_over_breaks_off_is_recreated_by_the_archiver(tmp_pat
             items = on_demand.catch_up(pair.sidecar)
             boundaries = [item for item in items if isinstance(item, CopyBoundary)]
             begun = [each.generation for each in boundaries if each.begin]
-            assert begun[0] < begun[-1], "broken off, and made anew"
+            assert begun[0] < begun[-1], "cancelled, and made again"
             assert [each.generation for each in boundaries if not each.begin] == begun[-1:]
             assert table_of(items, "account") == dict(node.node.sql("SELECT id, note FROM account"))

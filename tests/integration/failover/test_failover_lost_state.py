@@ -22,7 +22,7 @@ def rebuild_state(pair: Pair, root: Path) -> None:
     folder = pair.sidecar.folder
     key = (folder.root / "marker.key").read_bytes()
     shutil.rmtree(folder.root)
-    config = root / "anew.toml"
+    config = root / "fresh.toml"
     config.write_text("")
     command = ("init", "--state", folder.root, "--config", config, "--from-spool", pair.archiving.spool.folder)
     succeeded(cdcctl(*command, **pair.sidecar.options, TIDEMARK_ARCHIVE__PROGRAM=str(archive_script())))

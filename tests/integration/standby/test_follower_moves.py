@@ -172,15 +172,15 @@ def test_a_followers_lost_state_is_a_followers_before_any_process_runs_and_can_t
         known = read_manifest(spool)
         two.kill()
         shutil.rmtree(two.folder.root)
-        config = tmp_path / "anew.toml"
+        config = tmp_path / "fresh.toml"
         config.write_text("")
         command = ("init", "--state", two.folder.root, "--config", config, "--from-spool", spool.folder)
         assert "as a follower" in succeeded(cdcctl(*command, **two.options)).err
-        anew = two.view
-        assert (anew.stage, anew.start) == (Stage.FOLLOWER, known.start)
-        assert anew.followed is not None
+        fresh = two.view
+        assert (fresh.stage, fresh.start) == (Stage.FOLLOWER, known.start)
+        assert fresh.followed is not None
         assert known.followed is not None
-        assert anew.followed.leader == known.followed.leader
+        assert fresh.followed.leader == known.followed.leader
         two.start()
         hosts.deliverer.kill()  # neither sidecar delivers later changes
         insert(primary, 2)

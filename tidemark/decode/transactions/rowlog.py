@@ -233,7 +233,7 @@ class RowLog:
             self._close_chunk()
 
     def extend(self, entries: memoryview, tuples: memoryview, more: int) -> None:
-        """Append a run of rows, which stands for `more` rows than it has entries."""
+        """Append a run of rows, with `more` rows than it has entries."""
         last = self._last
         if len(entries) + len(tuples) >= RUN_BYTES:
             if len(last):

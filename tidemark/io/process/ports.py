@@ -22,7 +22,7 @@ from tidemark.model.mode import Role
 
 FIRST_PORT = 9748
 STATES_MAX = 1000  # on one host: ports up to 12,747
-REGISTRY = Path("/var/tmp/tidemark-ports")  # noqa: S108 - sticky, and claims are only ever made anew (O_EXCL)
+REGISTRY = Path("/var/tmp/tidemark-ports")  # noqa: S108 - sticky, and claims are only ever created (O_EXCL)
 REGISTRY_VARIABLE = "TIDEMARK_PORTS_FOLDER"
 REGISTRY_MODE = 0o1777
 _CLAIM_BYTES_MAX = 4096

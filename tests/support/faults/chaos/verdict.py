@@ -49,7 +49,7 @@ def in_order(taken: list[Taken]) -> list[LoggedChange]:
         for change in _changes(one):
             timeline, commit_lsn, ordinal = change.place
             place = Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)
-            assert before < place <= one.group_end, f"{place} stands in the group ({before}, {one.group_end}]"
+            assert before < place <= one.group_end, f"{place} is in the group ({before}, {one.group_end}]"
             changes.append(change)
     changes.sort(key=lambda change: change.place)
     return changes
