@@ -19,6 +19,8 @@ FOLDER = ROOT / "conf" / "systemd"
 PAGE = ROOT / "docs" / "exit-codes.md"
 ROLES = ("sidecar", "archiver")
 PIPELINE = "pipeline"
+SEGMENT_BYTES = 16 << 20
+DEFAULT_WEIGHT = 100  # systemd.resource-control(5)
 PROGRAMS = {"sidecar": "tidemark_sidecar", "archiver": "tidemark_archiver", PIPELINE: "tidemark.pipeline"}
 PYTHON = "/opt/tidemark/.venv/bin/python"
 A_RESTART_HELPS = {ExitCode.UNEXPECTED, ExitCode.CONSUMER_FAILED, ExitCode.NODE_UNREACHABLE}
@@ -74,6 +76,21 @@ def test_the_pipelines_unit_waits_longer_than_the_pipeline_and_signals_its_drive
     assert float(found["RestartSec"]) > RESTART_WAIT_S
     assert found["KillMode"] == "mixed"
     assert found["Type"] == "notify"
+
+
+@each_unit
+def test_a_unit_has_a_lower_priority_than_the_server_beside_it(role: str) -> None:
+    found = service(role)
+    assert 0 < int(found["Nice"]) < 20
+    assert max(int(found["CPUWeight"]), int(found["IOWeight"])) < DEFAULT_WEIGHT
+
+
+@each_daemon
+def test_a_unit_permits_the_memory_that_the_configuration_permits(role: str) -> None:
+    config = Config()
+    bounds = (config.ring_bytes(SEGMENT_BYTES), config.decode.memory_bytes, config.decode.queue_bytes)
+    gibibytes = service(role)["MemoryHigh"].removesuffix("G")
+    assert int(gibibytes) << 30 > 2 * (sum(bounds) + config.deliver.group_bytes_max)
 
 
 @each_unit
