@@ -14,6 +14,7 @@ The reader gets a view of the buffer, at most one replication message long and o
 `release`; after that the writer may overwrite the bytes.
 """
 
+import mmap
 from collections import deque
 
 from tidemark.model.errors import ConfigError, InternalError
@@ -30,14 +31,15 @@ class RingFull(Exception):
 
 
 class Ring:
-    """A bounded buffer of WAL, `capacity` bytes, allocated once."""
+    """A bounded buffer of WAL, `capacity` bytes, reserved once."""
 
     def __init__(self, capacity: int, start_lsn: Lsn) -> None:
         if capacity < RING_BYTES_MIN:
             raise ConfigError(f"a ring has at least {RING_BYTES_MIN} bytes, not {capacity}")
         self.capacity = capacity
         self.high_water_bytes = 0
-        self._buffer = memoryview(bytearray(capacity))
+        # Anonymous memory: a page is allocated when WAL is first written to it.
+        self._buffer = memoryview(mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         self._read_lsn = start_lsn  # written by the reader only
         self._write_lsn = start_lsn  # written by the writer only
         self._timelines: deque[tuple[Lsn, TimelineId]] = deque(maxlen=TIMELINES_MAX)  # with the start of each

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -14,6 +15,7 @@ from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.wal.segments import WalSlice
 
 START = Lsn((1 << 40) + 12345)
+LARGE_BYTES = 256 << 20
 
 
 @dataclass
@@ -130,6 +132,20 @@ def test_two_threads_pass_more_than_the_capacity_through_in_order() -> None:
             ring.release(len(segment.data))
     producer.join()
     assert ring.high_water_bytes <= RING_BYTES_MIN
+
+
+def test_a_ring_uses_memory_only_for_what_was_written_to_it() -> None:
+    before = anonymous_bytes()
+    ring = Ring(LARGE_BYTES, START)
+    for number in range(8):
+        ring.put(WalSlice(Lsn(START + number * SLICE_BYTES_MAX), b"x" * SLICE_BYTES_MAX, TimelineId(1)))
+    assert anonymous_bytes() - before < LARGE_BYTES // 8
+
+
+def anonymous_bytes() -> int:
+    """Return the anonymous memory of this process."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon:"))
+    return int(line.split()[1]) << 10
 
 
 def test_a_ring_takes_exactly_its_capacity() -> None:
