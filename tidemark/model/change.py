@@ -77,6 +77,9 @@ class RowsMessage:
 
     schema: pa.Schema
     message: bytes | pa.Buffer
+    row_count: int
+    first: Position  # of the rows
+    last: Position
 
     def unpacked(self) -> pa.RecordBatch:
         """Return the record batch; its columns are views of the message."""

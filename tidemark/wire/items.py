@@ -33,6 +33,8 @@ DATABASE_METADATA = b"tidemark.database"
 # lsn, xid, transactional, database, timeline, commit_lsn, ordinal, origin, prefix length
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # of an IPC stream
 _MESSAGE = struct.Struct(">QIBIIQQHI")
+_SCHEMAS_KEPT = 1024  # some kilobytes each
+_SCHEMAS: dict[tuple[Oid, Oid], tuple[pa.Schema, Relation, pa.Buffer]] = {}  # the latest of each relation
 
 
 # Each event is in a list of one element, since stored values already have this form.
@@ -117,17 +119,33 @@ def relation_of(item: GroupItem) -> Relation | None:
 
 
 def _encode_batch(batch: ChangeBatch) -> pa.Buffer | bytes:
-    metadata = {
-        RELATION_METADATA: encode_relation(batch.relation),
-        DATABASE_METADATA: str(batch.database).encode(),
-    }
     given = batch.given
     if isinstance(given, RowsMessage):
-        return b"".join((given.schema.with_metadata(metadata).serialize(), given.message, _END_OF_STREAM))
+        return b"".join((_schema_message(batch, given.schema), given.message, _END_OF_STREAM))
+    metadata = _metadata(batch)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, given.schema.with_metadata(metadata)) as stream:
         stream.write_batch(given.replace_schema_metadata(metadata))
     return sink.getvalue()
+
+
+def _schema_message(batch: ChangeBatch, schema: pa.Schema) -> pa.Buffer:
+    """Return the first message of the batch's stream: for small batches, making it costs more than all the rest."""
+    key = (batch.database, batch.relation.oid)
+    known_schema, known_relation, message = _SCHEMAS.get(key, (None, None, None))
+    if message is None or known_schema is not schema or known_relation is not batch.relation:
+        message = schema.with_metadata(_metadata(batch)).serialize()
+        if len(_SCHEMAS) >= _SCHEMAS_KEPT:
+            _SCHEMAS.clear()
+        _SCHEMAS[key] = (schema, batch.relation, message)
+    return message
+
+
+def _metadata(batch: ChangeBatch) -> dict[bytes, bytes]:
+    return {
+        RELATION_METADATA: encode_relation(batch.relation),
+        DATABASE_METADATA: str(batch.database).encode(),
+    }
 
 
 def _decode_batch(payload: bytes | pa.Buffer) -> ChangeBatch:

@@ -8,7 +8,7 @@ All integers are big-endian, so that LMDB's byte order is the order of numbers.
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from tidemark.model.errors import ConfigError
@@ -29,15 +29,14 @@ class Scope:
 
     capture: str
     partition: Partition
+    prefix: bytes = field(init=False, repr=False, compare=False)  # with which every key of this scope begins
 
     def __post_init__(self) -> None:
-        if not 0 < len(self.capture.encode()) <= CAPTURE_NAME_BYTES_MAX:
-            raise ConfigError(f"a capture's name has 1 to {CAPTURE_NAME_BYTES_MAX} bytes: {self.capture!r}")
-
-    def prefix(self) -> bytes:
-        """Return the bytes with which every key of this scope begins."""
         name = self.capture.encode()
-        return bytes([len(name)]) + name + _PARTITION.pack(self.partition.system_identifier, self.partition.database)
+        if not 0 < len(name) <= CAPTURE_NAME_BYTES_MAX:
+            raise ConfigError(f"a capture's name has 1 to {CAPTURE_NAME_BYTES_MAX} bytes: {self.capture!r}")
+        owner = _PARTITION.pack(self.partition.system_identifier, self.partition.database)
+        object.__setattr__(self, "prefix", bytes([len(name)]) + name + owner)
 
     @classmethod
     def parse(cls, key: bytes) -> tuple[Self, bytes]:
@@ -50,22 +49,22 @@ class Scope:
 
 def named(scope: Scope, name: str) -> bytes:
     """Return the key of the value with this name."""
-    return scope.prefix() + name.encode()
+    return scope.prefix + name.encode()
 
 
 def numbered(scope: Scope, number: int) -> bytes:
     """Return the key of the value with this number (schema versions, relations)."""
-    return scope.prefix() + _NUMBER.pack(number)
+    return scope.prefix + _NUMBER.pack(number)
 
 
 def slot(scope: Scope, sequence: Sequence, chunk: int) -> bytes:
     """Return the key of one chunk of an outbox value."""
-    return scope.prefix() + _SLOT.pack(sequence, chunk)
+    return scope.prefix + _SLOT.pack(sequence, chunk)
 
 
 def parse_slot(scope: Scope, key: bytes) -> tuple[Sequence, int] | None:
     """Return sequence and chunk of an outbox key; None if `key` belongs to another scope."""
-    prefix = scope.prefix()
+    prefix = scope.prefix
     if len(key) != len(prefix) + _SLOT.size or not key.startswith(prefix):
         return None
     sequence, chunk = _SLOT.unpack_from(key, len(prefix))

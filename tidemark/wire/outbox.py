@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import google_crc32c
 import pyarrow as pa
 
-from tidemark.model.change import ChangeBatch, ChangeGroup, GroupItem
+from tidemark.model.change import ChangeBatch, ChangeGroup, GroupItem, RowsMessage
 from tidemark.model.lsn import INVALID_OID
 from tidemark.model.position import Position, Sequence
 from tidemark.wire.envelope import DamagedValue
@@ -63,7 +63,9 @@ def encode_group(group: ChangeGroup) -> EncodedGroup:
 
 def _encode(item: GroupItem) -> EncodedValue:
     kind, payload = encode_item(item)
-    if isinstance(item, ChangeBatch):
+    if isinstance(item, ChangeBatch) and isinstance(item.given, RowsMessage):
+        first, last, count = item.given.first, item.given.last, item.given.row_count
+    elif isinstance(item, ChangeBatch):
         rows = item.rows
         first, last, count = _row_position(rows, 0), _row_position(rows, rows.num_rows - 1), rows.num_rows
     else:

@@ -37,6 +37,8 @@ from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import META_FIELDS, ChangeBatch, ChangeGroup, RowsMessage, batch_schema
+from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.model.position import Position
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.consumers import NullConsumer
 from tidemark.runtime.capture.interpreter import put_latency_first
@@ -123,7 +125,9 @@ def one_row() -> RowsMessage:
     schema = batch_schema(COLUMNS)
     said = {field.name: "i" if field.type == pa.string() else 0 for field in META_FIELDS if not field.nullable}
     row = {**said, "_after": {"turn": 0, "id": 0, "stamp_ns": 0, "filler": ""}}
-    return RowsMessage(schema, pa.RecordBatch.from_pylist([row], schema).serialize().to_pybytes())
+    here = Position(TimelineId(1), Lsn(0), 0)
+    message = pa.RecordBatch.from_pylist([row], schema).serialize().to_pybytes()
+    return RowsMessage(schema, message, 1, here, here)
 
 
 def config_of(dsn: str) -> Config:

@@ -1,5 +1,7 @@
 """COPY's text format: fields, escapes, and rows that do not fit."""
 
+from dataclasses import astuple
+
 import pytest
 
 from tests.support.forged import tuple_forms as forms
@@ -62,3 +64,14 @@ def test_a_side_that_no_row_has_takes_no_room_for_each_of_its_columns() -> None:
     given = CopyBatchBuilder(Oid(1), relation).build(lines * rows, rows, Position(TimelineId(1), Lsn(8), 1), 0).given
     assert isinstance(given, RowsMessage)
     assert len(given.message) < rows * (20 * 4 + 60)
+
+
+def test_a_message_states_how_many_rows_it_has_and_where_they_begin_and_end() -> None:
+    relation, first = forms.relation_of(forms.INT4), Position(TimelineId(3), Lsn(8), 5)
+    given = CopyBatchBuilder(Oid(1), relation).build(b"7\n" * 3, 3, first, 0).given
+    assert isinstance(given, RowsMessage)
+    stated = [given.first, given.last]
+    assert [[*astuple(position)] for position in stated] == [
+        [given.unpacked().column(name)[row].as_py() for name in ("_tli", "_commit_lsn", "_ordinal")] for row in (0, 2)
+    ]
+    assert given.row_count == given.unpacked().num_rows

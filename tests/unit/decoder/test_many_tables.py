@@ -1,7 +1,7 @@
 """Rows of many tables: memory other than the catalog's is limited by counted bytes, and the output does not change."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 
@@ -83,6 +83,22 @@ def test_a_batch_is_estimated_by_the_size_of_a_batch_of_one_row(columns: int) ->
     assert isinstance(batch.given, RowsMessage)
     taken = len(batch.given.message) + OBJECT_BYTES
     assert taken * 0.7 < batch_bytes(made) < taken * 1.5
+
+
+def test_a_message_states_how_many_rows_it_has_and_where_they_begin_and_end() -> None:
+    stream = Wal(*TABLES)
+    for number in range(20):
+        stream.insert(801, TABLES[number % 3].oid, packed_row(number))
+    stream.commit(801)
+    (group,) = groups(stream, GroupBuilder(DIALECTS), 50, *TABLES)
+    given = [item.given for item in group.items if isinstance(item, ChangeBatch)]
+    assert len(given) == 3
+    for rows in given:
+        assert isinstance(rows, RowsMessage)
+        unpacked = rows.unpacked()
+        positions = [unpacked.column(name).to_pylist() for name in ("_tli", "_commit_lsn", "_ordinal")]
+        ends = [[column[row] for column in positions] for row in (0, -1)]
+        assert [[*astuple(rows.first)], [*astuple(rows.last)], rows.row_count] == [*ends, unpacked.num_rows]
 
 
 def test_a_group_says_what_its_batches_take() -> None:

@@ -95,7 +95,7 @@ def test_keys_sort_as_their_numbers(left: tuple[Sequence, int], right: tuple[Seq
 @given(st.text(min_size=1, max_size=15), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.binary(max_size=9))
 def test_a_scope_comes_back_from_any_key(name: str, system: int, database: int, rest: bytes) -> None:
     scope = Scope(name, Partition(SystemIdentifier(system), Oid(database)))
-    assert Scope.parse(scope.prefix() + rest) == (scope, rest)
+    assert Scope.parse(scope.prefix + rest) == (scope, rest)
 
 
 def test_a_key_of_another_scope_is_no_slot() -> None:

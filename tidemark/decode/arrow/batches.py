@@ -22,7 +22,8 @@ from tidemark.decode.types.codec import ArrowValue, Dialect
 from tidemark.decode.types.registry import UTF8
 from tidemark.model.change import ChangeBatch, RowsMessage
 from tidemark.model.errors import InternalError
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import Lsn, Oid, TimelineId
+from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 
 ABSENT = -1  # offset of an absent tuple
@@ -75,6 +76,10 @@ class RowSpans:
 
     def __len__(self) -> int:
         return len(self.op)
+
+    def position(self, row: int) -> Position:
+        """Return the position of a row."""
+        return Position(TimelineId(self.timeline[row]), Lsn(self.commit_lsn[row]), self.ordinal[row])
 
     def part(self, start: int, stop: int) -> "RowSpans":
         """Return the rows from `start` to `stop`, in the same arena."""
@@ -182,7 +187,7 @@ class BatchBuilder:
         nodes, buffers = form.nodes + 2 * META_NODES, form.buffers + 2 * META_BUFFERS
         self._put(before, message, nodes, buffers)
         self._put(after, message, nodes + 2 * len(plan.levels), buffers + 2 * len(plan.units))
-        return RowsMessage(self._shape.schema, message.finish(count))
+        return RowsMessage(self._shape.schema, message.finish(count), count, rows.position(0), rows.position(count - 1))
 
     def _put(self, side: Side, message: BatchMessage, nodes: int, buffers: int) -> None:
         """Put a struct of the columns; NULL for rows without a tuple."""

@@ -59,7 +59,9 @@ class CopyBatchBuilder:
         for column, codec in enumerate(plan.codecs):
             node, buffer = plan.numbers[column * STEP + 1 : column * STEP + 3]
             put_column(codec, taken, column, ColumnTarget(message, nodes + 2 * node, buffers + 2 * buffer))
-        return ChangeBatch(self._database, self._relation, RowsMessage(self._shape.schema, message.finish(count)))
+        last = Position(first.timeline, first.commit_lsn, first.ordinal + count - 1)
+        rows = RowsMessage(self._shape.schema, message.finish(count), count, first, last)
+        return ChangeBatch(self._database, self._relation, rows)
 
     def _put_meta(self, message: BatchMessage, count: int, first: Position, time_us: int) -> None:
         """Put the rows' metadata and the side that no row has; all columns that are zero or NULL share their bytes."""

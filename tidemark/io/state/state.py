@@ -155,7 +155,7 @@ class StateStore(OpenedState):
     def relations(self) -> dict[SchemaVersion, tuple[Oid, Relation]]:
         """Return every schema version with its database."""
         found: dict[SchemaVersion, tuple[Oid, Relation]] = {}
-        prefix = self.scope.prefix()
+        prefix = self.scope.prefix
         database = self.environment.database("schemas")
         with self.environment.read() as transaction, transaction.cursor(database) as cursor:
             more = cursor.set_range(prefix)

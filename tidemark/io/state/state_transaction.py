@@ -442,7 +442,7 @@ class StateTransaction:
         return version
 
     def _named(self, database: str) -> Iterator[tuple[str, bytes]]:
-        prefix = self._scope.prefix()
+        prefix = self._scope.prefix
         with self._transaction.cursor(self._environment.database(database)) as cursor:
             more = cursor.set_range(prefix)
             while more and cursor.key().startswith(prefix):
