@@ -10,13 +10,15 @@ import pytest
 from tests.conftest import NewCluster
 from tests.support.faults.chaos.outbox_consumer import OutboxConsumer
 from tests.support.lakes.lakes import feed_by_hand, log_rows, rows_by_key
-from tests.support.processes.captures import change_log, replayed
+from tests.support.processes.captures import Sidecar, change_log, replayed
 from tests.support.processes.following import two_hosts
 from tests.support.servers.postgres import Cluster, sql
 from tests.support.servers.standby import wait_until_replayed
 from tidemark.io.host.failpoints import VARIABLE
+from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch, GroupItem
 from tidemark.model.mode import Stage
+from tidemark.model.position import Sequence
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
 
 JOIN_S = 60
@@ -113,7 +115,10 @@ def test_with_the_lake_each_change_is_there_once_and_what_it_has_not_whole_is_co
         hosts.deliverer.options["TIDEMARK_SELECT__EXCLUDE_TABLES"] = "public.left_out"
         hosts.start()
         hosts.deliverer.wait_for_event("first copy done")
+        copied = head_of(hosts.deliverer)
         with load(primary, 0) as committed:
+            # NB: its stream may begin after thousands of commits; a marker confirms only what was delivered.
+            hosts.deliverer.wait_until(lambda: head_of(hosts.deliverer) > copied, "the stream")
             for _ in range(5):
                 so_far = len(committed)
                 feed_by_hand(hosts.deliverer.folder, lake, READER)
@@ -244,3 +249,9 @@ def test_a_sidecar_killed_around_its_start_being_found_finds_it_at_the_next(
         follower.start()
         follower.wait_for_stage(Stage.REALTIME)
         assert [number for number in ids(follower.catch_up()) if number != 1] == [2, 3]
+
+
+def head_of(sidecar: Sidecar) -> Sequence:
+    """Return the sequence of the last value in a sidecar's outbox."""
+    with OutboxReader.open(sidecar.folder) as reader:
+        return reader.head()

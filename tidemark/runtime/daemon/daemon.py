@@ -26,7 +26,7 @@ from tidemark.model.errors import StateError
 from tidemark.model.mode import Role
 from tidemark.wire.control import Json
 
-STEP_S = 0.5
+STEP_S = 0.2
 COMMANDS_MAX = 8
 
 
