@@ -18,6 +18,7 @@ KERNELS = [
     "tidemark.decode.arrow.batch_columns",
     "tidemark.decode.catalog.run_index",
     "tidemark.decode.arrow.columns",
+    "tidemark.decode.arrow.small_batch",
     "tidemark.decode.copy.copy_fields",
     "tidemark.decode.datum.deforming",
     "tidemark.decode.transactions.extract",

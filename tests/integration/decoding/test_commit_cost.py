@@ -28,7 +28,7 @@ from tidemark.wal.kernel import COMPILED
 DEADLINE_S = 60.0
 POLL_S = 0.2
 WARM, COUNTED = 40, 60
-CALLS_MAX = 330  # of Python functions for a commit of one row, in the thread that delivers; 297 at the time of writing
+CALLS_MAX = 270  # of Python functions for a commit of one row, in the thread that delivers; 241 at the time of writing
 OTHERS_MAX = 10  # in the network and decode threads, which such a commit bypasses: less than 1
 APPLICATION, OTHERS = "application", ("network", "decode")
 

@@ -1,6 +1,7 @@
 """A batch is a message of Arrow's IPC format: the same bytes in either build, and equal to pyarrow's message."""
 
 import struct
+from array import array
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,11 +14,12 @@ from tests.support.forged.spans import add, inserts
 from tests.support.oracles import slow_batches
 from tidemark.decode.arrow.batch_body import META_BUFFERS, META_NODES
 from tidemark.decode.arrow.batch_message import MessageForm, message_form
-from tidemark.decode.arrow.batches import BatchBuilder, RowSpans
+from tidemark.decode.arrow.batches import BatchBuilder, RowSpans, SmallBatchRoom
 from tidemark.decode.arrow.column_plans import ColumnPlan
 from tidemark.decode.types.registry import column_codec
 from tidemark.model.change import ChangeBatch, RowsMessage, batch_schema
 from tidemark.model.lsn import Oid
+from tidemark.model.position import Position
 from tidemark.model.relation import Relation, TypeDescription
 from tidemark.wire.items import decode_item, encode_item
 
@@ -30,6 +32,25 @@ def made(builder: type[BatchBuilder], relation: Relation, tuples: list[bytes]) -
         add(rows, packed if at % 2 else None, None if at % 3 == 2 else packed)
     (batch,) = builder(Oid(5), relation).build(rows)
     return batch
+
+
+def made_in(room: SmallBatchRoom, builder: type[BatchBuilder], relation: Relation, tuples: list[bytes]) -> ChangeBatch:
+    """Return the same batch, built with room for small batches, of rows that have others around them."""
+    rows = RowSpans(bytearray())
+    add(rows, None, tuples[0])
+    for at, packed in enumerate(tuples):
+        add(rows, packed if at % 2 else None, None if at % 3 == 2 else packed)
+    add(rows, tuples[0], None)
+    alone = builder(Oid(5), relation).build(rows.part(1, len(rows) - 1))
+    together = builder(Oid(5), relation, room=room).build(rows, 1, len(rows) - 1)
+    assert list(map(bounds_of, together)) == list(map(bounds_of, alone))
+    assert list(map(message_of, together)) == list(map(message_of, alone))
+    return together[0]
+
+
+def bounds_of(batch: ChangeBatch) -> tuple[Position, Position]:
+    assert isinstance(batch.given, RowsMessage)
+    return batch.given.first, batch.given.last
 
 
 def message_of(batch: ChangeBatch) -> bytes:
@@ -52,6 +73,32 @@ def test_both_builds_make_the_same_message_whatever_was_in_memory(table: tuple[R
         litter(room)
     assert message_of(made(BatchBuilder, relation, tuples)) == first
     assert message_of(made(slow_batches.batches.BatchBuilder, relation, tuples)) == first
+
+
+@settings(max_examples=300, deadline=None)
+@given(tables())
+def test_a_batch_in_reused_memory_is_the_same_message_in_both_builds(table: tuple[Relation, list[bytes]]) -> None:
+    relation, tuples = table
+    if not tuples:
+        return
+    room = SmallBatchRoom()
+    room.out[:] = b"\xa5" * len(room.out)
+    room.counts[:] = array("q", [77]) * len(room.counts)
+    batch = made_in(room, BatchBuilder, relation, tuples)
+    made_in(room, slow_batches.batches.BatchBuilder, relation, tuples)
+    assert message_of(batch) == message_of(made_in(room, BatchBuilder, relation, tuples))
+
+
+def test_rows_of_plain_values_are_built_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    relation = forms.relation_of(forms.INT4, forms.TEXT)
+    rows = inserts([forms.form_tuple(relation.columns, [struct.pack("<i", 7), forms.short(b"seven")])] * 5)
+
+    def refuse(_self: BatchBuilder, _rows: RowSpans) -> RowsMessage:
+        raise AssertionError("left to the general way")
+
+    monkeypatch.setattr(BatchBuilder, "_batch", refuse)
+    (batch,) = BatchBuilder(Oid(5), relation, room=SmallBatchRoom()).build(rows)
+    assert batch.rows.column("_after").to_pylist() == [{"c1": 7, "c2": "seven"}] * 5
 
 
 @settings(max_examples=300, deadline=None)

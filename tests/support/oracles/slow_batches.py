@@ -14,8 +14,19 @@ put = interpreted(
         "tidemark.decode.arrow.text_columns": texts,
     },
 )
+small = interpreted(
+    "tidemark.decode.arrow.small_batch",
+    stand_in={
+        "tidemark.decode.arrow.batch_body": body,
+        "tidemark.decode.arrow.batch_columns": put,
+        "tidemark.decode.datum.deforming": deforming,
+    },
+)
 _values = interpreted("tidemark.decode.arrow.column_values", stand_in={"tidemark.decode.arrow.batch_columns": put})
-batches = interpreted("tidemark.decode.arrow.batches", stand_in={"tidemark.decode.arrow.column_values": _values})
+batches = interpreted(
+    "tidemark.decode.arrow.batches",
+    stand_in={"tidemark.decode.arrow.column_values": _values, "tidemark.decode.arrow.small_batch": small},
+)
 for _module in (_values, batches):
     for _name, _kernel in (
         ("batch_body", body),

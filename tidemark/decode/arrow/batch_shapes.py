@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from tidemark.decode.arrow.batch_body import META_BUFFERS, META_NODES
+from tidemark.decode.arrow.batch_columns import Way
 from tidemark.decode.arrow.batch_message import message_form
 from tidemark.decode.arrow.column_plans import ColumnPlan
 from tidemark.decode.datum.tuples import TupleLayout
@@ -22,7 +23,19 @@ SHAPES_KEPT = 1024  # of 6 to 12 kB with 2 to 20 columns; building one takes 0.1
 class BatchShape:
     """The columns of a relation version in the form that the kernels and Arrow require."""
 
-    __slots__ = ("aligns", "form", "layout", "lengths", "missing", "plan", "schema", "slots", "struct_type", "texts")
+    __slots__ = (
+        "aligns",
+        "fits_small",
+        "form",
+        "layout",
+        "lengths",
+        "missing",
+        "plan",
+        "schema",
+        "slots",
+        "struct_type",
+        "texts",
+    )
 
     def __init__(self, columns: Sequence[Column], dialect: Dialect) -> None:
         live = [index for index, column in enumerate(columns) if not column.dropped]
@@ -35,6 +48,7 @@ class BatchShape:
         self.missing = [self.layout.missing[index] for index in live]
         self.texts = {slot: missing for slot, missing in enumerate(self.missing) if isinstance(missing, str)}
         self.plan = ColumnPlan([column_codec(columns[index], dialect) for index in live])
+        self.fits_small = Way.OTHER not in self.plan.ways  # every column has a kernel
         self.struct_type = arrow_struct([columns[index] for index in live], dialect)
         self.schema = batch_schema(self.struct_type)
         nodes, buffers = len(self.plan.levels), len(self.plan.units)

@@ -2,20 +2,22 @@
 
 Rows come as spans of an arena (`RowSpans`), many transactions together: below some hundred rows, the fixed cost of a
 batch exceeds the cost of its rows. Rare values (compressed values, and values missing from old tuples) are appended to
-the arena first, so that the kernels read from one buffer only.
+the arena first, so that the kernels read from one buffer only. A few rows are built in one call (`small_batch`), in
+memory that is reused (`SmallBatchRoom`).
 """
 
 from array import array
 
 import pyarrow as pa
 
-from tidemark.decode.arrow import batch_body
+from tidemark.decode.arrow import batch_body, text_columns
 from tidemark.decode.arrow.batch_body import META_BUFFERS, META_NODES
-from tidemark.decode.arrow.batch_message import BatchMessage
+from tidemark.decode.arrow.batch_message import SMALL_BYTES, BatchMessage
 from tidemark.decode.arrow.batch_shapes import batch_shape
 from tidemark.decode.arrow.column_plans import ColumnPlan
-from tidemark.decode.arrow.column_values import NONE_MISSING, BadCell, TooLong, put
+from tidemark.decode.arrow.column_values import NONE_MISSING, BadCell, TooLong, put, zeros
 from tidemark.decode.arrow.located_tuples import Side, TupleLocator
+from tidemark.decode.arrow.small_batch import COLUMN_BYTES, HEAD_BYTES, LEFT, ROW_BYTES, put_small_batch
 from tidemark.decode.datum import deforming
 from tidemark.decode.datum.deforming import Location
 from tidemark.decode.types.codec import ArrowValue, Dialect
@@ -27,11 +29,10 @@ from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 
 ABSENT = -1  # offset of an absent tuple
-ROW_BYTES = 64  # upper bound of a row's metadata
-HEAD_BYTES = 160  # padding of the metadata buffers
-COLUMN_BYTES = 24  # padding of one column's buffers
 CELLS_MAX = 4 << 20  # located at once, 16 bytes each: rows times columns of a batch
 EXPANDED_BYTES_MAX = 256 << 20  # decompressed bytes at which a batch is split; a single row may be larger
+SMALL_CELLS = 2048  # of both sides: a batch with more is not small
+SMALL_COLUMNS = 256
 
 
 class RowSpans:
@@ -102,10 +103,28 @@ class RowSpans:
         return part
 
 
+class SmallBatchRoom:
+    """The memory in which small batches are built, one after another; for the builders of one thread."""
+
+    __slots__ = ("counts", "locations", "offsets", "out", "out_16", "out_32", "sizes", "stack", "state", "words")
+
+    def __init__(self) -> None:
+        self.locations = zeros(SMALL_CELLS)
+        self.sizes = zeros(SMALL_CELLS)
+        self.counts = zeros(2 * SMALL_COLUMNS)
+        self.stack = array("q", bytes(8 * text_columns.STACK_INTEGERS))
+        self.state = array("q", bytes(16))
+        self.out = memoryview(bytearray(SMALL_BYTES))
+        self.out_16: memoryview[int] = self.out.cast("H")
+        self.out_32: memoryview[int] = self.out.cast("I")
+        self.words: memoryview[int] = self.out.cast("Q")
+        self.offsets: memoryview[int] = self.out.cast("i")
+
+
 class BatchBuilder:
     """Builds the batches of one relation version; construction is cheap if its shape is cached."""
 
-    __slots__ = ("_database", "_locator", "_relation", "_rows_max", "_shape")
+    __slots__ = ("_database", "_locator", "_relation", "_room", "_rows_max", "_shape")
 
     def __init__(
         self,
@@ -113,9 +132,12 @@ class BatchBuilder:
         relation: Relation,
         dialect: Dialect = UTF8,
         *,
+        room: SmallBatchRoom | None = None,
         cells_max: int = CELLS_MAX,
         expanded_bytes_max: int = EXPANDED_BYTES_MAX,
     ) -> None:
+        """`room`: for small batches, shared by builders; None: every batch is built in memory of its own size."""
+        self._room = room
         self._database = database
         self._relation = relation
         self._shape = batch_shape(relation, dialect)
@@ -127,10 +149,18 @@ class BatchBuilder:
         """Return the Arrow type of a row."""
         return self._shape.struct_type
 
-    def build(self, rows: RowSpans) -> list[ChangeBatch]:
-        """Return the batches of `rows`: one, unless there are too many values or too many decompressed bytes."""
+    def build(self, rows: RowSpans, first: int = 0, end_row: int | None = None) -> list[ChangeBatch]:
+        """Return the batches of `rows`, or of those from `first` to `end_row`.
+
+        One, unless there are too many values or too many decompressed bytes.
+        """
+        last = len(rows) if end_row is None else end_row
+        if self._room is not None:
+            message = self._small_batch(self._room, rows, first, last)
+            if message is not None:
+                return [ChangeBatch(self._database, self._relation, message)]
         made: list[ChangeBatch] = []
-        pending = [(start, min(start + self._rows_max, len(rows))) for start in range(0, len(rows), self._rows_max)]
+        pending = [(start, min(start + self._rows_max, last)) for start in range(first, last, self._rows_max)]
         pending.reverse()
         end = len(rows.data)
         while pending:
@@ -144,6 +174,59 @@ class BatchBuilder:
                 pending += [(middle, stop), (start, middle)]
             del rows.data[end:]
         return made
+
+    def _small_batch(self, room: SmallBatchRoom, rows: RowSpans, start: int, stop: int) -> RowsMessage | None:
+        """Return the record batch of a few rows; None if it has to be built by `_batch`."""
+        shape = self._shape
+        if not shape.fits_small:
+            return None
+        form, plan = shape.form, shape.plan
+        length = put_small_batch(
+            rows.op,
+            rows.before_kind,
+            rows.timeline,
+            rows.commit_lsn,
+            rows.ordinal,
+            rows.origin,
+            rows.lsn,
+            rows.xid,
+            rows.commit_time_us,
+            rows.new_at,
+            rows.new_length,
+            rows.old_at,
+            rows.old_length,
+            start,
+            stop,
+            rows.data,
+            shape.lengths,
+            shape.aligns,
+            shape.slots,
+            plan.numbers,
+            plan.labels,
+            plan.levels,
+            plan.units,
+            len(shape.missing),
+            plan.row_bytes,
+            room.locations,
+            room.sizes,
+            room.counts,
+            room.stack,
+            room.state,
+            room.out,
+            room.out_16,
+            room.out_32,
+            room.words,
+            room.offsets,
+            form.head,
+            form.nodes,
+            form.buffers,
+        )
+        if length == LEFT:
+            return None
+        room.words[form.length] = stop - start
+        room.words[form.body_length] = length - len(form.head)
+        message = bytes(room.out[:length])
+        return RowsMessage(shape.schema, message, stop - start, rows.position(start), rows.position(stop - 1))
 
     def _batch(self, rows: RowSpans) -> RowsMessage:
         """Return the record batch of all rows."""

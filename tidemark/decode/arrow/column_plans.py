@@ -43,7 +43,7 @@ TEXT_BYTES = {Way.UUID: 36, Way.NUMERIC_TEXT: 16, Way.JSONB: 32}
 class ColumnPlan:
     """The columns of a struct, or the single column of a list's elements."""
 
-    __slots__ = ("codecs", "elements", "has_jsonb", "labels", "levels", "numbers", "row_bytes", "units")
+    __slots__ = ("codecs", "elements", "has_jsonb", "labels", "levels", "numbers", "row_bytes", "units", "ways")
 
     def __init__(self, codecs: Sequence[Codec], *, in_struct: bool = True) -> None:
         self.codecs = codecs
@@ -64,11 +64,11 @@ class ColumnPlan:
             if numbers[0] == Way.LABELS and isinstance(codec, EnumCodec):
                 reported.append((slot, codec))
         self.labels = self._take_labels(reported)
-        ways = [Way(way) for way in self.numbers[: len(codecs) * STEP : STEP]]
-        self.has_jsonb = Way.JSONB in ways
+        self.ways = [Way(way) for way in self.numbers[: len(codecs) * STEP : STEP]]
+        self.has_jsonb = Way.JSONB in self.ways
         widths = sum(unit if unit > 0 else 4 for unit in self.units)
         longest = sum(self.numbers[slot * STEP + 5] for slot, _ in reported)
-        self.row_bytes = widths + longest + sum(TEXT_BYTES.get(way, 0) for way in ways)
+        self.row_bytes = widths + longest + sum(TEXT_BYTES.get(way, 0) for way in self.ways)
 
     def _take_labels(self, reported: list[tuple[int, EnumCodec]]) -> bytes:
         """Append the labels' OIDs and the offsets of their texts (start of each, end of the last); return the texts."""

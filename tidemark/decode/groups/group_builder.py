@@ -12,14 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from tidemark.decode.arrow.batch_costs import batch_bytes
-from tidemark.decode.arrow.batches import BatchBuilder
 from tidemark.decode.datum.row_entries import ENTRY_BYTES, rows_within
 from tidemark.decode.groups.group_rows import Arenas, GroupRows
 from tidemark.decode.groups.origins import has_excluded, kept_rows
 from tidemark.decode.groups.partitions import PartitionRoutes, RootOf, RoutedItem, by_leaf
 from tidemark.decode.groups.stream_order import in_stream_order
 from tidemark.decode.groups.transaction_counts import TransactionCounts
+from tidemark.decode.groups.version_builders import VersionBuilders
 from tidemark.decode.transactions.committed_run import CommittedRun, EndsInGroup
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
 from tidemark.decode.transactions.itemlog import Item
@@ -27,7 +26,6 @@ from tidemark.decode.transactions.schema_changes import CAPTURED_KINDS
 from tidemark.decode.types.codec import Dialect
 from tidemark.model.change import (
     CAPTURE_PREFIXES,
-    ChangeBatch,
     ChangeGroup,
     GroupItem,
     LogicalMessage,
@@ -113,9 +111,9 @@ class GroupBuilder:
         the snapshot `behind`, after which the changes begin. `copied` decides by the snapshots `copied_by`; if these
         are not given, it is called for every row.
         """
-        self._dialects = dialects
         self._selected = selected
         self._routes = PartitionRoutes(dialects, root_of)
+        self._builders = VersionBuilders(dialects, self._routes, self.wants)
         self._excluded = excluded
         self._wants_message = wants_message
         self._counts = TransactionCounts() if counting else None
@@ -392,15 +390,10 @@ class GroupBuilder:
         gathered, self._gathered = self._gathered, None
         if gathered is None:
             return
-        self._byte_count += gathered.byte_count
-        made: dict[tuple[Oid, Oid], list[ChangeBatch]] = {}
-        for database, relation, spans in gathered.by_relation(self.wants):
-            builder = BatchBuilder(database, relation, self._dialects[database])
-            self._byte_count += batch_bytes(relation)
-            table = self._routes.target(relation).oid
-            made.setdefault((database, table), []).extend(self._routes.batches(builder.build(spans)))
-            self._row_count += len(spans)
-        for batches in made.values():
+        tables, row_count, byte_count = self._builders.build(gathered)
+        self._byte_count += gathered.byte_count + byte_count
+        self._row_count += row_count
+        for batches in tables:
             ordered = in_stream_order(batches)
             self._items.extend(self._counts.number(ordered) if self._counts is not None else ordered)
 

@@ -5,7 +5,7 @@ compiled loop (`row_entries`).
 """
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from tidemark.decode.arrow.batch_costs import SeenVersions
 from tidemark.decode.arrow.batches import RowSpans
@@ -15,8 +15,6 @@ from tidemark.decode.transactions.committed_transaction import RowRun
 from tidemark.decode.transactions.rowlog import RelationVersions
 from tidemark.model.change import TransactionEnd
 from tidemark.model.errors import InternalError
-from tidemark.model.lsn import Oid
-from tidemark.model.relation import Relation
 
 ARENA_KEPT_BYTES = 64 << 20  # a larger arena is not kept
 ARENA_GROWS_BYTES = 1 << 20  # maximum growth beyond the present need; up to here the size doubles
@@ -141,6 +139,11 @@ class GroupRows:
         """Approximate memory used."""
         return len(self) * ENTRY_BYTES + self._tuples.size
 
+    @property
+    def versions(self) -> RelationVersions:
+        """The relation versions that the entries name."""
+        return self._versions
+
     def fits(self, run: RowRun | CommittedRun) -> bool:
         """Return whether the run's entries number the relation versions in the same way."""
         return run.versions is self._versions
@@ -176,23 +179,23 @@ class GroupRows:
         self._entries.put(memoryview(run.entries)[first * ENTRY_BYTES : last * ENTRY_BYTES])
         self._tuples.put(memoryview(run.tuples)[run.bytes_before(start) : run.bytes_before(stop)])
 
-    def by_relation(self, wanted: Callable[[Relation], bool]) -> Iterator[tuple[Oid, Relation, RowSpans]]:
-        """Yield the rows of each wanted relation version, in the order in which the versions first occurred."""
-        versions = self._versions
-        row_counts = array("q", [0]) * len(versions)
+    def by_version(self, wanted: Callable[[int], bool]) -> tuple[RowSpans, list[tuple[int, int, int]]]:
+        """Return the rows of the wanted relation versions, and the number of each version with its rows.
+
+        `wanted` is called with the number of a version.
+        """
+        row_counts = array("q", [0]) * len(self._versions)
         if tally(self._entries.content(), row_counts) < 0:
             raise InternalError("collected rows name an unknown relation version")
-        chosen = [number for number, count in enumerate(row_counts) if count and wanted(versions.relations[number])]
-        next_row = array("q", [-1]) * len(versions)
+        next_row = array("q", [-1]) * len(row_counts)
         rows = 0
-        for number in chosen:
-            next_row[number] = rows
-            rows += row_counts[number]
-        columns = self._arranged(rows, next_row)
-        for number in chosen:
-            stop = next_row[number]
-            spans = columns.part(stop - row_counts[number], stop)
-            yield versions.databases[number], versions.relations[number], spans
+        ranges = []
+        for number, count in enumerate(row_counts):
+            if count and wanted(number):
+                next_row[number] = rows
+                ranges.append((number, rows, rows + count))
+                rows += count
+        return self._arranged(rows, next_row), ranges
 
     def _arranged(self, rows: int, next_row: "array[int]") -> RowSpans:
         """Return all rows, sorted by relation version."""

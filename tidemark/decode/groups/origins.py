@@ -34,8 +34,10 @@ def kept_rows(
 
 def has_excluded(entries: bytes, excluded: ExcludedOrigins) -> bool:
     """Return whether one of the rows has an excluded origin."""
+    if not excluded:
+        return False
     octets = np.frombuffer(entries, np.uint8).reshape(-1, ENTRY_BYTES)
-    return bool(excluded) and bool(_excluded_rows(octets, excluded).any())
+    return bool(_excluded_rows(octets, excluded).any())
 
 
 def _excluded_rows(octets: npt.NDArray[np.uint8], excluded: ExcludedOrigins) -> npt.NDArray[np.bool_]:

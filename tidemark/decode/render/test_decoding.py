@@ -227,8 +227,12 @@ class TestDecodingRenderer:
 
     def _parts(self, gathered: GroupRows) -> list[Lines]:
         """Return the collected rows, one part for each table."""
-        found = gathered.by_relation(self._is_selected)
-        return [self._table(relation, database).lines(rows) for database, relation, rows in found]
+        databases, relations = gathered.versions.databases, gathered.versions.relations
+        rows, ranges = gathered.by_version(lambda number: self._is_selected(relations[number]))
+        return [
+            self._table(relations[number], databases[number]).lines(rows.part(start, stop))
+            for number, start, stop in ranges
+        ]
 
     def _bounds(self, ends: SmallTransactions, parts: Sequence[Lines]) -> Iterator[Lines]:
         """Yield BEGIN and COMMIT of the transactions that have a line."""

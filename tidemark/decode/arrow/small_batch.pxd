@@ -1,0 +1,52 @@
+# The types of small_batch.py. Numbers of an IPC message are unsigned, locations and counts signed.
+
+cimport cython
+
+from tidemark.decode.arrow.batch_body cimport put_nothing, put_rows, put_unchanged, put_validity, survey
+from tidemark.decode.arrow.batch_columns cimport put_columns
+from tidemark.decode.datum.deforming cimport locate
+
+cdef long long ROW_ROOM, HEAD_ROOM, COLUMN_ROOM, COUNTED, COMPRESSED_VALUES, MISSING_VALUES, EXTERNAL_VALUES
+cdef long long ALL_LOCATED, ALL_PUT, ROW_NODES, ROW_BUFFERS
+
+
+@cython.locals(index="long long")
+cdef int zero(long long[::1] counts, long long count) except -1
+
+
+@cython.locals(odd="long long")
+cdef long long locate_side(const unsigned char[::1] data, const long long[::1] tuple_at,
+                           const long long[::1] tuple_length, long long nulls, long long columns,
+                           const int[::1] lengths, const int[::1] aligns, const int[::1] slots,
+                           long long[::1] locations, long long[::1] sizes, long long[::1] counts) except? -2
+
+
+@cython.locals(rows="long long", halt="long long")
+cdef long long put_side(const unsigned char[::1] data, const long long[::1] tuple_at, long long nulls,
+                        long long columns, const long long[::1] locations, const long long[::1] sizes,
+                        const long long[::1] counts, const unsigned long long[::1] plan,
+                        const unsigned char[::1] labels, const long long[::1] levels, const long long[::1] units,
+                        long long[::1] stack, long long[::1] state, unsigned char[::1] out,
+                        unsigned short[::1] out_16, unsigned int[::1] out_32, unsigned long long[::1] words,
+                        int[::1] offsets, long long nodes, long long buffers, long long body,
+                        long long at) except? -1
+
+
+@cython.locals(rows="long long", cells="long long", body="long long", width="long long", new_nulls="long long",
+               old_nulls="long long", room="long long", at="long long", news="const long long[::1]",
+               olds="const long long[::1]")
+cpdef long long put_small_batch(const unsigned char[::1] op, const unsigned char[::1] before_kind,
+                                const int[::1] timeline, const long long[::1] commit_lsn,
+                                const long long[::1] ordinal, const int[::1] origin, const long long[::1] lsn,
+                                const long long[::1] xid, const long long[::1] commit_time,
+                                const long long[::1] new_at, const long long[::1] new_length,
+                                const long long[::1] old_at, const long long[::1] old_length, long long start,
+                                long long stop, const unsigned char[::1] data, const int[::1] lengths,
+                                const int[::1] aligns, const int[::1] slots, const unsigned long long[::1] plan,
+                                const unsigned char[::1] labels, const long long[::1] levels,
+                                const long long[::1] units, long long columns, long long row_bytes,
+                                long long[::1] locations, long long[::1] sizes, long long[::1] counts,
+                                long long[::1] stack, long long[::1] state, unsigned char[::1] out,
+                                unsigned short[::1] out_16, unsigned int[::1] out_32,
+                                unsigned long long[::1] words, int[::1] offsets, const unsigned char[::1] head,
+                                long long nodes, long long buffers) except? -1

@@ -1,0 +1,82 @@
+"""What a group builder needs of each relation version whose rows it collects, found by the version's number.
+
+A commit's rows name their versions by number. Looking up relations, dialects, routes and shapes of batches again would
+cost more than building a batch of one row.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from tidemark.decode.arrow.batch_costs import batch_bytes
+from tidemark.decode.arrow.batches import BatchBuilder, SmallBatchRoom
+from tidemark.decode.groups.group_rows import GroupRows
+from tidemark.decode.groups.partitions import PartitionRoutes
+from tidemark.decode.transactions.rowlog import RelationVersions
+from tidemark.decode.types.codec import Dialect
+from tidemark.model.change import ChangeBatch
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Relation
+
+
+class _Version(NamedTuple):
+    """A relation version."""
+
+    is_wanted: bool
+    table: tuple[Oid, Oid]  # database and relation under which its rows are delivered
+    builder: BatchBuilder
+    batch_bytes: int
+    is_routed: bool  # its batches are not delivered as they are built
+
+
+class VersionBuilders:
+    """Builds the batches of collected rows."""
+
+    def __init__(
+        self, dialects: Mapping[Oid, Dialect], routes: PartitionRoutes, wants: Callable[[Relation], bool]
+    ) -> None:
+        self._dialects = dialects
+        self._routes = routes
+        self._wants = wants
+        self._room = SmallBatchRoom()
+        self._numbered_by: RelationVersions | None = None
+        self._known: list[_Version | None] = []  # by number in `_numbered_by`
+
+    def build(self, collected: GroupRows) -> tuple[list[list[ChangeBatch]], int, int]:
+        """Return the batches of each table that is delivered, the number of their rows, and their fixed size."""
+        made: dict[tuple[Oid, Oid], list[ChangeBatch]] = {}
+        row_count = byte_count = 0
+        rows, ranges = collected.by_version(partial(self._is_wanted, collected.versions))
+        for number, start, stop in ranges:
+            version = self._known[number]
+            assert version is not None, "`by_version` asked for it"
+            batches = version.builder.build(rows, start, stop)
+            if version.is_routed:
+                batches = self._routes.batches(batches)
+            row_count += stop - start
+            byte_count += version.batch_bytes
+            if (others := made.get(version.table)) is None:
+                made[version.table] = batches
+            else:
+                others.extend(batches)
+        return list(made.values()), row_count, byte_count
+
+    def _is_wanted(self, versions: RelationVersions, number: int) -> bool:
+        if versions is not self._numbered_by:
+            self._numbered_by, self._known = versions, []
+        if number >= len(self._known):
+            self._known += [None] * (number + 1 - len(self._known))
+        known = self._known[number]
+        if known is None:
+            known = self._known[number] = self._describe(versions.databases[number], versions.relations[number])
+        return known.is_wanted
+
+    def _describe(self, database: Oid, relation: Relation) -> _Version:
+        target = self._routes.target(relation)
+        return _Version(
+            is_wanted=self._wants(relation),
+            table=(database, target.oid),
+            builder=BatchBuilder(database, relation, self._dialects[database], room=self._room),
+            batch_bytes=batch_bytes(relation),
+            is_routed=target.gathers_partitions or bool(relation.ancestors),
+        )
