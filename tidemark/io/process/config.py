@@ -109,7 +109,7 @@ class DeliverConfig:
     transactions: bool = False
     group_rows_max: Annotated[int, Field(ge=1, le=1 << 24)] = 50_000
     group_bytes_max: Annotated[int, Field(ge=1 << 16, le=1 << 30)] = 16 << 20
-    rate_max: Annotated[float, Field(ge=0, le=1_000_000)] = 300.0
+    rate_max: Annotated[float, Field(ge=0, le=1_000_000)] = 200.0
     linger_ms: Annotated[float, Field(ge=0, le=60_000)] = 5.0
     unconfirmed_bytes_max: Annotated[int, Field(ge=1 << 16, le=1 << 40)] = 256 << 20
     idle_pointer_s: Seconds = 5.0
