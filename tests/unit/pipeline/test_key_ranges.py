@@ -83,15 +83,33 @@ def test_zero_and_minus_zero_are_one_key(zero: float) -> None:
     assert candidates(found, pa.float64(), 0.0).keys() == candidates(found, pa.float64(), -0.0).keys() == {0, 1}
 
 
-def test_further_key_columns_narrow_the_candidates() -> None:
-    key = {"a": [1, 1, 1], "b": [0, 10, 20]}
-    most = {"a": [1, 1, 1], "b": [9, 19, 29]}
+def composite(least: dict[str, list[object]], most: dict[str, list[object]]) -> KeyRanges:
+    """Return the ranges of files with several key columns, which have no NULLs."""
+    nulls: dict[str, list[object]] = {name: [0] * len(values) for name, values in least.items()}
     added = {
         name: pa.StructArray.from_arrays([pa.array(column) for column in values.values()], list(values))
-        for name, values in (("min", key), ("max", most), ("null_count", {"a": [0] * 3, "b": [0] * 3}))
+        for name, values in (("min", least), ("max", most), ("null_count", nulls))
     }
-    found = KeyRanges(pa.table(added), [pa.field("a", pa.int64()), pa.field("b", pa.int64())])
-    sought = SoughtKeys(pa.table({"a": [1, 2], "b": [15, 5]}))
+    kinds = added["min"].type
+    return KeyRanges(pa.table(added), [kinds.field(name) for name in least])
+
+
+@pytest.mark.parametrize("tenant", [1, "tenant"], ids=repr)
+def test_further_key_columns_narrow_the_candidates_and_order_the_files(tenant: object) -> None:
+    found = composite({"a": [tenant] * 3, "b": [0, 10, 20]}, {"a": [tenant] * 3, "b": [9, 19, 29]})
+    sought = SoughtKeys(pa.table({"a": [tenant, tenant], "b": [15, 35]}))
     assert {file: places.tolist() for file, places in found.inside(sought).items()} == {1: [0]}
     assert found.begins.tolist() == sorted(found.begins)
     assert all(end < begin for end, begin in zip(found.ends, found.begins[1:], strict=False)), "they do not overlap"
+    assert found.separable.all()
+
+
+def test_files_whose_known_bounds_are_one_value_cannot_be_separated() -> None:
+    same = "m" * 300
+    assert ranges(pa.string(), (same, same, 0), (same, same, 0), ("a", "b", 0)).separable.tolist() == [
+        False,
+        False,
+        True,
+    ]
+    found = composite({"a": [1, 1], "b": [b"a", b"b"]}, {"a": [1, 1], "b": [b"a", b"b"]})
+    assert not found.separable.any()

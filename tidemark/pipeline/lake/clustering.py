@@ -67,7 +67,7 @@ def planned(files: KeyedFiles, rows_max: int) -> list[list[int]]:
 def crowds(files: KeyedFiles) -> Iterator[list[int]]:
     """Yield disjoint groups of more than `DEPTH_MAX` files that have a key in common between their bounds."""
     ranges = files.ranges
-    left = ranges.known.copy()
+    left = ranges.separable.copy()
     while left.any():
         chosen = np.flatnonzero(left)
         begins, ends = np.sort(ranges.begins[chosen]), np.sort(ranges.ends[chosen])

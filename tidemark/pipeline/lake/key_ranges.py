@@ -25,6 +25,7 @@ _FLOAT_ERROR = Decimal("1e-15")  # its relative error
 _MILLISECOND_US = 1000
 _TIME_US_MAX = 1 << 61  # beyond it lies only infinity
 _ZERO = Decimal(0)
+_WHOLE_TEXT = 32  # characters: a shorter bound is not truncated, by any writer
 _LAST = "\U0010ffff"  # greater than every character that a truncated maximum can lack
 
 
@@ -73,6 +74,7 @@ class ColumnRange:
     least: Axis
     most: Axis
     known: Flags  # the bounds can be trusted
+    single: Flags  # the file has one value only
     special: Flags  # the file can contain NULL or NaN
 
 
@@ -87,6 +89,7 @@ class KeyRanges:
         low, high = (first.least, first.most) if first is not None else (np.zeros(self.count), np.zeros(self.count))
         known = first.known if first is not None else np.zeros(self.count, np.bool_)
         self.known, self.least, self.most = known, low, high
+        self.separable = np.zeros(self.count, np.bool_)  # the bounds differ: an order of files is possible
         self.begins, self.ends = self._intervals()
         self._by_begin = np.flatnonzero(known)[np.argsort(self.begins[known], kind="stable")]
         self.order = np.concatenate([self._by_begin, np.flatnonzero(~known)])
@@ -99,6 +102,8 @@ class KeyRanges:
         if len(self.columns) == 1:
             _, places = np.unique(np.concatenate([self.least[known], self.most[known]]), return_inverse=True)
             begins[known], ends[known] = places[: len(known)], places[len(known) :]
+            # Keys are distinct, so equal minima are truncated ones.
+            self.separable[known] = np.bincount(begins[known], minlength=len(places))[begins[known]] == 1
             return begins, ends
         found = [self._interval(int(file)) for file in known]
         numbers = {end: number for number, end in enumerate(sorted({end for pair in found for end in pair}))}
@@ -114,8 +119,9 @@ class KeyRanges:
             if column is None or not column.known[file]:
                 break
             begin.append((0, column.least[file]))
-            end.append((0, column.most[file]))
-            if column.least[file] != column.most[file]:
+            end.append((0, column.least[file] if column.single[file] else column.most[file]))
+            if not column.single[file]:
+                self.separable[file] = True
                 break
         return tuple(begin), (*end, (1, None))  # a shorter tuple is less; (1, None) is greater than every value
 
@@ -168,7 +174,11 @@ def _column_range(added: pa.Table, field: pa.Field) -> ColumnRange | None:
     if low is None or high is None:
         return None
     known = ~(_special(least) | _special(most))
-    return ColumnRange(*_widened(field.type, low, high, known), special)
+    single = known & np.asarray(low == high, np.bool_)
+    if pa.types.is_string(field.type):
+        single &= np.array([len(value) < _WHOLE_TEXT for value in high], np.bool_)
+    low, high, known = _widened(field.type, low, high, known)
+    return ColumnRange(low, high, known, single, special)
 
 
 def _widened(kind: pa.DataType, low: Axis, high: Axis, known: Flags) -> tuple[Axis, Axis, Flags]:
