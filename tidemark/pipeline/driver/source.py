@@ -27,7 +27,7 @@ from tidemark.wire.values import ValueKind, encode_header
 
 FORMAT = "tidemark"
 BATCH_BYTES = 64 << 20
-TRANSACTION_WAIT_S = 1.0  # for the next group of a transaction: its groups are decoded 0.1 to 0.5 s apart
+TRANSACTION_WAIT_S = 1.0  # for the next group of a transaction: twenty times what its 65,536 rows take to decode
 PARTITION_BYTES = 16 << 20  # a second partition costs 17 ms: worth it above this size
 PARTITIONS_MAX = 16
 RECORD_BATCH_BYTES = 32 << 20
