@@ -7,6 +7,8 @@
 
 Each batch inserts rows into every table: an append to each log, a merge into each replica, and the positions. The old
 commits are written directly, as copies of the table's last one. The limit: cleaned takes at most 1.3 times fresh.
+
+With --replica ROWS measure instead one merge of --rows rows into a replica of that size (`replica_bench`).
 """
 
 import argparse
@@ -19,6 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from scripts.bench.delivery import replica_bench
 from scripts.bench.measuring.machine import machine
 from tests.support.lakes.aged_logs import age, lengthen, versions
 from tests.support.lakes.lakes import IDENTITY, batch
@@ -129,14 +132,22 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=BATCHES, help="of each phase (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_AGE} commits, {QUICK_BATCHES} batches")
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+    parser.add_argument("--replica", type=int, metavar="ROWS", help="measure a merge into a replica of this size")
+    parser.add_argument("--rows", type=int, default=100, help="changed rows of the merge (default: %(default)s)")
+    parser.add_argument("--pattern", choices=replica_bench.PATTERNS, action="append", help="default: each")
+    parser.add_argument("--repeats", type=int, default=3, help="of each merge; the best counts (default: %(default)s)")
     given = parser.parse_args()
     if given.quick:
         given.age, given.batches = QUICK_AGE, QUICK_BATCHES
     configure_logs("json", "warning")
     about = machine()
     with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder:
-        found = measure(given.age, given.batches, Path(folder))
-    if given.json:
+        if given.replica:
+            patterns = given.pattern or replica_bench.PATTERNS
+            found = replica_bench.measure(Path(folder), given.replica, given.rows, patterns, given.repeats)
+        else:
+            found = measure(given.age, given.batches, Path(folder))
+    if given.json or given.replica:
         json.dump({**about, **found}, sys.stdout, indent=2)
         print()
         return

@@ -369,14 +369,13 @@ def test_maintenance_between_opening_and_commit_changes_nothing(
 
 
 @pytest.mark.feature("L01")
-def test_a_change_of_data_between_opening_and_commit_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("point", [Failpoint.REPLICA_CHANGED, Failpoint.FILES_WRITTEN])
+def test_a_change_of_data_between_opening_and_commit_is_found(tmp_path: Path, point: Failpoint) -> None:
     fed = Fed(tmp_path)
     fed.table.commit()
     fed.table.truncate()
     fed.table.insert({1: 1, 2: "after", 3: None})
-    arm(
-        Meanwhile(Failpoint.REPLICA_CHANGED, lambda: write_deltalake(fed.path("replica"), foreign_row(), mode="append"))
-    )
+    arm(Meanwhile(point, lambda: write_deltalake(fed.path("replica"), foreign_row(), mode="append")))
     try:
         fed.bring_up()
     finally:

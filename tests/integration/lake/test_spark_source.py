@@ -1,15 +1,18 @@
 """The source's reader against a real outbox, called as Spark calls it: its rules are tested without Spark."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
+from tests.support.forged import groups
 from tests.support.workloads.feeder import World, feed, make_state
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.change import ChangeBatch, GroupItem
 from tidemark.model.errors import ConfigError, InternalError
 from tidemark.model.position import Sequence
 from tidemark.pipeline.driver.feed import Feed, LakeGap, check_joins, check_whole, in_order, make_feed
@@ -92,6 +95,36 @@ def test_a_batch_ends_at_a_group_end_and_within_its_bytes(state: Path) -> None:
     assert set(ends) <= set(group_ends(state))
     assert len(ends) > 3
     assert ends[-1] == group_ends(state)[-1]
+
+
+@pytest.mark.feature("L09")
+def test_a_batch_waits_a_bounded_time_for_the_rest_of_a_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = groups.group(100, [groups.batch(100, [1])])
+    begun = replace(groups.group(200, [groups.batch(200, [2])]), transactions=())
+    ended = groups.group(300, [groups.batch(300, [3])])
+    state = tmp_path / "state"
+    make_state(state)
+    feed(state, [whole, begun])
+    reader, limit = reader_of(state), ReadMaxBytes(PORTION_BYTES)
+    assert reader.latestOffset(offset(0), limit) == offset(2)
+    assert reader.latestOffset(offset(2), limit) == offset(2)
+    with monkeypatch.context() as patched:
+        patched.setattr("tidemark.pipeline.driver.source.TRANSACTION_WAIT_S", 0.0)
+        assert reader_of(state).latestOffset(offset(2), limit) == offset(4), "no longer than the bound"
+    feed(state, [ended])
+    assert reader.latestOffset(offset(2), limit) == offset(6)
+
+
+@pytest.mark.parametrize("item", [groups.message(100, b"m"), groups.batch(100, [1])], ids=["message", "rows"])
+def test_a_batch_waits_for_no_transaction_that_has_ended(tmp_path: Path, item: GroupItem) -> None:
+    state = tmp_path / "state"
+    make_state(state)
+    is_message = not isinstance(item, ChangeBatch)
+    group = groups.group(100, [item])
+    feed(state, [replace(group, transactions=()) if is_message else group])
+    assert reader_of(state).latestOffset(offset(0), ReadMaxBytes(PORTION_BYTES)) == offset(2)
 
 
 def test_a_batch_takes_at_most_half_of_the_outbox(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ partition contains all that it needs. NB: offsets are compared as text, so keys 
 """
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +23,11 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ConfigError, StateError
 from tidemark.model.position import NO_SEQUENCE, Sequence
-from tidemark.wire.values import encode_header
+from tidemark.wire.values import ValueKind, encode_header
 
 FORMAT = "tidemark"
 BATCH_BYTES = 64 << 20
+TRANSACTION_WAIT_S = 1.0  # for the next group of a transaction: twenty times what its 65,536 rows take to decode
 PARTITION_BYTES = 16 << 20  # a second partition costs 17 ms: worth it above this size
 PARTITIONS_MAX = 16
 RECORD_BATCH_BYTES = 32 << 20
@@ -116,6 +118,7 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._target: Sequence | None = None  # of AvailableNow
+        self._awaited: tuple[Sequence, float] | None = None  # a group whose transaction continues, and until when
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return where a query without a checkpoint starts."""
@@ -139,7 +142,24 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = reader.head() if bytes_max is None else reader.plan(after, bytes_max)
         if self._target is not None:
             end = max(after, min(end, self._target))
+        elif bytes_max is not None:
+            end = self._whole_transactions(reader, after, end)
         return self._offset(end)
+
+    def _whole_transactions(self, reader: OutboxReader, after: Sequence, end: Sequence) -> Sequence:
+        """Wait a bounded time for the rest of a transaction, so that one merge applies it, and one batch shows it."""
+        if end < after + 2 or end != reader.head():
+            return end
+        rows, ends = reader.headers(Sequence(end - 2), end)
+        if rows.kind is not ValueKind.BATCH or ends.row_count:
+            return end  # no transaction continues; or another one has ended in the group, and must not wait
+        before = Sequence(ends.group_first - 1)
+        if before > after:
+            return before
+        now_s = time.monotonic()
+        if self._awaited is None or self._awaited[0] != end:
+            self._awaited = end, now_s + TRANSACTION_WAIT_S
+        return after if now_s < self._awaited[1] else end
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         """Return the outbox's end, for the query's progress."""

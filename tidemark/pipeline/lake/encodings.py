@@ -1,9 +1,12 @@
-"""The encoding of columns in Parquet files, chosen from a sample of their values.
+"""The encoding of columns in Parquet files, chosen from a sample of their values, for delta-rs and PyArrow.
 
 By default every column has a dictionary, which makes repeated values small. If nearly all values differ, a dictionary
 only costs: each value is hashed and kept until the dictionary is full and is abandoned. Such columns have none, and
 numbers are written as differences. A sample that is not representative costs bytes, nothing else.
 """
+
+from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,25 +16,57 @@ SAMPLE_ROWS = 4096
 SAMPLE_ROWS_MIN = 1000  # fewer are not representative of the rows that a merge rewrites with them
 DISTINCT_MIN = 0.9  # share of distinct values among the sample's non-NULL values
 INT64_DIGITS = 18  # decimals with up to this many digits are written as integers
-DIFFERENCES = ColumnProperties(dictionary_enabled=False, encoding="DELTA_BINARY_PACKED")
+COMPRESSION: Final = "SNAPPY"
+_DIFFERENCES: Final = "DELTA_BINARY_PACKED"
+DIFFERENCES = ColumnProperties(dictionary_enabled=False, encoding=_DIFFERENCES)
 PLAIN = ColumnProperties(dictionary_enabled=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ArrowEncodings:
+    """The columns with a dictionary, and the encodings of others, in PyArrow's terms."""
+
+    dictionaries: list[str]
+    encodings: dict[str, str]
+
+
 def properties_for(rows: pa.Table) -> WriterProperties:
-    """Return the writer properties for `rows` and similar rows."""
-    return WriterProperties(compression="SNAPPY", column_properties=encodings(rows))
+    """Return delta-rs's writer properties for `rows` and similar rows."""
+    return WriterProperties(compression=COMPRESSION, column_properties=encodings(rows))
 
 
 def encodings(rows: pa.Table) -> dict[str, ColumnProperties]:
     """Return the encodings of those columns of `rows` that are better without a dictionary."""
+    distinct = _distinct_columns(rows)
+    return {field.name: DIFFERENCES if _is_number(field.type) else PLAIN for field in distinct}
+
+
+def arrow_encodings(rows: pa.Table) -> ArrowEncodings:
+    """Return the same encodings for PyArrow's writer."""
+    distinct = _distinct_columns(rows)
+    left = {field.name for field in rows.schema} - {field.name for field in distinct}
+    return ArrowEncodings(
+        [path for field in rows.schema if field.name in left for path in _leaves(field)],
+        {field.name: _DIFFERENCES for field in distinct if _is_number(field.type)},
+    )
+
+
+def _distinct_columns(rows: pa.Table) -> list[pa.Field]:
+    """Return the columns of `rows` in which nearly all values differ."""
     if rows.num_rows < SAMPLE_ROWS_MIN:
-        return {}
+        return []
     sample = rows.slice(max(0, rows.num_rows - SAMPLE_ROWS) // 2, SAMPLE_ROWS)
-    return {
-        field.name: DIFFERENCES if _is_number(field.type) else PLAIN
-        for field, values in zip(sample.schema, sample.columns, strict=True)
-        if not pa.types.is_nested(field.type) and _differ(values)
-    }
+    columns = zip(sample.schema, sample.columns, strict=True)
+    return [field for field, values in columns if not pa.types.is_nested(field.type) and _differ(values)]
+
+
+def _leaves(field: pa.Field) -> list[str]:
+    """Return the paths of a column's values in a Parquet file."""
+    if pa.types.is_list(field.type):
+        return [f"{field.name}.list.{leaf}" for leaf in _leaves(field.type.value_field.with_name("element"))]
+    if pa.types.is_struct(field.type):
+        return [f"{field.name}.{leaf}" for child in field.type.fields for leaf in _leaves(child)]
+    return [field.name]
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -10,6 +10,7 @@ class Failpoint(Enum):
     LOG_RESHAPED = "log-reshaped"  # the log was rewritten for a new type; the rows that need the type are not in it yet
     LOG_APPENDED = "log-appended"
     REPLICA_RESHAPED = "replica-reshaped"
+    FILES_WRITTEN = "files-written"  # the data files of a merge or of maintenance; the commit is not written
     REPLICA_CHANGED = "replica-changed"  # after each merge, append or truncation
     REWRITE_STAGED = "rewrite-staged"  # rewritten rows are staged; the replica is unchanged
     REWRITE_ENDED = "rewrite-ended"

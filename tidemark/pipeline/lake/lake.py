@@ -10,26 +10,31 @@ maintenance, the table is opened and applied to again (`TableMoved`). If it chan
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.io.host.disk import StateFull
+from tidemark.io.host.failpoints import passed
 from tidemark.model.errors import ConsumerFailed, Disposition, Fenced, InternalError, TidemarkError
 from tidemark.pipeline.lake.applied import NOTHING, Applied, commit_properties, read_applied
 from tidemark.pipeline.lake.commits import TOKEN, has_commit, new_token, read_commit
+from tidemark.pipeline.lake.data_files import FILE_BYTES, FileReader
 from tidemark.pipeline.lake.encodings import SAMPLE_ROWS, properties_for
+from tidemark.pipeline.lake.failpoints import Failpoint
 from tidemark.pipeline.lake.failures import first_reason, is_of_host, named_failure, says_full
 from tidemark.pipeline.lake.lineage import NEVER_WRITTEN, Recorded, TableDiverged, check_lineage, check_restrictions
+from tidemark.pipeline.lake.touched_files import KeyedFiles
 
 KEEP_HOURS = 1  # for readers of older versions: files that a commit replaced; versions are kept for ten minutes
 REOPENED_MAX = 5  # reopenings in a row for foreign maintenance, without a commit of Tidemark in between
+_DELETION_VECTORS = "deletionVectors"
 REASON_MAX = 200  # characters of a foreign error message
-FILE_BYTES = 48 << 20  # between 32 and 64 MB: small enough for a merge to touch few rows, large enough to scan
 
 
 class TableFenced(Fenced):
@@ -99,14 +104,12 @@ def table_properties(keep_hours: int) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class MergeActions:
-    """The actions of a merge: delete where `delete_if`, else assign; insert unmatched rows where `insert_if`."""
+@dataclass(slots=True)
+class FileChange:
+    """The files that one commit adds and removes."""
 
-    delete_if: str
-    assignments: Mapping[str, str]
-    inserted: Mapping[str, str]
-    insert_if: str
+    added: list[AddAction] = field(default_factory=list)
+    removed: list[RemoveAction] = field(default_factory=list)
 
 
 class LakeTable:
@@ -228,31 +231,46 @@ class LakeTable:
             self.delta.delete(where, commit_properties=properties)
         self._settle(version, applied)
 
-    def merge(self, rows: pa.Table, on: str, actions: MergeActions, applied: Applied) -> None:
-        """Merge `rows` (alias `s`) into the table (alias `t`)."""
-        version = self.version
-        with self._commit(applied) as properties:
-            merger = self.delta.merge(
-                rows,
-                on,
-                source_alias="s",
-                target_alias="t",
-                streamed_exec=False,  # allows pruning of files by the key range of the source
-                writer_properties=properties_for(rows),
-                commit_properties=properties,
-            ).when_matched_delete(actions.delete_if)
-            if actions.assignments:
-                merger = merger.when_matched_update(dict(actions.assignments), f"NOT ({actions.delete_if})")
-                merger = merger.when_not_matched_insert(dict(actions.inserted), actions.insert_if)
-            merger.execute()
-        self._settle(version, applied)
+    def keyed_files(self, key: Sequence[str]) -> KeyedFiles:
+        """Return the files of the snapshot, and the ranges of keys in them."""
+        self._remove_deletion_vectors()
+        schema = self.schema
+        added = pa.table(self.delta.get_add_actions())
+        return KeyedFiles(FileReader(self.uri, schema), added, [schema.field(name) for name in key])
 
-    def forget_files(self, hours: int = 0) -> None:
-        """Delete the files that no row has needed for `hours`; use 0 only for tables without other readers."""
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Translate the errors of reading files: another writer's maintenance may have removed them."""
+        with self._translated():
+            yield
+
+    @contextmanager
+    def writing(self, applied: Applied) -> Iterator[FileChange]:
+        """Commit the files that the caller adds and removes; without any, only `applied`."""
+        change = FileChange()
+        with self._commit(applied) as properties:
+            yield change
+            passed(Failpoint.FILES_WRITTEN)
+            version = self.version + 1
+            self.delta.create_write_transaction(
+                [*change.added, *change.removed],
+                mode="append",
+                schema=self.delta.schema(),
+                commit_properties=properties,
+            )
+            self.delta.update_incremental()
+            if self.version != version:  # another writer has committed since; the next commit must not overlook that
+                self.delta.load_as_version(version)
+
+    def forget_files(self, hours: int = 0, *, orphans: bool = False) -> None:
+        """Delete the files that no row has needed for `hours`; use 0 only for tables without other readers.
+
+        With `orphans` also delete files as old that no commit has added, which a kill before the commit leaves.
+        """
         if hours:
             self._set_properties(table_properties(hours))
         with self._translated():
-            self.delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
+            self.delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=orphans)
 
     def compact(self, keep_hours: int) -> None:
         """Combine small files, and delete those that no row has needed for `keep_hours`."""
@@ -268,6 +286,12 @@ class LakeTable:
         if changed:
             with self._commit(self.applied) as properties:
                 self.delta.alter.set_table_properties(changed, commit_properties=properties)
+
+    def _remove_deletion_vectors(self) -> None:
+        """Write all rows again if a file has a deletion vector: the feature remains after its property is removed."""
+        features = self.delta.protocol().reader_features or []
+        if _DELETION_VECTORS in features and any(batch.num_rows for batch in self.delta.deletion_vectors()):
+            self.overwrite(self.scan(), self.applied)
 
     def _settle(self, version: int, applied: Applied) -> None:
         if self.version == version:

@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
 from tidemark.model.errors import InternalError
+from tidemark.pipeline.lake.keys import NAN, comparable, comparable_keys
 from tidemark.pipeline.lake.layout import LakeColumn, Mask, unchanged_masks
 from tidemark.pipeline.sinks.steps import position_of
 
 Key = tuple[object, ...]
 _ORDER = "__tidemark_order"
 _NEW_ROWS = pa.array([Op.INSERT.value, Op.COPY.value])
-_NAN = float("nan")  # one object for all NaN: Python compares tuple elements by identity first
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ def compact(changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str]
     """Compact `changes`, rows of one layout in stream order, for a replica whose key is `key`."""
     if only_adds(changes):
         puts = _flat(changes, AFTER, columns)
-        if _are_distinct(_comparable_keys(puts, key)):
+        if _are_distinct(comparable_keys(puts, key)):
             return Compacted(puts, puts.select(list(key)).slice(0, 0), {}, only_new=True)
     run = _Run(changes, columns, key)
     return _compact_by_row(run, fetch) if run.unchanged else _compact_by_column(run)
@@ -110,7 +110,7 @@ class _Run:
 def _compact_by_column(run: _Run) -> Compacted:
     """Compact a run without unchanged values by one group-by: only the last change of a key counts."""
     put_at, remove_at = np.flatnonzero(~run.deletes), np.flatnonzero(run.deletes | run.moves)
-    new, old = _comparable_keys(run.new, run.key), _comparable_keys(run.old, run.key)
+    new, old = comparable_keys(run.new, run.key), comparable_keys(run.old, run.key)
     # Within a change the old key is removed before the new one is put: even numbers remove, odd numbers put.
     entries = pa.concat_tables(
         [
@@ -213,18 +213,7 @@ def keys_of(table: pa.Table, key: Sequence[str]) -> list[Key]:
 
 
 def _as_key(value: object) -> object:
-    return _NAN if isinstance(value, float) and math.isnan(value) else value
-
-
-def comparable(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return a key column with one value for 0 and -0, and one for all NaN: Arrow groups by bits."""
-    if not pa.types.is_floating(values.type):
-        return values
-    return pc.if_else(pc.is_nan(values), pa.scalar(_NAN, values.type), pc.add(values, pa.scalar(0.0, values.type)))
-
-
-def _comparable_keys(table: pa.Table, key: Sequence[str]) -> pa.Table:
-    return pa.table([comparable(table.column(name)) for name in key], names=list(key))
+    return NAN if isinstance(value, float) and math.isnan(value) else value
 
 
 def _mask(values: pa.ChunkedArray) -> Mask:

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -37,8 +36,9 @@ from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.model.relation import TABLEOID_NUMBER, Relation
 from tidemark.pipeline.lake.applied import NOTHING, Applied
+from tidemark.pipeline.lake.clustering import recluster
 from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.lake import LakeTable, MergeActions, quoted
+from tidemark.pipeline.lake.lake import LakeTable, quoted
 from tidemark.pipeline.lake.layout import (
     Constants,
     Shapes,
@@ -49,12 +49,11 @@ from tidemark.pipeline.lake.layout import (
     reshaper,
 )
 from tidemark.pipeline.lake.lineage import Recorded
-from tidemark.pipeline.sinks.compaction import Compacted, Key, compact, comparable, keys_of, only_adds
+from tidemark.pipeline.sinks.compaction import compact, only_adds
+from tidemark.pipeline.sinks.merging import append_rows, merge_rows, rows_of
 from tidemark.pipeline.sinks.rerendering import Conversions, rerendered_rows, rerenderings
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, after, steps
 
-_REMOVE = "__tidemark_remove"
-_KEEP = "__tidemark_keep_"
 _NONE: Conversions = {}
 REWRITE = "rewrite"
 UNKEYED = "unkeyed"
@@ -80,6 +79,7 @@ class Replica:
         self._constants = constants
         self._dialect = dialect
         self.present = present
+        self._key: Sequence[str] = ()  # of the last step
 
     def apply(self, items: Sequence[Delivered], recorded: Recorded | None = None) -> LakeTable:
         """Apply the items that the replica lacks; return the replica, or the table of rows without a key.
@@ -97,8 +97,17 @@ class Replica:
             table = self._step(table, step)
         return table
 
+    def maintain(self, table: LakeTable, keep_hours: int) -> None:
+        """Combine files of the table that `apply` returned, and delete files that are unused for `keep_hours`."""
+        if self._key and table.uri == self.uri and table.exists:
+            recluster(table, self._key)
+            table.forget_files(keep_hours, orphans=True)
+        else:
+            table.compact(keep_hours)
+
     def _step(self, table: LakeTable, step: Rows | EventStep) -> LakeTable:
-        is_keyed = bool(key_names(step.relation))
+        self._key = key_names(step.relation)
+        is_keyed = bool(self._key)
         if not is_keyed and not table.exists:
             table = self._unkeyed()
         elif not is_keyed and table.uri == self.uri:
@@ -154,35 +163,19 @@ class Replica:
             return
         self._settle(table, step.relation, step.changes.schema.field(AFTER).type, table.applied)
         applied = replace(table.applied, sequence=step.sequence, position=step.last)
-        key = key_names(step.relation)
+        key = self._key
         if key:
-            fetch = partial(_fetch, table, key)
-            self._put(table, key, compact(step.changes, lake_columns(step.relation), key, fetch), applied)
+            compacted = compact(step.changes, lake_columns(step.relation), key, partial(rows_of, table, key))
+            if compacted.only_new:
+                append_rows(table, compacted.puts, key, applied)
+            else:
+                merge_rows(table, compacted, key, applied)
         elif only_adds(step.changes):
             table.append(new_rows(step), applied)
         else:
             # The change does not identify its row; the replica stops rather than guesses. The log has every change.
             table.overwrite(table.schema.empty_table(), replace(applied, blocked=True))
         passed(Failpoint.REPLICA_CHANGED)
-
-    def _put(self, table: LakeTable, key: Sequence[str], compacted: Compacted, applied: Applied) -> None:
-        names = table.schema.names
-        if compacted.only_new:
-            table.append(compacted.puts, applied)
-            return
-        source, keeps = _merge_source(compacted)
-        remove = quoted(_REMOVE, "s")
-        # NB: delta-rs parses assignment targets as expressions, so names are quoted (they may contain dots).
-        values = {quoted(name): quoted(name, "s") for name in names}
-        kept = {
-            quoted(name): f"CASE WHEN {quoted(flag, 's')} THEN {quoted(name, 't')} ELSE {quoted(name, 's')} END"
-            for name, flag in keeps.items()
-        }
-        # NB: a row with a kept value is not new; if the replica lacks it, it must not be inserted incompletely.
-        whole = [f"NOT {condition}" for condition in (remove, *(quoted(flag, "s") for flag in keeps.values()))]
-        actions = MergeActions(remove, {**values, **kept}, values, " AND ".join(whole))
-        on = " AND ".join(_same(table.schema.field(name)) for name in key)
-        table.merge(source, on, actions, applied)
 
     def _stage(self, step: Rows) -> None:
         aside = self.staging_table()
@@ -310,16 +303,6 @@ def new_rows(step: Rows, changes: pa.Table | None = None) -> pa.Table:
     return pa.table([children[column.place] for column in lake_columns(step.relation)], schema=schema)
 
 
-def _same(column: pa.Field) -> str:
-    """Return the condition that two rows have the same value in a key column, by PostgreSQL's comparison."""
-    target, source = quoted(column.name, "t"), quoted(column.name, "s")
-    if pa.types.is_floating(column.type):
-        return f"({target} + 0.0 = {source} + 0.0)"  # 0 and -0 are equal; the addition maps both to 0
-    if pa.types.is_decimal(column.type):
-        return f"({target} IS NOT DISTINCT FROM {source})"  # NaN is NULL in the lake
-    return f"{target} = {source}"
-
-
 def _of_partition(relation: Relation, partition: Oid) -> str:
     """Return the condition that a row belongs to a partition."""
     return f"{quoted(_tableoid(relation))} = {partition}"
@@ -361,40 +344,3 @@ def _empty(table: LakeTable, schema: pa.Schema, applied: Applied) -> None:
         table.overwrite(schema.empty_table(), applied)
     else:
         table.create(schema, applied)
-
-
-def _merge_source(compacted: Compacted) -> tuple[pa.Table, dict[str, str]]:
-    """Return the rows to merge, including keys to remove, and the columns that flag rows with kept values."""
-    puts, removed = compacted.puts, compacted.removed
-    columns = [
-        pa.chunked_array(
-            [
-                *puts.column(name).chunks,
-                *(removed.column(name).chunks if name in removed.schema.names else [pa.nulls(removed.num_rows, kind)]),
-            ],
-            kind,
-        )
-        for name, kind in zip(puts.schema.names, puts.schema.types, strict=True)
-    ]
-    source = pa.table(columns, names=puts.schema.names)
-    gone = np.arange(source.num_rows) >= puts.num_rows
-    source = source.append_column(_REMOVE, pa.array(gone))
-    keeps = {}
-    for number, (name, flags) in enumerate(compacted.kept.items()):
-        keeps[name] = f"{_KEEP}{number}"
-        none = pa.array(np.zeros(removed.num_rows, np.bool_))
-        source = source.append_column(keeps[name], pa.chunked_array([flags, none]))
-    return source, keeps
-
-
-def _fetch(
-    table: LakeTable, key: Sequence[str], wanted: Sequence[Key], names: Sequence[str]
-) -> dict[Key, dict[str, object]]:
-    """Read the columns `names` of the rows whose keys are `wanted`."""
-    first = pa.array([values[0] for values in wanted], table.schema.field(key[0]).type)
-    found: dict[Key, dict[str, object]] = {}
-    # NB: not as the scan's filter: delta-rs passes file statistics as string views, which Arrow cannot compare.
-    for batch in table.scan([*key, *(name for name in names if name not in key)]):
-        rows = pa.table(batch.filter(pc.is_in(comparable(batch.column(key[0])), first)))
-        found.update(zip(keys_of(rows, key), rows.to_pylist(), strict=True))
-    return {values: found[values] for values in wanted if values in found}

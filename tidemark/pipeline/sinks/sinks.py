@@ -213,7 +213,7 @@ class Lake:
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             replica = applying.apply(_delivered(some), recorded)
             if replica.has_passed(COMPACT_EVERY):
-                replica.compact(self._keep_hours)
+                applying.maintain(replica, self._keep_hours)
             return replica
 
         known = self.positions.tables.get(table)

@@ -30,6 +30,8 @@ from tidemark.model.relation import Relation
 from tidemark.pipeline.lake.applied import Applied
 from tidemark.wire.items import relation_of
 
+MERGE_ROWS = 1_000_000  # of a step, so that the memory of a merge is bounded
+
 TableItem = ChangeBatch | SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | CopyBoundary
 TableEvent = SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | CopyBoundary
 
@@ -77,10 +79,14 @@ def steps(items: Sequence[Delivered], applied: Applied) -> list[Step]:
     run: list[tuple[OutboxSequence, ChangeBatch]] = []
     floor, generation, reached = applied.position, applied.generation, applied.position
 
+    run_rows = 0
+
     def close_run() -> None:
+        nonlocal run_rows
         if run:
             found.append(_rows(run))
             run.clear()
+            run_rows = 0
 
     for delivered in items:
         item = delivered.item
@@ -90,11 +96,12 @@ def steps(items: Sequence[Delivered], applied: Applied) -> list[Step]:
                 continue
             first, last = position_of(rows, 0), position_of(rows, rows.num_rows - 1)
             _check_order(reached, first, item.relation)
-            if run and run[-1][1].relation != item.relation:
+            if run and (run[-1][1].relation != item.relation or run_rows + rows.num_rows > MERGE_ROWS):
                 close_run()
             if TABLE_ORDINAL in rows.schema.names:  # a user may enable this column later; the log has its own numbers
                 rows = rows.drop_columns([TABLE_ORDINAL])
             run.append((delivered.sequence, ChangeBatch(item.database, item.relation, rows)))
+            run_rows += rows.num_rows
             reached = last
             continue
         if isinstance(item, CopyBoundary) and item.begin and (item.generation > generation or item.position > floor):

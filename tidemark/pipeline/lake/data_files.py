@@ -1,0 +1,148 @@
+"""The data files of a replica: Parquet files that are written and read here, and are added to the table by a commit.
+
+A file without a commit is not part of the table: after a crash it is an orphan, which the vacuum removes. As in
+delta-rs, files are not synced to disk before the commit.
+"""
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import unquote
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake.transaction import AddAction, RemoveAction
+
+from tidemark.pipeline.lake.encodings import COMPRESSION, ArrowEncodings, arrow_encodings
+from tidemark.pipeline.lake.file_statistics import statistics
+from tidemark.pipeline.lake.keys import comparable
+
+FILE_BYTES = 48 << 20  # between 32 and 64 MB: large enough to scan
+FILE_ROWS_MIN, FILE_ROWS_MAX = 8192, 65536  # fewer cost an opening for few rows, more are rewritten for one change
+FILES_WANTED = 2000  # of a table: opening it costs 6 microseconds for each
+PIECE_BYTES = 128 << 20  # of a file, uncompressed, that are read and sorted together
+
+
+def file_rows(total: int) -> int:
+    """Return the maximum number of rows in a file of a table with `total` rows."""
+    wanted = -(-total // FILES_WANTED)
+    return min(max(FILE_ROWS_MIN, 1 << max(0, wanted - 1).bit_length()), FILE_ROWS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file of a snapshot."""
+
+    path: str  # as in the log: relative to the table, percent-encoded
+    size: int
+    rows: int  # 0 if the log does not contain the number
+
+    def removal(self, *, data_change: bool) -> RemoveAction:
+        """Return the action that removes the file from the table."""
+        return RemoveAction(self.path, data_change, _now_ms(), self.size, {})
+
+
+class FileReader:
+    """Reads files of one table, in the layout of its snapshot: a file without a column was written before it."""
+
+    def __init__(self, uri: str, schema: pa.Schema) -> None:
+        self._folder = Path(uri)
+        self._schema = schema
+
+    def columns(self, file: DataFile, names: Sequence[str]) -> pa.Table:
+        """Read some columns of all rows."""
+        with self._open(file) as opened:
+            return self._laid_out(opened.read(_present(opened, names), use_threads=False), names)
+
+    def pieces(self, file: DataFile) -> Iterator[pa.Table]:
+        """Read all columns; a large file in pieces of about `PIECE_BYTES`."""
+        names = self._schema.names
+        with self._open(file) as opened:
+            present, groups, group_bytes = _present(opened, names), [], 0
+            for number in range(opened.num_row_groups):
+                groups.append(number)
+                group_bytes += opened.metadata.row_group(number).total_byte_size
+                if group_bytes >= PIECE_BYTES:
+                    yield self._laid_out(opened.read_row_groups(groups, present, use_threads=False), names)
+                    groups, group_bytes = [], 0
+            if groups:
+                yield self._laid_out(opened.read_row_groups(groups, present, use_threads=False), names)
+
+    def _open(self, file: DataFile) -> pq.ParquetFile:
+        return pq.ParquetFile(self._folder / unquote(file.path))
+
+    def _laid_out(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
+        return laid_out(rows, pa.schema([self._schema.field(name) for name in names]))
+
+
+class FileWriter:
+    """Writes files of one table, sorted by key and bounded in rows and bytes."""
+
+    def __init__(self, uri: str, key: Sequence[str], rows_max: int, *, data_change: bool = True) -> None:
+        self._folder = Path(uri)
+        self._key = key
+        self._rows_max = rows_max
+        self._data_change = data_change
+        self._encodings: ArrowEncodings | None = None
+
+    def write(self, rows: pa.Table) -> list[AddAction]:
+        """Write `rows` in as few files as the bounds permit; return the actions that add them."""
+        if not rows.num_rows:
+            return []
+        rows = ordered(rows, self._key)
+        fitting = max(1, min(self._rows_max, rows.num_rows * FILE_BYTES // max(1, rows.nbytes)))
+        ends = np.linspace(0, rows.num_rows, -(-rows.num_rows // fitting) + 1).astype(np.int64).tolist()
+        return [self._write(rows.slice(begin, end - begin)) for begin, end in pairwise(ends)]
+
+    def _write(self, rows: pa.Table) -> AddAction:
+        if self._encodings is None:
+            self._encodings = arrow_encodings(rows)
+        name = f"part-00000-{uuid4()}-c000.snappy.parquet"
+        path = self._folder / name
+        try:
+            pq.write_table(
+                rows,
+                path,
+                compression=COMPRESSION,
+                use_dictionary=self._encodings.dictionaries,
+                column_encoding=self._encodings.encodings,
+                store_schema=False,
+                store_decimal_as_integer=True,
+            )
+        except BaseException:
+            path.unlink(missing_ok=True)  # a full disk should not be filled by parts of files
+            raise
+        stats = statistics(rows, self._key)
+        return AddAction(name, path.stat().st_size, {}, _now_ms(), self._data_change, stats)
+
+
+def ordered(rows: pa.Table, key: Collection[str]) -> pa.Table:
+    """Return `rows` in the order of the key."""
+    keys = pa.table([comparable(rows.column(name)) for name in key], names=list(key))
+    places = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in key])
+    is_sorted = bool(np.array_equal(places.to_numpy(), np.arange(rows.num_rows)))
+    return rows if is_sorted else rows.take(places)
+
+
+def laid_out(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return `rows` with the columns of `schema`; NULL in those that `rows` lacks."""
+    names = set(rows.schema.names)
+    columns = [
+        rows.column(field.name).cast(field.type) if field.name in names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _present(opened: pq.ParquetFile, names: Sequence[str]) -> list[str]:
+    found = set(opened.schema_arrow.names)
+    return [name for name in names if name in found]
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

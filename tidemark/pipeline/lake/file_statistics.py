@@ -1,0 +1,102 @@
+"""The statistics of a data file in the Delta log: rows, and minimum, maximum and NULL count of each column.
+
+A bound is either correct or absent: a minimum is at most every value, a maximum at least every value, in the order of
+the type. Absent are the bounds of columns that contain NaN or infinity (JSON has neither), of dates and times outside
+of the years 1 to 9999 (PostgreSQL's infinity and BC dates: readers of the log fail to parse them), and of binary and
+nested columns (the protocol has none). Decimals are printed with all digits. The maximum of a time is rounded up,
+because a reader may truncate it to milliseconds.
+"""
+
+import json
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+COLUMNS_MAX = 32  # the default of delta.dataSkippingNumIndexedCols
+TEXT_MAX = 256  # characters of a bound: long common prefixes must not make all ranges equal
+_LAST = "\U0010ffff"
+_SURROGATES = range(0xD800, 0xE000)
+_MILLISECOND_US = 1000
+_DAY_MS = 86_400_000
+_DAYS = range(-719_162, 2_932_897)  # from 1970-01-01: the years 1 to 9999
+_ENDS = ("min", "max")
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added as text
+Bounds = tuple[str, str]
+"""Minimum and maximum as JSON."""
+
+
+def statistics(rows: pa.Table, key: Collection[str]) -> str:
+    """Return the statistics of a file that contains `rows`: of its first columns and of the columns of `key`."""
+    minima, maxima, nulls = [], [], []
+    for number, (field, values) in enumerate(zip(rows.schema, rows.columns, strict=True)):
+        if pa.types.is_nested(field.type) or (number >= COLUMNS_MAX and field.name not in key):
+            continue
+        name = json.dumps(field.name)
+        nulls.append(f"{name}:{values.null_count}")
+        bounds = _bounds(values) if values.null_count < len(values) else None
+        if bounds is not None:
+            minima.append(f"{name}:{bounds[0]}")
+            maxima.append(f"{name}:{bounds[1]}")
+    found = {"minValues": minima, "maxValues": maxima, "nullCount": nulls}
+    columns = ",".join(f'"{name}":{{{",".join(values)}}}' for name, values in found.items())
+    return f'{{"numRecords":{rows.num_rows},{columns}}}'
+
+
+def _bounds(values: pa.ChunkedArray) -> Bounds | None:
+    kind = values.type
+    if pa.types.is_floating(kind):
+        return _of_floats(values)
+    if pa.types.is_date32(kind):
+        return _of_dates(values.cast(pa.int32()))
+    if pa.types.is_timestamp(kind):
+        return _of_times(values.cast(pa.int64()), "" if kind.tz is None else "Z")
+    if pa.types.is_string(kind):
+        return _of_text(values)
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
+        found = pc.min_max(values).as_py()
+        least, most = (f"{found[name]:f}" if pa.types.is_decimal(kind) else json.dumps(found[name]) for name in _ENDS)
+        return least, most
+    return None
+
+
+def _of_floats(values: pa.ChunkedArray) -> Bounds | None:
+    if not pc.all(pc.is_finite(values)).as_py():
+        return None
+    found = pc.min_max(values).as_py()
+    # 0 and -0 are equal, but a reader may compare them as different values.
+    return json.dumps(found["min"] or -0.0), json.dumps(found["max"] or 0.0)
+
+
+def _of_dates(days: pa.ChunkedArray) -> Bounds | None:
+    found = pc.min_max(days).as_py()
+    if found["min"] not in _DAYS or found["max"] not in _DAYS:
+        return None
+    least, most = (f'"{(_EPOCH + timedelta(days=found[name])).date().isoformat()}"' for name in _ENDS)
+    return least, most
+
+
+def _of_times(microseconds: pa.ChunkedArray, zone: str) -> Bounds | None:
+    found = pc.min_max(microseconds).as_py()
+    least, most = found["min"] // _MILLISECOND_US, -(-found["max"] // _MILLISECOND_US)
+    if least // _DAY_MS not in _DAYS or most // _DAY_MS not in _DAYS:
+        return None
+    first, last = ((_EPOCH + timedelta(milliseconds=at)).isoformat(timespec="milliseconds") for at in (least, most))
+    return f'"{first}{zone}"', f'"{last}{zone}"'
+
+
+def _of_text(values: pa.ChunkedArray) -> Bounds | None:
+    found = pc.min_max(values).as_py()
+    least, most = found["min"], found["max"]
+    upper = most if len(most) <= TEXT_MAX else _above(most[:TEXT_MAX])
+    return None if upper is None else (json.dumps(least[:TEXT_MAX]), json.dumps(upper))
+
+
+def _above(prefix: str) -> str | None:
+    """Return a text that is greater than every text with this prefix; None if there is none."""
+    cut = prefix.rstrip(_LAST)
+    if not cut:
+        return None
+    code = ord(cut[-1]) + 1
+    return cut[:-1] + chr(_SURROGATES.stop if code in _SURROGATES else code)

@@ -1,0 +1,87 @@
+"""The touched files of a change: those that contain one of its keys. Only they are rewritten.
+
+Candidates are found by the ranges of keys in the Delta log; of these the key columns are read. A key is in one file at
+most, so a file is not read for keys that were found already.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.pipeline.lake.data_files import DataFile, FileReader
+from tidemark.pipeline.lake.key_ranges import KeyRanges, SoughtKeys
+from tidemark.pipeline.lake.keys import Places, comparable_keys, places_of
+
+READ_ROWS_MIN = 1 << 16  # rows whose keys are compared together, and twice the sought keys
+READ_ROWS_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hit:
+    """The rows of one file that have sought keys, and the places of these keys."""
+
+    rows: Places
+    sought: Places
+
+
+class KeyedFiles:
+    """The files of one snapshot of a replica, with their ranges of keys."""
+
+    def __init__(self, reader: FileReader, added: pa.Table, key: Sequence[pa.Field]) -> None:
+        self.key = [field.name for field in key]
+        self.reader = reader
+        self.ranges = KeyRanges(added, key)
+        self.files = [
+            DataFile(path, size, rows or 0)
+            for path, size, rows in zip(
+                *(added.column(name).to_pylist() for name in ("path", "size_bytes", "num_records")), strict=True
+            )
+        ]
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows in the table."""
+        return sum(file.rows for file in self.files)
+
+    def touched(self, sought: SoughtKeys, inside: Mapping[int, Places]) -> dict[int, Hit]:
+        """Return the files that contain sought keys; `inside` are the candidates (`KeyRanges.inside`)."""
+        missing = np.ones(sought.keys.num_rows, np.bool_)
+        found = {}
+        for files in self._chunks(inside, sought):
+            wanted = {file: inside[file][missing[inside[file]]] for file in files}
+            read = [file for file in files if len(wanted[file])]
+            for file, hit in self._compare(read, wanted, sought):
+                missing[hit.sought] = False
+                found[file] = hit
+        return found
+
+    def _compare(
+        self, files: Sequence[int], wanted: Mapping[int, Places], sought: SoughtKeys
+    ) -> Iterator[tuple[int, Hit]]:
+        if not files:
+            return
+        tables = [comparable_keys(self.reader.columns(self.files[file], self.key), self.key) for file in files]
+        among = np.unique(np.concatenate([wanted[file] for file in files]))
+        places = places_of(pa.concat_tables(tables), sought.keys.take(pa.array(among)))
+        end = 0
+        for file, table in zip(files, tables, strict=True):
+            begin, end = end, end + table.num_rows
+            rows = np.flatnonzero(places[begin:end] >= 0)
+            if len(rows):
+                yield file, Hit(rows, among[places[begin:end][rows]])
+
+    def _chunks(self, inside: Mapping[int, Places], sought: SoughtKeys) -> Iterator[list[int]]:
+        """Group files whose keys are compared together: a comparison costs something for each sought key, too."""
+        rows_min = min(max(READ_ROWS_MIN, 2 * sought.keys.num_rows), READ_ROWS_MAX)
+        chunk: list[int] = []
+        rows = 0
+        for file in inside:
+            chunk.append(file)
+            rows += self.files[file].rows
+            if rows >= rows_min:
+                yield chunk
+                chunk, rows = [], 0
+        if chunk:
+            yield chunk

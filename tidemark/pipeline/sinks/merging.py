@@ -1,0 +1,171 @@
+"""Merges a compacted run into a replica by *copy-on-write*: files that contain a changed row are written again.
+
+A merge therefore costs what changed, not what the table contains. All files of one merge are added and removed in one
+commit. New rows go into files that are written anyway, else into one file that has room for them and whose range of
+keys they extend least, else into new files.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.transaction import AddAction
+
+from tidemark.pipeline.lake.applied import Applied
+from tidemark.pipeline.lake.data_files import FILE_BYTES, FileWriter, file_rows, laid_out
+from tidemark.pipeline.lake.key_ranges import SoughtKeys
+from tidemark.pipeline.lake.keys import Places, comparable_keys
+from tidemark.pipeline.lake.lake import LakeTable
+from tidemark.pipeline.lake.touched_files import Hit, KeyedFiles
+from tidemark.pipeline.sinks.compaction import Compacted, Key, keys_of
+
+_NONE = np.zeros(0, np.int64)
+_NOTHING = Hit(_NONE, _NONE)
+
+
+def append_rows(table: LakeTable, rows: pa.Table, key: Sequence[str], applied: Applied) -> None:
+    """Append rows whose keys the replica does not contain."""
+    with table.writing(applied) as change:
+        files = table.keyed_files(key)
+        writer = FileWriter(table.uri, key, file_rows(files.rows + rows.num_rows))
+        change.added += writer.write(laid_out(rows, table.schema))
+
+
+def merge_rows(table: LakeTable, compacted: Compacted, key: Sequence[str], applied: Applied) -> None:
+    """Put and remove the rows of `compacted`."""
+    with table.writing(applied) as change:
+        merge = _Merge(table.keyed_files(key), compacted, table.schema)
+        writer = FileWriter(table.uri, key, merge.rows_max)
+        for added in merge.rewritten(writer):
+            change.added += added
+        change.removed += [merge.files.files[file].removal(data_change=True) for file in merge.hits]
+
+
+def rows_of(
+    table: LakeTable, key: Sequence[str], wanted: Sequence[Key], names: Sequence[str]
+) -> dict[Key, dict[str, object]]:
+    """Read the columns `names` of the rows whose keys are `wanted`."""
+    schema, found = table.schema, dict[Key, dict[str, object]]()
+    columns = [*key, *(name for name in names if name not in key)]
+    keys = [pa.array([values[i] for values in wanted], schema.field(name).type) for i, name in enumerate(key)]
+    with table.reading():
+        files = table.keyed_files(key)
+        sought = SoughtKeys(comparable_keys(pa.table(keys, names=list(key)), key))
+        for file, hit in files.touched(sought, files.ranges.inside(sought)).items():
+            rows = files.reader.columns(files.files[file], columns).take(pa.array(hit.rows))
+            found.update(zip(keys_of(rows, key), rows.to_pylist(), strict=True))
+    return found
+
+
+class _Merge:
+    """The plan of one merge: which files are rewritten, and with which new rows."""
+
+    def __init__(self, files: KeyedFiles, compacted: Compacted, schema: pa.Schema) -> None:
+        self.files = files
+        self._puts = laid_out(compacted.puts, schema)
+        self._kept = {name: np.asarray(flags, np.bool_) for name, flags in compacted.kept.items()}
+        removed = laid_out(compacted.removed, pa.schema([schema.field(name) for name in files.key]))
+        keys = pa.concat_tables([self._puts.select(files.key), removed])
+        self._sought = SoughtKeys(comparable_keys(keys, files.key))
+        self.rows_max = file_rows(files.rows + compacted.puts.num_rows)
+        inside = files.ranges.inside(self._sought)
+        self.hits = files.touched(self._sought, inside)
+        self._new: dict[int, Places] = {}
+        self._left = self._place_new_rows(inside)
+
+    def rewritten(self, writer: FileWriter) -> Iterator[list[AddAction]]:
+        """Write the touched files again, and the new rows that are in none of them."""
+        pool = _Pool(writer, self.rows_max)
+        last = -1
+        for rank, file in sorted((self.files.ranges.ranks[file], file) for file in self.hits):
+            # Small neighbours become one file. NB: not across an untouched file, whose keys it would overlap.
+            if rank != last + 1:
+                yield pool.written()
+            for piece in self._pieces(file):
+                if not pool.has_room(piece):
+                    yield pool.written()
+                pool.add(piece)
+            last = rank
+        yield pool.written()
+        yield writer.write(self._puts.take(pa.array(self._left)))
+
+    def _pieces(self, file: int) -> Iterator[pa.Table]:
+        """Yield the rows of a file after the change."""
+        hit, end = self.hits[file], 0
+        new = self._puts.take(pa.array(self._new.get(file, _NONE)))
+        for rows in self.files.reader.pieces(self.files.files[file]):
+            begin, end = end, end + rows.num_rows
+            here = (hit.rows >= begin) & (hit.rows < end)
+            changed = self._changed(rows, hit.rows[here] - begin, hit.sought[here])
+            yield changed if begin else pa.concat_tables([changed, new])
+
+    def _changed(self, rows: pa.Table, at: Places, sought: Places) -> pa.Table:
+        """Return `rows` without those `at`, and with the new rows for these keys instead."""
+        stays = np.ones(rows.num_rows, np.bool_)
+        stays[at] = False
+        is_put = sought < self._puts.num_rows
+        put, old = self._puts.take(pa.array(sought[is_put])), rows.take(pa.array(at[is_put]))
+        for name, flags in self._kept.items():
+            values = pc.if_else(pa.array(flags[sought[is_put]]), old.column(name), put.column(name))
+            place = put.schema.get_field_index(name)
+            put = put.set_column(place, put.schema.field(place), values)
+        return pa.concat_tables([rows.filter(pa.array(stays)), put])
+
+    def _place_new_rows(self, inside: Mapping[int, Places]) -> Places:
+        """Assign the rows that the replica lacks to files; return those that need new files."""
+        is_new = np.ones(self._puts.num_rows, np.bool_)
+        for hit in self.hits.values():
+            is_new[hit.sought[hit.sought < len(is_new)]] = False
+        for flags in self._kept.values():
+            is_new &= ~flags  # a row with a kept value is not new; it must not be inserted incompletely
+        for file in self.hits:
+            places = inside[file][inside[file] < len(is_new)]
+            self._new[file] = places[is_new[places]]
+            is_new[self._new[file]] = False
+        left = np.flatnonzero(is_new)
+        roomy = self._roomy_file(inside, left) if len(left) else None
+        if roomy is None:
+            return left
+        self.hits.setdefault(roomy, _NOTHING)
+        self._new[roomy] = np.concatenate([self._new.get(roomy, _NONE), left])
+        return _NONE
+
+    def _roomy_file(self, inside: Mapping[int, Places], left: Places) -> int | None:
+        """Return a file to which `left` is added, so that small batches do not leave a file each.
+
+        If no file's range contains or separates the keys, as at the end of the table, it is the file before them; else
+        the nearest small file. Its range then overlaps others, until maintenance sorts them.
+        """
+        files, ranges = self.files.files, self.files.ranges
+        rank, last = ranges.ranks_before(self._sought, left)
+        among = np.zeros(self._sought.keys.num_rows, np.bool_)
+        among[left] = True
+        if 0 <= rank == last and not any(among[places].any() for places in inside.values()):
+            before = int(ranges.order[rank])
+            return before if files[before].rows + len(left) <= self.rows_max else None
+        room = self.rows_max // 2 - len(left)
+        small = [file for file, found in enumerate(files) if found.rows <= room]
+        return min(small, key=lambda file: abs(ranges.ranks[file] - rank), default=None)
+
+
+class _Pool:
+    """Rows that are written together: as many as fit into a file, or one piece."""
+
+    def __init__(self, writer: FileWriter, rows_max: int) -> None:
+        self._writer = writer
+        self._rows_max = rows_max
+        self._pieces: list[pa.Table] = []
+
+    def has_room(self, piece: pa.Table) -> bool:
+        pieces = [*self._pieces, piece]
+        rows = sum(one.num_rows for one in pieces)
+        return not self._pieces or (rows <= self._rows_max and sum(one.nbytes for one in pieces) <= FILE_BYTES)
+
+    def add(self, piece: pa.Table) -> None:
+        self._pieces.append(piece)
+
+    def written(self) -> list[AddAction]:
+        """Write the rows; return the actions that add their files."""
+        pieces, self._pieces = self._pieces, []
+        return self._writer.write(pa.concat_tables(pieces)) if pieces else []
