@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from tidemark_ctl.actions.tail import print_live
 from tidemark_ctl.commands.decode import decode
-from tidemark_ctl.commands.tail import print_live, tail
-from tidemark_ctl.output.printing import Format, PrintContext, keep_what_is_printed, printer
+from tidemark_ctl.commands.tail import tail
+from tidemark_ctl.output.formats import Format
+from tidemark_ctl.output.printing import PrintContext, keep_what_is_printed, printer
 
 from tests.support.processes.captures import config_for
 from tests.support.servers.postgres import Cluster, database_in
