@@ -172,7 +172,7 @@ def _init_from_backup(
     _close_to_others(folder)
     folder.share(chosen.capture.group)
     is_new = initialise_from_backup(chosen, folder, seed)
-    assign_ports(folder)
+    _report_ports(folder, config)
     if config is not None:
         settings.keep(folder, config)
     if is_new and chosen.markers.key_file:
