@@ -32,7 +32,7 @@ def recopy(
             RecopyCancellation(context, names, deadline_s=deadline_s, say=partial(click.echo, err=True)).cancel()
             return
         wanted = TableFinder(context.config.capture.dsn, context.config.select.selection(), context.store).find(names)
-        confirm_losses(diverged_logs(state, {table.key for table in wanted}), accepted=accept_break)
+        confirm_losses(state, diverged_logs(state, {table.key for table in wanted}), accepted=accept_break)
         request = TableRecopy(context, wanted, deadline_s=deadline_s, say=partial(click.echo, err=True))
         request.request()
         try:

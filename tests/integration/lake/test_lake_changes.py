@@ -31,8 +31,8 @@ ROWS = 20
 Changed = Callable[["Fed", str], None]
 
 
-def new_lake(root: Path) -> Lake:
-    return Lake(str(root), IDENTITY, shape_of, constants_of)
+def new_lake(root: Path, accepted: Mapping[str, str] | None = None) -> Lake:
+    return Lake(str(root), IDENTITY, shape_of, constants_of, accepted=lambda: accepted or {})
 
 
 class Fed:
@@ -41,6 +41,7 @@ class Fed:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.table = ScriptedTable()
+        self.accepted: dict[str, str] = {}
         self._applied = 0
         self.table.copy(1, [{1: key, 2: "old", 3: None} for key in range(ROWS)])
         self.bring_up()
@@ -52,13 +53,19 @@ class Fed:
         self.table.update((key,), {2: note})
         self.bring_up()
 
-    def recopy(self) -> None:
+    def recopy(self, generation: int = 2) -> None:
         """Copy the source's rows as another generation."""
         self.table.commit()
-        self.table.copy(2, list(self.table.rows.values()))
+        self.table.copy(generation, list(self.table.rows.values()))
+
+    def accept_break(self) -> None:
+        """Accept the present break of the log."""
+        fault = self.position().log.fault
+        assert fault is not None
+        self.accepted[f"{DATABASE}.{RELATION}"] = str(fault.position)
 
     def bring_up(self) -> None:
-        new_lake(self.root).apply(batch(self.pending()))
+        new_lake(self.root, self.accepted).apply(batch(self.pending()))
         self.applied()
 
     def pending(self) -> list[Delivered]:
@@ -213,6 +220,7 @@ def test_a_log_that_another_writer_changed_goes_on_with_a_recorded_break(tmp_pat
     assert fed.state() is TableState.DIVERGED
     assert files(fed, "log") == before
     assert replica_rows(tmp_path, FOLDER) == fed.table.expected()
+    fed.accept_break()
     fed.recopy()
     copied_at = fed.pending()[0].item.position  # type: ignore[union-attr]
     fed.update(7, "live again")
@@ -222,6 +230,29 @@ def test_a_log_that_another_writer_changed_goes_on_with_a_recorded_break(tmp_pat
     (broke,) = fed.position().breaks
     assert (broke.after, broke.to) == (last, copied_at)
     assert fed.path("log") in broke.reason
+
+
+@pytest.mark.feature("L01")
+def test_a_log_does_not_go_on_at_a_copy_until_this_break_is_accepted(tmp_path: Path) -> None:
+    fed = Fed(tmp_path)
+    delete(fed, "log")
+    delete(fed, "replica")
+    before = files(fed, "log")
+    fed.update(5, "lost")
+    fed.accepted[f"{DATABASE}.{RELATION}"] = str(Position(TimelineId(1), Lsn(1), 0))  # an earlier break
+    fed.recopy()
+    fed.update(6, "lost as well")
+    assert fed.state() is TableState.DIVERGED
+    assert (fed.position().breaks, fed.position().replica.fault) == ((), None)
+    assert files(fed, "log") == before
+    assert replica_rows(tmp_path, FOLDER) == fed.table.expected()
+    fed.accept_break()
+    fed.update(7, "no copy yet")
+    assert fed.state() is TableState.DIVERGED
+    fed.recopy(3)
+    fed.update(8, "live again")
+    assert (fed.state(), len(fed.position().breaks)) == (TableState.LIVE, 1)
+    assert fed.notes[-1:] == ["live again"]
 
 
 def files(fed: Fed, name: str) -> set[str]:
@@ -236,11 +267,12 @@ def test_a_new_copy_of_a_diverged_table_may_be_cut_off_anywhere(tmp_path: Path) 
         create_anew(fed, "log")
         restore(fed, "replica")
         fed.update(5, "lost")
+        fed.accept_break()
         fed.recopy()
         crash = CrashAt(nth)
         arm(crash)
         try:
-            new_lake(fed.root).apply(batch(fed.pending()))
+            new_lake(fed.root, fed.accepted).apply(batch(fed.pending()))
         except Crash:
             pass
         finally:
@@ -283,7 +315,7 @@ def test_messages_that_another_writer_changed_are_left_alone(tmp_path: Path) -> 
     diverged = new_lake(tmp_path).positions.tables[DATABASE, INVALID_OID]
     assert diverged.state is TableState.DIVERGED
     accepted = {str(DATABASE): str(diverged.position)}
-    lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of, accepted=lambda: accepted)
+    lake = new_lake(tmp_path, accepted)
     lake.apply(message(4))
     lake.apply(message(5))
     goes_on = new_lake(tmp_path).positions.tables[DATABASE, INVALID_OID]
