@@ -76,15 +76,20 @@ PLANS = {
         ("tests/integration/lake/test_sinks.py",),
     ),
     "tidemark/pipeline/lake/lineage.py": Plan(
-        ("tests/integration/lake/test_lake_changes.py", "tests/integration/lake/test_lake_damage.py")
+        ("tests/integration/lake/test_lake_changes.py", "tests/integration/lake/test_log_breaks.py"),
+        ("tests/integration/lake/test_lake_damage.py",),
     ),
     "tidemark/pipeline/lake/commits.py": Plan(
         ("tests/unit/pipeline/test_commits.py", "tests/integration/lake/test_lake_changes.py")
     ),
     "tidemark/pipeline/lake/log_cleanup.py": Plan(("tests/integration/lake/test_log_cleanup.py",)),
     "tidemark/pipeline/sinks/targets.py": Plan(
-        ("tests/integration/lake/test_lake_changes.py", "tests/integration/lake/test_lake_damage.py"),
-        ("tests/integration/lake/test_lake_damage_scan.py", "tests/integration/lake/test_lake_quiet.py"),
+        ("tests/integration/lake/test_log_breaks.py", "tests/integration/lake/test_lake_changes.py"),
+        (
+            "tests/integration/lake/test_lake_damage.py",
+            "tests/integration/lake/test_lake_damage_scan.py",
+            "tests/integration/lake/test_lake_quiet.py",
+        ),
     ),
     "tidemark/runtime/daemon/fencing.py": Plan(
         ("tests/integration/failover/test_realtime_return.py",), ("tests/integration/state/test_state_copies.py",)
