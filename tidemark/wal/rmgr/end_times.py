@@ -38,7 +38,7 @@ ID_MAIN_SHORT = record.ID_MAIN_SHORT
 RECORD_HEADER = RECORD_HEADER_BYTES
 TIME_AT = RECORD_HEADER + 2  # after the header of the main data
 TIME_END = TIME_AT + 8
-NO_ORDINARY_TIME = 0x7FF00000  # of a time's high 32 bits: before 2000, or too large for 64 bits when counted from 1970
+NO_ORDINARY_TIME = xact.NO_ORDINARY_TIME
 POSTGRES_EPOCH_US = xact.POSTGRES_EPOCH_US
 UNREAD = NOT_READ
 
