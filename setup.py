@@ -33,6 +33,7 @@ KERNELS = [
     "tidemark.io.node.copy_messages",
     "tidemark.wal.kernel",
     "tidemark.wal.pglz",
+    "tidemark.wal.rmgr.end_times",
 ]
 # What a kernel calls for each value takes buffers, of 200 bytes each: to hand them over costs more than what is done.
 MACROS = [("CYTHON_INLINE", "inline __attribute__((always_inline))")]

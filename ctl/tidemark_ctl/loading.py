@@ -1,15 +1,18 @@
 """Commands by name: one line of help each, and the module that is imported only when the command runs.
 
 A group of cdcctl is a `LazyGroup` over a table of entries, so that printing help imports no command, and a command
-imports no other command (`tests/unit/ctl/test_what_commands_load`).
+imports no other command. A command has options and help; what it does is a `Deferred` action of `tidemark_ctl.actions`,
+unless that needs no more than the help (`tests/unit/ctl/test_what_commands_load`).
 """
 
 import gc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import update_wrapper
 from importlib import import_module
+from typing import Protocol
 
 import click
 
@@ -62,6 +65,37 @@ class LazyGroup(click.Group):
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.summary) for name, entry in self.entries.items()])
+
+
+class Action(Protocol):
+    """What a command does."""
+
+    def __call__(self, **options: object) -> object:
+        """Do it."""
+
+
+class Deferred:
+    """The callback of a command: loads its action when the command runs, and passes the options."""
+
+    def __init__(self, action: str, declared: Callable[[], None]) -> None:
+        self._action = action
+        update_wrapper(self, declared)
+
+    def load(self) -> Action:
+        """Return the action."""
+        module, _, name = self._action.partition(".")
+        with _loading():
+            found: Action = getattr(import_module(f"tidemark_ctl.actions.{module}"), name)
+        return found
+
+    def __call__(self, **options: object) -> None:
+        """Run the action."""
+        self.load()(**options)
+
+
+def deferred(action: str) -> Callable[[Callable[[], None]], Deferred]:
+    """Return a decorator for a function that has only the help of a command; `action`: MODULE.FUNCTION."""
+    return lambda declared: Deferred(action, declared)
 
 
 @contextmanager

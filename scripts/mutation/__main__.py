@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "mutate"
 RESULTS = BUILD / "results.jsonl"
 POLL_S = 0.01
+DIGITS = 16  # of a digest
 BASELINE_S_MAX = 900.0
 CPU_S_MIN = 10.0
 CPU_FACTOR = 3.0  # multiple of the tests' CPU time without a mutation
@@ -35,30 +36,32 @@ class Result:
     module: str
     mutant: str
     change: str
-    tests: str  # digest of the tests that did not detect it, or ""
+    tests: str  # digest of the tests
     outcome: str
     by: str
+    source: str = ""  # digest of the module; "": stored by an earlier version
 
 
 class Results:
     """The results of all campaigns so far."""
 
-    def __init__(self) -> None:
-        BUILD.mkdir(parents=True, exist_ok=True)
-        lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    def __init__(self, path: Path = RESULTS) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = path.read_text().splitlines() if path.exists() else []
         self._found = {(found.module, found.mutant): found for found in (Result(**json.loads(line)) for line in lines)}
 
-    def get(self, mutant: Mutant, tests: str) -> Result | None:
-        """Return the result if it is still valid: a survivor is tested again when its tests change."""
+    def get(self, mutant: Mutant, source: str, tests: str) -> Result | None:
+        """Return the result if it is still valid: neither the module nor its tests have changed."""
         found = self._found.get((mutant.module, mutant.name))
-        if found is None or found.change != mutant.change:
+        if found is None or (found.change, found.source, found.tests) != (mutant.change, source, tests):
             return None
-        return None if found.outcome == Outcome.SURVIVED.value and found.tests != tests else found
+        return found
 
     def put(self, result: Result) -> None:
         """Store a result."""
         self._found[result.module, result.mutant] = result
-        with RESULTS.open("a") as file:
+        with self._path.open("a") as file:
             file.write(json.dumps(asdict(result)) + "\n")
 
 
@@ -72,13 +75,16 @@ class ModuleCampaign:
         self._results = results
         self._source = (ROOT / module).read_bytes()
         self._stages = [plan.fast] if options.fast or not plan.slow else [plan.fast, plan.slow]
+        self._digest = hashlib.sha256(self._source).hexdigest()[:DIGITS]
         self._tests = digest([test for stage in self._stages for test in stage])
 
     def run(self, trees: list[Tree]) -> list[Result]:
         """Test the mutants without a result; return all results."""
         mutants = [mutant for mutant in mutants_of(self._module, self._source) if self._options.only in mutant.name]
         known = (
-            {} if self._options.again else {mutant.name: self._results.get(mutant, self._tests) for mutant in mutants}
+            {}
+            if self._options.again
+            else {mutant.name: self._results.get(mutant, self._digest, self._tests) for mutant in mutants}
         )
         open_ = deque(mutant for mutant in mutants if known.get(mutant.name) is None)
         found = {name: result for name, result in known.items() if result is not None}
@@ -90,7 +96,7 @@ class ModuleCampaign:
                     if number not in running and open_:
                         running[number] = _Testing(tree, open_.popleft(), self._source, self._stages, bounds_s)
                 for number, testing in list(running.items()):
-                    result = testing.poll(self._tests)
+                    result = testing.poll(self._digest, self._tests)
                     if result is not None:
                         del running[number]
                         found[result.mutant] = result
@@ -135,7 +141,7 @@ class _Testing:
         stage, (cpu_s, timeout_s) = self._stages.popleft()
         return Run(self._tree, stage, cpu_s, timeout_s)
 
-    def poll(self, tests: str) -> Result | None:
+    def poll(self, source: str, tests: str) -> Result | None:
         ended = self._run.poll()
         if ended is None:
             return None
@@ -152,6 +158,7 @@ class _Testing:
             tests,
             outcome.value,
             failed.group(1) if failed else "",
+            source,
         )
 
 
@@ -162,7 +169,7 @@ def digest(tests: list[str]) -> str:
         path = ROOT / test
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             found.update(file.read_bytes())
-    return found.hexdigest()[:16]
+    return found.hexdigest()[:DIGITS]
 
 
 def main() -> int:

@@ -75,6 +75,25 @@ PLANS = {
         ("tests/unit/pipeline/test_replica.py", "tests/unit/pipeline/test_replica_partitions.py"),
         ("tests/integration/lake/test_sinks.py",),
     ),
+    "tidemark/pipeline/lake/lineage.py": Plan(
+        ("tests/integration/lake/test_lake_changes.py", "tests/integration/lake/test_log_breaks.py"),
+        ("tests/integration/lake/test_lake_damage.py",),
+    ),
+    "tidemark/pipeline/lake/commits.py": Plan(
+        ("tests/unit/pipeline/test_commits.py", "tests/integration/lake/test_lake_changes.py")
+    ),
+    "tidemark/pipeline/lake/log_cleanup.py": Plan(("tests/integration/lake/test_log_cleanup.py",)),
+    "tidemark/pipeline/sinks/targets.py": Plan(
+        ("tests/integration/lake/test_log_breaks.py", "tests/integration/lake/test_lake_changes.py"),
+        (
+            "tests/integration/lake/test_lake_damage.py",
+            "tests/integration/lake/test_lake_damage_scan.py",
+            "tests/integration/lake/test_lake_quiet.py",
+        ),
+    ),
+    "tidemark/runtime/daemon/fencing.py": Plan(
+        ("tests/integration/failover/test_realtime_return.py",), ("tests/integration/state/test_state_copies.py",)
+    ),
     "archiver/tidemark_archiver/archive_command.py": Plan(
         ("tests/faults/test_archive_program.py",), ("tests/faults/test_archive_command.py",)
     ),

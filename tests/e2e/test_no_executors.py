@@ -5,6 +5,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pyspark
@@ -18,8 +19,18 @@ from tidemark.pipeline.driver.java import java_home
 
 SPARK_HOME = Path(pyspark.__file__).parent
 MASTER = "org.apache.spark.deploy.master.Master"
+LOG_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z")
 AT = re.compile(r"Starting Spark master at (spark://\S+)")
 STOP_S = 60
+REPORTED_WITHIN = timedelta(seconds=10)  # after the start of the query
+
+
+def logged_at(log: Path, event: str) -> datetime:
+    """Return the time of the first line with an event."""
+    line = next(line for line in log.read_text().splitlines() if event in line)
+    found = LOG_TIME.search(line)
+    assert found is not None, line
+    return datetime.fromisoformat(found[0])
 
 
 @contextmanager
@@ -57,6 +68,8 @@ def test_a_pipeline_without_executors_says_so_waits_and_can_be_stopped(tmp_path:
         try:
             wait_for(lambda: NO_EXECUTORS in spark.log_path.read_text() or not spark.running, NO_EXECUTORS, spark.log)
             assert spark.running, spark.log()
+            begun, reported = (logged_at(spark.log_path, event) for event in ("query starts", NO_EXECUTORS))
+            assert reported - begun <= REPORTED_WITHIN
             spark.stop()
         finally:
             spark.end_all()

@@ -252,7 +252,9 @@ def test_a_configuration_chooses_the_databases_of_a_backup_and_names_the_archive
     config = configured(tmp_path / "tidemark.toml", "post*", archive=sound.archive)
     state = tmp_path / "state"
     init = ("init", "--state", state, "--config", config, "--from-backup", sound.backup, "--database", "post*")
-    assert "postgres from" in succeeded(cdcctl(*init)).lines[0]
+    made = succeeded(cdcctl(*init))
+    assert "postgres from" in made.lines[0]
+    assert re.search(r"metrics on 127\.0\.0\.1: sidecar \d+, archiver \d+, pipeline \d+", made.err)
     with StateStore.open(StateFolder(state)) as store:
         view = store.view()
     assert view.identity.capture == "kept"

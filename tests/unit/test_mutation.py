@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.mutation.__main__ import Result, Results
 from scripts.mutation.equivalents import read_equivalents, stale_entries
 from scripts.mutation.operators import Mutant, mutants_of
 from scripts.mutation.plan import PLANS
@@ -131,6 +132,20 @@ def test_an_entry_needs_one_reason(tmp_path: Path, reasons: tuple[str, ...]) -> 
     path.write_text("".join(entry.format(reason) for reason in reasons))
     with pytest.raises(ValueError, match="f guard 0"):
         read_equivalents(path)
+
+
+@pytest.mark.parametrize("outcome", ["killed", "survived"])
+def test_a_result_is_valid_for_one_source_and_its_tests_alone(
+    tmp_path: Path, all_mutants: list[Mutant], outcome: str
+) -> None:
+    mutant = all_mutants[0]
+    path = tmp_path / "results.jsonl"
+    stored = Result(mutant.module, mutant.name, mutant.change, "tests", outcome, "", "source")
+    Results(path).put(stored)
+    found = Results(path)
+    assert found.get(mutant, "source", "tests") == stored
+    assert found.get(mutant, "other source", "tests") is None
+    assert found.get(mutant, "source", "other tests") is None
 
 
 def test_every_module_of_the_plan_and_its_tests_exist() -> None:

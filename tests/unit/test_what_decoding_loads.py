@@ -6,7 +6,7 @@ import sys
 PROGRAM = """
 import sys
 
-import tidemark_ctl.commands.decode
+import tidemark_ctl.actions.decode
 from tests.support.forged.forged_records import Wal, packed_row
 from tests.support.forged.groups import DATABASE, relation
 from tidemark.decode.types.codec import Dialect

@@ -1,23 +1,11 @@
 """`cdcctl check`: tests the whole path from the node to the readers, and reports the leg that is broken (I44)."""
 
-from collections.abc import Mapping
-from functools import partial
-from pathlib import Path
-
 import click
 
-from tidemark.model.errors import TidemarkError
-from tidemark_ctl.opened_capture import opened_capture
+from tidemark_ctl.loading import deferred
 from tidemark_ctl.options import config_option, json_option, state_option
-from tidemark_ctl.requests.end_to_end import EndToEndCheck, Leg, LegEnd, LegName, legs_tree
-from tidemark_ctl.views.realtime_tree import see, stage_tree
-from tidemark_ctl.views.render import show
 
 DEADLINE_S_DEFAULT = 60.0
-
-
-class LegBroken(TidemarkError):
-    """The marker did not arrive everywhere."""
 
 
 @click.command()
@@ -31,29 +19,10 @@ class LegBroken(TidemarkError):
     help="A leg that takes longer counts as broken.",
 )
 @json_option
-def check(state: Path, *, config: Path | None, deadline_s: float, as_json: bool) -> None:
+@deferred("check.check")
+def check() -> None:
     """Write a marker into the WAL and follow it through capture, archive, consumer and readers.
 
     Exit code 0: the marker arrived everywhere. 1: the message names the broken legs, and the hint what to do about the
     first one. The command works in every mode; for the archive it requests a segment switch, if this is granted.
     """
-    with opened_capture(state, config) as (context, node_requests):
-        legs = EndToEndCheck(context, node_requests, deadline_s=deadline_s, say=partial(click.echo, err=True)).run()
-        seen = see(context.store, context.config)
-    broken = _broken(legs)
-    tree = {
-        "arrived": not broken,
-        "stage": seen.view.stage.value,
-        "delivering": stage_tree(seen)["delivering"],
-        "legs": legs_tree(legs, deadline_s, as_json=as_json),
-    }
-    show(tree, as_json=as_json)
-    if broken:
-        reported = "; ".join(f"leg {name.value} is broken: {leg.reported}" for name, leg in broken.items())
-        raise LegBroken(reported, hint=next(iter(broken.values())).hint)
-
-
-def _broken(legs: Mapping[LegName, Leg]) -> dict[LegName, Leg]:
-    """Return the broken legs; waiting legs wait for one of these."""
-    broken = {name: leg for name, leg in legs.items() if leg.verdict is LegEnd.BROKEN}
-    return broken or {name: leg for name, leg in legs.items() if leg.verdict is LegEnd.WAITS}

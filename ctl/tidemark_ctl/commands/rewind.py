@@ -1,26 +1,9 @@
 """`cdcctl rewind`: corrects a capture that delivered changes which the node, as it is now, never had."""
 
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
-
 import click
 
-from tidemark.io.host.failpoints import arm_from_environment
-from tidemark.io.state.environment import WritePoint
-from tidemark.io.state.locks import RoleLock
-from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.write_guard import reporting_stuck_writers
-from tidemark.model.lsn import format_lsn
-from tidemark.runtime.recovery.rewind_plan import RewindPlan, plan_rewind
-from tidemark.runtime.recovery.rewinding import RewindPoint
-from tidemark.runtime.recovery.rewinding import rewind as go_back
-from tidemark_ctl import settings
+from tidemark_ctl.loading import deferred
 from tidemark_ctl.options import PATH, config_option, state_option
-from tidemark_ctl.output.seed_progress import SeedProgress
-from tidemark_ctl.views.archive_tree import loss_text
-from tidemark_ctl.views.rewind_text import rewind_text
 
 
 @click.command()
@@ -30,53 +13,11 @@ from tidemark_ctl.views.rewind_text import rewind_text
     "--dead-wal", type=PATH, help="A folder with the WAL of the dead branch, for example pg_wal of the old primary."
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool) -> None:
+@deferred("rewind.rewind")
+def rewind() -> None:
     """Go back to the fork at which the node left the delivered branch, and continue on its timeline.
 
     Shows the changes that were delivered and that the node does not have, and asks for confirmation. Then marks them
     for the readers in the stream, moves the delivered pointer to the fork under a new epoch, and queues the changed
     tables for another copy. Stop both daemons first.
     """
-    arm_from_environment(RewindPoint, WritePoint)
-    chosen = settings.load(state, config)
-    folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
-    folder.admit_group()
-    with (
-        StateStore.open(folder, guarded=reporting_stuck_writers) as store,
-        RoleLock.take(folder, "sidecar"),
-        RoleLock.take(folder, "archiver") as lock,
-    ):
-        plan = plan_rewind(chosen, store, dead_wal)
-        for line in _reported(plan, copies=chosen.copy.enabled):
-            click.echo(line, err=True)
-        if not yes:
-            click.confirm("Go back?", abort=True, err=True)
-        reported, loss = go_back(chosen, store, plan, replace(lock.owner, role="cdcctl"), SeedProgress())
-    click.echo(rewind_text(reported))
-    if loss is not None:
-        click.echo(loss_text(loss))
-    click.echo(f"start the daemons again; {reported.tables} tables are copied once the stream has caught up")
-
-
-def _reported(plan: RewindPlan, *, copies: bool) -> Iterator[str]:
-    """Print the dead branch, the position from which delivery continues, and the consequences for the tables."""
-    given = "delivered" if plan.is_delivered else "copied by first copies, but not delivered by the stream"
-    yield f"{given}, but not part of the node's history: {plan.branch}"
-    if not plan.is_delivered:
-        yield "the stream continues from its present position"
-    elif plan.restart_lsn is not None:
-        yield (
-            f"all transactions that commit from {format_lsn(plan.branch.fork_lsn)} on, on timeline "
-            f"{plan.branch.next_timeline}, are delivered: decoding restarts at {format_lsn(plan.restart_lsn)}"
-        )
-    else:
-        yield f"decoding cannot begin before the fork: {plan.because}"
-        yield "All changes since the fork are lost; delivery continues from now, with a new seed."
-    if not copies:
-        yield "copy.enabled is off: no table is copied again, and rows of the dead branch remain in the replicas."
-    elif plan.restart_lsn is None:
-        yield "Every table is copied again."
-    elif plan.touched is None:
-        yield f"every table is copied again: {plan.why_unknown}"
-    else:
-        yield f"{len(plan.touched)} tables were changed; those that still exist are copied again"

@@ -14,7 +14,6 @@ import resource
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import BinaryIO, Protocol, Self
 
 import pyarrow as pa
@@ -32,18 +31,7 @@ from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 from tidemark.model.relation import Relation
-
-FORMATS = ("jsonl", "debezium", "test_decoding", "arrow", "null")
-
-
-class Format(Enum):
-    """An output format."""
-
-    JSONL = "jsonl"
-    DEBEZIUM = "debezium"
-    TEST_DECODING = "test_decoding"
-    ARROW = "arrow"
-    NULL = "null"
+from tidemark_ctl.output.formats import Format
 
 
 @dataclass(frozen=True, slots=True)

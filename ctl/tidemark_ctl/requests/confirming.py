@@ -2,10 +2,13 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
+from tidemark.io.state.accepted_breaks import accept_breaks
 from tidemark.model.errors import ConfigError
+from tidemark_ctl.views.lake_tree import LakeLoss
 
 
 class NotConfirmed(ConfigError):
@@ -14,11 +17,19 @@ class NotConfirmed(ConfigError):
     hint = "repeat the command with --accept-break, or answer yes at a terminal"
 
 
-def confirm_losses(losses: Sequence[object], *, accepted: bool) -> None:
-    """Print each loss, and raise `NotConfirmed` unless it is `accepted` or the operator confirms it."""
+def confirm_losses(state: Path, losses: Sequence[LakeLoss], *, accepted: bool) -> None:
+    """Print each loss and record its acceptance; raise `NotConfirmed` if neither `accepted` nor the operator gives it.
+
+    The pipeline continues only a log whose loss was accepted.
+    """
     for loss in losses:
         click.echo(str(loss), err=True)
-    if not losses or accepted:
-        return
+    if losses and not accepted:
+        _confirm(len(losses))
+    for reader in {loss.reader for loss in losses}:
+        accept_breaks(state, reader, {loss.fault.key: loss.fault.after for loss in losses if loss.reader == reader})
+
+
+def _confirm(count: int) -> None:
     if not sys.stdin.isatty() or not click.confirm("Continue with this loss?", err=True):
-        raise NotConfirmed(f"{len(losses)} logs of the lake would lose changes; no copy was requested")
+        raise NotConfirmed(f"{count} logs of the lake would lose changes; no copy was requested")

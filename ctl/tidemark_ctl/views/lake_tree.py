@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from tidemark.io.state.accepted_breaks import log_key
 from tidemark_ctl.views.render import Tree
 
 PIPELINE_FILES = "pipeline-*.json"
@@ -23,6 +24,11 @@ class LakeFault:
     kind: str
     reason: str
     after: str
+
+    @property
+    def key(self) -> str:
+        """The key of the log's accepted break."""
+        return log_key(self.database, self.relation)
 
     def concerns(self, tables: Collection[tuple[int, int]] | None) -> bool:
         """Return whether the fault is of one of `tables`; None: of messages, which have the relation 0."""

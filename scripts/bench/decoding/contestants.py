@@ -75,18 +75,22 @@ def _other_ways(
     options = {
         "--database": ("--database", recording.database),
         "--table": ("--table", "public.*"),
+        "--partition-root": ("--partition-root", "no.such"),
         "--exclude-origin": ("--exclude-origin", "any"),
+        "--message": ("--message", "none"),
         "--transactions": ("--transactions",),
+        "--from TIME": ("--from", recording.time),
     }
     for name, option in options.items():
         yield Contestant(f"tidemark {name}", partial(_our_turn, [*counted, *option], recording, recording.rows))
     for form in FORMATS:
         yield Contestant(f"tidemark, {form}", partial(timed, [*printed, "--format", form]))
-    with_bounds = [*printed, "--format", "jsonl", "--transactions"]
-    yield Contestant("tidemark, jsonl --transactions", partial(timed, with_bounds))
-    tail = [*CDCCTL, "tail", cluster.dsn(recording.database), "--state", str(recording.state), "--format", "null"]
+        with_bounds = [*printed, "--format", form, "--transactions"]
+        yield Contestant(f"tidemark, {form} --transactions", partial(timed, with_bounds))
+    tail = [*CDCCTL, "tail", cluster.dsn(recording.database), "--state", str(recording.state)]
     tail += ["--from", format_lsn(recording.begin), "--until", format_lsn(recording.end)]
-    yield Contestant("tidemark tail --state", partial(timed, tail))
+    for form in ("null", *FORMATS):
+        yield Contestant(f"tidemark tail, {form}", partial(timed, [*tail, "--format", form]))
 
 
 class _Receiver:

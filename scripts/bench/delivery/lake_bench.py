@@ -1,12 +1,15 @@
 """The cost of a batch into the lake as its commit logs age: CPU seconds a batch, without Spark.
 
-    fresh      a lake of some tables, with a few commits in each log
+    fresh      a lake of some tables, whose logs are cleaned without regard to log.keep
     aged       the same lake with --age more commits of one day in each log, none removed
     cleaning   the same while the pipeline's clean-up removes them, a bounded number with each batch
     cleaned    the same after the clean-up
+    kept       the same with --kept commits that are younger than log.keep, as after ten minutes of batches
 
-Each batch inserts rows into every table: an append to each log, a merge into each replica, and the positions. The old
-commits are written directly, as copies of the table's last one. The limit: cleaned takes at most 1.3 times fresh.
+Each batch inserts rows into every table: an append to each log, a merge into each replica, and the positions. The
+commits are written directly, as copies of the table's last one. Each batch of a phase is written into the fresh lake as
+well: a replica has more files the longer its last compaction is ago. The limit: cleaned and kept take at most 1.3 times
+fresh; otherwise the exit code is 1.
 
 With --replica ROWS measure instead one merge of --rows rows into a replica of that size (`replica_bench`).
 """
@@ -18,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.bench.delivery import replica_bench
@@ -31,13 +34,17 @@ from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
 from tidemark.pipeline.lake.log_cleanup import KEEP_S, LogCleanup
 from tidemark.pipeline.lake.types import constants_of, shape_of
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.sinks import Lake, LakeBatch
 from tidemark.pipeline.sinks.steps import Delivered
 
 AGE, QUICK_AGE = 100_000, 10_000
 BATCHES, QUICK_BATCHES = 100, 40  # several checkpoints long
 AGED_BATCHES = 5  # batches without clean-up are slow
 TABLES = 2
+KEPT = 1200  # commits: two a second in KEEP_S
+CHECKPOINT_EVERY = 20  # delta-rs's interval
+RATIO_MAX = 1.3
+PHASES = ("aged", "cleaning", "cleaned", "kept")
 ROWS = 10  # rows of a table in a batch
 AFTER_CHECKPOINT = 10
 CLEANING_BATCHES = 20  # batches measured while files are removed; the remaining files are removed without batches
@@ -45,25 +52,19 @@ DAY_S = 86_400.0
 
 
 class Feed:
-    """Tables that receive rows, and their lake."""
+    """Tables that receive rows; each batch is written into every lake."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._tables = [ScriptedTable(oid=Oid(RELATION + n), name=f"t{n}") for n in range(TABLES)]
-        self._reported = [0] * TABLES
+    def __init__(self, tables: int) -> None:
+        self._tables = [ScriptedTable(oid=Oid(RELATION + n), name=f"t{n}") for n in range(tables)]
+        self._reported = [0] * tables
         self._batches = 0
         self._sequence = 0
-        self._lake = Lake(str(root), IDENTITY, shape_of, constants_of)
 
-    def reopen(self, root: Path) -> None:
-        """Continue in another folder."""
-        self.root, self._lake = root, Lake(str(root), IDENTITY, shape_of, constants_of)
-
-    def run(self, cleanup: LogCleanup | None = None) -> tuple[float, int]:
-        """Write a batch into the lake; return the CPU seconds and the number of removed files."""
+    def next_batch(self) -> LakeBatch:
+        """Insert rows into every table; return their batch."""
         items: list[Delivered] = []
         for number, table in enumerate(self._tables):
-            table.commit(1_000_000 + 100 * (self._batches * TABLES + number))
+            table.commit(1_000_000 + 100 * (self._batches * len(self._tables) + number))
             for row in range(ROWS):
                 table.insert({1: self._batches * ROWS + row, 2: "new", 3: None})
             table.cut()
@@ -72,10 +73,25 @@ class Feed:
                 items.append(Delivered(Sequence(self._sequence), item))
             self._reported[number] = len(table.items)
         self._batches += 1
+        return batch(items)
+
+
+class MeasuredLake:
+    """A lake, and its clean-up once there is one."""
+
+    def __init__(self, root: Path, keep_s: float | None = None) -> None:
+        self.root = root
+        self.removed = 0
+        self._lake = Lake(str(root), IDENTITY, shape_of, constants_of)
+        self.cleanup = None if keep_s is None else LogCleanup(str(root), keep_s, get_log("bench"))
+
+    def apply(self, given: LakeBatch) -> float:
+        """Write a batch; return the CPU seconds, those of the clean-up included."""
         begun_s = time.process_time()
-        self._lake.apply(batch(items))
-        removed = cleanup.run(self._lake.written) if cleanup is not None else 0
-        return time.process_time() - begun_s, removed
+        self._lake.apply(given)
+        if self.cleanup is not None:
+            self.removed += self.cleanup.run(self._lake.written)
+        return time.process_time() - begun_s
 
 
 def logs(root: Path) -> list[Path]:
@@ -83,52 +99,68 @@ def logs(root: Path) -> list[Path]:
     return [path.parent for path in root.rglob("_delta_log")]
 
 
-def measure(commits: int, batches: int, root: Path) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """CPU milliseconds a batch, median: of the measured lake, and of the fresh one with the same batches."""
+
+    ms: float
+    fresh_ms: float
+
+    @property
+    def ratio(self) -> float:
+        """The former divided by the latter."""
+        return self.ms / self.fresh_ms
+
+
+def measure(commits: int, kept_commits: int, tables: int, batches: int, root: Path) -> dict[str, object]:
     """Return milliseconds a batch in each phase, and the figures of the clean-up."""
-    feed = Feed(root / "fresh")
+    feed, fresh = Feed(tables), MeasuredLake(root / "fresh", keep_s=0)
     for _ in range(3):
-        feed.run()
-    fresh = _median_ms(lambda: feed.run()[0], batches)
-    shutil.copytree(feed.root, root / "aged")
+        fresh.apply(feed.next_batch())
+
+    def phase(lake: MeasuredLake, count: int) -> Phase:
+        lake.apply(given := feed.next_batch())  # reads the commits since the last batch
+        fresh.apply(given)
+        turns = [(lake.apply(given), fresh.apply(given)) for given in (feed.next_batch() for _ in range(count))]
+        return Phase(*(statistics.median(values) * 1000 for values in zip(*turns, strict=True)))
+
+    shutil.copytree(fresh.root, root / "aged")
     for table in logs(root / "aged"):
         lengthen(table, commits, after_checkpoint=AFTER_CHECKPOINT)
         age(table, DAY_S)
-    feed.reopen(root / "aged")
-    feed.run()  # reads the commits since the last batch
-    aged = _median_ms(lambda: feed.run()[0], AGED_BATCHES)
-    cleanup = LogCleanup(str(feed.root), KEEP_S, get_log("bench"))
-    cleaning: list[float] = []
-    removed_files = 0
-    for _ in range(CLEANING_BATCHES):
-        cpu_s, removed = feed.run(cleanup)
-        removed_files += removed
-        cleaning.append(cpu_s * 1000)
-    while removed := cleanup.run([]):
-        removed_files += removed
-    cleaned = _median_ms(lambda: feed.run(cleanup)[0], batches)
+    aged = phase(MeasuredLake(root / "aged"), AGED_BATCHES)
+    lake = MeasuredLake(root / "aged", KEEP_S)
+    cleaning = phase(lake, CLEANING_BATCHES)
+    assert lake.cleanup is not None
+    removed = lake.removed
+    while more := lake.cleanup.run([]):
+        removed += more
+    cleaned = phase(lake, batches)
+    left = max(len(versions(table)) for table in logs(lake.root))
+    for table in logs(lake.root):
+        lengthen(table, kept_commits, checkpoint_every=CHECKPOINT_EVERY, after_checkpoint=AFTER_CHECKPOINT)
+    kept = phase(MeasuredLake(lake.root, KEEP_S), batches)
+    phases = dict(zip(PHASES, (aged, cleaning, cleaned, kept), strict=True))
     return {
+        "tables": tables,
         "age_commits": commits,
-        "fresh_ms": round(fresh, 1),
-        "aged_ms": round(aged, 1),
-        "cleaned_ms": round(cleaned, 1),
-        "cleaned_by_fresh": round(cleaned / fresh, 2),
-        "cleaning": {
-            "files_removed": removed_files,
-            "first_ms": round(cleaning[0], 1),
-            "median_ms": round(statistics.median(cleaning), 1),
-        },
-        "commits_left": max(len(versions(table)) for table in logs(feed.root)),
+        "kept_commits": kept_commits,
+        **{f"{name}_ms": round(found.ms, 1) for name, found in phases.items()},
+        **{f"{name}_by_fresh": round(found.ratio, 2) for name, found in phases.items()},
+        "fresh_ms": [round(found.fresh_ms, 1) for found in phases.values()],
+        "limit": RATIO_MAX,
+        "is_within_limit": max(cleaned.ratio, kept.ratio) <= RATIO_MAX,
+        "files_removed": removed,
+        "commits_left": left,
     }
 
 
-def _median_ms(turn: Callable[[], float], count: int) -> float:
-    return statistics.median(turn() for _ in range(count)) * 1000
-
-
-def main() -> None:
-    """Read the arguments, measure, print."""
+def main() -> int:
+    """Read the arguments, measure, print; return 1 if a ratio exceeds its limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--age", type=int, default=AGE, help="commits in each log (default: %(default)s)")
+    parser.add_argument("--kept", type=int, default=KEPT, help="young commits in each log (default: %(default)s)")
+    parser.add_argument("--tables", type=int, default=TABLES, help="of the lake (default: %(default)s)")
     parser.add_argument("--batches", type=int, default=BATCHES, help="of each phase (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_AGE} commits, {QUICK_BATCHES} batches")
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
@@ -146,18 +178,22 @@ def main() -> None:
             patterns = given.pattern or replica_bench.PATTERNS
             found = replica_bench.measure(Path(folder), given.replica, given.rows, patterns, given.repeats)
         else:
-            found = measure(given.age, given.batches, Path(folder))
+            found = measure(given.age, given.kept, given.tables, given.batches, Path(folder))
     if given.json or given.replica:
         json.dump({**about, **found}, sys.stdout, indent=2)
         print()
-        return
+        return int(not found.get("is_within_limit", True))
     print(", ".join(f"{name} {value}" for name, value in about.items()))
-    print(f"CPU milliseconds a batch of {TABLES} tables, median; each log with {given.age:,} commits more:")
-    for name in ("fresh_ms", "aged_ms", "cleaned_ms"):
-        print(f"  {name.removesuffix('_ms'):10}{found[name]:>10}")
-    print(f"  cleaned by fresh: {found['cleaned_by_fresh']}; commits left: {found['commits_left']}")
-    print(f"  cleaning: {found['cleaning']}")
+    print(f"CPU milliseconds a batch of {given.tables} tables, median; each log with {given.age:,} commits more:")
+    fresh_ms = found["fresh_ms"]
+    assert isinstance(fresh_ms, list)
+    for name, beside in zip(PHASES, fresh_ms, strict=True):
+        print(f"  {name:10}{found[f'{name}_ms']:>8}, fresh {beside:>6}: {found[f'{name}_by_fresh']}")
+    print(
+        f"  {found['files_removed']} files removed, {found['commits_left']} commits left; kept: {given.kept:,} commits"
+    )
+    return int(not found["is_within_limit"])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -55,6 +55,7 @@ class Recording:
     rows: int
     begin: Lsn
     end: Lsn
+    time: str  # of the server's clock at `begin`, after an earlier commit
     state: Path
     archive: Path
 
@@ -137,14 +138,15 @@ def record(cluster: Cluster, name: str, rows: int, folder: Path, init: Callable[
         init(cluster.dsn(name), name, state)
         for plugin in PLUGINS:
             sql(session, f"SELECT pg_create_logical_replication_slot('{source_slot(name, plugin)}', '{plugin}')")
-        begin = _insert_lsn(session)
+        sql(session, "SELECT pg_current_xact_id()")
+        begin, ((time,),) = _insert_lsn(session), sql(session, "SELECT to_char(now(), 'YYYY-MM-DD HH24:MI:SS.USOF')")
         changed = workload.work(cluster, session, rows)
         end = _insert_lsn(session)
         # pg_recvlogical stops at the first LSN after the end, so some WAL must follow.
         sql(session, "SELECT pg_logical_emit_message(true, 'bench', 'end')")
         sql(session, "SELECT pg_switch_wal()")
     _copy(cluster.data / "pg_wal", archive, oldest, end)
-    return Recording(name, workload.what, name, changed, begin, end, state, archive)
+    return Recording(name, workload.what, name, changed, begin, end, str(time), state, archive)
 
 
 def source_slot(name: str, plugin: str) -> str:

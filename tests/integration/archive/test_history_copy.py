@@ -13,8 +13,9 @@ from tests.support.processes.captures import Sidecar
 from tests.support.processes.cdcctl import cdcctl, refused, succeeded
 from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.decode.catalog.history import DamagedHistory
-from tidemark.io.archive.history_copy import HistoryCopy, history_folder, read_manifest
+from tidemark.io.archive.history_copy import HistoryCopy
 from tidemark.io.archive.spool import NoSpool, Spool
+from tidemark.io.archive.spool_manifest import history_folder, read_manifest
 from tidemark.io.state.history_files import load_catalogs
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ConfigError, ExitCode

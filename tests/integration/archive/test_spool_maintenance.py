@@ -13,7 +13,7 @@ from tests.support.processes.captures import Sidecar
 from tests.support.processes.cdcctl import cdcctl, contents, succeeded
 from tests.support.servers.archiving import Archiving, archive_script, archiving
 from tidemark.io.archive.archive_state import archive_state
-from tidemark.io.archive.history_copy import history_folder, read_manifest
+from tidemark.io.archive.spool_manifest import history_folder, read_manifest
 from tidemark.io.archive.trimming import Trimmed
 from tidemark.io.process.config import ArchiveConfig
 from tidemark.io.state.history_files import load_catalogs

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from tidemark_ctl.actions.tail import print_live
 from tidemark_ctl.commands.decode import decode
-from tidemark_ctl.commands.tail import print_live, tail
-from tidemark_ctl.output.printing import Format, PrintContext, keep_what_is_printed, printer
+from tidemark_ctl.commands.tail import tail
+from tidemark_ctl.output.formats import Format
+from tidemark_ctl.output.printing import PrintContext, keep_what_is_printed, printer
 
 from tests.support.processes.captures import config_for
 from tests.support.servers.postgres import Cluster, database_in
@@ -67,6 +69,7 @@ class Recorded:
 
     cluster: Cluster
     state: Path
+    time: str  # before the span in segments, and after an earlier commit
     archived: Span
     streamed: Span
 
@@ -100,11 +103,13 @@ def recorded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         cluster.sql("CHECKPOINT")
         folder = StateFolder(tmp_path_factory.mktemp("cost") / "state")
         initialise(config_for(cluster, database), folder)
+        committed(cluster, database, 0, 1)
+        ((time,),) = cluster.sql("SELECT to_char(now(), 'YYYY-MM-DD HH24:MI:SS.USOF')")
         segments = Span(cluster.flush_lsn(), archived(cluster, 1, FEW), archived(cluster, FEW + 1, MANY - FEW))
         begin = cluster.flush_lsn()
         few = committed(cluster, database, MANY + 1, FEW)
         stream = Span(begin, few, committed(cluster, database, MANY + FEW + 1, MANY - FEW))
-        yield Recorded(cluster, folder.root, segments, stream)
+        yield Recorded(cluster, folder.root, str(time), segments, stream)
 
 
 def lines_a_transaction(way: Way, span: Span, *, runs: int = 1) -> float:
@@ -131,6 +136,11 @@ def lines_a_transaction(way: Way, span: Span, *, runs: int = 1) -> float:
 )
 def test_no_option_of_decode_takes_small_transactions_one_by_one(recorded: Recorded, options: tuple[str, ...]) -> None:
     way = partial(recorded.decoded, "--format", "null", *options)
+    assert lines_a_transaction(way, recorded.archived) < LINES_A_TRANSACTION
+
+
+def test_a_time_as_the_begin_takes_no_small_transactions_one_by_one(recorded: Recorded) -> None:
+    way = partial(recorded.decoded, "--format", "null", "--from", recorded.time)
     assert lines_a_transaction(way, recorded.archived) < LINES_A_TRANSACTION
 
 

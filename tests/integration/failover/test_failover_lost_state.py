@@ -8,7 +8,7 @@ from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.failover import HANGS_SOON, Pair, paired
 from tests.support.servers.archiving import Archiving, archive_script
 from tidemark.engine.handover import Event
-from tidemark.io.archive.history_copy import read_manifest
+from tidemark.io.archive.spool_manifest import read_manifest
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import get_log
 from tidemark.io.state.state import StateStore

@@ -14,8 +14,7 @@ from deltalake.schema import PrimitiveType
 from tests.support.lakes.lakes import CAPTURE, IDENTITY, Crash, CrashAt, batch, log_rows, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.io.host.failpoints import arm
-from tidemark.model.change import LogicalMessage
-from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId, Xid
+from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.lake.failpoints import Failpoint
 from tidemark.pipeline.lake.lake import LakeFailed, LakeTable
@@ -31,8 +30,8 @@ ROWS = 20
 Changed = Callable[["Fed", str], None]
 
 
-def new_lake(root: Path) -> Lake:
-    return Lake(str(root), IDENTITY, shape_of, constants_of)
+def new_lake(root: Path, accepted: Mapping[str, str] | None = None) -> Lake:
+    return Lake(str(root), IDENTITY, shape_of, constants_of, accepted=lambda: accepted or {})
 
 
 class Fed:
@@ -41,6 +40,7 @@ class Fed:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.table = ScriptedTable()
+        self.accepted: dict[str, str] = {}
         self._applied = 0
         self.table.copy(1, [{1: key, 2: "old", 3: None} for key in range(ROWS)])
         self.bring_up()
@@ -52,13 +52,19 @@ class Fed:
         self.table.update((key,), {2: note})
         self.bring_up()
 
-    def recopy(self) -> None:
+    def recopy(self, generation: int = 2) -> None:
         """Copy the source's rows as another generation."""
         self.table.commit()
-        self.table.copy(2, list(self.table.rows.values()))
+        self.table.copy(generation, list(self.table.rows.values()))
+
+    def accept_break(self) -> None:
+        """Accept the present break of the log."""
+        fault = self.position().log.fault
+        assert fault is not None
+        self.accepted[f"{DATABASE}.{RELATION}"] = str(fault.position)
 
     def bring_up(self) -> None:
-        new_lake(self.root).apply(batch(self.pending()))
+        new_lake(self.root, self.accepted).apply(batch(self.pending()))
         self.applied()
 
     def pending(self) -> list[Delivered]:
@@ -201,58 +207,8 @@ def test_a_replica_that_another_writer_changed_is_left_alone_until_a_new_copy(tm
     assert fed.position().breaks == ()
 
 
-@pytest.mark.feature("L01")
-@pytest.mark.parametrize(
-    "change", [remove, restore, put_back, create_anew, damage, add_column, lose_commits], ids=id_of
-)
-def test_a_log_that_another_writer_changed_goes_on_with_a_recorded_break(tmp_path: Path, change: Changed) -> None:
-    fed = Fed(tmp_path)
-    change(fed, "log")
-    before, last = files(fed, "log"), fed.position().position
-    fed.update(5, "lost")
-    assert fed.state() is TableState.DIVERGED
-    assert files(fed, "log") == before
-    assert replica_rows(tmp_path, FOLDER) == fed.table.expected()
-    fed.recopy()
-    copied_at = fed.pending()[0].item.position  # type: ignore[union-attr]
-    fed.update(7, "live again")
-    assert fed.state() is TableState.LIVE
-    assert fed.notes[-1:] == ["live again"]
-    assert "lost" not in fed.notes
-    (broke,) = fed.position().breaks
-    assert (broke.after, broke.to) == (last, copied_at)
-    assert fed.path("log") in broke.reason
-
-
 def files(fed: Fed, name: str) -> set[str]:
     return {str(path) for path in Path(fed.path(name)).rglob("*")}
-
-
-@pytest.mark.feature("L01")
-def test_a_new_copy_of_a_diverged_table_may_be_cut_off_anywhere(tmp_path: Path) -> None:
-    nth, points = 0, CrashAt(0)
-    while nth <= len(points.passed):
-        fed = Fed(tmp_path / str(nth))
-        create_anew(fed, "log")
-        restore(fed, "replica")
-        fed.update(5, "lost")
-        fed.recopy()
-        crash = CrashAt(nth)
-        arm(crash)
-        try:
-            new_lake(fed.root).apply(batch(fed.pending()))
-        except Crash:
-            pass
-        finally:
-            arm(None)
-        points = crash if nth == 0 else points
-        fed.update(6, "live again")
-        assert fed.state() is TableState.LIVE
-        assert replica_rows(fed.root, FOLDER) == fed.table.expected()
-        assert [row["_op"] for row in log_rows(fed.root, FOLDER)] == ["c"] * ROWS + ["u"]
-        assert len(fed.position().breaks) == 1
-        assert {path.name for path in (fed.root / FOLDER).iterdir()} == {"log", "log.diverged-1", "replica"}
-        nth += 1
 
 
 @pytest.mark.feature("L01")
@@ -269,33 +225,6 @@ def test_another_table_and_the_position_of_the_lake_go_on_beside_a_diverged_tabl
     assert states == {RELATION: TableState.DIVERGED, OTHER: TableState.LIVE}
     assert positions.applied.sequence == reported[-1].sequence
     assert replica_rows(tmp_path, f"{DATABASE}/{OTHER}-public.other") == other.expected()
-
-
-@pytest.mark.feature("L01")
-def test_messages_that_another_writer_changed_are_left_alone(tmp_path: Path) -> None:
-    uri = str(tmp_path / f"{DATABASE}/messages")
-    for number in (1, 2):
-        new_lake(tmp_path).apply(message(number))
-    DeltaTable(uri).delete()
-    version = DeltaTable(uri).version()
-    new_lake(tmp_path).apply(message(3))
-    assert DeltaTable(uri).version() == version
-    diverged = new_lake(tmp_path).positions.tables[DATABASE, INVALID_OID]
-    assert diverged.state is TableState.DIVERGED
-    accepted = {str(DATABASE): str(diverged.position)}
-    lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of, accepted=lambda: accepted)
-    lake.apply(message(4))
-    lake.apply(message(5))
-    goes_on = new_lake(tmp_path).positions.tables[DATABASE, INVALID_OID]
-    assert goes_on.state is TableState.LIVE
-    assert [(broke.after, broke.to.commit_lsn) for broke in goes_on.breaks] == [(diverged.position, 504)]
-    assert sorted(row["_commit_lsn"] for row in DeltaTable(uri).to_pyarrow_table().to_pylist()) == [504, 505]
-
-
-def message(number: int) -> LakeBatch:
-    at = Position(TimelineId(1), Lsn(500 + number), 0)
-    reported = LogicalMessage(at, at.commit_lsn, DATABASE, Xid(0), False, "app", b"hello")
-    return LakeBatch("one", Sequence(number), at, [(Sequence(number), reported)])
 
 
 # Maintenance

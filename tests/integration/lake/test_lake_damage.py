@@ -76,6 +76,7 @@ def test_a_log_whose_lost_file_is_found_by_compaction_begins_again_with_a_break(
     fed.update(5, "compacted")
     assert fed.state() is TableState.DIVERGED
     assert replica_rows(tmp_path, FOLDER) == fed.table.expected()
+    fed.accept_break()
     fed.recopy()
     fed.update(7, "live again")
     assert fed.state() is TableState.LIVE

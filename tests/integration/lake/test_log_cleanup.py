@@ -32,6 +32,7 @@ from tidemark.pipeline.sinks.sinks import Lake
 NAME = "table"
 ROWS = pa.table({"id": pa.array([1, 2, 3])})
 KEEP_S = 600.0
+CHECKPOINT_EVERY = 20  # delta.checkpointInterval of the lake's tables
 LISTED_FILES_MAX = CHECKPOINT_BEHIND_MAX + 10  # of a log whose commits are all old
 
 
@@ -53,7 +54,7 @@ def opens(table: Path, version: int | None = None) -> bool:
 
 
 @pytest.mark.feature("L10")
-def test_the_files_listed_for_a_commit_do_not_grow_with_the_commits(tmp_path: Path) -> None:
+def test_the_files_of_a_log_do_not_grow_with_its_commits_if_all_are_old(tmp_path: Path) -> None:
     table = LakeTable(str(tmp_path / NAME), "app")
     table.create(ROWS.schema, NOTHING)
     cleaning = cleanup(tmp_path)
@@ -64,6 +65,22 @@ def test_the_files_listed_for_a_commit_do_not_grow_with_the_commits(tmp_path: Pa
         cleaning.run([(NAME, table.version)])
     assert max(listed) <= LISTED_FILES_MAX
     assert DeltaTable(str(tmp_path / NAME)).version() == len(listed)
+
+
+@pytest.mark.feature("L10")
+def test_the_files_of_a_log_are_those_of_ten_minutes_however_many_commits_it_had(tmp_path: Path) -> None:
+    """One commit a second: the files are made older in place of a wait."""
+    table = make_table(tmp_path)
+    cleaning = cleanup(tmp_path, KEEP_S)
+    files = []
+    for _ in range(30):
+        version = lengthen(table, EVERY_COMMITS, checkpoint_every=CHECKPOINT_EVERY)
+        age(table, EVERY_COMMITS)
+        cleaning.run([(NAME, version)])
+        files.append(len(list((table / LOG_FOLDER).iterdir())))
+        assert opens(table)
+    assert len(versions(table)) >= KEEP_S - EVERY_COMMITS  # the newest have the age of a step
+    assert max(files) <= (KEEP_S + CHECKPOINT_BEHIND_MAX) * (1 + 1 / CHECKPOINT_EVERY)
 
 
 @pytest.mark.feature("L10")

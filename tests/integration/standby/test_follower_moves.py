@@ -15,8 +15,9 @@ from tests.support.processes.failover import Archiver, Pair, archiving_node
 from tests.support.processes.following import Hosts, two_hosts
 from tests.support.servers.postgres import Cluster
 from tests.support.servers.standby import promote, wait_until_replayed
-from tidemark.io.archive.history_copy import HistoryCopy, read_manifest
+from tidemark.io.archive.history_copy import HistoryCopy
 from tidemark.io.archive.spool import Spool
+from tidemark.io.archive.spool_manifest import read_manifest
 from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import MARKER_PREFIX, GroupItem

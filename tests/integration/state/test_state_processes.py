@@ -58,6 +58,7 @@ with environment.read() as transaction:
     print("held", flush=True)
     time.sleep(60)
 """
+ANSWER_S = 1.0  # a command is answered within this time beside a hundred clients
 ASKED = 3  # polls after which a server without a pause would find the same client each time
 HOLD_WRITER = HOLD_READER.replace(".read()", ".write()")
 
@@ -250,7 +251,8 @@ def test_a_command_is_answered_beside_more_half_open_clients_than_are_served(fol
     with ExitStack() as stack:
         stack.callback(served.close)
         clients = [stack.enter_context(half_open(path)) for _ in range(2 * CONNECTIONS_MAX)]
-        assert request(path, {"command": "echo", "word": "hello"}) == {"ok": True, "heard": "hello"}
+        answer = request(path, {"command": "echo", "word": "hello"}, deadline_s=ANSWER_S)
+        assert answer == {"ok": True, "heard": "hello"}
         assert clients[0].recv(1) == b""  # the oldest was closed for it
         clients[-1].sendall(b'"command": "echo", "word": "late"}\n')
         assert json.loads(clients[-1].makefile().readline()) == {"ok": True, "heard": "late"}

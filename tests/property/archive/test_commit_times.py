@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.forged.wal import SEGMENT, SYSTEM, WalWriter, body
+from tests.support.forged.forged_records import block_of
+from tests.support.forged.wal import SEGMENT, SYSTEM, WalWriter, body, record
+from tests.unit.decoder.test_small_transactions import lines_outside_kernels
 from tidemark.io.archive.archive import ArchiveFolder, Hole
 from tidemark.io.state.history_files import NoBase
 from tidemark.model.commit_time import CommitTime, InvalidTime, parse_commit_time
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.runtime.replay.archive_blocks import archived_blocks
-from tidemark.runtime.replay.commit_times import CLOCK_BACK_S, RecordedEnd, TimeRange, begin_lsn, transaction_ends
+from tidemark.runtime.replay.commit_times import CLOCK_BACK_S, RecordedEnd, TimeRange, TransactionTimes, begin_lsn
 from tidemark.runtime.replay.history_start import WalTrimmed
 from tidemark.wal.rmgr import RM_XACT, xact
 from tidemark.wal.segments import segment_name
@@ -118,7 +120,77 @@ def test_wal_that_is_trimmed_or_not_archived_yet_is_passed_over_and_the_key_is_n
 def test_all_ends_of_transactions_are_found_with_their_times(tmp_path: Path) -> None:
     times = [CommitTime(NOON.us + number) for number in range(200)]
     archive, ends = archive_of(tmp_path, times)
-    assert [end for block in archived_blocks(archive, Lsn(SEGMENT)) for end in transaction_ends(block)] == ends
+    blocks = [TransactionTimes(block) for block in archived_blocks(archive, Lsn(SEGMENT))]
+    assert [block.end(number) for block in blocks for number in range(len(block))] == ends
+
+
+@settings(max_examples=150)
+@given(clocks(), st.integers(0, 3 * CLOCK_BACK_S * SECOND))
+def test_the_first_end_far_behind_the_latest_is_the_same_as_end_by_end(times: list[CommitTime], behind_us: int) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        archive, ends = archive_of(Path(made), times)
+        (block,) = [TransactionTimes(block) for block in archived_blocks(archive, Lsn(SEGMENT))]
+    for latest_us in (0, NOON.us, max(times).us):
+        before = [max([latest_us, *(end.time.us for end in ends[:number])]) for number in range(len(ends))]
+        behind = [end for end, latest in zip(ends, before, strict=True) if end.time.us < latest - behind_us]
+        assert block.first_behind(latest_us, behind_us) == (behind[0] if behind else None)
+
+
+@st.composite
+def xact_records(draw: st.DrawFn) -> tuple[int, bytes]:
+    """Return the info and the bytes of a record of a transaction, in one of the forms that servers write."""
+    opcode = draw(st.sampled_from([xact.COMMIT, xact.ABORT, xact.COMMIT_PREPARED, xact.ABORT_PREPARED, 0x60, 0x50]))
+    if opcode == xact.ASSIGNMENT:
+        return opcode, body(struct.pack("<IiI", 690, 1, 701))
+    time = draw(st.sampled_from([0, 1, NOON.us, -1, -(1 << 63), (1 << 63) - 1 - POSTGRES_EPOCH_S * SECOND]))
+    subxids = [0] * draw(st.sampled_from([0, 1, 70]))
+    flags, rest = (
+        xact.HAS_DBINFO | xact.HAS_SUBXACTS,
+        struct.pack(f"<IIi{len(subxids)}I", 5, 1663, len(subxids), *subxids),
+    )
+    if opcode in (xact.COMMIT_PREPARED, xact.ABORT_PREPARED):
+        flags, rest = flags | 0x10, rest + struct.pack("<I", 690)
+    elif draw(st.booleans()):
+        return opcode, body(struct.pack("<q", time))
+    origin = draw(st.sampled_from([None, 3]))
+    if origin is not None:
+        flags, rest = flags | 0x20, rest + struct.pack("<Qq", 0, 0)
+    top_xid = draw(st.sampled_from([None, 690]))
+    return opcode | xact.HAS_INFO, body(struct.pack("<qI", time, flags) + rest, origin=origin, top_xid=top_xid)
+
+
+@given(st.lists(xact_records(), max_size=20))
+def test_the_times_of_a_block_are_those_of_its_parsed_records(records: list[tuple[int, bytes]]) -> None:
+    raws = [
+        (Lsn(8 * number), Lsn(8 * number + 8), record(rest, rmgr=RM_XACT, info=info))
+        for number, (info, rest) in enumerate(records)
+    ]
+    block = block_of(raws)
+    parsed = [(one.lsn, xact.parse(one, block.format)) for one in block.records()]
+    expected = [(lsn, found.time_us) for lsn, found in parsed if isinstance(found, xact.Commit | xact.Abort)]
+    times = TransactionTimes(block)
+    assert [(end.lsn, end.time.us) for end in map(times.end, range(len(times)))] == expected
+
+
+def test_a_search_by_time_takes_no_commit_one_by_one(tmp_path: Path) -> None:
+    lines = {}
+    for count in (500, 2500):
+        times = [CommitTime(NOON.us + number * SECOND) for number in range(count)]
+        (folder := tmp_path / str(count)).mkdir()
+        archive, ends = archive_of(folder, times)
+        index = HistoryIndex((BaseEntry("base", TimelineId(1), ends[0].lsn, ends[0].lsn, 1),))
+        wanted = CommitTime(times[-1].us + (CLOCK_BACK_S + 1) * SECOND)
+
+        def search(archive: ArchiveFolder = archive, index: HistoryIndex = index, wanted: CommitTime = wanted) -> None:
+            span = TimeRange(from_time=wanted)
+            for block in archived_blocks(archive, begin_lsn(archive, index, wanted)):
+                span.read(block)
+            for block in archived_blocks(archive, Lsn(SEGMENT)):
+                span.read(block)
+
+        search()
+        lines[count] = lines_outside_kernels(search)
+    assert lines[2500] - lines[500] < 500, lines  # a quarter of a line for each
 
 
 def test_a_clock_that_was_set_back_farther_than_is_read_is_reported(tmp_path: Path) -> None:

@@ -103,6 +103,17 @@ def test_a_marker_of_version_1_is_read_and_has_no_incarnation(marker: Marker) ->
     assert read_marker(content, INSTANCE, KEY) == replace(marker, incarnation=None)
 
 
+def test_an_incarnation_is_text_and_may_be_absent() -> None:
+    marker = Marker(MarkerKind.STOP, INSTANCE, Epoch(TimelineId(1), 1), Sequence(1), None)
+    content = write_marker(marker, KEY)
+    assert json.loads(content[:-65])["incarnation"] == ""
+    assert read_marker(content, INSTANCE, KEY) == marker
+    for wrong in (5, True, ["a"], False):
+        line = json.dumps({**json.loads(content[:-65]), "incarnation": wrong}).encode()
+        signed = line + b" " + hmac.new(KEY, line, "sha256").hexdigest().encode()
+        assert read_marker(signed, INSTANCE, KEY) is Ignored.MALFORMED
+
+
 def test_a_newer_version_and_wrong_shapes_are_distinguished() -> None:
     good = write_marker(Marker(MarkerKind.STOP, INSTANCE, Epoch(TimelineId(1), 1), Sequence(1), None), KEY)
     fields = json.loads(good[:-65])

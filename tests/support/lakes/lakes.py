@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from deltalake import DeltaTable
 
 from tests.support.lakes.scripted_table import TEST_TIMELINE
 from tidemark.io.host.failpoints import arm
+from tidemark.io.state.accepted_breaks import accepted_breaks
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -108,7 +110,8 @@ def feed_by_hand(folder: StateFolder, root: Path, name: str, *, confirm: bool = 
         items: list[LakeItem] = [
             (value.header.sequence, value.item()) for value in values if value.header.kind is not ValueKind.TRANSACTIONS
         ]
-        lake = Lake(str(root), store.identity, shape_of, constants_of)
+        accepted = partial(accepted_breaks, folder.root, name)
+        lake = Lake(str(root), store.identity, shape_of, constants_of, accepted=accepted)
         if values:
             lake.apply(LakeBatch(reader.outbox_id, head, values[-1].header.pointer.position, items))
         if confirm:

@@ -100,8 +100,13 @@ def test_left_overs_go_with_their_segment_and_history_files_and_strangers_stay()
 
 
 def test_earlier_timelines_go_with_the_horizon_and_later_ones_stay() -> None:
-    files = [name(2, timeline) for timeline in (TL1, TL2, TL3)]
+    files = [*(name(2, timeline) for timeline in (TL1, TL2, TL3)), name(8, TL3)]
     assert removable(files, Horizon(TL2, Lsn(5 * MB)), MB) == [name(2, TL1), name(2, TL2)]
+
+
+def test_the_newest_whole_segment_stays_even_below_the_horizon() -> None:
+    files = [name(2), name(3), name(4, more=".partial")]
+    assert removable(files, Horizon(TL1, Lsn(5 * MB)), MB) == [name(2), name(4, more=".partial")]
 
 
 @given(

@@ -1,5 +1,6 @@
 """The packages that a command imports: only those that it uses, and only click for help."""
 
+import inspect
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
-from tidemark_ctl.loading import Entry, LazyGroup
+from tidemark_ctl.loading import Deferred, Entry, LazyGroup
 from tidemark_ctl.main import cdcctl
 
 from tidemark.io.state.state import StateStore
@@ -30,6 +31,13 @@ except SystemExit as ended:
 print(status, *{{name.partition(".")[0] for name in sys.modules}}, file=sys.stderr)
 """
 GROUPS = ("archive", "reader", "realtime", "run", "spark", "table")
+LEAVES = (
+    *("archive repair", "archive status", "check", "decode", "init", "reader drop", "reader list", "realtime off"),
+    *("realtime on", "realtime status", "rewind", "run archiver", "run sidecar", "spark accept-break", "spark run"),
+    *("status", "table recopy", "tail"),
+)
+READ_ALONE = ("archive status", "reader list", "realtime status", "status")
+HELP_ALONE = {"click", "msgspec", "pydantic"}
 STATE_ALONE = {"click", "google_crc32c", "lmdb", "lz4", "msgspec", "pydantic", "zstandard"}
 
 
@@ -46,6 +54,15 @@ def declared() -> set[str]:
         for package, distributions in packages_distributions().items()
         if names & {distribution.replace("_", "-").lower() for distribution in distributions}
     }
+
+
+def new_state(folder: Path) -> None:
+    """Create a state and its empty archive."""
+    archive = folder / "archive"
+    archive.mkdir()
+    (folder / "tidemark.toml").write_text(f'[archive]\nfolder = "{archive}"\n')
+    identity = Identity("main", SystemIdentifier(1), "00" * 16, 15, 16 << 20, 1 << 24)
+    StateStore.create(StateFolder(folder), identity).close()
 
 
 def loaded(module: str, *arguments: str) -> set[str]:
@@ -69,11 +86,25 @@ def test_help_loads_no_command(group: str) -> None:
     assert loaded("tidemark_ctl.main", *group.split(), "--help") == {"click"}
 
 
-def test_status_loads_what_reads_the_state_alone(tmp_path: Path) -> None:
-    identity = Identity("main", SystemIdentifier(1), "00" * 16, 15, 16 << 20, 1 << 24)
-    StateStore.create(StateFolder(tmp_path), identity).close()
-    for command in (("status",), ("realtime", "status")):
-        assert loaded("tidemark_ctl.main", *command, "--state", str(tmp_path)) == STATE_ALONE
+@pytest.mark.parametrize("command", LEAVES)
+def test_the_help_of_a_command_loads_no_more_than_the_state_needs(command: str) -> None:
+    used = loaded("tidemark_ctl.main", *command.split(), "--help")
+    assert used <= (STATE_ALONE if command in READ_ALONE else HELP_ALONE)
+
+
+@pytest.mark.parametrize("command", READ_ALONE)
+def test_a_command_that_reads_the_state_loads_no_more_than_that(command: str, tmp_path: Path) -> None:
+    new_state(tmp_path)
+    assert loaded("tidemark_ctl.main", *command.split(), "--state", str(tmp_path)) <= STATE_ALONE
+
+
+def test_every_action_accepts_the_options_of_its_command() -> None:
+    deferred = [command for _, _, command in entries(cdcctl) if isinstance(command.callback, Deferred)]
+    assert len(deferred) > len(READ_ALONE)
+    for command in deferred:
+        assert isinstance(command.callback, Deferred)
+        options = {param.name for param in command.params if param.expose_value}
+        assert options == set(inspect.signature(command.callback.load()).parameters), command.name
 
 
 def test_the_archive_command_loads_nothing_of_others() -> None:
@@ -93,7 +124,8 @@ def entries(group: click.Command, *path: str) -> Iterator[tuple[tuple[str, ...],
 def test_each_line_of_the_help_is_the_first_sentence_of_the_commands_own_help() -> None:
     found = {path: (entry.summary, command.get_short_help_str(limit=1000)) for path, entry, command in entries(cdcctl)}
     assert {path: said for path, (said, _) in found.items()} == {path: own for path, (_, own) in found.items()}
-    assert ("realtime", "status") in found
+    leaves = {path for path, _, command in entries(cdcctl) if not isinstance(command, click.Group)}
+    assert leaves == {tuple(command.split()) for command in LEAVES}
 
 
 def test_every_module_of_a_command_is_in_a_table() -> None:

@@ -12,32 +12,19 @@ from pathlib import Path
 
 from tidemark.decode.catalog.history import DamagedHistory, Journal, entries_from
 from tidemark.io.archive.spool import Spool
+from tidemark.io.archive.spool_manifest import MANIFEST_FILE, NoHistoryCopy, history_folder
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.disk import put_whole, sync, write_whole, writing
 from tidemark.io.state.history_files import check_reached
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
-from tidemark.model.errors import StateError
 from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.position import Pointer, Position
 from tidemark.wire.manifest import MANIFEST, CopiedTable, Manifest
 from tidemark.wire.state import JournalFile
 
-FOLDER = "history"
-_MANIFEST = "manifest"
-_OURS = ("base-", "journal-", f"{_MANIFEST}.")
+_OURS = ("base-", "journal-", f"{MANIFEST_FILE}.")
 _ATTEMPTS_MAX = 3  # to copy an index whose files are pruned during the copy
-
-
-class NoHistoryCopy(StateError):
-    """A spool without a copy of the catalog history."""
-
-    hint = "create a new state with cdcctl init: its first copy recreates the tables"
-
-
-def history_folder(spool: Spool) -> Path:
-    """Return the folder of the copy."""
-    return spool.folder / FOLDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +79,9 @@ class HistoryCopy:
             else:
                 _bring(path, folder / journal.file, path.stat().st_size, file_mode)
         sync(folder)
-        put_whole(folder / _MANIFEST, MANIFEST.encode(manifest), file_mode)
+        put_whole(folder / MANIFEST_FILE, MANIFEST.encode(manifest), file_mode)
         sync(folder)
-        named = {*_names(manifest), _MANIFEST}
+        named = {*_names(manifest), MANIFEST_FILE}
         for path in folder.iterdir():
             if path.name not in named and path.name.startswith(_OURS):
                 path.unlink(missing_ok=True)
@@ -123,15 +110,6 @@ class HistoryCopy:
         elif not target.exists() or target.read_bytes() != content[:whole_bytes]:
             put_whole(target, content[:whole_bytes], self._spool.file_mode)
         self._grown = _Grown(journal.file, known.byte_count + whole_bytes, end_lsn)
-
-
-def read_manifest(spool: Spool) -> Manifest:
-    """Return the manifest of a spool's copy; raise `NoHistoryCopy` if there is none."""
-    path = history_folder(spool) / _MANIFEST
-    try:
-        return MANIFEST.decode(path.read_bytes())
-    except OSError as error:
-        raise NoHistoryCopy(f"{path} cannot be read: {error.strerror}") from error
 
 
 def fetch_history(spool: Spool, manifest: Manifest, folder: Path, file_mode: int) -> None:

@@ -1,7 +1,7 @@
-"""The breaks in logs of messages that an operator accepted: a file of the state folder for each reader.
+"""The breaks in diverged logs that an operator accepted: a file of the state folder for each reader.
 
-`cdcctl spark accept-break` writes it, the pipeline reads it. It has the position before each break, so an old file
-accepts no other break.
+`cdcctl table recopy` (tables) and `cdcctl spark accept-break` (messages) write it, the pipeline reads it. It has the
+position before each break, so an old entry accepts no other break.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,18 @@ _FORM = TypeAdapter(dict[str, str])
 _GROUP_MODE = 0o060  # of the state folder: Spark's user may differ
 
 
+def log_key(database: int | str, relation: int | str) -> str:
+    """Return the key of a log; relation 0: the log of the database's messages."""
+    return f"{database}.{relation}" if int(relation) else str(database)
+
+
 def accept_breaks(state: Path, reader: str, breaks: Mapping[str, str]) -> None:
-    """Write the position before the break by database OID; the whole file is replaced."""
+    """Add the position before the break, by the key of the log."""
     file = _file(state, reader)
     written = file.with_suffix(".new")
     with writing(file):
         written.touch(mode=0o600 | state.stat().st_mode & _GROUP_MODE)
-        written.write_bytes(_FORM.dump_json(dict(breaks)))
+        written.write_bytes(_FORM.dump_json({**accepted_breaks(state, reader), **breaks}))
         written.rename(file)
 
 

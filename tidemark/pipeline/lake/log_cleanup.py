@@ -33,7 +33,9 @@ from tidemark.io.host.logs import Log, describe_error
 from tidemark.pipeline.lake.failures import first_reason
 
 KEEP_S = 600.0
-EVERY_COMMITS = 100  # of a table, between two checks of its log; delta-rs writes checkpoints at the same interval
+EVERY_COMMITS = (
+    100  # of a table, between two checks of its log: five checkpoints (`delta.checkpointInterval` in `lake`)
+)
 CHECKPOINT_BEHIND_MAX = 2 * EVERY_COMMITS  # commits since the last checkpoint; beyond this the cleanup writes one
 # Limits of one run, in addition to the commits of the batch: with 1,000 tables in a batch logs would grow otherwise.
 LISTED_MAX = 4  # logs listed: 0.1 s of CPU for one of 100,000 files

@@ -19,6 +19,7 @@ from pathlib import Path
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import UTF8
 from tidemark.io.host.failpoints import passed
+from tidemark.io.state.accepted_breaks import log_key
 from tidemark.model.change import LogicalMessage, SchemaChange, SchemaEvent
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
@@ -38,7 +39,7 @@ from tidemark.pipeline.sinks.messages import FOLDER as MESSAGES
 from tidemark.pipeline.sinks.messages import append_messages
 from tidemark.pipeline.sinks.replica import Replica
 from tidemark.pipeline.sinks.steps import Delivered, TableItem
-from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch
+from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, new_copy
 from tidemark.pipeline.sinks.waiting import StoredItem
 from tidemark.wire.items import relation_of
 from tidemark.wire.state import Identity
@@ -91,8 +92,8 @@ class Lake:
         """`databases`: names; a database without a name is called by its OID, one without a dialect has that of UTF-8.
 
         Files that a commit replaced are kept for `keep_hours`, for readers of older versions. `accepted` reads the
-        breaks in logs of messages that the operator accepted: for a database's OID the position before the break. Long
-        optional work ends once `is_over` returns true.
+        breaks in logs that the operator accepted: for a log's key the position before the break. Long optional work
+        ends once `is_over` returns true.
         """
         self.root = root.rstrip("/")
         self.capture = identity.capture
@@ -197,8 +198,9 @@ class Lake:
             return log
 
         known = self.positions.tables.get(table)
+        restart = partial(self._accepted_copy, table)
         return apply_batch(
-            TargetTable(uri, app, known.log if known else UNTOUCHED, _applied(known), apply),
+            TargetTable(uri, app, known.log if known else UNTOUCHED, _applied(known), apply, restart),
             _stored(items),
             self._is_over,
         )
@@ -273,11 +275,20 @@ class Lake:
             self._is_over,
         )
 
+    def _is_accepted(self, table: TableId, fault: Fault) -> bool:
+        return self._accepted().get(log_key(*table)) == str(fault.position)
+
+    def _accepted_copy(
+        self, table: TableId, items: Sequence[StoredItem], applied: Applied, fault: Fault
+    ) -> tuple[int, Position] | None:
+        """Return where the log of a table continues: at a new copy, after an operator accepted the break."""
+        return new_copy(items, applied, fault) if self._is_accepted(table, fault) else None
+
     def _accepted_break(
         self, database: Oid, messages: Sequence[StoredItem], _applied: Applied, fault: Fault
     ) -> tuple[int, Position] | None:
         """Return where messages continue after a break that an operator accepted: there is no new copy of messages."""
-        if self._accepted().get(str(database)) != str(fault.position):
+        if not self._is_accepted((database, INVALID_OID), fault):
             return None
         late = ((at, item) for at, (_, item) in enumerate(messages) if isinstance(item, LogicalMessage))
         return next(((at, item.position) for at, item in late if item.position > fault.position), None)

@@ -1,8 +1,8 @@
 """Applies a batch to one log or replica, or leaves the target unchanged if it must not be written.
 
 live      -> applied to; tried again if maintenance by another writer interrupts it
-diverged  -> changed by another writer, or damaged: skipped until a new copy of the source's rows begins; a log then
-             has a break
+diverged  -> changed by another writer, or damaged: skipped until a new copy of the source's rows begins. A log needs
+             the operator's acceptance as well, since it then has a break
 stopped   -> its items wait beside it (`tidemark.pipeline.sinks.waiting`) until the property is undone
 """
 

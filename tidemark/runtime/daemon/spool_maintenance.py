@@ -7,8 +7,9 @@ rebuilt state would need stays until a later manifest is durable. A spool withou
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.io.archive.history_copy import HistoryCopy, NoHistoryCopy, read_manifest
+from tidemark.io.archive.history_copy import HistoryCopy
 from tidemark.io.archive.spool import Spool
+from tidemark.io.archive.spool_manifest import NoHistoryCopy, read_manifest
 from tidemark.io.archive.trimming import Horizon, Trimmed, horizon_of, trim
 from tidemark.io.process.config import ArchiveConfig
 from tidemark.io.state.state import StateStore

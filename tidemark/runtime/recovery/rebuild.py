@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tidemark.engine.incarnations import replacing_epoch
-from tidemark.io.archive.history_copy import fetch_history, read_manifest
+from tidemark.io.archive.history_copy import fetch_history
 from tidemark.io.archive.spool import Spool
+from tidemark.io.archive.spool_manifest import read_manifest
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.config import Config
 from tidemark.io.state.incarnations import expect_markers_ahead

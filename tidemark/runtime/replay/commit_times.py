@@ -8,8 +8,9 @@ may be set back. So the range that is read is wider by `CLOCK_BACK_S` at both en
 transactions of the range may be outside of that. A range of LSNs does not have this problem.
 """
 
+from array import array
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 from tidemark.decode.transactions.committed_run import CommittedRun
@@ -23,9 +24,11 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
 from tidemark.runtime.replay.archive_blocks import archived_blocks
 from tidemark.runtime.replay.history_start import WalTrimmed
 from tidemark.wal.page import RecordBlock
-from tidemark.wal.rmgr import RM_XACT, xact
+from tidemark.wal.rmgr import xact
+from tidemark.wal.rmgr.end_times import NOT_READ, find_ends
 from tidemark.wire.state import HistoryIndex
 
+US_PER_S = 1_000_000
 CLOCK_BACK_S = 600  # for a server's clock that is corrected in steps; a slewed clock never goes back
 
 
@@ -36,15 +39,47 @@ class RecordedEnd(NamedTuple):
     time: CommitTime
 
 
-def transaction_ends(block: RecordBlock) -> Iterator[RecordedEnd]:
-    """Yield the ends of transactions in `block`, in order."""
-    rmgrs = block.rmgrs[: len(block)].tobytes()
-    index = rmgrs.find(RM_XACT)
-    while index >= 0:
-        ended = xact.parse(block.record(index), block.format)
-        if isinstance(ended, xact.Commit | xact.Abort):
-            yield RecordedEnd(Lsn(block.lsns[index]), CommitTime(ended.time_us))
-        index = rmgrs.find(RM_XACT, index + 1)
+class TransactionTimes:
+    """The ends of transactions in a block, in order: as columns, since most WAL consists of small transactions."""
+
+    def __init__(self, block: RecordBlock) -> None:
+        self._block = block
+        self._indices, self.times_us = array("q", [0]) * len(block), array("q", [0]) * len(block)
+        columns = block.rmgrs, block.infos, block.offsets, block.lengths
+        count = find_ends(block.linear, *columns, len(block), self._indices, self.times_us)
+        del self._indices[count:], self.times_us[count:]
+        if NOT_READ in self.times_us:
+            self._parse_others()
+
+    def __len__(self) -> int:
+        return len(self.times_us)
+
+    def end(self, number: int) -> RecordedEnd:
+        """Return one end as an object."""
+        return RecordedEnd(Lsn(self._block.lsns[self._indices[number]]), CommitTime(self.times_us[number]))
+
+    def first_from(self, time: CommitTime) -> RecordedEnd | None:
+        """Return the first end at or after `time`."""
+        if not self.times_us or max(self.times_us) < time.us:
+            return None
+        return self.end(next(number for number, time_us in enumerate(self.times_us) if time_us >= time.us))
+
+    def first_behind(self, latest_us: int, behind_us: int) -> RecordedEnd | None:
+        """Return the first end that is more than `behind_us` behind the latest time before it, at least `latest_us`."""
+        if not self.times_us or min(self.times_us) >= max(latest_us, *self.times_us) - behind_us:
+            return None
+        before = accumulate(self.times_us, max, initial=latest_us)
+        pairs = enumerate(zip(self.times_us, before, strict=False))
+        number = next((number for number, (time_us, latest) in pairs if time_us < latest - behind_us), None)
+        return None if number is None else self.end(number)
+
+    def _parse_others(self) -> None:
+        """Parse the records that the kernel has not read."""
+        for number, index in enumerate(self._indices):
+            if self.times_us[number] == NOT_READ:
+                ended = xact.parse(self._block.record(index), self._block.format)
+                assert isinstance(ended, xact.Commit | xact.Abort)
+                self.times_us[number] = ended.time_us
 
 
 class TimeRange:
@@ -64,11 +99,13 @@ class TimeRange:
         """Observe the commit times of a block."""
         if self.is_everything:
             return
-        for end in transaction_ends(block):
-            if self.latest is None or end.time >= self.latest:
-                self.latest = end.time
-            elif self.set_back is None and end.time < self.latest.earlier_by(CLOCK_BACK_S):
-                self.set_back = end
+        ends = TransactionTimes(block)
+        if not ends:
+            return
+        latest_us = ends.times_us[0] if self.latest is None else self.latest.us
+        if self.set_back is None:
+            self.set_back = ends.first_behind(latest_us, CLOCK_BACK_S * US_PER_S)
+        self.latest = CommitTime(max(latest_us, *ends.times_us))
 
     @property
     def is_everything(self) -> bool:
@@ -126,9 +163,10 @@ def begin_lsn(archive: ArchiveFolder, index: HistoryIndex, time: CommitTime) -> 
     """Return an LSN after a catalog base such that no earlier commit has a time at or after `time`."""
     wanted = time.earlier_by(CLOCK_BACK_S)
     lsn = _base_before(archive, index, time, wanted)
-    for end in _ends_from(archive, lsn):
-        lsn = end.lsn
-        if end.time >= wanted:
+    for ends in _ends_from(archive, lsn):
+        found = ends.first_from(wanted)
+        lsn = (found or ends.end(len(ends) - 1)).lsn
+        if found is not None:
             break
     return lsn
 
@@ -144,7 +182,7 @@ def _base_before(archive: ArchiveFolder, index: HistoryIndex, time: CommitTime, 
     for base_lsn in sorted((base.lsn for base in index.bases), reverse=True):
         lsn, is_trimmed = max(base_lsn, first_wal_lsn), base_lsn < first_wal_lsn
         try:
-            first = next(_ends_from(archive, lsn), None)
+            first = next((ends.end(0) for ends in _ends_from(archive, lsn)), None)
         except Hole:
             if is_trimmed or base_lsn == oldest or archive.next_wal_after(lsn) is not None:
                 raise
@@ -159,6 +197,6 @@ def _base_before(archive: ArchiveFolder, index: HistoryIndex, time: CommitTime, 
     raise NoBase(f"no catalog base for {time}: {'the oldest' + begins if begins else 'there is none'}")
 
 
-def _ends_from(archive: ArchiveFolder, lsn: Lsn) -> Iterator[RecordedEnd]:
-    for block in archived_blocks(archive, lsn):
-        yield from transaction_ends(block)
+def _ends_from(archive: ArchiveFolder, lsn: Lsn) -> Iterator[TransactionTimes]:
+    """Yield the ends of the transactions from `lsn` on, block by block; a block without any is skipped."""
+    return filter(len, map(TransactionTimes, archived_blocks(archive, lsn)))

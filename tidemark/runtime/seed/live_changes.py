@@ -19,7 +19,6 @@ from tidemark.model.snapshot import Visibility
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, WalDecoding
 from tidemark.runtime.seed.seeding import (
     POLL_S,
-    WAIT_S_DEFAULT,
     Seed,
     SeedObserver,
     SilentObserver,
@@ -28,6 +27,7 @@ from tidemark.runtime.seed.seeding import (
     decoder_of,
 )
 from tidemark.runtime.seed.steady_stream import SteadyStream
+from tidemark.runtime.seed.wait_times import WAIT_S_DEFAULT
 from tidemark.wal.page import Framer
 
 BUFFERED_BYTES_MAX = 256 << 20  # of commits before S2 is known

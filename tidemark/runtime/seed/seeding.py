@@ -44,6 +44,7 @@ from tidemark.io.node.uncaptured_seed import VisitingSession, uncaptured_databas
 from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility
+from tidemark.runtime.seed.wait_times import WAIT_S_DEFAULT
 from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
 from tidemark.wal.segments import WalSlice
 from tidemark.wal.versions import PAGE_BYTES, WalFormat, wal_format
@@ -54,7 +55,6 @@ ATTEMPTS_MAX = 5  # at a seed that is invalidated by a rewrite of a catalog or b
 REMOVED_ATTEMPTS_MAX = 20
 POLL_S = 0.1  # between checks of the oldest transaction; also the time to wait for WAL
 REPORT_INTERVAL_S = 1.0  # between reports of the transactions that are waited for
-WAIT_S_DEFAULT = 600.0
 _XID_MASK = 0xFFFFFFFF
 _REMOVED_HINT = (
     "the node removes WAL faster than the catalogs are read: raise wal_keep_size (or max_wal_size) on it until "

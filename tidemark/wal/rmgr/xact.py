@@ -42,6 +42,9 @@ _PREPARE_HEAD = Struct("<IIIIqIi")  # magic, total_len, xid, database, prepared_
 _PREPARE_TAIL = Struct("<BxHQq")  # initfileinval, gidlen, origin_lsn, origin_timestamp
 _PREPARE_MAGIC = 0x57F94534  # TWOPHASE_MAGIC
 POSTGRES_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970-01-01
+# From here on the high 32 bits of a time before 2000, or of one too large for 64 bits when counted from 1970; kernels
+# leave such a time to `parse`.
+NO_ORDINARY_TIME = 0x7FF00000
 _TIME_MAX_US = (1 << 63) - 1 - POSTGRES_EPOCH_US  # what 64 bits hold since 1970
 
 

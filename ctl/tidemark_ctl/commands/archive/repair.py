@@ -1,76 +1,20 @@
 """`cdcctl archive repair`: gives up WAL that is missing in the archive, or damaged there, for good."""
 
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
-
 import click
 
-from tidemark.io.archive.archive_state import ArchiveState
-from tidemark.io.host.failpoints import arm_from_environment
-from tidemark.io.state.environment import WritePoint
-from tidemark.io.state.locks import RoleLock
-from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.state_views import StateView
-from tidemark.io.state.write_guard import reporting_stuck_writers
-from tidemark.runtime.recovery.archive_repair import ArchiveBreak, RepairPoint, find_break, give_up
-from tidemark_ctl import settings
+from tidemark_ctl.loading import deferred
 from tidemark_ctl.options import config_option, state_option
-from tidemark_ctl.output.seed_progress import SeedProgress
-from tidemark_ctl.views.archive_tree import US_PER_S, archive_of, clock_text, loss_text, names_text
 
 
 @click.command()
 @state_option
 @config_option
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def repair(state: Path, *, config: Path | None, yes: bool) -> None:
+@deferred("archive_repair.repair")
+def repair() -> None:
     """Give up missing or damaged WAL, and continue from now.
 
     Reads the archive from the restart LSN on, shows the loss and asks for confirmation. Then seeds the catalogs again
     from the node, moves the delivered pointer there under a new epoch, queues every table for another copy by the
     sidecar, and reports the loss to the readers in the stream. Stop the archiver first.
     """
-    arm_from_environment(RepairPoint, WritePoint)
-    chosen = settings.load(state, config)
-    folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
-    folder.admit_group()
-    with StateStore.open(folder, guarded=reporting_stuck_writers) as store, RoleLock.take(folder, "archiver") as lock:
-        view = store.view()
-        found = archive_of(chosen, view)
-        broken = find_break(view, found)
-        if broken is None:
-            click.echo(
-                "the archive has no hole and no damage between the delivered pointer and its end: nothing to repair"
-            )
-            return
-        for line in _reported(found, broken, view, copies=chosen.copy.enabled):
-            click.echo(line, err=True)
-        if not yes:
-            click.confirm("Give up this WAL?", abort=True, err=True)
-        loss = give_up(chosen, store, broken, replace(lock.owner, role="cdcctl"), SeedProgress())
-    click.echo(loss_text(loss))
-    click.echo(f"start the archiver again; a sidecar copies {loss.tables} tables at its next start")
-
-
-def _reported(found: ArchiveState, broken: ArchiveBreak, view: StateView, *, copies: bool) -> Iterator[str]:
-    """Print the loss, as far as it is known."""
-    stretch = broken.stretch
-    if broken.damage:
-        yield f"damaged in {found.folder}: WAL from {stretch}: {broken.damage}"
-    else:
-        yield f"missing in {found.folder}: WAL from {stretch}: {names_text(found, stretch)}"
-    names = set(found.names_in(stretch))
-    for given_up in (given_up for given_up in found.holes if given_up.name in names):
-        yield f"  given up at {clock_text(given_up.at_s)}: {given_up.name}: {given_up.reason}"
-    if view.delivered is not None:
-        at_us = view.delivered.commit_time_us
-        when = f", committed at {clock_text(at_us / US_PER_S)}" if at_us else ""
-        yield f"the last delivered position: {view.delivered.pointer.position}{when}"
-    yield "All changes that committed since then are lost, including those of transactions that began before."
-    yield "WAL after the lost part cannot be decoded either: the lost part may contain DDL."
-    if copies:
-        yield "The tables are copied again, which corrects the replicas; the change log keeps the gap."
-    else:
-        yield "copy.enabled is off: no table is copied again, and the replicas keep the old rows."

@@ -1,18 +1,9 @@
 """`cdcctl realtime on|off`: the operator's switch between realtime and archive delivery (I16)."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
-
 import click
 
-from tidemark_ctl.opened_capture import opened_capture
+from tidemark_ctl.loading import deferred
 from tidemark_ctl.options import config_option, json_option, state_option
-from tidemark_ctl.requests.realtime_switch import RealtimeSwitch
-from tidemark_ctl.requests.waiting import NotComplete
-from tidemark_ctl.views.realtime_tree import see, stage_tree
-from tidemark_ctl.views.render import show
 
 DEADLINE_S_DEFAULT = 120.0
 deadline_option = click.option(
@@ -29,13 +20,12 @@ deadline_option = click.option(
 @config_option
 @deadline_option
 @json_option
-def on(state: Path, *, config: Path | None, deadline_s: float, as_json: bool) -> None:
+@deferred("realtime_switching.on")
+def on() -> None:
     """Switch realtime on; return when the sidecar delivers.
 
     The archiver delivers older changes first, until its lag is below a quarter of the ring.
     """
-    with _switching(state, config, deadline_s, as_json=as_json) as switching:
-        switching.on()
 
 
 @click.command()
@@ -44,21 +34,6 @@ def on(state: Path, *, config: Path | None, deadline_s: float, as_json: bool) ->
 @deadline_option
 @click.option("--force", is_flag=True, help="Kill a sidecar that hangs: no heartbeat for watchdog.watchdog_s.")
 @json_option
-def off(state: Path, *, config: Path | None, deadline_s: float, force: bool, as_json: bool) -> None:
+@deferred("realtime_switching.off")
+def off() -> None:
     """Stop realtime until it is switched on; return when the archiver delivers. Works with a dead sidecar."""
-    with _switching(state, config, deadline_s, as_json=as_json, kills=force) as switching:
-        switching.off(force=force)
-
-
-@contextmanager
-def _switching(
-    state: Path, config: Path | None, deadline_s: float, *, as_json: bool, kills: bool = False
-) -> Iterator[RealtimeSwitch]:
-    """Request a switch; print the resulting state, also if it is not the requested one."""
-    with opened_capture(state, config, kills=kills) as (context, node_requests):
-        try:
-            yield RealtimeSwitch(context, node_requests, deadline_s=deadline_s, say=partial(click.echo, err=True))
-        except NotComplete:
-            show(stage_tree(see(context.store, context.config)), as_json=as_json)
-            raise
-        show(stage_tree(see(context.store, context.config)), as_json=as_json)

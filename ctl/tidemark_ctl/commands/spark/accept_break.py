@@ -4,7 +4,6 @@ from pathlib import Path
 
 import click
 
-from tidemark.io.state.accepted_breaks import accept_breaks
 from tidemark_ctl.options import state_option
 from tidemark_ctl.requests.confirming import confirm_losses
 from tidemark_ctl.views.lake_tree import diverged_logs
@@ -20,9 +19,5 @@ def accept(*, state: Path, accept_break: bool) -> None:
     loss and asks for confirmation; the log continues with the next message.
     """
     losses = diverged_logs(state)
-    confirm_losses(losses, accepted=accept_break)
-    for reader in {loss.reader for loss in losses}:
-        accept_breaks(
-            state, reader, {loss.fault.database: loss.fault.after for loss in losses if loss.reader == reader}
-        )
+    confirm_losses(state, losses, accepted=accept_break)
     click.echo(f"{len(losses)} logs of messages will continue with the next message")

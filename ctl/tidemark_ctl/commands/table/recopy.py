@@ -1,18 +1,9 @@
 """`cdcctl table recopy`: sends tables to every reader again (I30)."""
 
-from functools import partial
-from pathlib import Path
-
 import click
 
-from tidemark.model.table_name import TableName
-from tidemark_ctl.opened_capture import opened_capture
+from tidemark_ctl.loading import deferred
 from tidemark_ctl.options import config_option, json_option, state_option
-from tidemark_ctl.requests.confirming import confirm_losses
-from tidemark_ctl.requests.recopy import TableFinder, TableRecopy
-from tidemark_ctl.requests.recopy_cancel import RecopyCancellation
-from tidemark_ctl.views.lake_tree import diverged_logs
-from tidemark_ctl.views.render import show
 
 DEADLINE_S_DEFAULT = 3600.0  # a large table takes this long
 
@@ -32,17 +23,8 @@ DEADLINE_S_DEFAULT = 3600.0  # a large table takes this long
 @click.option("--cancel", is_flag=True, help="Remove requests for these tables whose copy has not begun.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the request is durable.")
 @json_option
-def recopy(
-    state: Path,
-    *,
-    config: Path | None,
-    tables: tuple[str, ...],
-    deadline_s: float,
-    accept_break: bool,
-    cancel: bool,
-    no_wait: bool,
-    as_json: bool,
-) -> None:
+@deferred("table_recopy.recopy")
+def recopy() -> None:
     """Copy tables again, as a new generation for every reader; return when the copies are in the stream.
 
     TABLE is schema.table or database.schema.table, case-sensitive; write a part with a dot as "a.b". Readers replace
@@ -54,17 +36,3 @@ def recopy(
 
     With --cancel, open and failed requests are removed; if a copy has begun, the command is refused.
     """
-    names = list(dict.fromkeys(TableName.parse(text) for text in tables))
-    with opened_capture(state, config) as (context, _node_requests):
-        if cancel:
-            RecopyCancellation(context, names, deadline_s=deadline_s, say=partial(click.echo, err=True)).cancel()
-            return
-        wanted = TableFinder(context.config.capture.dsn, context.config.select.selection(), context.store).find(names)
-        confirm_losses(diverged_logs(state, {table.key for table in wanted}), accepted=accept_break)
-        request = TableRecopy(context, wanted, deadline_s=deadline_s, say=partial(click.echo, err=True))
-        request.request()
-        try:
-            if not no_wait:
-                request.wait()
-        finally:
-            show(request.tree(), as_json=as_json)

@@ -4,7 +4,7 @@ import shutil
 from dataclasses import replace
 
 from tests.support.faults.chaos.world import World
-from tidemark.io.archive.history_copy import NoHistoryCopy, read_manifest
+from tidemark.io.archive.spool_manifest import NoHistoryCopy, read_manifest
 from tidemark.io.process.config import load_config
 from tidemark.io.process.marker_key import make_marker_key
 from tidemark.io.state.state import StateStore

@@ -1,0 +1,259 @@
+"""`cdcctl init`: check the node, read the seed, create the state folder."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from tidemark.engine.selection import Selection
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.archive.archive_setup import (
+    ArchiveKind,
+    adopt_archive,
+    archive_kind,
+    archive_setting,
+    check_can_fill,
+    probe_line,
+    try_program,
+)
+from tidemark.io.archive.spool import Spool
+from tidemark.io.archive.spool_manifest import read_manifest
+from tidemark.io.backup.backup import open_backup
+from tidemark.io.node.node import Node
+from tidemark.io.process.config import Config
+from tidemark.io.process.marker_key import make_marker_key
+from tidemark.io.process.ports import assign_ports
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.errors import ConfigError, NodeUnreachable
+from tidemark.model.lsn import format_lsn
+from tidemark.model.mode import Stage
+from tidemark.runtime.daemon.archiving_watch import record_user
+from tidemark.runtime.daemon.node_requests import MarkersLeftOut
+from tidemark.runtime.recovery.lake_inventory import lake_inventory
+from tidemark.runtime.recovery.rebuild import rebuild
+from tidemark.runtime.seed.backup_seeding import seed_from_backup
+from tidemark.runtime.seed.copy_rights import lacking_rights
+from tidemark.runtime.seed.initialise import archiving_user, initialise, initialise_from_backup
+from tidemark.runtime.seed.steady_stream import check_stream
+from tidemark_ctl import settings
+from tidemark_ctl.output.seed_progress import OF_BACKUP, SeedProgress
+
+ALL_TABLES = ("*.*",)
+
+
+def init(
+    *,
+    state: Path,
+    config: Path | None,
+    dsn: str | None,
+    databases: tuple[str, ...],
+    tables: tuple[str, ...],
+    archive: Path | None,
+    from_spool: Path | None,
+    lake: Path | None,
+    from_backup: Path | None,
+) -> None:
+    """Run the command."""
+    if from_backup is not None:
+        _check_alone(dsn=dsn, table=tables, from_spool=from_spool, lake=lake)
+        _init_from_backup(state, config, databases, archive, from_backup)
+        return
+    if lake is not None and from_spool is None:
+        raise ConfigError("--lake requires --from-spool", hint="omit --lake: a new state begins with a first copy")
+    archive = archive and archive.absolute()  # daemons and the server have other working folders
+    if from_spool is None and config is None and not (state / settings.WRITTEN_BY_INIT).exists():
+        _write_settings(state, dsn, databases, tables, archive)
+    chosen = settings.load(state, config)
+    _check_same(
+        {
+            "--dsn": (dsn, chosen.capture.dsn),
+            "--database": (databases, chosen.select.databases),
+            "--table": (tables, chosen.select.tables),
+            "--archive": (archive, Path(chosen.archive.folder)),
+        },
+        where=settings.config_path(state, config),
+    )
+    folder = StateFolder(state, shared_with_group=bool(chosen.capture.group))
+    _close_to_others(folder)
+    folder.share(chosen.capture.group)
+    is_new = (
+        initialise(chosen, folder, SeedProgress()) if from_spool is None else _rebuild(chosen, folder, from_spool, lake)
+    )
+    if chosen.has_archive:
+        _report_archive(chosen, folder)
+    if from_spool is None:
+        _report_standby(chosen)
+        _report_rights(chosen, folder)
+    _report_ports(folder, config)
+    if config is not None:
+        settings.keep(folder, config)
+    if is_new:
+        click.echo(f"state created in {state}; start it: cdcctl run sidecar --state {state}")
+    else:
+        click.echo(f"{state} already is the state of this capture")
+
+
+def _report_ports(folder: StateFolder, config: Path | None) -> None:
+    """Assign the ports of the metrics, and print where each process serves them; configured ports take precedence."""
+    assigned = assign_ports(folder)
+    chosen = settings.load(folder.root, config).metrics
+    if not chosen.enabled:
+        return
+    pipeline = assigned.pipeline if assigned is not None else "none (--metrics-port)"
+    click.echo(
+        f"metrics on {chosen.host}: sidecar {chosen.port}, archiver {chosen.archiver_port}, pipeline {pipeline}",
+        err=True,
+    )
+
+
+def _write_settings(
+    state: Path, dsn: str | None, databases: tuple[str, ...], tables: tuple[str, ...], archive: Path | None
+) -> None:
+    """Write the configuration of a capture that is created without one."""
+    if dsn is None:
+        raise ConfigError("no node is named", hint="give --dsn, or a --config that contains capture.dsn")
+    StateFolder(state).socket("sidecar")  # rejects a path that is too long for a socket
+    _close_to_others(StateFolder(state))
+    with Node(dsn) as node:
+        facts = node.check_fitness()
+        user = archiving_user(node)
+    check_stream(dsn, facts.system_identifier)
+    if archive is not None:
+        draft = settings.load(state, None)
+        draft = replace(draft, archive=replace(draft.archive, folder=str(archive)))
+        if archive_kind(archive, facts.system_identifier) is ArchiveKind.SPOOL:
+            check_can_fill(draft, user)
+    # Only now: files of a rejected attempt would obstruct the next one.
+    settings.write(state, dsn, databases or (facts.database,), tables or ALL_TABLES, archive)
+
+
+def _close_to_others(folder: StateFolder) -> None:
+    for reported in folder.close_to_others():
+        click.echo(reported, err=True)
+
+
+def _report_rights(config: Config, folder: StateFolder) -> None:
+    for reported in lacking_rights(config, folder):
+        click.echo(reported, err=True)
+
+
+def _check_alone(**others: object) -> None:
+    """Reject options that --from-backup ignores."""
+    for name, given in others.items():
+        if given:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} cannot be combined with --from-backup", hint="omit it, or set it in --config")
+
+
+def _init_from_backup(
+    state: Path, config: Path | None, databases: tuple[str, ...], archive: Path | None, backup: Path
+) -> None:
+    chosen = settings.load(state, config)
+    if config is not None:
+        _check_same({"--database": (databases, chosen.select.databases)}, where=config)
+    folder = StateFolder(state, shared_with_group=bool(chosen.capture.group))
+    if config is not None:
+        selects = chosen.select.selection().selects_database
+    else:
+        selects = Selection(databases=databases or ("*",)).selects_database
+    with open_backup(backup) as opened:
+        where = archive or (Path(chosen.archive.folder) if chosen.has_archive else opened.wal_folder())
+        if where is None:
+            hint = "give --archive: the WAL since the start of the backup is needed, and the backup contains none"
+            raise ConfigError("no archive is named", hint=hint)
+        segments = ArchiveFolder(where, of=opened.control.system_identifier)
+        progress = SeedProgress(reading=OF_BACKUP)
+        seed = seed_from_backup(opened, segments, selects, chosen.seed.follows, progress)
+    names = sorted(seed.databases.values())
+    if missing := [reported for reported in databases if not any(map(Selection((reported,)).selects_database, names))]:
+        raise ConfigError(f"{backup} has no database {', '.join(missing)}", hint="choose with --database")
+    _close_to_others(folder)
+    folder.share(chosen.capture.group)
+    is_new = initialise_from_backup(chosen, folder, seed)
+    _report_ports(folder, config)
+    if config is not None:
+        settings.keep(folder, config)
+    if is_new and chosen.markers.key_file:
+        click.echo(
+            f"this state replaces an earlier one of capture {chosen.capture.name}: when a daemon starts on it, "
+            "the processes of any other state with this key are fenced: they stop at its marker",
+            err=True,
+        )
+    if is_new:
+        click.echo(
+            f"state created in {state}: {', '.join(names)} from {format_lsn(seed.lsn)} on, the end of the backup"
+        )
+    else:
+        click.echo(f"{state} already is the state of this capture")
+
+
+def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path | None) -> bool:
+    """Recreate a lost state; return false if the state exists."""
+    spool = Spool(from_spool)
+    manifest = read_manifest(spool)
+    inventory = lake_inventory(lake, manifest.identity) if lake is not None else None
+    adopt_archive(config, manifest.identity.system_identifier, None)
+    stage = rebuild(config, folder, spool, inventory)
+    make_marker_key(config, folder)
+    if stage is Stage.FOLLOWER:
+        reported = "as a follower: it delivers nothing until the node is a primary"
+        click.echo(f"rebuilt as of {manifest.start.position}, {reported}", err=True)
+    elif stage is not None:
+        click.echo(f"rebuilt as of {manifest.start.position}: later changes are delivered again", err=True)
+    return stage is not None
+
+
+def _check_same(options: Mapping[str, tuple[object, object]], *, where: Path | None) -> None:
+    """Reject options that contradict the configuration: they would have no effect."""
+    for option, (given, configured) in options.items():
+        if given and given != configured:
+            raise ConfigError(f"{option} differs from {where}", hint="omit the option, or change the value there")
+
+
+def _report_standby(config: Config) -> None:
+    """Report that a standby is followed; or else that it accepts no markers, if markers.dsn is not set."""
+    with Node(config.capture.dsn) as node:
+        if not node.is_in_recovery():
+            return
+        if config.standby.follow:
+            click.echo(
+                f"{node.where} is a standby: the capture follows it, and delivers nothing until its promotion", err=True
+            )
+        elif not config.markers.dsn:
+            click.echo(f"{node.where} is a standby: no markers are written. {MarkersLeftOut.hint}", err=True)
+
+
+def _report_archive(config: Config, state: StateFolder) -> None:
+    """Print who fills the archive, and how to fill a spool; raise an error if the server could not fill it."""
+    where = config.archive.folder
+    if not Spool(Path(where)).is_ours:
+        click.echo(
+            f"{where} is filled by another program: Tidemark reads WAL there, and writes and removes nothing", err=True
+        )
+        return
+    if config.archive.filled_by != "archive_command":
+        click.echo(f"the spool is {where}; it is filled by {config.archive.filled_by}, as the capture's user", err=True)
+        return
+    try:
+        with Node(config.capture.dsn) as node:
+            user = archiving_user(node)
+    except NodeUnreachable:
+        user = None
+    if user is not None:
+        with StateStore.open(state) as store:
+            record_user(store, user)
+    click.echo(f"the spool is {where}", err=True)
+    if try_program(config, user):
+        assert user is not None, "this was tried"
+        click.echo(f"the user of the server, {user.name}, can write there and run the program", err=True)
+    else:
+        click.echo(
+            "NOT CHECKED: the user of the server is unknown here (another host, or a container). That user "
+            "must be able to write into the spool (capture.group), and to run the program as the server does:",
+            err=True,
+        )
+        click.echo(f"  {probe_line(config)}", err=True)
+    click.echo("add these lines to postgresql.conf to fill it:", err=True)
+    click.echo(f"archive_mode = on\n{archive_setting(config)}", err=True)

@@ -1,0 +1,19 @@
+"""`cdcctl reader drop`: removes a reader of the outbox."""
+
+from pathlib import Path
+
+import click
+
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.write_guard import reporting_stuck_writers
+
+
+def drop_reader(state: Path, name: str) -> None:
+    """Run the command."""
+    with (
+        StateStore.open(StateFolder(state), guarded=reporting_stuck_writers) as store,
+        store.transaction(None) as transaction,
+    ):
+        transaction.drop_reader(name)
+    click.echo(f"reader {name} dropped")

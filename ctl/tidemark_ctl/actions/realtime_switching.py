@@ -1,0 +1,40 @@
+"""`cdcctl realtime on|off`: the operator's switch between realtime and archive delivery (I16)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import click
+
+from tidemark_ctl.opened_capture import opened_capture
+from tidemark_ctl.requests.realtime_switch import RealtimeSwitch
+from tidemark_ctl.requests.waiting import NotComplete
+from tidemark_ctl.views.realtime_tree import see, stage_tree
+from tidemark_ctl.views.render import show
+
+
+def on(state: Path, *, config: Path | None, deadline_s: float, as_json: bool) -> None:
+    """Run the command."""
+    with _switching(state, config, deadline_s, as_json=as_json) as switching:
+        switching.on()
+
+
+def off(state: Path, *, config: Path | None, deadline_s: float, force: bool, as_json: bool) -> None:
+    """Run the command."""
+    with _switching(state, config, deadline_s, as_json=as_json, kills=force) as switching:
+        switching.off(force=force)
+
+
+@contextmanager
+def _switching(
+    state: Path, config: Path | None, deadline_s: float, *, as_json: bool, kills: bool = False
+) -> Iterator[RealtimeSwitch]:
+    """Request a switch; print the resulting state, also if it is not the requested one."""
+    with opened_capture(state, config, kills=kills) as (context, node_requests):
+        try:
+            yield RealtimeSwitch(context, node_requests, deadline_s=deadline_s, say=partial(click.echo, err=True))
+        except NotComplete:
+            show(stage_tree(see(context.store, context.config)), as_json=as_json)
+            raise
+        show(stage_tree(see(context.store, context.config)), as_json=as_json)

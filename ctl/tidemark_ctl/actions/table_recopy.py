@@ -1,0 +1,42 @@
+"""`cdcctl table recopy`: sends tables to every reader again (I30)."""
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from tidemark.model.table_name import TableName
+from tidemark_ctl.opened_capture import opened_capture
+from tidemark_ctl.requests.confirming import confirm_losses
+from tidemark_ctl.requests.recopy import TableFinder, TableRecopy
+from tidemark_ctl.requests.recopy_cancel import RecopyCancellation
+from tidemark_ctl.views.lake_tree import diverged_logs
+from tidemark_ctl.views.render import show
+
+
+def recopy(
+    state: Path,
+    *,
+    config: Path | None,
+    tables: tuple[str, ...],
+    deadline_s: float,
+    accept_break: bool,
+    cancel: bool,
+    no_wait: bool,
+    as_json: bool,
+) -> None:
+    """Run the command."""
+    names = list(dict.fromkeys(TableName.parse(text) for text in tables))
+    with opened_capture(state, config) as (context, _node_requests):
+        if cancel:
+            RecopyCancellation(context, names, deadline_s=deadline_s, say=partial(click.echo, err=True)).cancel()
+            return
+        wanted = TableFinder(context.config.capture.dsn, context.config.select.selection(), context.store).find(names)
+        confirm_losses(state, diverged_logs(state, {table.key for table in wanted}), accepted=accept_break)
+        request = TableRecopy(context, wanted, deadline_s=deadline_s, say=partial(click.echo, err=True))
+        request.request()
+        try:
+            if not no_wait:
+                request.wait()
+        finally:
+            show(request.tree(), as_json=as_json)

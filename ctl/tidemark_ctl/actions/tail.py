@@ -1,0 +1,140 @@
+"""`cdcctl tail`: the changes of a running node as they commit."""
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from tidemark.engine.selection import Selection
+from tidemark.io.node.node_errors import WalRemoved
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import Lsn, format_lsn
+from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT
+from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
+from tidemark.runtime.seed.live_changes import LiveChanges
+from tidemark.runtime.seed.seeding import REMOVED_ATTEMPTS_MAX, take_seed
+from tidemark.runtime.seed.steady_stream import SteadyStream
+from tidemark_ctl import settings
+from tidemark_ctl.output.damaged_base import report_damaged_base
+from tidemark_ctl.output.formats import Format
+from tidemark_ctl.output.printing import PrintContext, Printer, keep_what_is_printed, printer
+from tidemark_ctl.output.seed_progress import BEFORE_FROM, SeedProgress
+from tidemark_ctl.output.spill import spill_of_command
+
+READ_WAIT_S = 0.2
+FELL_BEHIND_HINT = (
+    "tail, or the program that reads its output, fell behind the node: raise wal_keep_size on the node, or "
+    "select fewer tables; with a state folder and an archive, cdcctl decode prints the missing changes"
+)
+PrinterFor = Callable[[PrintContext], Printer]
+CountsByName = Mapping[str, int | float]
+
+
+def tail(
+    *,
+    dsn: str | None,
+    state: Path | None,
+    config: Path | None,
+    from_lsn: Lsn | None,
+    until: Lsn | None,
+    form: str,
+    databases: tuple[str, ...],
+    tables: tuple[str, ...],
+    partition_roots: tuple[str, ...],
+    origins: tuple[str, ...],
+    messages: tuple[str, ...],
+    counting: bool,
+    wait_s: float,
+) -> None:
+    """Run the command."""
+    wanted = LsnRange(from_lsn, until)
+    selection = Selection(tables=tables, partition_roots=partition_roots, exclude_origins=origins, messages=messages)
+
+    def printer_for(about: PrintContext) -> Printer:
+        return printer(Format(form), about, sys.stdout.buffer, selection, counting=counting)
+
+    if state is not None:
+        if databases:
+            raise ConfigError("--database cannot be combined with --state", hint="a state folder defines its databases")
+        node = dsn or settings.load(state, config).capture.dsn
+        counts = _tail_from_state(node, StateFolder(state), wanted, printer_for)
+    elif dsn is None or from_lsn is not None:
+        raise ConfigError(
+            "--from requires --state" if from_lsn is not None else "no node is named",
+            hint="give a DSN to print changes from now on, or --state to start at any LSN of its catalog history",
+        )
+    else:
+        counts = _tail_from_now(dsn, databases, wanted, wait_s, printer_for)
+    if form == Format.NULL.value:
+        for name, value in counts.items():
+            click.echo(f"{name} {value}", err=True)
+
+
+def _tail_from_now(
+    dsn: str, databases: tuple[str, ...], wanted: LsnRange, wait_s: float, printer_for: PrinterFor
+) -> CountsByName:
+    progress = SeedProgress()
+    removed = 0
+    while True:
+        seed = take_seed(dsn, databases, wait_s=wait_s, observer=progress)
+        shown = printer_for(PrintContext.of(seed.node.major, seed.mirrors, seed.databases))
+        with LiveChanges(dsn, seed, wait_s=wait_s, observer=progress, away=progress.away) as changes:
+            keep_what_is_printed(changes.decoding.decoder, shown)
+            click.echo(f"catalogs of {', '.join(seed.databases.values())} seeded at {format_lsn(seed.lsn)}", err=True)
+            try:
+                print_live(changes, shown, wanted)
+            except WalRemoved as error:
+                removed += 1
+                if changes.snapshot is not None or removed == REMOVED_ATTEMPTS_MAX:
+                    raise WalRemoved(str(error), hint=FELL_BEHIND_HINT) from error
+                progress.repeating(error, removed, REMOVED_ATTEMPTS_MAX)  # nothing has been printed yet
+            else:
+                return shown.counts.as_dict(changes.decoded_lsn - seed.lsn)
+
+
+def print_live(changes: LiveChanges, shown: Printer, wanted: LsnRange) -> None:
+    """Print the commits of the range up to its end."""
+    until, reported = wanted.to_lsn, False
+    while until is None or changes.snapshot is None or changes.decoded_lsn < until:
+        for decoded in changes.read_runs(READ_WAIT_S):
+            part = wanted.part_of(decoded)
+            if part is not None:
+                shown.take(part, changes.decoding.decoder.restart_lsn)
+        shown.flush()
+        if not reported and changes.snapshot is not None:
+            reported = True
+            click.echo("changes follow from here on", err=True)
+
+
+def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_for: PrinterFor) -> CountsByName:
+    with StateStore.open(folder, read_only=True) as store:
+        view = store.view()
+    with ExitStack() as stack:
+        spill = stack.enter_context(spill_of_command(folder))
+        start = begin_from_history(
+            view,
+            folder.history,
+            wanted.from_lsn,
+            memory_bytes=MEMORY_BYTES_DEFAULT,
+            spill=spill,
+            passed_over=report_damaged_base,
+        )
+        shown = printer_for(PrintContext.of(view.identity.server_major, start.mirrors, start.databases, start.types))
+        keep_what_is_printed(start.decoding.decoder, shown)
+        identifier = view.identity.system_identifier
+        progress = SeedProgress(reading=BEFORE_FROM)
+        stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, progress.away))
+        while wanted.to_lsn is None or start.decoded_lsn < wanted.to_lsn:
+            segment = stream.read(READ_WAIT_S)
+            for decoded in start.decoding.feed_runs(segment) if segment is not None else ():
+                part = wanted.part_of(decoded)
+                if part is not None:
+                    shown.take(part, start.decoding.decoder.restart_lsn)
+            if wanted.from_lsn is not None:
+                progress.replaying(start.lsn, start.decoded_lsn, wanted.from_lsn)
+            shown.flush()
+    return shown.counts.as_dict(start.decoded_lsn - start.lsn)

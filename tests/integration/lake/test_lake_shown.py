@@ -1,0 +1,85 @@
+"""What the log, the metrics and `cdcctl status` show of tables that are stale, stopped, or have a break."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from structlog.testing import capture_logs
+
+from tests.support.lakes.lakes import CAPTURE, IDENTITY
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.metrics import CAPTURE_LABEL
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.lsn import Lsn, Oid, TimelineId
+from tidemark.model.position import Position, Sequence
+from tidemark.pipeline.driver.feed import Feed
+from tidemark.pipeline.driver.metrics import TABLES, TABLES_STALE, TABLES_STOPPED, PipelineMetrics
+from tidemark.pipeline.driver.progress import PipelineProgress
+from tidemark.pipeline.driver.reporting import STALE_HINT, report_changes
+from tidemark.pipeline.lake.applied import Applied
+from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
+from tidemark.pipeline.lake.lineage import TableStopped
+from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
+from tidemark.pipeline.sinks.sinks import LakeBatch
+
+AT = Position(TimelineId(1), Lsn(1000), 0)
+LATER = Position(TimelineId(1), Lsn(2000), 0)
+WITH_PROPERTY = LakeEntry(fault=Fault(FaultKind.STOPPED, "delta.appendOnly restricts writes", AT))
+
+
+def table(name: str, number: int, state: TableState = TableState.LIVE) -> TablePosition:
+    return TablePosition(Oid(5), Oid(number), "public", name, f"5/{number}-public.{name}", state, Sequence(1), AT)
+
+
+LIVE = (table("kept", 1), table("keyless", 2), table("unkeyed", 3), table("locked", 4), table("broken", 5))
+PRESENT = (
+    LIVE[0],
+    replace(LIVE[1], state=TableState.STALE),
+    replace(LIVE[2], state=TableState.BLOCKED),
+    replace(LIVE[3], state=TableState.STOPPED, replica=WITH_PROPERTY),
+    replace(LIVE[4], breaks=(LogBreak("changed by another writer", AT, LATER),)),
+)
+
+
+def test_the_log_names_a_table_that_became_stale_or_stopped_or_has_a_break_once() -> None:
+    before, after = ({(one.database, one.relation): one for one in tables} for tables in (LIVE, PRESENT))
+    with capture_logs() as lines:
+        report_changes(get_log("test"), before, after)
+        report_changes(get_log("test"), after, {of: replace(one, sequence=Sequence(2)) for of, one in after.items()})
+    shown = {str(line.pop("table")): line for line in lines if line.pop("role")}
+    assert len(lines) == len(shown)
+    folders = {name: line.pop("folder") for name, line in shown.items()}
+    assert folders == {one.qualified_name: one.folder for one in PRESENT[1:]}
+    assert shown == {
+        "public.keyless": {
+            "event": "replica is stale: the table has no key", "hint": STALE_HINT, "log_level": "warning"
+        },
+        "public.unkeyed": {"event": "table has no key: log only", "log_level": "warning"},
+        "public.locked": {
+            "event": "table stopped", "target": "replica", "reason": "delta.appendOnly restricts writes",
+            "after": str(AT), "hint": TableStopped.hint, "log_level": "error",
+        },
+        "public.broken": {
+            "event": "log has a break", "reason": "changed by another writer", "after": str(AT), "to": str(LATER),
+            "log_level": "warning",
+        },
+    }  # fmt: skip
+
+
+def test_metrics_and_status_show_stale_and_stopped_tables(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path / "state")
+    StateStore.create(state, IDENTITY).close()
+    lake = tmp_path / "lake"
+    positions = Positions(str(lake), IDENTITY)
+    positions.write("outbox-1", list(PRESENT), Applied(Sequence(1), AT))
+    metrics = PipelineMetrics(CAPTURE)
+    progress = PipelineProgress(metrics, get_log("test"), state, "spark", str(lake))
+    last = LakeBatch("outbox-1", Sequence(1), AT, [])
+    progress.landed(Feed(last, Sequence(0), 0, 0, AT.commit_lsn, ()), positions, Sequence(1), 0.1)
+    for name, value in ((TABLES_STALE, 1), (TABLES_STOPPED, 1), (TABLES, len(PRESENT))):
+        assert metrics.registry.get_sample_value(name, {CAPTURE_LABEL: CAPTURE}) == value
+    shown = json.loads(succeeded(cdcctl("status", "--json", "--state", state.root)).out)["lake"]["spark"]
+    assert shown["stale_replicas"] == ["public.keyless"]
+    assert shown["not_written"] == [f"public.locked replica: stopped after {AT}: delta.appendOnly restricts writes"]
