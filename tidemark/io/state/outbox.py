@@ -133,7 +133,7 @@ class OutboxReader(OpenedState):
                 )
             before = READER.decode(stored)
             confirmed = Reader(max(held, before.held), max(replayable, before.replayable), self._clock.wall_us())
-            transaction.put(key, READER.encode(confirmed), db=database)
+            transaction.put(key, READER.encode_over(stored, confirmed), db=database)
             return confirmed
 
     def _identity(self, transaction: Transaction) -> Identity:

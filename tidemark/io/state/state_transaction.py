@@ -1,9 +1,9 @@
 """The state inside one LMDB transaction: stage, epoch and positions, read and changed together.
 
-Positions never move back on a timeline. Each key has a policy for damage (`tidemark.wire.state`).
+Positions never move back on a timeline: `Key.encode_over` checks each value that replaces another. Each key has a policy for damage (`tidemark.wire.state`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ from tidemark.io.state.environment import Environment, Transaction
 from tidemark.io.state.outbox_table import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader
 from tidemark.io.state.overtaken import check_not_overtaken
 from tidemark.io.state.state_views import StateMarks, StateView
-from tidemark.model.errors import Fenced, InternalError, StateError
+from tidemark.model.errors import Fenced, StateError
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
@@ -170,17 +170,7 @@ class StateTransaction:
 
         A rewind and a promotion continue on a later timeline, whose positions are greater; `init` finds no value.
         """
-        if key.moves_back is not None:
-            self._check_order(key, key.moves_back, value)
-        self._transaction.put(named(self._scope, key.name), key.encode(value), db=self._environment.database("state"))
-
-    def _check_order(self, key: Key[ValueT], moves_back: Callable[[ValueT, ValueT], bool], value: ValueT) -> None:
-        try:
-            before = self.get(key)
-        except DamagedValue:
-            return  # the stored value is damaged: the key's policy has determined the new one
-        if before is not None and moves_back(before, value):
-            raise InternalError(f"{key.name} would move back from {before} to {value}")
+        self._replace("state", key.name, key, value)
 
     def drop(self, key: Key[ValueT]) -> None:
         """Delete a named value."""
@@ -266,7 +256,7 @@ class StateTransaction:
 
     def put_reader(self, name: str, reader: Reader) -> None:
         """Store a reader's position on behalf of that reader."""
-        self._transaction.put(named(self._scope, name), READER.encode(reader), db=self._environment.database("readers"))
+        self._replace("readers", name, READER, reader)
 
     def drop_reader(self, name: str) -> None:
         """Remove a reader: no values are kept for it any more."""
@@ -311,8 +301,7 @@ class StateTransaction:
 
     def put_copy(self, database: Oid, relation: Oid, progress: CopyProgress) -> None:
         """Store the progress of a table's first copy."""
-        key = named(self._scope, f"{database}/{relation}")
-        self._transaction.put(key, COPY.encode(progress), db=self._environment.database("copies"))
+        self._replace("copies", f"{database}/{relation}", COPY, progress)
 
     def drop_copy(self, database: Oid, relation: Oid) -> None:
         """Remove the first copy of a table that no longer exists."""
@@ -397,6 +386,11 @@ class StateTransaction:
         except DamagedValue:
             assert PROCESSES.policy is DamagePolicy.FORGET
             return ProcessLog()
+
+    def _replace(self, database: str, name: str, key: Key[ValueT], value: ValueT) -> None:
+        handle, stored_name = self._environment.database(database), named(self._scope, name)
+        replaced = self._transaction.get(stored_name, db=handle) if key.moves_back is not None else None
+        self._transaction.put(stored_name, key.encode_over(replaced, value), db=handle)
 
     def _is_read_to(self, head: Sequence) -> bool:
         readers, damaged = self.readers()
