@@ -52,6 +52,7 @@ class RealtimeReturn:
 
     def failed(self) -> None:
         """Record that realtime or an attempt has failed: the next attempt waits longer."""
+        self._context.metrics.errors.inc()
         self._backoff.failed(self._clock.monotonic_s())
 
     def succeeded(self) -> None:
@@ -159,6 +160,7 @@ class RealtimeReturn:
         now_s = self._clock.monotonic_s()
         if (error := _failure(self._marker)) is not None and now_s >= self._not_before_s:
             self._not_before_s = now_s + LOOK_S
+            self._context.metrics.errors.inc()
             self._context.log.warning("the try-start marker was not written", **describe_error(error))
             self.write_marker()
         elif self._marker is not None and self._marker.done() and now_s - self._marker_asked_s >= MARKER_LOST_S:

@@ -44,6 +44,7 @@ class RecopyRestart:
         self._recopying = Recopying(daemon.context.store)
         self._node_requests = daemon.node_requests
         self._log = daemon.context.log
+        self._errors = daemon.context.metrics.errors
         self._clock = SystemClock()
         self._asked: Asked | None = None
         self._asked_lsn: Lsn = INVALID_LSN
@@ -91,7 +92,9 @@ class RecopyRestart:
             return
         asked, self._asked = self._asked, None
         error = asked.exception()
-        if error is None and not asked.result():
+        if error is not None:
+            self._errors.inc()
+        elif not asked.result():
             start = format_lsn(self._asked_lsn)
             error = NoWalForRestart(f"the node has removed WAL from {start} on, but a restart of the capture needs it")
         if error is None:
@@ -111,6 +114,7 @@ class RecopyRestart:
             return
         asked, self._asked_older = self._asked_older, None
         if (error := asked.exception()) is not None:
+            self._errors.inc()
             self._report(error)
             return
         self._note_older(asked.result(), is_first=self._below is None)

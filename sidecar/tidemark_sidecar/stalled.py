@@ -20,6 +20,7 @@ class StalledArchive:
     def __init__(self, daemon: DaemonContext) -> None:
         context = daemon.context
         self._log = context.log
+        self._errors = context.metrics.errors
         self._heartbeat = context.store.environment.heartbeat
         self._watchdog_s = context.config.watchdog.watchdog_s
         self._node_requests = daemon.node_requests
@@ -66,6 +67,7 @@ class StalledArchive:
         self._wait.restart()
         error = asked.exception()
         if error is not None:
+            self._errors.inc()
             self._log.warning("the archive does not arrive, and the node does not answer", **describe_error(error))
             return False
         if not asked.result():

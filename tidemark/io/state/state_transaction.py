@@ -1,6 +1,7 @@
 """The state inside one LMDB transaction: stage, epoch and positions, read and changed together.
 
-Positions never move back on a timeline: `Key.encode_over` checks each value that replaces another. Each key has a policy for damage (`tidemark.wire.state`).
+Positions never move back on a timeline: `Key.encode_over` checks each value that replaces another. Each key has a
+policy for damage (`tidemark.wire.state`).
 """
 
 from collections.abc import Iterator, Mapping

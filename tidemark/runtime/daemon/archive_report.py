@@ -47,6 +47,7 @@ class ArchiveReport:
         try:
             found = look.result(0)
         except TidemarkError as error:
+            self.context.metrics.errors.inc()
             if not self._is_reported:
                 self.context.log.warning("the archive cannot be listed", **describe_error(error))
             self._is_reported = True
