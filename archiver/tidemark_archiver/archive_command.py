@@ -87,9 +87,11 @@ def main() -> None:
     parser.add_argument("name", nargs="?", help="%%f, its name")
     parser.add_argument("--spool", type=Path, required=True, help="folder made by cdcctl init")
     parser.add_argument(
-        "--hold-s", type=float, default=HOLD_S_DEFAULT, help="give files up after failures for this time"
+        "--hold-s", type=float, default=HOLD_S_DEFAULT, help="give up a file after this many seconds of failures ..."
     )
-    parser.add_argument("--hold-bytes", type=int, default=HOLD_BYTES_DEFAULT, help="and with this much unarchived WAL")
+    parser.add_argument(
+        "--hold-bytes", type=int, default=HOLD_BYTES_DEFAULT, help="... with this many bytes of unarchived WAL"
+    )
     parser.add_argument(
         "--copy-s", type=float, default=COPY_S_DEFAULT, help="a copy that takes longer counts as failed"
     )

@@ -257,8 +257,8 @@ class EndToEndCheck:
             return Leg(LegEnd.WAITS if waits else LegEnd.PENDING, "delivery has not reached the marker")
         behind = {name: reader.held for name, reader in seen.view.readers.items() if reader.held < self._due}
         if not behind:
-            return Leg(LegEnd.PASSED, f"all hold {self._due}")
-        names = ", ".join(f"{name} holds {held}" for name, held in sorted(behind.items()))
+            return Leg(LegEnd.PASSED, f"all have confirmed {self._due}")
+        names = ", ".join(f"{name} has confirmed {held}" for name, held in sorted(behind.items()))
         hint = f"check that its pipeline runs; remove a reader that never returns: cdcctl reader drop {min(behind)}"
         return Leg(LegEnd.PENDING, f"{names} of the due {self._due}", hint)
 
@@ -304,7 +304,7 @@ def _late_by(node: NodeArchiving, archive: ArchiveState, end_lsn: Lsn) -> tuple[
     """Return why a segment is late, as the end of a sentence, and what to do."""
     lost = unrecorded(archive, node.archived_file, end_lsn)
     if node.failed_file:
-        return slow_archiving(node), "the node's log says why its archive_command fails"
+        return slow_archiving(node), "the node's log contains the error of its archive_command"
     if not node.is_on:
         return "; archive_mode is off", "set archive_mode, or check that pg_receivewal runs"
     if not node.may_switch:

@@ -135,7 +135,7 @@ class RealtimeSwitch:
             ArchiveListing(Path(self._config.archive.folder), self._store.identity.segment_bytes).result(ANSWER_S)
             late = slow_archiving(self._node_requests.ask_archiving().result(ANSWER_S))
         except (TidemarkError, TimeoutError) as error:
-            late = f": {str(error) or 'the node does not say how its archiving does'}"
+            late = f": {str(error) or 'the node does not report the state of its archiving'}"
         if late:
             self._say(f"changes may be delivered late{late}")
 

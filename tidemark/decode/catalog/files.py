@@ -287,7 +287,7 @@ class CatalogFiles:
         elif self._marks.learning:
             raise SeedOvertaken(f"{name} was swapped at {format_lsn(lsn)}, but its new file is not known")
         else:
-            raise CatalogDiverged(f"{name} got a new file at {format_lsn(lsn)}, but no record that writes it was read")
+            raise CatalogDiverged(f"{name} has a new file from {format_lsn(lsn)}, but no record that writes it")
         self._by_file.pop(old.file, None)
         self._by_file[locator] = new
         self.heaps[catalog] = new

@@ -275,7 +275,7 @@ class CopySource:
             raise TableChanging(f"a type in {relation.qualified_name} changed during its copy")
         now = self.table(relation.oid) if relation.gathers_partitions else None
         if now is not None and now.partitions != self._described[now.oid].partitions:
-            raise TableChanging(f"{relation.qualified_name} got other partitions during its copy")
+            raise TableChanging(f"{relation.qualified_name} has other partitions than at the start of its copy")
 
     def flush(self) -> tuple[TimelineId, Lsn]:
         """Flush all that the snapshot showed: a crash could undo it otherwise; return timeline and flush LSN."""

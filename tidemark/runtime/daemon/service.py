@@ -48,7 +48,7 @@ from tidemark.wire.recopies import REFUSED_HINT
 from tidemark.wire.state import Identity, Owner
 
 NAMES_MAX = 20  # in one line of the log
-MOVED_HELP = "This state was moved here, or overtaken by a copy of itself, and it shall deliver. Give this option once."
+MOVED_HELP = "Confirm, for one start, that this state delivers although it was moved here, or a copy of it was ahead."
 
 
 @dataclass(frozen=True, slots=True)

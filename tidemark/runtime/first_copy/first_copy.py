@@ -181,7 +181,7 @@ class FirstCopy:
         requested, settings = not_begun(self._store), self._settings
         if requested and is_requested_alone(settings.select, settings.copy, self._store.view(), requested):
             postpone(self._store, self._epoch, requested)
-            raise RequestsPostponed(str(error), hint=f"{error.hint}; the stream goes on meanwhile") from error
+            raise RequestsPostponed(str(error), hint=f"{error.hint}; meanwhile the stream continues") from error
 
     def _count(self, error: TidemarkError) -> None:
         """Raise an error that has repeated so often that another attempt is useless."""
