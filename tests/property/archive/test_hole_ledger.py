@@ -148,7 +148,7 @@ def boot(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Imitate a reboot: the boot has another id."""
     name = folder / f"boot-{uuid.uuid4()}"
     name.write_text(f"{uuid.uuid4()}\n")
-    monkeypatch.setattr(hole_ledger, "_BOOT_ID", name)
+    monkeypatch.setattr(hole_ledger, "BOOT_ID", name)
 
 
 def test_failing_begins_with_the_first_failure_and_ends_with_a_success(tmp_path: Path) -> None:
