@@ -16,6 +16,7 @@ from tests.support.faults.chaos.keeper import Keeper, Report
 from tests.support.faults.chaos.markers import Markers
 from tests.support.oracles.log_oracle import ServerLog, Tally
 from tests.support.processes.failover import Pair
+from tests.support.processes.waiting import wait_until
 from tests.support.servers.archiving import Archiving, archiving
 from tests.support.servers.postgres import Cluster
 from tests.support.servers.proxies import Cable, cable
@@ -181,11 +182,14 @@ class World:
 
     def wait_for(self, is_so: Callable[[], bool], what: str, within_s: float = HEALED_TIMEOUT_S) -> None:
         """Tend until the condition holds; fail with both logs."""
-        deadline = time.monotonic() + within_s
-        while not is_so():
-            assert time.monotonic() < deadline, f"{what} did not come within {within_s} s: {self.reported()}"
+
+        def holds() -> bool:
+            if is_so():
+                return True
             self.tend()
-            time.sleep(POLL_S)
+            return False
+
+        wait_until(holds, what, within_s=within_s, reported=self.reported)
 
     def wait_for_stage(self, *stages: Stage) -> None:
         """Tend until the capture is in one of these stages."""
