@@ -230,7 +230,7 @@ def test_a_lake_that_was_deleted_and_cannot_be_made_again_is_an_error_and_not_ha
         place.run(spark)
 
 
-def test_a_second_reader_fills_a_lake_of_its_own(spark: SparkSession, place: Place) -> None:
+def test_a_second_reader_fills_a_separate_lake(spark: SparkSession, place: Place) -> None:
     with OutboxReader.open(StateFolder(place.state)) as outbox:
         outbox.register("second")
     feed(place.state, World(SEED).groups(GROUPS))

@@ -204,7 +204,7 @@ def test_a_database_that_is_renamed_dropped_and_made_again_is_distinguished(
     ours.changes.close()
 
 
-def test_a_database_that_is_made_again_under_its_oid_has_an_encoding_of_its_own(
+def test_a_database_that_is_recreated_under_its_oid_has_a_separate_encoding(
     new_cluster: NewCluster, major: int
 ) -> None:
     cluster = new_cluster(max(major, OID_SINCE), autovacuum="off")

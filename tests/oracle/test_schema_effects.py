@@ -139,7 +139,7 @@ def test_a_replica_shows_what_the_lines_do_not(
     ours.changes.close()
 
 
-def test_ddl_is_told_of_its_own_database_though_the_transaction_changed_a_shared_catalog_before(
+def test_ddl_is_reported_for_its_own_database_although_the_transaction_changed_a_shared_catalog_before(
     oracle_cluster: Cluster, database: str
 ) -> None:
     with database_in(oracle_cluster, "schema_effects_first") as first:

@@ -148,7 +148,7 @@ def resume(shop: Shop) -> None:
         assert rows_by_key(shop.lake, table) == shop.source(table)
 
 
-def test_a_lost_state_goes_on_from_the_spool_and_the_lake_without_a_copy(shop: Shop) -> None:
+def test_a_lost_state_continues_from_the_spool_and_the_lake_without_a_copy(shop: Shop) -> None:
     shop.sidecar.kill()
     before = read_manifest(shop.spool)
     shop.lose()
@@ -313,7 +313,7 @@ def test_a_state_that_cannot_be_rebuilt_is_refused_by_name(shop: Shop, tmp_path:
 
 
 @pytest.mark.feature("I12")
-def test_a_lost_deliverers_state_follows_unless_its_node_says_that_it_is_no_standby(shop: Shop) -> None:
+def test_a_lost_deliverers_state_follows_unless_its_node_reports_that_it_is_no_standby(shop: Shop) -> None:
     shop.sidecar.kill()
     key = shop.root / "marker.key"
     key.write_text("a secret that all of the hosts have")

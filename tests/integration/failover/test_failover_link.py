@@ -142,7 +142,7 @@ def test_a_record_that_the_stream_spoilt_is_read_from_the_archive(tmp_path: Path
             assert pair.sidecar.running, pair.reported()
 
 
-def test_delivery_goes_on_without_markers_and_a_return_waits_for_its_own(tmp_path: Path) -> None:
+def test_delivery_continues_without_markers_and_a_return_waits_for_its_own(tmp_path: Path) -> None:
     with archiving_node() as node, cable(node.node.port) as way:
         node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
         node.node.configure(archive_timeout="1s")  # segment switches take the same connection as the markers

@@ -188,7 +188,7 @@ def test_decoding_that_does_not_end_by_the_operators_off_ends_the_process(
 
 
 @pytest.mark.parametrize("is_same", [True, False], ids=["same", "other"])
-def test_realtime_goes_on_only_from_the_timeline_on_which_the_archiver_met_the_marker(
+def test_realtime_continues_only_from_the_timeline_on_which_the_archiver_reached_the_marker(
     node: Archiving, tmp_path: Path, *, is_same: bool
 ) -> None:
     with made(node, tmp_path) as (realtime, store, node_requests):

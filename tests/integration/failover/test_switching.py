@@ -40,7 +40,7 @@ def deliver(store: StateStore, commit_lsn: int) -> Watermark:
 
 
 @pytest.mark.feature("I12")
-def test_a_move_is_written_with_its_epoch_and_place_and_told_once(store: StateStore) -> None:
+def test_a_transition_is_written_with_its_epoch_and_position_and_logged_once(store: StateStore) -> None:
     epoch = store.take_epoch(SIDECAR)
     delivered = deliver(store, 100)
     with capture_logs() as reported:
@@ -64,7 +64,7 @@ def test_before_anything_was_delivered_or_owned_a_move_has_no_place_and_no_epoch
     assert (reported[0]["epoch"], reported[0]["delivered"], reported[0]["reason"]) == (None, None, "asked for")
 
 
-def test_an_event_that_leaves_the_stage_as_it_is_is_neither_kept_nor_told(store: StateStore) -> None:
+def test_an_event_that_does_not_change_the_stage_is_neither_kept_nor_logged(store: StateStore) -> None:
     with capture_logs() as reported:
         found = switch(store, Event.OPERATOR_ON, log=LOG, now_us=5)
     assert (found.before, found.after) == (Stage.REALTIME, Stage.REALTIME)
@@ -85,7 +85,7 @@ def test_a_move_with_a_new_owner_fences_the_old_one(store: StateStore) -> None:
     assert switch(store, Event.OPERATOR_OFF, log=LOG, now_us=6).epoch == found.epoch, "somebody else's move keeps it"
 
 
-def test_who_takes_over_knows_the_schema_versions_that_others_have_numbered(store: StateStore) -> None:
+def test_a_process_that_takes_over_reads_the_schema_versions_that_others_have_numbered(store: StateStore) -> None:
     with StateStore.open(store.folder) as other:
         deliver(other, 100)
     switch(store, Event.SIDECAR_LOST, log=LOG, now_us=5, taking=ARCHIVER)

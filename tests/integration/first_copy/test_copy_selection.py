@@ -42,7 +42,7 @@ def phases(sidecar: Sidecar) -> set[CopyPhase]:
         ("stage.account", "DROP SCHEMA public; ALTER SCHEMA stage RENAME TO public"),
     ],
 )
-def test_a_table_that_a_rename_brings_into_the_selection_is_reported_and_copied_at_the_next_start(
+def test_a_table_that_a_rename_adds_to_the_selection_is_reported_and_copied_at_the_next_start(
     cluster: Cluster, database: str, tmp_path: Path, before: str, enters: str
 ) -> None:
     fill(cluster, database, before, ROWS)

@@ -231,7 +231,7 @@ def test_no_process_kills_itself_or_an_invalid_pid() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
-def test_a_process_of_another_user_is_told_to_be_left() -> None:
+def test_a_process_of_another_user_is_reported_and_not_killed() -> None:
     target = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     ticks = process_start_ticks(target.pid)
     program = f"""

@@ -140,7 +140,7 @@ def test_a_pointer_moves_without_values(store: StateStore, reader: OutboxReader,
     assert (moved.sequence, reader.head()) == (2, 2)
 
 
-def test_the_commit_time_told_is_that_of_the_last_commit_also_behind_a_clock_that_was_set_back(
+def test_the_stored_commit_time_is_that_of_the_last_commit_even_after_a_clock_was_set_back(
     store: StateStore, epoch: Epoch
 ) -> None:
     deliver(store, epoch, 200)

@@ -14,13 +14,13 @@ FILE = Path(__file__).parents[3] / "conf" / "tidemark.toml"
 FOLLOW = "[markers]\nkey_file = '/etc/tidemark/marker.key'\n[standby]\nfollow = true\n"
 
 
-def test_the_file_in_conf_says_the_defaults() -> None:
+def test_the_file_in_conf_contains_the_defaults() -> None:
     assert load_config(FILE, {}) == Config()
     shown = re.sub("^#(?=[a-z_]+ = )", "", FILE.read_text(), flags=re.MULTILINE)  # defaults, commented out
     assert parse_config(shown, {}, where="test.toml") == Config()
 
 
-def test_every_key_stands_in_the_file_with_a_comment_above_it() -> None:
+def test_every_key_is_in_the_file_with_a_comment_above_it() -> None:
     lines = FILE.read_text().splitlines()
     section, documented = "", set()
     for above, line in zip(["", *lines], lines, strict=False):
