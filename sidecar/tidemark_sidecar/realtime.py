@@ -36,7 +36,7 @@ from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, write_stop_marker
 from tidemark.runtime.daemon.stops import NodeOutOfReach, event_of
 from tidemark.runtime.first_copy.recopying import cancel_recopies, request_recopies
-from tidemark.runtime.recovery.lake_inventory import ASKED_S
+from tidemark.runtime.recovery.lake_inventory import ANSWER_S
 from tidemark.runtime.recovery.promotion import find_start, is_waited_for
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
@@ -218,7 +218,7 @@ class Realtime:
     def _find_start(self, marks: StateMarks) -> None:
         """Find the start of a promoted follower, unless that is done; takes as long as the lake needs to answer."""
         if is_waited_for(marks):
-            self._context.store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=START_S_MAX + ASKED_S)
+            self._context.store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=START_S_MAX + ANSWER_S)
             find_start(self._context, self._owner)
 
     def _began(self) -> bool:

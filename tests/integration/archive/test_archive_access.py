@@ -249,7 +249,7 @@ class Watched:
         self.watch = ArchivingWatch(self.watch.context, self.node_requests)
 
         def is_answered() -> bool:
-            self.watch.ask()
+            self.watch.poll()
             return self.watch.answer is not None
 
         wait_until(is_answered)

@@ -158,13 +158,13 @@ class Daemon:
                 raise
 
     def _by_the_loop(self, handler: Handler) -> Handler:
-        def ask(request: dict[str, Json]) -> Mapping[str, Json]:
+        def run_in_loop(request: dict[str, Json]) -> Mapping[str, Json]:
             answer: Future[Mapping[str, Json]] = Future()
 
             def run() -> None:
                 try:
                     answer.set_result(handler(request))
-                except Exception as error:  # noqa: BLE001 - it is the asker's
+                except Exception as error:  # noqa: BLE001 - it is the caller's
                     answer.set_exception(error)
 
             try:
@@ -174,7 +174,7 @@ class Daemon:
             except (Full, NotInTime):
                 raise Busy(f"the {self._slot.name.lower()} did not answer within {DEADLINE_S} s") from None
 
-        return ask
+        return run_in_loop
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._end(signal.Signals(number).name)
