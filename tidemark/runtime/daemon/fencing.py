@@ -115,7 +115,7 @@ class Fence:
         Raises `OvertakenState` if any process of this state has met a marker that fences it.
         """
         check_not_overtaken(marks.overtaken)
-        self._note_started(marks)
+        self._record_started(marks)
         if capture is None:
             if self._node_query is None:
                 self._began = marks.extent
@@ -130,7 +130,7 @@ class Fence:
         elif self._node_query.done() and self._is_due(capture, self._node_query, now_s):
             self._write(marks)
 
-    def _note_started(self, marks: StateMarks) -> None:
+    def _record_started(self, marks: StateMarks) -> None:
         """Record it once everything before the start marker is delivered: until then another start reads it again."""
         position = marks.extent.position
         if self._start_lsn is None or self._is_recorded or position is None or position.commit_lsn < self._start_lsn:
