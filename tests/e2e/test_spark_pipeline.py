@@ -251,7 +251,7 @@ def test_a_stream_larger_than_the_outbox_flows_through_it(spark: SparkSession, t
     def feeding() -> None:
         try:
             feed(small.state, groups)
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:  # noqa: BLE001 - raised below
             failures.append(error)
         fed.set()
 

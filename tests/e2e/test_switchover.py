@@ -80,7 +80,7 @@ def test_a_pipeline_that_runs_through_a_switchover_and_back_needs_no_operator(
     def run() -> None:
         try:
             land(spark, one.folder, lake, one.folder.root / "spark", stop=stop)
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:  # noqa: BLE001 - raised below
             failures.append(error)
 
     pipeline = threading.Thread(target=run)

@@ -1,4 +1,4 @@
-"""The watchdog of the other process, and the kill of what remains of it: real processes, with time as an argument."""
+"""The watchdog of the other process, and the kill of a hung one: real processes, with time as an argument."""
 
 import os
 import signal

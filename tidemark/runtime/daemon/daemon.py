@@ -109,7 +109,7 @@ class Daemon:
                 self._beat.beat(self._slot)
                 notify(ALIVE)
             self._work_on()
-            self._tell_signs_of_life()
+            self._report_heartbeats()
             while True:
                 try:
                     command = self._commands.get_nowait()
@@ -141,7 +141,7 @@ class Daemon:
             self._log.info("ready")
             self._woken.set()  # the first step is not delayed
 
-    def _tell_signs_of_life(self) -> None:
+    def _report_heartbeats(self) -> None:
         for role in Role:
             age_s = self._beat.age_s(Slot[role.name])
             self._metrics.heartbeat_age(role).set(NO_HEARTBEAT_S if age_s is None else age_s)
