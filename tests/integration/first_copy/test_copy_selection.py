@@ -80,7 +80,7 @@ def test_a_table_that_was_left_out_for_a_while_is_copied_again(cluster: Cluster,
 
 
 @pytest.mark.feature("I37")
-def test_a_table_that_leaves_the_selection_before_its_turn_is_not_copied(
+def test_a_table_that_leaves_the_selection_before_its_copy_is_not_copied(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     fill(cluster, database)

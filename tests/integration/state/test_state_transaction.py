@@ -381,7 +381,7 @@ def test_an_outbox_is_full_while_one_of_its_readers_holds_anything(store: StateS
         reader.register(name)
     deliver(store, 100)
     reader.confirm("spark", Sequence(2), Sequence(0))
-    with pytest.raises(StateFull, match="readers hold 0 of 1 to 2"):
+    with pytest.raises(StateFull, match="readers have applied 0 of 1 to 2"):
         deliver(store, 200, note="n" * (2 * BOUND))
     reader.confirm("other", Sequence(2), Sequence(0))
     deliver(store, 200, note="n" * (2 * BOUND))

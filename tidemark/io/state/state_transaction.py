@@ -204,13 +204,13 @@ class StateTransaction:
         ledger, readers = self.ledger(), self.readers()[0]
         if not readers:
             return ledger
-        held = min(reader.held for reader in readers.values())
+        applied = min(reader.held for reader in readers.values())
         confirmed = self.confirmed()
-        if held > (confirmed.sequence if confirmed else ledger.trimmed):
-            header = self.outbox.header(held)
+        if applied > (confirmed.sequence if confirmed else ledger.trimmed):
+            header = self.outbox.header(applied)
             if header is None or not header.ends_group:
-                raise StateError(f"readers confirmed {held}, which is not the end of a group in the outbox")
-            self.put(CONFIRMED, Watermark(header.pointer, held, header.commit_time_us))
+                raise StateError(f"readers confirmed {applied}, which is not the end of a group in the outbox")
+            self.put(CONFIRMED, Watermark(header.pointer, applied, header.commit_time_us))
         trimmed = self.outbox.trim(ledger, min(reader.trimmable for reader in readers.values()))
         if trimmed != ledger:
             self.put(LEDGER, trimmed)
@@ -226,11 +226,11 @@ class StateTransaction:
             return self.get(CONFIRMED)
         except DamagedValue:
             readers, damaged = self.readers()
-            held = min((reader.held for reader in readers.values()), default=NO_SEQUENCE)
-            header = self.outbox.header(held)
+            applied = min((reader.held for reader in readers.values()), default=NO_SEQUENCE)
+            header = self.outbox.header(applied)
             if damaged or header is None:
                 raise
-            return Watermark(header.pointer, held, header.commit_time_us)
+            return Watermark(header.pointer, applied, header.commit_time_us)
 
     def ledger(self) -> OutboxLedger:
         """Return the ledger of the outbox; damaged: counted again."""
@@ -410,13 +410,13 @@ class StateTransaction:
     def _check_room(self, group: EncodedGroup, ledger: OutboxLedger) -> None:
         bound, wanted = self.identity.outbox_bytes_max, group.byte_count
         readers = self.readers()[0]
-        held = min((reader.held for reader in readers.values()), default=ledger.trimmed)
-        # NB: if readers have stored everything (`held` is the head), a wait would never end: Spark confirms a range
+        applied = min((reader.held for reader in readers.values()), default=ledger.trimmed)
+        # NB: if readers have stored everything (up to the head), a wait would never end: Spark confirms a range
         # only when it plans the next one. Then a group of any size is accepted.
-        if ledger.byte_count + wanted > bound and held < ledger.head:
+        if ledger.byte_count + wanted > bound and applied < ledger.head:
             raise StateFull(
                 f"the outbox is full: {ledger.byte_count} of {bound} bytes, {wanted} more are needed, readers "
-                f"hold {held} of {ledger.trimmed + 1} to {ledger.head}"
+                f"have applied {applied} of {ledger.trimmed + 1} to {ledger.head}"
             )
         free = self._environment.free_bytes()
         if free < wanted + FREE_BYTES_MIN:
