@@ -120,7 +120,7 @@ class Following:
 
     def _begin(self) -> None:
         self._met = None
-        epoch = self._store.take_epoch(self._daemon.owner)
+        epoch = self._store.begin_epoch(self._daemon.owner)
         self._run.begin(epoch, partial(followed_from_node, self._context), self._meet, lambda: self._met)
 
     def _record_standby_answer(self, query: Future[TimelineId | None]) -> None:

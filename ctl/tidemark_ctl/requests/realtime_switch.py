@@ -257,9 +257,9 @@ class RealtimeSwitch:
         # An archiver that delivers continues under its epoch, which remains valid.
         fences = direction == "off" and stage.deliverer is not Role.ARCHIVER
         try:
-            with RoleLock.take(self._store.folder, Role.SIDECAR.value) as lock:
-                taking = replace(lock.owner, role="cdcctl") if fences else None
-                switched = self._transition.move(event, taking=taking, only_from=stage)
+            with RoleLock.acquire(self._store.folder, Role.SIDECAR.value) as lock:
+                new_owner = replace(lock.owner, role="cdcctl") if fences else None
+                switched = self._transition.move(event, new_owner=new_owner, only_from=stage)
         except OvertakenState:
             raise
         except Fenced:

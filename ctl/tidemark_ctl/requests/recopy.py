@@ -177,7 +177,7 @@ class TableRecopy:
 
     def _request_under_lock(self, after_lsn: Lsn) -> None:
         try:
-            with RoleLock.take(self._store.folder, Role.SIDECAR.value):
+            with RoleLock.acquire(self._store.folder, Role.SIDECAR.value):
                 wall_us = SystemClock().wall_us()
                 self._generations = request_recopies(self._store, self._wanted, after_lsn, wall_us)
         except AlreadyRunning:

@@ -61,7 +61,7 @@ class RecopyCancellation:
             send_request(self._store.folder, Role.SIDECAR, "recopy-cancel", encode_cancellation(keys))
             return
         try:
-            with RoleLock.take(self._store.folder, Role.SIDECAR.value):
+            with RoleLock.acquire(self._store.folder, Role.SIDECAR.value):
                 cancel_recopies(self._store, keys, is_copying=False)
         except AlreadyRunning:
             return  # a sidecar was started meanwhile; the caller asks it

@@ -182,7 +182,7 @@ def test_a_refused_copy_of_a_lost_state_is_made_again(shop: Shop) -> None:
     with StateStore.open(shop.sidecar.folder) as store:
         tables = store.relations().values()
         key = next((database, relation.oid) for database, relation in tables if relation.name == "item")
-        epoch = store.take_epoch(Owner("sidecar", "host", "boot", 1, 1))
+        epoch = store.begin_epoch(Owner("sidecar", "host", "boot", 1, 1))
         refuse(store, epoch, key, Recopy("postgres.public.item", 0, INVALID_LSN, 0, failed="too large"))
     shop.copy()
     shop.lose()

@@ -54,7 +54,7 @@ def daemon(tmp_path: Path) -> Iterator[DaemonContext]:
         Metrics("main"),
         get_log(""),
     )
-    with StateStore.create(folder, IDENTITY) as store, RoleLock.take(folder, "sidecar") as lock:
+    with StateStore.create(folder, IDENTITY) as store, RoleLock.acquire(folder, "sidecar") as lock:
         with store.transaction(None) as transaction:
             transaction.put(DELIVERED, DELIVERED_TO)
         switch(store, Event.SIDECAR_LOST, log=log, now_us=SystemClock().wall_us())

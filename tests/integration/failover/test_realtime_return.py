@@ -111,7 +111,7 @@ def made(
     )
     folder = StateFolder(root / "state")
     initialise(config, folder)
-    with StateStore.open(folder) as store, RoleLock.take(folder, "sidecar") as lock:
+    with StateStore.open(folder) as store, RoleLock.acquire(folder, "sidecar") as lock:
         context = CaptureContext(config, store, Metrics("main"), get_log("test"))
         key = load_marker_key(config, folder)
         incarnation = begin_incarnation(store, Role.SIDECAR, context.log)

@@ -41,7 +41,7 @@ def deliver(store: StateStore, commit_lsn: int) -> Watermark:
 
 @pytest.mark.feature("I12")
 def test_a_transition_is_written_with_its_epoch_and_position_and_logged_once(store: StateStore) -> None:
-    epoch = store.take_epoch(SIDECAR)
+    epoch = store.begin_epoch(SIDECAR)
     delivered = deliver(store, 100)
     with capture_logs() as reported:
         found = switch(store, Event.RING_FULL, log=LOG, now_us=5, epoch=epoch)
@@ -73,8 +73,8 @@ def test_an_event_that_does_not_change_the_stage_is_neither_kept_nor_logged(stor
 
 @pytest.mark.feature("I21")
 def test_a_move_with_a_new_owner_fences_the_old_one(store: StateStore) -> None:
-    epoch = store.take_epoch(SIDECAR)
-    found = switch(store, Event.SIDECAR_LOST, log=LOG, now_us=5, taking=ARCHIVER)
+    epoch = store.begin_epoch(SIDECAR)
+    found = switch(store, Event.SIDECAR_LOST, log=LOG, now_us=5, new_owner=ARCHIVER)
     assert found.epoch == Epoch(TimelineId(1), 2)
     term = store.view().term
     assert term is not None
@@ -88,14 +88,14 @@ def test_a_move_with_a_new_owner_fences_the_old_one(store: StateStore) -> None:
 def test_a_process_that_takes_over_reads_the_schema_versions_that_others_have_numbered(store: StateStore) -> None:
     with StateStore.open(store.folder) as other:
         deliver(other, 100)
-    switch(store, Event.SIDECAR_LOST, log=LOG, now_us=5, taking=ARCHIVER)
+    switch(store, Event.SIDECAR_LOST, log=LOG, now_us=5, new_owner=ARCHIVER)
     deliver(store, 200)
     assert len(store.relations()) == 1
 
 
 def test_a_move_that_the_table_does_not_have_writes_nothing(store: StateStore) -> None:
     with pytest.raises(Refused):
-        switch(store, Event.MARKER_REACHED, log=LOG, now_us=5, hand_over=MET, taking=ARCHIVER)
+        switch(store, Event.MARKER_REACHED, log=LOG, now_us=5, hand_over=MET, new_owner=ARCHIVER)
     view = store.view()
     assert (view.stage, view.hand_over, view.term) == (Stage.REALTIME, HandOver(), None)
 

@@ -72,7 +72,7 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 
 def taken(store: StateStore) -> Epoch:
-    return store.take_epoch(Owner("sidecar", "host", "boot", 1, 1))
+    return store.begin_epoch(Owner("sidecar", "host", "boot", 1, 1))
 
 
 def request(store: StateStore, after_lsn: Lsn = REACHED) -> None:

@@ -470,7 +470,7 @@ def test_an_archiver_that_delivered_a_dead_branch_continues_from_the_archive(tmp
 
 def refused_while_one_runs(diverged: DivergedPrimary) -> None:
     for role in ("sidecar", "archiver"):
-        with RoleLock.take(diverged.sidecar.folder, role):
+        with RoleLock.acquire(diverged.sidecar.folder, role):
             refused(diverged.rewind(), ExitCode.FENCED, f"a {role} already runs")
 
 

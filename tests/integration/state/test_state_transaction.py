@@ -140,8 +140,8 @@ def test_numbers_of_the_outbox_never_move_back(store: StateStore, ledger: Outbox
 
 
 def test_an_epoch_never_moves_back(store: StateStore) -> None:
-    store.take_epoch(OWNER)
-    store.take_epoch(OWNER)
+    store.begin_epoch(OWNER)
+    store.begin_epoch(OWNER)
     with pytest.raises(InternalError, match="term would move back"):
         moved(store, lambda transaction: transaction.put(TERM, Term(Epoch(TimelineId(1), 1), OWNER)))
 
@@ -187,7 +187,7 @@ def test_a_value_that_is_damaged_is_replaced_without_a_comparison(store: StateSt
 def test_an_epoch_that_was_never_taken_is_over_and_the_error_names_the_present_one(store: StateStore) -> None:
     with pytest.raises(Fenced, match="the current one is none"), store.transaction(Epoch(TimelineId(1), 1)):
         pass
-    store.take_epoch(OWNER)
+    store.begin_epoch(OWNER)
     with pytest.raises(Fenced, match=r"the current one is 1\.1 owned by"), store.transaction(Epoch(TimelineId(1), 2)):
         pass
 
@@ -201,7 +201,7 @@ def test_keys_that_every_process_may_write_do_not_depend_on_the_deliverer(store:
 @pytest.mark.feature("I21")
 def test_an_epoch_follows_all_that_is_known_on_the_latest_timeline_of_them(store: StateStore) -> None:
     def next_epoch() -> Epoch:
-        return moved(store, lambda transaction: transaction.take_epoch(OWNER))
+        return moved(store, lambda transaction: transaction.begin_epoch(OWNER))
 
     assert [next_epoch(), next_epoch()] == [Epoch(TimelineId(1), 1), Epoch(TimelineId(1), 2)]
     deliver(store, 100, timeline=3)

@@ -38,7 +38,7 @@ from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
 folder = StateFolder(pathlib.Path(sys.argv[1]))
 environment = Environment.open(folder)
-with RoleLock.take(folder, "sidecar"):
+with RoleLock.acquire(folder, "sidecar"):
     environment.heartbeat.beat(Slot.SIDECAR)
     print("waits", flush=True)
     with environment.write():

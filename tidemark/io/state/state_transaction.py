@@ -96,7 +96,7 @@ class StateTransaction:
             now = f"{term.epoch} owned by {term.owner}" if term else "none"
             raise Fenced(f"epoch {epoch} has ended, the current one is {now}", hint="another process delivers now")
 
-    def take_epoch(self, owner: Owner) -> Epoch:
+    def begin_epoch(self, owner: Owner) -> Epoch:
         """Begin the next epoch, on the latest timeline that was delivered, followed, or delivered by a leader.
 
         Raises `OvertakenState` if another copy of this state delivers.

@@ -105,7 +105,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         )
         config.ring_bytes(store.identity.segment_bytes)  # raises if it is too small for the node
         _warn_of_fixed(config, store.identity, log)
-        lock = stack.enter_context(when_space_allows(partial(RoleLock.take, folder, role.value), folder.root, log))
+        lock = stack.enter_context(when_space_allows(partial(RoleLock.acquire, folder, role.value), folder.root, log))
         run = stack.enter_context(recorded(store, lock.owner, log))
         metrics = Metrics(store.identity.capture)
         metrics.ends.look = lambda: last_ends(folder, store.processes())

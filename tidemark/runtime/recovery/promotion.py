@@ -81,7 +81,7 @@ def find_start(context: CaptureContext, owner: Owner) -> None:
         followed = transaction.followed()
         if followed is None:
             return
-        epoch = transaction.take_epoch(owner)
+        epoch = transaction.begin_epoch(owner)
         expect_markers_ahead(transaction)
         # NB: the WAL to read again contains the lost sidecar's try-start markers; ours must have other numbers.
         attempt = (transaction.get(HAND_OVER) or HandOver()).attempt
