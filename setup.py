@@ -35,7 +35,7 @@ KERNELS = [
     "tidemark.wal.pglz",
     "tidemark.wal.rmgr.end_times",
 ]
-# What a kernel calls for each value takes buffers, of 200 bytes each: to hand them over costs more than what is done.
+# A kernel calls these functions for each value, with buffers of 200 bytes each: passing them costs more than the work.
 MACROS = [("CYTHON_INLINE", "inline __attribute__((always_inline))")]
 FLAGS = ["-O3", "-Wall", "-Wsign-compare", "-Wconversion"]
 SIDE_BY_SIDE_MAX = 8  # compilers; each takes 200 MB
@@ -43,7 +43,7 @@ REQUIRED = bool(os.environ.get("REQUIRE_CYTHON"))
 
 
 def cpus() -> int:
-    """Return how many CPUs are ours to use."""
+    """Return how many CPUs this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -51,7 +51,7 @@ class AllKernelsOrNone(build_ext):
     """Kernels call each other past Python: one that is compiled cannot be imported beside one that is not."""
 
     def finalize_options(self) -> None:
-        """Build as many at once as there are CPUs for us: pip has no option for that."""
+        """Build as many modules at once as this process may use CPUs: pip has no option for that."""
         super().finalize_options()
         self.parallel = self.parallel or min(cpus(), SIDE_BY_SIDE_MAX)
 

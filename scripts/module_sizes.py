@@ -1,4 +1,4 @@
-"""Fails if a module exceeds 600 lines, or if the median or the ninth decile of all modules exceeds its limit.
+"""Fails if a module exceeds 600 lines, or if the ninth decile of all modules exceeds 400.
 
 A module over the limit needs an entry in ALLOWED with the reason.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 LINES_MAX = 600
 NINTH_DECILE_MAX = 400
 ALLOWED: dict[str, str] = {}
-ROOTS = ("tidemark", "sidecar", "archiver", "ctl", "tests")
+ROOTS = ("tidemark", "sidecar", "archiver", "ctl", "pyspark_tidemark", "scripts", "tests")
 
 
 def main() -> int:

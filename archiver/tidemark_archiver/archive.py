@@ -131,7 +131,7 @@ class Archive:
             if self._run.capture is None:
                 if self._backoff.wait_s(time.monotonic()) > 0:
                     return
-                self._run.begin(self._store.take_epoch(self._owner), partial(from_archive, self._context), self._halts)
+                self._run.begin(self._store.begin_epoch(self._owner), partial(from_archive, self._context), self._halts)
             assert self._run.capture is not None, "it was begun"
             error = self._run.capture.poll()
             if error is not None:
@@ -214,8 +214,8 @@ class Archive:
         self._context.log.warning("the sidecar is lost, and the archiver takes over", condition=condition.value)
         epoch = marks.term.epoch if marks.term is not None else None
         # In stage RETURNING the archiver has the epoch already, and its capture continues.
-        taking = None if marks.stage is Stage.RETURNING else self._owner
-        self._mover.try_move(Event.SIDECAR_LOST, epoch=epoch, taking=taking, only_from=marks.stage)
+        new_owner = None if marks.stage is Stage.RETURNING else self._owner
+        self._mover.try_move(Event.SIDECAR_LOST, epoch=epoch, new_owner=new_owner, only_from=marks.stage)
 
 
 def _nothing_to_do(_switched: Switched) -> Perform:

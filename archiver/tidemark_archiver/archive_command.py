@@ -72,8 +72,8 @@ class Job:
         """Return whether to give the file up after failing for this time: both limits are reached."""
         if failed_s < self.hold_s:
             return False
-        held = unarchived_bytes(self.path.parent, enough=self.hold_bytes)
-        return failed_s >= UNLISTED_HOLDS * self.hold_s if held is None else held >= self.hold_bytes
+        waiting_bytes = unarchived_bytes(self.path.parent, enough=self.hold_bytes)
+        return failed_s >= UNLISTED_HOLDS * self.hold_s if waiting_bytes is None else waiting_bytes >= self.hold_bytes
 
 
 def main() -> None:
@@ -87,9 +87,11 @@ def main() -> None:
     parser.add_argument("name", nargs="?", help="%%f, its name")
     parser.add_argument("--spool", type=Path, required=True, help="folder made by cdcctl init")
     parser.add_argument(
-        "--hold-s", type=float, default=HOLD_S_DEFAULT, help="give files up after failures for this time"
+        "--hold-s", type=float, default=HOLD_S_DEFAULT, help="give up a file after this many seconds of failures ..."
     )
-    parser.add_argument("--hold-bytes", type=int, default=HOLD_BYTES_DEFAULT, help="and with this much unarchived WAL")
+    parser.add_argument(
+        "--hold-bytes", type=int, default=HOLD_BYTES_DEFAULT, help="... with this many bytes of unarchived WAL"
+    )
     parser.add_argument(
         "--copy-s", type=float, default=COPY_S_DEFAULT, help="a copy that takes longer counts as failed"
     )
@@ -130,10 +132,10 @@ def archive(job: Job) -> int:
     if copied == ARCHIVED:
         return ARCHIVED
     reason = f"the copy took over {copy_s:.0f} s" if copied is None else "the copy failed"
-    noted = _in_child(lambda: _note(job, reason), LEDGER_S)
-    if noted == _GIVEN_UP:
+    recorded = _in_child(lambda: _record(job, reason), LEDGER_S)
+    if recorded == _GIVEN_UP:
         return ARCHIVED
-    if noted == _UNARCHIVED:
+    if recorded == _UNARCHIVED:
         return TRY_AGAIN
     reported = _without_spool(job, reason)
     if reported == ARCHIVED and copied is None:
@@ -179,7 +181,7 @@ def _probe(spool: Spool, free_bytes_min: int) -> int:
     return ARCHIVED
 
 
-def _note(job: Job, reason: str) -> int:
+def _record(job: Job, reason: str) -> int:
     with HoleLedger.open(job.spool.ledger, writable=True) as ledger:
         _move_holes(job, ledger)
         failed_s = ledger.record_failure(began_ns=job.began_ns, apart_s=ATTEMPTS_APART_S + job.copy_s)

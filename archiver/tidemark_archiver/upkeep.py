@@ -34,6 +34,7 @@ class Upkeep:
         try:
             maintained = self._maintenance.maintain(read_lsn)
         except TidemarkError as error:
+            self._context.metrics.errors.inc()
             if not self._is_reported:  # once: a full disk may last for hours
                 self._context.log.warning("the spool cannot be maintained", **describe_error(error))
             self._is_reported = True

@@ -50,8 +50,8 @@ class Following:
         self._run = EpochRun(daemon.context, Slot.SIDECAR)
         self._met: Met | None = None  # written by the decode thread
         self._reported_strange = False
-        self._asked: Future[TimelineId | None] | None = None
-        self._asked_s = 0.0
+        self._timeline_query: Future[TimelineId | None] | None = None
+        self._queried_s = 0.0
         self._reported_silent = False
         self._is_enabled = daemon.context.config.standby.follow
         self._writes_on: TimelineId | None = None  # the timeline on which the node writes, from its last answer
@@ -72,11 +72,11 @@ class Following:
         if not self._is_enabled:
             return
         now_s = self._clock.monotonic_s()
-        if self._asked is not None and self._asked.done():
-            asked, self._asked = self._asked, None
-            self._record_standby_answer(asked)
-        elif self._asked is None and now_s - self._asked_s >= LOOK_S:
-            self._asked, self._asked_s = self._daemon.node_requests.ask_timeline(), now_s
+        if self._timeline_query is not None and self._timeline_query.done():
+            query, self._timeline_query = self._timeline_query, None
+            self._record_standby_answer(query)
+        elif self._timeline_query is None and now_s - self._queried_s >= LOOK_S:
+            self._timeline_query, self._queried_s = self._daemon.node_requests.find_timeline(), now_s
         if self._is_standby and (stage := self._store.marks().stage) is not Stage.FOLLOWER:
             self._mover.try_move(Event.DEMOTED, only_from=stage)
 
@@ -120,11 +120,11 @@ class Following:
 
     def _begin(self) -> None:
         self._met = None
-        epoch = self._store.take_epoch(self._daemon.owner)
+        epoch = self._store.begin_epoch(self._daemon.owner)
         self._run.begin(epoch, partial(followed_from_node, self._context), self._meet, lambda: self._met)
 
-    def _record_standby_answer(self, asked: Future[TimelineId | None]) -> None:
-        error = asked.exception()
+    def _record_standby_answer(self, query: Future[TimelineId | None]) -> None:
+        error = query.exception()
         if error is not None:
             # The last answer may be outdated: a node that is being demoted does not answer for a while.
             self._writes_on, self._is_standby = None, False
@@ -133,7 +133,7 @@ class Following:
                 self._context.log.warning("the node does not report whether it is a standby", **describe_error(error))
             return
         self._reported_silent = False
-        self._writes_on = asked.result()
+        self._writes_on = query.result()
         self._is_standby = self._writes_on is None
 
     def _meet(self, lsn: Lsn, content: bytes) -> bool:

@@ -36,7 +36,7 @@ from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, write_stop_marker
 from tidemark.runtime.daemon.stops import NodeOutOfReach, event_of
 from tidemark.runtime.first_copy.recopying import cancel_recopies, request_recopies
-from tidemark.runtime.recovery.lake_inventory import ASKED_S
+from tidemark.runtime.recovery.lake_inventory import ANSWER_S
 from tidemark.runtime.recovery.promotion import find_start, is_waited_for
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
@@ -218,13 +218,13 @@ class Realtime:
     def _find_start(self, marks: StateMarks) -> None:
         """Find the start of a promoted follower, unless that is done; takes as long as the lake needs to answer."""
         if is_waited_for(marks):
-            self._context.store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=START_S_MAX + ASKED_S)
+            self._context.store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=START_S_MAX + ANSWER_S)
             find_start(self._context, self._owner)
 
     def _began(self) -> bool:
         """Start delivery from the node; return false if another process delivers by now."""
         try:
-            epoch = self._store.take_epoch(self._owner)
+            epoch = self._store.begin_epoch(self._owner)
             self._recopies.queue(epoch)
         except Fenced as error:
             self._context.log.warning("another process delivers now", **describe_error(error))
@@ -257,7 +257,7 @@ class Realtime:
 
     def _take_over(self, buffer: LiveBuffer) -> None:
         """Take the epoch; continue from the archive up to the buffer, then from the buffer."""
-        switched = self._mover.try_move(Event.TAKEN_OVER, taking=self._owner)
+        switched = self._mover.try_move(Event.TAKEN_OVER, new_owner=self._owner)
         if switched is None or switched.epoch is None:
             buffer.stop()
             return
@@ -269,7 +269,7 @@ class Realtime:
 
     def _go_on_without_archive(self, marks: StateMarks) -> None:
         """Take the epoch, which fences the archiver, and continue from the node's WAL: the archive does not advance."""
-        switched = self._mover.try_move(Event.ARCHIVE_STALLED, taking=self._owner, only_from=marks.stage)
+        switched = self._mover.try_move(Event.ARCHIVE_STALLED, new_owner=self._owner, only_from=marks.stage)
         if switched is None or switched.epoch is None:
             return
         self._return.cancel()

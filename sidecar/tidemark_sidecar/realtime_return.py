@@ -40,9 +40,9 @@ class RealtimeReturn:
         self._mover = mover
         self._clock = SystemClock()
         self._buffer: LiveBuffer | None = None
-        self._asked_node: Future[NodeIdentity] | None = None
+        self._node_query: Future[NodeIdentity] | None = None
         self._marker: Future[Lsn] | None = None  # the requested try-start marker
-        self._marker_asked_s = 0.0
+        self._marker_requested_s = 0.0
         self._not_before_s = 0.0
         self._wants_soon = False
         self._reported_keys = False
@@ -52,6 +52,7 @@ class RealtimeReturn:
 
     def failed(self) -> None:
         """Record that realtime or an attempt has failed: the next attempt waits longer."""
+        self._context.metrics.errors.inc()
         self._backoff.failed(self._clock.monotonic_s())
 
     def succeeded(self) -> None:
@@ -100,19 +101,19 @@ class RealtimeReturn:
         pointer = view.horizon.pointer if view.horizon else None
         attempt = view.hand_over.attempt
         self._marker = self._node_requests.write(MarkerKind.TRY_START, view.term.epoch, pointer, sequence=attempt)
-        self._marker_asked_s = self._clock.monotonic_s()
+        self._marker_requested_s = self._clock.monotonic_s()
 
     def _return_if_due(self, marks: StateMarks) -> None:
         now_s = self._clock.monotonic_s()
         if self._buffer is not None:
-            self._ask(self._buffer)
-        elif self._asked_node is not None:
-            if self._asked_node.done():
-                self._consider(marks, self._asked_node)
-                self._asked_node = None
+            self._request_return(self._buffer)
+        elif self._node_query is not None:
+            if self._node_query.done():
+                self._consider(marks, self._node_query)
+                self._node_query = None
         elif now_s >= self._not_before_s and self._may_return(now_s):
             self._not_before_s = now_s + LOOK_S
-            self._asked_node = self._node_requests.find_node()
+            self._node_query = self._node_requests.find_node()
 
     def _may_return(self, now_s: float) -> bool:
         """Return whether an attempt is due and a live archiver would reach the marker and be able to verify it."""
@@ -130,14 +131,14 @@ class RealtimeReturn:
         is_time = self._context.config.realtime.automatic_return and self._backoff.wait_s(now_s) <= 0
         return self._wants_soon or is_time
 
-    def _consider(self, marks: StateMarks, asked: Future[NodeIdentity]) -> None:
+    def _consider(self, marks: StateMarks, request: Future[NodeIdentity]) -> None:
         """Start to buffer if the node answers and the archiver is near."""
-        error = asked.exception()
+        error = request.exception()
         if error is not None:
             self._context.log.warning("cannot return to realtime yet", **describe_error(error))
             self.failed()
             return
-        here = asked.result()
+        here = request.result()
         delivered = marks.delivered.pointer.position if marks.delivered else None
         behind = here.flush_lsn - (delivered.commit_lsn if delivered else 0)
         self._is_too_far = behind > self._lag_bytes_max
@@ -145,7 +146,7 @@ class RealtimeReturn:
             self._buffer = LiveBuffer(self._context, here, delivered)
             self._buffer.start()
 
-    def _ask(self, buffer: LiveBuffer) -> None:
+    def _request_return(self, buffer: LiveBuffer) -> None:
         """Request the return once the stream is being buffered: the buffer must contain the marker."""
         if buffer.input.link is Link.STREAMING:
             self._wants_soon = False
@@ -159,9 +160,10 @@ class RealtimeReturn:
         now_s = self._clock.monotonic_s()
         if (error := _failure(self._marker)) is not None and now_s >= self._not_before_s:
             self._not_before_s = now_s + LOOK_S
+            self._context.metrics.errors.inc()
             self._context.log.warning("the try-start marker was not written", **describe_error(error))
             self.write_marker()
-        elif self._marker is not None and self._marker.done() and now_s - self._marker_asked_s >= MARKER_LOST_S:
+        elif self._marker is not None and self._marker.done() and now_s - self._marker_requested_s >= MARKER_LOST_S:
             self._context.log.warning(
                 "the archiver did not reach the try-start marker; writing it again", after_s=MARKER_LOST_S
             )
@@ -207,6 +209,6 @@ def _given_up_by(error: BaseException) -> Event | None:
     return event_of(error)
 
 
-def _failure(asked: Future[Lsn] | None) -> BaseException | None:
+def _failure(request: Future[Lsn] | None) -> BaseException | None:
     """Return the error of a request to the node, if it failed."""
-    return asked.exception() if asked is not None and asked.done() else None
+    return request.exception() if request is not None and request.done() else None

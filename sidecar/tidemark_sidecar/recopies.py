@@ -21,8 +21,8 @@ from tidemark.runtime.first_copy.recopying import Due, Recopying
 LOOK_S = 5.0  # interval of queries for the WAL
 OLDER_LOOK_S = 1.0  # interval of queries for older transactions
 
-Asked = Future[bool]
-AskedOlder = Future[OlderOpen]
+WalQuery = Future[bool]
+OlderQuery = Future[OlderOpen]
 
 
 class StillOpen(NodeUnreachable):
@@ -44,10 +44,11 @@ class RecopyRestart:
         self._recopying = Recopying(daemon.context.store)
         self._node_requests = daemon.node_requests
         self._log = daemon.context.log
+        self._errors = daemon.context.metrics.errors
         self._clock = SystemClock()
-        self._asked: Asked | None = None
-        self._asked_lsn: Lsn = INVALID_LSN
-        self._asked_older: AskedOlder | None = None
+        self._wal_query: WalQuery | None = None
+        self._queried_lsn: Lsn = INVALID_LSN
+        self._older_query: OlderQuery | None = None
         self._below: FullXid | None = None  # transactions older than this must end first
         self._has_wal = self._are_older_over = False
         self._not_before_s = 0.0
@@ -75,24 +76,26 @@ class RecopyRestart:
         return self._clock.monotonic_s()
 
     def _forget(self) -> None:
-        self._asked, self._asked_older, self._below = None, None, None
+        self._wal_query, self._older_query, self._below = None, None, None
         self._has_wal, self._are_older_over, self.waits_for = False, False, ""
 
     def _look_for_wal(self, capture: Capture) -> None:
         """Query the node for the WAL that a restart reads, until it has it."""
         now_s = self._now_s()
-        if self._asked is None:
+        if self._wal_query is None:
             if now_s >= self._not_before_s and capture.progress.delivered is not None:
                 self._not_before_s = now_s + LOOK_S
-                self._asked_lsn = capture.progress.delivered.restart_lsn
-                self._asked = self._node_requests.has_wal(self._asked_lsn)
+                self._queried_lsn = capture.progress.delivered.restart_lsn
+                self._wal_query = self._node_requests.has_wal(self._queried_lsn)
             return
-        if not self._asked.done():
+        if not self._wal_query.done():
             return
-        asked, self._asked = self._asked, None
-        error = asked.exception()
-        if error is None and not asked.result():
-            start = format_lsn(self._asked_lsn)
+        query, self._wal_query = self._wal_query, None
+        error = query.exception()
+        if error is not None:
+            self._errors.inc()
+        elif not query.result():
+            start = format_lsn(self._queried_lsn)
             error = NoWalForRestart(f"the node has removed WAL from {start} on, but a restart of the capture needs it")
         if error is None:
             self._has_wal, self._not_before_s = True, 0.0
@@ -102,20 +105,21 @@ class RecopyRestart:
     def _look_for_older(self) -> None:
         """Query the node for the transactions that were open at the first query, until they have ended."""
         now_s = self._now_s()
-        if self._asked_older is None:
+        if self._older_query is None:
             if now_s >= self._not_before_s:
                 self._not_before_s = now_s + OLDER_LOOK_S
-                self._asked_older = self._node_requests.find_older(self._below)
+                self._older_query = self._node_requests.find_older(self._below)
             return
-        if not self._asked_older.done():
+        if not self._older_query.done():
             return
-        asked, self._asked_older = self._asked_older, None
-        if (error := asked.exception()) is not None:
+        query, self._older_query = self._older_query, None
+        if (error := query.exception()) is not None:
+            self._errors.inc()
             self._report(error)
             return
-        self._note_older(asked.result(), is_first=self._below is None)
+        self._record_older(query.result(), is_first=self._below is None)
 
-    def _note_older(self, found: OlderOpen, *, is_first: bool) -> None:
+    def _record_older(self, found: OlderOpen, *, is_first: bool) -> None:
         self._below = found.below
         if found.names is not None:
             error = StillOpen(f"the copy would wait for open transactions: {found.names}")

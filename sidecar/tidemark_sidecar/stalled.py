@@ -15,16 +15,17 @@ from tidemark.runtime.daemon.service import DaemonContext
 
 
 class StalledArchive:
-    """Measures how long the archive has not advanced, then asks the node for the WAL."""
+    """Measures how long the archive has not advanced, then queries the node for the WAL."""
 
     def __init__(self, daemon: DaemonContext) -> None:
         context = daemon.context
         self._log = context.log
+        self._errors = context.metrics.errors
         self._heartbeat = context.store.environment.heartbeat
         self._watchdog_s = context.config.watchdog.watchdog_s
         self._node_requests = daemon.node_requests
         self._wait = ArchiveWait(context.config.realtime.archive_wait_s, context.store.identity.segment_bytes)
-        self._asked: Future[bool] | None = None
+        self._wal_query: Future[bool] | None = None
         self._archived_lsn: Lsn | None = None  # from the last listing of the archive
         self._stalled_lsn: Lsn | None = None  # the archive's end when the sidecar continued without it
 
@@ -43,14 +44,14 @@ class StalledArchive:
         start = marks.start
         if not waits or start is None:
             self._wait.restart()
-            self._asked = None
+            self._wal_query = None
             return False
-        if self._asked is not None:
-            return self._asked.done() and self._has_wal(self._asked)
+        if self._wal_query is not None:
+            return self._wal_query.done() and self._has_wal(self._wal_query)
         delivered = marks.delivered.pointer.position if marks.delivered is not None else None
         seen = ArchiveProgress(delivered, self._archived_lsn, self.archiver_lives)
         if self._wait.is_over(seen, boot_ns() / NS_PER_S):
-            self._asked = self._node_requests.has_wal(start.restart_lsn)
+            self._wal_query = self._node_requests.has_wal(start.restart_lsn)
         return False
 
     def record_continued(self) -> None:
@@ -61,16 +62,17 @@ class StalledArchive:
         """Return whether the archive has grown since: only then is a hand-over to the archiver useful."""
         return self._archived_lsn is not None and self._archived_lsn > (self._stalled_lsn or 0)
 
-    def _has_wal(self, asked: Future[bool]) -> bool:
-        self._asked = None
+    def _has_wal(self, query: Future[bool]) -> bool:
+        self._wal_query = None
         self._wait.restart()
-        error = asked.exception()
+        error = query.exception()
         if error is not None:
+            self._errors.inc()
             self._log.warning("the archive does not arrive, and the node does not answer", **describe_error(error))
             return False
-        if not asked.result():
+        if not query.result():
             self._log.warning(
                 "the archive does not arrive, and the node has removed WAL that is needed",
                 hint="check archive_command and the folder of the archive: delivery waits for them",
             )
-        return asked.result()
+        return query.result()

@@ -66,7 +66,7 @@ def test_a_users_own_query_counts_what_a_trimmed_outbox_still_holds(tmp_path: Pa
         assert outbox.register("count_changes").held == ledger.head
 
 
-def test_the_tables_are_read_as_the_guide_says(tmp_path: Path, spark: SparkSession) -> None:
+def test_the_tables_are_read_as_in_the_guide(tmp_path: Path, spark: SparkSession) -> None:
     state, lake, world = tmp_path / "state", tmp_path / "lake", World(3)
     make_state(state)
     feed(state, world.groups(GROUPS))

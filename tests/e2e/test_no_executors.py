@@ -58,7 +58,7 @@ def master_without_workers(folder: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_pipeline_without_executors_says_so_waits_and_can_be_stopped(tmp_path: Path) -> None:
+def test_a_pipeline_without_executors_reports_that_waits_and_can_be_stopped(tmp_path: Path) -> None:
     campaign = Campaign(tmp_path, seed=7, groups=5)
     make_state(campaign.state)
     feed(campaign.state, World(campaign.seed).groups(campaign.groups))

@@ -131,7 +131,7 @@ def test_the_pipeline_without_its_extra_is_refused_by_name(package: Built) -> No
     assert 'pip install "tidemark[spark]"' in done.err
 
 
-def test_a_package_with_the_extra_brings_changes_into_the_lake(
+def test_a_package_with_the_extra_delivers_changes_into_the_lake(
     package: Built, cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     installed, state, lake = package.installed, tmp_path / "state", tmp_path / "lake"

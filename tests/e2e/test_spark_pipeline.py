@@ -230,7 +230,7 @@ def test_a_lake_that_was_deleted_and_cannot_be_made_again_is_an_error_and_not_ha
         place.run(spark)
 
 
-def test_a_second_reader_fills_a_lake_of_its_own(spark: SparkSession, place: Place) -> None:
+def test_a_second_reader_fills_a_separate_lake(spark: SparkSession, place: Place) -> None:
     with OutboxReader.open(StateFolder(place.state)) as outbox:
         outbox.register("second")
     feed(place.state, World(SEED).groups(GROUPS))
@@ -251,7 +251,7 @@ def test_a_stream_larger_than_the_outbox_flows_through_it(spark: SparkSession, t
     def feeding() -> None:
         try:
             feed(small.state, groups)
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:  # noqa: BLE001 - raised below
             failures.append(error)
         fed.set()
 

@@ -50,7 +50,7 @@ def switch_over(old: FollowingSidecar, new: FollowingSidecar) -> None:
     old.wait_for_stage(Stage.FOLLOWER)
 
 
-def test_a_pipeline_goes_on_after_a_switchover_and_back_with_the_checkpoint_that_it_has(
+def test_a_pipeline_continues_after_a_switchover_and_back_with_the_checkpoint_that_it_has(
     hosts: Hosts, spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
@@ -80,7 +80,7 @@ def test_a_pipeline_that_runs_through_a_switchover_and_back_needs_no_operator(
     def run() -> None:
         try:
             land(spark, one.folder, lake, one.folder.root / "spark", stop=stop)
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:  # noqa: BLE001 - raised below
             failures.append(error)
 
     pipeline = threading.Thread(target=run)

@@ -284,7 +284,7 @@ def test_a_probe_archives_nothing_and_reports_if_the_spool_can_be_written(server
 
 
 @pytest.mark.parametrize("given", [[], [f"pg_wal/{NAME}"]], ids=["neither", "no name"])
-def test_without_path_and_name_the_command_says_how_it_is_called(server: Server, given: list[str]) -> None:
+def test_without_path_and_name_the_command_prints_its_usage(server: Server, given: list[str]) -> None:
     code, said = server.run(*given)
     assert code == 2
     assert "must end with %p %f" in said

@@ -178,7 +178,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Given:
         (control_cut_off, ExitCode.CONFIG, "pg_control is cut off"),
         (map_damaged, ExitCode.CONFIG, "pg_filenode.map is damaged"),
         (page_damaged, ExitCode.CONFIG, "page 0 of pg_database"),
-        (of_another_cluster, ExitCode.CONFIG, "is of system 77, the backup"),
+        (of_another_cluster, ExitCode.CONFIG, "belongs to system 77, the backup"),
         (no_archive, ExitCode.CONFIG, "contains no WAL segment"),
         (begins_late, ExitCode.GAP, "is not in"),
         (ends_early, ExitCode.GAP, "before the end of the backup that began at"),

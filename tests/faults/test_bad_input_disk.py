@@ -50,7 +50,7 @@ def assert_all_arrived(sidecar: Sidecar, count: int) -> None:
 
 
 @pytest.mark.parametrize("free_bytes", [0, 12 << 10, 16 << 10, 20 << 10, 64 << 10])
-def test_init_on_a_full_disk_says_so_and_succeeds_once_there_is_room(
+def test_init_on_a_full_disk_reports_that_and_succeeds_once_there_is_space(
     node: Cluster, disk: SmallDisk, free_bytes: int
 ) -> None:
     state = disk.root / "state"
@@ -61,7 +61,7 @@ def test_init_on_a_full_disk_says_so_and_succeeds_once_there_is_room(
     succeeded(cdcctl("status", "--state", state))
 
 
-def test_delivery_waits_on_a_full_disk_and_goes_on_by_itself(node: Cluster, disk: SmallDisk) -> None:
+def test_delivery_waits_on_a_full_disk_and_continues_automatically(node: Cluster, disk: SmallDisk) -> None:
     with beside(disk, node) as sidecar:
         sidecar.start()
         insert(node, 1)
@@ -127,7 +127,7 @@ def count(sidecar: Sidecar, event: str) -> int:
     return sum(reported["event"] == event for reported in sidecar.events())
 
 
-def test_a_state_on_a_read_only_file_system_is_shown_and_whoever_writes_says_why_not(
+def test_a_state_on_a_read_only_file_system_is_shown_and_each_writer_reports_the_error(
     node: Cluster, disk: SmallDisk, tmp_path: Path
 ) -> None:
     archive = tmp_path / "wal"

@@ -186,7 +186,7 @@ def label_altered(given: Given) -> str:
         label_altered,
     ],
 )
-def test_a_backup_that_is_not_as_its_manifest_says_is_refused_by_name(
+def test_a_backup_that_differs_from_its_manifest_is_refused_by_name(
     given: Given, spoil: Callable[[Given], str]
 ) -> None:
     reported = spoil(given)
@@ -263,7 +263,7 @@ def test_archives_are_compared_with_the_manifest_beside_or_within_them(
         seed_of(folder, node.data / "pg_wal")
 
 
-def test_a_backup_of_a_standby_is_as_its_manifest_says(node: Cluster) -> None:
+def test_a_backup_of_a_standby_equals_its_manifest(node: Cluster) -> None:
     with standby_of(node) as standby:
         node.sql("CREATE TABLE of_standby (a int)")
         node.sql("CHECKPOINT")
@@ -279,7 +279,7 @@ def test_a_backup_of_a_standby_is_as_its_manifest_says(node: Cluster) -> None:
             seed_of(folder, given.archive)
 
 
-def test_a_backup_that_is_put_together_of_incremental_ones_is_as_its_manifest_says(new_cluster: NewCluster) -> None:
+def test_a_backup_that_is_combined_from_incremental_ones_equals_its_manifest(new_cluster: NewCluster) -> None:
     node = new_cluster(18, autovacuum="off", summarize_wal="on")
     full, rest, whole = (node.folder / name for name in ("full", "rest", "whole"))
     by_program(node, full)

@@ -69,7 +69,7 @@ def test_a_missing_hba_line_is_named_for_sql_and_for_the_stream(node: Cluster, t
     succeeded(cdcctl("init", "--state", state, "--dsn", dsn))
 
 
-def test_a_node_that_is_away_is_named_and_taken_for_away(tmp_path: Path) -> None:
+def test_a_node_that_is_unreachable_is_named_and_reported_as_unreachable(tmp_path: Path) -> None:
     port = free_port()
     init_refused(
         tmp_path / "state", f"host=127.0.0.1 port={port}", ExitCode.NODE_UNREACHABLE, f"port={port}", "refused"
@@ -116,7 +116,7 @@ def test_requirements_that_the_node_loses_while_the_sidecar_is_down_are_named_an
         node.sql("TRUNCATE account", "app")
 
 
-def test_a_sidecar_waits_for_a_node_that_is_away_and_loses_nothing(new_cluster: NewCluster, tmp_path: Path) -> None:
+def test_a_sidecar_waits_for_an_unreachable_node_and_loses_nothing(new_cluster: NewCluster, tmp_path: Path) -> None:
     made = new_cluster()
     made.sql(TABLE)
     sidecar = Sidecar(made, "postgres", tmp_path)
@@ -134,7 +134,7 @@ def test_a_sidecar_waits_for_a_node_that_is_away_and_loses_nothing(new_cluster: 
         sidecar.close()
 
 
-def test_another_cluster_in_the_nodes_place_is_refused_everywhere_and_the_right_one_goes_on(
+def test_another_cluster_in_the_nodes_place_is_refused_everywhere_and_the_right_one_continues(
     node: Cluster, new_cluster: NewCluster, tmp_path: Path
 ) -> None:
     other = new_cluster()

@@ -51,7 +51,7 @@ def ended(done: Done, code: ExitCode, *said: str) -> None:
 
 
 @pytest.mark.feature("I40")
-def test_a_pipeline_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_a_pipeline_that_cannot_start_reports_the_reason(tmp_path: Path) -> None:
     state, file = tmp_path / "state", tmp_path / "file"
     make_state(state)
     file.touch()

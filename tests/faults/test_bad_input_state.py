@@ -191,7 +191,7 @@ def test_an_older_catalog_base_and_the_journal_take_the_place_of_a_damaged_one(s
     node.sql("DROP TABLE more")
 
 
-def test_a_full_map_stops_delivery_by_name_and_a_larger_one_goes_on(sidecar: Sidecar) -> None:
+def test_a_full_map_stops_delivery_by_name_and_a_larger_one_continues(sidecar: Sidecar) -> None:
     path = sidecar.folder.lmdb / "data.mdb"
     used = path.stat().st_size
     sizes = [set_map_bytes(path, used + 8 * PAGE_BYTES)]
@@ -218,7 +218,7 @@ def set_map_bytes(path: Path, size: int) -> int:
 
 
 @pytest.mark.feature("I38")
-def test_a_second_sidecar_names_the_first_which_goes_on_undisturbed(sidecar: Sidecar) -> None:
+def test_a_second_sidecar_names_the_first_which_continues_undisturbed(sidecar: Sidecar) -> None:
     sidecar.start()
     assert sidecar.process is not None
     done = cdcctl("run", "sidecar", "--state", sidecar.folder.root, **sidecar.options)

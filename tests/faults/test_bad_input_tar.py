@@ -97,7 +97,7 @@ def test_several_compressed_streams_one_behind_the_other_are_one_archive(tmp_pat
 
 
 @pytest.mark.parametrize("suffix", PACK)
-def test_a_damaged_archive_ends_in_a_named_error_or_in_what_it_says(
+def test_a_damaged_archive_ends_in_a_named_error_or_in_its_content(
     tmp_path: Path, disk_space: Path, suffix: str
 ) -> None:
     content = PACK[suffix](WHOLE)

@@ -56,7 +56,7 @@ def stopped(sidecar: Sidecar) -> Iterator[None]:
 
 
 @pytest.mark.feature("N01")
-def test_a_capture_lives_through_kills_on_a_node_that_has_no_slots_and_asks_for_none(tmp_path: Path) -> None:
+def test_a_capture_survives_kills_on_a_node_that_has_no_slots_and_requests_none(tmp_path: Path) -> None:
     with node_without_slots() as node:
         sidecar = Sidecar(node, "postgres", tmp_path, copy=True)
         node.sql("INSERT INTO account VALUES (0, 'old')")

@@ -133,7 +133,7 @@ def test_a_row_that_a_member_of_a_multixact_has_changed_is_seen_as_the_server_se
     assert differences(node, seed, "postgres") == []
 
 
-def test_a_backup_of_a_standby_is_followed_to_where_its_pg_control_says(new_cluster: NewCluster, major: int) -> None:
+def test_a_backup_of_a_standby_is_followed_to_the_end_in_its_pg_control(new_cluster: NewCluster, major: int) -> None:
     node = archiving(new_cluster, major)
     node.sql("CREATE DATABASE app")
     with standby_of(node) as standby:

@@ -30,7 +30,7 @@ from tidemark.io.node.node import Node
 from tidemark.model.lsn import Oid
 from tidemark.model.mapping import DEFAULT_MAPPING
 from tidemark.runtime.seed.live_changes import LiveChanges
-from tidemark.runtime.seed.seeding import take_seed
+from tidemark.runtime.seed.seeding import read_seed
 
 # VACUUM's values for template0, which no session can request: they come with the first image of their page.
 UNSEEN_STATISTICS = re.compile(
@@ -58,7 +58,7 @@ class AllDatabases(OurSide):
 
     def __post_init__(self) -> None:
         ensure_role(self.cluster)
-        self.seed = take_seed(self.dsn, user_databases, wait_s=DEADLINE_S)
+        self.seed = read_seed(self.dsn, user_databases, wait_s=DEADLINE_S)
         self.seed.mirrors.select(every_database)
         self.changes = LiveChanges(self.dsn, self.seed, wait_s=DEADLINE_S)
         self.changes.decoding.decoder.keep_names()
@@ -204,7 +204,7 @@ def test_a_database_that_is_renamed_dropped_and_made_again_is_distinguished(
     ours.changes.close()
 
 
-def test_a_database_that_is_made_again_under_its_oid_has_an_encoding_of_its_own(
+def test_a_database_that_is_recreated_under_its_oid_has_a_separate_encoding(
     new_cluster: NewCluster, major: int
 ) -> None:
     cluster = new_cluster(max(major, OID_SINCE), autovacuum="off")

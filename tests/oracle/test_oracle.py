@@ -98,7 +98,7 @@ def test_pgbench_prints_the_same_lines(oracle_cluster: Cluster, database: str) -
         assert len(oracle.check("pgbench")) > 100_000
 
 
-def test_a_seed_knows_what_stood_there_before(oracle_cluster: Cluster, database: str) -> None:
+def test_a_seed_contains_the_earlier_rows(oracle_cluster: Cluster, database: str) -> None:
     run_script(oracle_cluster, database, "before_seed")
     for checkpoint in (True, False):  # rows known from SQL only, and partly from WAL
         if checkpoint:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.lakes.replica import Replicating, differences
 from tests.support.servers.postgres import Cluster, database_in
-from tidemark.decode.transactions.heap_changes import HeapChanges
+from tidemark.decode.transactions.schema_changes import SchemaTracker
 
 DATABASE = "schema_effects"
 LONG = "repeat(md5({}::text), 200)"  # compresses badly enough to be TOASTed
@@ -129,7 +129,7 @@ def test_a_replica_stays_equal_to_its_source_through_ddl_that_rewrites_it(
 def test_a_replica_shows_what_the_lines_do_not(
     oracle_cluster: Cluster, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HeapChanges, "_rewrite_target", lambda *_: None)
+    monkeypatch.setattr(SchemaTracker, "rewrite_target", lambda *_: None)
     ours = Replicating(oracle_cluster, [database])
     ours.settle()
     oracle_cluster.sql("INSERT INTO item (id, amount) SELECT i, i FROM generate_series(1, 3) i", database)
@@ -139,7 +139,7 @@ def test_a_replica_shows_what_the_lines_do_not(
     ours.changes.close()
 
 
-def test_ddl_is_told_of_its_own_database_though_the_transaction_changed_a_shared_catalog_before(
+def test_ddl_is_reported_for_its_own_database_although_the_transaction_changed_a_shared_catalog_before(
     oracle_cluster: Cluster, database: str
 ) -> None:
     with database_in(oracle_cluster, "schema_effects_first") as first:

@@ -47,7 +47,7 @@ def begun_behind(snapshot: ReplayedSnapshot, rows: Iterable[tuple[Lsn, str]]) ->
     return without_own_messages(kept)
 
 
-def test_a_seed_at_a_standby_under_load_begins_exactly_where_its_replay_stood(
+def test_a_seed_at_a_standby_under_load_begins_exactly_at_its_replay_position(
     new_cluster: NewCluster, major: int
 ) -> None:
     primary = new_cluster(major, **SETTINGS)

@@ -72,7 +72,7 @@ def in_transactions(lines: list[str]) -> list[str]:
     return lines[:-1] if lines and lines[-1].startswith("BEGIN ") else lines
 
 
-def test_tail_says_at_once_what_a_node_lacks(oracle_cluster: Cluster) -> None:
+def test_tail_reports_at_once_what_a_node_lacks(oracle_cluster: Cluster) -> None:
     oracle_cluster.sql("CREATE ROLE may_nothing LOGIN")
     program = [sys.executable, "-c", "from tidemark_ctl.main import main; main()", "tail"]
     for dsn, code, words in (

@@ -47,7 +47,7 @@ def test_lines_are_the_servers_own_across_the_end_of_all_xids(new_cluster: NewCl
         assert any("id[integer]:21" in line for line in oracle.check("restarted"))
 
 
-def test_a_seed_shortly_behind_it_knows_what_was_made_before(new_cluster: NewCluster, major: int) -> None:
+def test_a_seed_shortly_after_it_contains_what_was_created_before(new_cluster: NewCluster, major: int) -> None:
     node = wrapping(new_cluster, major, 60)
     node.sql("CREATE TABLE before_it (id int PRIMARY KEY, v text)")
     with node.connect() as session:
@@ -61,7 +61,7 @@ def test_a_seed_shortly_behind_it_knows_what_was_made_before(new_cluster: NewClu
         assert len([line for line in oracle.check("behind") if line.startswith("table")]) == 2
 
 
-def test_a_sidecar_that_was_killed_before_it_goes_on_behind_it(
+def test_a_sidecar_that_was_killed_before_it_continues_after_it(
     new_cluster: NewCluster, major: int, tmp_path: Path
 ) -> None:
     node = wrapping(new_cluster, major, 400)

@@ -2,6 +2,7 @@
 
 import ast
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from tidemark.wire import state
@@ -39,6 +40,15 @@ def test_no_module_hides_which_key_it_writes() -> None:
         assert not hidden or module in RAW, f"{module}:{hidden[0].lineno}: name the key where it is written"
 
 
+def test_only_a_new_state_and_a_new_reader_are_stored_without_a_comparison_with_the_value_before() -> None:
+    """Every other value is stored by `Key.encode_over`, which raises `InternalError` for a value that moves back."""
+    found = {module: _imported(_encoded(tree, "encode"), tree) for module, tree in _modules()}
+    assert {module: names for module, names in found.items() if names} == {
+        "tidemark.io.state.state": ["IDENTITY", "LEDGER"],
+        "tidemark.io.state.outbox": ["READER"],
+    }
+
+
 def _modules() -> list[tuple[str, ast.Module]]:
     paths = [(Path(*path.relative_to(ROOT).parts), path) for part in FOLDERS for path in (ROOT / part).rglob("*.py")]
     return [(".".join(name.with_suffix("").parts), ast.parse(path.read_text())) for name, path in paths]
@@ -46,10 +56,17 @@ def _modules() -> list[tuple[str, ast.Module]]:
 
 def _written(tree: ast.Module) -> list[str]:
     """Return the keys that a module writes; another module can have a constant of the same name."""
-    put = [_key_name(call.args[0]) for call in _calls(tree, "put", "drop") if call.args]
-    encoded = [_key_name(call.func.value) for call in _calls(tree, "encode") if isinstance(call.func, ast.Attribute)]
+    put = [_key_name(argument) for call in _calls(tree, "put", "drop", "_replace") for argument in call.args]
+    return _imported([*put, *_encoded(tree, "encode", "encode_over")], tree)
+
+
+def _imported(names: Sequence[str | None], tree: ast.Module) -> list[str]:
     imported = {alias.name for alias in _imports(tree)}
-    return [name for name in (*put, *encoded) if name in imported]
+    return [name for name in names if name in imported]
+
+
+def _encoded(tree: ast.Module, *methods: str) -> list[str | None]:
+    return [_key_name(call.func.value) for call in _calls(tree, *methods) if isinstance(call.func, ast.Attribute)]
 
 
 def _calls(tree: ast.Module, *methods: str) -> list[ast.Call]:

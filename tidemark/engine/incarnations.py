@@ -49,9 +49,9 @@ class Verdict(Enum):
     """The result for a marker."""
 
     OWN = "it is of this state"
-    PASSED = "it shows no rival that is further"
+    PASSED = "it shows no other copy that is ahead"
     BEHIND = "its writer is on a copy of this state, and has an earlier epoch"
-    OVERTAKEN = "its writer is on a copy of this state, and is further"
+    OVERTAKEN = "its writer is on a copy of this state, and is ahead"
 
 
 @dataclass(frozen=True, slots=True)

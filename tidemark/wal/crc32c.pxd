@@ -5,7 +5,7 @@ cdef extern from *:
     """
     #define TIDEMARK_POLYNOMIAL 0x82F63B78u  /* reflected: the highest bit is x^0 */
     #define TIDEMARK_HEADER 24  /* bytes of a record's header; its CRC is over what follows the header, and then */
-    #define TIDEMARK_CRC_AT 20  /* over what comes before the CRC itself (test_kernel_constants compares both) */
+    #define TIDEMARK_CRC_AT 20  /* over what comes before the CRC itself (test_kernel_rules compares both) */
     #define TIDEMARK_LANE 128  /* bytes: a sum of three lanes takes about what one takes alone */
 
     static unsigned int tidemark_tables[8][256];

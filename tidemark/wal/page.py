@@ -244,7 +244,7 @@ class Framer:
         It is not copied: it must not change until `next_block` returns `NeedMore`.
         """
         if self._pending:
-            raise InternalError(f"fed at {format_lsn(start_lsn)} before all blocks were taken")
+            raise InternalError(f"fed at {format_lsn(start_lsn)} before all blocks were returned")
         if self._fed_lsn is None:
             self._begin(start_lsn)
         elif start_lsn != self._fed_lsn:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Generic, TypeVar
 
+from tidemark.model.errors import InternalError
 from tidemark.model.incarnation import FolderIdentity, Incarnation, KnownIncarnation
 from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
@@ -439,10 +440,24 @@ class Key(Generic[ValueT]):
         self._latest: tuple[bytes, ValueT] | None = None  # values are immutable: the same bytes are decoded once
 
     def encode(self, value: ValueT) -> bytes:
-        """Return the stored bytes of a value."""
+        """Return the stored bytes of a value that replaces none."""
         stored = seal(self._form.write(value), FORMAT_VERSION)
         self._latest = stored, value
         return stored
+
+    def encode_over(self, replaced: bytes | None, value: ValueT) -> bytes:
+        """Return the stored bytes of a value that replaces `replaced`; raise `InternalError` if it would move back."""
+        if replaced is not None and self.moves_back is not None:
+            self._check_order(replaced, value, self.moves_back)
+        return self.encode(value)
+
+    def _check_order(self, replaced: bytes, value: ValueT, moves_back: Callable[[ValueT, ValueT], bool]) -> None:
+        try:
+            before = self.decode(replaced)
+        except DamagedValue:
+            return  # the key's policy has determined the new value
+        if moves_back(before, value):
+            raise InternalError(f"{self.name} would move back from {before} to {value}")
 
     def decode(self, stored: bytes) -> ValueT:
         """Return the value; raise `DamagedValue` if the bytes are not the output of `encode`."""
@@ -470,10 +485,22 @@ def _term_moves_back(before: Term, after: Term) -> bool:
     return after.epoch < before.epoch
 
 
+def _attempt_moves_back(before: HandOver, after: HandOver) -> bool:
+    return after.attempt < before.attempt
+
+
+def _reader_moves_back(before: Reader, after: Reader) -> bool:
+    return after.held < before.held or after.replayable < before.replayable
+
+
+def _generation_moves_back(before: CopyProgress, after: CopyProgress) -> bool:
+    return after.generation < before.generation
+
+
 IDENTITY = Key("identity", Identity, DamagePolicy.HALT)
 BEGINNING = Key("beginning", Beginning, DamagePolicy.HALT)
 STAGE = Key("stage", Stage, DamagePolicy.HALT)
-HAND_OVER = Key("handover", HandOver, DamagePolicy.HALT)
+HAND_OVER = Key("handover", HandOver, DamagePolicy.HALT, moves_back=_attempt_moves_back)
 FOLLOWED = Key("followed", Followed, DamagePolicy.HALT, moves_back=_pointer_moves_back)
 SWITCHES = Key("switches", SwitchLog, DamagePolicy.FORGET)
 LOSSES = Key("losses", LossLog, DamagePolicy.FORGET)
@@ -482,10 +509,10 @@ TERM = Key("term", Term, DamagePolicy.HALT, moves_back=_term_moves_back)
 DELIVERED = Key("delivered", Watermark, DamagePolicy.DERIVE, moves_back=_pointer_moves_back)
 CONFIRMED = Key("confirmed", Watermark, DamagePolicy.DERIVE, moves_back=_pointer_moves_back)
 LEDGER = Key("ledger", OutboxLedger, DamagePolicy.DERIVE, moves_back=_ledger_moves_back)
-READER = Key("reader", Reader, DamagePolicy.HOLD)
+READER = Key("reader", Reader, DamagePolicy.HOLD, moves_back=_reader_moves_back)
 HISTORY = Key("history", HistoryIndex, DamagePolicy.REBUILD)
 JOURNAL = Key("journal", JournalMark, DamagePolicy.HALT)
-COPY = Key("copy", CopyProgress, DamagePolicy.HALT)
+COPY = Key("copy", CopyProgress, DamagePolicy.HALT, moves_back=_generation_moves_back)
 RECOPIES = Key("recopies", Recopies, DamagePolicy.FORGET)
 FINGERPRINT = Key("fingerprint", Fingerprint, DamagePolicy.HALT)
 MARKER_KEYS = Key("markerkeys", MarkerKeys, DamagePolicy.FORGET)

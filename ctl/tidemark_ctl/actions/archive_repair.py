@@ -26,7 +26,10 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
     chosen = settings.load(state, config)
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
     folder.admit_group()
-    with StateStore.open(folder, guarded=reporting_stuck_writers) as store, RoleLock.take(folder, "archiver") as lock:
+    with (
+        StateStore.open(folder, guarded=reporting_stuck_writers) as store,
+        RoleLock.acquire(folder, "archiver") as lock,
+    ):
         view = store.view()
         found = archive_of(chosen, view)
         broken = find_break(view, found)

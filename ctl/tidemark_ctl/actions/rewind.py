@@ -30,8 +30,8 @@ def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool
     folder.admit_group()
     with (
         StateStore.open(folder, guarded=reporting_stuck_writers) as store,
-        RoleLock.take(folder, "sidecar"),
-        RoleLock.take(folder, "archiver") as lock,
+        RoleLock.acquire(folder, "sidecar"),
+        RoleLock.acquire(folder, "archiver") as lock,
     ):
         plan = plan_rewind(chosen, store, dead_wal)
         for line in _reported(plan, copies=chosen.copy.enabled):

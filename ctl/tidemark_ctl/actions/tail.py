@@ -16,7 +16,7 @@ from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT
 from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
 from tidemark.runtime.seed.live_changes import LiveChanges
-from tidemark.runtime.seed.seeding import REMOVED_ATTEMPTS_MAX, take_seed
+from tidemark.runtime.seed.seeding import REMOVED_ATTEMPTS_MAX, read_seed
 from tidemark.runtime.seed.steady_stream import SteadyStream
 from tidemark_ctl import settings
 from tidemark_ctl.output.damaged_base import report_damaged_base
@@ -80,7 +80,7 @@ def _tail_from_now(
     progress = SeedProgress()
     removed = 0
     while True:
-        seed = take_seed(dsn, databases, wait_s=wait_s, observer=progress)
+        seed = read_seed(dsn, databases, wait_s=wait_s, observer=progress)
         shown = printer_for(PrintContext.of(seed.node.major, seed.mirrors, seed.databases))
         with LiveChanges(dsn, seed, wait_s=wait_s, observer=progress, away=progress.away) as changes:
             keep_what_is_printed(changes.decoding.decoder, shown)

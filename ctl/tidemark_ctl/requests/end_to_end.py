@@ -31,7 +31,7 @@ from tidemark.wire.marker import MarkerKind
 from tidemark_ctl.requests.polling import PolledAnswer
 from tidemark_ctl.requests.realtime_switch import slow_archiving
 from tidemark_ctl.requests.waiting import Reported, Say
-from tidemark_ctl.views.processes import Process, ask, start_hint
+from tidemark_ctl.views.processes import Process, send_request, start_hint
 from tidemark_ctl.views.realtime_tree import WAY_OUT, Seen, missing_text, see
 from tidemark_ctl.views.render import Tree
 
@@ -83,7 +83,7 @@ class EndToEndCheck:
         self._context = context
         self._node_requests = node_requests
         self._deadline_s = deadline_s
-        self._archiving = PolledAnswer(node_requests.ask_archiving)
+        self._archiving = PolledAnswer(node_requests.find_archiving)
         self._reported = Reported(say)
         self._legs = dict.fromkeys(LegName, Leg(LegEnd.PENDING))
         self._due: Sequence | None = None  # a reader that has confirmed this has everything before the marker
@@ -119,9 +119,9 @@ class EndToEndCheck:
         horizon, term = seen.view.horizon, seen.view.term
         epoch = term.epoch if term is not None else Epoch(TimelineId(1), 0)
         pointer = horizon.pointer if horizon is not None else None
-        asked = self._node_requests.write(MarkerKind.CHECK, epoch, pointer, sequence=sequence)
+        request = self._node_requests.write(MarkerKind.CHECK, epoch, pointer, sequence=sequence)
         try:
-            end_lsn = asked.result(self._deadline_s)
+            end_lsn = request.result(self._deadline_s)
         except TidemarkError as error:
             self._legs[LegName.NODE] = Leg(LegEnd.BROKEN, f"no marker can be written: {error}", error.hint)
             return None
@@ -179,7 +179,7 @@ class EndToEndCheck:
         met = self._met(Role.SIDECAR, written)
         if met is not None:
             return met
-        answer = ask(self._context.store.folder, Role.SIDECAR, "status") or {}
+        answer = send_request(self._context.store.folder, Role.SIDECAR, "status") or {}
         if answer.get("copying"):
             return Leg(
                 LegEnd.PENDING,
@@ -257,14 +257,14 @@ class EndToEndCheck:
             return Leg(LegEnd.WAITS if waits else LegEnd.PENDING, "delivery has not reached the marker")
         behind = {name: reader.held for name, reader in seen.view.readers.items() if reader.held < self._due}
         if not behind:
-            return Leg(LegEnd.PASSED, f"all hold {self._due}")
-        names = ", ".join(f"{name} holds {held}" for name, held in sorted(behind.items()))
+            return Leg(LegEnd.PASSED, f"all have confirmed {self._due}")
+        names = ", ".join(f"{name} has confirmed {held}" for name, held in sorted(behind.items()))
         hint = f"check that its pipeline runs; remove a reader that never returns: cdcctl reader drop {min(behind)}"
         return Leg(LegEnd.PENDING, f"{names} of the due {self._due}", hint)
 
     def _met(self, role: Role, written: _Written) -> Leg | None:
         """Return the passed leg if a process has read the marker, with the time."""
-        answer = ask(self._context.store.folder, role, "check")
+        answer = send_request(self._context.store.folder, role, "check")
         if answer is None or answer.get("sequence") != written.sequence:
             return None
         return Leg(LegEnd.PASSED, f"read at {answer['lsn']}", after_s=_seconds(answer["met_boot_ns"], written.boot_ns))
@@ -304,7 +304,7 @@ def _late_by(node: NodeArchiving, archive: ArchiveState, end_lsn: Lsn) -> tuple[
     """Return why a segment is late, as the end of a sentence, and what to do."""
     lost = unrecorded(archive, node.archived_file, end_lsn)
     if node.failed_file:
-        return slow_archiving(node), "the node's log says why its archive_command fails"
+        return slow_archiving(node), "the node's log contains the error of its archive_command"
     if not node.is_on:
         return "; archive_mode is off", "set archive_mode, or check that pg_receivewal runs"
     if not node.may_switch:

@@ -14,24 +14,24 @@ AnswerT = TypeVar("AnswerT")
 class PolledAnswer(Generic[AnswerT]):
     """Keeps the latest answer; repeats the query when it is read, at most once every `EVERY_S`."""
 
-    def __init__(self, ask: Callable[[], Future[AnswerT]]) -> None:
-        self._ask = ask
-        self._asked: Future[AnswerT] | None = None
-        self._asked_s = 0.0
+    def __init__(self, begin_query: Callable[[], Future[AnswerT]]) -> None:
+        self._begin_query = begin_query
+        self._query: Future[AnswerT] | None = None
+        self._queried_s = 0.0
         self._answer: AnswerT | TidemarkError | None = None
 
     def latest(self) -> AnswerT | TidemarkError | None:
         """Return the latest answer or error; None if there is none yet."""
-        if self._asked is not None and self._asked.done():
-            error = self._asked.exception()
+        if self._query is not None and self._query.done():
+            error = self._query.exception()
             if error is None:
-                self._answer = self._asked.result()
+                self._answer = self._query.result()
             elif isinstance(error, TidemarkError):
                 self._answer = error
             else:
                 raise error
-            self._asked = None
+            self._query = None
         now_s = time.monotonic()
-        if self._asked is None and now_s - self._asked_s >= EVERY_S:
-            self._asked, self._asked_s = self._ask(), now_s
+        if self._query is None and now_s - self._queried_s >= EVERY_S:
+            self._query, self._queried_s = self._begin_query(), now_s
         return self._answer

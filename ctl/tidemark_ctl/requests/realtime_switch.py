@@ -31,7 +31,7 @@ from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, w
 from tidemark_ctl.requests.polling import PolledAnswer
 from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Reported, Say
 from tidemark_ctl.requests.without_archive import NOTHING_ARCHIVES, nothing_archives, why_not_from_node
-from tidemark_ctl.views.processes import Process, ask, look_at, start_hint
+from tidemark_ctl.views.processes import Process, look_at, send_request, start_hint
 from tidemark_ctl.views.realtime_tree import WAY_OUT, missing_text
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from tidemark.model.lsn import Lsn
 
-ASK_AGAIN_S = 5.0  # interval of requests for a failed return: an operator waits for it
+REQUEST_AGAIN_S = 5.0  # interval of requests for a failed return: an operator waits for it
 MARKER_S = ANSWER_S = 10.0
 EVENT = {"on": Event.OPERATOR_ON, "off": Event.OPERATOR_OFF}
 
@@ -71,8 +71,8 @@ class RealtimeSwitch:
         self._end_s = time.monotonic() + deadline_s
         self._watch = Watch.configured(self._store.environment, Role.SIDECAR, config.watchdog)
         self._node = PolledAnswer(node_requests.find_node)
-        self._archiving = PolledAnswer(node_requests.ask_archiving)
-        self._asked_s = 0.0
+        self._archiving = PolledAnswer(node_requests.find_archiving)
+        self._requested_s = 0.0
 
     # --- off
 
@@ -87,7 +87,7 @@ class RealtimeSwitch:
             self._check_time("off", "the sidecar has not stopped")
             if not self._look(Role.SIDECAR).is_running:
                 self._move_without_sidecar("off")
-            elif ask(self._store.folder, Role.SIDECAR, "realtime-off") is None:
+            elif send_request(self._store.folder, Role.SIDECAR, "realtime-off") is None:
                 self._check_sidecar_answers(force=force)
         self._await_archiver()
         self._report_delay()
@@ -133,14 +133,14 @@ class RealtimeSwitch:
         """Print why changes may be late from now on: the archiver can be active without receiving WAL."""
         try:
             ArchiveListing(Path(self._config.archive.folder), self._store.identity.segment_bytes).result(ANSWER_S)
-            late = slow_archiving(self._node_requests.ask_archiving().result(ANSWER_S))
+            late = slow_archiving(self._node_requests.find_archiving().result(ANSWER_S))
         except (TidemarkError, TimeoutError) as error:
-            late = f": {str(error) or 'the node does not say how its archiving does'}"
+            late = f": {str(error) or 'the node does not report the state of its archiving'}"
         if late:
             self._say(f"changes may be delivered late{late}")
 
     def _is_active(self) -> bool:
-        answer = ask(self._store.folder, Role.ARCHIVER, "status")
+        answer = send_request(self._store.folder, Role.ARCHIVER, "status")
         return answer is not None and answer.get("role") == "active"
 
     # --- on
@@ -156,7 +156,7 @@ class RealtimeSwitch:
                 self._check_way_without_archiver()
             if self._look(Role.SIDECAR).is_running:
                 self._check_keys()
-        self._ask_for_return()
+        self._request_return()
         while not self._is_on(marks := self._marks()):
             if marks.stage is Stage.HELD:
                 raise NotComplete("another command switched realtime off meanwhile")
@@ -166,8 +166,8 @@ class RealtimeSwitch:
             if marks.stage is Stage.RETURNING:
                 self._check_keys()
             self._reported.report(*self._what_is_missing(marks))
-            if marks.stage is Stage.ARCHIVE and time.monotonic() - self._asked_s >= ASK_AGAIN_S:
-                self._ask_for_return()
+            if marks.stage is Stage.ARCHIVE and time.monotonic() - self._requested_s >= REQUEST_AGAIN_S:
+                self._request_return()
             time.sleep(POLL_S)
 
     def _check_way_without_archiver(self) -> None:
@@ -193,14 +193,14 @@ class RealtimeSwitch:
     def _is_on(self, marks: StateMarks) -> bool:
         return marks.stage is Stage.REALTIME and self._look(Role.SIDECAR).delivers(marks.term)
 
-    def _ask_for_return(self) -> None:
+    def _request_return(self) -> None:
         while True:
-            self._asked_s = time.monotonic()
+            self._requested_s = time.monotonic()
             if not self._look(Role.SIDECAR).is_running:
                 if self._marks().stage is Stage.HELD:
                     self._move_without_sidecar("on")
                 raise self._sidecar_away()
-            if ask(self._store.folder, Role.SIDECAR, "realtime-on") is not None:
+            if send_request(self._store.folder, Role.SIDECAR, "realtime-on") is not None:
                 return
             self._check_time("on", "the sidecar does not answer at its socket")
             self._reported.report("silent", "the sidecar does not answer at its socket: waiting until it answers")
@@ -257,9 +257,9 @@ class RealtimeSwitch:
         # An archiver that delivers continues under its epoch, which remains valid.
         fences = direction == "off" and stage.deliverer is not Role.ARCHIVER
         try:
-            with RoleLock.take(self._store.folder, Role.SIDECAR.value) as lock:
-                taking = replace(lock.owner, role="cdcctl") if fences else None
-                switched = self._transition.move(event, taking=taking, only_from=stage)
+            with RoleLock.acquire(self._store.folder, Role.SIDECAR.value) as lock:
+                new_owner = replace(lock.owner, role="cdcctl") if fences else None
+                switched = self._transition.move(event, new_owner=new_owner, only_from=stage)
         except OvertakenState:
             raise
         except Fenced:

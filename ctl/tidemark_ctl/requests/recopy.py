@@ -27,7 +27,7 @@ from tidemark.runtime.seed.copy_plan import TableKey, database_names
 from tidemark.wire.recopies import RecopyStep, Wanted, decode_generations, encode_request, recopies_by_table, step_of
 from tidemark.wire.state import Recopy
 from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Reported, Say
-from tidemark_ctl.views.processes import ask, look_at, start_hint
+from tidemark_ctl.views.processes import look_at, send_request, start_hint
 from tidemark_ctl.views.render import Tree
 
 TABLE_KIND, PARTITIONED_KIND = "r", "p"  # pg_class.relkind
@@ -66,12 +66,12 @@ class TableFinder:
         """Return the tables with these names; raise `CannotRecopy` or `CopyDenied`, which name every rejected table."""
         found: dict[TableName, list[tuple[Oid, str, NamedRelation]]] = {name: [] for name in names}
         for oid, database in self._databases.items():
-            asked = [name for name in names if name.database in (None, database)]
-            if not asked or not self._selection.selects_database(database):
+            requested = [name for name in names if name.database in (None, database)]
+            if not requested or not self._selection.selects_database(database):
                 continue
             with Node(self._dsn, database) as node:
-                named = named_relations(node, self._identity.server_major, {(n.schema, n.table) for n in asked})
-            for name in asked:
+                named = named_relations(node, self._identity.server_major, {(n.schema, n.table) for n in requested})
+            for name in requested:
                 if (relation := named.get((name.schema, name.table))) is not None:
                     found[name].append((oid, database, relation))
         refused = {name: refusal for name in names if (refusal := self._refusal(name, found[name])) is not None}
@@ -163,7 +163,7 @@ class TableRecopy:
             if not look_at(self._store, Role.SIDECAR, self._context.config).is_running:
                 self._request_under_lock(after_lsn)
                 continue
-            answer = ask(self._store.folder, Role.SIDECAR, "recopy", content)
+            answer = send_request(self._store.folder, Role.SIDECAR, "recopy", content)
             if answer is not None:
                 self._generations = decode_generations(answer)
                 continue
@@ -177,7 +177,7 @@ class TableRecopy:
 
     def _request_under_lock(self, after_lsn: Lsn) -> None:
         try:
-            with RoleLock.take(self._store.folder, Role.SIDECAR.value):
+            with RoleLock.acquire(self._store.folder, Role.SIDECAR.value):
                 wall_us = SystemClock().wall_us()
                 self._generations = request_recopies(self._store, self._wanted, after_lsn, wall_us)
         except AlreadyRunning:
@@ -247,7 +247,7 @@ class TableRecopy:
         if marks.stage is not Stage.REALTIME:
             how = "; switch it on with `cdcctl realtime on`" if marks.stage is Stage.HELD else ""
             return "stage", f"waiting for the return to realtime: the stage is {marks.stage.value}{how}"
-        answer = ask(self._store.folder, Role.SIDECAR, "status") or {}
+        answer = send_request(self._store.folder, Role.SIDECAR, "status") or {}
         if isinstance(why := answer.get("recopy_waits_for"), str):
             return f"sidecar: {why}", f"waiting: {why}"
         request = recopies_by_table(self._store.recopies()).get(first.key)

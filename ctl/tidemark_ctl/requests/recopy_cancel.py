@@ -15,7 +15,7 @@ from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.recopying import cancel_recopies
 from tidemark.wire.recopies import RecopyStep, TableKey, encode_cancellation, recopies_by_table, step_of
 from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Reported, Say
-from tidemark_ctl.views.processes import ask, look_at
+from tidemark_ctl.views.processes import look_at, send_request
 
 
 class NothingToCancel(ConfigError):
@@ -44,7 +44,7 @@ class RecopyCancellation:
                 raise NothingToCancel(
                     f"the copy of {names} has begun", hint="wait for its end: readers need its last row"
                 )
-            self._ask(tuple(steps))
+            self._cancel(tuple(steps))
             if not self._steps():
                 break
             reported = "waiting: the sidecar is about to begin or postpone the copy"
@@ -56,12 +56,12 @@ class RecopyCancellation:
             time.sleep(POLL_S)
         self._say("cancelled")
 
-    def _ask(self, keys: Sequence[TableKey]) -> None:
+    def _cancel(self, keys: Sequence[TableKey]) -> None:
         if look_at(self._store, Role.SIDECAR, self._context.config).is_running:
-            ask(self._store.folder, Role.SIDECAR, "recopy-cancel", encode_cancellation(keys))
+            send_request(self._store.folder, Role.SIDECAR, "recopy-cancel", encode_cancellation(keys))
             return
         try:
-            with RoleLock.take(self._store.folder, Role.SIDECAR.value):
+            with RoleLock.acquire(self._store.folder, Role.SIDECAR.value):
                 cancel_recopies(self._store, keys, is_copying=False)
         except AlreadyRunning:
             return  # a sidecar was started meanwhile; the caller asks it

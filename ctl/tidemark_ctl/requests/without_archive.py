@@ -23,7 +23,7 @@ def nothing_archives(context: CaptureContext, node_requests: NodeRequests) -> bo
     """Return whether the server should fill the spool but does not archive; false if that is unknown."""
     config = context.config.archive
     try:
-        node = node_requests.ask_archiving().result(ANSWER_S)
+        node = node_requests.find_archiving().result(ANSWER_S)
         found = ArchiveListing(Path(config.folder), context.store.identity.segment_bytes).result(ANSWER_S)
     except (TidemarkError, NotInTime):
         return False

@@ -68,7 +68,7 @@ def waits_for_room(store: StateStore, process: Process) -> str | None:
     """Ask a daemon what it waits for if the disk is nearly full; it cannot store that on the disk."""
     if not process.is_running or process.hangs or store.environment.free_bytes() >= FREE_BYTES_MIN:
         return None
-    answer = ask(store.folder, process.role, "status")
+    answer = send_request(store.folder, process.role, "status")
     reported = answer.get("waits_for_room") if answer is not None else None
     return str(reported) if reported else None
 
@@ -88,7 +88,7 @@ def _end_tree(end: ProcessEnd, *, as_json: bool) -> Tree:
     return f"{at or 'time not known'}  {code}  {end.reason}"
 
 
-def ask(
+def send_request(
     folder: StateFolder, role: Role, command: str, content: Mapping[str, Json] = NO_CONTENT
 ) -> dict[str, Json] | None:
     """Return a daemon's answer; None if it does not answer in time; raise `DaemonRefuses` with its error."""

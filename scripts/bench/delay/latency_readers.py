@@ -141,8 +141,8 @@ def read_ours(arrivals: Arrivals, dsn: str, state: Path) -> None:
     """Run the sidecar's capture, without its sockets, until the end of the turn."""
     configure_logs("json", "error")
     folder = StateFolder(state)
-    with StateStore.open(folder) as store, RoleLock.take(folder, "sidecar") as lock:
-        epoch = store.take_epoch(lock.owner)
+    with StateStore.open(folder) as store, RoleLock.acquire(folder, "sidecar") as lock:
+        epoch = store.begin_epoch(lock.owner)
         metrics = Metrics(store.identity.capture)
         consumer = ArrivalConsumer(arrivals)
         context = CaptureContext(config_of(dsn), store, metrics, get_log("bench"))

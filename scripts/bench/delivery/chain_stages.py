@@ -122,7 +122,7 @@ class Outbox:
     def write(self) -> int:
         """Write each group in a durable transaction; return the number of rows."""
         with StateStore.open(StateFolder(self.state)) as store:
-            epoch = store.take_epoch(OWNER)
+            epoch = store.begin_epoch(OWNER)
             for group in self._groups:
                 encoded = encode_group(group)
                 with store.transaction(epoch) as transaction:
@@ -238,7 +238,7 @@ class Copying:
         with self._new_state() as store:
             view = store.view()
             assert view.beginning is not None
-            epoch = store.take_epoch(OWNER)
+            epoch = store.begin_epoch(OWNER)
             copied = 0
 
             def deliver(group: ChangeGroup, progress: tuple[Oid, Oid, CopyProgress]) -> None:

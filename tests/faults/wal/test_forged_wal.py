@@ -205,7 +205,7 @@ def test_a_torn_record_without_an_overwrite_is_refused() -> None:
     assert read(writer) == (1, Invalid(Lsn(SECOND_PAGE), Defect.CONTRECORD_MISSING))
 
 
-def test_a_start_at_a_torn_record_goes_on_behind_it() -> None:
+def test_a_start_at_a_torn_record_continues_after_it() -> None:
     writer, lsn = torn()
     writer.overwrite(lsn)
     for first in (writer.first_lsn, lsn):

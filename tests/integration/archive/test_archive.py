@@ -70,7 +70,7 @@ def test_segments_are_read_in_order_from_any_lsn_and_strangers_are_left_alone(fo
     assert read_all(archive, first + MB + 12345) == whole[MB + 12345 :]
 
 
-def test_a_hole_names_the_first_missing_lsn_and_where_wal_goes_on(folder: Path) -> None:
+def test_a_hole_names_the_first_missing_lsn_and_where_wal_continues(folder: Path) -> None:
     paths = segments(folder)
     paths[1].unlink()
     paths[2].unlink()
@@ -149,7 +149,7 @@ def test_a_partial_segment_gives_what_it_has(folder: Path) -> None:
     assert received.endswith(content[: 3 * 8192])
 
 
-def test_a_folder_without_wal_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_wal_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NoWal):
         ArchiveFolder(tmp_path)
     with pytest.raises(NoWal, match="No such file"):
@@ -157,7 +157,7 @@ def test_a_folder_without_wal_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.feature("I33")
-def test_timelines_join_where_the_history_file_says(folder: Path) -> None:
+def test_timelines_join_at_the_lsn_in_the_history_file(folder: Path) -> None:
     paths = segments(folder)
     first = ArchiveFolder(folder).first_lsn()
     whole = b"".join(path.read_bytes() for path in paths)

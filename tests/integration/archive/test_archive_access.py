@@ -81,7 +81,7 @@ def as_user(uid: int, gids: list[int], work: Callable[[], str]) -> str:
             os.setgid(gids[0])
             os.setuid(uid)
             reported = work()
-        except Exception as error:  # noqa: BLE001 - it is told
+        except Exception as error:  # noqa: BLE001 - it is reported
             reported = f"{type(error).__name__}: {error}"
         os.write(writer, reported.encode())
         os._exit(0)
@@ -249,7 +249,7 @@ class Watched:
         self.watch = ArchivingWatch(self.watch.context, self.node_requests)
 
         def is_answered() -> bool:
-            self.watch.ask()
+            self.watch.poll()
             return self.watch.answer is not None
 
         wait_until(is_answered)

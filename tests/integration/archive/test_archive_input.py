@@ -55,6 +55,24 @@ class WatchedRing(Ring):
         super().put(segment)
 
 
+def record_listings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return the list of the folders that an input lists from now on."""
+    listed: list[Path] = []
+
+    def listing(folder: Path, *, whole_only: bool, of: SystemIdentifier) -> ArchiveFolder:
+        listed.append(folder)
+        return ArchiveFolder(folder, whole_only=whole_only, of=of)
+
+    monkeypatch.setattr("tidemark.runtime.capture.archive_input.ArchiveFolder", listing)
+    return listed
+
+
+def until_listed_again(listed: list[Path]) -> Callable[[], bool]:
+    """Return a condition that holds after three further listings: the first one may have begun before."""
+    wanted = len(listed) + 3
+    return lambda: len(listed) >= wanted
+
+
 class Drained:
     """An input, its ring, and the received bytes."""
 
@@ -144,19 +162,13 @@ def test_a_folder_that_has_just_changed_is_not_listed_again_and_again(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its mtime proves nothing yet; where a primary archives a segment a second it never does."""
-    listed: list[Path] = []
-
-    def listing(folder: Path, *, whole_only: bool, of: SystemIdentifier) -> ArchiveFolder:
-        listed.append(folder)
-        return ArchiveFolder(folder, whole_only=whole_only, of=of)
-
-    monkeypatch.setattr("tidemark.runtime.capture.archive_input.ArchiveFolder", listing)
+    listed = record_listings(monkeypatch)
     archive, content = ArchiveFolder(copy), whole(copy)
     begun_s = time.monotonic()
     (copy / "some.backup").touch()
     with following(copy, archive.first_lsn(), archive.system_identifier) as drained:
         drained.until(lambda: len(drained.content) == len(content))
-        time.sleep(3 * LOOK_S)
+        drained.until(lambda: time.monotonic() - begun_s > 3 * LOOK_S)
         assert 2 <= len(listed) <= 2 + (time.monotonic() - begun_s) / LOOK_S
 
 
@@ -171,14 +183,17 @@ def test_a_missing_segment_ends_it_with_the_range_of_lsns(copy: Path) -> None:
         assert f"from {format_lsn(first + MB)} to {format_lsn(first + 2 * MB)}" in str(drained.source.error)
 
 
-def test_a_segment_that_comes_after_its_successor_is_waited_for_a_while(copy: Path, tmp_path: Path) -> None:
+def test_a_segment_that_comes_after_its_successor_is_waited_for_a_while(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = record_listings(monkeypatch)
     archive = ArchiveFolder(copy)
     *before, late, _ = sorted(path for path in copy.iterdir() if len(path.name) == 24)
     content = whole(copy)
     aside = shutil.move(late, tmp_path / late.name)
     with following(copy, archive.first_lsn(), archive.system_identifier) as drained:
         drained.until(lambda: len(drained.content) >= len(before) * MB)
-        time.sleep(1)
+        drained.until(until_listed_again(listed))
         assert drained.source.error is None
         shutil.move(aside, late)
         drained.until(lambda: len(drained.content) == len(content))
@@ -186,7 +201,10 @@ def test_a_segment_that_comes_after_its_successor_is_waited_for_a_while(copy: Pa
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_a_segment_that_is_written_in_place_is_waited_for_until_it_is_whole(copy: Path, *, is_packed: bool) -> None:
+def test_a_segment_that_is_written_in_place_is_waited_for_until_it_is_whole(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, *, is_packed: bool
+) -> None:
+    listed = record_listings(monkeypatch)
     archive = ArchiveFolder(copy)
     *_, last = sorted(path for path in copy.iterdir() if len(path.name) == 24)
     whole_bytes, content = last.read_bytes(), whole(copy)
@@ -196,7 +214,7 @@ def test_a_segment_that_is_written_in_place_is_waited_for_until_it_is_whole(copy
     last.write_bytes(whole_bytes[: len(whole_bytes) // 2])
     with following(copy, archive.first_lsn(), archive.system_identifier) as drained:
         drained.until(lambda: len(drained.content) >= len(content) - MB)
-        time.sleep(1)
+        drained.until(until_listed_again(listed))
         assert drained.source.error is None
         last.write_bytes(whole_bytes)
         drained.until(lambda: len(drained.content) == len(content))

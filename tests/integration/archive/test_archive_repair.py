@@ -239,7 +239,7 @@ def test_repair_is_refused_while_the_archive_is_not_what_is_delivered_from(node:
     holed.set_stage(Stage.RETURNING)
     refused(cdcctl(*command, **options), ExitCode.CONFIG, "stage returning")
     holed.set_stage(Stage.HELD)
-    with RoleLock.take(holed.sidecar.folder, "archiver"):
+    with RoleLock.acquire(holed.sidecar.folder, "archiver"):
         refused(cdcctl(*command, **options), ExitCode.FENCED, "a archiver already runs")
     before = contents(holed.state / "history")
     assert "nothing to repair" in holed.run("repair", "--yes")[0]

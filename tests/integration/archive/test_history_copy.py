@@ -149,7 +149,7 @@ def resume(shop: Shop) -> None:
         assert rows_by_key(shop.lake, table) == shop.source(table)
 
 
-def test_a_lost_state_goes_on_from_the_spool_and_the_lake_without_a_copy(shop: Shop) -> None:
+def test_a_lost_state_continues_from_the_spool_and_the_lake_without_a_copy(shop: Shop) -> None:
     shop.sidecar.kill()
     before = read_manifest(shop.spool)
     shop.lose()
@@ -183,7 +183,7 @@ def test_a_refused_copy_of_a_lost_state_is_made_again(shop: Shop) -> None:
     with StateStore.open(shop.sidecar.folder) as store:
         tables = store.relations().values()
         key = next((database, relation.oid) for database, relation in tables if relation.name == "item")
-        epoch = store.take_epoch(Owner("sidecar", "host", "boot", 1, 1))
+        epoch = store.begin_epoch(Owner("sidecar", "host", "boot", 1, 1))
         refuse(store, epoch, key, Recopy("postgres.public.item", 0, INVALID_LSN, 0, failed="too large"))
     shop.copy()
     shop.lose()
@@ -314,7 +314,7 @@ def test_a_state_that_cannot_be_rebuilt_is_refused_by_name(shop: Shop, tmp_path:
 
 
 @pytest.mark.feature("I12")
-def test_a_lost_deliverers_state_follows_unless_its_node_says_that_it_is_no_standby(shop: Shop) -> None:
+def test_a_lost_deliverers_state_follows_unless_its_node_reports_that_it_is_no_standby(shop: Shop) -> None:
     shop.sidecar.kill()
     key = shop.root / "marker.key"
     key.write_text("a secret that all of the hosts have")

@@ -41,7 +41,7 @@ def spool(tmp_path: Path) -> WalSpool:
 
 
 @pytest.mark.parametrize("lsn", [FORK, Lsn(FORK + 8)])
-def test_a_spool_that_is_cut_goes_on_at_the_cut_along_another_timeline(
+def test_a_spool_that_is_cut_continues_at_the_cut_along_another_timeline(
     spool: WalSpool, tmp_path: Path, lsn: Lsn
 ) -> None:
     spool.cut_behind(lsn)

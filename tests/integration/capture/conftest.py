@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 @pytest.fixture
 def epoch(store: StateStore) -> Epoch:
-    return store.take_epoch(OWNER)
+    return store.begin_epoch(OWNER)
 
 
 @pytest.fixture

@@ -208,7 +208,7 @@ def captured(config: Config, folder: StateFolder, consumer: NullConsumer) -> Ite
     """Embed a capture as an application does: without a daemon or a lock."""
     initialise(config, folder)
     with StateStore.open(folder) as store:
-        epoch = store.take_epoch(Owner("sidecar", host_name(), this_boot(), os.getpid(), own_start_ticks()))
+        epoch = store.begin_epoch(Owner("sidecar", host_name(), this_boot(), os.getpid(), own_start_ticks()))
         context = CaptureContext(config, store, Metrics("main"), get_log("test"))
         yield store, Capture(context, epoch, partial(from_node, context), consumer=consumer)
 
@@ -233,7 +233,7 @@ def test_an_embedded_capture_holds_the_sidecars_role_and_gives_signs_of_life(
         capture.start()
         assert RoleLock.seen(folder, "sidecar").is_locked
         with pytest.raises(AlreadyRunning):
-            RoleLock.take(folder, "sidecar")
+            RoleLock.acquire(folder, "sidecar")
         before = beat.count(Slot.SIDECAR)
         eventually(lambda: beat.count(Slot.SIDECAR) > before + 3)  # nothing is polled
         age_s = beat.age_s(Slot.SIDECAR)
@@ -248,7 +248,7 @@ def test_a_capture_beside_another_process_of_its_role_is_refused(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     config, folder = config_for(cluster, database), StateFolder(tmp_path / "state")
-    with captured(config, folder, NullConsumer()) as (_, capture), RoleLock.take(folder, "sidecar") as lock:
+    with captured(config, folder, NullConsumer()) as (_, capture), RoleLock.acquire(folder, "sidecar") as lock:
         folder.lock("sidecar").write_text(folder.lock("sidecar").read_text().replace(str(lock.owner.pid), "1"))
         with pytest.raises(AlreadyRunning):
             capture.start()

@@ -93,7 +93,7 @@ def test_an_owner_of_an_older_epoch_delivers_nothing_more(
 ) -> None:
     target = outbox_target(store, epoch, progress, stopping)
     target.deliver(group(100))
-    store.take_epoch(OWNER)
+    store.begin_epoch(OWNER)
     with pytest.raises(Fenced):
         target.deliver(group(200))
 
@@ -253,7 +253,7 @@ def test_a_consumer_of_an_older_epoch_gets_no_more_once_that_is_known(
 ) -> None:
     consumer = Scripted([])
     target = consumer_target(consumer, store, epoch, progress, stopping)
-    store.take_epoch(OWNER)
+    store.begin_epoch(OWNER)
     target.deliver(group(100))
 
     def is_refused() -> bool:

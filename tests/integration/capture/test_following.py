@@ -59,7 +59,7 @@ class Following:
             transaction.put(FOLLOWED, Followed(begin, pointer(FLOOR, 600), has_start=False))
         self.met: Met | None = None
         whole = SelectedTables(Selection(), copying=False, log=get_log("test"))
-        epoch = self.store.take_epoch(OWNER)
+        epoch = self.store.begin_epoch(OWNER)
         self._target = FollowTarget(
             self.store,
             epoch,
@@ -154,6 +154,6 @@ def test_the_epoch_behind_a_promotion_is_above_all_that_were_met_and_never_falls
         transaction.put(
             FOLLOWED, Followed(pointer(3000, timeline=NEXT), followed.floor, has_start=True, leader=followed.leader)
         )
-        assert transaction.take_epoch(OWNER) == Epoch(NEXT, 41)
+        assert transaction.begin_epoch(OWNER) == Epoch(NEXT, 41)
         transaction.drop(FOLLOWED)
-        assert transaction.take_epoch(OWNER) == Epoch(NEXT, 42)
+        assert transaction.begin_epoch(OWNER) == Epoch(NEXT, 42)

@@ -44,7 +44,7 @@ def test_no_transaction_begins_in_idle_time_in_which_no_reader_has_moved(
     def begins() -> bool:
         """Return whether idle time begins a transaction: it is refused to an owner of an older epoch."""
         target = outbox_target(store, epoch, progress, stopping)
-        store.take_epoch(OWNER)
+        store.begin_epoch(OWNER)
         try:
             target.idle()
         except Fenced:
@@ -52,7 +52,7 @@ def test_no_transaction_begins_in_idle_time_in_which_no_reader_has_moved(
         return False
 
     def settle() -> None:
-        outbox_target(store, store.take_epoch(OWNER), progress, stopping).idle()
+        outbox_target(store, store.begin_epoch(OWNER), progress, stopping).idle()
 
     outbox_target(store, epoch, progress, stopping).deliver(group(100))
     assert not begins(), "there is no reader"

@@ -29,8 +29,8 @@ from tidemark.runtime.seed.seeding import (
     OlderTransactions,
     Seed,
     SilentObserver,
+    read_seed,
     settle,
-    take_seed,
 )
 
 DEADLINE_S = 120
@@ -62,7 +62,7 @@ def test_a_seed_names_the_sessions_and_prepared_transactions_that_it_waits_for(n
         node.sql("CHECKPOINT")  # both are older than it
         recorder = Recorder()
         with pytest.raises(OlderTransactions, match=f"'forgotten'.*process {session.info.backend_pid} ") as caught:
-            take_seed(node.dsn(user=ROLE), wait_s=0.3, observer=recorder)
+            read_seed(node.dsn(user=ROLE), wait_s=0.3, observer=recorder)
         assert "ROLLBACK PREPARED" in caught.value.hint
         assert {blocker.gid for blocker in recorder.blockers} == {None, "forgotten"}
         assert session.info.backend_pid in {blocker.pid for blocker in recorder.blockers}
@@ -83,7 +83,7 @@ def test_a_seed_goes_on_when_those_it_waits_for_are_done(new_cluster: NewCluster
 
         thread = threading.Thread(target=commit_when_told)
         thread.start()
-        seed = take_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S, observer=recorder)
+        seed = read_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S, observer=recorder)
         thread.join(DEADLINE_S)
     assert recorder.blockers
     (mirror,) = seed.mirrors.values()
@@ -199,13 +199,13 @@ def test_a_seed_refuses_before_it_waits(new_cluster: NewCluster) -> None:
     ensure_role(node)
     node.sql("CREATE ROLE plain LOGIN")
     with pytest.raises(RoleLacksReplication):
-        take_seed(node.dsn(user="plain"))
+        read_seed(node.dsn(user="plain"))
     node.hba("local all all trust\n")
     with pytest.raises(NoHbaLine, match="replication"):
-        take_seed(node.dsn(user=ROLE))
+        read_seed(node.dsn(user=ROLE))
     node.hba(HBA_REPLICATION)
     with pytest.raises(NoHbaLine):
-        take_seed(node.dsn(user=ROLE))
+        read_seed(node.dsn(user=ROLE))
 
 
 def test_a_seed_survives_a_rewrite_of_the_catalogs_that_it_reads(new_cluster: NewCluster) -> None:
@@ -248,7 +248,7 @@ def test_a_seed_looks_for_its_end_again_where_a_catalog_is_rewritten_right_behin
         return lsn
 
     monkeypatch.setattr(Node, "flush_all", flush_before_a_rewrite)
-    assert_catalogs_equal(node, take_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S))
+    assert_catalogs_equal(node, read_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S))
     assert left == 0
 
 
@@ -282,7 +282,7 @@ def test_a_seed_outlasts_a_catalog_that_is_locked_for_longer_than_a_statement_wa
         release = threading.Timer(2.0, rewriter.rollback)
         release.start()
         try:
-            seed = take_seed(node.dsn(user=ROLE))
+            seed = read_seed(node.dsn(user=ROLE))
         finally:
             release.join()
     assert "lock timeout" in node.log
@@ -323,7 +323,7 @@ def test_a_seed_whose_wal_is_removed_begins_again_at_a_newer_checkpoint(new_clus
     ensure_role(node)
     write_since_checkpoint(node)
     remover = Remover(node, ATTEMPTS_MAX)
-    assert_catalogs_equal(node, take_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S, observer=remover))
+    assert_catalogs_equal(node, read_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S, observer=remover))
     assert remover.repeated == [(WalRemoved, attempt) for attempt in range(1, ATTEMPTS_MAX + 1)]
     assert "CheckXLogRemoved, xlog.c" in node.log
     start_lsn, lsn, end_lsn = remover.progress[-1]
@@ -345,7 +345,7 @@ def test_a_table_of_a_catalogs_shape_that_is_rewritten_is_not_taken_for_the_cata
             "INSERT INTO four VALUES (1001)",
             "DELETE FROM four WHERE a < 500",
         )
-        seed = take_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S, observer=finisher)
+        seed = read_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S, observer=finisher)
     assert finisher.rounds == 1
     assert_catalogs_equal(node, seed)
 
@@ -359,7 +359,7 @@ def test_a_catalog_that_an_older_transaction_rewrites_is_followed_into_its_new_f
         node.sql("CHECKPOINT")
         clustering = "CLUSTER pg_enum USING pg_enum_oid_index"
         finisher = Finisher(session, clustering, "ALTER TYPE mood RENAME VALUE 'ok' TO 'well'")
-        seed = take_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S, observer=finisher)
+        seed = read_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S, observer=finisher)
     assert_catalogs_equal(node, seed)
 
 
@@ -371,6 +371,6 @@ def assert_catalogs_equal(node: Cluster, seed: Seed) -> None:
 def _seed_and_check(node: Cluster, rounds: int) -> None:
     for number in range(rounds):
         node.sql(f"CREATE TABLE t{number} (a int)")
-        seed = take_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S)
+        seed = read_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S)
         (mirror,) = seed.mirrors.values()
         assert f"t{number}" in {relation.name for relation in mirror.relations()}

@@ -84,9 +84,9 @@ def test_a_commit_on_its_own_is_received_decoded_and_delivered_by_one_thread_and
     folder, config = StateFolder(tmp_path / "state"), config_for(cluster, database)
     initialise(config, folder)
     consumer = OneByOne()
-    with StateStore.open(folder) as store, RoleLock.take(folder, "sidecar") as lock:
+    with StateStore.open(folder) as store, RoleLock.acquire(folder, "sidecar") as lock:
         context = CaptureContext(config, store, Metrics("main"), get_log("test"))
-        capture = Capture(context, store.take_epoch(lock.owner), partial(from_node, context), consumer=consumer)
+        capture = Capture(context, store.begin_epoch(lock.owner), partial(from_node, context), consumer=consumer)
         capture.start()
         try:
             with cluster.connect(database) as session:

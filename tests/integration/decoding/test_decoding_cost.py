@@ -27,7 +27,7 @@ from tidemark.model.lsn import parse_lsn
 from tidemark.runtime.replay.history_start import LsnRange
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.runtime.seed.live_changes import LiveChanges
-from tidemark.runtime.seed.seeding import take_seed
+from tidemark.runtime.seed.seeding import read_seed
 
 DATABASE = "cost"
 FEW, MANY = 500, 2500
@@ -174,7 +174,7 @@ def test_tail_by_a_state_takes_no_small_transactions_one_by_one(recorded: Record
 def test_tail_from_now_on_takes_no_small_transactions_one_by_one(cluster: Cluster, database: str) -> None:
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
     cluster.sql("CHECKPOINT")
-    seed = take_seed(cluster.dsn(database))
+    seed = read_seed(cluster.dsn(database))
     about = PrintContext.of(seed.node.major, seed.mirrors, seed.databases)
     shown = printer(Format.JSONL, about, BytesIO(), Selection())
     with LiveChanges(cluster.dsn(database), seed) as changes:

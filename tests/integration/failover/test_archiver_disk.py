@@ -39,7 +39,7 @@ def assert_all_arrived(pair: Pair, count: int) -> None:
     assert set(replayed(change_log(pair.catch_up(), "account"))) == set(range(1, count + 1))
 
 
-def test_an_active_archiver_waits_for_room_and_goes_on_by_itself(node: Archiving, tmp_path: Path) -> None:
+def test_an_active_archiver_waits_for_room_and_continues_automatically(node: Archiving, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", KEPT_BACK + 16 * MB) as disk, beside(disk, node) as pair:
         pair.switch_off()
         insert(pair, 1)

@@ -35,7 +35,7 @@ def test_each_retry_of_the_archiver_counts_as_an_error(tmp_path: Path, monkeypat
     (archive := tmp_path / "archive").mkdir()
     chosen = {"TIDEMARK_ARCHIVE__FOLDER": str(archive), "TIDEMARK_CAPTURE__DSN": "host=127.0.0.1 port=1"}
     metrics, folder = Metrics("main"), StateFolder(tmp_path / "state")
-    with StateStore.create(folder, IDENTITY) as store, RoleLock.take(folder, "archiver") as lock:
+    with StateStore.create(folder, IDENTITY) as store, RoleLock.acquire(folder, "archiver") as lock:
         with store.transaction(None) as transaction:
             transaction.put(STAGE, Stage.HELD)
         context = CaptureContext(
@@ -50,7 +50,7 @@ def test_each_retry_of_the_archiver_counts_as_an_error(tmp_path: Path, monkeypat
             fence = Fence(context.store, incarnation, node_requests, context.log)
             markers = MarkerReader(store.identity, KEY, metrics, context.log)
             made = Archive(DaemonContext(context, lock.owner, node_requests, markers, fence))
-            monkeypatch.setattr(store, "take_epoch", unreachable)
+            monkeypatch.setattr(store, "begin_epoch", unreachable)
             for count in (1, 2):
                 made.step()
                 assert metrics.registry.get_sample_value("tidemark_errors_total", {"capture": "main"}) == count

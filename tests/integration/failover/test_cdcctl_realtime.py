@@ -68,7 +68,7 @@ def test_off_and_on_are_complete_when_they_return_and_change_nothing_a_second_ti
 
 
 @pytest.mark.feature("I16")
-def test_off_with_a_dead_sidecar_fences_it_and_on_brings_realtime_back_when_it_is_started(
+def test_off_with_a_dead_sidecar_fences_it_and_on_returns_to_realtime_when_it_is_started(
     node: Archiving, tmp_path: Path
 ) -> None:
     patient = {"TIDEMARK_WATCHDOG__RESTART_S": "600", "TIDEMARK_ARCHIVE__KEEP_BYTES": str(1 << 30)}
@@ -169,7 +169,7 @@ def test_a_switch_that_waits_for_an_archiver_that_hangs_names_it(hanging_soon: P
     assert shown(succeeded(realtime(pair, "on", "--json")))["delivering"] == "sidecar"
 
 
-def test_past_the_deadline_it_tells_the_state_that_it_found(pair: Pair) -> None:
+def test_after_the_deadline_it_reports_the_state_that_it_found(pair: Pair) -> None:
     assert pair.archiver.process is not None
     pair.archiver.process.send_signal(signal.SIGSTOP)
     off = realtime(pair, "off", "--json", "--deadline-s", "1")
@@ -253,7 +253,7 @@ def test_a_sidecar_does_not_return_to_an_archiver_that_would_not_know_its_marker
     pair.wait_for_stage(Stage.REALTIME)
 
 
-def test_off_says_what_will_make_changes_late(pair: Pair) -> None:
+def test_off_reports_what_will_make_changes_late(pair: Pair) -> None:
     pair.node.configure(archive_command="false")
     pair.node.sql("SELECT pg_switch_wal()")
     failing = "changes may be delivered late: the node's archive_command fails with"

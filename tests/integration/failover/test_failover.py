@@ -47,7 +47,7 @@ def test_the_operators_off_and_on_lose_nothing_and_repeat_nothing(pair: Pair) ->
     ]
 
 
-def test_a_killed_sidecar_is_noticed_and_the_archiver_goes_on(pair: Pair) -> None:
+def test_a_killed_sidecar_is_noticed_and_the_archiver_continues(pair: Pair) -> None:
     pair.insert(1)
     pair.catch_up()
     pair.sidecar.kill()
@@ -60,7 +60,7 @@ def test_a_killed_sidecar_is_noticed_and_the_archiver_goes_on(pair: Pair) -> Non
     assert ids(pair.catch_up()) == [1, 2, 3]
 
 
-def test_a_stopped_sidecar_is_killed_and_the_archiver_goes_on(node: Archiving, tmp_path: Path) -> None:
+def test_a_stopped_sidecar_is_killed_and_the_archiver_continues(node: Archiving, tmp_path: Path) -> None:
     with paired(node, tmp_path, options=HANGS_SOON) as pair:
         pair.insert(1)
         pair.catch_up()
@@ -149,7 +149,7 @@ def test_realtime_stays_off_after_the_operators_off_and_returns_by_itself_otherw
 
 
 @pytest.mark.feature("I19")
-def test_a_killed_archiver_goes_on_at_the_exact_row_active_and_passive(pair: Pair) -> None:
+def test_a_killed_archiver_continues_at_the_exact_row_active_and_passive(pair: Pair) -> None:
     pair.switch_off()
     pair.node.sql("INSERT INTO account SELECT n, 'x' FROM generate_series(1, 20000) n")
     pair.archiver.kill()
@@ -300,7 +300,7 @@ def test_confirm_markers_are_paced_and_an_idle_node_archives_nothing_on_our_acco
             node.node.configure(archive_timeout=0)
 
 
-def test_a_sidecar_stopped_inside_a_write_transaction_is_killed_and_the_archiver_goes_on(
+def test_a_sidecar_stopped_inside_a_write_transaction_is_killed_and_the_archiver_continues(
     node: Archiving, tmp_path: Path
 ) -> None:
     with paired(node, tmp_path, options=HANGS_SOON) as pair:

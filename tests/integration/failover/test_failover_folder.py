@@ -33,7 +33,7 @@ def take_away(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("stage", [Stage.REALTIME, Stage.HELD])
-def test_an_archive_that_is_away_for_a_moment_is_waited_for(pair: Pair, stage: Stage) -> None:
+def test_an_archive_that_is_unavailable_for_a_moment_is_waited_for(pair: Pair, stage: Stage) -> None:
     pair.insert(1)
     pair.archiving.switch()
     pair.archiving.wait_until_archived()
@@ -67,7 +67,7 @@ def test_an_archive_that_hangs_holds_up_neither_realtime_nor_the_operator(pair: 
     assert pair.switch_off()["stage"] == "held"
 
 
-def test_realtime_goes_on_beside_an_archive_that_cannot_be_read(pair: Pair) -> None:
+def test_realtime_continues_beside_an_archive_that_cannot_be_read(pair: Pair) -> None:
     pair.insert(1)
     pair.catch_up()
     history = pair.archiving.spool.folder / "00000002.history"

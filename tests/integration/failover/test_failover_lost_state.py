@@ -29,7 +29,7 @@ def rebuild_state(pair: Pair, root: Path) -> None:
     (folder.root / "marker.key").write_bytes(key)
 
 
-def test_a_marker_of_the_lost_states_sidecar_is_not_taken_for_one_of_the_new_ones(
+def test_a_marker_of_the_lost_states_sidecar_is_not_mistaken_for_one_of_the_new_state(
     node: Archiving, tmp_path: Path
 ) -> None:
     with (

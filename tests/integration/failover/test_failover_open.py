@@ -50,7 +50,7 @@ def test_a_transaction_open_across_both_switches_comes_whole_and_once(pair: Pair
 
 
 @pytest.mark.feature("I15")
-def test_savepoints_open_across_both_switches_are_kept_and_rolled_back_as_the_session_says(
+def test_savepoints_open_across_both_switches_are_kept_and_rolled_back_as_in_the_session(
     pair: Pair, open_one: Session
 ) -> None:
     open_one.execute("INSERT INTO account VALUES (10, 'kept')")

@@ -24,7 +24,7 @@ def ids(items: list[GroupItem]) -> list[object]:
 
 
 @pytest.mark.feature("I19")
-def test_a_stopped_archiver_goes_on_at_the_exact_row_active_and_passive(pair: Pair) -> None:
+def test_a_stopped_archiver_continues_at_the_exact_row_active_and_passive(pair: Pair) -> None:
     assert pair.archiver.process is not None
     pair.archiver.process.send_signal(signal.SIGSTOP)
     pair.insert(1)
@@ -67,7 +67,7 @@ def test_cdcctl_that_stops_inside_its_write_transaction_is_killed_and_the_switch
 
 
 @pytest.mark.feature("I20")
-def test_sparks_runner_that_stops_inside_its_write_transaction_is_killed_and_delivery_goes_on(
+def test_sparks_runner_that_stops_inside_its_write_transaction_is_killed_and_delivery_continues(
     node: Archiving, tmp_path: Path
 ) -> None:
     with paired(node, tmp_path, options=HANGS_SOON) as pair:

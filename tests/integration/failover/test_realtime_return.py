@@ -111,7 +111,7 @@ def made(
     )
     folder = StateFolder(root / "state")
     initialise(config, folder)
-    with StateStore.open(folder) as store, RoleLock.take(folder, "sidecar") as lock:
+    with StateStore.open(folder) as store, RoleLock.acquire(folder, "sidecar") as lock:
         context = CaptureContext(config, store, Metrics("main"), get_log("test"))
         key = load_marker_key(config, folder)
         incarnation = begin_incarnation(store, Role.SIDECAR, context.log)
@@ -188,7 +188,7 @@ def test_decoding_that_does_not_end_by_the_operators_off_ends_the_process(
 
 
 @pytest.mark.parametrize("is_same", [True, False], ids=["same", "other"])
-def test_realtime_goes_on_only_from_the_timeline_on_which_the_archiver_met_the_marker(
+def test_realtime_continues_only_from_the_timeline_on_which_the_archiver_reached_the_marker(
     node: Archiving, tmp_path: Path, *, is_same: bool
 ) -> None:
     with made(node, tmp_path) as (realtime, store, node_requests):

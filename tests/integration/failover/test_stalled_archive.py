@@ -64,7 +64,7 @@ def test_realtime_comes_back_without_the_archive_and_later_hand_overs_go_through
 
 
 @pytest.mark.feature("I17")
-def test_on_goes_on_from_the_nodes_own_wal_where_no_archiver_runs(node: Archiving, tmp_path: Path) -> None:
+def test_on_continues_from_the_nodes_own_wal_where_no_archiver_runs(node: Archiving, tmp_path: Path) -> None:
     with paired(node, tmp_path, options=WAIT_S) as pair:
         pair.insert(1)
         pair.switch_off()

@@ -40,8 +40,8 @@ def deliver(store: StateStore, commit_lsn: int) -> Watermark:
 
 
 @pytest.mark.feature("I12")
-def test_a_move_is_written_with_its_epoch_and_place_and_told_once(store: StateStore) -> None:
-    epoch = store.take_epoch(SIDECAR)
+def test_a_transition_is_written_with_its_epoch_and_position_and_logged_once(store: StateStore) -> None:
+    epoch = store.begin_epoch(SIDECAR)
     delivered = deliver(store, 100)
     with capture_logs() as reported:
         found = switch(store, Event.RING_FULL, log=LOG, now_us=5, epoch=epoch)
@@ -64,7 +64,7 @@ def test_before_anything_was_delivered_or_owned_a_move_has_no_place_and_no_epoch
     assert (reported[0]["epoch"], reported[0]["delivered"], reported[0]["reason"]) == (None, None, "asked for")
 
 
-def test_an_event_that_leaves_the_stage_as_it_is_is_neither_kept_nor_told(store: StateStore) -> None:
+def test_an_event_that_does_not_change_the_stage_is_neither_kept_nor_logged(store: StateStore) -> None:
     with capture_logs() as reported:
         found = switch(store, Event.OPERATOR_ON, log=LOG, now_us=5)
     assert (found.before, found.after) == (Stage.REALTIME, Stage.REALTIME)
@@ -73,8 +73,8 @@ def test_an_event_that_leaves_the_stage_as_it_is_is_neither_kept_nor_told(store:
 
 @pytest.mark.feature("I21")
 def test_a_move_with_a_new_owner_fences_the_old_one(store: StateStore) -> None:
-    epoch = store.take_epoch(SIDECAR)
-    found = switch(store, Event.SIDECAR_LOST, log=LOG, now_us=5, taking=ARCHIVER)
+    epoch = store.begin_epoch(SIDECAR)
+    found = switch(store, Event.SIDECAR_LOST, log=LOG, now_us=5, new_owner=ARCHIVER)
     assert found.epoch == Epoch(TimelineId(1), 2)
     term = store.view().term
     assert term is not None
@@ -85,17 +85,17 @@ def test_a_move_with_a_new_owner_fences_the_old_one(store: StateStore) -> None:
     assert switch(store, Event.OPERATOR_OFF, log=LOG, now_us=6).epoch == found.epoch, "somebody else's move keeps it"
 
 
-def test_who_takes_over_knows_the_schema_versions_that_others_have_numbered(store: StateStore) -> None:
+def test_a_process_that_takes_over_reads_the_schema_versions_that_others_have_numbered(store: StateStore) -> None:
     with StateStore.open(store.folder) as other:
         deliver(other, 100)
-    switch(store, Event.SIDECAR_LOST, log=LOG, now_us=5, taking=ARCHIVER)
+    switch(store, Event.SIDECAR_LOST, log=LOG, now_us=5, new_owner=ARCHIVER)
     deliver(store, 200)
     assert len(store.relations()) == 1
 
 
 def test_a_move_that_the_table_does_not_have_writes_nothing(store: StateStore) -> None:
     with pytest.raises(Refused):
-        switch(store, Event.MARKER_REACHED, log=LOG, now_us=5, hand_over=MET, taking=ARCHIVER)
+        switch(store, Event.MARKER_REACHED, log=LOG, now_us=5, hand_over=MET, new_owner=ARCHIVER)
     view = store.view()
     assert (view.stage, view.hand_over, view.term) == (Stage.REALTIME, HandOver(), None)
 

@@ -101,7 +101,7 @@ def _unlinked_below(folder: Path, pid: int) -> list[int]:
 
 
 @pytest.mark.feature("P22")
-def test_a_table_that_does_not_fit_on_disk_is_refused_by_name_and_the_others_and_the_stream_go_on(
+def test_a_table_that_does_not_fit_on_disk_is_refused_by_name_and_the_others_and_the_stream_continue(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     fill(cluster, database)
@@ -263,7 +263,7 @@ def _read_while_renamed(source: CopySource, table: SourceTable, session: Session
             session.execute("ALTER SCHEMA app RENAME TO twin; ALTER SCHEMA away RENAME TO app")
 
 
-def test_a_spool_that_fills_up_is_told_from_half_on_with_its_setting(
+def test_a_spool_that_fills_up_is_reported_from_half_on_with_its_setting(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     fill(cluster, database, rows=10)

@@ -39,7 +39,7 @@ def oid_of(cluster: Cluster, name: str) -> Oid:
     return Oid(oid)
 
 
-def changed_before_its_turn(sidecar: Sidecar, *changes: str) -> None:
+def changed_before_its_copy(sidecar: Sidecar, *changes: str) -> None:
     """Start the sidecar, and change the databases while it waits for the first one's table."""
     with sidecar.cluster.connect(FIRST, autocommit=False) as owner:
         owner.execute("LOCK TABLE account IN ACCESS EXCLUSIVE MODE")
@@ -59,28 +59,28 @@ def copied(sidecar: Sidecar) -> dict[Oid, int]:
     return found
 
 
-def test_a_database_that_is_dropped_before_its_turn_ends_no_first_copy(sidecar: Sidecar) -> None:
+def test_a_database_that_is_dropped_before_its_copy_ends_no_first_copy(sidecar: Sidecar) -> None:
     first, second = (oid_of(sidecar.cluster, name) for name in (FIRST, SECOND))
-    changed_before_its_turn(sidecar, f"DROP DATABASE {SECOND}")
+    changed_before_its_copy(sidecar, f"DROP DATABASE {SECOND}")
     assert copied(sidecar) == {first: 10}
     with StateStore.open(sidecar.folder) as store:
         phases = {copy.phase for key, copy in store.view().copies.items() if key[0] == second}
     assert phases <= {CopyPhase.DONE}
 
 
-def test_a_database_that_is_renamed_before_its_turn_is_copied_by_its_new_name(sidecar: Sidecar) -> None:
+def test_a_database_that_is_renamed_before_its_copy_is_copied_by_its_new_name(sidecar: Sidecar) -> None:
     """By then another one may have its old name."""
     first, second = (oid_of(sidecar.cluster, name) for name in (FIRST, SECOND))
-    changed_before_its_turn(
+    changed_before_its_copy(
         sidecar, f"ALTER DATABASE {SECOND} RENAME TO {LATER}", f"CREATE DATABASE {SECOND} TEMPLATE template0"
     )
     assert copied(sidecar) == {first: 10, second: 10}
 
 
-def test_a_database_that_leaves_the_selection_before_its_turn_is_not_copied(sidecar: Sidecar) -> None:
+def test_a_database_that_leaves_the_selection_before_its_copy_is_not_copied(sidecar: Sidecar) -> None:
     first, second = (oid_of(sidecar.cluster, name) for name in (FIRST, SECOND))
     sidecar.options["TIDEMARK_SELECT__EXCLUDE_DATABASES"] = LATER
-    changed_before_its_turn(sidecar, f"ALTER DATABASE {SECOND} RENAME TO {LATER}")
+    changed_before_its_copy(sidecar, f"ALTER DATABASE {SECOND} RENAME TO {LATER}")
     assert copied(sidecar) == {first: 10}
     with StateStore.open(sidecar.folder) as store:
         phases = {copy.phase for key, copy in store.view().copies.items() if key[0] == second}

@@ -143,7 +143,7 @@ def test_a_table_is_copied_again_if_the_change_of_a_type_was_open_at_the_snapsho
 
 
 @pytest.mark.parametrize(("made", "changed"), SAME_FORMS, ids=[changed for _, changed in SAME_FORMS])
-def test_a_copy_goes_on_where_no_value_prints_otherwise(
+def test_a_copy_continues_where_no_value_prints_otherwise(
     cluster: Cluster, database: str, made: str, changed: str
 ) -> None:
     cluster.sql(f"{made}; {FILLED[made]}", database)

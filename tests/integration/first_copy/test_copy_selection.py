@@ -42,7 +42,7 @@ def phases(sidecar: Sidecar) -> set[CopyPhase]:
         ("stage.account", "DROP SCHEMA public; ALTER SCHEMA stage RENAME TO public"),
     ],
 )
-def test_a_table_that_a_rename_brings_into_the_selection_is_reported_and_copied_at_the_next_start(
+def test_a_table_that_a_rename_adds_to_the_selection_is_reported_and_copied_at_the_next_start(
     cluster: Cluster, database: str, tmp_path: Path, before: str, enters: str
 ) -> None:
     fill(cluster, database, before, ROWS)
@@ -80,7 +80,7 @@ def test_a_table_that_was_left_out_for_a_while_is_copied_again(cluster: Cluster,
 
 
 @pytest.mark.feature("I37")
-def test_a_table_that_leaves_the_selection_before_its_turn_is_not_copied(
+def test_a_table_that_leaves_the_selection_before_its_copy_is_not_copied(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     fill(cluster, database)

@@ -53,8 +53,8 @@ def captured(config: Config, folder: StateFolder, consumer: Keeper) -> Iterator[
     """Run a capture to `consumer`; yield a wait for a condition."""
     with ExitStack() as stack:
         store = stack.enter_context(StateStore.open(folder))
-        lock = stack.enter_context(RoleLock.take(folder, "sidecar"))
-        epoch = store.take_epoch(lock.owner)
+        lock = stack.enter_context(RoleLock.acquire(folder, "sidecar"))
+        epoch = store.begin_epoch(lock.owner)
         context = CaptureContext(config, store, Metrics("main"), get_log("test"))
         capture = Capture(context, epoch, partial(from_node, context), consumer=consumer)
         capture.start()

@@ -163,7 +163,7 @@ def test_a_request_survives_a_kill_before_and_in_the_copy_and_is_made_once(
 
 
 @pytest.mark.feature("I30")
-def test_while_the_archiver_delivers_a_request_waits_for_realtime_and_the_command_says_so(
+def test_while_the_archiver_delivers_a_request_waits_for_realtime_and_the_command_reports_that(
     node: Archiving, tmp_path: Path
 ) -> None:
     with paired(node, tmp_path, copy=True) as pair:
@@ -283,7 +283,7 @@ def test_a_request_waits_while_the_node_lacks_the_wal_of_a_restart(new_cluster: 
 
 
 @pytest.mark.feature("I30")
-def test_the_stream_goes_on_while_a_request_waits_for_older_transactions(
+def test_the_stream_continues_while_a_request_waits_for_older_transactions(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     fill(cluster, database, rows=10)
@@ -304,7 +304,7 @@ def test_the_stream_goes_on_while_a_request_waits_for_older_transactions(
 
 
 @pytest.mark.feature("I30")
-def test_a_request_that_cannot_be_served_is_put_off_or_fails_by_name_and_the_stream_goes_on(
+def test_a_request_that_cannot_be_served_is_postponed_or_fails_by_name_and_the_stream_continues(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     """A start of the sidecar queues copies without a check: the same as a transaction that begins after the check."""
@@ -345,7 +345,7 @@ def test_a_request_that_cannot_be_served_is_put_off_or_fails_by_name_and_the_str
 
 
 @pytest.mark.feature("I30")
-def test_a_request_for_a_table_that_the_node_cannot_read_fails_by_name_and_the_stream_goes_on(
+def test_a_request_for_a_table_that_the_node_cannot_read_fails_by_name_and_the_stream_continues(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     fill(cluster, database, rows=10)

@@ -72,7 +72,7 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 
 def taken(store: StateStore) -> Epoch:
-    return store.take_epoch(Owner("sidecar", "host", "boot", 1, 1))
+    return store.begin_epoch(Owner("sidecar", "host", "boot", 1, 1))
 
 
 def request(store: StateStore, after_lsn: Lsn = REACHED) -> None:
@@ -89,7 +89,9 @@ def progress(store: StateStore, lag_bytes: int) -> Progress:
 
 
 @pytest.mark.feature("I30")
-def test_a_request_says_how_far_the_stream_is_behind_as_long_as_that_is_more_than_a_segment(store: StateStore) -> None:
+def test_a_request_reports_how_far_the_stream_is_behind_as_long_as_that_is_more_than_a_segment(
+    store: StateStore,
+) -> None:
     recopying, epoch = Recopying(store), taken(store)
     request(store)
     assert recopying.step(progress(store, SEGMENT_BYTES), epoch, 0.0) is Due.NOW
@@ -101,7 +103,7 @@ def test_a_request_says_how_far_the_stream_is_behind_as_long_as_that_is_more_tha
 
 
 @pytest.mark.feature("I30")
-def test_a_copy_that_is_put_off_is_as_it_was_and_is_tried_again_later(store: StateStore) -> None:
+def test_a_copy_that_is_postponed_is_unchanged_and_is_tried_again_later(store: StateStore) -> None:
     recopying, epoch = Recopying(store), taken(store)
     request(store)
     assert recopying.queue(epoch, 100.0) == 1
@@ -114,7 +116,7 @@ def test_a_copy_that_is_put_off_is_as_it_was_and_is_tried_again_later(store: Sta
 
 
 @pytest.mark.feature("I30")
-def test_each_time_that_a_copy_is_put_off_doubles_its_wait_and_the_pause_up_to_a_bound(store: StateStore) -> None:
+def test_each_postponement_of_a_copy_doubles_its_wait_and_the_pause_up_to_a_bound(store: StateStore) -> None:
     recopying, epoch = Recopying(store), taken(store)
     request(store)
     for times in range(DOUBLED_MAX + 3):

@@ -53,5 +53,5 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
         LakeLock.take(tmp_path, IDENTITY, tmp_path, "spark", [])
     assert "NFS" in refusal.value.hint
     with pytest.raises(StateError, match="cannot be locked: No locks available") as refused:
-        RoleLock.take(StateFolder(tmp_path), "sidecar")
+        RoleLock.acquire(StateFolder(tmp_path), "sidecar")
     assert "local disk" in refused.value.hint

@@ -84,7 +84,7 @@ def test_promtool_finds_nothing_wrong(arguments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert.name)
-def test_an_alert_asks_for_what_exists_and_says_how_bad_it_is_and_where_help_stands(alert: Alert) -> None:
+def test_an_alert_queries_existing_metrics_and_has_a_severity_and_a_link_to_help(alert: Alert) -> None:
     found = asked(alert.expression)
     assert found <= NAMES | OF_THE_PIPELINE
     assert found or "up{" in alert.expression

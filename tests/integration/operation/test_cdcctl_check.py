@@ -63,7 +63,7 @@ def test_a_reader_that_does_not_confirm_is_named(pair: Pair) -> None:
         reader.register("lazy")
         pair.node.sql("INSERT INTO account VALUES (1)")
         pair.catch_up()
-    found = broken(check(pair, "--deadline-s", SOON_S), "leg readers is broken", "lazy holds 0 of")
+    found = broken(check(pair, "--deadline-s", SOON_S), "leg readers is broken", "lazy has confirmed 0 of")
     assert found == {**dict.fromkeys(("node", "capture", "archive", "consumer"), "passed"), "readers": "broken"}
 
 

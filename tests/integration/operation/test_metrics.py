@@ -141,7 +141,7 @@ def wait_for_realtime(sidecar: Sidecar) -> None:
     sidecar.wait_until(lambda: sidecar.metric(mode) == Stage.REALTIME.number, "its mode in the metrics")
 
 
-def test_two_captures_of_one_host_get_ports_of_their_own(cluster: Cluster, tmp_path: Path) -> None:
+def test_two_captures_of_one_host_get_separate_ports(cluster: Cluster, tmp_path: Path) -> None:
     """With the host's own registry: other captures on this machine have its ports."""
     served: list[float] = []
     with ExitStack() as stack:
@@ -190,14 +190,14 @@ def test_every_query_of_the_dashboard_has_an_answer(new_cluster: NewCluster, tmp
                 unanswered = [expression for expression in unanswered if not server.query(expression)]
 
 
-def test_the_dashboard_asks_for_no_metric_that_does_not_exist_and_shows_all_that_do() -> None:
+def test_the_dashboard_queries_no_metric_that_does_not_exist_and_shows_all_that_do() -> None:
     asked = {name for expression in expressions() for name in re.findall(r"tidemark_\w+", expression)}
     known = NAMES | OF_THE_PIPELINE
     assert asked - {f"{name}_bucket" for name in known} <= known
     assert known - {name.removesuffix("_bucket") for name in asked} == set()
 
 
-def test_every_panel_has_an_id_and_a_place_of_its_own() -> None:
+def test_every_panel_has_a_separate_id_and_place() -> None:
     dashboard = json.loads(DASHBOARD.read_text())
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(ids)) == len(ids)

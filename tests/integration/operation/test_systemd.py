@@ -62,7 +62,7 @@ each_daemon = pytest.mark.parametrize("kind", [Sidecar, Archiver])
 
 
 @each_daemon
-def test_a_daemon_says_when_it_is_ready_and_when_it_stops(
+def test_a_daemon_reports_when_it_is_ready_and_when_it_stops(
     cluster: Cluster, tmp_path: Path, kind: type[Sidecar]
 ) -> None:
     with reported(kind, cluster, tmp_path) as (daemon, channel):

@@ -1,4 +1,4 @@
-"""The watchdog of the other process, and the kill of what remains of it: real processes, with time as an argument."""
+"""The watchdog of the other process, and the kill of a hung one: real processes, with time as an argument."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ def test_a_process_that_was_never_seen_is_waited_for_as_long_as_for_a_sign_of_li
 
 def test_a_free_lock_means_a_restart_at_first_and_its_end_later(store: StateStore, watch: Watch) -> None:
     began = boot_ns()
-    with RoleLock.take(store.folder, SIDECAR):
+    with RoleLock.acquire(store.folder, SIDECAR):
         assert looks(watch, began, 0) == [ALIVE]
     assert looks(watch, began, 1, 2, 3.9, 4, 100) == [RESTARTING, RESTARTING, RESTARTING, GONE, GONE]
 
@@ -64,7 +64,7 @@ def test_a_free_lock_means_a_restart_at_first_and_its_end_later(store: StateStor
 def test_every_end_of_a_process_begins_a_new_wait_for_its_restart(store: StateStore, watch: Watch) -> None:
     began = boot_ns()
     assert looks(watch, began, 0, 15) == [RESTARTING, GONE]
-    with RoleLock.take(store.folder, SIDECAR):
+    with RoleLock.acquire(store.folder, SIDECAR):
         assert looks(watch, began, 16) == [ALIVE]
     assert looks(watch, began, 17, 19.9, 20) == [RESTARTING, RESTARTING, GONE]
 
@@ -75,7 +75,7 @@ def test_a_process_that_is_started_again_and_again_and_never_lives_long_is_gone(
     began = boot_ns()
     seen: list[Condition] = []
     for second in range(0, 20, 2):
-        with RoleLock.take(store.folder, SIDECAR):
+        with RoleLock.acquire(store.folder, SIDECAR):
             seen += looks(watch, began, second)
         seen += looks(watch, began, second + 1)
     assert seen[:15] == [ALIVE, RESTARTING] * 7 + [ALIVE]
@@ -84,17 +84,17 @@ def test_a_process_that_is_started_again_and_again_and_never_lives_long_is_gone(
 
 def test_a_process_that_lived_as_long_as_a_sign_of_life_is_waited_for_again(store: StateStore, watch: Watch) -> None:
     began = boot_ns()
-    with RoleLock.take(store.folder, SIDECAR):
+    with RoleLock.acquire(store.folder, SIDECAR):
         assert looks(watch, began, 0) == [ALIVE]
     assert looks(watch, began, 1) == [RESTARTING]
-    with RoleLock.take(store.folder, SIDECAR):
+    with RoleLock.acquire(store.folder, SIDECAR):
         store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=30)
         assert looks(watch, began, 2, 10, 17) == [ALIVE] * 3
     assert looks(watch, began, 18, 20.9, 21) == [RESTARTING, RESTARTING, GONE]
 
 
 def test_a_process_that_beats_is_alive_and_one_that_stops_beating_is_hung(store: StateStore, watch: Watch) -> None:
-    with RoleLock.take(store.folder, SIDECAR):
+    with RoleLock.acquire(store.folder, SIDECAR):
         store.environment.heartbeat.beat(Slot.SIDECAR)
         began = boot_ns()
         assert looks(watch, began, 0, 14) == [ALIVE, ALIVE]
@@ -105,7 +105,7 @@ def test_a_process_that_beats_is_alive_and_one_that_stops_beating_is_hung(store:
 
 
 def test_a_process_in_a_long_step_is_not_hung_before_the_steps_bound(store: StateStore, watch: Watch) -> None:
-    with RoleLock.take(store.folder, SIDECAR):
+    with RoleLock.acquire(store.folder, SIDECAR):
         store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=600)
         began = boot_ns()
         assert looks(watch, began, 0, 300, 614) == [ALIVE, ALIVE, ALIVE]
@@ -130,7 +130,7 @@ def test_an_unfinished_heartbeat_is_not_a_heartbeat(store: StateStore, watch: Wa
 
 
 def test_after_a_suspend_of_the_host_a_process_gets_a_moment_to_beat(store: StateStore, watch: Watch) -> None:
-    with RoleLock.take(store.folder, SIDECAR):
+    with RoleLock.acquire(store.folder, SIDECAR):
         began = boot_ns()
         assert looks(watch, began, 0, 3600, 3600.5) == [ALIVE, ALIVE, ALIVE]
         store.environment.heartbeat.beat(Slot.SIDECAR)
@@ -138,12 +138,12 @@ def test_after_a_suspend_of_the_host_a_process_gets_a_moment_to_beat(store: Stat
 
 
 def test_a_process_that_never_beats_is_hung_as_long_after_it_was_first_seen(store: StateStore, watch: Watch) -> None:
-    with RoleLock.take(store.folder, SIDECAR):
+    with RoleLock.acquire(store.folder, SIDECAR):
         assert looks(watch, boot_ns(), 0, 14.9, 15, 16) == [ALIVE, ALIVE, ALIVE, HUNG]
 
 
 def test_a_watch_that_comes_later_finds_the_old_heartbeat_at_once(store: StateStore, watch: Watch) -> None:
-    with RoleLock.take(store.folder, SIDECAR):
+    with RoleLock.acquire(store.folder, SIDECAR):
         store.environment.heartbeat.beat(Slot.SIDECAR)
         assert looks(watch, boot_ns(), 100, 101) == [ALIVE, HUNG]
 
@@ -153,7 +153,7 @@ def test_the_heartbeat_of_a_former_holder_does_not_end_a_process_that_starts(sto
         former.process.send_signal(signal.SIGKILL)
         former.end()
     assert store.environment.heartbeat.read(Slot.SIDECAR) is not None
-    with RoleLock.take(store.folder, SIDECAR):
+    with RoleLock.acquire(store.folder, SIDECAR):
         assert looks(watch, boot_ns(), 3600, 3614, 3615, 3616) == [ALIVE, ALIVE, ALIVE, HUNG]
 
 
@@ -163,7 +163,7 @@ def test_a_heartbeat_of_another_boot_is_no_sign_of_life(
     with monkeypatch.context() as patch:  # a reboot, which no test can cause
         patch.setattr("tidemark.io.state.heartbeat.boot_id", lambda: str(uuid.uuid4()))
         other_boot = HeartbeatFile.open(store.folder.heartbeat)
-    with RoleLock.take(store.folder, SIDECAR):
+    with RoleLock.acquire(store.folder, SIDECAR):
         began = boot_ns()
         assert looks(watch, began, 0) == [ALIVE]
         other_boot.beat(Slot.SIDECAR)
@@ -172,7 +172,7 @@ def test_a_heartbeat_of_another_boot_is_no_sign_of_life(
 
 
 def test_a_holder_that_has_not_written_its_name_yet_is_given_time(store: StateStore, watch: Watch) -> None:
-    with RoleLock.take(store.folder, SIDECAR) as lock:
+    with RoleLock.acquire(store.folder, SIDECAR) as lock:
         store.folder.lock(SIDECAR).write_text("")
         assert looks(watch, boot_ns(), 3600) == [ALIVE]
         assert not watch.kill_process()
@@ -192,7 +192,7 @@ def test_a_sidecar_stopped_inside_a_write_transaction_is_killed_and_its_lock_and
         assert RoleLock.holder(store.folder, SIDECAR) is None
         owner = Owner("archiver", host_name(), boot_id(), os.getpid(), own_start_ticks())
         with store.transaction(None) as transaction:
-            epoch = transaction.take_epoch(owner)
+            epoch = transaction.begin_epoch(owner)
         assert epoch.number == 1
         assert sidecar.end() == -signal.SIGKILL
     assert looks(watch, boot_ns(), 17, 20) == [RESTARTING, GONE]
@@ -231,7 +231,7 @@ def test_no_process_kills_itself_or_an_invalid_pid() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
-def test_a_process_of_another_user_is_told_to_be_left() -> None:
+def test_a_process_of_another_user_is_reported_and_not_killed() -> None:
     target = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     ticks = process_start_ticks(target.pid)
     program = f"""
@@ -259,6 +259,6 @@ def test_the_watch_works_beside_an_environment_that_others_write(tmp_path: Path)
     folder.make()
     environment = Environment.open(folder, map_bytes=1 << 30, create=True)
     watch = Watch(folder, environment.heartbeat, Role.ARCHIVER, stale_s=STALE_S, restart_s=RESTART_S)
-    with RoleLock.take(folder, Role.ARCHIVER.value), environment.write():
+    with RoleLock.acquire(folder, Role.ARCHIVER.value), environment.write():
         assert watch.look(boot_ns()) is ALIVE
     environment.close()

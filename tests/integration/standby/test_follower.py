@@ -194,7 +194,7 @@ def test_transactions_open_across_the_promotion_are_emitted_whole(
         ]
 
 
-def test_a_follower_that_is_killed_goes_on_before_and_behind_the_promotion(
+def test_a_follower_that_is_killed_continues_before_and_behind_the_promotion(
     primary: Cluster, standby: Cluster, tmp_path: Path
 ) -> None:
     with two_hosts(primary, standby, tmp_path) as hosts:

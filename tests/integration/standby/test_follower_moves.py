@@ -122,7 +122,7 @@ def test_a_follower_shows_itself_and_refuses_the_switch(primary: Cluster, standb
             refused(cdcctl("realtime", direction, *place, **two.options), ExitCode.CONFIG, "this node is a standby")
 
 
-def test_init_says_that_it_makes_a_follower(primary: Cluster, standby: Cluster, tmp_path: Path) -> None:
+def test_init_reports_that_it_makes_a_follower(primary: Cluster, standby: Cluster, tmp_path: Path) -> None:
     del primary
     key, config = tmp_path / "marker.key", tmp_path / "tidemark.toml"
     key.write_text("a secret that both of the nodes have")
@@ -212,7 +212,7 @@ def test_a_promotion_that_no_marker_of_ours_precedes_is_refused_by_name(
         assert hosts.follower.view.stage is Stage.FOLLOWER
 
 
-def test_a_marker_of_a_timeline_that_it_does_not_stand_on_tells_nothing(
+def test_a_marker_of_a_timeline_that_the_follower_is_not_on_is_ignored(
     primary: Cluster, standby: Cluster, tmp_path: Path
 ) -> None:
     with two_hosts(primary, standby, tmp_path) as hosts:

@@ -225,7 +225,9 @@ def test_without_wal_from_before_the_fork_the_loss_is_reported_and_the_replicas_
     check_lake(diverged, lost=True)
 
 
-def test_where_the_wal_of_the_last_base_is_gone_decoding_begins_where_a_marker_says(diverged: DivergedPrimary) -> None:
+def test_if_the_wal_of_the_last_base_is_gone_decoding_begins_at_the_position_of_a_marker(
+    diverged: DivergedPrimary,
+) -> None:
     diverged.sidecar.options["TIDEMARK_MARKERS__CONFIRM_S"] = "0.2"
     deliver_a_dead_branch(diverged, prepare=mark_the_segment)
     write_the_new_branch(diverged.standby)
@@ -437,7 +439,7 @@ def remove_wal(node: Cluster, lsn: Lsn) -> None:
     raise AssertionError(sorted(path.name for path in (node.data / "pg_wal").iterdir()))
 
 
-def test_an_archiver_that_delivered_a_dead_branch_goes_on_from_the_archive(tmp_path: Path) -> None:
+def test_an_archiver_that_delivered_a_dead_branch_continues_from_the_archive(tmp_path: Path) -> None:
     with (
         archiving_node() as node,
         branching(node.node, tmp_path, prepare=make_tables, **QUICK, **of_archive(node)) as diverged,
@@ -468,7 +470,7 @@ def test_an_archiver_that_delivered_a_dead_branch_goes_on_from_the_archive(tmp_p
 
 def refused_while_one_runs(diverged: DivergedPrimary) -> None:
     for role in ("sidecar", "archiver"):
-        with RoleLock.take(diverged.sidecar.folder, role):
+        with RoleLock.acquire(diverged.sidecar.folder, role):
             refused(diverged.rewind(), ExitCode.FENCED, f"a {role} already runs")
 
 

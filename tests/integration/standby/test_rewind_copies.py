@@ -126,7 +126,7 @@ def test_a_table_that_was_gone_when_the_copy_was_planned_is_copied_where_that_ne
         diverged.check_replica(table)
 
 
-def test_rows_that_are_copied_right_behind_a_promotion_stand_on_the_new_timeline(diverged: DivergedPrimary) -> None:
+def test_rows_that_are_copied_right_after_a_promotion_are_on_the_new_timeline(diverged: DivergedPrimary) -> None:
     primary, standby = diverged.primary, diverged.standby
     # The checkpoint after the promotion has enough to write to take its maximal time.
     standby.configure(checkpoint_timeout="1h", shared_buffers="64MB")

@@ -109,7 +109,7 @@ def test_a_copy_from_a_standby_meets_the_stream_without_gap_or_overlap(
 
 
 @pytest.mark.feature("I33")
-def test_a_sidecar_goes_on_behind_the_promotion_of_its_standby(
+def test_a_sidecar_continues_after_the_promotion_of_its_standby(
     primary: Cluster, standby: Cluster, tmp_path: Path
 ) -> None:
     with sidecar_at(standby, primary, tmp_path, copy=True) as sidecar, ExitStack() as stack:
@@ -395,7 +395,7 @@ def test_an_archiver_releases_a_record_that_the_last_segment_of_a_lost_primary_h
             assert parse_lsn(str(reported["at_lsn"])) < read_lsn
 
 
-def test_a_primary_whose_level_no_standby_tells_ends_decoding_at_its_first_row(new_cluster: NewCluster) -> None:
+def test_a_primary_whose_level_no_standby_reports_ends_decoding_at_its_first_row(new_cluster: NewCluster) -> None:
     primary = new_cluster(15, wal_level="replica")
     ensure_role(primary)
     primary.sql("CREATE TABLE account (id int PRIMARY KEY)")

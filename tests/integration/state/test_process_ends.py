@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 
 def fail_as(store: StateStore, role: str, error: Exception) -> None:
-    with RoleLock.take(store.folder, role) as lock, recorded(store, lock.owner, LOG):
+    with RoleLock.acquire(store.folder, role) as lock, recorded(store, lock.owner, LOG):
         raise error
 
 
@@ -63,13 +63,13 @@ def test_an_error_that_ends_a_process_is_kept_with_its_code(
 def test_a_run_without_a_record_of_its_end_was_killed_also_before_the_next_start(store: StateStore) -> None:
     with pytest.raises(WalGap):
         fail_as(store, "sidecar", WalGap("gone"))
-    lock = RoleLock.take(store.folder, "sidecar")
+    lock = RoleLock.acquire(store.folder, "sidecar")
     left_open = recorded(store, lock.owner, LOG)
     left_open.__enter__()  # and never left, as by SIGKILL
     assert ends(store)["sidecar"].exit_code == ExitCode.GAP  # of the earlier run: the present one holds its lock
     lock.release()
     assert ends(store)["sidecar"] == ProcessEnd(0, None, KILLED)
-    with RoleLock.take(store.folder, "sidecar") as again, recorded(store, again.owner, LOG) as run:
+    with RoleLock.acquire(store.folder, "sidecar") as again, recorded(store, again.owner, LOG) as run:
         assert ends(store)["sidecar"].reason == KILLED
         assert ends(store)["sidecar"].at_us > 0
         run.reason = "SIGTERM"

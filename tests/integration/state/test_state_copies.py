@@ -30,7 +30,7 @@ from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.seed.initialise import initialise_from_backup
-from tidemark.runtime.seed.seeding import take_seed
+from tidemark.runtime.seed.seeding import read_seed
 from tidemark.wal.segments import history_name
 from tidemark.wire.marker import Instance, Marker, MarkerKind
 from tidemark.wire.state import DELIVERED, PLACE, Identity, Overtaken, Owner, Watermark
@@ -123,9 +123,7 @@ def test_a_copy_started_elsewhere_is_refused_and_once_confirmed_the_other_one_is
 
 
 @pytest.mark.feature("I21")
-def test_a_copy_whose_place_shows_nothing_is_fenced_where_the_original_went_on(
-    original: Sidecar, copy: Sidecar
-) -> None:
+def test_a_copy_whose_place_shows_nothing_is_fenced_if_the_original_continued(original: Sidecar, copy: Sidecar) -> None:
     resume(original, 2)
     with StateStore.open(copy.folder) as store, store.transaction(None) as transaction:
         transaction.drop(PLACE)  # as on a clone of the volume
@@ -265,7 +263,7 @@ def test_a_state_from_a_backup_is_not_fenced_by_markers_of_the_states_that_it_re
     """The seed equals one from a backup, except for the place where it was read. The archive has a promotion since."""
     config, log = config_for(cluster, database), get_log("test")
     config = replace(config, archive=replace(config.archive, folder=str(tmp_path / "archive")))
-    seed = take_seed(cluster.dsn(database), [database])
+    seed = read_seed(cluster.dsn(database), [database])
     promoted, ahead = TimelineId(seed.timeline + 1), Lsn(seed.lsn + 1000)
     pointer, rivals = Pointer(Position(promoted, ahead, 0), ahead), [Epoch(promoted, 70)]
     for attempt in range(2):
@@ -281,7 +279,7 @@ def test_a_state_from_a_backup_is_not_fenced_by_markers_of_the_states_that_it_re
             instance = Instance(store.identity.system_identifier, "main")
             with closing(requests_of(NodeRequests, context, incarnation)) as node_requests:
                 fence = Fence(context.store, incarnation, node_requests, context.log)
-                own = store.take_epoch(Owner("archiver", "host", "boot", 1, 1))
+                own = store.begin_epoch(Owner("archiver", "host", "boot", 1, 1))
                 for epoch in rivals:
                     lost = Marker(MarkerKind.START, instance, epoch, NO_SEQUENCE, pointer, incarnation=RIVAL)
                     assert not fence.meet(Lsn(ahead + 8), promoted, lost)

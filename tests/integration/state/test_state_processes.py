@@ -44,7 +44,7 @@ HOLD_LOCK = """
 import sys, time, pathlib
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
-lock = RoleLock.take(StateFolder(pathlib.Path(sys.argv[1])), "sidecar")
+lock = RoleLock.acquire(StateFolder(pathlib.Path(sys.argv[1])), "sidecar")
 print("held", flush=True)
 time.sleep(60)
 """
@@ -91,17 +91,17 @@ def test_a_second_process_of_a_role_is_refused_naming_the_first_until_that_dies(
     holder = Holder(HOLD_LOCK, folder)
     try:
         with pytest.raises(AlreadyRunning) as raised:
-            RoleLock.take(folder, "sidecar")
+            RoleLock.acquire(folder, "sidecar")
         named = json.loads(str(raised.value).split(": ", 1)[1])
         assert named["pid"] == holder.process.pid
         assert named["start_ticks"] == process_start_ticks(holder.process.pid)
         assert RoleLock.holder(folder, "sidecar") is not None
-        with RoleLock.take(folder, "archiver"):
+        with RoleLock.acquire(folder, "archiver"):
             pass
     finally:
         holder.kill()
     assert RoleLock.holder(folder, "sidecar") is None
-    with RoleLock.take(folder, "sidecar") as lock:
+    with RoleLock.acquire(folder, "sidecar") as lock:
         assert lock.owner.pid == os.getpid()
 
 
@@ -118,7 +118,7 @@ def test_asking_who_holds_a_lock_never_disturbs_a_process_that_takes_it(folder: 
         asker.start()
     try:
         for _ in range(500):
-            RoleLock.take(folder, "sidecar").release()
+            RoleLock.acquire(folder, "sidecar").release()
     finally:
         over.set()
         for asker in askers:
@@ -127,7 +127,7 @@ def test_asking_who_holds_a_lock_never_disturbs_a_process_that_takes_it(folder: 
 
 def test_the_last_holder_of_a_free_lock_is_known_by_name(folder: StateFolder) -> None:
     assert RoleLock.seen(folder, "sidecar") == SeenLock(is_locked=False, owner=None)
-    with RoleLock.take(folder, "sidecar") as lock:
+    with RoleLock.acquire(folder, "sidecar") as lock:
         assert RoleLock.seen(folder, "sidecar") == SeenLock(is_locked=True, owner=lock.owner)
     assert RoleLock.seen(folder, "sidecar") == SeenLock(is_locked=False, owner=lock.owner)
 

@@ -58,7 +58,7 @@ def reader(store: StateStore) -> Iterator[OutboxReader]:
 
 @pytest.fixture
 def epoch(store: StateStore) -> Epoch:
-    return store.take_epoch(OWNER)
+    return store.begin_epoch(OWNER)
 
 
 def deliver(store: StateStore, epoch: Epoch, commit_lsn: int, ids: int = 3, note: str = "x") -> Watermark:
@@ -140,7 +140,7 @@ def test_a_pointer_moves_without_values(store: StateStore, reader: OutboxReader,
     assert (moved.sequence, reader.head()) == (2, 2)
 
 
-def test_the_commit_time_told_is_that_of_the_last_commit_also_behind_a_clock_that_was_set_back(
+def test_the_stored_commit_time_is_that_of_the_last_commit_even_after_a_clock_was_set_back(
     store: StateStore, epoch: Epoch
 ) -> None:
     deliver(store, epoch, 200)
@@ -154,7 +154,7 @@ def test_the_commit_time_told_is_that_of_the_last_commit_also_behind_a_clock_tha
 
 @pytest.mark.feature("I21")
 def test_the_older_epoch_fails_inside_its_transaction(store: StateStore, epoch: Epoch) -> None:
-    younger = store.take_epoch(OWNER)
+    younger = store.begin_epoch(OWNER)
     assert younger > epoch
     with pytest.raises(Fenced, match=r"epoch 1\.1 has ended"):
         deliver(store, epoch, 100)
@@ -338,14 +338,14 @@ def test_frequent_reads_do_not_grow_with_the_tables(store: StateStore, epoch: Ep
 def test_schema_versions_are_known_again_after_a_restart(store: StateStore, epoch: Epoch) -> None:
     deliver(store, epoch, 100)
     with StateStore.open(store.folder) as again:
-        younger = again.take_epoch(OWNER)
+        younger = again.begin_epoch(OWNER)
         deliver(again, younger, 200)
         assert len(again.relations()) == 1
 
 
 def test_a_lost_outbox_numbers_on_from_what_the_tables_know(folder: StateFolder) -> None:
     with StateStore.create(folder, IDENTITY, numbers_after=Sequence(500)) as store:
-        epoch = store.take_epoch(OWNER)
+        epoch = store.begin_epoch(OWNER)
         assert deliver(store, epoch, 100).sequence == 502
         with OutboxReader.open(folder) as reader:
             assert [value.header.sequence for value in reader.read(Sequence(500), reader.head())] == [501, 502]

@@ -140,23 +140,54 @@ def test_numbers_of_the_outbox_never_move_back(store: StateStore, ledger: Outbox
 
 
 def test_an_epoch_never_moves_back(store: StateStore) -> None:
-    store.take_epoch(OWNER)
-    store.take_epoch(OWNER)
+    store.begin_epoch(OWNER)
+    store.begin_epoch(OWNER)
     with pytest.raises(InternalError, match="term would move back"):
         moved(store, lambda transaction: transaction.put(TERM, Term(Epoch(TimelineId(1), 1), OWNER)))
+
+
+@pytest.mark.parametrize("backward", [Reader(Sequence(4), Sequence(3), 2), Reader(Sequence(5), Sequence(2), 2)])
+def test_the_sequences_of_a_reader_never_move_back(store: StateStore, backward: Reader) -> None:
+    moved(store, lambda transaction: transaction.put_reader("lake", Reader(Sequence(5), Sequence(3), 1)))
+    with pytest.raises(InternalError, match="reader would move back"):
+        moved(store, lambda transaction: transaction.put_reader("lake", backward))
+    moved(store, lambda transaction: transaction.put_reader("other", backward))
+
+
+def test_the_generation_of_a_copy_never_moves_back_until_the_copy_is_dropped(store: StateStore) -> None:
+    def put_copy(generation: int) -> None:
+        progress = CopyProgress(CopyPhase.DONE, generation)
+        moved(store, lambda transaction: transaction.put_copy(Oid(1), Oid(7), progress))
+
+    put_copy(2)
+    put_copy(2)
+    with pytest.raises(InternalError, match="copy would move back"):
+        put_copy(1)
+    moved(store, lambda transaction: transaction.drop_copy(Oid(1), Oid(7)))
+    put_copy(1)
+
+
+def test_the_attempts_to_return_are_never_numbered_back(store: StateStore) -> None:
+    put(store, HAND_OVER, HandOver(3, TimelineId(1), Lsn(500)))
+    put(store, HAND_OVER, HandOver(3))
+    with pytest.raises(InternalError, match="handover would move back"):
+        put(store, HAND_OVER, HandOver(2, TimelineId(2), Lsn(600)))
 
 
 def test_a_value_that_is_damaged_is_replaced_without_a_comparison(store: StateStore) -> None:
     moved(store, lambda transaction: transaction.put(DELIVERED, Watermark(pointer(2, 100), Sequence(5))))
     damage(store, DELIVERED.name)
     moved(store, lambda transaction: transaction.put(DELIVERED, Watermark(pointer(1, 8), Sequence(0))))
+    moved(store, lambda transaction: transaction.put_reader("lake", Reader(Sequence(5), Sequence(5), 1)))
+    damage(store, "lake", "readers")
+    moved(store, lambda transaction: transaction.put_reader("lake", Reader(Sequence(0), Sequence(0), 1)))
 
 
 @pytest.mark.feature("I21")
 def test_an_epoch_that_was_never_taken_is_over_and_the_error_names_the_present_one(store: StateStore) -> None:
     with pytest.raises(Fenced, match="the current one is none"), store.transaction(Epoch(TimelineId(1), 1)):
         pass
-    store.take_epoch(OWNER)
+    store.begin_epoch(OWNER)
     with pytest.raises(Fenced, match=r"the current one is 1\.1 owned by"), store.transaction(Epoch(TimelineId(1), 2)):
         pass
 
@@ -170,7 +201,7 @@ def test_keys_that_every_process_may_write_do_not_depend_on_the_deliverer(store:
 @pytest.mark.feature("I21")
 def test_an_epoch_follows_all_that_is_known_on_the_latest_timeline_of_them(store: StateStore) -> None:
     def next_epoch() -> Epoch:
-        return moved(store, lambda transaction: transaction.take_epoch(OWNER))
+        return moved(store, lambda transaction: transaction.begin_epoch(OWNER))
 
     assert [next_epoch(), next_epoch()] == [Epoch(TimelineId(1), 1), Epoch(TimelineId(1), 2)]
     deliver(store, 100, timeline=3)
@@ -350,7 +381,7 @@ def test_an_outbox_is_full_while_one_of_its_readers_holds_anything(store: StateS
         reader.register(name)
     deliver(store, 100)
     reader.confirm("spark", Sequence(2), Sequence(0))
-    with pytest.raises(StateFull, match="readers hold 0 of 1 to 2"):
+    with pytest.raises(StateFull, match="readers have applied 0 of 1 to 2"):
         deliver(store, 200, note="n" * (2 * BOUND))
     reader.confirm("other", Sequence(2), Sequence(0))
     deliver(store, 200, note="n" * (2 * BOUND))

@@ -59,7 +59,9 @@ def test_a_writer_reports_the_process_for_which_it_waits_and_continues_after_its
     assert stuck.end() == 0
 
 
-def test_sparks_reader_says_for_whom_it_waits(sidecar: Sidecar, stuck: StoppedWriter, tmp_path: Path) -> None:
+def test_sparks_reader_reports_the_process_that_it_waits_for(
+    sidecar: Sidecar, stuck: StoppedWriter, tmp_path: Path
+) -> None:
     with running(tmp_path, "spark", "run", "--state", sidecar.folder.root, "--lake", tmp_path / "lake") as pipeline:
         pipeline.wait_for_err(f'"pid": {stuck.pid}')
         assert "stuck inside a write transaction" in pipeline.err
@@ -73,7 +75,9 @@ def test_a_daemon_that_is_started_kills_it_and_begins(sidecar: Sidecar, stuck: S
     assert sidecar.wait_for_event("killed a process that was stuck inside a write transaction")["pid"] == stuck.pid
 
 
-def test_a_switch_names_it_and_goes_on_when_it_is_gone(sidecar: Sidecar, stuck: StoppedWriter, tmp_path: Path) -> None:
+def test_a_switch_names_it_and_continues_when_it_is_gone(
+    sidecar: Sidecar, stuck: StoppedWriter, tmp_path: Path
+) -> None:
     with running(tmp_path, "realtime", "off", "--state", sidecar.folder.root, **sidecar.options) as off:
         off.wait_for_err(f"pid={stuck.pid}")
         assert "stuck inside a write transaction" in off.err

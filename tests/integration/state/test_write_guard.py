@@ -38,7 +38,7 @@ from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
 folder = StateFolder(pathlib.Path(sys.argv[1]))
 environment = Environment.open(folder)
-with RoleLock.take(folder, "sidecar"):
+with RoleLock.acquire(folder, "sidecar"):
     environment.heartbeat.beat(Slot.SIDECAR)
     print("waits", flush=True)
     with environment.write():
@@ -110,7 +110,7 @@ def test_the_log_names_the_role_of_the_killed_writer(environment: Environment, l
 
 
 @pytest.mark.parametrize("point", WritePoint)
-def test_a_writer_that_goes_on_in_time_is_spared(environment: Environment, point: WritePoint) -> None:
+def test_a_writer_that_continues_in_time_is_spared(environment: Environment, point: WritePoint) -> None:
     watch = WriterWatch(environment, 15.0)
     with StoppedWriter(environment.folder, point) as writer:
         assert looks(watch, boot_ns()) == [None] * LOOKS_MIN
@@ -126,7 +126,7 @@ def test_a_writer_that_goes_on_in_time_is_spared(environment: Environment, point
 
 
 @pytest.mark.feature("I20")
-def test_a_process_that_waits_for_a_stuck_writer_is_not_taken_for_hung_itself(environment: Environment) -> None:
+def test_a_process_that_waits_for_a_stuck_writer_does_not_count_as_hung(environment: Environment) -> None:
     folder, watchdog_s = environment.folder, 3.0
     watch = Watch(folder, environment.heartbeat, Role.SIDECAR, stale_s=watchdog_s, restart_s=watchdog_s)
     seen: set[Condition] = set()
@@ -146,13 +146,13 @@ def test_a_process_that_waits_for_a_stuck_writer_is_not_taken_for_hung_itself(en
     assert seen == {Condition.ALIVE}
 
 
-def test_how_long_a_writer_is_stuck_also_a_guard_knows_that_came_later(environment: Environment) -> None:
+def test_a_guard_that_begins_later_measures_how_long_a_writer_is_stuck(environment: Environment) -> None:
     with StoppedWriter(environment.folder) as writer:
         late = WriterWatch(environment, 15.0)
         assert looks(late, boot_ns() + HOUR_NS) == [*[None] * (LOOKS_MIN - 1), writer.pid]
 
 
-def test_after_a_suspend_a_writer_gets_a_few_looks_time_to_go_on(environment: Environment) -> None:
+def test_after_a_suspend_a_writer_gets_a_few_looks_time_to_continue(environment: Environment) -> None:
     watch = WriterWatch(environment, 15.0)
     with environment.write():
         assert looks(watch, boot_ns(), 1) == [None]
@@ -162,7 +162,7 @@ def test_after_a_suspend_a_writer_gets_a_few_looks_time_to_go_on(environment: En
         assert looks(watch, boot_ns() + 2 * HOUR_NS, LOOKS_MIN - 1) == [None] * (LOOKS_MIN - 1)
 
 
-def test_transactions_that_follow_each_other_are_not_taken_for_one(environment: Environment) -> None:
+def test_consecutive_transactions_do_not_count_as_one(environment: Environment) -> None:
     watch = WriterWatch(environment, 15.0)
     for second in range(60):
         with environment.write():
@@ -178,17 +178,17 @@ def test_a_slot_that_names_another_process_than_the_lock_does_is_not_believed(en
         assert writer.end() == -signal.SIGKILL
 
 
-def test_a_guard_never_kills_its_own_process_and_says_that_it_is_stuck(
+def test_a_guard_never_kills_its_own_process_and_reports_that_it_is_stuck(
     environment: Environment, lines: io.StringIO
 ) -> None:
     reported = threading.Event()
 
-    class Telling(io.StringIO):
+    class Recording(io.StringIO):
         def write(self, text: str) -> int:
             reported.set()
             return lines.write(text)
 
-    configure_logs("json", "info", Telling())
+    configure_logs("json", "info", Recording())
     with WriteGuard(environment, watchdog_s=0.05, log=get_log("test")), environment.write():
         assert reported.wait(30)
     line = json.loads(lines.getvalue().splitlines()[0])
@@ -197,7 +197,7 @@ def test_a_guard_never_kills_its_own_process_and_says_that_it_is_stuck(
 
 
 @pytest.mark.feature("I20")
-def test_a_writer_that_goes_on_at_the_last_moment_is_not_killed(environment: Environment) -> None:
+def test_a_writer_that_continues_at_the_last_moment_is_not_killed(environment: Environment) -> None:
     guard = WriteGuard(environment, watchdog_s=WATCHDOG_S, log=get_log("test"))
     with StoppedWriter(environment.folder) as writer:
         watch = WriterWatch(environment, WATCHDOG_S)
@@ -237,7 +237,7 @@ def test_failpoints_of_a_write_are_passed_in_order(environment: Environment) -> 
     assert passed == list(WritePoint)
 
 
-def test_a_process_can_be_told_of_failpoints_of_several_kinds_and_refuses_unknown_ones(
+def test_a_process_accepts_failpoints_of_several_kinds_and_refuses_unknown_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(failpoints.VARIABLE, f"{WritePoint.INSIDE.value}:7:stop")

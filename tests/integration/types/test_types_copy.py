@@ -39,9 +39,7 @@ def test_a_copied_row_equals_the_streamed_one(
     assert (first["_op"], first["_commit_lsn"], first["_ordinal"], first["_before"]) == ("c", 77, 5, None)
 
 
-def test_names_are_copied_as_the_oids_that_they_stand_for(
-    cluster: Cluster, session: psycopg.Connection[TupleRow]
-) -> None:
+def test_names_are_copied_as_the_oids_that_they_mean(cluster: Cluster, session: psycopg.Connection[TupleRow]) -> None:
     session.execute("CREATE DOMAIN some_class AS regclass")
     session.execute("CREATE TABLE named (a regclass, b regtype, c regproc[], d some_class, e regrole)")
     session.execute(

@@ -60,7 +60,7 @@ def test_the_latest_holes_are_kept_and_the_file_does_not_grow(tmp_path: Path) ->
     assert path.stat().st_size == LEDGER_BYTES
 
 
-def test_failure_is_counted_from_its_first_time_until_a_success_and_anew_after_a_boot(tmp_path: Path) -> None:
+def test_failure_is_counted_from_its_first_time_until_a_success_and_again_after_a_boot(tmp_path: Path) -> None:
     path = fresh(tmp_path)
     with HoleLedger.open(path, writable=True) as ledger:
         assert ledger.record_failure() == 0
@@ -111,7 +111,7 @@ def test_attempts_and_the_short_pauses_between_them_are_counted(
     assert counted == sorted(counted)
 
 
-def test_a_ledger_of_version_1_is_read_and_goes_on(tmp_path: Path) -> None:
+def test_a_ledger_of_version_1_is_read_and_continues(tmp_path: Path) -> None:
     path = fresh(tmp_path)
     with HoleLedger.open(path, writable=True) as ledger:
         ledger.give_up("A", "full")
@@ -148,7 +148,7 @@ def boot(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Imitate a reboot: the boot has another id."""
     name = folder / f"boot-{uuid.uuid4()}"
     name.write_text(f"{uuid.uuid4()}\n")
-    monkeypatch.setattr(hole_ledger, "_BOOT_ID", name)
+    monkeypatch.setattr(hole_ledger, "BOOT_ID", name)
 
 
 def test_failing_begins_with_the_first_failure_and_ends_with_a_success(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_creating_a_ledger_again_leaves_it_as_it_is(tmp_path: Path) -> None:
         assert [hole.name for hole in ledger.holes()] == ["A"]
 
 
-def test_a_torn_slot_or_a_file_that_was_cut_tells_of_no_hole(tmp_path: Path) -> None:
+def test_a_torn_slot_or_a_truncated_file_contains_no_hole(tmp_path: Path) -> None:
     path = fresh(tmp_path)
     with HoleLedger.open(path, writable=True) as ledger:
         for name in "ABC":

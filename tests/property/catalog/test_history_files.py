@@ -81,7 +81,7 @@ class Disk:
 
 @pytest.mark.parametrize("file_bytes_max", [1, HEAD_BYTES + 2 * ENTRY_BYTES, 1 << 20])
 @pytest.mark.parametrize("torn_bytes", [0, 1, ENTRY_BYTES])
-def test_a_journal_goes_on_after_any_crash_without_a_hole_or_a_step_back(
+def test_a_journal_continues_after_any_crash_without_a_hole_or_a_step_back(
     tmp_path: Path, file_bytes_max: int, torn_bytes: int
 ) -> None:
     disk = Disk(tmp_path / "history", HistoryIndex((), ()))
@@ -143,7 +143,7 @@ def test_records_that_a_writer_appends_after_the_next_one_began_are_never_read(t
 
 @pytest.mark.parametrize("file_bytes_max", [1, HEAD_BYTES + 2 * ENTRY_BYTES, 1 << 20])
 @pytest.mark.parametrize("fork_lsn", [Lsn(lsn + at) for lsn in LSNS[::3] for at in (0, RECORD_BYTES - 8, RECORD_BYTES)])
-def test_a_journal_that_is_cut_at_a_fork_goes_on_along_the_other_branch(
+def test_a_journal_that_is_cut_at_a_fork_continues_along_the_other_branch(
     tmp_path: Path, file_bytes_max: int, fork_lsn: Lsn
 ) -> None:
     disk = Disk(tmp_path / "history", HistoryIndex((), ()))
@@ -163,7 +163,7 @@ def test_a_journal_that_is_cut_at_a_fork_goes_on_along_the_other_branch(
     assert before_fork(disk.folder, disk.index, disk.mark, fork_lsn)[0].bases == disk.index.bases
 
 
-def test_a_journal_that_damage_cut_short_is_not_taken_for_one_that_ends_at_a_fork(tmp_path: Path) -> None:
+def test_a_journal_that_damage_cut_short_is_not_mistaken_for_one_that_ends_at_a_fork(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "history", HistoryIndex((), ()))
     disk.write(LSNS, 1 << 20)
     (journal,) = disk.folder.glob("journal-*")

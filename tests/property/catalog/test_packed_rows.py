@@ -60,7 +60,7 @@ def test_a_row_of_a_base_is_no_object_and_takes_sixteen_bytes_beside_its_own() -
 
 
 @given(st.lists(KEYS | st.none() | st.binary(max_size=8), max_size=40), KEYS, st.sampled_from([1, 2, 64]))
-def test_rows_are_found_by_a_column_whatever_stands_in_a_run(
+def test_rows_are_found_by_a_column_whatever_a_run_contains(
     rows: list[int | bytes | None], key: int, slots: int
 ) -> None:
     packed = [b"" if row is None else row if isinstance(row, bytes) else enum_row(1, row) for row in rows]

@@ -209,7 +209,7 @@ def test_a_state_is_never_fenced_by_itself(names: list[int], steps: list[tuple[s
 @pytest.mark.feature("I21")
 @settings(max_examples=300)
 @given(names=NAMES, steps=MOVES)
-def test_of_copies_that_run_at_most_one_goes_on(names: list[int], steps: list[tuple[str, int, int]]) -> None:
+def test_of_copies_that_run_at_most_one_continues(names: list[int], steps: list[tuple[str, int, int]]) -> None:
     world = World(names)
     for what, which, size in steps:
         step(world, world.states[which % len(world.states)], what, size)
@@ -220,7 +220,7 @@ def test_of_copies_that_run_at_most_one_goes_on(names: list[int], steps: list[tu
 @pytest.mark.feature("I21")
 @settings(max_examples=300)
 @given(names=NAMES, before=STEPS, after=MOVES)
-def test_of_two_copies_of_which_the_second_is_confirmed_exactly_one_goes_on(
+def test_of_two_copies_of_which_the_second_is_confirmed_exactly_one_continues(
     names: list[int], before: list[tuple[str, int]], after: list[tuple[str, int, int]]
 ) -> None:
     world = World(names)
@@ -248,7 +248,7 @@ def test_of_two_copies_of_which_the_second_is_confirmed_exactly_one_goes_on(
         st.tuples(st.sampled_from(["read", "mark", "watch", "commit"]), st.integers(0, 2), st.integers(0, 9))
     ),
 )
-def test_of_copies_that_start_at_one_moment_exactly_one_goes_on(
+def test_of_copies_that_start_at_one_moment_exactly_one_continues(
     names: list[int], before: list[tuple[str, int]], count: int, after: list[tuple[str, int, int]]
 ) -> None:
     world = World(names)
@@ -269,7 +269,7 @@ def test_of_copies_that_start_at_one_moment_exactly_one_goes_on(
 
 @pytest.mark.feature("I21")
 @given(names=NAMES, behind=st.integers(1, 5), back=st.integers(0, 20))
-def test_a_state_that_is_older_than_the_wal_says_stops_before_it_writes_a_marker(
+def test_a_state_that_is_older_than_the_markers_in_wal_stops_before_it_writes_a_marker(
     names: list[int], behind: int, back: int
 ) -> None:
     world = World(names)
@@ -294,7 +294,7 @@ def test_a_state_that_is_older_than_the_wal_says_stops_before_it_writes_a_marker
 @pytest.mark.feature("I21")
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("names", [[1, 2], [2, 1]])
-def test_a_rival_whose_epoch_is_not_later_is_answered_and_just_one_goes_on(names: list[int], epochs: int) -> None:
+def test_a_rival_whose_epoch_is_not_later_is_answered_and_just_one_continues(names: list[int], epochs: int) -> None:
     world = World(names)
     (state,) = world.states
     world.start(state)
@@ -437,7 +437,7 @@ def test_a_restored_state_counts_on_from_what_is_known_also_behind_a_clock_that_
     assert replacing_epoch(FIRST, known, now_us) >= replace(known, number=number + EPOCHS_LEAPT)
 
 
-def test_an_incarnation_ends_once_and_a_running_one_of_a_role_that_goes_on_does_not() -> None:
+def test_an_incarnation_ends_once_and_a_running_one_of_a_role_that_continues_does_not() -> None:
     history = (
         KnownIncarnation(LESS, "sidecar", BEFORE),
         KnownIncarnation(OWN, "sidecar"),

@@ -84,7 +84,7 @@ class RingBesideList(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.content)
     @rule(share=st.floats(0, 1, exclude_max=True))
-    def tell_a_timeline(self, share: float) -> None:
+    def put_a_timeline(self, share: float) -> None:
         at = int(len(self.model.content) * share)
         assert self.ring.timeline_at(Lsn(self.model.read_lsn + at)) == self.model.content[at][1]
         for outside in (self.model.read_lsn - 1, self.model.read_lsn + len(self.model.content)):

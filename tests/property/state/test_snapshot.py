@@ -64,7 +64,7 @@ def test_a_snapshot_shows_exactly_the_transactions_that_had_ended(before: list[i
 
 
 @given(before=STEPS, after=STEPS)
-def test_nothing_is_shown_from_where_a_snapshot_says_so(before: list[int], after: list[int]) -> None:
+def test_nothing_is_visible_from_the_end_of_a_snapshot_on(before: list[int], after: list[int]) -> None:
     transactions = Transactions(before)
     had_ended = set(transactions.ended)
     snapshots = (transactions.snapshot(), transactions.replayed())

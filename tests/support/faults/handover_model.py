@@ -152,7 +152,7 @@ class World:
             self.sidecar.marker_due = True
         return True
 
-    def take_epoch(self, role: Role, process: Process) -> None:
+    def begin_epoch(self, role: Role, process: Process) -> None:
         """Begin a new epoch."""
         self.state.epoch += 1
         self.state.owner = role
@@ -180,7 +180,7 @@ class World:
         if process is None or not has_wal or self.state.followed is not None:
             return
         if self.happen(Event.ARCHIVE_STALLED):
-            self.take_epoch(Role.SIDECAR, process)
+            self.begin_epoch(Role.SIDECAR, process)
             process.start = process.next = self.state.restart
             process.buffered_from, process.marker_due = None, False
 
@@ -196,7 +196,7 @@ class World:
             if process.buffered_from is None or process.buffered_from > lsn:
                 self.happen(Event.RING_FULL)
             elif self.happen(Event.TAKEN_OVER):
-                self.take_epoch(Role.SIDECAR, process)
+                self.begin_epoch(Role.SIDECAR, process)
                 process.start, process.next, process.buffered_from = restart, lsn, None
         elif self.state.stage is Stage.FOLLOWER:
             self._follow(process)
@@ -208,7 +208,7 @@ class World:
     def _go_on(self, process: Process) -> None:
         """Deliver from the stream."""
         if process.epoch != self.state.epoch:
-            self.take_epoch(Role.SIDECAR, process)
+            self.begin_epoch(Role.SIDECAR, process)
             process.start = process.next = self.state.restart
         if process.next < self.removed and process.next < len(self.wal):
             self.happen(Event.WAL_REMOVED)
@@ -219,7 +219,7 @@ class World:
         """Read markers; after a promotion, once all WAL before it is read, take over."""
         assert self.state.followed is not None
         if process.epoch != self.state.epoch or self.state.owner is not Role.SIDECAR:
-            self.take_epoch(Role.SIDECAR, process)
+            self.begin_epoch(Role.SIDECAR, process)
         elif self.state.followed < len(self.wal):
             record = self.wal[self.state.followed]
             self.state.followed += 1
@@ -265,7 +265,7 @@ class World:
             self._deliver(process)
         elif self.state.stage.deliverer is Role.ARCHIVER and self.state.followed is None:
             if process.epoch != self.state.epoch or self.state.owner is not Role.ARCHIVER:
-                self.take_epoch(Role.ARCHIVER, process)
+                self.begin_epoch(Role.ARCHIVER, process)
                 process.start = process.next = self.state.restart
             read = self._read(process, self.archived)
             mine = WalRecord(Kind.MARKER, self.state.sequence)

@@ -25,7 +25,7 @@ folder = StateFolder(pathlib.Path(sys.argv[1]))
 with contextlib.ExitStack() as stack:
     environment = Environment.open(folder)
     if sys.argv[2]:
-        stack.enter_context(RoleLock.take(folder, sys.argv[2]))
+        stack.enter_context(RoleLock.acquire(folder, sys.argv[2]))
         environment.heartbeat.beat(Slot[sys.argv[2].upper()])
     failpoints.arm_from_environment(WritePoint)
     with environment.write() as transaction:

@@ -39,7 +39,7 @@ Row = dict[int, object]  # by column number
 Key = tuple[str, ...]
 ORDINARY_TABLE = "r"  # pg_class.relkind
 VIRTUAL = "v"  # pg_attribute.attgenerated: not stored, so not in WAL
-ROWS_TOLD_MAX = 3  # of each side, where they differ
+ROWS_REPORTED_MAX = 3  # of each side, where they differ
 
 
 @dataclass
@@ -305,7 +305,7 @@ def differences(cluster: Cluster, database: str, table: Table) -> list[str]:
         return []
     name = table.relation.qualified_name
     return [
-        f"{name}: {left.total()} rows are only in {where}: {list(left)[:ROWS_TOLD_MAX]}"
+        f"{name}: {left.total()} rows are only in {where}: {list(left)[:ROWS_REPORTED_MAX]}"
         for where, left in (("the table", expected - found), ("the replica", found - expected))
         if left
     ]

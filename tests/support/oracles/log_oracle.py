@@ -26,7 +26,7 @@ from tidemark.pipeline.sinks.logshape import OLD
 
 SLOT = "change_log_oracle"
 SLICE_CHANGES = 20_000  # read from the slot at once
-TOLD_MAX = 10  # differences that a failure reports
+REPORTED_MAX = 10  # differences that a failure reports
 KEY = "id"
 META = ["_op", "_tli", "_commit_lsn", "_ordinal", "_xid"]
 _LINE = re.compile(r"table public\.(\w+): (INSERT|UPDATE|DELETE|TRUNCATE):(.*)", re.DOTALL)
@@ -169,7 +169,7 @@ def read_log(table: TablePosition, lake: Path) -> tuple[list[LoggedChange], int]
     rows = log.to_table(columns=[*META, KEY, OLD]).to_pylist()
     places = [(row["_tli"], row["_commit_lsn"], row["_ordinal"]) for row in rows]
     repeated = [place for place, count in Counter(places).items() if count > 1]
-    assert not repeated, f"{table.name}: {len(repeated)} places of the log are taken twice: {repeated[:TOLD_MAX]}"
+    assert not repeated, f"{table.name}: {len(repeated)} places of the log are taken twice: {repeated[:REPORTED_MAX]}"
     streamed = [
         LoggedChange(place, row["_xid"], Change(table.name, row["_op"], (row[OLD] or {}).get(KEY), row[KEY]))
         for place, row in zip(places, rows, strict=True)
@@ -185,8 +185,8 @@ def assert_equal(expected: Transactions, found: Transactions) -> None:
         for reported in (expected, found)
     )
     lost, doubled = wanted - seen, seen - wanted
-    assert not lost, f"lost {lost.total()}, doubled {doubled.total()}: {lost.most_common(TOLD_MAX)}"
-    assert not doubled, f"lost 0, doubled {doubled.total()}: {doubled.most_common(TOLD_MAX)}"
+    assert not lost, f"lost {lost.total()}, doubled {doubled.total()}: {lost.most_common(REPORTED_MAX)}"
+    assert not doubled, f"lost 0, doubled {doubled.total()}: {doubled.most_common(REPORTED_MAX)}"
     assert list(found) == list(expected), "the log's commit order is not the server's"
     for xid, changes in expected.items():
         assert found[xid] == changes, f"the changes of transaction {xid} stand in another order"

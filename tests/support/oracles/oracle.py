@@ -30,7 +30,7 @@ from tidemark.model.change import MARKER_PREFIX, LogicalMessage
 from tidemark.model.lsn import Lsn, Oid, parse_lsn
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT
 from tidemark.runtime.seed.live_changes import LiveChanges
-from tidemark.runtime.seed.seeding import Seed, take_seed
+from tidemark.runtime.seed.seeding import Seed, read_seed
 
 FENCE = "tidemark-test-fence"
 ROLE = "cdc"
@@ -159,7 +159,7 @@ class OurSide:
 
     def __post_init__(self) -> None:
         ensure_role(self.cluster)
-        self.seed: Seed = take_seed(self.dsn, self.databases, wait_s=DEADLINE_S)
+        self.seed: Seed = read_seed(self.dsn, self.databases, wait_s=DEADLINE_S)
         self.changes = LiveChanges(
             self.dsn, self.seed, memory_bytes=self.memory_bytes, spill=self.spill, wait_s=DEADLINE_S
         )

@@ -5,19 +5,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
+from tests.support.processes.waiting import wait_until
 from tidemark.io.host.failpoints import VARIABLE
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 
 ROOT = Path(__file__).parents[3]
 DEADLINE_S = 180.0
-POLL_S = 0.05
 DRIVER, JVM, HELPER = VICTIMS = ("driver", "jvm", "python helper")
 PROGRAMS = {JVM: "java", HELPER: "python"}
 DELETED = "checkpoints deleted"  # counted beside the kills
@@ -159,7 +158,4 @@ def _arguments(process: psutil.Process) -> list[str]:
 
 def wait_for(is_so: Callable[[], bool], what: str, log: Callable[[], str] = str) -> None:
     """Wait until `is_so` holds; fail at the deadline."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {what}\n{log()}"
-        time.sleep(POLL_S)
+    wait_until(is_so, what, within_s=DEADLINE_S, reported=log)

@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -24,6 +23,7 @@ import psutil
 import psycopg
 from psycopg.rows import TupleRow
 
+from tests.support.processes.waiting import wait_until
 from tests.support.servers.servers import Server, server
 
 START_TIMEOUT_S = 120
@@ -168,11 +168,7 @@ class Cluster:
         return True
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not condition():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{what}: nothing within {START_TIMEOUT_S} s\n{self.log[-3000:]}")
-            time.sleep(0.01)
+        wait_until(condition, what, within_s=START_TIMEOUT_S, reported=lambda: self.log[-3000:])
 
     def stop(self, mode: StopMode = StopMode.FAST) -> None:
         """Stop the server, if it runs, and wait until all its processes have ended, also backends that outlive it."""
@@ -345,10 +341,12 @@ def free_port() -> int:
 
 def _wait_gone(processes: Sequence[psutil.Process]) -> None:
     """Wait for processes that are not our children: a zombie has ended."""
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    while any(map(_is_alive, processes)):
-        assert time.monotonic() < deadline, f"backends outlive their server: {processes}"
-        time.sleep(0.01)
+    wait_until(
+        lambda: not any(map(_is_alive, processes)),
+        "the end of the backends of a stopped server",
+        within_s=STOP_TIMEOUT_S,
+        reported=lambda: str(processes),
+    )
 
 
 def _is_alive(process: psutil.Process) -> bool:

@@ -4,17 +4,16 @@ import json
 import os
 import shutil
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import free_port
 
 START_S = 120.0
-POLL_S = 0.05
 
 
 def program() -> str | None:
@@ -46,10 +45,7 @@ class Prometheus:
 
     def wait_for(self, expression: str) -> None:
         """Wait until a query has an answer."""
-        deadline = time.monotonic() + START_S
-        while not self.query(expression):
-            assert time.monotonic() < deadline, expression
-            time.sleep(POLL_S)
+        wait_until(lambda: bool(self.query(expression)), expression, within_s=START_S)
 
     def ready(self) -> bool:
         """Return whether it answers."""
@@ -79,11 +75,8 @@ def scraping(targets: Mapping[str, str], folder: Path) -> Iterator[Prometheus]:
         process = subprocess.Popen([command, *arguments], stdout=log, stderr=log, cwd=folder)
     server = Prometheus(port)
     try:
-        deadline = time.monotonic() + START_S
-        while not server.ready():
-            assert process.poll() is None, (folder / "prometheus.log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(POLL_S)
+        wait_until(lambda: process.poll() is not None or server.ready(), "Prometheus", within_s=START_S)
+        assert process.poll() is None, (folder / "prometheus.log").read_text()
         yield server
     finally:
         process.terminate()

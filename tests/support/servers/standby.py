@@ -1,15 +1,14 @@
 """Copies of test clusters that run independently: hot standbys that stream, and restored backups."""
 
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster, cluster_without_data
 from tidemark.model.lsn import parse_lsn
 
 REPLAYED_S = 120
-POLL_S = 0.02
 
 
 @contextmanager
@@ -55,7 +54,4 @@ def recover(copy: Cluster, restore_command: str, *, before: str = "") -> None:
 
 
 def _wait_for(cluster: Cluster, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + REPLAYED_S
-    while not condition():
-        assert time.monotonic() < deadline, cluster.log[-3000:]
-        time.sleep(POLL_S)
+    wait_until(condition, "the replay of the WAL", within_s=REPLAYED_S, reported=lambda: cluster.log[-3000:])

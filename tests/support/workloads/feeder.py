@@ -91,7 +91,7 @@ def make_state(
 def feed(root: Path, groups: Iterable[ChangeGroup], pause_s: float = 0.0) -> None:
     """Deliver `groups`, waiting while the outbox is full."""
     with StateStore.open(StateFolder(root)) as store:
-        epoch = store.take_epoch(Owner("sidecar", "host", "boot", 1, 1))
+        epoch = store.begin_epoch(Owner("sidecar", "host", "boot", 1, 1))
         for group in groups:
             encoded = encode_group(group)
             deadline = time.monotonic() + ROOM_WAIT_S

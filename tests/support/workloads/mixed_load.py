@@ -108,7 +108,7 @@ class MixedLoad:
                     if not self._through_outages or not tries_left:
                         raise
                     time.sleep(OUTAGE_S)
-        except BaseException as error:  # noqa: BLE001 - told by the main thread
+        except BaseException as error:  # noqa: BLE001 - raised by the main thread
             self._errors.append(error)
 
     def _run_session(self, dice: random.Random, share: int, numbers: Iterator[int]) -> None:

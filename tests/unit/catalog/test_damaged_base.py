@@ -89,7 +89,7 @@ def test_where_every_base_is_damaged_the_newest_is_named(tmp_path: Path) -> None
         kept.load(FIRST)
 
 
-def test_a_base_that_stands_in_for_a_damaged_one_is_not_removed_for_its_sake(tmp_path: Path) -> None:
+def test_a_base_that_replaces_a_damaged_one_is_not_removed_with_it(tmp_path: Path) -> None:
     kept = Kept(tmp_path)
     kept.writer.prune(WANTED)
     assert [base.lsn for base in kept.index.bases] == [THIRD]

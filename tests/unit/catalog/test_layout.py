@@ -17,7 +17,7 @@ from tidemark.decode.catalog.missing import is_from_seed, missing_from_text
 from tidemark.model.lsn import Oid, Xid
 
 
-def test_fixed_columns_stand_where_alignment_puts_them() -> None:
+def test_fixed_columns_are_placed_by_alignment() -> None:
     assert layout(PG_ATTRIBUTE).offsets == {
         "attrelid": 0,
         "attname": 4,
@@ -79,7 +79,7 @@ def test_rows_of_system_columns_are_kept_as_places_only() -> None:
     assert list(attributes.find("attrelid", 7, COMMITTED_SIGHT)) == [attribute_row(7, 1)]
 
 
-def test_an_insert_takes_the_place_of_what_stood_there() -> None:
+def test_an_insert_replaces_the_earlier_tuple_at_its_offset() -> None:
     enums = heap(PG_ENUM)
     tid = make_tid(3, 4)
     enums.insert(tid, enum_row(1, 2))

@@ -14,13 +14,13 @@ FILE = Path(__file__).parents[3] / "conf" / "tidemark.toml"
 FOLLOW = "[markers]\nkey_file = '/etc/tidemark/marker.key'\n[standby]\nfollow = true\n"
 
 
-def test_the_file_in_conf_says_the_defaults() -> None:
+def test_the_file_in_conf_contains_the_defaults() -> None:
     assert load_config(FILE, {}) == Config()
     shown = re.sub("^#(?=[a-z_]+ = )", "", FILE.read_text(), flags=re.MULTILINE)  # defaults, commented out
     assert parse_config(shown, {}, where="test.toml") == Config()
 
 
-def test_every_key_stands_in_the_file_with_a_comment_above_it() -> None:
+def test_every_key_is_in_the_file_with_a_comment_above_it() -> None:
     lines = FILE.read_text().splitlines()
     section, documented = "", set()
     for above, line in zip(["", *lines], lines, strict=False):
@@ -49,7 +49,7 @@ def test_every_key_stands_in_the_file_with_a_comment_above_it() -> None:
         ("[outbox]\nbytes_max = 2000000", "deliver.group_bytes_max: at most a quarter of outbox.bytes_max"),
         ("[deliver]\nconsumer = 'jsonl'", "deliver.jsonl_file: the jsonl consumer needs it"),
         ("[standby]\nfollow = true", "markers.key_file must name the key of the markers of the delivering capture"),
-        ("[standby]\nlake = '/lake'", "standby.lake: it is read at a promotion, by a sidecar with standby.follow"),
+        ("[standby]\nlake = '/lake'", "standby.lake requires standby.follow"),
         (f"{FOLLOW}lake = 'lake'", "standby.lake: must be an absolute path"),
         (f"{FOLLOW}lake = '/lake'\n[deliver]\nconsumer = 'null'", "standby.lake: a lake is filled from the outbox"),
         (f"{FOLLOW}[capture]\ndsn = 'host=one,two'", "standby.follow: capture.dsn names several hosts"),

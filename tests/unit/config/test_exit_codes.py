@@ -21,7 +21,7 @@ WITNESSES = {
     ExitCode.CONFIG: ("faults/test_bad_input_config.py", "test_init_names_file_and_key_of_a_bad_configuration"),
     ExitCode.FENCED: (
         "faults/test_bad_input_state.py",
-        "test_a_second_sidecar_names_the_first_which_goes_on_undisturbed",
+        "test_a_second_sidecar_names_the_first_which_continues_undisturbed",
     ),
     ExitCode.GAP: (
         "faults/test_bad_input_wal.py",
@@ -37,7 +37,7 @@ WITNESSES = {
     ),
     ExitCode.NODE_UNREACHABLE: (
         "faults/test_bad_input_node.py",
-        "test_a_node_that_is_away_is_named_and_taken_for_away",
+        "test_a_node_that_is_unreachable_is_named_and_reported_as_unreachable",
     ),
     ExitCode.NODE_UNFIT: (
         "faults/test_bad_input_node.py",
@@ -59,7 +59,7 @@ def table() -> dict[int, list[str]]:
 
 
 @pytest.mark.feature("I40")
-def test_the_page_names_each_code_as_the_code_does_and_says_what_to_do() -> None:
+def test_the_page_names_each_code_as_the_code_does_and_states_what_to_do() -> None:
     rows = table()
     assert {code: rows[code][0] for code in rows if code != INTERRUPTED} == {int(code): code.name for code in ExitCode}
     assert INTERRUPTED in rows

@@ -38,7 +38,7 @@ def service(role: str) -> dict[str, str]:
 
 @pytest.mark.feature("I40")
 @each_unit
-def test_a_unit_restarts_by_just_the_exit_codes_that_the_page_says_a_restart_helps_with(role: str) -> None:
+def test_a_unit_restarts_for_exactly_the_exit_codes_for_which_the_page_recommends_a_restart(role: str) -> None:
     found = service(role)
     held = {ExitCode(int(code)) for code in found["RestartPreventExitStatus"].split()}
     assert found["Restart"] == "on-failure"

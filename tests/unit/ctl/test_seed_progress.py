@@ -82,7 +82,7 @@ def test_a_terminal_shows_one_line_in_place_and_none_in_the_end() -> None:
     assert shown.endswith("\r\033[K")
 
 
-def test_other_lines_do_not_stand_behind_the_one_in_place(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_lines_do_not_follow_the_line_that_is_updated_in_place(capsys: pytest.CaptureFixture[str]) -> None:
     reading = Reading(is_terminal=True)
     for second in range(4):
         reading.second(second * 100)

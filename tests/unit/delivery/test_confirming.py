@@ -129,7 +129,7 @@ def test_closing_what_never_confirmed_anything_ends_at_once(disk: Disk, made: Co
     assert disk.stored == []
 
 
-def test_a_failure_to_store_is_raised_by_every_call_that_confirms_waits_or_asks(
+def test_a_failure_to_store_is_raised_by_every_call_that_confirms_waits_or_polls(
     disk: Disk, made: Confirming[int]
 ) -> None:
     made.check()

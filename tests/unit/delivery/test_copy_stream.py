@@ -10,11 +10,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import psycopg
 import pytest
 
 from tests.support.oracles.twins import interpreted
+from tests.support.processes.waiting import wait_until
 from tidemark.io.node.copy_messages import CopyMessages
 from tidemark.io.node.copy_stream import RECEIVED_BYTES, BlockBounds, CopyBlock, blocks_off_socket
 from tidemark.wal.kernel import COMPILED
@@ -149,6 +151,10 @@ def sent_while_kept(servers: socket.socket, rows: bytes) -> int:
     return at
 
 
+def has_kept(messages: CopyMessages) -> bool:
+    return bool(messages.kept)
+
+
 @pytest.mark.skipif(not COMPILED, reason="interpreted, each look at the socket is a call")
 def test_rows_are_received_while_another_thread_has_the_interpreter() -> None:
     row = message(b"d", b"x" * 1000 + b"\n")
@@ -161,8 +167,7 @@ def test_rows_are_received_while_another_thread_has_the_interpreter() -> None:
             messages = CopyMessages(ours)
             receiving = pool.submit(messages.receive, data, 1 << 20, 1 << 30)
             servers.sendall(row)
-            while not messages.kept:
-                time.sleep(0.001)
+            wait_until(partial(has_kept, messages))
             sent_bytes = sent_while_kept(servers, rows)
             receiving.result()
         if sent_bytes == len(rows):

@@ -86,7 +86,7 @@ def found(liveness: Liveness) -> ConsumerFailed:
 
 
 @pytest.mark.feature("I36")
-def test_a_consumer_that_says_that_it_is_dead_is_believed(consumer: Patient, clock: HandClock) -> None:
+def test_a_consumer_that_reports_that_it_is_dead_counts_as_dead(consumer: Patient, clock: HandClock) -> None:
     with watching(consumer, clock) as liveness:
         asked_again(consumer)
         assert liveness.error() is None
@@ -127,7 +127,7 @@ def test_a_consumer_that_does_not_answer_is_dead_after_its_time(consumer: Patien
 
 
 @pytest.mark.feature("I36")
-def test_a_call_that_takes_too_long_is_found_out_by_its_time(consumer: Patient, clock: HandClock) -> None:
+def test_a_call_that_takes_too_long_is_detected_by_its_duration(consumer: Patient, clock: HandClock) -> None:
     liveness = Liveness(consumer, alive_s=ALIVE_S, hang_s=HANG_S, clock=clock)
     with liveness.calling("on_events"):
         clock.now_s += HANG_S

@@ -61,7 +61,7 @@ def restarted(pointers: list[Pointer], bases: list[tuple[int, int]]) -> Lsn | No
     return restart_before(NODE, branch, pointers, [(Lsn(lsn), Lsn(restart)) for lsn, restart in bases])
 
 
-def test_decoding_begins_again_where_the_latest_of_before_the_fork_says() -> None:
+def test_decoding_begins_again_at_the_latest_position_before_the_fork() -> None:
     assert restarted([], []) is None
     assert restarted([], [(0x1000, 0x1000), (0x5000, 0x4F00)]) == 0x4F00
     assert restarted([pointer(3, 0x8000, 0x7000)], [(0x1000, 0x1000), (0x5000, 0x4F00)]) == 0x7000
@@ -70,7 +70,7 @@ def test_decoding_begins_again_where_the_latest_of_before_the_fork_says() -> Non
     assert restarted([pointer(3, 0x8000, 0x2000)], [(0x1000, 0x1000), (0x5000, 0x4F00)]) == 0x4F00
 
 
-def test_a_pointer_behind_the_fork_or_of_an_earlier_dead_branch_tells_nothing() -> None:
+def test_a_pointer_after_the_fork_or_of_an_earlier_dead_branch_is_ignored() -> None:
     bases = [(0x1000, 0x1000)]
     assert restarted([pointer(3, LATER_FORK, 0x8F00)], bases) == 0x1000
     assert restarted([pointer(1, 0x8800, 0x8700), pointer(3, FORK - 1, 0x2000)], bases) == 0x2000

@@ -30,7 +30,7 @@ def test_every_stage_is_reached_from_every_other() -> None:
         assert reached == set(Stage)
 
 
-def test_who_leaves_delivering_says_so_before_anybody_else_begins() -> None:
+def test_a_process_that_stops_delivering_records_that_before_another_one_begins() -> None:
     for (stage, event), found in NEXT.items():
         leaves = stage.deliverer is Role.SIDECAR and found.stage is not stage
         by_itself = event is not Event.SIDECAR_LOST

@@ -20,3 +20,8 @@ def test_a_refused_copy_is_made_again_even_if_the_lake_has_an_earlier_generation
 def test_a_table_that_has_left_the_selection_stays_left() -> None:
     left = CopyProgress(CopyPhase.LEFT, 1)
     assert promoted_copies({TABLE: left}, LAKE) == {TABLE: left}
+
+
+def test_a_generation_never_moves_back_to_that_of_a_lake_with_earlier_copies() -> None:
+    after = promoted_copies({TABLE: CopyProgress(CopyPhase.DONE, 5)}, LAKE)
+    assert after == {TABLE: CopyProgress(CopyPhase.DONE, 5)}

@@ -62,7 +62,7 @@ def test_a_record_that_ends_with_its_page_ends_where_the_next_page_begins() -> N
     assert list(block.lsns[:2]) == [SEGMENT + PAGE + 24, after]
 
 
-def test_a_restart_at_any_records_end_goes_on_with_the_next_record() -> None:
+def test_a_restart_at_any_records_end_continues_with_the_next_record() -> None:
     writer = some_wal(WalWriter(), 60)
     whole = Framer()
     whole.feed(writer.first_lsn, bytes(writer.data))

@@ -19,7 +19,7 @@ def test_an_insert_gives_the_packed_row_and_its_place() -> None:
     assert (found.block.block, found.offset, found.flags, found.tuple) == (9, 4, 8, ROW)
 
 
-def test_an_insert_whose_row_is_on_the_page_image_has_no_row_of_its_own() -> None:
+def test_an_insert_whose_row_is_on_the_page_image_contains_no_row() -> None:
     page = heap_page([(700, 0, ROW)])
     found = heap.parse_insert(forged(RM_HEAP, 0x80, pack("<HB", 1, 0), [ForgedBlock(image=page_image(page))]))
     assert found.tuple is None
@@ -58,7 +58,7 @@ def update(flags: int, lengths: bytes, data: bytes) -> HeapUpdate:
     return heap.parse_update(forged(RM_HEAP, heap.HOT_UPDATE, main, [ForgedBlock(data=lengths + data)]))
 
 
-def test_a_prefix_stands_behind_the_bitmap_of_the_new_row() -> None:
+def test_a_prefix_follows_the_bitmap_of_the_new_row() -> None:
     new = packed(b"old VALues", infomask=1, bitmap=b"\x07\x00")
     found = update(0x60, pack("<HH", 4, 3), new[:7] + b"VAL")
     assert found.tuple is None
@@ -116,7 +116,7 @@ def test_a_confirm_and_an_inplace_name_their_row() -> None:
             heap.apply_inplace(other, inplace)
 
 
-def test_a_lock_says_nothing() -> None:
+def test_a_lock_contains_no_change() -> None:
     assert heap.parse(forged(RM_HEAP, heap.LOCK, bytes(8), [ForgedBlock()])) is None
     assert heap2.parse(forged(RM_HEAP2, 0x10, bytes(8), [ForgedBlock()])) is None
 

@@ -72,7 +72,7 @@ def test_segment_sizes_are_powers_of_two_between_1_mb_and_1_gb() -> None:
     ]  # fmt: skip
 
 
-def test_a_slice_of_wal_knows_its_end() -> None:
+def test_a_slice_of_wal_has_its_end() -> None:
     assert WalSlice(Lsn(100), b"12345", TimelineId(1)).end_lsn == 105
 
 

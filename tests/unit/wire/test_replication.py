@@ -27,7 +27,7 @@ def test_wal_data_keeps_its_payload_without_a_copy() -> None:
 
 
 @pytest.mark.parametrize(("flag", "wanted"), [(0, False), (1, True)])
-def test_a_keepalive_says_if_it_wants_a_reply(flag: int, wanted: bool) -> None:  # noqa: FBT001
+def test_a_keepalive_states_whether_it_requests_a_reply(flag: int, wanted: bool) -> None:  # noqa: FBT001
     assert parse_message(b"k" + struct.pack(">QqB", 5, 0, flag)) == Keepalive(Lsn(5), PG_EPOCH_US, wanted)
 
 

@@ -29,7 +29,7 @@ def stored_group(after: int = 10) -> list[tuple[Sequence, list[bytes]]]:
     return [(header.sequence, [bytes(chunk) for chunk in chunks(header, payload)]) for header, payload in numbered]
 
 
-def test_a_group_is_numbered_after_the_head_and_every_value_knows_its_ends() -> None:
+def test_a_group_is_numbered_after_the_head_and_every_value_has_its_ends() -> None:
     headers = [join(sequence, stored).header for sequence, stored in stored_group(after=10)]
     assert [header.sequence for header in headers] == [11, 12, 13]
     assert {(header.group_first, header.group_last) for header in headers} == {(11, 13)}

@@ -29,11 +29,11 @@ class CatalogFiles:
         marks: Marks,
         *,
         files_lsn: Lsn,
-        note: Callable[[Xid, CatalogHeap, bytes], None],
+        record_change: Callable[[Xid, CatalogHeap, bytes], None],
     ) -> None:
         """`open_changes` and `marks` are shared with the store; the heaps' files were current at `files_lsn`.
 
-        `note` is called for each row of a copy that an open transaction inserted or deleted, since there may be no
+        `record_change` is called for each row of a copy that an open transaction inserted or deleted: there may be no
         other record of it. A seed reads the files after the LSN from which it follows WAL: earlier rewrites lead to
         known files.
         """
@@ -42,7 +42,7 @@ class CatalogFiles:
         self.heaps = {heap.layout.catalog.oid: heap for heap in heaps}
         self._open = open_changes
         self._marks = marks
-        self._note = note
+        self._record_change = record_change
         self._files_lsn = files_lsn
         self._by_file = {heap.file: heap for heap in self.heaps.values()}
         self._guesses: set[RelFileLocator] = set()
@@ -136,7 +136,7 @@ class CatalogFiles:
                     pending.deleter[row.tid] = row.deleter
                 for xid in row.waits_for:
                     self._marks.add(xid, pending, row.tid)
-                    self._note(xid, pending, row.packed)
+                    self._record_change(xid, pending, row.packed)
         return True
 
     def _deleter_behind(self, old: CatalogHeap, record: Record, packed: bytes) -> Xid | None:
@@ -287,7 +287,7 @@ class CatalogFiles:
         elif self._marks.learning:
             raise SeedOvertaken(f"{name} was swapped at {format_lsn(lsn)}, but its new file is not known")
         else:
-            raise CatalogDiverged(f"{name} got a new file at {format_lsn(lsn)}, but no record that writes it was read")
+            raise CatalogDiverged(f"{name} has a new file from {format_lsn(lsn)}, but no record that writes it")
         self._by_file.pop(old.file, None)
         self._by_file[locator] = new
         self.heaps[catalog] = new

@@ -18,7 +18,7 @@ from tidemark.wal.rmgr import (
 from tidemark.wal.versions import WalFormat
 
 INTEREST = frozenset({RM_XLOG, RM_XACT, RM_DBASE, RM_MULTIXACT, RM_RELMAP, RM_STANDBY, RM_HEAP2, RM_HEAP})
-"""Resource managers whose records can matter to a mirror, or tell whose subtransaction an xid is."""
+"""Resource managers whose records can matter to a mirror, or contain the parent of a subtransaction."""
 
 
 class CatalogFollower:

@@ -294,7 +294,7 @@ class _Loader:
     def _open(self, reported: _OpenJson) -> OpenChanges:
         changes = OpenChanges(Xid(reported["xid"]))
         for kind, oid in reported["subjects"]:
-            changes.note(Subject(Oid(kind), Oid(oid)))
+            changes.record(Subject(Oid(kind), Oid(oid)))
         changes.rewriting.update((Oid(catalog), Xid(xid)) for catalog, xid in reported["rewriting"])
         for pending in reported["pending"]:
             heap = self._heap(pending["heap"])

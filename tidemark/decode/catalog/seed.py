@@ -199,8 +199,8 @@ def begin(
 def queries(mirror: CatalogMirror) -> Sequence[SeedQuery]:
     """Return the queries for all catalogs."""
     places = "SELECT ctid FROM pg_catalog.pg_attribute WHERE attnum < 0"
-    asked = [_row_query(layout) for layout in _learning_layouts(mirror)]
-    return [*asked, SeedQuery(PG_ATTRIBUTE, places, tids_only=True)]
+    queries = [_row_query(layout) for layout in _learning_layouts(mirror)]
+    return [*queries, SeedQuery(PG_ATTRIBUTE, places, tids_only=True)]
 
 
 def queries_of_tables(mirror: CatalogMirror, relations: str, types: str) -> Sequence[SeedQuery]:

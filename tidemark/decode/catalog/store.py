@@ -47,7 +47,7 @@ class CatalogStore:
         self.top_of: dict[Xid, Xid] = {}  # of subtransactions that changed catalogs
         self.marks = Marks(learning_from=learning_from)
         self.files = CatalogFiles(
-            database, tablespace, heaps, self.open, self.marks, files_lsn=files_lsn, note=self._note
+            database, tablespace, heaps, self.open, self.marks, files_lsn=files_lsn, record_change=self._record_change
         )
         self.commits = 0  # that changed these catalogs
         self.revision = 0  # grows with every record that changed the store: these records belong into a journal
@@ -82,7 +82,7 @@ class CatalogStore:
         for xid in self.marks.stop_learning(fate):
             changes = self._enter(xid, self.top_of.get(xid, xid))
             for subject in self.marks.subjects(xid):
-                changes.note(subject)
+                changes.record(subject)
         self.files.stop_learning()
 
     def adopt_page(
@@ -194,13 +194,13 @@ class CatalogStore:
 
     def _wait_for_open(self, heap: CatalogHeap, row: CopiedRow) -> None:
         for xid in row.waits_for:
-            self._note(xid, heap, row.packed)
+            self._record_change(xid, heap, row.packed)
             self.marks.add(xid, heap, row.tid)
 
-    def _note(self, xid: Xid, heap: CatalogHeap, packed: bytes) -> None:
+    def _record_change(self, xid: Xid, heap: CatalogHeap, packed: bytes) -> None:
         """Record that an object of a row looks different to the open transaction of `xid`."""
         if heap.layout.fits(packed) and not self.marks.is_older_than_learning(xid):
-            self._enter(xid, self.top_of.get(xid, xid)).note(subject_of(heap, packed))
+            self._enter(xid, self.top_of.get(xid, xid)).record(subject_of(heap, packed))
 
     def _count(self, changed: bool) -> bool:  # noqa: FBT001 - the answer is passed on
         self.revision += changed
@@ -220,7 +220,7 @@ class CatalogStore:
                 changes.views[heap.layout.catalog.oid] = heap
             packed = change.packed if isinstance(change, RowInserted) else heap.known_bytes(change.tid)
             if packed and heap.layout.fits(packed):
-                changes.note(subject_of(heap, packed))
+                changes.record(subject_of(heap, packed))
             if isinstance(change, RowInserted):
                 heap.insert(change.tid, change.packed, record.xid)
                 # NB: not for an update: the row of a transient heap is updated when the files are swapped.
@@ -270,7 +270,7 @@ class CatalogStore:
             top_xid = self.top_of.get(xid, xid)
             if top_xid in tops - gone:
                 for subject in self.marks.subjects(xid):
-                    self.open[top_xid].note(subject)
+                    self.open[top_xid].record(subject)
         for xid in gone:
             self.top_of.pop(xid, None)
             self._count(self.marks.abort(xid))

@@ -74,7 +74,7 @@ class OpenChanges:
     pending: dict[RelFileLocator, PendingFile] = field(default_factory=dict)
     views: dict[Oid, CatalogHeap] = field(default_factory=dict)  # catalogs for which it uses its own new file
 
-    def note(self, subject: Subject) -> None:
+    def record(self, subject: Subject) -> None:
         """Record that `subject` looks different to the transaction now."""
         self.subjects.add(subject)
         self.news.add(subject)

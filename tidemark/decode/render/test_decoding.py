@@ -143,7 +143,7 @@ class TestDecodingRenderer:
 
         NB: the memory of a block is reused for the next one.
         """
-        self._names.noted = NO_NAMES
+        self._names.recorded = NO_NAMES
         pending = [(0, len(run))]
         while pending:
             start, stop = pending.pop()
@@ -209,7 +209,7 @@ class TestDecodingRenderer:
         pending = [(run.start, run.stop)]
         while pending:
             start, stop = pending.pop()
-            self._names.noted = transaction.names
+            self._names.recorded = transaction.names
             try:
                 if stop - start > 1:
                     self._check_cells(run.versions, stop - start)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tidemark.decode.datum.row_entries import tuple_bytes
 from tidemark.decode.transactions.itemlog import Item, ItemLog
-from tidemark.decode.transactions.object_names import NO_NAMES, NamesNoted
+from tidemark.decode.transactions.object_names import NO_NAMES, RecordedNames
 from tidemark.decode.transactions.ports import SpillPort
 from tidemark.decode.transactions.rowlog import RelationVersions, Row, RowChunk, RowLog
 from tidemark.model.change import TransactionEnd
@@ -66,7 +66,7 @@ class CommittedTransaction:
     _rows: RowLog
     _between: ItemLog
     _port: SpillPort | None
-    names: NamesNoted = NO_NAMES  # needed by its rows, if names are kept
+    names: RecordedNames = NO_NAMES  # needed by its rows, if names are kept
 
     def items(self) -> Iterator[RowRun | Item]:
         """Yield the rows, in runs as long as possible, and the items between them."""

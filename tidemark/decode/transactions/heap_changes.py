@@ -291,18 +291,18 @@ class HeapChanges:
         if not self.wants(relation):
             new = old = None
         elif self.names is not None:
-            self._note_names(self.names, site, relation, new, old)
+            self._record_names(self.names, site, relation, new, old)
         rows, lsn = site.transaction.rows, site.record.lsn
         number = rows.versions.number(site.catalog.database, relation)
         origin = site.record.origin
         rows.append(op, number, lsn, site.xid, new=new, old=old, before_kind=before_kind, origin=origin)
         self._transactions.grew(len(new or b"") + len(old or b"") + ENTRY_BYTES)
 
-    def _note_names(self, names: NameKeeper, site: _Site, relation: Relation, *packed: bytes | None) -> None:
-        noted = site.transaction.names
-        before = noted.byte_count
-        names.note(RowPlace(site.catalog, site.transaction.xid, site.record.lsn, noted), relation, *packed)
-        self._transactions.grew(noted.byte_count - before)
+    def _record_names(self, names: NameKeeper, site: _Site, relation: Relation, *packed: bytes | None) -> None:
+        recorded = site.transaction.names
+        before = recorded.byte_count
+        names.record(RowPlace(site.catalog, site.transaction.xid, site.record.lsn, recorded), relation, *packed)
+        self._transactions.grew(recorded.byte_count - before)
 
     def _pass_over(self, site: _Site, locator: RelFileLocator) -> None:
         """Skip a change without its new row; raise an error unless the relation is not logged logically.

@@ -14,49 +14,49 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, Xid
 from tidemark.model.relation import Relation
 
 TABLES_MAX = 65536  # relation versions whose codecs are cached
-NOTE_BYTES = 200  # approximate memory of one name
+NAME_BYTES = 200  # approximate memory of one name
 
 
-class NamesNoted:
+class RecordedNames:
     """The names that rows of one transaction need, each with the LSN of the record from which on it is valid."""
 
-    __slots__ = ("_noted", "note_count")
+    __slots__ = ("_names", "name_count")
 
     def __init__(self) -> None:
-        self._noted: dict[tuple[Oid, Oid], list[tuple[Lsn, str]]] = {}
-        self.note_count = 0
+        self._names: dict[tuple[Oid, Oid], list[tuple[Lsn, str]]] = {}
+        self.name_count = 0
 
     @property
     def byte_count(self) -> int:
         """Approximate memory used."""
-        return self.note_count * NOTE_BYTES
+        return self.name_count * NAME_BYTES
 
-    def note(self, kind: Oid, oid: Oid, lsn: Lsn, name: str) -> None:
+    def record(self, kind: Oid, oid: Oid, lsn: Lsn, name: str) -> None:
         """Store an object's name as of `lsn`; LSNs must not decrease."""
-        notes = self._noted.setdefault((kind, oid), [])
-        if not notes or notes[-1][1] != name:
-            notes.append((lsn, name))
-            self.note_count += 1
+        versions = self._names.setdefault((kind, oid), [])
+        if not versions or versions[-1][1] != name:
+            versions.append((lsn, name))
+            self.name_count += 1
 
     def name(self, kind: Oid, oid: Oid, lsn: Lsn) -> str:
         """Return an object's name as of `lsn`; its OID if none was stored."""
-        notes = self._noted.get((kind, oid), ())
-        return next((name for since, name in reversed(notes) if since <= lsn), str(oid))
+        versions = self._names.get((kind, oid), ())
+        return next((name for since, name in reversed(versions) if since <= lsn), str(oid))
 
 
-NO_NAMES = NamesNoted()  # of transactions without stored names
+NO_NAMES = RecordedNames()  # of transactions without stored names
 
 
 class NamesThen:
     """Names as of one record: `ObjectNames` for a printer, which sets `lsn`."""
 
     def __init__(self) -> None:
-        self.noted = NO_NAMES
+        self.recorded = NO_NAMES
         self.lsn = INVALID_LSN
 
     def name(self, kind: Oid, oid: Oid) -> str:
         """Return the stored name."""
-        return self.noted.name(kind, oid, self.lsn)
+        return self.recorded.name(kind, oid, self.lsn)
 
 
 class RowPlace(NamedTuple):
@@ -65,7 +65,7 @@ class RowPlace(NamedTuple):
     catalog: Catalog
     top_xid: Xid
     lsn: Lsn
-    noted: NamesNoted
+    recorded: RecordedNames
 
 
 class _NamesNow:
@@ -76,9 +76,9 @@ class _NamesNow:
 
     def name(self, kind: Oid, oid: Oid) -> str:
         assert self.place is not None
-        catalog, top_xid, lsn, noted = self.place
+        catalog, top_xid, lsn, recorded = self.place
         name = catalog.object_name(kind, oid, top_xid) or str(oid)
-        noted.note(kind, oid, lsn, name)
+        recorded.record(kind, oid, lsn, name)
         return name
 
 
@@ -96,7 +96,7 @@ class NameKeeper:
         self._now = _NamesNow()
         self._known: dict[tuple[str, Relation], _NamedColumns] = {}
 
-    def note(self, place: RowPlace, relation: Relation, *packed: bytes | None) -> None:
+    def record(self, place: RowPlace, relation: Relation, *packed: bytes | None) -> None:
         """Store the names that the tuples of a row need."""
         columns = self._columns(place.catalog.dialect, relation)
         if not columns.codecs:

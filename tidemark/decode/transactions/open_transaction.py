@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tidemark.decode.datum.toast import ToastChunks
 from tidemark.decode.transactions.itemlog import Item, ItemLog
-from tidemark.decode.transactions.object_names import NamesNoted
+from tidemark.decode.transactions.object_names import RecordedNames
 from tidemark.decode.transactions.ports import SpillPort
 from tidemark.decode.transactions.rowlog import RowLog
 from tidemark.decode.transactions.schema_changes import SchemaTracker
@@ -46,7 +46,7 @@ class OpenTransaction:
     between: ItemLog = field(default_factory=ItemLog)
     toast: dict[Xid, ToastChunks] = field(default_factory=dict)
     speculative: dict[SpeculativeKey, SpeculativeRow] = field(default_factory=dict)
-    names: NamesNoted = field(default_factory=NamesNoted)  # needed by its rows, if names are kept
+    names: RecordedNames = field(default_factory=RecordedNames)  # needed by its rows, if names are kept
 
     @property
     def byte_count(self) -> int:
@@ -87,7 +87,7 @@ class OpenTransaction:
         self.release(port)
         self.toast.clear()
         self.speculative.clear()
-        self.names = NamesNoted()
+        self.names = RecordedNames()
 
     def add_item(self, xid: Xid, item: Item) -> None:
         """Append an item that is not a row."""

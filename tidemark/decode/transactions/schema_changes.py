@@ -143,7 +143,7 @@ class SchemaTracker:
 
     def touch(self, xid: Xid, lsn: Lsn) -> None:
         """Record that `xid` changed a catalog."""
-        assert self.dirty_xid in (INVALID_XID, xid), "pending changes of another subtransaction are told first"
+        assert self.dirty_xid in (INVALID_XID, xid), "pending changes of another subtransaction are reported first"
         self.dirty_xid = xid
         self._dirty_lsn = lsn
 

@@ -50,7 +50,7 @@ class UnseenStart(CorruptWal):
 
 
 def xid_precedes(left: int, right: int) -> bool:
-    """Tell if `left` is older than `right`, across wraparound (`TransactionIdPrecedes`, transam.c)."""
+    """Return whether `left` is older than `right`, across wraparound (`TransactionIdPrecedes`, transam.c)."""
     return ((left - right) & _XID_MASK) >= _XID_HALF
 
 

@@ -71,13 +71,13 @@ class HistoryCopy:
     def _copy(self, manifest: Manifest) -> None:
         source, folder, file_mode = self._store.folder.history, _make_folder(self._spool), self._spool.file_mode
         for base in manifest.history.bases:
-            _bring(source / base.file, folder / base.file, base.byte_count, file_mode)
+            _copy_range(source / base.file, folder / base.file, base.byte_count, file_mode)
         for journal in manifest.history.journals:
             path = source / journal.file
             if journal.end_lsn == INVALID_LSN:
-                self._bring_growing(path, folder / journal.file, journal, manifest.journal.end_lsn)
+                self._update_growing(path, folder / journal.file, journal, manifest.journal.end_lsn)
             else:
-                _bring(path, folder / journal.file, path.stat().st_size, file_mode)
+                _copy_range(path, folder / journal.file, path.stat().st_size, file_mode)
         sync(folder)
         put_whole(folder / MANIFEST_FILE, MANIFEST.encode(manifest), file_mode)
         sync(folder)
@@ -86,7 +86,7 @@ class HistoryCopy:
             if path.name not in named and path.name.startswith(_OURS):
                 path.unlink(missing_ok=True)
 
-    def _bring_growing(self, source: Path, target: Path, journal: JournalFile, durable_lsn: Lsn) -> None:
+    def _update_growing(self, source: Path, target: Path, journal: JournalFile, durable_lsn: Lsn) -> None:
         """Copy the durable part of the current journal: what follows may be torn by a crash, cut or rewritten."""
         known, self._grown = self._grown, None  # until the copy is complete
         if known is None or known.file != journal.file or _byte_count(target) != known.byte_count:
@@ -161,7 +161,7 @@ def _make_folder(spool: Spool) -> Path:
     return folder
 
 
-def _bring(source: Path, target: Path, byte_count: int, file_mode: int) -> None:
+def _copy_range(source: Path, target: Path, byte_count: int, file_mode: int) -> None:
     """Copy the first `byte_count` bytes unless the target has them: a file only grows."""
     if _byte_count(target) == byte_count:
         return

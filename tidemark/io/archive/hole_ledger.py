@@ -30,7 +30,7 @@ _SLOT_REST_AT = 4
 _HEADER_BYTES = 128
 SLOTS = 1023
 LEDGER_BYTES = _HEADER_BYTES + SLOTS * _SLOT.size
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 ATTEMPTS_APART_S = 300.0  # a running server tries again each minute: after a longer interval it was stopped in between
 ROUND_PAUSE_S = 5.0  # pgarch.c waits 1 s between the three attempts of a round, and up to 60 s between rounds
 
@@ -189,7 +189,7 @@ def boot_clock_ns() -> int:
 
 
 def _this_boot() -> bytes:
-    return bytes.fromhex(_BOOT_ID.read_text().strip().replace("-", ""))
+    return bytes.fromhex(BOOT_ID.read_text().strip().replace("-", ""))
 
 
 def _cut(text: str, size: int) -> bytes:

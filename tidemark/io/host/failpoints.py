@@ -77,7 +77,7 @@ def _end_at(wanted: str, known: tuple[type[Enum], ...]) -> Action:
 def _log_to(path: str) -> Action:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
-    def note(point: Enum) -> None:
+    def record(point: Enum) -> None:
         os.write(descriptor, f"{point.value}\n".encode())
 
-    return note
+    return record

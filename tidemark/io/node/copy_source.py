@@ -96,8 +96,8 @@ class CopySource:
         self._database = database
         self._oid = oid
         self._format = fmt
-        self._holding: Node | None = None
-        self._looking: Node | None = None
+        self._locking: Node | None = None
+        self._querying: Node | None = None
         self._mirror: CatalogMirror | None = None
         self._seen: dict[Oid, SourceTable] = {}  # the tables at the last query
         self._described: dict[Oid, SourceTable] = {}  # the tables when the mirror was read
@@ -106,30 +106,30 @@ class CopySource:
 
     def close(self) -> None:
         """Close the sessions; the next query connects again."""
-        sessions = (self._holding, self._looking)
-        self._holding = self._looking = None
+        sessions = (self._locking, self._querying)
+        self._locking = self._querying = None
         for session in sessions:
             if session is not None:
                 session.close()
 
-    def _look(self) -> Node:
+    def _querying_node(self) -> Node:
         """Return the session that reads catalogs; connect if necessary, and check the database's OID."""
-        if self._looking is None:
+        if self._querying is None:
             with ExitStack() as stack:
-                looking = stack.enter_context(self._connection())
-                found = looking.facts().database_oid
+                querying = stack.enter_context(self._connection())
+                found = querying.facts().database_oid
                 if self._oid not in (None, found):
                     raise TableChanging(f"the database {self._database} now has the OID {found}, not {self._oid}")
-                self._looking = looking
+                self._querying = querying
                 stack.pop_all()
-        return self._looking
+        return self._querying
 
-    def _hold(self) -> Node:
+    def _locking_node(self) -> Node:
         """Return the session that holds lock and snapshot; connect if necessary."""
-        if self._holding is None:
-            self._look()  # NB: first, since a database with a session in it cannot be renamed
-            self._holding = self._connection()
-        return self._holding
+        if self._locking is None:
+            self._querying_node()  # NB: first, since a database with a session in it cannot be renamed
+            self._locking = self._connection()
+        return self._locking
 
     def _connection(self) -> Node:
         try:
@@ -155,12 +155,12 @@ class CopySource:
         NB: call this before the table is locked: the query locks the table too, and could wait for a session that waits
         for our lock.
         """
-        ((size_bytes,),) = self._look().query(_TABLE_BYTES, (table.oid, table.oid))
+        ((size_bytes,),) = self._querying_node().query(_TABLE_BYTES, (table.oid, table.oid))
         return int(str(size_bytes))
 
     def tables(self) -> list[SourceTable]:
         """Return the tables of the database."""
-        tables = source_tables(self._look(), self._format.major)
+        tables = source_tables(self._querying_node(), self._format.major)
         self._seen = {table.oid: table for table in tables}
         return tables
 
@@ -171,7 +171,7 @@ class CopySource:
 
     def table(self, oid: Oid) -> SourceTable | None:
         """Return the current description of one table."""
-        return next(iter(source_tables(self._look(), self._format.major, oid)), None)
+        return next(iter(source_tables(self._querying_node(), self._format.major, oid)), None)
 
     @contextmanager
     def locked_snapshot(self, table: SourceTable) -> Iterator[TableSnapshot]:
@@ -180,7 +180,7 @@ class CopySource:
         with ExitStack() as stack:
             taken = self._taken_clearly(table, stack)
             relation = self._describe(table)
-            self._forms = value_forms(self._hold(), table.oid) if _has_types_of_users(relation) else frozenset()
+            self._forms = value_forms(self._locking_node(), table.oid) if _has_types_of_users(relation) else frozenset()
             yield TableSnapshot(relation, str(taken.snapshot), taken.time_us)
 
     def _taken_clearly(self, table: SourceTable, stack: ExitStack) -> _Taken:
@@ -191,12 +191,14 @@ class CopySource:
                 if taken is not None:
                     stack.push(attempt.pop_all())
                     return taken
-        raise SnapshotUnclear(f"{self._hold().where}: a commit was replayed around each of {SNAPSHOTS_MAX} snapshots")
+        raise SnapshotUnclear(
+            f"{self._locking_node().where}: a commit was replayed around each of {SNAPSHOTS_MAX} snapshots"
+        )
 
     @contextmanager
     def _locked(self, table: SourceTable) -> Iterator[_Taken | None]:
         """Lock a table and take a snapshot; yield None if the snapshot's contents are unknown."""
-        with self._hold().translated() as session, session.transaction():
+        with self._locking_node().translated() as session, session.transaction():
             session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             session.execute("SET LOCAL row_security = off")
             session.execute("SET LOCAL statement_timeout = 0")
@@ -204,7 +206,7 @@ class CopySource:
             name = _identifier(table.namespace, table.name)
             only = sql.SQL("" if table.is_partitioned else "ONLY ")  # a partitioned table: with all partitions
             session.execute(sql.SQL("LOCK TABLE {}{} IN ACCESS SHARE MODE").format(only, name))
-            replayed_lsn = self._look().replayed_lsn()
+            replayed_lsn = self._querying_node().replayed_lsn()
             # NB: the first statement that takes a snapshot; LOCK takes none.
             ((snapshot, time_us, oid, self._holding_pid),) = session.execute(
                 "SELECT pg_catalog.pg_current_snapshot()::text,"
@@ -222,11 +224,15 @@ class CopySource:
         """Return what a standby's snapshot shows; it was taken after the replay had passed `start_lsn`."""
         if shown.xmin == shown.xmax:
             return shown  # no transaction was running
-        end_lsn = self._look().replayed_lsn()
+        end_lsn = self._querying_node().replayed_lsn()
         if end_lsn is None:
-            raise TableChanging(f"{self._look().where} was promoted")
-        window = ReplayWindow(start_lsn, end_lsn, self._look().received_lsn())
-        return None if window.holds_commit(self._dsn, self._look().facts()) else ReplayedSnapshot(shown.xmin, start_lsn)
+            raise TableChanging(f"{self._querying_node().where} was promoted")
+        window = ReplayWindow(start_lsn, end_lsn, self._querying_node().received_lsn())
+        return (
+            None
+            if window.holds_commit(self._dsn, self._querying_node().facts())
+            else ReplayedSnapshot(shown.xmin, start_lsn)
+        )
 
     def rows(self, relation: Relation, bounds: BlockBounds = BLOCK) -> Generator[CopyBlock]:
         """Yield the rows of the locked table and of its partitions, in blocks of lines of COPY's text format.
@@ -243,7 +249,7 @@ class CopySource:
         only = sql.SQL("" if relation.gathers_partitions else "ONLY ")
         query = sql.SQL("SELECT {} FROM {}{}").format(columns, only, name)
         statement = sql.SQL("COPY ({}) TO STDOUT (ENCODING {})").format(query, encoding)
-        with self._named_in_errors(relation), self._hold().translated() as session:
+        with self._named_in_errors(relation), self._locking_node().translated() as session:
             is_checked = False
             with closing(copied_blocks(session, statement, bounds)) as blocks:
                 for block in blocks:
@@ -268,18 +274,18 @@ class CopySource:
         """
         # NB: in the other session, since pg_class under the snapshot does not show newer rows.
         locked = (self._holding_pid, FIRST_USER_OID, relation.oid, relation.oid)
-        others = self._look().query(_LOCKED_BESIDE, locked)
+        others = self._querying_node().query(_LOCKED_BESIDE, locked)
         if others:
             raise TableChanging(f"{relation.qualified_name} was {others[0][0]} during its copy")
-        if self._forms and not self._forms <= value_forms(self._look(), relation.oid):
+        if self._forms and not self._forms <= value_forms(self._querying_node(), relation.oid):
             raise TableChanging(f"a type in {relation.qualified_name} changed during its copy")
         now = self.table(relation.oid) if relation.gathers_partitions else None
         if now is not None and now.partitions != self._described[now.oid].partitions:
-            raise TableChanging(f"{relation.qualified_name} got other partitions during its copy")
+            raise TableChanging(f"{relation.qualified_name} has other partitions than at the start of its copy")
 
     def flush(self) -> tuple[TimelineId, Lsn]:
         """Flush all that the snapshot showed: a crash could undo it otherwise; return timeline and flush LSN."""
-        return self._look().flushed()
+        return self._querying_node().flushed()
 
     def _describe(self, table: SourceTable) -> Relation:
         now = self.table(table.oid)
@@ -309,9 +315,9 @@ class CopySource:
         if self._seen.get(table.oid) != table:
             self.tables()
         described = self._seen
-        session = SeedSession(self._look())
+        session = SeedSession(self._querying_node())
         with ThreadPoolExecutor(1, "tidemark-copy-connect") as pool:
-            pool.submit(self._hold)  # in parallel; a failure is raised by the next call
+            pool.submit(self._locking_node)  # in parallel; a failure is raised by the next call
             mirror = session.begin(self._format, Xid(3), None)  # the mirror follows no WAL: any xid will do
             seed.merge(mirror, session.read_tables(mirror))
         self._described, self._mirror = described, mirror

@@ -31,7 +31,7 @@ _MODE = 0o600
 class TableTooLarge(ConfigError):
     """A table with more rows than may wait on disk."""
 
-    hint = "raise copy.spool_bytes if the disk under the state folder has room, or exclude the table"
+    hint = "raise copy.spool_bytes if the disk under the state folder has space, or exclude the table"
 
 
 class CopySpool:

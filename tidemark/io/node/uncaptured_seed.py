@@ -32,29 +32,29 @@ class VisitingSession:
     def begin_if_admitted(self, fmt: WalFormat, next_xid: Xid, shared: SharedCatalogs) -> CatalogMirror | None:
         """Return a mirror without rows; None if the node rejects the connection."""
         try:
-            return self._visit(lambda session: session.begin(fmt, next_xid, shared))
+            return self._in_session(lambda session: session.begin(fmt, next_xid, shared))
         except TidemarkError:
             return None
 
     def read(self, mirror: CatalogMirror, meanwhile: Callable[[], None]) -> Answers:
         """Copy the catalogs under one snapshot."""
-        return self._visit(lambda session: session.read(mirror, meanwhile))
+        return self._in_session(lambda session: session.read(mirror, meanwhile))
 
     def files(self) -> FileRows:
         """Return the current files of the catalogs."""
-        return self._visit(lambda session: session.files())
+        return self._in_session(lambda session: session.files())
 
     def check_files(self, mirror: CatalogMirror, files: FileRows) -> None:
         """Raise `SeedOvertaken` if the mirror's files differ from `files`."""
-        self._visit(lambda session: session.check_files(mirror, files))
+        self._in_session(lambda session: session.check_files(mirror, files))
 
     def is_untouched(self) -> bool:
         """Return whether the catalogs are as initdb left them."""
-        return self._visit(lambda session: session.is_untouched())
+        return self._in_session(lambda session: session.is_untouched())
 
-    def _visit(self, ask: Callable[[SeedSession], AnswerT]) -> AnswerT:
+    def _in_session(self, query: Callable[[SeedSession], AnswerT]) -> AnswerT:
         with Node(self._dsn, self._database) as node:
-            return ask(SeedSession(node))
+            return query(SeedSession(node))
 
 
 def uncaptured_databases(

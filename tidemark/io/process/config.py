@@ -391,7 +391,7 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
 
 def _check_standby(config: Config, where: str) -> None:
     if config.standby.lake and not config.standby.follow:
-        raise BadConfig(f"{where}: standby.lake: it is read at a promotion, by a sidecar with standby.follow = true")
+        raise BadConfig(f"{where}: standby.lake requires standby.follow = true")
     if not config.standby.follow:
         return
     if not config.markers.key_file:

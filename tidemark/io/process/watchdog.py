@@ -91,13 +91,13 @@ class Watch:
         if self._condition not in (Condition.HUNG, Condition.GONE):
             return False
         beat = self._beat
-        remains = self._holder if self._condition is Condition.HUNG else None
-        if remains is None and beat is not None:
+        process = self._holder if self._condition is Condition.HUNG else None
+        if process is None and beat is not None:
             # Also a process without a lock: a normal end clears its slot before it releases the lock.
-            remains = Owner(self._role.value, host_name(), beat.boot_id, beat.pid, beat.start_ticks)
-        if remains is None:
+            process = Owner(self._role.value, host_name(), beat.boot_id, beat.pid, beat.start_ticks)
+        if process is None:
             return self._condition is Condition.GONE
-        return kill_process(remains, is_still_due=lambda: self._heartbeat.read(self._slot) == beat)
+        return kill_process(process, is_still_due=lambda: self._heartbeat.read(self._slot) == beat)
 
     def _is_late(self, now_boot_ns: int) -> bool:
         """Return whether a process has been without its lock for too long: since this end, or the first of a series."""

@@ -46,7 +46,7 @@ class RoleLock:
     _descriptor: int
 
     @classmethod
-    def take(cls, folder: StateFolder, role: str) -> Self:
+    def acquire(cls, folder: StateFolder, role: str) -> Self:
         """Acquire the lock of `role`; raise `AlreadyRunning` with its holder if it is held."""
         path = folder.lock(role)
         with writing(path):

@@ -116,8 +116,8 @@ class OutboxReader(OpenedState):
             transaction.put(key, READER.encode(registered), db=database)
             return registered
 
-    def confirm(self, reader: str, held: Sequence, replayable: Sequence) -> Reader:
-        """Record that the tables contain all up to `held`, and that nothing up to `replayable` is requested again.
+    def confirm(self, reader: str, applied: Sequence, replayable: Sequence) -> Reader:
+        """Record that the tables contain all up to `applied`, and that nothing up to `replayable` is requested again.
 
         Neither moves back: a late write of a fenced process has no effect.
         """
@@ -127,13 +127,13 @@ class OutboxReader(OpenedState):
             if stored is None:
                 raise UnknownReader(f"reader {reader!r} is not registered in {self.environment.folder.root}")
             ledger = self._ledger(transaction)
-            if max(held, replayable) > ledger.head:
+            if max(applied, replayable) > ledger.head:
                 raise StateError(
-                    f"reader {reader!r} confirms {max(held, replayable)}, but the outbox ends at {ledger.head}"
+                    f"reader {reader!r} confirms {max(applied, replayable)}, but the outbox ends at {ledger.head}"
                 )
             before = READER.decode(stored)
-            confirmed = Reader(max(held, before.held), max(replayable, before.replayable), self._clock.wall_us())
-            transaction.put(key, READER.encode(confirmed), db=database)
+            confirmed = Reader(max(applied, before.held), max(replayable, before.replayable), self._clock.wall_us())
+            transaction.put(key, READER.encode_over(stored, confirmed), db=database)
             return confirmed
 
     def _identity(self, transaction: Transaction) -> Identity:

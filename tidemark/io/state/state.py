@@ -176,7 +176,7 @@ class StateStore(OpenedState):
             yield transaction
         self._versions.update(transaction.new_versions)
 
-    def take_epoch(self, owner: Owner) -> Epoch:
+    def begin_epoch(self, owner: Owner) -> Epoch:
         """Begin a new epoch: the owner of the last one fails in its next transaction.
 
         Raises `NotDeliverer` if the stage lets another role deliver, or follow.
@@ -187,7 +187,7 @@ class StateStore(OpenedState):
                 raise NotDeliverer(
                     f"the stage of {self.folder.root} is {stage.value}: the {owner.role} may not deliver"
                 )
-            epoch = transaction.take_epoch(owner)
+            epoch = transaction.begin_epoch(owner)
         self.learn_versions()
         return epoch
 

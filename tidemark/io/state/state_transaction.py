@@ -1,9 +1,10 @@
 """The state inside one LMDB transaction: stage, epoch and positions, read and changed together.
 
-Positions never move back on a timeline. Each key has a policy for damage (`tidemark.wire.state`).
+Positions never move back on a timeline: `Key.encode_over` checks each value that replaces another. Each key has a
+policy for damage (`tidemark.wire.state`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ from tidemark.io.state.environment import Environment, Transaction
 from tidemark.io.state.outbox_table import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader
 from tidemark.io.state.overtaken import check_not_overtaken
 from tidemark.io.state.state_views import StateMarks, StateView
-from tidemark.model.errors import Fenced, InternalError, StateError
+from tidemark.model.errors import Fenced, StateError
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
@@ -95,7 +96,7 @@ class StateTransaction:
             now = f"{term.epoch} owned by {term.owner}" if term else "none"
             raise Fenced(f"epoch {epoch} has ended, the current one is {now}", hint="another process delivers now")
 
-    def take_epoch(self, owner: Owner) -> Epoch:
+    def begin_epoch(self, owner: Owner) -> Epoch:
         """Begin the next epoch, on the latest timeline that was delivered, followed, or delivered by a leader.
 
         Raises `OvertakenState` if another copy of this state delivers.
@@ -170,17 +171,7 @@ class StateTransaction:
 
         A rewind and a promotion continue on a later timeline, whose positions are greater; `init` finds no value.
         """
-        if key.moves_back is not None:
-            self._check_order(key, key.moves_back, value)
-        self._transaction.put(named(self._scope, key.name), key.encode(value), db=self._environment.database("state"))
-
-    def _check_order(self, key: Key[ValueT], moves_back: Callable[[ValueT, ValueT], bool], value: ValueT) -> None:
-        try:
-            before = self.get(key)
-        except DamagedValue:
-            return  # the stored value is damaged: the key's policy has determined the new one
-        if before is not None and moves_back(before, value):
-            raise InternalError(f"{key.name} would move back from {before} to {value}")
+        self._replace("state", key.name, key, value)
 
     def drop(self, key: Key[ValueT]) -> None:
         """Delete a named value."""
@@ -213,13 +204,13 @@ class StateTransaction:
         ledger, readers = self.ledger(), self.readers()[0]
         if not readers:
             return ledger
-        held = min(reader.held for reader in readers.values())
+        applied = min(reader.held for reader in readers.values())
         confirmed = self.confirmed()
-        if held > (confirmed.sequence if confirmed else ledger.trimmed):
-            header = self.outbox.header(held)
+        if applied > (confirmed.sequence if confirmed else ledger.trimmed):
+            header = self.outbox.header(applied)
             if header is None or not header.ends_group:
-                raise StateError(f"readers confirmed {held}, which is not the end of a group in the outbox")
-            self.put(CONFIRMED, Watermark(header.pointer, held, header.commit_time_us))
+                raise StateError(f"readers confirmed {applied}, which is not the end of a group in the outbox")
+            self.put(CONFIRMED, Watermark(header.pointer, applied, header.commit_time_us))
         trimmed = self.outbox.trim(ledger, min(reader.trimmable for reader in readers.values()))
         if trimmed != ledger:
             self.put(LEDGER, trimmed)
@@ -235,11 +226,11 @@ class StateTransaction:
             return self.get(CONFIRMED)
         except DamagedValue:
             readers, damaged = self.readers()
-            held = min((reader.held for reader in readers.values()), default=NO_SEQUENCE)
-            header = self.outbox.header(held)
+            applied = min((reader.held for reader in readers.values()), default=NO_SEQUENCE)
+            header = self.outbox.header(applied)
             if damaged or header is None:
                 raise
-            return Watermark(header.pointer, held, header.commit_time_us)
+            return Watermark(header.pointer, applied, header.commit_time_us)
 
     def ledger(self) -> OutboxLedger:
         """Return the ledger of the outbox; damaged: counted again."""
@@ -266,7 +257,7 @@ class StateTransaction:
 
     def put_reader(self, name: str, reader: Reader) -> None:
         """Store a reader's position on behalf of that reader."""
-        self._transaction.put(named(self._scope, name), READER.encode(reader), db=self._environment.database("readers"))
+        self._replace("readers", name, READER, reader)
 
     def drop_reader(self, name: str) -> None:
         """Remove a reader: no values are kept for it any more."""
@@ -311,8 +302,7 @@ class StateTransaction:
 
     def put_copy(self, database: Oid, relation: Oid, progress: CopyProgress) -> None:
         """Store the progress of a table's first copy."""
-        key = named(self._scope, f"{database}/{relation}")
-        self._transaction.put(key, COPY.encode(progress), db=self._environment.database("copies"))
+        self._replace("copies", f"{database}/{relation}", COPY, progress)
 
     def drop_copy(self, database: Oid, relation: Oid) -> None:
         """Remove the first copy of a table that no longer exists."""
@@ -398,6 +388,11 @@ class StateTransaction:
             assert PROCESSES.policy is DamagePolicy.FORGET
             return ProcessLog()
 
+    def _replace(self, database: str, name: str, key: Key[ValueT], value: ValueT) -> None:
+        handle, stored_name = self._environment.database(database), named(self._scope, name)
+        replaced = self._transaction.get(stored_name, db=handle) if key.moves_back is not None else None
+        self._transaction.put(stored_name, key.encode_over(replaced, value), db=handle)
+
     def _is_read_to(self, head: Sequence) -> bool:
         readers, damaged = self.readers()
         return bool(readers) and not damaged and min(reader.held for reader in readers.values()) >= head
@@ -415,13 +410,13 @@ class StateTransaction:
     def _check_room(self, group: EncodedGroup, ledger: OutboxLedger) -> None:
         bound, wanted = self.identity.outbox_bytes_max, group.byte_count
         readers = self.readers()[0]
-        held = min((reader.held for reader in readers.values()), default=ledger.trimmed)
-        # NB: if readers have stored everything (`held` is the head), a wait would never end: Spark confirms a range
+        applied = min((reader.held for reader in readers.values()), default=ledger.trimmed)
+        # NB: if readers have stored everything (up to the head), a wait would never end: Spark confirms a range
         # only when it plans the next one. Then a group of any size is accepted.
-        if ledger.byte_count + wanted > bound and held < ledger.head:
+        if ledger.byte_count + wanted > bound and applied < ledger.head:
             raise StateFull(
                 f"the outbox is full: {ledger.byte_count} of {bound} bytes, {wanted} more are needed, readers "
-                f"hold {held} of {ledger.trimmed + 1} to {ledger.head}"
+                f"have applied {applied} of {ledger.trimmed + 1} to {ledger.head}"
             )
         free = self._environment.free_bytes()
         if free < wanted + FREE_BYTES_MIN:

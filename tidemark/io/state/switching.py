@@ -31,7 +31,7 @@ class Terms(TypedDict, total=False):
     """The conditions of a transition, and the values written with it; see `switch`."""
 
     epoch: Epoch | None
-    taking: Owner | None
+    new_owner: Owner | None
     hand_over: HandOver | None
     only_from: Stage | None
     reason: str
@@ -44,15 +44,15 @@ def switch(
     log: Log,
     now_us: int,
     epoch: Epoch | None = None,
-    taking: Owner | None = None,
+    new_owner: Owner | None = None,
     hand_over: HandOver | None = None,
     only_from: Stage | None = None,
     reason: str = "",
 ) -> Switched:
     """Make the transition for `event`; raise `Refused`, with nothing written, if the table has no such transition.
 
-    `epoch`: of the caller, which fails if it is over. `taking`: the owner of a new epoch that begins here. `only_from`:
-    the stage in which the event was observed; raises `Fenced` if the stage has changed since.
+    `epoch`: of the caller, which fails if it is over. `new_owner`: owns a new epoch that begins here. `only_from`: the
+    stage in which the event was observed; raises `Fenced` if the stage has changed since.
     """
     with store.transaction(epoch) as transaction:
         before = transaction.stage()
@@ -68,15 +68,15 @@ def switch(
             # The follower continues from what was delivered here, unless markers of others show a later position.
             assert delivered is not None, "it has delivered, or was to"
             transaction.put(FOLLOWED, Followed(delivered.pointer, delivered.pointer, has_start=True))
-        if taking is not None:
-            epoch = transaction.take_epoch(taking)
+        if new_owner is not None:
+            epoch = transaction.begin_epoch(new_owner)
         elif (term := transaction.term()) is not None:
             epoch = term.epoch
         reported = reason or event.value
         place = str(delivered.pointer.position) if delivered else ""
         if before is not found.stage:
             transaction.record_switch(Switch(now_us, before, found.stage, reported, epoch, place))
-    if taking is not None:
+    if new_owner is not None:
         store.learn_versions()
     if before is not found.stage:
         log.info(

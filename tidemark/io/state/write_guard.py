@@ -130,7 +130,7 @@ class WriteGuard:
                 stuck = self._watch.look(boot_ns())
                 if stuck is not None:
                     self.end_writer(stuck)
-        except Exception as error:  # noqa: BLE001 - the one place: the daemon works on, and says what it lacks now
+        except Exception as error:  # noqa: BLE001 - the one place: the daemon continues, and reports what does not work
             self._log.error("the guard on writers ended", **describe_error(error))
 
     def end_writer(self, stuck: Writing) -> None:

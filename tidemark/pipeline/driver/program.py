@@ -81,7 +81,7 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             return stack.enter_context(when_space_allows(take, place, log, wait=wait))
 
         outbox = opened(partial(OutboxReader.open, folder, guarded=reporting_stuck_writers), folder.root)
-        role = opened(partial(RoleLock.take, folder, f"pipeline-{given.reader}"), folder.root)
+        role = opened(partial(RoleLock.acquire, folder, f"pipeline-{given.reader}"), folder.root)
         store = opened(partial(StateStore.open, folder, guarded=reporting_stuck_writers), folder.root)
         run = stack.enter_context(recorded(store, role.owner, log))
         keys = set(store.marker_keys().names.values())  # the keys with which the capture's daemons were started

@@ -42,7 +42,7 @@ class RoleHolding:
     def start(self) -> None:
         """Take the role's lock, unless this process has it; raise `AlreadyRunning` if another one does."""
         if not self._is_held_here():
-            self._lock = RoleLock.take(self._store.folder, self._role)
+            self._lock = RoleLock.acquire(self._store.folder, self._role)
         self._thread.start()
 
     def stop(self) -> None:

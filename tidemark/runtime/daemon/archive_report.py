@@ -34,7 +34,7 @@ class ArchiveReport:
         """Look, if it is time; `received_lsn`: the end of the ring, if there is one."""
         config = self.context.config
         if config.has_archive:
-            self.watch.ask()
+            self.watch.poll()
         if config.has_archive and self._look is None and now_s - self._begun_s >= LOOK_S:
             self._look = ArchiveListing(Path(config.archive.folder), self.context.store.identity.segment_bytes)
             self._begun_s = now_s
@@ -47,6 +47,7 @@ class ArchiveReport:
         try:
             found = look.result(0)
         except TidemarkError as error:
+            self.context.metrics.errors.inc()
             if not self._is_reported:
                 self.context.log.warning("the archive cannot be listed", **describe_error(error))
             self._is_reported = True

@@ -38,7 +38,7 @@ from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.wal.segments import segment_of, segment_start
 from tidemark.wire.state import Archiving
 
-ASK_S = 10.0
+QUERY_S = 10.0
 START_S = 3.0  # a start waits this long for the node's answer, and then for the folder's
 US_PER_S = 1_000_000
 ResultT = TypeVar("ResultT")
@@ -50,24 +50,24 @@ class ArchivingWatch:
 
     context: CaptureContext
     node_requests: NodeRequests
-    _asked: Future[NodeArchiving] | None = None
-    _asked_s: float = -ASK_S
+    _query: Future[NodeArchiving] | None = None
+    _queried_s: float = -QUERY_S
     _answer: NodeArchiving | None = None
     _reported: str | None = None
     holes: int = 0  # that are not recorded; one that shows by later segments counts once this process saw it twice
     _missing_first: str = ""  # by this process's last look: the other process looks at the same folder
     _clock: SystemClock = field(default_factory=SystemClock)
 
-    def ask(self) -> None:
+    def poll(self) -> None:
         """Query the node if it is time, and read its answer if that has arrived."""
         now_s = time.monotonic()
-        if self._asked is not None and self._asked.done():
-            if self._asked.exception() is None:
-                self._answer = self._asked.result()
-            self._asked = None
-        if self._asked is None and now_s - self._asked_s >= ASK_S:
-            self._asked_s = now_s
-            self._asked = self.node_requests.ask_archiving()
+        if self._query is not None and self._query.done():
+            if self._query.exception() is None:
+                self._answer = self._query.result()
+            self._query = None
+        if self._query is None and now_s - self._queried_s >= QUERY_S:
+            self._queried_s = now_s
+            self._query = self.node_requests.find_archiving()
 
     @property
     def answer(self) -> NodeArchiving | None:
@@ -160,7 +160,7 @@ def check_archiving(context: CaptureContext, node_requests: NodeRequests) -> Non
     if not config.has_archive:
         return
     try:
-        answer = node_requests.ask_archiving().result(START_S)
+        answer = node_requests.find_archiving().result(START_S)
         user = answer.server
         if user is None or not answer.is_on:  # a server that runs no archive_command loses nothing by it
             return

@@ -109,7 +109,7 @@ class Daemon:
                 self._beat.beat(self._slot)
                 notify(ALIVE)
             self._work_on()
-            self._tell_signs_of_life()
+            self._report_heartbeats()
             while True:
                 try:
                     command = self._commands.get_nowait()
@@ -141,7 +141,7 @@ class Daemon:
             self._log.info("ready")
             self._woken.set()  # the first step is not delayed
 
-    def _tell_signs_of_life(self) -> None:
+    def _report_heartbeats(self) -> None:
         for role in Role:
             age_s = self._beat.age_s(Slot[role.name])
             self._metrics.heartbeat_age(role).set(NO_HEARTBEAT_S if age_s is None else age_s)
@@ -158,13 +158,13 @@ class Daemon:
                 raise
 
     def _by_the_loop(self, handler: Handler) -> Handler:
-        def ask(request: dict[str, Json]) -> Mapping[str, Json]:
+        def run_in_loop(request: dict[str, Json]) -> Mapping[str, Json]:
             answer: Future[Mapping[str, Json]] = Future()
 
             def run() -> None:
                 try:
                     answer.set_result(handler(request))
-                except Exception as error:  # noqa: BLE001 - it is the asker's
+                except Exception as error:  # noqa: BLE001 - it is the caller's
                     answer.set_exception(error)
 
             try:
@@ -174,7 +174,7 @@ class Daemon:
             except (Full, NotInTime):
                 raise Busy(f"the {self._slot.name.lower()} did not answer within {DEADLINE_S} s") from None
 
-        return ask
+        return run_in_loop
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._end(signal.Signals(number).name)

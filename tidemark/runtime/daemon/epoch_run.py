@@ -1,4 +1,4 @@
-"""The run of a capture under one epoch: taking the epoch, running the capture, releasing both."""
+"""The run of a capture under one epoch: beginning the epoch, running the capture, releasing both."""
 
 import gc
 

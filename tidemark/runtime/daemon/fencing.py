@@ -47,7 +47,7 @@ class Fence:
         self._lock = threading.Lock()
         self._unanswered = False
         self._answered: set[Incarnation] = set()
-        self._asked_node: Future[NodeIdentity] | None = None
+        self._node_query: Future[NodeIdentity] | None = None
         self._written: Future[Lsn] | None = None
         self._is_left_out = False
         self._not_before_s = 0.0
@@ -115,9 +115,9 @@ class Fence:
         Raises `OvertakenState` if any process of this state has met a marker that fences it.
         """
         check_not_overtaken(marks.overtaken)
-        self._note_started(marks)
+        self._record_started(marks)
         if capture is None:
-            if self._asked_node is None:
+            if self._node_query is None:
                 self._began = marks.extent
             return
         now_s = self._clock.monotonic_s()
@@ -125,12 +125,12 @@ class Fence:
             return
         if self._written is not None:
             self._look_after(self._written, marks, now_s)
-        elif self._asked_node is None:
-            self._asked_node = self._node_requests.find_node()
-        elif self._asked_node.done() and self._is_due(capture, self._asked_node, now_s):
+        elif self._node_query is None:
+            self._node_query = self._node_requests.find_node()
+        elif self._node_query.done() and self._is_due(capture, self._node_query, now_s):
             self._write(marks)
 
-    def _note_started(self, marks: StateMarks) -> None:
+    def _record_started(self, marks: StateMarks) -> None:
         """Record it once everything before the start marker is delivered: until then another start reads it again."""
         position = marks.extent.position
         if self._start_lsn is None or self._is_recorded or position is None or position.commit_lsn < self._start_lsn:
@@ -138,14 +138,14 @@ class Fence:
         record_started(self._store)
         self._is_recorded = True
 
-    def _is_due(self, capture: Capture, asked: Future[NodeIdentity], now_s: float) -> bool:
+    def _is_due(self, capture: Capture, query: Future[NodeIdentity], now_s: float) -> bool:
         if self._store.incarnations()[0].is_confirmed:
             return True
-        if asked.exception() is not None:
-            self._asked_node, self._not_before_s = self._node_requests.find_node(), now_s + TRY_AGAIN_S
+        if query.exception() is not None:
+            self._node_query, self._not_before_s = self._node_requests.find_node(), now_s + TRY_AGAIN_S
             return False
         # NB: a page's header may be between the end of the last record and the place where the node continues.
-        return capture.progress.decoded_lsn + PAGE_BYTES >= asked.result().flush_lsn
+        return capture.progress.decoded_lsn + PAGE_BYTES >= query.result().flush_lsn
 
     def _look_after(self, written: Future[Lsn], marks: StateMarks, now_s: float) -> None:
         if not written.done():

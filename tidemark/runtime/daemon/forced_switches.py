@@ -14,15 +14,15 @@ class ForcedSwitches:
     node_requests: NodeRequests
     every_s: float
     _wal: WalMark | None = None
-    _asked: Future[WalMark] | None = None
+    _request: Future[WalMark] | None = None
     _not_before_s: float = 0.0
 
     def step(self, now_s: float) -> None:
         """Read the answer; send another request if it is time."""
-        if self._asked is not None and self._asked.done():
-            if self._asked.exception() is None:
-                self._wal = self._asked.result()
-            self._asked = None
-        if self._asked is None and now_s >= self._not_before_s:
+        if self._request is not None and self._request.done():
+            if self._request.exception() is None:
+                self._wal = self._request.result()
+            self._request = None
+        if self._request is None and now_s >= self._not_before_s:
             self._not_before_s = now_s + self.every_s
-            self._asked = self.node_requests.switch_if_moved(self._wal)
+            self._request = self.node_requests.switch_if_moved(self._wal)

@@ -121,23 +121,23 @@ class NodeRequests:
 
     def find_node(self) -> Future[NodeIdentity]:
         """Query the end of the node's WAL, over the connection that would stream it."""
-        return self._ask(lambda: where_the_node_is(self._settings.captured_dsn, self._system_identifier))
+        return self._submit(lambda: where_the_node_is(self._settings.captured_dsn, self._system_identifier))
 
     def has_wal(self, lsn: Lsn) -> Future[bool]:
         """Check whether the node has the WAL from `lsn`, by beginning to stream it."""
-        return self._ask(lambda: streams_from(self._settings.captured_dsn, self._system_identifier, lsn))
+        return self._submit(lambda: streams_from(self._settings.captured_dsn, self._system_identifier, lsn))
 
     def find_older(self, below: FullXid | None) -> Future[OlderOpen]:
         """Query the open transactions older than `below`; None: older than the next one."""
-        return self._ask(lambda: self._older(below))
+        return self._submit(lambda: self._older(below))
 
-    def ask_timeline(self) -> Future[TimelineId | None]:
+    def find_timeline(self) -> Future[TimelineId | None]:
         """Query the timeline on which the captured node writes; None: it is a standby, and writes on none."""
-        return self._ask(self._timeline)
+        return self._submit(self._timeline)
 
     def switch_if_moved(self, earlier: WalMark | None) -> Future[WalMark]:
         """Switch the segment if anything was written since `earlier`; return the node's LSN from before."""
-        return self._ask(lambda: self._switch_if_moved(earlier))
+        return self._submit(lambda: self._switch_if_moved(earlier))
 
     def write(
         self, kind: MarkerKind, epoch: Epoch, pointer: Pointer | None, *, sequence: int = 0, reason: str = ""
@@ -148,20 +148,20 @@ class NodeRequests:
         is_named = names_writer(is_start=kind is MarkerKind.START, has_read_start=self.has_read_start)
         writer = self._incarnation if is_named else None
         marker = Marker(kind, instance, epoch, Sequence(sequence), pointer, reason, writer)
-        return self._ask(lambda: self._write(marker))
+        return self._submit(lambda: self._write(marker))
 
-    def ask_archiving(self) -> Future[NodeArchiving]:
+    def find_archiving(self) -> Future[NodeArchiving]:
         """Query the state of the node's archiving."""
-        return self._ask(lambda: self._session().archiving())
+        return self._submit(lambda: self._session().archiving())
 
     def switch_segment(self) -> Future[bool]:
         """Switch the WAL segment, if that is granted; return whether it was done.
 
         Not before the last one has arrived in the archive (I31): then it is done later, unless this process ends.
         """
-        return self._ask(self._switch_segment)
+        return self._submit(self._switch_segment)
 
-    def _ask(self, request: Callable[[], ResultT]) -> Future[ResultT]:
+    def _submit(self, request: Callable[[], ResultT]) -> Future[ResultT]:
         answer: Future[ResultT] = Future()
 
         def run() -> None:

@@ -48,7 +48,7 @@ from tidemark.wire.recopies import REFUSED_HINT
 from tidemark.wire.state import Identity, Owner
 
 NAMES_MAX = 20  # in one line of the log
-MOVED_HELP = "This state was moved here, or overtaken by a copy of itself, and it shall deliver. Give this option once."
+MOVED_HELP = "Confirm, for one start, that this state delivers although it was moved here, or a copy of it was ahead."
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         )
         config.ring_bytes(store.identity.segment_bytes)  # raises if it is too small for the node
         _warn_of_fixed(config, store.identity, log)
-        lock = stack.enter_context(when_space_allows(partial(RoleLock.take, folder, role.value), folder.root, log))
+        lock = stack.enter_context(when_space_allows(partial(RoleLock.acquire, folder, role.value), folder.root, log))
         run = stack.enter_context(recorded(store, lock.owner, log))
         metrics = Metrics(store.identity.capture)
         metrics.ends.look = lambda: last_ends(folder, store.processes())

@@ -181,7 +181,7 @@ class FirstCopy:
         requested, settings = not_begun(self._store), self._settings
         if requested and is_requested_alone(settings.select, settings.copy, self._store.view(), requested):
             postpone(self._store, self._epoch, requested)
-            raise RequestsPostponed(str(error), hint=f"{error.hint}; the stream goes on meanwhile") from error
+            raise RequestsPostponed(str(error), hint=f"{error.hint}; meanwhile the stream continues") from error
 
     def _count(self, error: TidemarkError) -> None:
         """Raise an error that has repeated so often that another attempt is useless."""
@@ -257,7 +257,7 @@ class FirstCopy:
             if name is None or not self._settings.select.selection().selects_database(name):
                 phase = CopyPhase.DONE if name is None else CopyPhase.LEFT
                 key = (task.database, task.relation)
-                self._finish(key, node.flushed(), replace(self._noted(key), phase=phase))
+                self._finish(key, node.flushed(), replace(self._recorded(key), phase=phase))
                 tasks.remove(task)
         return names
 
@@ -308,7 +308,7 @@ class FirstCopy:
 
     def _copy(self, source: CopySource, task: CopyTask, timeline: TimelineId, lx: Lsn) -> None:
         key = (task.database, task.relation)
-        before = self._noted(key)
+        before = self._recorded(key)
         table = source.table(task.relation)
         if table is None:  # dropped meanwhile: the stream reports it
             self._finish(key, source.flush(), replace(before, phase=CopyPhase.DONE))
@@ -420,9 +420,9 @@ class FirstCopy:
         # The restart LSN is the stream's: a copied row is never where a restart begins.
         self._deliver(ChangeGroup(first or last, Pointer(last, Lsn(0)), items, (), rows, byte_count), progress)
 
-    def _noted(self, key: TableKey) -> CopyProgress:
+    def _recorded(self, key: TableKey) -> CopyProgress:
         progress = self._store.copy(*key)
-        assert progress is not None, "noted when it was planned"
+        assert progress is not None, "recorded when it was planned"
         return progress
 
     def _finish(self, key: TableKey, flushed: tuple[TimelineId, Lsn], progress: CopyProgress) -> None:

@@ -19,7 +19,9 @@ from tidemark.model.relation import Relation
 from tidemark.wire.state import CopyPhase, CopyProgress
 
 COPIED_KIND = "r"  # pg_class.relkind: relations with rows
-Turn = tuple[Oid, Oid, CopyPhase | None]  # database, relation, the copy's phase from now on; None: the table is dropped
+PhaseChange = tuple[
+    Oid, Oid, CopyPhase | None
+]  # database, relation, the copy's phase from now on; None: the table is dropped
 
 
 class SelectedTables:
@@ -33,7 +35,7 @@ class SelectedTables:
 
     def note(self, transaction: StateTransaction, groups: Sequence[ChangeGroup]) -> None:
         """Record in an open transaction what the groups' schema events changed."""
-        for database, relation, phase in (turn for group in groups for turn in self._turns(group)):
+        for database, relation, phase in (change for group in groups for change in self._phase_changes(group)):
             if phase is None:
                 transaction.drop_copy(database, relation)
                 continue
@@ -46,7 +48,7 @@ class SelectedTables:
                     relation_oid=relation,
                 )
 
-    def _turns(self, group: ChangeGroup) -> Iterator[Turn]:
+    def _phase_changes(self, group: ChangeGroup) -> Iterator[PhaseChange]:
         for event in group.items:
             if isinstance(event, SchemaEvent):
                 described = event.after or event.before

@@ -37,7 +37,7 @@ from tidemark.runtime.recovery.resumption import (
 )
 from tidemark.runtime.replay.archive_damage import find_damage
 from tidemark.runtime.seed.initialise import databases_of, settled
-from tidemark.runtime.seed.seeding import SeedObserver, take_seed
+from tidemark.runtime.seed.seeding import SeedObserver, read_seed
 from tidemark.wire.state import Loss, Owner
 
 
@@ -120,7 +120,7 @@ def seeded(config: Config, store: StateStore, before: StateView, observer: SeedO
     with Node(config.capture.dsn) as node:
         node.check_same_node(store.identity.system_identifier)
     select = partial(databases_of, config=config)
-    seed = take_seed(
+    seed = read_seed(
         config.capture.dsn, select, follows=config.seed.follows, wait_s=config.seed.wait_s, observer=observer
     )
     snapshot = "" if config.copy.enabled else settled(config, seed, observer)

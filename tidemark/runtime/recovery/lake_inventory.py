@@ -14,7 +14,7 @@ from tidemark.model.position import Position, Sequence
 from tidemark.runtime.recovery.rebuild import LakeInventory
 from tidemark.wire.state import Identity
 
-ASKED_S = 120.0  # for a positions table of thousands of tables, on remote storage
+ANSWER_S = 120.0  # for a positions table of thousands of tables, on remote storage
 _HINT = "name the folder that `cdcctl spark run --lake` wrote"
 
 
@@ -28,12 +28,12 @@ class _Reported:
 def lake_inventory(lake: Path, identity: Identity) -> LakeInventory:
     """Return the inventory of a capture's lake; raise `ConfigError` if the lake contains none of the capture."""
     SPARK.require()
-    asked = [str(lake.absolute()), identity.capture, str(identity.system_identifier)]
-    command = [sys.executable, "-m", "tidemark.pipeline.lake.inventory", *asked]
+    arguments = [str(lake.absolute()), identity.capture, str(identity.system_identifier)]
+    command = [sys.executable, "-m", "tidemark.pipeline.lake.inventory", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ASKED_S)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_S)
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"the lake {lake} did not answer within {ASKED_S:.0f} s", hint=_HINT) from None
+        raise ConfigError(f"the lake {lake} did not answer within {ANSWER_S:.0f} s", hint=_HINT) from None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise ConfigError(f"the capture cannot continue from the lake: {reason}", hint=_HINT)

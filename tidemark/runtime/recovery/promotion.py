@@ -81,10 +81,11 @@ def find_start(context: CaptureContext, owner: Owner) -> None:
         followed = transaction.followed()
         if followed is None:
             return
-        epoch = transaction.take_epoch(owner)
+        epoch = transaction.begin_epoch(owner)
         expect_markers_ahead(transaction)
         # NB: the WAL to read again contains the lost sidecar's try-start markers; ours must have other numbers.
-        transaction.put(HAND_OVER, HandOver(attempt=epoch.number + ATTEMPTS_MAX))
+        attempt = (transaction.get(HAND_OVER) or HandOver()).attempt
+        transaction.put(HAND_OVER, HandOver(max(epoch.number + ATTEMPTS_MAX, attempt)))
         if followed.leader is not None:
             _number_on(transaction, followed, lake)
         if lake is not None and config.copy.enabled:
@@ -145,7 +146,10 @@ def _number_on(transaction: StateTransaction, followed: Followed, lake: LakeInve
 def promoted_copies(known: Mapping[TableKey, CopyProgress], lake: LakeInventory) -> dict[TableKey, CopyProgress]:
     """Return the progress of each copy: done for tables that are complete in the lake, to be copied for all others."""
     generations, begun = lake.generations or {}, lake.unfinished
-    found = {key: CopyProgress(CopyPhase.DONE, generation) for key, generation in generations.items()}
+    found = {
+        key: CopyProgress(CopyPhase.DONE, max(generation, known[key].generation if key in known else 0))
+        for key, generation in generations.items()
+    }
     for key, progress in known.items():
         if progress.phase is CopyPhase.LEFT:
             found[key] = progress

@@ -158,9 +158,9 @@ def _copy_of(key: TableKey, progress: CopyProgress, lake: LakeInventory | None) 
     if progress.phase is CopyPhase.LEFT:
         return progress
     generations = lake.generations if lake is not None else None
-    held = generations.get(key) if generations is not None else None
-    if held is None:
+    in_lake = generations.get(key) if generations is not None else None
+    if in_lake is None:
         return replace(progress, phase=CopyPhase.WAITING)
-    if progress.phase is CopyPhase.DONE and held == progress.generation:
+    if progress.phase is CopyPhase.DONE and in_lake == progress.generation:
         return progress
-    return replace(progress, phase=CopyPhase.WAITING, generation=max(held, progress.generation))
+    return replace(progress, phase=CopyPhase.WAITING, generation=max(in_lake, progress.generation))

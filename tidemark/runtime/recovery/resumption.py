@@ -191,7 +191,7 @@ def resume_delivery(
         if at.beginning is not None:
             transaction.put(BEGINNING, at.beginning)
         transaction.deliver(group)
-        transaction.take_epoch(owner)
+        transaction.begin_epoch(owner)
         for key, progress in tables.copies.items():
             transaction.put_copy(*key, progress)
         for key in tables.gone:

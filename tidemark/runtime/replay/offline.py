@@ -28,7 +28,7 @@ def check_same_cluster(archive: ArchiveFolder, system_identifier: SystemIdentifi
     """Raise `ForeignArchive` for the archive of another cluster."""
     if archive.system_identifier != system_identifier:
         raise ForeignArchive(
-            f"{archive.folder} is of system {archive.system_identifier}, the state folder of {system_identifier}"
+            f"{archive.folder} belongs to system {archive.system_identifier}, the state folder to {system_identifier}"
         )
 
 

@@ -103,7 +103,7 @@ def _check_archive(backup: BackupFolder, archive: ArchiveFolder) -> xlog.Checkpo
     expected = backup.control.system_identifier
     if archive.system_identifier != expected:
         reported = (
-            f"{archive.folder} is of system {archive.system_identifier}, the backup {backup.folder} of {expected}"
+            f"{archive.folder} belongs to system {archive.system_identifier}, the backup {backup.folder} to {expected}"
         )
         raise ForeignArchive(reported, hint="give the archive of the server from which the backup was taken")
     if (archive.format, archive.segment_bytes) != (backup.format, backup.control.wal_segment_bytes):

@@ -73,7 +73,7 @@ def seed_from_backup(
 ) -> Seed:
     """Return mirrors of the databases that `selects` accepts, exact at the end of the backup.
 
-    The mirrors of the templates, and of databases that `follows` accepts, are included, as in `take_seed`. `observer`
+    The mirrors of the templates, and of databases that `follows` accepts, are included, as in `read_seed`. `observer`
     receives the progress through the backup's WAL, again for each replay.
     """
     source, files = open_source(backup, archive, selects, follows)

@@ -19,6 +19,6 @@ def check_types(config: Config, beginning: Beginning) -> None:
     """Raise `OtherTypes` if the configuration asks for other Arrow types than those of the capture."""
     wanted = config.types.mapping()
     for key in fields(wanted):
-        asked, held = getattr(wanted, key.name), getattr(beginning.types, key.name)
-        if asked != held:
-            raise OtherTypes(f"types.{key.name} is {asked} in the configuration, and {held} since `cdcctl init`")
+        configured, stored = getattr(wanted, key.name), getattr(beginning.types, key.name)
+        if configured != stored:
+            raise OtherTypes(f"types.{key.name} is {configured} in the configuration, and {stored} since `cdcctl init`")

@@ -39,7 +39,7 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.snapshot import ReplayedSnapshot
 from tidemark.runtime.seed.copy_plan import plan_copies, selection_reported
 from tidemark.runtime.seed.copy_sessions import CopySessions
-from tidemark.runtime.seed.seeding import Seed, SeedObserver, settle, take_seed
+from tidemark.runtime.seed.seeding import Seed, SeedObserver, read_seed, settle
 from tidemark.wire.state import (
     BEGINNING,
     DELIVERED,
@@ -104,7 +104,7 @@ def initialise(
         if store.view().beginning is not None:
             return False
         select = partial(databases_of, config=config)
-        seed = take_seed(
+        seed = read_seed(
             config.capture.dsn, select, follows=config.seed.follows, wait_s=config.seed.wait_s, observer=observer
         )
         if config.standby.follow and is_standby(config):

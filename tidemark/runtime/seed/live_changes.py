@@ -33,7 +33,7 @@ from tidemark.wal.page import Framer
 BUFFERED_BYTES_MAX = 256 << 20  # of commits before S2 is known
 
 
-class TooMuchHeld(NodeUnfit):
+class BufferFull(NodeUnfit):
     """While older transactions were waited for, more changes committed than can be buffered."""
 
     hint = "end the older transactions first, or start at a quieter time"
@@ -105,7 +105,7 @@ class LiveChanges:
             return
         for decoded in self.decoding.feed_runs(segment):
             if self.snapshot is None:
-                self._hold(decoded)
+                self._buffer(decoded)
             else:
                 yield from self._wanted(decoded, self.snapshot)
 
@@ -125,16 +125,14 @@ class LiveChanges:
         for decoded in buffered:
             yield from self._wanted(decoded, self.snapshot)
 
-    def _hold(self, decoded: DecodedRun) -> None:
+    def _buffer(self, decoded: DecodedRun) -> None:
         self._buffered.append(decoded)
         if isinstance(decoded, CommittedRun | CommittedTransaction):
             self._buffered_bytes += decoded.byte_count
         else:
             self._buffered_bytes += len(decoded.content)
         if self._buffered_bytes > BUFFERED_BYTES_MAX:
-            raise TooMuchHeld(
-                f"over {BUFFERED_BYTES_MAX} bytes of changes committed while older transactions were open"
-            )
+            raise BufferFull(f"over {BUFFERED_BYTES_MAX} bytes of changes committed while older transactions were open")
 
     def _wanted(self, decoded: DecodedRun, snapshot: Visibility) -> Iterator[DecodedRun]:
         """Yield the parts of `decoded` that the snapshot does not show; release the rest."""

@@ -148,7 +148,7 @@ class Seed:
     top_of: Mapping[Xid, Xid]  # of subtransactions that are open at `lsn`
 
 
-def take_seed(
+def read_seed(
     dsn: str,
     databases: Sequence[str] | SelectDatabases = (),
     *,

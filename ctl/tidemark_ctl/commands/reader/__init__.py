@@ -12,7 +12,7 @@ COMMANDS = {
     ),
     "list": Entry(
         "reader.list",
-        "Show every reader: the sequence that its targets hold, what it may request again, and its lag.",
+        "Show every reader: the sequence that it has confirmed, the one that it may return to, and its lag.",
         "list_readers",
     ),
 }

@@ -14,7 +14,7 @@ from tidemark_ctl.views.render import show
 @state_option
 @json_option
 def list_readers(state: Path, *, as_json: bool) -> None:
-    """Show every reader: the sequence that its targets hold, what it may request again, and its lag."""
+    """Show every reader: the sequence that it has confirmed, the one that it may return to, and its lag."""
     with StateStore.open(StateFolder(state), read_only=True) as store:
         view = store.view()
     head = view.ledger.head

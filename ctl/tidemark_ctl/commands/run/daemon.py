@@ -12,7 +12,7 @@ from tidemark_ctl.options import config_option, state_option
 moved_option = click.option(
     "--moved",
     is_flag=True,
-    help="This state was moved here, or overtaken by a copy of itself, and it shall deliver. Give this option once.",
+    help="Confirm, for one start, that this state delivers although it was moved here, or a copy of it was ahead.",
 )
 
 

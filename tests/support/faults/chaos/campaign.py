@@ -152,7 +152,7 @@ def _by_chance(world: World, agenda: Agenda, seconds: float) -> None:
     end_s = time.monotonic() + seconds
     try:
         while time.monotonic() < end_s:
-            world.tend()
+            world.maintain()
             agenda.step()
             time.sleep(POLL_S)
     finally:

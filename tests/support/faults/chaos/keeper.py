@@ -92,7 +92,7 @@ class Keeper:
         self.process.start(wait=False)
         self._expected, self._is_judged, self._is_armed = "", False, self._armed is not None
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Check how it ended, if it did, and start it again when the delay is over."""
         if self.process.running:
             return

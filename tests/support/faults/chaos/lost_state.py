@@ -21,7 +21,7 @@ def lose_state(world: World) -> None:
     for keeper in world.keepers:
         keeper.kill(NEVER_S)
     world.wait_for(lambda: not any(keeper.process.running for keeper in world.keepers), "the end of both")
-    world.tend()  # exits are checked against the state that exists
+    world.maintain()  # exits are checked against the state that exists
     world.target.leave()
     identity, folder = world.store.identity, world.store.folder
     world.close_store()

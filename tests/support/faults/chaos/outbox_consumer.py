@@ -107,7 +107,7 @@ class OutboxConsumer:
                 while not self._stopping.is_set():
                     if self._paused.is_set() or not self._take_batch(outbox):
                         time.sleep(POLL_S)
-        except BaseException as error:  # noqa: BLE001 - told by the main thread
+        except BaseException as error:  # noqa: BLE001 - raised by the main thread
             self._error = error
 
     def _take_batch(self, outbox: OutboxReader) -> bool:

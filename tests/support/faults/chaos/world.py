@@ -16,6 +16,7 @@ from tests.support.faults.chaos.keeper import Keeper, Report
 from tests.support.faults.chaos.markers import Markers
 from tests.support.oracles.log_oracle import ServerLog, Tally
 from tests.support.processes.failover import Pair
+from tests.support.processes.waiting import wait_until
 from tests.support.servers.archiving import Archiving, archiving
 from tests.support.servers.postgres import Cluster
 from tests.support.servers.proxies import Cable, cable
@@ -160,7 +161,7 @@ class World:
         """The campaign's clock."""
         return self.load.committed + self._idle_ticks
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Check every part once."""
         now_s = time.monotonic()
         if self.load.committed != self._seen:
@@ -169,7 +170,7 @@ class World:
             self._idle_ticks += IDLE_TICKS
             self._moved_at_s = now_s
         for keeper in self.keepers:
-            keeper.tend()
+            keeper.maintain()
         self.load.check()
         self.target.check()
         if self.wish and now_s - self._asked_at_s >= IDLE_S:
@@ -180,15 +181,18 @@ class World:
             self._pace()
 
     def wait_for(self, is_so: Callable[[], bool], what: str, within_s: float = HEALED_TIMEOUT_S) -> None:
-        """Tend until the condition holds; fail with both logs."""
-        deadline = time.monotonic() + within_s
-        while not is_so():
-            assert time.monotonic() < deadline, f"{what} did not come within {within_s} s: {self.reported()}"
-            self.tend()
-            time.sleep(POLL_S)
+        """Maintain until the condition holds; fail with both logs."""
+
+        def holds() -> bool:
+            if is_so():
+                return True
+            self.maintain()
+            return False
+
+        wait_until(holds, what, within_s=within_s, reported=self.reported)
 
     def wait_for_stage(self, *stages: Stage) -> None:
-        """Tend until the capture is in one of these stages."""
+        """Maintain until the capture is in one of these stages."""
         self.wait_for(lambda: self.stage in stages, " or ".join(stage.value for stage in stages))
 
     def start_node(self) -> None:

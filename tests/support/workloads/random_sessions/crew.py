@@ -9,6 +9,7 @@ from typing import Self
 
 import psycopg
 
+from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
 from tests.support.workloads.random_sessions.draw import Load
 from tests.support.workloads.random_sessions.objects import load_for, prepare
@@ -51,10 +52,12 @@ class Crew:
 
     def wait_for(self, statements: int) -> None:
         """Wait until all of them together have run this number of statements, failed ones included."""
-        deadline = time.monotonic() + STATEMENTS_TIMEOUT_S
-        while sum(len(session.log) for session in self.sessions) < statements:
-            assert time.monotonic() < deadline, [session.log[-3:] for session in self.sessions]
-            time.sleep(POLL_S)
+        wait_until(
+            lambda: sum(len(session.log) for session in self.sessions) >= statements,
+            f"{statements} statements",
+            within_s=STATEMENTS_TIMEOUT_S,
+            reported=lambda: str([session.log[-3:] for session in self.sessions]),
+        )
 
     def log(self) -> Iterator[str]:
         """Yield the statements of all sessions, in the order of their ends."""

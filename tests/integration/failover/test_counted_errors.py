@@ -1,0 +1,123 @@
+"""An error that is logged and retried is counted by `tidemark_errors_total`, in each of the loops that retry."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tidemark_archiver.upkeep import Upkeep
+from tidemark_sidecar.realtime_return import RealtimeReturn
+from tidemark_sidecar.stalled import StalledArchive
+
+from tests.support.processes.waiting import wait_until
+from tidemark.engine.handover import Event
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.config import load_config
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.incarnations import begin_incarnation
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.switching import switch
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
+from tidemark.model.mode import Role
+from tidemark.model.position import NO_SEQUENCE, Pointer, Position
+from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.daemon.archive_report import LOOK_S, ArchiveReport
+from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
+from tidemark.runtime.daemon.fencing import Fence
+from tidemark.runtime.daemon.marker_reading import MarkerReader
+from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
+from tidemark.runtime.daemon.service import DaemonContext
+from tidemark.runtime.daemon.stage_transition import StageTransition
+from tidemark.wire.state import DELIVERED, Identity, Watermark
+
+KEY = b"k" * 16
+IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, 4 << 20)
+UNREACHABLE = "host=127.0.0.1 port=1"
+DELIVERED_TO = Watermark(Pointer(Position(TimelineId(1), Lsn(800), 0), Lsn(792)), NO_SEQUENCE)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonContext]:
+    """Return the context of a daemon in stage ARCHIVE whose node is unreachable, and whose archive does not exist."""
+    chosen = {
+        "TIDEMARK_ARCHIVE__FOLDER": str(tmp_path / "archive"),
+        "TIDEMARK_CAPTURE__DSN": UNREACHABLE,
+        "TIDEMARK_REALTIME__ARCHIVE_WAIT_S": "1e-6",
+    }
+    config, folder, metrics, log = (
+        load_config(None, chosen),
+        StateFolder(tmp_path / "state"),
+        Metrics("main"),
+        get_log(""),
+    )
+    with StateStore.create(folder, IDENTITY) as store, RoleLock.acquire(folder, "sidecar") as lock:
+        with store.transaction(None) as transaction:
+            transaction.put(DELIVERED, DELIVERED_TO)
+        switch(store, Event.SIDECAR_LOST, log=log, now_us=SystemClock().wall_us())
+        incarnation = begin_incarnation(store, Role.SIDECAR, log)
+        context = CaptureContext(config, store, metrics, log)
+        with closing(
+            NodeRequests(NodeSettings.of(config), store, KEY, incarnation, metrics=metrics, log=log)
+        ) as node_requests:
+            fence = Fence(store, incarnation, node_requests, log)
+            markers = MarkerReader(store.identity, KEY, metrics, log)
+            yield DaemonContext(context, lock.owner, node_requests, markers, fence)
+
+
+def errors(daemon: DaemonContext) -> float | None:
+    return daemon.context.metrics.registry.get_sample_value("tidemark_errors_total", {"capture": "main"})
+
+
+def list_archive(report: ArchiveReport, daemon: DaemonContext, now_s: float) -> None:
+    """Begin a listing, and step until it has failed."""
+    before = errors(daemon)
+
+    def has_failed() -> bool:
+        report.step(now_s)
+        return errors(daemon) != before
+
+    wait_until(has_failed)
+
+
+def test_each_failed_listing_of_the_archive_is_counted(daemon: DaemonContext) -> None:
+    report = ArchiveReport(daemon.context, ArchivingWatch(daemon.context, daemon.node_requests))
+    for count in (1, 2):
+        list_archive(report, daemon, count * LOOK_S)
+        assert errors(daemon) == count
+
+
+def test_a_failed_maintenance_of_the_spool_is_counted(daemon: DaemonContext) -> None:
+    (folder := Path(daemon.context.config.archive.folder)).mkdir()
+    (folder / ".tidemark").write_text("5\n")  # another cluster's
+    for count in (1, 2):
+        Upkeep(daemon.context, daemon.node_requests).step(None)
+        assert errors(daemon) == count
+
+
+def test_a_node_that_does_not_answer_a_sidecar_that_wants_to_return_is_counted(daemon: DaemonContext) -> None:
+    context = daemon.context
+    stalled = StalledArchive(daemon)
+    transition = StageTransition(context.store, lambda _switched: {}, context.metrics, context.log)
+    returning = RealtimeReturn(daemon, transition, stalled)
+    returning.return_soon()
+
+    def is_counted() -> bool:
+        context.store.environment.heartbeat.beat(Slot.ARCHIVER)
+        returning.step(context.store.marks())
+        return errors(daemon) == 1
+
+    wait_until(is_counted)
+
+
+def test_a_node_that_does_not_answer_while_the_archive_is_stalled_is_counted(daemon: DaemonContext) -> None:
+    stalled = StalledArchive(daemon)
+
+    def is_counted() -> bool:
+        assert not stalled.is_over(daemon.context.store.marks(), waits=True)
+        return errors(daemon) == 1
+
+    wait_until(is_counted)
