@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +15,7 @@ from tidemark.model.position import Sequence
 from tidemark.pipeline.lake import clustering, data_files
 from tidemark.pipeline.lake.applied import NOTHING
 from tidemark.pipeline.lake.clustering import recluster
+from tidemark.pipeline.lake.key_ranges import KeyRanges, SoughtKeys
 from tidemark.pipeline.lake.lake import LakeTable
 from tidemark.pipeline.sinks.compaction import Compacted, Key
 from tidemark.pipeline.sinks.merging import append_rows, merge_rows, rows_of
@@ -41,6 +42,7 @@ KEYS: dict[str, dict[pa.DataType, st.SearchStrategy[object]]] = {
     "decimal and float": {pa.decimal128(20, 3): CUTS, pa.float64(): FLOATS},
     "text and two": {pa.string(): st.just("t"), pa.int64(): st.integers(0, 3), pa.bool_(): st.booleans()},
 }
+DECIMALS = [(15, 5), (18, 0), (18, 5), (19, 0), (19, 5), (20, 0), (28, 10), (38, 0), (38, 2), (38, 20), (38, 37)]
 Row = tuple[object, ...]
 
 
@@ -131,12 +133,14 @@ class Merged:
         assert sum(added.column("num_records").to_pylist()) == len(rows)
 
     def fetch(self) -> None:
-        if any(map(pa.types.is_temporal, self.kinds)):
-            return
         wanted: list[Key] = [row[: len(self.key)] for row in self.rows.values()]
         found = rows_of(self.opened(), self.key, wanted, ["value"])
-        got = sorted(repr((row["value"], *(row[name] for name in self.key))) for row in found.values())
-        assert got == sorted(repr((row[-2], *row[: len(self.key)])) for row in self.rows.values())
+        got = sorted(repr((row["value"], *key)) for key, row in found.items())
+        assert got == sorted(repr((row[-2], *map(_found_form, row[: len(self.key)]))) for row in self.rows.values())
+
+
+def _found_form(value: object) -> object:
+    return value + 0.0 if isinstance(value, float) else value
 
 
 @pytest.mark.feature("L09")
@@ -163,3 +167,20 @@ def test_merges_appends_and_maintenance_have_the_effect_of_a_dict(kind: str, dat
             if step != "optimize":
                 merged.check()
         merged.fetch()
+
+
+@pytest.mark.feature("L09")
+@pytest.mark.parametrize(("precision", "scale"), DECIMALS)
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_file_that_delta_rs_wrote_is_a_candidate_for_each_of_its_decimals(
+    precision: int, scale: int, data: st.DataObject
+) -> None:
+    digits = st.integers(0, precision).flatmap(lambda count: st.integers(-(10**count) + 1, 10**count - 1))
+    unscaled = data.draw(st.lists(digits, min_size=1, max_size=3, unique=True))
+    kind = pa.decimal128(precision, scale)
+    rows = pa.table({"k": pa.array([Decimal(f"{number}e-{scale}") for number in unscaled], kind)})
+    with TemporaryDirectory() as folder:
+        write_deltalake(folder, rows)
+        ranges = KeyRanges(pa.table(DeltaTable(folder).get_add_actions()), [rows.schema.field("k")])
+    assert sorted(ranges.inside(SoughtKeys(rows))[0].tolist()) == list(range(len(unscaled)))

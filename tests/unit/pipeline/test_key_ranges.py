@@ -69,6 +69,30 @@ def test_a_decimal_that_was_rounded_to_a_floating_point_number_is_included() -> 
     assert candidates(found, DECIMAL, exact) == {0: [exact], 2: [exact]}
 
 
+def test_a_decimal_beyond_64_bits_that_was_printed_as_the_last_integer_is_included() -> None:
+    least, most = Decimal(1 - 10**38), Decimal(10**38 - 1)
+    first, last = Decimal(-(1 << 63)), Decimal((1 << 63) - 1)
+    found = ranges(DECIMAL, (last, last, 0), (first, first, 0), (Decimal(1), Decimal(2), 0))
+    assert candidates(found, DECIMAL, least, most) == {0: [most], 1: [least]}
+
+
+@pytest.mark.parametrize("exact", [Decimal(10**38 - 1), Decimal(1 - 10**38)], ids=repr)
+def test_a_bound_of_38_digits_is_not_rounded(exact: Decimal) -> None:
+    assert candidates(ranges(DECIMAL, (exact, exact, 0)), DECIMAL, exact) == {0: [exact]}
+
+
+def test_a_decimal_that_was_rounded_to_few_digits_is_included() -> None:
+    kind = pa.decimal128(38, 20)
+    exact = Decimal("1.00000000000000000001")
+    assert candidates(ranges(kind, (Decimal(1), Decimal(1), 0)), kind, exact) == {0: [exact]}
+
+
+def test_a_decimal_that_every_floating_point_number_distinguishes_is_exact() -> None:
+    kind = pa.decimal128(15, 5)
+    bound, next_to_it = Decimal("1234567890.12345"), Decimal("1234567890.12346")
+    assert candidates(ranges(kind, (bound, bound, 0)), kind, bound, next_to_it) == {0: [bound]}
+
+
 def test_null_and_nan_are_sought_where_statistics_do_not_exclude_them() -> None:
     nulls = ranges(DECIMAL, (Decimal(1), Decimal(2), 0), (Decimal(1), Decimal(2), 1), (None, None, None))
     assert candidates(nulls, DECIMAL, None).keys() == {1, 2}

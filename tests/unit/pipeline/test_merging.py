@@ -104,6 +104,20 @@ def test_a_file_without_a_changed_row_is_not_written_again(tmp_path: Path) -> No
     replica.check()
 
 
+@pytest.mark.parametrize("key", ["\U00020000", "\U0002f800", "\U000a0000", "\U0010ffff"], ids=ascii)
+def test_a_key_beyond_the_first_two_planes_is_found_again(tmp_path: Path, key: str) -> None:
+    schema = pa.schema([("\U00020001", pa.string()), ("number", pa.int64())])
+    table = LakeTable(str(tmp_path), APP)
+    table.create(schema, NOTHING)
+    for number in range(3):
+        rows = pa.table([[key], [number]], schema=schema)
+        compacted = Compacted(rows, rows.select([0]).slice(0, 0), {}, only_new=False)
+        merge_rows(table, compacted, schema.names[:1], table.applied)
+    assert table.scan().read_all().column("number").to_pylist() == [2]
+    (added,) = pa.table(DeltaTable(str(tmp_path)).get_add_actions()).to_pylist()
+    assert added["min"][schema.names[0]] == added["max"][schema.names[0]] == key
+
+
 def test_a_change_of_nothing_makes_a_commit_without_files(tmp_path: Path) -> None:
     replica = Replica(tmp_path, range(8))
     before, version = replica.files, DeltaTable(replica.uri).version()

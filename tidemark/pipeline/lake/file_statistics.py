@@ -33,7 +33,7 @@ def statistics(rows: pa.Table, key: Collection[str]) -> str:
     for number, (field, values) in enumerate(zip(rows.schema, rows.columns, strict=True)):
         if pa.types.is_nested(field.type) or (number >= COLUMNS_MAX and field.name not in key):
             continue
-        name = json.dumps(field.name)
+        name = _text(field.name)
         nulls.append(f"{name}:{values.null_count}")
         bounds = _bounds(values) if values.null_count < len(values) else None
         if bounds is not None:
@@ -90,7 +90,12 @@ def _of_text(values: pa.ChunkedArray) -> Bounds | None:
     found = pc.min_max(values).as_py()
     least, most = found["min"], found["max"]
     upper = most if len(most) <= TEXT_MAX else _above(most[:TEXT_MAX])
-    return None if upper is None else (json.dumps(least[:TEXT_MAX]), json.dumps(upper))
+    return None if upper is None else (_text(least[:TEXT_MAX]), _text(upper))
+
+
+def _text(value: str) -> str:
+    # NB: not escaped: arrow-rs, and so delta-rs, reads the surrogate pair of U+20000 as U+10000.
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _above(prefix: str) -> str | None:

@@ -8,7 +8,7 @@ leave out, and every file with NULLs or with an unknown number of them a NULL.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,14 @@ from tidemark.pipeline.lake.keys import Places
 Flags = npt.NDArray[np.bool_]
 _End = tuple[tuple[int, object], ...]
 Axis = npt.NDArray[np.int64] | npt.NDArray[np.float64] | npt.NDArray[np.object_]
-_EXACT_DIGITS, _FLOAT_DIGITS = 15, 17  # of a decimal that was printed as a floating-point number
-_FLOAT_ERROR = Decimal("1e-15")  # its relative error
+_EXACT_DIGITS = 15  # a decimal with at most so many survives as a floating-point number, as which delta-rs prints it
+_FLOAT_ERROR = Decimal("1e-15")  # the relative error of other decimals
+_PRINTED_DIGITS = 19  # delta-rs prints at most so many, so a bound with more is exact
+_LONG_MIN, _LONG_MAX = Decimal(-(1 << 63)), Decimal((1 << 63) - 1)  # which delta-rs prints for whole numbers beyond
 _MILLISECOND_US = 1000
 _TIME_US_MAX = 1 << 61  # beyond it lies only infinity
 _ZERO = Decimal(0)
+_EXACT = Context(prec=80)  # NB: Python's default context rounds to 28 digits; a decimal of the lake has up to 38
 _WHOLE_TEXT = 32  # characters: a shorter bound is not truncated, by any writer
 _LAST = "\U0010ffff"  # greater than every character that a truncated maximum can lack
 
@@ -185,17 +188,26 @@ def _widened(kind: pa.DataType, low: Axis, high: Axis, known: Flags) -> tuple[Ax
     if pa.types.is_string(kind):
         return low, _objects(value + _LAST for value in high), known
     if pa.types.is_decimal(kind):
-        lower, upper = (value - _error(value) for value in low), (value + _error(value) for value in high)
-        return _objects(lower), _objects(upper), known
+        if kind.precision <= _EXACT_DIGITS:
+            return low, high, known
+        return _objects(map(_lower, low)), _objects(map(_upper, high)), known
     if pa.types.is_timestamp(kind):
         return low, np.minimum(high, _TIME_US_MAX) + _MILLISECOND_US, known & (high < _TIME_US_MAX)
     return low, high, known
 
 
+def _lower(bound: Decimal) -> Decimal:
+    return Decimal("-Infinity") if bound == _LONG_MIN else _EXACT.subtract(bound, _error(bound))
+
+
+def _upper(bound: Decimal) -> Decimal:
+    return Decimal("Infinity") if bound == _LONG_MAX else _EXACT.add(bound, _error(bound))
+
+
 def _error(bound: Decimal) -> Decimal:
-    """Return the possible error of a bound: a floating-point number prints more than 15 digits, but at most 17."""
-    digits = len(bound.normalize().as_tuple().digits)
-    return abs(bound) * _FLOAT_ERROR if _EXACT_DIGITS < digits <= _FLOAT_DIGITS else _ZERO
+    """Return the possible error of a bound: delta-rs prints a floating-point number or a 64-bit integer."""
+    digits = len(bound.normalize(_EXACT).as_tuple().digits)
+    return _EXACT.multiply(bound.copy_abs(), _FLOAT_ERROR) if digits <= _PRINTED_DIGITS else _ZERO
 
 
 def _objects(values: Iterable[object]) -> npt.NDArray[np.object_]:

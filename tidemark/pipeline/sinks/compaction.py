@@ -208,8 +208,16 @@ def _flat(changes: pa.Table, struct: str, columns: Sequence[LakeColumn]) -> pa.T
 
 def keys_of(table: pa.Table, key: Sequence[str]) -> list[Key]:
     """Return the keys of rows; two are equal if they are equal in PostgreSQL."""
-    columns = [comparable(table.column(name)).to_pylist() for name in key]
+    columns = [_listed(comparable(table.column(name))) for name in key]
     return list(zip(*(map(_as_key, values) for values in columns), strict=True))
+
+
+def _listed(values: pa.Array | pa.ChunkedArray) -> list[object]:
+    """Return values as Python's, but dates and times as numbers: Python's have neither infinity nor years before 1."""
+    if pa.types.is_temporal(values.type):
+        values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    found: list[object] = values.to_pylist()
+    return found
 
 
 def _as_key(value: object) -> object:

@@ -54,7 +54,7 @@ def rows_of(
         sought = SoughtKeys(comparable_keys(pa.table(keys, names=list(key)), key))
         for file, hit in files.touched(sought, files.ranges.inside(sought)).items():
             rows = files.reader.columns(files.files[file], columns).take(pa.array(hit.rows))
-            found.update(zip(keys_of(rows, key), rows.to_pylist(), strict=True))
+            found.update(zip(keys_of(rows, key), rows.select(list(names)).to_pylist(), strict=True))
     return found
 
 
