@@ -12,6 +12,7 @@ from tests.property.decode_types.test_columns_equal_values import tables
 from tests.support.forged import tuple_forms as forms
 from tests.support.forged.spans import add, inserts
 from tests.support.oracles import slow_batches
+from tidemark.decode.arrow import batches
 from tidemark.decode.arrow.batch_body import META_BUFFERS, META_NODES
 from tidemark.decode.arrow.batch_message import MessageForm, message_form
 from tidemark.decode.arrow.batches import BatchBuilder, RowSpans, SmallBatchRoom
@@ -93,10 +94,10 @@ def test_rows_of_plain_values_are_built_in_one_call(monkeypatch: pytest.MonkeyPa
     relation = forms.relation_of(forms.INT4, forms.TEXT)
     rows = inserts([forms.form_tuple(relation.columns, [struct.pack("<i", 7), forms.short(b"seven")])] * 5)
 
-    def refuse(_self: BatchBuilder, _rows: RowSpans) -> RowsMessage:
+    def refuse(_form: MessageForm, _body_bytes: int) -> RowsMessage:
         raise AssertionError("left to the general way")
 
-    monkeypatch.setattr(BatchBuilder, "_batch", refuse)
+    monkeypatch.setattr(batches, "BatchMessage", refuse)
     (batch,) = BatchBuilder(Oid(5), relation, room=SmallBatchRoom()).build(rows)
     assert batch.rows.column("_after").to_pylist() == [{"c1": 7, "c2": "seven"}] * 5
 
@@ -186,9 +187,9 @@ def test_more_text_than_offsets_reach_goes_into_further_batches(
         monkeypatch.setattr(kernel, "TEXT_BYTES_MAX", bound)
     relation = forms.relation_of(described)
     packed = forms.form_tuple(relation.columns, [payload])
-    batches = slow_batches.batches.BatchBuilder(Oid(5), relation).build(inserts([packed] * 3))
-    assert [batch.rows.num_rows for batch in batches] == [1, 1, 1]
-    assert [row for batch in batches for row in batch.rows.column("_after").to_pylist()] == [{"c1": value}] * 3
+    split = slow_batches.batches.BatchBuilder(Oid(5), relation).build(inserts([packed] * 3))
+    assert [batch.rows.num_rows for batch in split] == [1, 1, 1]
+    assert [row for batch in split for row in batch.rows.column("_after").to_pylist()] == [{"c1": value}] * 3
 
 
 def test_tables_with_the_same_columns_share_what_their_batches_have_in_common() -> None:
