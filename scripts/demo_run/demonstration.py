@@ -15,7 +15,7 @@ from scripts.demo_run import server as embedded
 from scripts.demo_run import workload as shop
 from scripts.demo_run.archiving import archive_line, archive_program
 from scripts.demo_run.lag import Arrivals, LagWatch, quantile
-from scripts.demo_run.processes import CTL, Process, run, tail
+from scripts.demo_run.processes import CTL, DemoProcess, run, tail
 from tidemark.io.process.ports import assigned_ports
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -41,9 +41,9 @@ class Demonstration:
     console: Console
     server: embedded.Server
     work: shop.Workload = field(init=False)
-    sidecar: Process = field(init=False)
-    archiver: Process = field(init=False)
-    spark: Process = field(init=False)
+    sidecar: DemoProcess = field(init=False)
+    archiver: DemoProcess = field(init=False)
+    spark: DemoProcess = field(init=False)
     store: StateStore = field(init=False)
     lag: LagWatch = field(init=False)
     ports: dict[str, int] = field(init=False)
@@ -56,10 +56,10 @@ class Demonstration:
         self.began_us = _now_us()
         self.work = shop.Workload(self.server.dsn())
         state = ("--state", str(self.state))
-        self.sidecar = Process("sidecar", ("run", "sidecar", *state), self.folder / "sidecar.log")
-        self.archiver = Process("archiver", ("run", "archiver", *state), self.folder / "archiver.log")
+        self.sidecar = DemoProcess("sidecar", ("run", "sidecar", *state), self.folder / "sidecar.log")
+        self.archiver = DemoProcess("archiver", ("run", "archiver", *state), self.folder / "archiver.log")
         run_spark = ("spark", "run", *state, "--lake", str(self.lake), "--master", "local[2]")
-        self.spark = Process("spark", run_spark, self.folder / "spark.log")
+        self.spark = DemoProcess("spark", run_spark, self.folder / "spark.log")
 
     @property
     def state(self) -> Path:
@@ -77,7 +77,7 @@ class Demonstration:
         return self.folder / "lake"
 
     @property
-    def processes(self) -> tuple[Process, ...]:
+    def processes(self) -> tuple[DemoProcess, ...]:
         """All processes of Tidemark."""
         return self.sidecar, self.archiver, self.spark
 
@@ -175,7 +175,7 @@ class Demonstration:
         """Run a `cdcctl` command, and wait until it returns."""
         words = ("cdcctl", *arguments)
         self.scene(" ".join(words))
-        command = Process(words[0], (*arguments, "--state", str(self.state)), self.folder / "cdcctl.log")
+        command = DemoProcess(words[0], (*arguments, "--state", str(self.state)), self.folder / "cdcctl.log")
         command.start()
         self.until(lambda: command.ended is not None, f"{' '.join(words)} returns", within_s=OPERATOR_S_MAX)
         if command.ended:

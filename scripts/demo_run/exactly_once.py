@@ -26,7 +26,7 @@ META = ["_op", "_xid", "_tli", "_commit_lsn", "_ordinal"]
 STREAMED = {Op.INSERT.value, Op.UPDATE.value, Op.DELETE.value}
 
 
-class Kind(NamedTuple):
+class EntryKind(NamedTuple):
     """The key by which changes are counted."""
 
     xid: int
@@ -34,7 +34,7 @@ class Kind(NamedTuple):
     op: str
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """The journal entry of a committed transaction; `changes` by "TABLE OP"."""
 
     client: int
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
 class Log:
     """The counted content of the change log."""
 
-    changes: Counter[Kind] = field(default_factory=Counter)
+    changes: Counter[EntryKind] = field(default_factory=Counter)
     places: Counter[tuple[object, ...]] = field(default_factory=Counter)
     numbers: Counter[tuple[object, object]] = field(default_factory=Counter)  # journal rows: client, number
     copied: int = 0
@@ -55,7 +55,7 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LogVerdict:
     """The result of the comparison."""
 
     transactions: int
@@ -71,11 +71,11 @@ class Verdict:
         return bool(self.changes) and not (self.lost or self.doubled or self.places_taken_twice or self.numbers_wrong)
 
 
-def judge(journal: Sequence[Entry], snapshots: Mapping[str, Snapshot], log: Log) -> Verdict:
+def judge(journal: Sequence[LogEntry], snapshots: Mapping[str, Snapshot], log: Log) -> LogVerdict:
     """Compare the committed changes with the log; `snapshots`: those of the first copy, by table."""
-    expected: Counter[Kind] = Counter(dict(_reported(journal, snapshots)))
+    expected: Counter[EntryKind] = Counter(dict(_reported(journal, snapshots)))
     written: Counter[tuple[object, object]] = Counter((entry.client, entry.number) for entry in journal)
-    return Verdict(
+    return LogVerdict(
         transactions=len(journal),
         changes=log.changes.total(),
         lost=(expected - log.changes).total(),
@@ -85,11 +85,11 @@ def judge(journal: Sequence[Entry], snapshots: Mapping[str, Snapshot], log: Log)
     )
 
 
-def read_journal(dsn: str) -> list[Entry]:
+def read_journal(dsn: str) -> list[LogEntry]:
     """Read the clients' journal."""
     query = f"SELECT client, number, xid, changes FROM {JOURNAL}"
     with psycopg.connect(dsn) as connection:
-        return [Entry(*row) for row in connection.execute(query.encode())]
+        return [LogEntry(*row) for row in connection.execute(query.encode())]
 
 
 def read_log(view: StateView, lake: Path) -> tuple[Log, dict[str, Snapshot]]:
@@ -120,15 +120,15 @@ def _count(table: TablePosition, lake: Path, log: Log) -> None:
         log.copied += op == Op.COPY.value
         log.rewritten += op == Op.REWRITE.value
         if op in STREAMED:
-            log.changes[Kind(row["_xid"], name, op)] += 1
+            log.changes[EntryKind(row["_xid"], name, op)] += 1
         if more:
             log.numbers[row["client"], row["number"]] += 1
 
 
-def _reported(journal: Sequence[Entry], snapshots: Mapping[str, Snapshot]) -> Iterator[tuple[Kind, int]]:
+def _reported(journal: Sequence[LogEntry], snapshots: Mapping[str, Snapshot]) -> Iterator[tuple[EntryKind, int]]:
     """Yield the journal's changes that the first copy's snapshot did not contain."""
     for entry in journal:
         for reported, count in {**entry.changes, f"{JOURNAL} {Op.INSERT.value}": 1}.items():
             name, op = reported.split()
             if name not in snapshots or not snapshots[name].sees(FullXid(entry.xid)):
-                yield Kind(entry.xid, name, op), count
+                yield EntryKind(entry.xid, name, op), count

@@ -29,7 +29,7 @@ def tail(log: Path) -> str:
 
 
 @dataclass
-class Process:
+class DemoProcess:
     """A long-running `cdcctl` command with its output in a log file."""
 
     name: str

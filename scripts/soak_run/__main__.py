@@ -11,7 +11,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from scripts.soak_run import jvm
-from scripts.soak_run.capture import Capture, started
+from scripts.soak_run.capture import SoakCapture, started
 from scripts.soak_run.picture import draw
 from scripts.soak_run.sampling import Used, family, files, used
 
@@ -30,7 +30,7 @@ COLUMNS = (
 )
 
 
-def sample(capture: Capture, begun_s: float, *, asks_jvm: bool) -> dict[str, float]:
+def sample(capture: SoakCapture, begun_s: float, *, asks_jvm: bool) -> dict[str, float]:
     """Return one row."""
     pipeline = family(capture.pipeline.pid)
     groups = {
@@ -51,7 +51,7 @@ def sample(capture: Capture, begun_s: float, *, asks_jvm: bool) -> dict[str, flo
     return row | {"log_kb": round(capture.log_bytes / KIB, 1)}
 
 
-def samples(capture: Capture, minutes: float, every_s: float) -> Iterator[dict[str, float]]:
+def samples(capture: SoakCapture, minutes: float, every_s: float) -> Iterator[dict[str, float]]:
     """Yield a row at each interval until the time is over."""
     begun_s = time.monotonic()
     number = 0

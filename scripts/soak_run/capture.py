@@ -18,7 +18,7 @@ import psycopg
 from scripts.demo_run import server as embedded
 from scripts.demo_run import workload as shop
 from scripts.demo_run.archiving import archive_line, archive_program
-from scripts.demo_run.processes import CTL, Process, run, tail
+from scripts.demo_run.processes import CTL, DemoProcess, run, tail
 from scripts.soak_run.jvm import NATIVE_MEMORY_TRACKING
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
@@ -52,23 +52,23 @@ archiver_port = {archiver_port}
 
 
 @dataclass
-class Capture:
+class SoakCapture:
     """The processes and their folders."""
 
     folder: Path
     server: embedded.Server
     pipeline_options: tuple[str, ...]
-    sidecar: Process = field(init=False)
-    archiver: Process = field(init=False)
-    pipeline: Process = field(init=False)
+    sidecar: DemoProcess = field(init=False)
+    archiver: DemoProcess = field(init=False)
+    pipeline: DemoProcess = field(init=False)
     work: shop.Workload = field(init=False)
 
     def __post_init__(self) -> None:
         state = ("--state", str(self.state))
-        self.sidecar = Process("sidecar", ("run", "sidecar", *state), self.folder / "sidecar.log")
-        self.archiver = Process("archiver", ("run", "archiver", *state), self.folder / "archiver.log")
+        self.sidecar = DemoProcess("sidecar", ("run", "sidecar", *state), self.folder / "sidecar.log")
+        self.archiver = DemoProcess("archiver", ("run", "archiver", *state), self.folder / "archiver.log")
         words = ("spark", "run", *state, "--lake", str(self.lake), "--master", "local[2]", *self.pipeline_options)
-        self.pipeline = Process("pipeline", words, self.folder / "pipeline.log")
+        self.pipeline = DemoProcess("pipeline", words, self.folder / "pipeline.log")
         self.work = shop.Workload(self.server.dsn())
 
     @property
@@ -87,7 +87,7 @@ class Capture:
         return self.folder / "lake"
 
     @property
-    def processes(self) -> tuple[Process, ...]:
+    def processes(self) -> tuple[DemoProcess, ...]:
         """All processes of Tidemark."""
         return self.sidecar, self.archiver, self.pipeline
 
@@ -167,10 +167,10 @@ def _free_port() -> int:
 
 
 @contextmanager
-def started(folder: Path, rate: float, pipeline_options: tuple[str, ...]) -> Iterator[Capture]:
+def started(folder: Path, rate: float, pipeline_options: tuple[str, ...]) -> Iterator[SoakCapture]:
     """Start everything; at the end stop it, and remove its folder unless something failed."""
     folder.chmod(0o755)  # the server's user must be able to reach its folders
-    capture = Capture(folder, embedded.start(folder), pipeline_options)
+    capture = SoakCapture(folder, embedded.start(folder), pipeline_options)
     try:
         capture.begin(rate)
         yield capture

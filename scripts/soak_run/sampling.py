@@ -28,7 +28,7 @@ class Used:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class SampledFamily:
     """A process and its descendants by kind: itself, the JVM, and the JVM's Python processes."""
 
     own: tuple[int, ...]
@@ -36,7 +36,7 @@ class Family:
     helpers: tuple[int, ...]
 
 
-def family(pid: int) -> Family:
+def family(pid: int) -> SampledFamily:
     """Return the kinds of `pid` and its descendants."""
     own: list[int] = []
     jvms: list[int] = []
@@ -44,7 +44,7 @@ def family(pid: int) -> Family:
     for member, below_jvm in _descendants(pid, below_jvm=False):
         kind = jvms if _name(member) == JAVA else helpers if below_jvm else own
         kind.append(member)
-    return Family(tuple(own), tuple(jvms), tuple(helpers))
+    return SampledFamily(tuple(own), tuple(jvms), tuple(helpers))
 
 
 def used(pids: Iterable[int]) -> Used:

@@ -156,7 +156,7 @@ def test_a_node_is_as_fast_with_a_stopped_capture_as_with_none(tmp_path: Path) -
             each.client("pgbench", "--initialize", "--quiet", "postgres")
         sidecar = Sidecar(node, "postgres", tmp_path)
         sidecar.init()
-        beside, alone = Work(), Work()
+        beside, alone = HeavyWork(), HeavyWork()
         try:
             for _ in range(ROUNDS):
                 sidecar.start()
@@ -171,22 +171,22 @@ def test_a_node_is_as_fast_with_a_stopped_capture_as_with_none(tmp_path: Path) -
 
 
 @dataclass(frozen=True)
-class Work:
+class HeavyWork:
     """Transactions, and the CPU time of all of a server's processes for them."""
 
     transactions: int = 0
     cpu_s: float = 0.0
 
-    def plus(self, more: "Work") -> "Work":
-        return Work(self.transactions + more.transactions, self.cpu_s + more.cpu_s)
+    def plus(self, more: "HeavyWork") -> "HeavyWork":
+        return HeavyWork(self.transactions + more.transactions, self.cpu_s + more.cpu_s)
 
 
-def work(node: Cluster) -> Work:
+def work(node: Cluster) -> HeavyWork:
     """Run pgbench for a round."""
     before_s = cpu_s(node)
     said = node.client("pgbench", "--time", str(ROUND_S), "--client", "2", "--no-vacuum", "postgres")
     (line,) = [line for line in said.splitlines() if "number of transactions actually processed" in line]
-    return Work(int(line.rpartition(":")[2].split("/")[0]), cpu_s(node) - before_s)
+    return HeavyWork(int(line.rpartition(":")[2].split("/")[0]), cpu_s(node) - before_s)
 
 
 def cpu_s(node: Cluster) -> float:

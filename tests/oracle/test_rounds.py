@@ -12,7 +12,7 @@ from tests.support.oracles.oracle import Oracle, ServerCannotDecode
 from tests.support.oracles.oracle_rounds.evidence import read_lines
 from tests.support.oracles.oracle_rounds.plan import KINDS, planned
 from tests.support.oracles.oracle_rounds.replay import replay
-from tests.support.oracles.oracle_rounds.round import Outcome, run_round
+from tests.support.oracles.oracle_rounds.round import RoundOutcome, run_round
 from tidemark.decode.transactions import heap_changes
 
 SEED = 1
@@ -28,7 +28,7 @@ def test_random_sessions_print_the_same_lines(major: int, kind: int, tmp_path: P
     for attempt in range(ATTEMPTS):
         verdict = run_round(planned(SEED, kind + attempt * KINDS, major, SECONDS), tmp_path)
         assert not verdict.is_ours, verdict
-        if verdict.outcome is Outcome.IDENTICAL:
+        if verdict.outcome is RoundOutcome.IDENTICAL:
             assert verdict.lines > 100
             assert (verdict.replicas > 0) == verdict.plan.has_replica
             return
@@ -41,7 +41,7 @@ def test_a_row_that_goes_missing_is_found_and_kept_and_its_wal_shows_it_again(
     with monkeypatch.context() as planted:
         planted.setattr(heap_changes, "SpeculativeKey", lambda *_: object())  # so no key is found again
         verdict = run_round(planned(SEED, 0, major, SECONDS / 2), tmp_path / "kept")
-        assert verdict.outcome is Outcome.DIFFERENT
+        assert verdict.outcome is RoundOutcome.DIFFERENT
         assert verdict.kept is not None
         assert verdict.plan.command in str(verdict)
         with pytest.raises(AssertionError, match=r"line .* differs"):

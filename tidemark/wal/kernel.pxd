@@ -27,21 +27,21 @@ cdef class Scanner:
     cdef public int defect
     cdef public long long defect_lsn
 
-    @cython.locals(size=Py_ssize_t, limit=Py_ssize_t, taken=Py_ssize_t, at_row=Py_ssize_t,
+    @cython.locals(size=Py_ssize_t, limit=Py_ssize_t, consumed=Py_ssize_t, at_row=Py_ssize_t,
                    xid="unsigned int", last_xid="unsigned int", rmgr="unsigned char")
     cpdef Py_ssize_t scan(self, const unsigned char[::1] source, Py_ssize_t at, unsigned char[::1] linear,
                           long long[::1] lsns, long long[::1] ends, unsigned int[::1] xids,
                           unsigned char[::1] rmgrs, unsigned char[::1] infos, long long[::1] offsets,
                           long long[::1] lengths) except -1
 
-    @cython.locals(left=Py_ssize_t, ahead=Py_ssize_t, in_page=Py_ssize_t, taken=Py_ssize_t)
-    cdef Py_ssize_t take(self, Py_ssize_t at, Py_ssize_t size) except -1 nogil
+    @cython.locals(left=Py_ssize_t, ahead=Py_ssize_t, in_page=Py_ssize_t, consumed=Py_ssize_t)
+    cdef Py_ssize_t copy_page(self, Py_ssize_t at, Py_ssize_t size) except -1 nogil
 
     cdef int fail(self, int defect, long long lsn) noexcept nogil
 
     @cython.locals(magic="unsigned int", info="unsigned int", timeline="unsigned int", address="long long",
                    rem_len="unsigned int", length=Py_ssize_t)
-    cdef Py_ssize_t take_page_header(self, Py_ssize_t at,
+    cdef Py_ssize_t read_page_header(self, Py_ssize_t at,
                                      Py_ssize_t size) except -1 nogil
 
     @cython.locals(system_identifier="unsigned long long", segment_bytes="unsigned int", block_bytes="unsigned int")

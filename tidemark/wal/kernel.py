@@ -165,7 +165,7 @@ class Scanner:
         self.linear = linear
         size = len(source)
         limit = len(lsns)
-        taken = 1
+        consumed = 1
         self.count = 0
         self.left_out = 0
         self.found_bytes = 0
@@ -193,15 +193,15 @@ class Scanner:
                     offsets[at_row] = self.found
                     lengths[at_row] = self.length
                     self.count = at_row + 1
-                if self.defect != 0 or self.count == limit or taken == 0:
+                if self.defect != 0 or self.count == limit or consumed == 0:
                     break
-                taken = self.take(at, size)
-                at += taken
-                self.lsn += taken
+                consumed = self.copy_page(at, size)
+                at += consumed
+                self.lsn += consumed
         self.source = self.linear = memoryview(NO_BYTES)
         return at
 
-    def take(self, at: int, size: int) -> int:
+    def copy_page(self, at: int, size: int) -> int:
         """Check, copy or skip the next input, at most to the end of its page; return its length."""
         left = size - at
         if self.lsn < self.skip_to:
@@ -209,20 +209,20 @@ class Scanner:
             return min(left, ahead)
         in_page = self.lsn % PAGE
         if in_page == 0:
-            return self.take_page_header(at, size)
-        taken = min(left, PAGE - in_page)
+            return self.read_page_header(at, size)
+        consumed = min(left, PAGE - in_page)
         if self.foreign > 0:
-            taken = min(taken, self.foreign)
-            self.foreign -= taken
-            return taken
-        taken = min(taken, len(self.linear) - self.used)
+            consumed = min(consumed, self.foreign)
+            self.foreign -= consumed
+            return consumed
+        consumed = min(consumed, len(self.linear) - self.used)
         if cython.compiled:
-            if taken > 0:
-                memcpy(cython.address(self.linear[self.used]), cython.address(self.source[at]), taken)
+            if consumed > 0:
+                memcpy(cython.address(self.linear[self.used]), cython.address(self.source[at]), consumed)
         else:
-            self.linear[self.used : self.used + taken] = self.source[at : at + taken]
-        self.used += taken
-        return taken
+            self.linear[self.used : self.used + consumed] = self.source[at : at + consumed]
+        self.used += consumed
+        return consumed
 
     def fail(self, defect: int, lsn: int) -> int:
         """Record a defect."""
@@ -230,7 +230,7 @@ class Scanner:
         self.defect_lsn = lsn
         return 0
 
-    def take_page_header(self, at: int, size: int) -> int:
+    def read_page_header(self, at: int, size: int) -> int:
         """Check the page header at `at`; return its length, 0 if it is incomplete or invalid."""
         if size - at < SHORT_HEADER:
             return 0

@@ -78,7 +78,7 @@ def decode(
             start.mirrors.select(only(_oid(database, start.databases)))
         with _progress(start, lsns.to_lsn, quiet=as_json) as report:
             for decoded in decode_archive(segments, start, lsns, _report_end, times):
-                shown.take(decoded, start.decoding.decoder.restart_lsn)
+                shown.print_run(decoded, start.decoding.decoder.restart_lsn)
                 report(start.decoded_lsn)
         shown.flush()
     if times.set_back is not None:

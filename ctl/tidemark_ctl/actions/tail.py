@@ -103,7 +103,7 @@ def print_live(changes: LiveChanges, shown: Printer, wanted: LsnRange) -> None:
         for decoded in changes.read_runs(READ_WAIT_S):
             part = wanted.part_of(decoded)
             if part is not None:
-                shown.take(part, changes.decoding.decoder.restart_lsn)
+                shown.print_run(part, changes.decoding.decoder.restart_lsn)
         shown.flush()
         if not reported and changes.snapshot is not None:
             reported = True
@@ -133,7 +133,7 @@ def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_fo
             for decoded in start.decoding.feed_runs(segment) if segment is not None else ():
                 part = wanted.part_of(decoded)
                 if part is not None:
-                    shown.take(part, start.decoding.decoder.restart_lsn)
+                    shown.print_run(part, start.decoding.decoder.restart_lsn)
             if wanted.from_lsn is not None:
                 progress.replaying(start.lsn, start.decoded_lsn, wanted.from_lsn)
             shown.flush()

@@ -92,7 +92,7 @@ class Printer(Protocol):
     def wants(self, relation: Relation) -> bool:
         """Return whether the output depends on the rows of a relation version."""
 
-    def take(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:
+    def print_run(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:
         """Print one or many transactions, or a message outside a transaction."""
 
     def flush(self) -> None:
@@ -128,7 +128,7 @@ class _TestDecodingPrinter:
         self._renderer = TestDecodingRenderer(databases.major, databases.dialects, selected=selected)
         self._output = output
 
-    def take(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:
+    def print_run(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:
         """Print one or many transactions, or a message outside a transaction."""
         del restart_lsn
         if isinstance(decoded, CommittedRun):
@@ -167,7 +167,7 @@ class _GroupPrinter:
         self.wants = self._builder.wants
         self._write = write
 
-    def take(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:
+    def print_run(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:
         """Collect one or many transactions, or a message outside a transaction; print the groups that are full."""
         if isinstance(decoded, CommittedRun):
             self.counts.transactions += len(decoded)

@@ -281,7 +281,7 @@ def test_a_transaction_sees_its_own_changes_and_others_do_not(quiet: Cluster) ->
         assert seen(xid) == ("u", ["id", "m", "c"])
         assert seen(None) == ("t", ["id", "m"])
         assert mirror.relation(before.oid) is before
-        assert before.oid in mirror.take_touched(xid)
+        assert before.oid in mirror.pop_touched(xid)
         sql(session, "ROLLBACK TO a")
         quiet.sql("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'", database)
         observed.catch_up()
@@ -363,7 +363,7 @@ def test_nothing_is_kept_of_a_table_whose_making_was_rolled_back(quiet: Cluster)
             sql(session, "SAVEPOINT s")
             sql(session, "CREATE TABLE inner_one (a int, b text)")
             observed.catch_up()
-            made = mirror.take_touched(xid)
+            made = mirror.pop_touched(xid)
             assert {mirror.relation(oid, xid) is None for oid in made} == {False}
             assert {mirror.relation(oid) for oid in made} == {None}
             sql(session, "ROLLBACK TO s")
@@ -396,7 +396,7 @@ def test_dependents_of_a_type_and_of_a_schema_are_touched(quiet: Cluster) -> Non
             xid = current_xid(session)
             sql(session, statement)
             observed.catch_up()
-            oids = observed.mirror.take_touched(xid)
+            oids = observed.mirror.pop_touched(xid)
             sql(session, "ROLLBACK")
             return {names[oid] for oid in oids}
 
@@ -447,7 +447,7 @@ class Witness:
             reported = self.reported.setdefault(xid, {})
             known = {**self.tables(None), **reported}
             different = {oid for oid in known.keys() | tables.keys() if known.get(oid) != tables.get(oid)}
-            assert different <= self.mirror.take_touched(xid)
+            assert different <= self.mirror.pop_touched(xid)
             reported.update({oid: tables.get(oid) for oid in different})
             self.different += len(different)
 
@@ -492,11 +492,11 @@ def test_a_transaction_of_many_commands_describes_each_table_as_often_as_it_chan
         for number in range(20):
             sql(session, f"CREATE TABLE t{number} (id int PRIMARY KEY, a text)")
             observed.catch_up()
-            (oid,) = mirror.take_touched(xid)
+            (oid,) = mirror.pop_touched(xid)
             for _ in range(3):
                 assert mirror.relation(oid, xid) is mirror.relation(oid, xid)
             assert mirror.described_count == number + 1
-        assert mirror.take_touched(xid) == frozenset()
+        assert mirror.pop_touched(xid) == frozenset()
 
 
 def test_a_row_of_the_seed_is_never_patched_as_if_it_were_the_servers(new_cluster: NewCluster) -> None:

@@ -40,7 +40,7 @@ OF_THE_PIPELINE = {
 }
 
 
-class Target(TypedDict):
+class AlertTarget(TypedDict):
     """A query of a panel."""
 
     expr: str
@@ -74,7 +74,7 @@ class Panel(TypedDict):
     """The parts of a panel that the tests read."""
 
     type: str
-    targets: list[Target]
+    targets: list[AlertTarget]
     fieldConfig: FieldConfig
 
 

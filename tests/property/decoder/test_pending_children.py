@@ -45,10 +45,10 @@ def test_pending_children_are_a_list_for_each_slot(steps: list[tuple[str, int, i
             children.remove(slot, xid)
             model.remove(slot, xid)
         else:
-            assert children.take(slot) == (model.lists[slot].pop() if model.lists[slot] else 0)
+            assert children.pop(slot) == (model.lists[slot].pop() if model.lists[slot] else 0)
         assert [children.count(number) for number in range(3)] == [len(model.lists[number]) for number in range(3)]
     for slot in range(3):
-        assert [children.take(slot) for _ in range(len(model.lists[slot]) + 1)] == [*reversed(model.lists[slot]), 0]
+        assert [children.pop(slot) for _ in range(len(model.lists[slot]) + 1)] == [*reversed(model.lists[slot]), 0]
 
 
 def test_there_is_room_for_exactly_so_many_children_again_and_again() -> None:
@@ -60,7 +60,7 @@ def test_there_is_room_for_exactly_so_many_children_again_and_again() -> None:
         assert not children.has_room()
         for number in reversed(range(CHILDREN_MAX)):
             if release == "take":
-                assert children.take(number % 2) == 700 + number
+                assert children.pop(number % 2) == 700 + number
             else:
                 children.remove(number % 2, 700 + number)
         assert (children.count(0), children.count(1)) == (0, 0)

@@ -295,7 +295,7 @@ class Extraction:
             found += [self.pending.first_lsn(), self.pending.pending_count, self.pending.head, self.pending.tail]
             found += [bytes(self.entries[: self.pending.row_count * row_entries.ENTRY_BYTES]), self._pending_columns()]
             if at % 3 == 2:
-                found.append(self.extractor.take_child(block.xids[at // 3]))
+                found.append(self.extractor.remove_child(block.xids[at // 3]))
             if at % 5 == 4:
                 self.extractor.release(block.xids[at // 2])
             at += self.extractor.other_end == pending_rows.NONE

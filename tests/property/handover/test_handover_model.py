@@ -20,7 +20,7 @@ TIMES = st.integers(1, 5)
 SEARCH = settings(max_examples=500, stateful_step_count=30)
 
 
-class Capture(RuleBasedStateMachine):
+class ModelCapture(RuleBasedStateMachine):
     """Any possible step may follow any other."""
 
     @initialize()
@@ -141,7 +141,7 @@ class Capture(RuleBasedStateMachine):
 
 @pytest.mark.feature("I12")
 def test_every_change_is_delivered_once_whatever_happens() -> None:
-    run_state_machine_as_test(Capture, settings=SEARCH)
+    run_state_machine_as_test(ModelCapture, settings=SEARCH)
 
 
 @pytest.mark.parametrize("checks_epoch", [True, False])

@@ -34,7 +34,7 @@ def position(index: int) -> Position:
 
 
 @dataclass
-class Process:
+class SimulatedProcess:
     """A process that delivers."""
 
     incarnation: Incarnation
@@ -57,7 +57,7 @@ class State:
     history: tuple[KnownIncarnation, ...] = ()
     is_confirmed: bool = False
     overtaken: Claim | None = None
-    process: Process | None = None
+    process: SimulatedProcess | None = None
     watched: int = 0  # up to which record its passive archiver has read
 
     @property
@@ -88,7 +88,7 @@ class World:
         began = state.extent
         state.history = with_one_more(state.history, KnownIncarnation(name, "sidecar"), alive=(), now=began)
         state.epoch += 1
-        state.process = Process(name, began, max(0, state.delivered + 1 - back), len(self.wal))
+        state.process = SimulatedProcess(name, began, max(0, state.delivered + 1 - back), len(self.wal))
 
     def mark(self, state: State, *, is_start: bool = False, is_first: bool = False) -> None:
         """Write a marker of the confirmed position; `is_start`: as a start marker."""
@@ -117,7 +117,7 @@ class World:
             process.is_written, process.wants_to_answer = True, False
             self.mark(state, is_start=True, is_first=is_first)
 
-    def _meet(self, state: State, process: Process, at: int, claim: Claim) -> None:
+    def _meet(self, state: State, process: SimulatedProcess, at: int, claim: Claim) -> None:
         if claim.incarnation == process.incarnation and process.is_written and process.start is None:
             process.start, state.is_confirmed, process.start_epoch = at, False, claim.epoch
             return

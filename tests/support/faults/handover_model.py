@@ -13,7 +13,7 @@ from tidemark.engine.handover import Effect, Event, Refused, move
 from tidemark.model.mode import Role, Stage
 
 
-class Kind(Enum):
+class RecordKind(Enum):
     """The kinds of WAL records."""
 
     BEGIN = "begin"
@@ -26,7 +26,7 @@ class Kind(Enum):
 class WalRecord:
     """A record of a transaction, or a marker with this sequence."""
 
-    kind: Kind
+    kind: RecordKind
     number: int
 
 
@@ -45,7 +45,7 @@ class State:
 
 
 @dataclass
-class Process:
+class ModelProcess:
     """The memory of a process, lost when it is killed."""
 
     epoch: int | None = None
@@ -66,8 +66,8 @@ class World:
     archived: int = 0
     removed: int = 0  # pg_wal begins here
     state: State = field(default_factory=State)
-    sidecar: Process | None = field(default_factory=lambda: Process(epoch=1))
-    archiver: Process | None = field(default_factory=Process)
+    sidecar: ModelProcess | None = field(default_factory=lambda: ModelProcess(epoch=1))
+    archiver: ModelProcess | None = field(default_factory=ModelProcess)
     log: list[int] = field(default_factory=list)
     is_standby: bool = False
     others: int = -1  # commit LSN up to which another host delivered to the target
@@ -77,13 +77,13 @@ class World:
 
     def begin(self) -> None:
         """Begin a transaction."""
-        self.wal.append(WalRecord(Kind.BEGIN, self._begun))
+        self.wal.append(WalRecord(RecordKind.BEGIN, self._begun))
         self._begun += 1
 
     def commit(self, choice: int) -> None:
         """Commit one of the open transactions."""
         if still := self.open_at(len(self.wal)):
-            self.wal.append(WalRecord(Kind.COMMIT, sorted(still)[choice % len(still)]))
+            self.wal.append(WalRecord(RecordKind.COMMIT, sorted(still)[choice % len(still)]))
 
     def archive(self) -> None:
         """Archive all WAL."""
@@ -97,9 +97,9 @@ class World:
         """Return the transactions that are open before the record at `lsn`."""
         found: set[int] = set()
         for record in self.wal[:lsn]:
-            if record.kind is Kind.BEGIN:
+            if record.kind is RecordKind.BEGIN:
                 found.add(record.number)
-            elif record.kind is Kind.COMMIT:
+            elif record.kind is RecordKind.COMMIT:
                 found.discard(record.number)
         return found
 
@@ -108,7 +108,7 @@ class World:
         return min((self._begin_of(number) for number in self.open_at(lsn)), default=lsn)
 
     def _begin_of(self, number: int) -> int:
-        return self.wal.index(WalRecord(Kind.BEGIN, number))
+        return self.wal.index(WalRecord(RecordKind.BEGIN, number))
 
     # --- the other host, while the node is a standby
 
@@ -124,8 +124,8 @@ class World:
 
     def others_deliver(self) -> None:
         """Deliver the next transaction from the other host."""
-        held = self.wal.index(WalRecord(Kind.COMMIT, self.log[-1])) if self.log else -1
-        later = [lsn for lsn, record in enumerate(self.wal) if record.kind is Kind.COMMIT and lsn > held]
+        held = self.wal.index(WalRecord(RecordKind.COMMIT, self.log[-1])) if self.log else -1
+        later = [lsn for lsn, record in enumerate(self.wal) if record.kind is RecordKind.COMMIT and lsn > held]
         if self.is_standby and later:
             self.log.append(self.wal[later[0]].number)
             self.others = later[0]
@@ -133,7 +133,7 @@ class World:
     def others_confirm(self) -> None:
         """Write a confirm marker of the other host."""
         if self.is_standby and self.others >= 0:
-            self.wal.append(WalRecord(Kind.CONFIRM, self.others))
+            self.wal.append(WalRecord(RecordKind.CONFIRM, self.others))
 
     # --- transitions
 
@@ -145,14 +145,14 @@ class World:
             return False
         self.state.stage = found.stage
         if Effect.STOP_CAPTURE in found.effects and self.sidecar is not None:
-            self.sidecar = Process(pending=self.sidecar.pending, epoch=self.sidecar.epoch)
+            self.sidecar = ModelProcess(pending=self.sidecar.pending, epoch=self.sidecar.epoch)
         if Effect.WRITE_TRY_START_MARKER in found.effects:
             assert self.sidecar is not None
             self.state.sequence += 1
             self.sidecar.marker_due = True
         return True
 
-    def begin_epoch(self, role: Role, process: Process) -> None:
+    def begin_epoch(self, role: Role, process: ModelProcess) -> None:
         """Begin a new epoch."""
         self.state.epoch += 1
         self.state.owner = role
@@ -171,7 +171,7 @@ class World:
         """Write the try-start marker that is due."""
         if self.sidecar is not None and self.sidecar.marker_due:
             self.sidecar.marker_due = False
-            self.wal.append(WalRecord(Kind.MARKER, self.state.sequence))
+            self.wal.append(WalRecord(RecordKind.MARKER, self.state.sequence))
 
     def archive_stalls(self) -> None:
         """Stop waiting for the archive, where the node has the WAL."""
@@ -205,7 +205,7 @@ class World:
         elif self.state.stage is Stage.REALTIME:
             self._go_on(process)
 
-    def _go_on(self, process: Process) -> None:
+    def _go_on(self, process: ModelProcess) -> None:
         """Deliver from the stream."""
         if process.epoch != self.state.epoch:
             self.begin_epoch(Role.SIDECAR, process)
@@ -215,7 +215,7 @@ class World:
         else:
             self._read(process, len(self.wal))
 
-    def _follow(self, process: Process) -> None:
+    def _follow(self, process: ModelProcess) -> None:
         """Read markers; after a promotion, once all WAL before it is read, take over."""
         assert self.state.followed is not None
         if process.epoch != self.state.epoch or self.state.owner is not Role.SIDECAR:
@@ -223,7 +223,7 @@ class World:
         elif self.state.followed < len(self.wal):
             record = self.wal[self.state.followed]
             self.state.followed += 1
-            if record.kind is Kind.CONFIRM and record.number >= self.state.delivered:
+            if record.kind is RecordKind.CONFIRM and record.number >= self.state.delivered:
                 self.state.delivered = record.number
                 self.state.restart = self.restart_at(record.number + 1)
         elif not self.is_standby:
@@ -239,7 +239,7 @@ class World:
     def start_sidecar(self) -> None:
         """Start it again: work in progress was lost with the ring."""
         if self.sidecar is None:
-            self.sidecar = Process()
+            self.sidecar = ModelProcess()
             if self.state.stage in (Stage.RETURNING, Stage.RETURNED):
                 self.happen(Event.SIDECAR_LOST)
 
@@ -268,7 +268,7 @@ class World:
                 self.begin_epoch(Role.ARCHIVER, process)
                 process.start = process.next = self.state.restart
             read = self._read(process, self.archived)
-            mine = WalRecord(Kind.MARKER, self.state.sequence)
+            mine = WalRecord(RecordKind.MARKER, self.state.sequence)
             if read == mine and self.happen(Event.MARKER_REACHED):
                 lsn = process.next - 1
                 self.state.handed_over = (lsn, self.restart_at(lsn))
@@ -281,23 +281,23 @@ class World:
     def start_archiver(self) -> None:
         """Start it again."""
         if self.archiver is None:
-            self.archiver = Process()
+            self.archiver = ModelProcess()
 
     # --- common to both
 
-    def _read(self, process: Process, end: int) -> WalRecord | None:
+    def _read(self, process: ModelProcess, end: int) -> WalRecord | None:
         """Read up to the next commit or marker."""
         while process.next < end:
             record = self.wal[process.next]
             process.next += 1
-            if record.kind is Kind.COMMIT and process.next > self.state.delivered + 1:
+            if record.kind is RecordKind.COMMIT and process.next > self.state.delivered + 1:
                 assert self._begin_of(record.number) >= process.start, "what is not whole would be delivered"
                 process.pending = process.next - 1
-            if record.kind is not Kind.BEGIN:
+            if record.kind is not RecordKind.BEGIN:
                 return record
         return None
 
-    def _deliver(self, process: Process) -> None:
+    def _deliver(self, process: ModelProcess) -> None:
         lsn, process.pending = process.pending, None
         assert lsn is not None
         if self.checks_epoch and process.epoch != self.state.epoch:
@@ -312,7 +312,7 @@ class World:
 
     def check(self) -> None:
         """Check that the delivered transactions are a prefix of the committed ones, each once and in order."""
-        committed = [record.number for record in self.wal if record.kind is Kind.COMMIT]
+        committed = [record.number for record in self.wal if record.kind is RecordKind.COMMIT]
         assert self.log == committed[: len(self.log)], f"{self.log} of {committed}"
 
     def settle_without_archive(self) -> None:
@@ -325,7 +325,7 @@ class World:
             self.sidecar_step()
             self.archiver_step()  # a replaced process still has its transaction in memory
             self.check()
-        assert len(self.log) == sum(record.kind is Kind.COMMIT for record in self.wal)
+        assert len(self.log) == sum(record.kind is RecordKind.COMMIT for record in self.wal)
         assert self.state.stage is Stage.REALTIME
 
     def settle(self) -> None:
@@ -341,6 +341,6 @@ class World:
             self.archiver_step()
             self.sidecar_step()
             self.check()
-        assert len(self.log) == sum(record.kind is Kind.COMMIT for record in self.wal)
+        assert len(self.log) == sum(record.kind is RecordKind.COMMIT for record in self.wal)
         assert self.state.stage is Stage.REALTIME
         assert self.state.owner is Role.SIDECAR

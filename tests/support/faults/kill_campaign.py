@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.oracles.log_oracle import ServerLog, Tally, check_log
+from tests.support.oracles.log_oracle import LogTally, ServerLog, check_log
 from tests.support.processes.captures import Sidecar
 from tests.support.processes.spark_process import DELETED, DRIVER, PROGRAMS, VICTIMS, SparkProcess, wait_for
 from tests.support.servers.postgres import Cluster, database_in, new_cluster
@@ -45,12 +45,12 @@ SMALL = {  # limits that a short run reaches often
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class KillOutcome:
     """The counts of a campaign: kills and compared changes."""
 
     kills: Counter[str]
     committed: int
-    log: Tally
+    log: LogTally
     tables: list[Compared]
 
     def __str__(self) -> str:
@@ -189,7 +189,7 @@ def capture(cluster: Cluster, root: Path) -> Iterator[tuple[Sidecar, SparkProces
 
 def run(
     cluster: Cluster, root: Path, *, seconds: float, seed: int, print_progress: Callable[[str], object] = str
-) -> Outcome:
+) -> KillOutcome:
     """Run a campaign in a separate database and check everything."""
     with source(cluster) as server, capture(cluster, root) as (sidecar, spark):
         campaign = Campaign(sidecar, spark, seed, seconds, print_progress)
@@ -205,7 +205,7 @@ def run(
         assert not different, different
         log = check_log(server, sidecar.folder, spark.lake)
     assert log.changes, "nothing was logged"
-    return Outcome(campaign.kills, load.committed, log, tables)
+    return KillOutcome(campaign.kills, load.committed, log, tables)
 
 
 def print_progress(line: str) -> None:

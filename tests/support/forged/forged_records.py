@@ -133,7 +133,7 @@ class ScriptedCatalog:
         seen = self.relation(oid, top_xid)
         return seen.name if kind == REGCLASS and seen is not None else None
 
-    def take_touched(self, top_xid: Xid) -> Collection[Oid]:
+    def pop_touched(self, top_xid: Xid) -> Collection[Oid]:
         return self._touched.pop(top_xid, set())
 
     def rewriting(self, top_xid: Xid) -> Collection[Oid]:

@@ -55,7 +55,7 @@ class LoggedChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class LogTally:
     """The counts of equal items."""
 
     transactions: int
@@ -122,7 +122,7 @@ def parse_change(line: str) -> Change:
     return Change(table, Op.INSERT.value if verb == "INSERT" else Op.UPDATE.value, old, new)
 
 
-def check_log(server: ServerLog, folder: StateFolder, lake: Path) -> Tally:
+def check_log(server: ServerLog, folder: StateFolder, lake: Path) -> LogTally:
     """Check that the log equals the server's output; return the counts."""
     with StateStore.open(folder) as store:
         view = store.view()
@@ -142,7 +142,7 @@ def check_log(server: ServerLog, folder: StateFolder, lake: Path) -> Tally:
     for one in logged:
         found.setdefault(one.xid, []).append(one.change)
     assert_equal(expected, found)
-    return Tally(len(expected), sum(map(len, expected.values())), copied_rows)
+    return LogTally(len(expected), sum(map(len, expected.values())), copied_rows)
 
 
 def without_copied(reported: Transactions, view: StateView, tables: list[TablePosition]) -> Transactions:

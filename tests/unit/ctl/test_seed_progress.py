@@ -25,7 +25,7 @@ class Screen(StringIO):
         return self._is_terminal
 
 
-class Reading:
+class ShownReading:
     """A progress reporter that observes a replay, a second at a time by the test's clock."""
 
     def __init__(self, *, is_terminal: bool, reading: seed_progress.Reading = seed_progress.SINCE_CHECKPOINT) -> None:
@@ -43,7 +43,7 @@ class Reading:
 
 
 def test_a_replay_that_takes_long_is_reported_in_bytes_with_what_the_operator_can_do() -> None:
-    reading = Reading(is_terminal=False)
+    reading = ShownReading(is_terminal=False)
     for second in range(16):
         reading.second(second * 100)
     assert reading.lines == [
@@ -58,7 +58,7 @@ def test_a_replay_that_takes_long_is_reported_in_bytes_with_what_the_operator_ca
 
 @pytest.mark.parametrize("what", [seed_progress.OF_BACKUP, seed_progress.BEFORE_FROM])
 def test_other_wal_that_takes_long_is_reported_as_what_it_is(what: seed_progress.Reading) -> None:
-    reading = Reading(is_terminal=False, reading=what)
+    reading = ShownReading(is_terminal=False, reading=what)
     for second in range(4):
         reading.second(second * 100)
     assert reading.lines == [what.advice, f"reading {what.what}: 200 of 1600 MB, 100 MB/s, 14 s left"]
@@ -66,14 +66,14 @@ def test_other_wal_that_takes_long_is_reported_as_what_it_is(what: seed_progress
 
 
 def test_a_replay_that_is_quick_is_not_reported() -> None:
-    reading = Reading(is_terminal=False)
+    reading = ShownReading(is_terminal=False)
     for read_mb in (0, 800, TOTAL_MB):
         reading.second(read_mb)
     assert reading.lines == []
 
 
 def test_a_terminal_shows_one_line_in_place_and_none_in_the_end() -> None:
-    reading = Reading(is_terminal=True)
+    reading = ShownReading(is_terminal=True)
     for second in range(17):
         reading.second(second * 100)
     shown = reading.screen.getvalue()
@@ -83,7 +83,7 @@ def test_a_terminal_shows_one_line_in_place_and_none_in_the_end() -> None:
 
 
 def test_other_lines_do_not_follow_the_line_that_is_updated_in_place(capsys: pytest.CaptureFixture[str]) -> None:
-    reading = Reading(is_terminal=True)
+    reading = ShownReading(is_terminal=True)
     for second in range(4):
         reading.second(second * 100)
     reading.progress.repeating(WalRemoved("node: requested WAL segment X has already been removed"), 2, 20)

@@ -4,26 +4,31 @@ from copy import deepcopy
 
 import pytest
 
-from scripts.demo_run.exactly_once import Entry, Kind, Log, judge
+from scripts.demo_run.exactly_once import EntryKind, Log, LogEntry, judge
 from scripts.demo_run.workload import JOURNAL
 from tidemark.model.snapshot import parse_snapshot
 
 ORDERS = "app.orders"
 SNAPSHOTS = {ORDERS: parse_snapshot("10:12:10"), JOURNAL: parse_snapshot("10:12:10")}
 ENTRIES = [
-    Entry(0, 1, 9, {f"{ORDERS} i": 1}),  # the copy contains it
-    Entry(0, 2, 10, {f"{ORDERS} i": 2, f"{ORDERS} u": 1}),  # still in progress when the copy began
-    Entry(1, 1, 13, {f"{ORDERS} d": 1}),
+    LogEntry(0, 1, 9, {f"{ORDERS} i": 1}),  # the copy contains it
+    LogEntry(0, 2, 10, {f"{ORDERS} i": 2, f"{ORDERS} u": 1}),  # still in progress when the copy began
+    LogEntry(1, 1, 13, {f"{ORDERS} d": 1}),
 ]
 
 
 @pytest.fixture
 def log() -> Log:
     made = Log()
-    for kind in (Kind(10, ORDERS, "i"), Kind(10, ORDERS, "i"), Kind(10, ORDERS, "u"), Kind(13, ORDERS, "d")):
+    for kind in (
+        EntryKind(10, ORDERS, "i"),
+        EntryKind(10, ORDERS, "i"),
+        EntryKind(10, ORDERS, "u"),
+        EntryKind(13, ORDERS, "d"),
+    ):
         made.changes[kind] += 1
     for xid in (10, 13):
-        made.changes[Kind(xid, JOURNAL, "i")] += 1
+        made.changes[EntryKind(xid, JOURNAL, "i")] += 1
     made.numbers.update((entry.client, entry.number) for entry in ENTRIES)
     made.places.update((1, number, 0, "") for number in range(made.changes.total()))
     return made
@@ -46,14 +51,14 @@ def test_a_change_too_few_or_too_many_is_found_wherever_it_is(log: Log) -> None:
 
 
 def test_a_change_in_another_transaction_is_one_lost_and_one_doubled(log: Log) -> None:
-    log.changes[Kind(13, ORDERS, "d")] -= 1
-    log.changes[Kind(10, ORDERS, "d")] += 1
+    log.changes[EntryKind(13, ORDERS, "d")] -= 1
+    log.changes[EntryKind(10, ORDERS, "d")] += 1
     verdict = judge(ENTRIES, SNAPSHOTS, log)
     assert (verdict.lost, verdict.doubled, verdict.is_right) == (1, 1, False)
 
 
 def test_changes_visible_to_the_copy_must_not_be_streamed_as_well(log: Log) -> None:
-    log.changes[Kind(9, ORDERS, "i")] += 1
+    log.changes[EntryKind(9, ORDERS, "i")] += 1
     assert judge(ENTRIES, SNAPSHOTS, log).doubled == 1
 
 

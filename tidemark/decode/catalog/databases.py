@@ -184,7 +184,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
             return self._redo(mirror, record, top_xid)
         new = self._new.get(database)
         is_page = record.rmgr == RM_XLOG and record.info & INFO_MASK == xlog.FPI
-        return is_page and isinstance(new, CopiedPages) and self._count(new.take(record))
+        return is_page and isinstance(new, CopiedPages) and self._count(new.store_pages(record))
 
     def _learn(self, record: Record, top_xid: Xid) -> None:
         """Pass a record without changes to all mirrors, for their seeds."""

@@ -130,7 +130,7 @@ class CatalogHeap:
 
     def insert(self, tid: Tid, packed: bytes, xid: Xid = _NO_INSERTER) -> None:
         """Store a row at `tid`, replacing any other; `xid` is its open inserter, if it has one."""
-        self._take_out(tid)
+        self._remove(tid)
         if self.learning:
             self.learning.images.pop(tid, None)
             self.learning.dead.discard(tid)
@@ -163,13 +163,13 @@ class CatalogHeap:
 
     def remove(self, tid: Tid) -> None:
         """Remove the row at `tid`: no transaction can see it any more."""
-        self._take_out(tid)
+        self._remove(tid)
         self.deleter.pop(tid, None)
         if self.learning:
             self.learning.images.pop(tid, None)
             self.learning.dead.add(tid)
 
-    def _take_out(self, tid: Tid) -> None:
+    def _remove(self, tid: Tid) -> None:
         old = self.rows.pop(tid, None)
         self.inserter.pop(tid, None)
         if old:

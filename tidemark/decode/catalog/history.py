@@ -221,8 +221,8 @@ def load_base(data: bytes, where: str) -> Base:
         raise DamagedHistory(f"{where}: the base is cut off or fails its checksum")
     try:
         sections = _Sections(packed, unpacked_bytes)
-        (text_bytes,) = _U32.unpack(sections.take(_U32.size))
-        document: _BaseJson = json.loads(sections.take(text_bytes))
+        (text_bytes,) = _U32.unpack(sections.read(_U32.size))
+        document: _BaseJson = json.loads(sections.read(text_bytes))
         return _Loader(document, sections).load()
     except _MISSHAPEN as error:  # the checksum is valid, so it was written like this
         raise DamagedHistory(f"{where}: the base has an invalid form: {type(error).__name__}: {error}") from error
@@ -240,22 +240,22 @@ class _Sections:
         self._at = 0
         self._left = unpacked_bytes
 
-    def take(self, count: int) -> bytes:
+    def read(self, count: int) -> bytes:
         """Return the next `count` bytes."""
         if not 0 <= count <= self._left:
             raise ValueError(f"section of {count} bytes, but {self._left} are left")
         self._left -= count
-        taken = BytesIO(bytes(count))  # pages are allocated when written, and the end needs no copy
-        while taken.tell() < count:
+        content = BytesIO(bytes(count))  # pages are allocated when written, and the end needs no copy
+        while content.tell() < count:
             source: bytes | memoryview = self._inflater.unconsumed_tail
             if not source:
                 source = self._packed[self._at : self._at + _PIECE_BYTES]
                 self._at += len(source)
-            part = self._inflater.decompress(source, min(count - taken.tell(), _PIECE_BYTES))
+            part = self._inflater.decompress(source, min(count - content.tell(), _PIECE_BYTES))
             if not part and self._at >= len(self._packed) and not self._inflater.unconsumed_tail:
-                raise ValueError(f"{taken.tell()} of {count} bytes of a section are present")
-            taken.write(part)
-        return taken.getvalue()
+                raise ValueError(f"{content.tell()} of {count} bytes of a section are present")
+            content.write(part)
+        return content.getvalue()
 
 
 class _Loader:
@@ -312,9 +312,9 @@ class _Loader:
         heap = CatalogHeap(layout, _locator(reported["file"]))
         count = reported["rows"]
         tids, lengths = array("Q"), array("H")
-        tids.frombytes(self._sections.take(count * tids.itemsize))
-        lengths.frombytes(self._sections.take(count * lengths.itemsize))
-        heap.rows = PackedRows(tids, lengths, self._sections.take(sum(lengths)))
+        tids.frombytes(self._sections.read(count * tids.itemsize))
+        lengths.frombytes(self._sections.read(count * lengths.itemsize))
+        heap.rows = PackedRows(tids, lengths, self._sections.read(sum(lengths)))
         heap.inserter.update((Tid(tid), Xid(xid)) for tid, xid in reported["inserters"])
         heap.deleter.update((Tid(tid), Xid(xid)) for tid, xid in reported["deleters"])
         return heap

@@ -89,7 +89,7 @@ class CatalogMirror:
         if subjects:
             self.outdated_count += self._view.forget(subjects)
             for view in self._private.values():
-                view.take_others(subjects)
+                view.record_others(subjects)
             self._forget_versions(subjects)
         if self._shared_commits != self.shared.store.commits:
             self._shared_commits = self.shared.store.commits
@@ -190,7 +190,7 @@ class CatalogMirror:
             view.class_names.keep(oid, described)
         return described.text
 
-    def take_touched(self, top_xid: Xid) -> frozenset[Oid]:
+    def pop_touched(self, top_xid: Xid) -> frozenset[Oid]:
         """Return the tables that may look different to the transaction since the last call.
 
         Dependents of types are included, temporary tables are not.
@@ -200,7 +200,7 @@ class CatalogMirror:
             return frozenset()
         view = self._private_view(changes)
         committed, private = self._describer(None), self._describer(top_xid, view)
-        oids = Dependents(self.store, top_xid).of(view.take_unreported())
+        oids = Dependents(self.store, top_xid).of(view.pop_unreported())
         tables = {oid for oid in oids if _is_table(committed.class_row(oid)) or _is_table(private.class_row(oid))}
         gone = oids & view.touched - tables
         view.touched |= tables
@@ -214,7 +214,7 @@ class CatalogMirror:
             return frozenset()
         view = self._private_view(changes)
         describer = self._describer(top_xid, view)
-        for oid in view.take_classes():
+        for oid in view.pop_classes():
             row = describer.class_row(oid)
             if row is not None and row.rewrite:
                 view.rewrites[oid] = row.rewrite

@@ -87,28 +87,28 @@ class CopiedPages:
         for catalog in update.files.keys() & self._layouts.keys():
             self._catalog_of[update.files[catalog]] = catalog
 
-    def take(self, record: Record) -> bool:
+    def store_pages(self, record: Record) -> bool:
         """Store pages; return whether they may be of a tracked catalog."""
         locator = record.blocks[0].locator
         if locator.spc != self._tablespace:
             return False
         if not self._is_resolved and self._catalog_of.get(locator.rel) != PG_CLASS.oid:
             self._resolve()
-        taken = False
+        is_stored = False
         for block in record.blocks:
             if block.fork != MAIN_FORK or not block.has_image or block.locator != locator:
                 continue
             image = block.restore_page()
             if not self._may_be_catalog(locator.rel, image):
                 continue
-            taken = True
+            is_stored = True
             rows = self._pages_of.setdefault(locator.rel, {})
             for offset, packed, xmin, xmax in heap.page_tuples(image):
                 rows[make_tid(block.block, offset)] = _Row(packed, hint_of(packed, xmin, xmax))
             if len(rows) > GUESSED_ROWS_MAX and locator.rel not in self._catalog_of:
                 del self._pages_of[locator.rel]
                 self._overflowed.add(locator.rel)
-        return taken
+        return is_stored
 
     def _may_be_catalog(self, file: Oid, image: bytes) -> bool:
         if file in self._catalog_of:

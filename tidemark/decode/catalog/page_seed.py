@@ -29,7 +29,7 @@ class PageImages:
     def __init__(self, wanted: Iterable[RelFileLocator]) -> None:
         self._images: dict[RelFileLocator, dict[BlockNumber, bytes]] = {locator: {} for locator in wanted}
 
-    def take(self, record: Record) -> None:
+    def store_images(self, record: Record) -> None:
         """Store the images in a record."""
         for block in record.blocks:
             if block.image_applies and block.fork == MAIN_FORK:

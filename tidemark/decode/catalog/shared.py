@@ -41,10 +41,10 @@ class SharedCatalogs:
 
     def redo(self, record: Record, top_xid: Xid) -> bool:
         """Apply a record; return whether it concerned a shared catalog. Applying one twice has no effect."""
-        taken = self.store.redo(record, top_xid)
-        if taken:
+        is_applied = self.store.redo(record, top_xid)
+        if is_applied:
             self.unsettled.add(self.store.database)
-        return taken
+        return is_applied
 
     def databases(self) -> Iterator[Database]:
         """Yield all databases, with templates."""

@@ -144,13 +144,13 @@ class CatalogStore:
         if not record.blocks or record.rmgr not in _WITH_ROWS:
             return False
         try:
-            return self._take_rows(record, top_xid)
+            return self._apply_rows(record, top_xid)
         except SeedOvertaken:
             if not self.files.disprove(record.blocks[0].locator):
                 raise
         return False
 
-    def _take_rows(self, record: Record, top_xid: Xid) -> bool:
+    def _apply_rows(self, record: Record, top_xid: Xid) -> bool:
         block = record.blocks[0]
         heap = self.files.get(block.locator)
         is_page = record.rmgr == RM_XLOG and record.info & INFO_MASK == xlog.FPI

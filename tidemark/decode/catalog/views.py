@@ -132,7 +132,7 @@ class PrivateView(View):
             self._classes.update(subject.oid for subject in news if subject.kind == PG_CLASS.oid)
             news.clear()
 
-    def take_others(self, subjects: Collection[Subject]) -> None:
+    def record_others(self, subjects: Collection[Subject]) -> None:
         """Apply the changes that another transaction committed."""
         self.forget(subjects)
         self._others.update(subjects)
@@ -140,7 +140,7 @@ class PrivateView(View):
             self._others.clear()
             self._others_overflowed = True
 
-    def take_unreported(self) -> Collection[Subject]:
+    def pop_unreported(self) -> Collection[Subject]:
         """Return the subjects whose dependents may look different since the last call.
 
         NB: this includes commits of others: they may depend on this transaction's changes, or the reverse.
@@ -151,7 +151,7 @@ class PrivateView(View):
         self._unreported, self._others, self._others_overflowed = set(), set(), False
         return unreported
 
-    def take_classes(self) -> Iterator[Oid]:
+    def pop_classes(self) -> Iterator[Oid]:
         """Yield, once each, the OIDs whose row of pg_class the transaction may have changed."""
         while self._classes:
             yield self._classes.pop()

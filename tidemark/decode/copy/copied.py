@@ -49,8 +49,8 @@ class CopyBatchBuilder:
     def build(self, lines: bytes | bytearray, count: int, first: Position, time_us: int) -> ChangeBatch:
         """Return the batch of the `count` rows of `lines` (live columns in order), at positions from `first` on."""
         form, plan = self._shape.form, self._shape.plan
-        taken = self._taken(lines, count, first)
-        message = BatchMessage(form, (count + 1) * (META_BYTES + plan.row_bytes) + taken.text_bytes)
+        parsed = self._parsed(lines, count, first)
+        message = BatchMessage(form, (count + 1) * (META_BYTES + plan.row_bytes) + parsed.text_bytes)
         self._put_meta(message, count, first, time_us)
         nodes = form.nodes + 2 * (META_NODES + len(plan.levels))
         buffers = form.buffers + 2 * (META_BUFFERS + len(plan.units))
@@ -58,7 +58,7 @@ class CopyBatchBuilder:
         put_buffer(message.words, buffers, message.at - message.body, 0)
         for column, codec in enumerate(plan.codecs):
             node, buffer = plan.numbers[column * STEP + 1 : column * STEP + 3]
-            put_column(codec, taken, column, ColumnTarget(message, nodes + 2 * node, buffers + 2 * buffer))
+            put_column(codec, parsed, column, ColumnTarget(message, nodes + 2 * node, buffers + 2 * buffer))
         last = Position(first.timeline, first.commit_lsn, first.ordinal + count - 1)
         rows = RowsMessage(self._shape.schema, message.finish(count), count, first, last)
         return ChangeBatch(self._database, self._relation, rows)
@@ -90,7 +90,7 @@ class CopyBatchBuilder:
         for buffer, size in enumerate((count + 7 >> 3, (count + 1) * 4, 0)):
             put_buffer(words, unchanged + 2 * buffer, begin - message.body, size)
 
-    def _taken(self, lines: bytes | bytearray, count: int, first: Position) -> CopiedLines:
+    def _parsed(self, lines: bytes | bytearray, count: int, first: Position) -> CopiedLines:
         """Split the lines into fields; name the row that has too many or too few columns."""
         columns = len(self._shape.plan.codecs)
         if count * columns > len(self._ends):

@@ -341,19 +341,19 @@ class Decoder:
         if catalog is None:
             self._foreign(record, transaction)
         elif not self._redo(catalog, record, transaction) and transaction is not None:
-            self._add(record, transaction, partial(self._changes.take_heap2, record, transaction, catalog))
+            self._add(record, transaction, partial(self._changes.decode_heap2, record, transaction, catalog))
 
     def _heap(self, record: Record, transaction: OpenTransaction | None) -> None:
         if not record.blocks:
             if transaction is not None:
-                take = partial(self._changes.take_truncate, record, transaction, self._databases)
-                self._add(record, transaction, take)
+                decode = partial(self._changes.decode_truncate, record, transaction, self._databases)
+                self._add(record, transaction, decode)
             return
         catalog = self._databases.captured(record.blocks[0].locator.db)
         if catalog is None:
             self._foreign(record, transaction)
         elif not self._redo(catalog, record, transaction) and transaction is not None:
-            self._add(record, transaction, partial(self._changes.take_heap, record, transaction, catalog))
+            self._add(record, transaction, partial(self._changes.decode_heap, record, transaction, catalog))
 
     def _foreign(self, record: Record, transaction: OpenTransaction | None) -> None:
         """Handle a record of the shared catalogs, or of a database that is not captured."""

@@ -61,7 +61,7 @@ cdef class RowExtractor:
     cpdef Py_ssize_t pending_slot(self, unsigned long long xid) except? -2
 
     @cython.locals(slot="long long", child="long long")
-    cpdef Py_ssize_t take_child(self, unsigned long long xid) except -1
+    cpdef Py_ssize_t remove_child(self, unsigned long long xid) except -1
 
     @cython.locals(slot="long long")
     cpdef int release(self, unsigned long long xid) except -1
@@ -70,7 +70,7 @@ cdef class RowExtractor:
     cdef int know_children(self, long long slot, long long state) except -1 nogil
 
     @cython.locals(state="long long", opcode="unsigned int")
-    cdef int take(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr, unsigned int info) except -1 nogil
+    cdef int process(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr, unsigned int info) except -1 nogil
 
     @cython.locals(top_state="long long")
     cdef inline int can_join(self, long long state) except -1 nogil
@@ -79,13 +79,13 @@ cdef class RowExtractor:
     cdef int join(self) except -1 nogil
 
     @cython.locals(opcode="unsigned int", has_info=bint)
-    cdef int take_end(self, Py_ssize_t begin, Py_ssize_t length, unsigned int info, long long state) except -1 nogil
+    cdef int process_end(self, Py_ssize_t begin, Py_ssize_t length, unsigned int info, long long state) except -1 nogil
 
     @cython.locals(slot="long long")
-    cdef int take_abort(self, long long state) except -1 nogil
+    cdef int process_abort(self, long long state) except -1 nogil
 
     @cython.locals(flags="unsigned int", low="long long", high="long long", time="long long")
-    cdef int take_commit(self, Py_ssize_t at, Py_ssize_t main, long long state) except -1 nogil
+    cdef int process_commit(self, Py_ssize_t at, Py_ssize_t main, long long state) except -1 nogil
 
     @cython.locals(slot="long long", known="long long", number="long long", child="long long")
     cdef int names_children(self, Py_ssize_t at, Py_ssize_t size, unsigned int flags, long long state) except -1 nogil
@@ -94,13 +94,13 @@ cdef class RowExtractor:
     cdef Py_ssize_t see(self, long long xid) except? -2 nogil
 
     @cython.locals(opcode="unsigned int", key="unsigned long long", known="long long", changes_rows=bint)
-    cdef int take_heap(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
-                       unsigned int info, long long state) except -1 nogil
+    cdef int process_heap(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
+                          unsigned int info, long long state) except -1 nogil
 
     cdef inline int is_whole(self, long long xid) except -1 nogil
 
     @cython.locals(opcode="unsigned int")
-    cdef int take_rows(self, unsigned int rmgr, unsigned int info, long long relation) except -1 nogil
+    cdef int process_rows(self, unsigned int rmgr, unsigned int info, long long relation) except -1 nogil
 
     @cython.locals(header="unsigned int", main=Py_ssize_t, short=bint)
     cdef int read_headers(self, Py_ssize_t begin, Py_ssize_t length) except -1 nogil
@@ -112,16 +112,16 @@ cdef class RowExtractor:
     cdef inline int is_tuple(self, Py_ssize_t at, Py_ssize_t length) except -1 nogil
 
     @cython.locals(flags="unsigned int")
-    cdef int take_insert(self, long long relation) except -1 nogil
+    cdef int process_insert(self, long long relation) except -1 nogil
 
     @cython.locals(flags="unsigned int", kind="unsigned char")
-    cdef int take_delete(self, long long relation) except -1 nogil
+    cdef int process_delete(self, long long relation) except -1 nogil
 
     @cython.locals(flags="unsigned int", kind="unsigned char", old_at=Py_ssize_t, old_length=Py_ssize_t)
-    cdef int take_update(self, long long relation) except -1 nogil
+    cdef int process_update(self, long long relation) except -1 nogil
 
     @cython.locals(count="unsigned int")
-    cdef int take_multi_insert(self, unsigned int info, long long relation) except -1 nogil
+    cdef int process_multi_insert(self, unsigned int info, long long relation) except -1 nogil
 
     @cython.locals(_="unsigned int", at=Py_ssize_t, stop=Py_ssize_t, length=Py_ssize_t)
     cdef int walk_tuples(self, unsigned int count, long long relation, bint write) except -1 nogil

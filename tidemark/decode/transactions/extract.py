@@ -196,7 +196,7 @@ class RowExtractor:
                 self.lsn = lsns[at]
                 self.end_lsn = ends[at]
                 self.index = at
-                if not self.take(offsets[at], lengths[at], rmgrs[at], infos[at]):
+                if not self.process(offsets[at], lengths[at], rmgrs[at], infos[at]):
                     break
                 at += 1
             self.pending.finish()
@@ -226,10 +226,10 @@ class RowExtractor:
         state = self.xids.get(xid)
         return state - XID_PENDING if state >= XID_PENDING else NOTHING
 
-    def take_child(self, xid: int) -> int:
+    def remove_child(self, xid: int) -> int:
         """Remove a pending subtransaction of `xid` and return it; 0 if there is none left."""
         slot = self.pending_slot(xid)
-        child = self.children.take(slot) if slot != NOTHING else 0
+        child = self.children.pop(slot) if slot != NOTHING else 0
         if child != 0:
             self.xids.enter(child, XID_ORDINARY)
         return child
@@ -245,13 +245,13 @@ class RowExtractor:
 
     def know_children(self, slot: int, state: int) -> int:
         """Set the state of a transaction's pending subtransactions and remove them."""
-        child = self.children.take(slot)
+        child = self.children.pop(slot)
         while child != 0:
             self.xids.enter(child, state)
-            child = self.children.take(slot)
+            child = self.children.pop(slot)
         return 0
 
-    def take(self, begin: int, length: int, rmgr: int, info: int) -> int:
+    def process(self, begin: int, length: int, rmgr: int, info: int) -> int:
         """Process one record; return 0 if it is not ordinary."""
         state = XID_ORDINARY
         if self.xid != 0:
@@ -265,9 +265,9 @@ class RowExtractor:
         ):
             return 1
         if rmgr in (RM_HEAP, RM_HEAP2):
-            return self.take_heap(begin, length, rmgr, info, state)
+            return self.process_heap(begin, length, rmgr, info, state)
         if rmgr == RM_XACT:
-            return self.take_end(begin, length, info, state) if self.xid != 0 else 0
+            return self.process_end(begin, length, info, state) if self.xid != 0 else 0
         if rmgr in (RM_XLOG, RM_DBASE, RM_RELMAP, RM_STANDBY, RM_LOGICALMSG):
             return 0
         # No processing, unless it is the first record of a subtransaction, whose header names the top-level xid.
@@ -296,7 +296,7 @@ class RowExtractor:
         self.xids.enter(self.xid, top_state)
         return 1
 
-    def take_end(self, begin: int, length: int, info: int, state: int) -> int:
+    def process_end(self, begin: int, length: int, info: int, state: int) -> int:
         """Process a commit with only time, database and subtransactions, or an abort with only a time.
 
         An unknown transaction has nothing to end.
@@ -306,12 +306,12 @@ class RowExtractor:
         opcode = info & OPCODE
         has_info = info & XACT_HAS_INFO != 0
         if opcode == XACT_COMMIT and has_info and length >= RECORD_HEADER + 2 + COMMIT_MAIN:
-            return self.take_commit(begin + RECORD_HEADER, length - RECORD_HEADER - 2, state)
+            return self.process_commit(begin + RECORD_HEADER, length - RECORD_HEADER - 2, state)
         if opcode == XACT_ABORT and not has_info and length == RECORD_HEADER + 2 + ABORT_MAIN:
-            return self.take_abort(state)
+            return self.process_abort(state)
         return 0
 
-    def take_abort(self, state: int) -> int:
+    def process_abort(self, state: int) -> int:
         """Process an abort; return 0 if the caller has the transaction."""
         if state != XID_UNKNOWN and state < XID_PENDING:
             return 0
@@ -327,7 +327,7 @@ class RowExtractor:
         self.xids.enter(self.xid, XID_UNKNOWN)
         return 1
 
-    def take_commit(self, at: int, main: int, state: int) -> int:
+    def process_commit(self, at: int, main: int, state: int) -> int:
         """Process a commit; return 0 if it contains anything else."""
         if self.linear[at] != ID_MAIN_SHORT or self.linear[at + 1] != main:
             return 0
@@ -379,7 +379,7 @@ class RowExtractor:
             self.next_xid = full + 1
         return full
 
-    def take_heap(self, begin: int, length: int, rmgr: int, info: int, state: int) -> int:
+    def process_heap(self, begin: int, length: int, rmgr: int, info: int, state: int) -> int:
         """Process a heap record."""
         opcode = info & OPCODE
         if rmgr == RM_HEAP and opcode in (HEAP_TRUNCATE, HEAP_CONFIRM, HEAP_INPLACE):
@@ -397,22 +397,22 @@ class RowExtractor:
         self.slot = state - XID_PENDING if state >= XID_PENDING else OTHERS
         if self.xid == 0 or (state < XID_ORDINARY and not (self.is_new and (self.top != 0 or self.is_whole(self.xid)))):
             return 0
-        return self.take_rows(rmgr, info, known - VERSION_BASE if known > 0 else known)
+        return self.process_rows(rmgr, info, known - VERSION_BASE if known > 0 else known)
 
     def is_whole(self, xid: int) -> int:
         """Return whether a transaction that begins here is read from its beginning on (`xid_precedes`)."""
         return 1 if self.whole_from < 0 or (xid - self.whole_from) & ALL_XIDS < HALF_OF_XIDS else 0
 
-    def take_rows(self, rmgr: int, info: int, relation: int) -> int:
+    def process_rows(self, rmgr: int, info: int, relation: int) -> int:
         """Process the row changes of a record whose parts were located."""
         if rmgr == RM_HEAP2:
-            return self.take_multi_insert(info, relation)
+            return self.process_multi_insert(info, relation)
         opcode = info & OPCODE
         if opcode == HEAP_INSERT:
-            return self.take_insert(relation)
+            return self.process_insert(relation)
         if opcode == HEAP_DELETE:
-            return self.take_delete(relation)
-        return self.take_update(relation)
+            return self.process_delete(relation)
+        return self.process_update(relation)
 
     def read_headers(self, begin: int, length: int) -> int:
         """Locate the first block's file and data, and the main data; return 0 if the headers are not ordinary."""
@@ -477,7 +477,7 @@ class RowExtractor:
         """Return whether the bytes have the header of a packed tuple."""
         return 1 if length >= PACKED_HEADER and self.linear[at + 4] >= TUPLE_HEADER else 0
 
-    def take_insert(self, relation: int) -> int:
+    def process_insert(self, relation: int) -> int:
         """Process an insert."""
         if self.main_length < 3:
             return 0
@@ -489,7 +489,7 @@ class RowExtractor:
         self.add(OP_INSERT, BEFORE_NONE, relation, self.data_at, self.data_length, 0, NO_TUPLE)
         return 1
 
-    def take_delete(self, relation: int) -> int:
+    def process_delete(self, relation: int) -> int:
         """Process a delete."""
         if self.main_length < 8:
             return 0
@@ -505,7 +505,7 @@ class RowExtractor:
         self.add(OP_DELETE, kind, relation, 0, NO_TUPLE, self.main_at + 8, self.main_length - 8)
         return 1
 
-    def take_update(self, relation: int) -> int:
+    def process_update(self, relation: int) -> int:
         """Process an update."""
         if self.main_length < 14:
             return 0
@@ -525,7 +525,7 @@ class RowExtractor:
         self.add(OP_UPDATE, kind, relation, self.data_at, self.data_length, old_at, old_length)
         return 1
 
-    def take_multi_insert(self, info: int, relation: int) -> int:
+    def process_multi_insert(self, info: int, relation: int) -> int:
         """Process a multi-insert: all of its rows or none."""
         if self.main_length < 4:
             return 0

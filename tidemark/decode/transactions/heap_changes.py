@@ -146,7 +146,7 @@ class HeapChanges:
         self._skimmer = skimmer
         self._tables: dict[Relation, _Table] = {}
 
-    def take_heap(self, record: Record, transaction: OpenTransaction, catalog: Catalog) -> None:
+    def decode_heap(self, record: Record, transaction: OpenTransaction, catalog: Catalog) -> None:
         """Process a record of the resource manager HEAP that names a block."""
         site = _Site(record, transaction, catalog)
         match heap.parse(record):
@@ -159,7 +159,7 @@ class HeapChanges:
             case heap.HeapConfirm() as confirm:
                 self._confirm(site, confirm)
 
-    def take_heap2(self, record: Record, transaction: OpenTransaction, catalog: Catalog) -> None:
+    def decode_heap2(self, record: Record, transaction: OpenTransaction, catalog: Catalog) -> None:
         """Process a record of the resource manager HEAP2."""
         insert = heap2.parse(record)
         if not isinstance(insert, heap2.HeapMultiInsert):
@@ -174,7 +174,7 @@ class HeapChanges:
         if insert.flags & heap.INSERT_LAST_IN_MULTI:
             site.forget_chunks()
 
-    def take_truncate(self, record: Record, transaction: OpenTransaction, databases: Databases) -> None:
+    def decode_truncate(self, record: Record, transaction: OpenTransaction, databases: Databases) -> None:
         """Process a TRUNCATE: one item for each relation, including partitioned ones."""
         truncate = heap.parse_truncate(record)
         catalog = databases.captured(truncate.database)

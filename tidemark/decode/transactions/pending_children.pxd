@@ -20,6 +20,6 @@ cdef class PendingChildren:
     cdef int remove(self, long long slot, long long xid) except -1 nogil
 
     @cython.locals(cell="long long")
-    cdef long long take(self, long long slot) except -1 nogil
+    cdef long long pop(self, long long slot) except -1 nogil
 
     cdef int release(self, long long slot, long long cell) except -1 nogil

@@ -63,7 +63,7 @@ class PendingChildren:
             self.following[before] = self.following[cell]
         return self.release(slot, cell)
 
-    def take(self, slot: int) -> int:
+    def pop(self, slot: int) -> int:
         """Remove and return the latest; 0 if there is none."""
         cell = self.latest[slot]
         if cell == NOTHING:

@@ -47,7 +47,7 @@ class PendingTransactions(Protocol):
     def xids(self) -> Sequence[Xid]:
         """Return the pending transactions."""
 
-    def take_out(self, xid: Xid) -> PendingTransaction | None:
+    def remove_pending(self, xid: Xid) -> PendingTransaction | None:
         """Remove and return the pending transaction to which `xid` belongs; None if it is not pending."""
 
 
@@ -87,7 +87,7 @@ class Catalog(Protocol):
     def object_name(self, kind: Oid, oid: Oid, top_xid: Xid) -> str | None:
         """Return the text of an OID of type `kind` (such as `regclass`) as `top_xid` sees it; None if there is none."""
 
-    def take_touched(self, top_xid: Xid) -> Collection[Oid]:
+    def pop_touched(self, top_xid: Xid) -> Collection[Oid]:
         """Return, once, the relations that may have changed in the view of `top_xid` since the last call."""
 
     def rewriting(self, top_xid: Xid) -> Collection[Oid]:

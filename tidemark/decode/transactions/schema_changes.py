@@ -162,7 +162,7 @@ class SchemaTracker:
         items = [self._end_rewrite(heap) for heap in gone]
         rewriting = self._catalog.rewriting(self._top_xid)
         changed = []
-        for oid in sorted(self._take_touched() if only is None else (only,)):
+        for oid in sorted(self._pop_touched() if only is None else (only,)):
             before = self._known(oid)
             now = self._catalog.relation(oid, self._top_xid)
             after = now if is_captured(now) else None
@@ -171,8 +171,8 @@ class SchemaTracker:
         changed.sort(key=lambda change: _rank(*change[:2]))
         return [*items, *(self._event(xid, before, after, rewritten=is_new) for before, after, is_new in changed)]
 
-    def _take_touched(self) -> set[Oid]:
-        touched = {*self._catalog.take_touched(self._top_xid), *self._dropped_events}
+    def _pop_touched(self) -> set[Oid]:
+        touched = {*self._catalog.pop_touched(self._top_xid), *self._dropped_events}
         self._dropped_events.clear()
         return touched
 

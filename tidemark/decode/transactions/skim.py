@@ -187,7 +187,7 @@ class Skimmer:
         """Return the pending transactions."""
         return [Xid(self._slots[0][number % SLOTS_MAX] & XID_MASK) for number in self._live()]
 
-    def take_out(self, xid: Xid) -> PendingTransaction | None:
+    def remove_pending(self, xid: Xid) -> PendingTransaction | None:
         """Remove and return the pending transaction to which `xid` belongs; None if it is not pending."""
         slot: int = self._extractor.pending_slot(xid)
         if slot == NONE:
@@ -198,7 +198,7 @@ class Skimmer:
         row, byte = row_at[slot], byte_at[slot]
         entries = memoryview(self._entries)[row * ENTRY_BYTES : (row + rows[slot]) * ENTRY_BYTES]
         tuples = memoryview(self._tuples)[byte : byte + sizes[slot]]
-        children = frozenset(map(Xid, iter(partial(self._extractor.take_child, top), 0)))
+        children = frozenset(map(Xid, iter(partial(self._extractor.remove_child, top), 0)))
         self._extractor.release(top)
         return PendingTransaction(top, Lsn(firsts[slot]), children, entries, tuples, more[slot])
 

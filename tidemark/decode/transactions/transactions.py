@@ -75,7 +75,7 @@ class TransactionTable:
 
     def __iter__(self) -> Iterator[OpenTransaction]:
         """Iterate over the open transactions; pending ones are moved here first."""
-        self._take_over()
+        self._adopt()
         return iter(self._open.values())
 
     @property
@@ -85,7 +85,7 @@ class TransactionTable:
             self.pending_transactions.pending_count if self.pending_transactions is not None else 0
         )
 
-    def _take_over(self) -> None:
+    def _adopt(self) -> None:
         """Move all pending transactions here."""
         for xid in self.pending_transactions.xids() if self.pending_transactions is not None else ():
             self.find(xid)
@@ -95,7 +95,7 @@ class TransactionTable:
         transaction = self._open.get(xid)
         if transaction is not None or self.pending_transactions is None:
             return transaction
-        pending = self.pending_transactions.take_out(xid)
+        pending = self.pending_transactions.remove_pending(xid)
         if pending is None:
             return None
         taken = self._open[pending.xid] = OpenTransaction(pending.xid, pending.first_lsn, RowLog(self.versions))
@@ -238,7 +238,7 @@ class TransactionTable:
 
     def abort_older_than(self, oldest_running: Xid) -> set[Xid]:
         """Remove transactions that a crash left without an end; return them, with their subtransactions."""
-        self._take_over()
+        self._adopt()
         dead = [xid for xid in self._open if xid_precedes(xid, oldest_running)]
         gone: set[Xid] = set()
         for xid in dead:
@@ -247,7 +247,7 @@ class TransactionTable:
 
     def renew_versions(self) -> None:
         """Start a new numbering of relation versions; open transactions keep their numbers."""
-        self._take_over()
+        self._adopt()
         self.versions = RelationVersions()
 
     def full_xid(self, xid: Xid) -> FullXid:

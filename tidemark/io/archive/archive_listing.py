@@ -26,7 +26,7 @@ class ArchiveListing:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._found: Future[ArchiveState] = Future()
-        threading.Thread(target=self._take, name="archive-look", daemon=True).start()
+        threading.Thread(target=self._read_result, name="archive-look", daemon=True).start()
 
     @property
     def is_over(self) -> bool:
@@ -40,7 +40,7 @@ class ArchiveListing:
         except NotInTime:
             raise ArchiveSilent(f"the archive folder {self._folder} does not respond") from None
 
-    def _take(self) -> None:
+    def _read_result(self) -> None:
         try:
             self._found.set_result(archive_state(self._folder, self._segment_bytes))
         except Exception as error:  # noqa: BLE001 - it is the asker's

@@ -26,13 +26,13 @@ cdef class CopyMessages:
     cdef Py_ssize_t look(self, unsigned char[::1] data) except? -9 nogil
 
     @cython.locals(came=Py_ssize_t)
-    cdef int take_off(self, Py_ssize_t size) except -1 nogil
+    cdef int consume(self, Py_ssize_t size) except -1 nogil
 
     cdef int pause(self) except -1 nogil
 
     @cython.locals(begin=Py_ssize_t, at=Py_ssize_t, end=Py_ssize_t, size=Py_ssize_t, byte="unsigned char")
-    cdef Py_ssize_t take(self, unsigned char[::1] data, Py_ssize_t count, Py_ssize_t rows_max,
-                         Py_ssize_t bytes_max) except? -9 nogil
+    cdef Py_ssize_t append_rows(self, unsigned char[::1] data, Py_ssize_t count, Py_ssize_t rows_max,
+                                Py_ssize_t bytes_max) except? -9 nogil
 
     @cython.locals(kept=Py_ssize_t, last="unsigned char")
     cdef int keep(self, unsigned char[::1] data, Py_ssize_t at, Py_ssize_t size) except -1 nogil

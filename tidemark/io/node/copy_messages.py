@@ -78,7 +78,7 @@ class CopyMessages:
                 count = self.look(data)
                 if count == BROKEN_OFF:
                     return 0
-                if count > 0 and not self.take_off(self.take(data, count, rows_max, bytes_max)):
+                if count > 0 and not self.consume(self.append_rows(data, count, rows_max, bytes_max)):
                     return 0
                 if count < FEW and not self.is_over and not self.is_full:
                     self.pause()
@@ -100,7 +100,7 @@ class CopyMessages:
         except OSError:
             return BROKEN_OFF
 
-    def take_off(self, size: int) -> int:
+    def consume(self, size: int) -> int:
         """Consume `size` peeked bytes from the socket; return 0 if the connection failed."""
         while size > 0:
             if cython.compiled:
@@ -125,7 +125,7 @@ class CopyMessages:
             time.sleep(PAUSE_US / 1e6)
         return 0
 
-    def take(self, data: bytearray, count: int, rows_max: int, bytes_max: int) -> int:
+    def append_rows(self, data: bytearray, count: int, rows_max: int, bytes_max: int) -> int:
         """Append the row bytes of `count` received bytes to the kept ones; return how many belong to the copy."""
         begin = self.kept
         at = begin

@@ -82,7 +82,7 @@ class TableSnapshot:
     timeline: TimelineId = NO_TIMELINE  # the node's timeline at that time
 
 
-class _Taken(NamedTuple):
+class _Shown(NamedTuple):
     snapshot: Visibility
     time_us: int
 
@@ -178,25 +178,25 @@ class CopySource:
         """Lock a table, take the snapshot, describe the table; catalogs are read first, since it takes long."""
         self._learn(table)
         with ExitStack() as stack:
-            taken = self._taken_clearly(table, stack)
+            shown = self._clear_snapshot(table, stack)
             relation = self._describe(table)
             self._forms = value_forms(self._locking_node(), table.oid) if _has_types_of_users(relation) else frozenset()
-            yield TableSnapshot(relation, str(taken.snapshot), taken.time_us)
+            yield TableSnapshot(relation, str(shown.snapshot), shown.time_us)
 
-    def _taken_clearly(self, table: SourceTable, stack: ExitStack) -> _Taken:
+    def _clear_snapshot(self, table: SourceTable, stack: ExitStack) -> _Shown:
         """Enter a transaction into `stack` whose snapshot has known contents."""
         for _ in range(SNAPSHOTS_MAX):
             with ExitStack() as attempt:
-                taken = attempt.enter_context(self._locked(table))
-                if taken is not None:
+                shown = attempt.enter_context(self._locked(table))
+                if shown is not None:
                     stack.push(attempt.pop_all())
-                    return taken
+                    return shown
         raise SnapshotUnclear(
             f"{self._locking_node().where}: a commit was replayed around each of {SNAPSHOTS_MAX} snapshots"
         )
 
     @contextmanager
-    def _locked(self, table: SourceTable) -> Iterator[_Taken | None]:
+    def _locked(self, table: SourceTable) -> Iterator[_Shown | None]:
         """Lock a table and take a snapshot; yield None if the snapshot's contents are unknown."""
         with self._locking_node().translated() as session, session.transaction():
             session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -218,7 +218,7 @@ class CopySource:
                 raise TableChanging(f"{table.namespace}.{table.name} is now another table")
             shown = parse_snapshot(str(snapshot))
             visible = shown if replayed_lsn is None else self._replayed(shown, replayed_lsn)
-            yield None if visible is None else _Taken(visible, int(time_us))
+            yield None if visible is None else _Shown(visible, int(time_us))
 
     def _replayed(self, shown: Snapshot, start_lsn: Lsn) -> Visibility | None:
         """Return what a standby's snapshot shows; it was taken after the replay had passed `start_lsn`."""

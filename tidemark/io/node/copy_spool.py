@@ -42,7 +42,7 @@ class CopySpool:
         self._bytes_max = bytes_max
         self._path = folder / f"table-{uuid.uuid4().hex}"
         self.stored_bytes = 0  # complete blocks on disk
-        self._taken = 0  # read so far, of these
+        self._read_bytes = 0  # read so far, of these
         self._ahead: deque[CopyBlock] = deque()  # unread, older than the blocks on disk
         self._is_whole: bool | None = None  # False: filling failed
         self._came = threading.Condition()
@@ -74,7 +74,7 @@ class CopySpool:
 
     def _put(self, block: CopyBlock) -> None:
         with self._came:
-            if self._taken == self.stored_bytes and len(self._ahead) < AHEAD_BLOCKS:
+            if self._read_bytes == self.stored_bytes and len(self._ahead) < AHEAD_BLOCKS:
                 self._ahead.append(block)
                 self._came.notify_all()
                 return
@@ -91,13 +91,15 @@ class CopySpool:
             yield self._ahead.popleft() if self._ahead else self._stored()
 
     def _stored(self) -> CopyBlock:
-        length, rows = HEADER.unpack(os.pread(self._descriptor, HEADER.size, self._taken))
-        block = CopyBlock(os.pread(self._descriptor, length, self._taken + HEADER.size), rows)
-        self._taken += HEADER.size + length
+        length, rows = HEADER.unpack(os.pread(self._descriptor, HEADER.size, self._read_bytes))
+        block = CopyBlock(os.pread(self._descriptor, length, self._read_bytes + HEADER.size), rows)
+        self._read_bytes += HEADER.size + length
         return block
 
     def _comes_more(self) -> bool:
         """Wait until there is an unread block or no more will come; return whether one is to be read."""
         with self._came:
-            self._came.wait_for(lambda: self._ahead or self.stored_bytes > self._taken or self._is_whole is not None)
-            return bool(self._ahead or self.stored_bytes > self._taken) and self._is_whole is not False
+            self._came.wait_for(
+                lambda: self._ahead or self.stored_bytes > self._read_bytes or self._is_whole is not None
+            )
+            return bool(self._ahead or self.stored_bytes > self._read_bytes) and self._is_whole is not False

@@ -129,7 +129,7 @@ def blocks_off_socket(messages: CopyMessages, bounds: BlockBounds) -> Iterator[C
 def _by_libpq(connection: pq.abc.PGconn, bounds: BlockBounds) -> Iterator[CopyBlock]:
     """Yield blocks of the rows that libpq returns one by one."""
     while connection.is_busy():
-        _take_in(connection)
+        _receive(connection)
         yield NONE_YET
     result = connection.get_result()
     if result is None or result.status != pq.ExecStatus.COPY_OUT:
@@ -141,7 +141,7 @@ def _by_libpq(connection: pq.abc.PGconn, bounds: BlockBounds) -> Iterator[CopyBl
     while (found := connection.get_copy_data(1))[0] != END:
         length, line = found
         if length == 0:
-            _take_in(connection)
+            _receive(connection)
             if time.monotonic() - reported_s >= QUIET_S:  # rows arrive one packet at a time
                 yield NONE_YET
                 reported_s = time.monotonic()
@@ -162,7 +162,7 @@ def _is_ready(descriptor: int, event: int) -> bool:
     return bool(ready.poll(QUIET_S * 1000))
 
 
-def _take_in(connection: pq.abc.PGconn) -> None:
+def _receive(connection: pq.abc.PGconn) -> None:
     """Wait up to QUIET_S for more bytes from the server, and let libpq read them."""
     if _is_ready(connection.socket, select.POLLIN):
         connection.consume_input()
@@ -181,7 +181,7 @@ def _end(connection: pq.abc.PGconn, result: pq.abc.PGresult | None = None) -> in
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             error = psycopg.errors.error_from_result(result)
         while connection.is_busy():
-            _take_in(connection)
+            _receive(connection)
         result = connection.get_result()
         if result is None:
             break

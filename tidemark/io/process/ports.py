@@ -77,11 +77,11 @@ def assign_ports(folder: StateFolder) -> MetricsPorts | None:
         return ports
     if any(folder.lock(role.value).exists() for role in Role):
         return None
-    taken = set(_ports_of_neighbours(folder))
+    used = set(_ports_of_neighbours(folder))
     for number in range(STATES_MAX):
         ports = MetricsPorts.starting_at(FIRST_PORT + number * 3)
         wanted = set(astuple(ports))
-        if wanted & taken or not all(map(_is_free, wanted)) or not _claim(registry, ports, folder):
+        if wanted & used or not all(map(_is_free, wanted)) or not _claim(registry, ports, folder):
             continue
         _write(folder, ports)
         return ports

@@ -217,7 +217,7 @@ class HistoryWriter:
         self._file_bytes = 0
         self._end_lsn = INVALID_LSN  # of the last entry: earlier records are in the journal already
         self.durable_lsn = INVALID_LSN  # the same, for entries that `sync` has made durable
-        self._take_over(mark)
+        self._continue_journal(mark)
 
     def append(self, record: Record, timeline: TimelineId, top_xid: Xid) -> None:
         """Write a record unless it is already in the journal: after a restart some are decoded again."""
@@ -323,7 +323,7 @@ class HistoryWriter:
                 return name, os.open(self._folder / name, flags, self._file_mode)
         raise AssertionError
 
-    def _take_over(self, mark: JournalMark) -> None:
+    def _continue_journal(self, mark: JournalMark) -> None:
         """Continue after the last complete entry of the current file; raise if that is before `mark`.
 
         Its writer may still append to it for a moment, so the index closes the file at its present end when we add our

@@ -72,7 +72,7 @@ class MarkerScan(SourceThread):
         check_same_cluster(archive, self._identity.system_identifier)
         try:
             for piece in archive.read_what_is_there(self.read_lsn):
-                self._take(piece)
+                self._read(piece)
                 if self._stopping.is_set():
                     return
         except (WalGap, CorruptWal) as error:
@@ -98,7 +98,7 @@ class MarkerScan(SourceThread):
         """The LSN up to which WAL was read."""
         return self._framer.fed_lsn or INVALID_LSN
 
-    def _take(self, piece: WalSlice) -> None:
+    def _read(self, piece: WalSlice) -> None:
         if piece.timeline != self._timeline:
             self._framer.follow(piece.timeline)
             self._timeline = piece.timeline

@@ -149,12 +149,12 @@ def not_begun(store: StateStore) -> frozenset[TableKey]:
 
 def postpone(store: StateStore, epoch: Epoch, keys: Iterable[TableKey]) -> None:
     """Postpone requests whose copy has not begun."""
-    _take_back(store, epoch, dict.fromkeys(keys, ""))
+    _withdraw(store, epoch, dict.fromkeys(keys, ""))
 
 
 def fail(store: StateStore, epoch: Epoch, reasons: Mapping[TableKey, str]) -> None:
     """End requests whose copy has not begun, each with its reason."""
-    _take_back(store, epoch, reasons)
+    _withdraw(store, epoch, reasons)
 
 
 def refuse(store: StateStore, epoch: Epoch, key: TableKey, refused: Recopy) -> None:
@@ -196,7 +196,7 @@ def cancel_recopies(store: StateStore, keys: Iterable[TableKey], *, is_copying: 
     return left
 
 
-def _take_back(store: StateStore, epoch: Epoch, reasons: Mapping[TableKey, str]) -> None:
+def _withdraw(store: StateStore, epoch: Epoch, reasons: Mapping[TableKey, str]) -> None:
     with store.transaction(epoch) as transaction:
         requests = recopies_by_table(transaction.recopies())
         for key, reason in reasons.items():

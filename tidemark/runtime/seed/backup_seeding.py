@@ -226,7 +226,7 @@ class _Replay:
             for index in _of_rmgr(block, stop, RM_DBASE):
                 self._record_recreated(block.record(index))
             for record in self._filter.records(block, stop):
-                self._take(record)
+                self._apply(record)
             self._next_xid = next_xid_after(self._next_xid, block, stop)
             if stop:
                 self._lsn = Lsn(block.ends[stop - 1])
@@ -262,8 +262,8 @@ class _Replay:
             raise BackupUnusable(f"database {name} was created, dropped or moved during the backup")
         self._remade.add(oid)
 
-    def _take(self, record: Record) -> None:
-        self._images.take(record)
+    def _apply(self, record: Record) -> None:
+        self._images.store_images(record)
         if record.rmgr == RM_XACT:
             ended = xact.parse(record, self._backup.format)
             if isinstance(ended, xact.Commit | xact.Abort):

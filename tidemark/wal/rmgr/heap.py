@@ -180,9 +180,9 @@ def parse_update(record: Record) -> HeapUpdate:
     data = block.data
     prefix = suffix = 0
     if data and flags & UPDATE_PREFIX_FROM_OLD:
-        prefix, data = _take_u16(record, data)
+        prefix, data = _read_u16(record, data)
     if data and flags & UPDATE_SUFFIX_FROM_OLD:
-        suffix, data = _take_u16(record, data)
+        suffix, data = _read_u16(record, data)
     return HeapUpdate(
         block,
         record.block(1) or block,
@@ -277,7 +277,7 @@ def _page_lsn(page: bytes) -> Lsn:
     return Lsn(high << 32 | low)
 
 
-def _take_u16(record: Record, data: bytes) -> tuple[int, bytes]:
+def _read_u16(record: Record, data: bytes) -> tuple[int, bytes]:
     if len(data) < _U16.size:
         raise BadRecord(record.lsn, f"{len(data)} bytes of a new row are cut off")
     return _U16.unpack_from(data)[0], data[_U16.size :]

@@ -25,9 +25,9 @@ from tests.support.faults.chaos.lost_state import lose_state
 from tests.support.faults.chaos.outbox_consumer import OutboxConsumer
 from tests.support.faults.chaos.prologue import meet_every_failpoint
 from tests.support.faults.chaos.schedule import Planned, planned
-from tests.support.faults.chaos.world import POLL_S, Setting, Target, World, made
+from tests.support.faults.chaos.world import POLL_S, ChaosTarget, Setting, World, made
 from tests.support.faults.planted import PLANTS
-from tests.support.oracles.log_oracle import Tally
+from tests.support.oracles.log_oracle import LogTally
 from tests.support.processes.failover import Pair
 from tests.support.servers.servers import MAJORS
 from tidemark.model.mode import Stage
@@ -37,7 +37,7 @@ ACTIVE_MAX = 4  # faults at once
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CampaignOutcome:
     """The counts of a campaign: faults and compared items."""
 
     faults: Counter[str]
@@ -46,7 +46,7 @@ class Outcome:
     committed: int
     markers: int
     switches: int
-    log: Tally
+    log: LogTally
 
     @property
     def never_met(self) -> list[str]:
@@ -131,10 +131,10 @@ def run(
     directed: Directed = meet_every_failpoint,
     spark: bool = False,
     print_progress: Report = str,
-) -> Outcome:
+) -> CampaignOutcome:
     """Run a campaign, the `directed` faults first, and check everything."""
 
-    def make_target(pair: Pair) -> Target:
+    def make_target(pair: Pair) -> ChaosTarget:
         return LakeTarget(pair.sidecar) if spark else OutboxConsumer(pair.sidecar.folder, setting.seed)
 
     with made(root, setting, make_target, print_progress) as world:
@@ -164,7 +164,7 @@ def _by_chance(world: World, agenda: Agenda, seconds: float) -> None:
     world.wait_for_stage(Stage.REALTIME)
 
 
-def _judge(world: World, agenda: Agenda) -> Outcome:
+def _judge(world: World, agenda: Agenda) -> CampaignOutcome:
     world.drain()
     world.print_progress("the target holds all; comparing")
     world.markers.check()
@@ -173,7 +173,7 @@ def _judge(world: World, agenda: Agenda) -> Outcome:
         assert keeper.process.stop() == 0, keeper.log_end()
     assert tally.changes, "nothing was changed"
     hits = world.sidecar.hit + world.archiver.hit
-    return Outcome(
+    return CampaignOutcome(
         agenda.faults,
         Counter({point.value: count for point, count in hits.items()}),
         Counter({f"{k.process.role} {how}": count for k in world.keepers for how, count in k.ends.items()}),

@@ -32,7 +32,7 @@ WAL_GONE = "has already been removed"  # in the server's message
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ChaosKind:
     """A fault, the resources that it needs exclusively, and its frequency."""
 
     run: Fault
@@ -283,11 +283,11 @@ def full_state(world: World, dice: random.Random) -> Steps:
         world.state_disk.empty()
 
 
-def _kind(run: Fault, *needs: str, weight: int = 2) -> Kind:
-    return Kind(run, frozenset(needs), weight)
+def _kind(run: Fault, *needs: str, weight: int = 2) -> ChaosKind:
+    return ChaosKind(run, frozenset(needs), weight)
 
 
-KINDS: Mapping[str, Kind] = {
+KINDS: Mapping[str, ChaosKind] = {
     "kill sidecar": _kind(kill_sidecar, "sidecar", weight=4),
     "kill archiver": _kind(kill_archiver, "archiver", weight=4),
     "kill both": _kind(kill_both, "sidecar", "archiver"),

@@ -3,7 +3,7 @@
 Its change log is compared with test_decoding, its replicas with the tables.
 """
 
-from tests.support.oracles.log_oracle import ServerLog, Tally, check_log
+from tests.support.oracles.log_oracle import LogTally, ServerLog, check_log
 from tests.support.processes.captures import Sidecar
 from tests.support.processes.spark_process import SparkProcess
 from tests.support.servers.postgres import Cluster
@@ -62,7 +62,7 @@ class LakeTarget:
         """Start the driver."""
         self._spark.start()
 
-    def verdict(self, server: ServerLog, node: Cluster) -> Tally:
+    def verdict(self, server: ServerLog, node: Cluster) -> LogTally:
         """Check that log and replicas equal the source."""
         _, tables = compare(node.dsn(self._sidecar.database), self._sidecar.folder, self._spark.lake, COMPARED_S)
         different = [table for table in tables if not table.identical]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tests.support.faults.chaos.verdict import NOWHERE, Taken, check_replicas, check_taken
-from tests.support.oracles.log_oracle import ServerLog, Tally
+from tests.support.oracles.log_oracle import LogTally, ServerLog
 from tests.support.servers.postgres import Cluster
 from tidemark.io.host.disk import StateFull
 from tidemark.io.state.outbox import OutboxReader
@@ -89,7 +89,7 @@ class OutboxConsumer:
         self._stopping.clear()
         self.start()
 
-    def verdict(self, server: ServerLog, node: Cluster) -> Tally:
+    def verdict(self, server: ServerLog, node: Cluster) -> LogTally:
         """Check that it received the source's changes, each once."""
         tally = check_taken(server, self.taken)
         check_replicas(node, self.taken)

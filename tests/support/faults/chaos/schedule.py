@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.support.faults.chaos.faults import KINDS, Kind
+from tests.support.faults.chaos.faults import KINDS, ChaosKind
 
 GAPS = (5, 30, 30, 80, 200)  # ticks between the beginnings of two faults
 
@@ -19,7 +19,7 @@ class Planned:
     dice: random.Random
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ChaosKind:
         """The kind of the fault."""
         return KINDS[self.name]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.support.oracles.log_oracle import Change, LoggedChange, ServerLog, Tally, Transactions, assert_equal
+from tests.support.oracles.log_oracle import Change, LoggedChange, LogTally, ServerLog, Transactions, assert_equal
 from tests.support.processes.captures import change_log, replayed
 from tests.support.servers.postgres import Cluster
 from tidemark.model.change import AFTER, BEFORE, ChangeBatch, GroupItem, Op, Truncation
@@ -27,14 +27,14 @@ class Taken:
     after: Position  # earlier values came from an outbox that was lost
 
 
-def check_taken(server: ServerLog, taken: list[Taken]) -> Tally:
+def check_taken(server: ServerLog, taken: list[Taken]) -> LogTally:
     """Check that each change is there once, at its position, in a whole transaction, and in commit order."""
     found: Transactions = {}
     for one in in_order(taken):
         found.setdefault(one.xid, []).append(one.change)
     expected = server.transactions()
     assert_equal(expected, found)
-    return Tally(len(expected), sum(map(len, expected.values())), 0)
+    return LogTally(len(expected), sum(map(len, expected.values())), 0)
 
 
 def in_order(taken: list[Taken]) -> list[LoggedChange]:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from tests.support.faults.chaos.keeper import Keeper, Report
 from tests.support.faults.chaos.markers import Markers
-from tests.support.oracles.log_oracle import ServerLog, Tally
+from tests.support.oracles.log_oracle import LogTally, ServerLog
 from tests.support.processes.failover import Pair
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.archiving import Archiving, archiving
@@ -62,7 +62,7 @@ SMALL = {  # limits that a short run reaches often
 NODE = {"wal_keep_size": "2MB", "min_wal_size": "2MB", "max_wal_size": "32MB"}  # WAL is removed soon
 
 
-class Target(Protocol):
+class ChaosTarget(Protocol):
     """The reader of the outbox."""
 
     def start(self) -> None:
@@ -92,7 +92,7 @@ class Target(Protocol):
     def rejoin(self) -> None:
         """Continue from the new state; repeated changes are recognised by their position."""
 
-    def verdict(self, server: ServerLog, node: Cluster) -> Tally:
+    def verdict(self, server: ServerLog, node: Cluster) -> LogTally:
         """Check that it has the source's changes, each once; return their number."""
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class World:
     spool_disk: SmallDisk
     sidecar: Keeper
     archiver: Keeper
-    target: Target
+    target: ChaosTarget
     print_progress: Report
     is_node_up: bool = True
     has_all_wal: bool = True  # if the oracle can read all WAL
@@ -255,7 +255,7 @@ class Setting:
     outbox_bytes: int = OUTBOX_BYTES
 
 
-MakeTarget = Callable[[Pair], Target]
+MakeTarget = Callable[[Pair], ChaosTarget]
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import struct
 
 import google_crc32c
 
-from tests.support.forged.byte_targets.target import Bytes, Target, refusals
+from tests.support.forged.byte_targets.target import Bytes, ByteTarget, refusals
 from tidemark.model.errors import ConfigError
 from tidemark.wal.backup_manifest import parse_manifest
 from tidemark.wal.data_directory import directory_format, parse_control, parse_label
@@ -53,7 +53,7 @@ def _with_crc(content: bytes, at: int) -> bytes:
 
 
 TARGETS = (
-    Target(
+    ByteTarget(
         "backup_file",
         run,
         {

@@ -7,7 +7,7 @@ import zlib
 import google_crc32c
 
 from tests.support.forged.byte_targets.small_base import BASE, ITEM, MAJOR, NEXT_XID, sessions
-from tests.support.forged.byte_targets.target import Bytes, Target, refusals
+from tests.support.forged.byte_targets.target import Bytes, ByteTarget, refusals
 from tests.support.forged.forged_records import block_of
 from tests.support.forged.wal import record
 from tidemark.decode.catalog.history import (
@@ -140,8 +140,8 @@ def _document() -> bytes:
 
 
 TARGETS = (
-    Target("decode", run_decode, dict(sessions())),
-    Target(
+    ByteTarget("decode", run_decode, dict(sessions())),
+    ByteTarget(
         "base",
         run_base,
         {
@@ -151,5 +151,5 @@ TARGETS = (
             "without_shared_catalogs": b"\1" + _document(),
         },
     ),
-    Target("journal", run_journal, dict(sessions())),
+    ByteTarget("journal", run_journal, dict(sessions())),
 )

@@ -3,7 +3,7 @@
 from itertools import pairwise
 from types import ModuleType
 
-from tests.support.forged.byte_targets.target import Bytes, Target
+from tests.support.forged.byte_targets.target import Bytes, ByteTarget
 from tests.support.forged.wal import PAGE, SEGMENT, ForgedBlock, WalWriter, body, record
 from tests.support.oracles.twins import interpreted
 from tidemark.model.lsn import Lsn
@@ -72,4 +72,4 @@ def _seeds() -> dict[str, bytes]:
     return found
 
 
-TARGET = Target("framing", run, _seeds())
+TARGET = ByteTarget("framing", run, _seeds())

@@ -4,7 +4,7 @@ import hmac
 import json
 from struct import pack
 
-from tests.support.forged.byte_targets.target import Bytes, Target, refusals
+from tests.support.forged.byte_targets.target import Bytes, ByteTarget, refusals
 from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.position import Epoch, Pointer, Position, Sequence
@@ -63,7 +63,7 @@ def _marker_seed(**changed: object) -> bytes:
 
 
 TARGETS = (
-    Target(
+    ByteTarget(
         "marker",
         run_marker,
         {
@@ -72,7 +72,7 @@ TARGETS = (
             "nothing_delivered": _marker_seed(delivered="", restart=""),
         },
     ),
-    Target(
+    ByteTarget(
         "replication",
         run_replication,
         {
@@ -80,8 +80,8 @@ TARGETS = (
             "keepalive": pack(">cQqB", b"k", 1 << 24, 5, 1),
         },
     ),
-    Target("control", run_control, {"request": b'{"command": "status"}\n'}),
-    Target(
+    ByteTarget("control", run_control, {"request": b'{"command": "status"}\n'}),
+    ByteTarget(
         "timeline_history",
         run_timeline_history,
         {"two_forks": pack("<I", 3) + b"1\t0/3000028\tno recovery target\n\n# a comment\n2\t0/5000000\tpromoted\n"},

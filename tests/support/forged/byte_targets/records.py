@@ -7,7 +7,7 @@ from struct import pack
 import lz4.block
 import zstandard
 
-from tests.support.forged.byte_targets.target import Bytes, Target
+from tests.support.forged.byte_targets.target import Bytes, ByteTarget
 from tests.support.forged.wal import ForgedBlock, ForgedImage, body, record
 from tests.support.forged.wal_bodies import checkpoint_body, commit_body, heap_page, packed, page_image, prepare_body
 from tests.support.oracles.twins import interpreted
@@ -117,7 +117,7 @@ def _record_seeds() -> dict[str, bytes]:
 
 
 TARGETS = (
-    Target("record", run_record, _record_seeds()),
-    Target("page", run_page, {"two_tuples": b"\1" + heap_page([(700, 0, ROW), None, (701, 9, ROW)])}),
-    Target("pglz", run_pglz, {"a_copy": pack("<H", 12) + b"\x08abc\x09\x03", "literals": pack("<H", 3) + b"\0abc"}),
+    ByteTarget("record", run_record, _record_seeds()),
+    ByteTarget("page", run_page, {"two_tuples": b"\1" + heap_page([(700, 0, ROW), None, (701, 9, ROW)])}),
+    ByteTarget("pglz", run_pglz, {"a_copy": pack("<H", 12) + b"\x08abc\x09\x03", "literals": pack("<H", 3) + b"\0abc"}),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import lz4.frame
 import zstandard
 
-from tests.support.forged.byte_targets.target import Bytes, Target, refusals
+from tests.support.forged.byte_targets.target import Bytes, ByteTarget, refusals
 from tests.support.forged.wal import WalWriter, body
 from tidemark.io.archive.archive import parse_segment_header
 from tidemark.io.archive.segment_file import DamagedFile, open_unpacked
@@ -33,7 +33,7 @@ def run(data: bytes) -> None:
 
 
 TARGETS = (
-    Target(
+    ByteTarget(
         "segment_file",
         run,
         {

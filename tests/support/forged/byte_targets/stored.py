@@ -10,7 +10,7 @@ from pathlib import Path
 import google_crc32c
 
 from tests.support.forged import groups
-from tests.support.forged.byte_targets.target import Bytes, Target, refusals
+from tests.support.forged.byte_targets.target import Bytes, ByteTarget, refusals
 from tidemark.decode.transactions.rowlog import RowChunk
 from tidemark.io.archive.hole_ledger import HoleLedger
 from tidemark.model.errors import StateError
@@ -146,8 +146,8 @@ def _ledger_seed() -> bytes:
 
 
 TARGETS = (
-    Target("state_value", run_state_value, _state_seeds()),
-    Target("outbox_value", run_outbox_value, _outbox_seeds()),
-    Target("spilled_chunk", run_spilled_chunk, {"one_row": _chunk_seed()}),
-    Target("hole_ledger", run_hole_ledger, {"one_hole": _ledger_seed()}),
+    ByteTarget("state_value", run_state_value, _state_seeds()),
+    ByteTarget("outbox_value", run_outbox_value, _outbox_seeds()),
+    ByteTarget("spilled_chunk", run_spilled_chunk, {"one_row": _chunk_seed()}),
+    ByteTarget("hole_ledger", run_hole_ledger, {"one_hole": _ledger_seed()}),
 )

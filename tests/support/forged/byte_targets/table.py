@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from tests.support.forged.byte_targets import backups, catalogs, framing, messages, records, segments, stored, values
 from tests.support.forged.byte_targets.small_base import CORPUS
-from tests.support.forged.byte_targets.target import Target
+from tests.support.forged.byte_targets.target import ByteTarget
 
-TARGETS: Mapping[str, Target] = {
+TARGETS: Mapping[str, ByteTarget] = {
     target.name: target
     for target in (
         framing.TARGET,

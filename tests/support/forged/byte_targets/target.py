@@ -12,7 +12,7 @@ from tidemark.model.errors import InternalError, TidemarkError
 
 
 @dataclass(frozen=True)
-class Target:
+class ByteTarget:
     """One parser, or a chain of them."""
 
     name: str

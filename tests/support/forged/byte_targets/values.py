@@ -7,7 +7,7 @@ from types import ModuleType
 import pyarrow as pa
 
 from tests.support.forged import tuple_forms as forms
-from tests.support.forged.byte_targets.target import Bytes, Target, refusals
+from tests.support.forged.byte_targets.target import Bytes, ByteTarget, refusals
 from tests.support.forged.spans import inserts
 from tests.support.oracles import slow_batches
 from tidemark.decode.arrow import batches
@@ -125,7 +125,7 @@ PAYLOADS: tuple[tuple[TypeDescription, bytes], ...] = (
 )
 
 TARGETS = (
-    Target(
+    ByteTarget(
         "row",
         run_row,
         {
@@ -142,7 +142,7 @@ TARGETS = (
             **{f"numeric_{at}": _decimal_seed(at) for at, (_, typmod) in enumerate(TYPES) if typmod >= 0},
         },
     ),
-    Target(
+    ByteTarget(
         "codec",
         run_codec,
         {

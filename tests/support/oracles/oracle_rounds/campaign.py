@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tests.support.oracles.oracle_rounds.plan import planned
 from tests.support.oracles.oracle_rounds.replay import replay
-from tests.support.oracles.oracle_rounds.round import Outcome, Verdict, run_round
+from tests.support.oracles.oracle_rounds.round import RoundOutcome, RoundVerdict, run_round
 from tests.support.servers.servers import MAJORS
 from tidemark.model.errors import TidemarkError
 
@@ -32,7 +32,7 @@ FAILED, NOTHING_PROVEN = 1, 2  # exit codes
 KEEP_IN = Path("build") / "oracle"
 
 
-def verdicts(major: int, seed: int, seconds: float, number: int | None) -> Iterator[Verdict]:
+def verdicts(major: int, seed: int, seconds: float, number: int | None) -> Iterator[RoundVerdict]:
     """Yield the verdicts of rounds until `seconds` are over, or of the requested one."""
     end_s = time.monotonic() + seconds
     for at in count() if number is None else (number,):
@@ -58,7 +58,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.replay is not None:
         return _replayed(given.replay)
-    outcomes = Counter[Outcome]()
+    outcomes = Counter[RoundOutcome]()
     lines = replicas = 0
     is_ours = False
     for verdict in verdicts(given.major, given.seed, given.seconds, given.round):
@@ -74,7 +74,7 @@ def main() -> int:
     )
     if is_ours:
         return FAILED
-    return 0 if outcomes[Outcome.IDENTICAL] else NOTHING_PROVEN
+    return 0 if outcomes[RoundOutcome.IDENTICAL] else NOTHING_PROVEN
 
 
 def _replayed(folder: Path) -> int:

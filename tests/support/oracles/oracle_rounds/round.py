@@ -37,7 +37,7 @@ LOAD_BEFORE_SEED = 0.15  # share of a round's time, if the seed runs under load
 READ_S = 0.1
 
 
-class Outcome(Enum):
+class RoundOutcome(Enum):
     """The outcome of a round."""
 
     IDENTICAL = "identical"
@@ -48,11 +48,11 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RoundVerdict:
     """The result of a round; `reported` describes a failure, `kept` names its folder."""
 
     plan: Plan
-    outcome: Outcome
+    outcome: RoundOutcome
     lines: int  # compared
     transactions: int  # scripts started
     replicas: int = 0  # tables equal to a replica built from events alone
@@ -62,12 +62,12 @@ class Verdict:
     @property
     def is_ours(self) -> bool:
         """Return whether our decoder is wrong."""
-        return self.outcome in (Outcome.DIFFERENT, Outcome.WE_CANNOT_DECODE)
+        return self.outcome in (RoundOutcome.DIFFERENT, RoundOutcome.WE_CANNOT_DECODE)
 
     def __str__(self) -> str:
         counts = f"{self.lines} lines of {self.transactions} transactions, {self.replicas} replicas"
         reported = [f"{self.plan}: {self.outcome.value}, {counts}"]
-        if self.outcome is not Outcome.IDENTICAL:
+        if self.outcome is not RoundOutcome.IDENTICAL:
             reported += [self.reported, f"  again: {self.plan.command}"]
         if self.kept is not None:
             reported.append(f"  the same WAL: scripts/oracle --replay {self.kept}")
@@ -93,19 +93,19 @@ class Round:
     fence: str = ""
     replicas: int = 0
 
-    def run(self, keep_in: Path) -> Verdict:
+    def run(self, keep_in: Path) -> RoundVerdict:
         """Run the load to its end and compare; keep the files if anything is wrong."""
         wrong, reported = self._followed()
         self.crew.stop()
         expected, failed = self._server_lines() if self.node.running else ([], None)
-        if wrong is Outcome.WE_CANNOT_DECODE and failed is not None and is_lost_to_both(reported, str(failed)):
+        if wrong is RoundOutcome.WE_CANNOT_DECODE and failed is not None and is_lost_to_both(reported, str(failed)):
             wrong, reported = self._compared_up_to_loss(expected, f"{failed}; {reported}")
         if wrong is None:
             wrong, reported = self._compared(expected, is_beginning=failed is not None)
         if wrong is None and failed is not None:
-            wrong, reported = Outcome.SERVER_CANNOT_DECODE, str(failed)
-        outcome = wrong or Outcome.IDENTICAL
-        verdict = Verdict(self.plan, outcome, len(expected), self.crew.transactions, self.replicas, reported)
+            wrong, reported = RoundOutcome.SERVER_CANNOT_DECODE, str(failed)
+        outcome = wrong or RoundOutcome.IDENTICAL
+        verdict = RoundVerdict(self.plan, outcome, len(expected), self.crew.transactions, self.replicas, reported)
         if wrong is None:
             return verdict
         facts = Facts(
@@ -121,13 +121,13 @@ class Round:
         keep(keep_in, self.node, self.base, facts, log=self.crew.log(), server=expected, ours=self.ours)
         return replace(verdict, kept=keep_in)
 
-    def _followed(self) -> tuple[Outcome | None, str]:
+    def _followed(self) -> tuple[RoundOutcome | None, str]:
         try:
             self._follow()
         except TidemarkError as error:
-            return Outcome.WE_CANNOT_DECODE, f"{type(error).__name__}: {error}"
+            return RoundOutcome.WE_CANNOT_DECODE, f"{type(error).__name__}: {error}"
         except AssertionError as error:
-            return (Outcome.DIFFERENT if self.node.running else Outcome.SERVER_DOWN), str(error)
+            return (RoundOutcome.DIFFERENT if self.node.running else RoundOutcome.SERVER_DOWN), str(error)
         return None, ""
 
     def _follow(self) -> None:
@@ -154,26 +154,26 @@ class Round:
             begun_after(snapshot, lines) if self.plan.under_load and isinstance(snapshot, Snapshot) else lines
         ), failed
 
-    def _compared(self, expected: Sequence[str], *, is_beginning: bool) -> tuple[Outcome | None, str]:
+    def _compared(self, expected: Sequence[str], *, is_beginning: bool) -> tuple[RoundOutcome | None, str]:
         found = self.ours.lines[self.ours.oid(DATABASE)]
         try:
             assert_equal(str(self.plan), expected, found[: len(expected)] if is_beginning else found)
             self.ours.check_catalogs(str(self.plan))
             self._check_replicas()
         except AssertionError as error:
-            return Outcome.DIFFERENT, str(error)
+            return RoundOutcome.DIFFERENT, str(error)
         except TidemarkError as error:
-            return Outcome.WE_CANNOT_DECODE, f"{type(error).__name__}: {error}"
+            return RoundOutcome.WE_CANNOT_DECODE, f"{type(error).__name__}: {error}"
         return None, ""
 
-    def _compared_up_to_loss(self, expected: Sequence[str], reported: str) -> tuple[Outcome, str]:
+    def _compared_up_to_loss(self, expected: Sequence[str], reported: str) -> tuple[RoundOutcome, str]:
         found = self.ours.lines[self.ours.oid(DATABASE)]
         stop = min(len(expected), len(found))
         try:
             assert_equal(str(self.plan), expected[:stop], found[:stop])
         except AssertionError as error:
-            return Outcome.DIFFERENT, str(error)
-        return Outcome.SERVER_CANNOT_DECODE, reported
+            return RoundOutcome.DIFFERENT, str(error)
+        return RoundOutcome.SERVER_CANNOT_DECODE, reported
 
     def _check_replicas(self) -> None:
         """Compare the replicas, built from events alone, with the tables."""
@@ -186,7 +186,7 @@ class Round:
                 self.replicas += 1
 
 
-def run_round(plan: Plan, keep_in: Path) -> Verdict:
+def run_round(plan: Plan, keep_in: Path) -> RoundVerdict:
     """Run one round on a new cluster."""
     with ExitStack() as stack:
         node = stack.enter_context(new_cluster(plan.major, plan.settings, initdb=plan.initdb))
@@ -206,7 +206,9 @@ def run_round(plan: Plan, keep_in: Path) -> Verdict:
             side = RoundReplica if plan.has_replica else OurSide
             ours = side(node, [DATABASE], memory_bytes=plan.memory_bytes, spill=spill)
         except TidemarkError as error:
-            return Verdict(plan, Outcome.WE_CANNOT_DECODE, 0, crew.transactions, reported=f"the seed: {error!r}")
+            return RoundVerdict(
+                plan, RoundOutcome.WE_CANNOT_DECODE, 0, crew.transactions, reported=f"the seed: {error!r}"
+            )
         stack.callback(ours.changes.close)
         base = dump_base(base_of(ours.seed))
         if not plan.under_load:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.oracles.oracle import Oracle, ServerCannotDecode, assert_same_lines, without_other_values
-from tests.support.oracles.oracle_rounds.round import Outcome, follow
+from tests.support.oracles.oracle_rounds.round import RoundOutcome, follow
 from tests.support.servers.postgres import Cluster, new_cluster
 from tests.support.workloads.regression_sql.parts import FIRST, Part, parts_of
 from tests.support.workloads.regression_sql.source import Source, source
@@ -41,18 +41,18 @@ _FOREIGN_VALUE = re.compile(rf"\[({'|'.join(FOREIGN_TYPES)})((?:\[\])?\]):(?:'(?
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class RegressionResult:
     """The outcome of a file."""
 
     part: Part
-    outcome: Outcome
+    outcome: RoundOutcome
     lines: int
     transactions: int
     reported: str = ""
 
     @property
     def is_ours(self) -> bool:
-        return self.outcome in (Outcome.DIFFERENT, Outcome.WE_CANNOT_DECODE)
+        return self.outcome in (RoundOutcome.DIFFERENT, RoundOutcome.WE_CANNOT_DECODE)
 
     def __str__(self) -> str:
         counts = f"{self.part.name}: {self.outcome.value}, {self.lines} lines of {self.transactions} transactions"
@@ -76,7 +76,7 @@ class Suite:
     def _begin(self) -> None:
         self.oracle = self.stack.enter_context(Oracle(self.node, self.database))
 
-    def compare(self, part: Part, output: Path | None) -> Compared:
+    def compare(self, part: Part, output: Path | None) -> RegressionResult:
         """Run a file and compare its WAL."""
         try:
             with ThreadPoolExecutor(1) as pool:
@@ -90,23 +90,23 @@ class Suite:
             return self._behind_server_failure(part, error)
         except TidemarkError as error:
             self._renew()
-            return Compared(part, Outcome.WE_CANNOT_DECODE, 0, 0, f"{type(error).__name__}: {error}")
+            return RegressionResult(part, RoundOutcome.WE_CANNOT_DECODE, 0, 0, f"{type(error).__name__}: {error}")
         except AssertionError as error:
-            return Compared(part, Outcome.DIFFERENT, 0, 0, str(error))
-        return Compared(part, Outcome.IDENTICAL, len(lines), _transactions(lines))
+            return RegressionResult(part, RoundOutcome.DIFFERENT, 0, 0, str(error))
+        return RegressionResult(part, RoundOutcome.IDENTICAL, len(lines), _transactions(lines))
 
-    def _behind_server_failure(self, part: Part, error: ServerCannotDecode) -> Compared:
+    def _behind_server_failure(self, part: Part, error: ServerCannotDecode) -> RegressionResult:
         """Compare the server's output before its failure, and begin again after it."""
         found = self.oracle.ours.taken_lines(self.database)[: len(error.lines)]
-        reported, outcome = str(error), Outcome.SERVER_CANNOT_DECODE
+        reported, outcome = str(error), RoundOutcome.SERVER_CANNOT_DECODE
         try:
             assert_same_lines(
                 part.name, list(map(without_foreign_values, error.lines)), list(map(without_foreign_values, found))
             )
         except AssertionError as different:
-            reported, outcome = str(different), Outcome.DIFFERENT
+            reported, outcome = str(different), RoundOutcome.DIFFERENT
         self._renew()
-        return Compared(part, outcome, len(error.lines), _transactions(error.lines), reported)
+        return RegressionResult(part, outcome, len(error.lines), _transactions(error.lines), reported)
 
     def _renew(self) -> None:
         self.stack.close()
@@ -122,7 +122,7 @@ def _transactions(lines: Sequence[str]) -> int:
     return sum(line.startswith("BEGIN ") for line in lines)
 
 
-def compared(suites: Sequence[str], only: Sequence[str], output: Path | None) -> Iterator[Compared]:
+def compared(suites: Sequence[str], only: Sequence[str], output: Path | None) -> Iterator[RegressionResult]:
     """Run the files of suites, one after the other; with `only`, those files and the ones that they need."""
     made = source()
     parts = parts_of(made)
@@ -146,7 +146,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="NAME,NAME", help="these files, in the order of the schedule")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="keep there what the tests print")
     given = parser.parse_args()
-    outcomes = Counter[Outcome]()
+    outcomes = Counter[RoundOutcome]()
     lines = transactions = 0
     is_ours = False
     only = [name for name in given.only.split(",") if name]
@@ -162,7 +162,7 @@ def main() -> int:
     sys.stdout.write(f"regression_sql: {counts}; files {reported or 'none'}\n")
     if is_ours:
         return FAILED
-    return 0 if outcomes[Outcome.IDENTICAL] else NOTHING_PROVEN
+    return 0 if outcomes[RoundOutcome.IDENTICAL] else NOTHING_PROVEN
 
 
 if __name__ == "__main__":
