@@ -52,6 +52,11 @@ def test_a_truncated_maximum_includes_the_texts_that_begin_with_it() -> None:
     assert candidates(found, pa.string(), "m" * 40) == {0: ["m" * 40]}
 
 
+def test_a_text_that_a_reader_may_have_changed_is_no_bound() -> None:
+    found = ranges(pa.string(), ("a", "\U00010000", 0), ("\U00010000", "\U00010001", 0), ("a", "\uffff", 0))
+    assert candidates(found, pa.string(), "\U00020000") == {0: ["\U00020000"], 1: ["\U00020000"]}
+
+
 def test_a_rounded_time_includes_the_whole_millisecond() -> None:
     found = ranges(TIME, (0, 1000, 0), (5000, 6000, 0))
     assert candidates(found, TIME, 1999, 7001) == {0: [1999]}

@@ -29,6 +29,7 @@ _TIME_US_MAX = 1 << 61  # beyond it lies only infinity
 _ZERO = Decimal(0)
 _EXACT = Context(prec=80)  # NB: Python's default context rounds to 28 digits; a decimal of the lake has up to 38
 _WHOLE_TEXT = 32  # characters: a shorter bound is not truncated, by any writer
+_SUPPLEMENTARY = "\U00010000"  # the first character that JSON may escape as a surrogate pair
 _LAST = "\U0010ffff"  # greater than every character that a truncated maximum can lack
 
 
@@ -186,6 +187,9 @@ def _column_range(added: pa.Table, field: pa.Field) -> ColumnRange | None:
 
 def _widened(kind: pa.DataType, low: Axis, high: Axis, known: Flags) -> tuple[Axis, Axis, Flags]:
     if pa.types.is_string(kind):
+        known &= np.array(
+            [_is_exact(first) and _is_exact(last) for first, last in zip(low, high, strict=True)], np.bool_
+        )
         return low, _objects(value + _LAST for value in high), known
     if pa.types.is_decimal(kind):
         if kind.precision <= _EXACT_DIGITS:
@@ -194,6 +198,11 @@ def _widened(kind: pa.DataType, low: Axis, high: Axis, known: Flags) -> tuple[Ax
     if pa.types.is_timestamp(kind):
         return low, np.minimum(high, _TIME_US_MAX) + _MILLISECOND_US, known & (high < _TIME_US_MAX)
     return low, high, known
+
+
+def _is_exact(text: str) -> bool:
+    """Return whether a reader gets a bound as it was written: delta-rs joins escaped surrogate pairs wrongly."""
+    return max(text, default="") < _SUPPLEMENTARY
 
 
 def _lower(bound: Decimal) -> Decimal:
