@@ -18,6 +18,7 @@ from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.runtime.replay.archive_blocks import archived_blocks
 from tidemark.runtime.replay.commit_times import CLOCK_BACK_S, RecordedEnd, TimeRange, TransactionTimes, begin_lsn
 from tidemark.runtime.replay.history_start import WalTrimmed
+from tidemark.wal.kernel import COMPILED
 from tidemark.wal.rmgr import RM_XACT, xact
 from tidemark.wal.segments import segment_name
 from tidemark.wire.state import BaseEntry, HistoryIndex
@@ -172,7 +173,8 @@ def test_the_times_of_a_block_are_those_of_its_parsed_records(records: list[tupl
     assert [(end.lsn, end.time.us) for end in map(times.end, range(len(times)))] == expected
 
 
-def test_a_search_by_time_takes_no_commit_one_by_one(tmp_path: Path) -> None:
+@pytest.mark.skipif(not COMPILED, reason="interpreted kernels are Python")
+def test_a_search_by_time_reads_no_commit_one_by_one(tmp_path: Path) -> None:
     lines = {}
     for count in (500, 2500):
         times = [CommitTime(NOON.us + number * SECOND) for number in range(count)]
