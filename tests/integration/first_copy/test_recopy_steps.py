@@ -56,7 +56,7 @@ IDENTITY = Identity("main", SystemIdentifier(1), "outbox", 15, SEGMENT_BYTES, 1 
 TABLE = (Oid(1), Oid(2))
 WHOLE = CopyProgress(CopyPhase.DONE, 1, "1:1:", row_count=10)
 REACHED = Lsn(1000)
-REFUSED = CopyProgress(CopyPhase.REFUSED, 0, refused_name="db.public.account")
+REFUSED = CopyProgress(CopyPhase.REFUSED, 1, refused_name="db.public.account")
 AWAY = "host=127.0.0.1 port=1"  # no server listens there
 
 
@@ -251,7 +251,7 @@ def test_a_refused_copy_is_a_failed_request_and_leaves_a_table_whole_only_where_
 
 def test_a_table_whose_first_copy_is_refused_is_shown_and_copied_when_it_is_requested(store: StateStore) -> None:
     with store.transaction(None) as transaction:
-        transaction.put_copy(*TABLE, CopyProgress(CopyPhase.WAITING, 0))
+        transaction.put_copy(*TABLE, CopyProgress(CopyPhase.WAITING, 1))
     epoch = taken(store)
     refuse(store, epoch, TABLE, Recopy("db.public.account", 0, REACHED, 0, failed="too large"))
     assert (step(store), store.copy(*TABLE)) == (RecopyStep.FAILED, REFUSED)

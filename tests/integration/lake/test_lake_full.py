@@ -9,6 +9,7 @@ from tests.support.lakes.lakes import log_rows, replica_rows
 from tests.support.servers.small_disk import BLOCK_BYTES, needs_mount, small_disk
 from tidemark.pipeline.lake.lake import LakeFull
 from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.sinks import sinks
 
 pytestmark = needs_mount
 DISK_BYTES = 4 << 20
@@ -24,7 +25,10 @@ def error_of(fed: Fed) -> LakeFull | None:
 
 
 @pytest.mark.feature("I40")
-def test_a_disk_that_is_full_at_any_write_is_named_as_such_and_the_batch_is_done_again(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_at_any_write_is_named_as_such_and_the_batch_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sinks, "TARGETS_AT_ONCE", 1)  # one after the other: each meets the full disk in its turn
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         fed, full = Fed(disk.root / "lake"), set[str]()
         for blocks in range(BLOCKS_MAX):
