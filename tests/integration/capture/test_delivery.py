@@ -28,6 +28,7 @@ from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.liveness import Liveness
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.context import Stopped
+from tidemark.wire.state import CopyPhase, CopyProgress
 
 DEADLINE_S = 120.0
 OFFERS = 10  # with waits of 0.02 s, 0.04 s and so on between them, about a second
@@ -191,6 +192,18 @@ def consumer_target(
     target = new_target(consumer, store, epoch, progress, stopping, liveness=liveness)
     target.begin()
     return target
+
+
+def test_rows_of_a_copy_that_broke_off_are_confirmed_with_those_of_the_next_generation(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    target = consumer_target(Scripted([False, False, True]), store, epoch, progress, stopping)
+    target.deliver(group(100))  # a first copy comes after a base
+    table = (groups.DATABASE, groups.relation().oid)
+    for generation in (1, 2):
+        target.deliver_copied(group(50), (*table, CopyProgress(CopyPhase.COPYING, generation)))
+    target.close()
+    assert store.view().copies == {table: CopyProgress(CopyPhase.COPYING, 2)}
 
 
 @pytest.mark.feature("I34")

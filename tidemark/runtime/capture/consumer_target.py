@@ -25,6 +25,7 @@ from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.history_files import HistoryWriter
 from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.lsn import Oid, Xid
@@ -253,7 +254,7 @@ class ConsumerTarget:
         with self._store.transaction(self._epoch) as transaction:
             for offered in confirmed:
                 if offered.copying is not None:
-                    transaction.put_copy(*offered.copying)
+                    _record_copied(transaction, offered.copying)
             transaction.rely_on_journal(self._history.durable_lsn)
             self._whole.note(transaction, [offered.group for offered in confirmed])
             for offered in confirmed:
@@ -262,6 +263,14 @@ class ConsumerTarget:
             transaction.put(CONFIRMED, delivered)
         self._progress.deliver(delivered.pointer)
         self._progress.confirm(delivered.pointer)
+
+
+def _record_copied(transaction: StateTransaction, copied: CopyKeep) -> None:
+    """Record the progress of a copy, unless its next generation has begun: the rows of this one are given up."""
+    database, relation, progress = copied
+    known = transaction.copy(database, relation)
+    if known is None or progress.generation >= known.generation:
+        transaction.put_copy(*copied)
 
 
 def _introduction(group: ChangeGroup, batch: ChangeBatch) -> SchemaEvent:
