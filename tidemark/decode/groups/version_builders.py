@@ -9,6 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tidemark.decode.arrow.batch_costs import batch_bytes
+from tidemark.decode.arrow.batch_shapes import SHAPES_KEPT
 from tidemark.decode.arrow.batches import BatchBuilder, SmallBatchRoom
 from tidemark.decode.groups.group_rows import GroupRows
 from tidemark.decode.groups.partitions import PartitionRoutes
@@ -20,9 +21,8 @@ from tidemark.model.relation import Relation
 
 
 class _Version(NamedTuple):
-    """A relation version."""
+    """A relation version whose rows are delivered."""
 
-    is_wanted: bool
     table: tuple[Oid, Oid]  # database and relation under which its rows are delivered
     builder: BatchBuilder
     batch_bytes: int
@@ -40,7 +40,7 @@ class VersionBuilders:
         self._wants = wants
         self._room = SmallBatchRoom()
         self._numbered_by: RelationVersions | None = None
-        self._known: list[_Version | None] = []  # by number in `_numbered_by`
+        self._known: dict[int, _Version | None] = {}  # by number in `_numbered_by`; None: not delivered
 
     def build(self, collected: GroupRows) -> tuple[list[list[ChangeBatch]], int, int]:
         """Return the batches of each table that is delivered, the number of their rows, and their fixed size."""
@@ -59,22 +59,22 @@ class VersionBuilders:
                 made[version.table] = batches
             else:
                 others.extend(batches)
+        if len(self._known) > SHAPES_KEPT:  # NB: a builder keeps its shape, and the cache of shapes is bounded
+            self._known.clear()
         return list(made.values()), row_count, byte_count
 
     def _is_wanted(self, versions: RelationVersions, number: int) -> bool:
         if versions is not self._numbered_by:
-            self._numbered_by, self._known = versions, []
-        if number >= len(self._known):
-            self._known += [None] * (number + 1 - len(self._known))
-        known = self._known[number]
-        if known is None:
-            known = self._known[number] = self._describe(versions.databases[number], versions.relations[number])
-        return known.is_wanted
+            self._numbered_by, self._known = versions, {}
+        if number not in self._known:
+            self._known[number] = self._describe(versions.databases[number], versions.relations[number])
+        return self._known[number] is not None
 
-    def _describe(self, database: Oid, relation: Relation) -> _Version:
+    def _describe(self, database: Oid, relation: Relation) -> _Version | None:
+        if not self._wants(relation):
+            return None
         target = self._routes.target(relation)
         return _Version(
-            is_wanted=self._wants(relation),
             table=(database, target.oid),
             builder=BatchBuilder(database, relation, self._dialects[database], room=self._room),
             batch_bytes=batch_bytes(relation),
