@@ -11,12 +11,13 @@ from tests.conftest import NewCluster
 from tests.support.faults.chaos.outbox_consumer import OutboxConsumer
 from tests.support.lakes.lakes import feed_by_hand, log_rows, rows_by_key
 from tests.support.processes.captures import Sidecar, change_log, replayed
-from tests.support.processes.following import two_hosts
+from tests.support.processes.following import FollowingSidecar, two_hosts
 from tests.support.servers.postgres import Cluster, sql
 from tests.support.servers.standby import wait_until_replayed
 from tidemark.io.host.failpoints import VARIABLE
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch, GroupItem
+from tidemark.model.lsn import INVALID_LSN, Lsn, parse_lsn
 from tidemark.model.mode import Stage
 from tidemark.model.position import Sequence
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
@@ -77,6 +78,10 @@ def test_nothing_is_lost_with_the_primarys_host_and_only_what_lies_behind_the_la
             hosts.follower.wait_for_start()
             so_far = len(committed)
             hosts.follower.wait_until(lambda: len(committed) > so_far + 200, "more rows")
+            ((text,),) = primary.sql("SELECT pg_current_wal_insert_lsn()::text")
+            hosts.follower.wait_until(
+                lambda: _start_of(hosts.follower) > parse_lsn(text), "a marker that confirms rows"
+            )
             hosts.primary_dies()
             consumer.close()
             hosts.first_state_is_lost()
@@ -97,6 +102,12 @@ def test_nothing_is_lost_with_the_primarys_host_and_only_what_lies_behind_the_la
     assert view.term is not None
     assert view.term.epoch.timeline == 2
     assert view.switches.kept[-1].after is Stage.REALTIME
+
+
+def _start_of(follower: FollowingSidecar) -> Lsn:
+    """Return the commit LSN after which the follower would begin to deliver."""
+    delivered = follower.view.delivered
+    return delivered.pointer.position.commit_lsn if delivered is not None else INVALID_LSN
 
 
 def _after(batch: ChangeBatch) -> list[dict[str, object]]:
