@@ -43,12 +43,8 @@ PLANS = {
     "tidemark/decode/transactions/pending_children.py": Plan(
         ("tests/property/decoder/test_pending_children.py",), _SMALL_TRANSACTIONS, interpreted=True
     ),
-    "tidemark/decode/transactions/committed_run.py": Plan(
-        ("tests/unit/decoder/test_committed_run.py",), _SMALL_TRANSACTIONS
-    ),
-    "tidemark/decode/groups/stream_order.py": Plan(
-        ("tests/unit/decoder/test_stream_order.py",), ("tests/unit/decoder",)
-    ),
+    "tidemark/decode/transactions/committed_run.py": Plan(("tests/unit/decoder/test_committed_run.py",)),
+    "tidemark/decode/groups/stream_order.py": Plan(("tests/unit/decoder/test_stream_order.py",)),
     "tidemark/wire/marker.py": Plan(("tests/property/wire/test_markers.py", "tests/property/bytes")),
     "tidemark/io/archive/trimming.py": Plan(
         ("tests/unit/archive/test_trimming.py", "tests/integration/archive/test_trimming.py")
@@ -91,9 +87,7 @@ PLANS = {
             "tests/integration/lake/test_lake_quiet.py",
         ),
     ),
-    "tidemark/runtime/daemon/fencing.py": Plan(
-        ("tests/integration/failover/test_realtime_return.py",), ("tests/integration/state/test_state_copies.py",)
-    ),
+    "tidemark/runtime/daemon/fencing.py": Plan(("tests/integration/state/test_fence_steps.py",)),
     "archiver/tidemark_archiver/archive_command.py": Plan(
         ("tests/faults/test_archive_program.py",), ("tests/faults/test_archive_command.py",)
     ),

@@ -96,7 +96,7 @@ class Realtime:
         self._following.look()
         marks = self._store.marks()
         self._context.metrics.mode.set(marks.stage.number)
-        self._fence.step(marks, self._run.capture)
+        self._fence.step(marks, self._run.progress)
         if marks.stage is not Stage.REALTIME:
             self._run.release()
         if marks.stage is not Stage.FOLLOWER:

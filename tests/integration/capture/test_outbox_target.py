@@ -7,6 +7,7 @@ import pytest
 
 from tests.integration.capture.test_delivery import DEADLINE_S
 from tests.support.forged.deliveries import IDENTITY, START, WHOLE, group
+from tests.support.processes.clocks import HandClock
 from tests.support.servers.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.io.host.logs import get_log
@@ -43,20 +44,6 @@ from tidemark.runtime.context import Stopped
 COMMITTED_US = 100  # of `group(100)`
 LAG_US = 2_000_000
 DELIVERY_S = 3.0
-
-
-class HandClock:
-    """A clock that a test advances."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-        self.now_us = COMMITTED_US + LAG_US
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_us(self) -> int:
-        return self.now_us
 
 
 class CountedWaits(threading.Event):
@@ -105,7 +92,7 @@ class Target:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
-    clock = HandClock()
+    clock = HandClock(COMMITTED_US + LAG_US)
     monkeypatch.setattr("tidemark.runtime.capture.delivery.SystemClock", lambda: clock)
     return clock
 

@@ -3,6 +3,7 @@
 import gc
 
 from tidemark.decode.transactions.decoder import OnMarker
+from tidemark.engine.progress import Progress
 from tidemark.io.host.logs import describe_error
 from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX, Slot
 from tidemark.model.position import Epoch
@@ -23,6 +24,11 @@ class EpochRun:
         self._context = context
         self._slot = slot
         self._stuck: DecodingStuck | None = None
+
+    @property
+    def progress(self) -> Progress | None:
+        """The watermarks of the capture; None: there is none."""
+        return self.capture.progress if self.capture is not None else None
 
     def begin(
         self, epoch: Epoch, make_wal_source: MakeWalSource, on_marker: OnMarker, ask_leader: AskLeader | None = None
