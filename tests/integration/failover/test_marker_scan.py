@@ -12,7 +12,7 @@ from tidemark.io.host.logs import get_log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.change import MARKER_PREFIX
+from tidemark.model.message_prefix import MARKER_PREFIX
 from tidemark.runtime.daemon.marker_scan import MarkerScan
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wal.segments import parse_segment_name, segment_start
