@@ -55,8 +55,7 @@ PLANS = {
     "tidemark/io/state/switching.py": Plan(("tests/integration/failover/test_switching.py",)),
     "tidemark/io/state/state_transaction.py": Plan(_STATE),
     "tidemark/runtime/capture/delivery.py": Plan(
-        ("tests/integration/capture/test_outbox_target.py", "tests/integration/capture/test_idle_time.py"),
-        ("tests/integration/capture/test_delivery.py",),
+        ("tests/integration/capture/test_outbox_target.py", "tests/integration/capture/test_idle_time.py")
     ),
     "tidemark/runtime/capture/confirming.py": Plan(("tests/unit/delivery/test_confirming.py",)),
     "tidemark/runtime/daemon/marker_reading.py": Plan(("tests/integration/failover/test_marker_reading.py",)),
