@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.processes.captures import config_for
 from tests.support.processes.failover import archiving_node
 from tests.support.processes.waiting import wait_until
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder

@@ -16,7 +16,7 @@ from tests.support.processes.waiting import wait_until
 from tests.support.servers.archiving import Archiving
 from tidemark.engine.handover import Event
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.node.replication import NodeIdentity
 from tidemark.io.node.wal_end import where_the_node_is
 from tidemark.io.process.marker_key import load_marker_key

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from tests.support.processes.clocks import HandClock
 from tidemark.engine.progress import Progress
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.node.replication import NodeIdentity
 from tidemark.io.process.config import load_config
 from tidemark.io.process.metrics import Metrics

@@ -14,7 +14,7 @@ from tidemark_ctl.views.realtime_tree import see, stage_tree
 from tests.support.processes.captures import Sidecar, change_log, config_for, running
 from tests.support.processes.failover import Archiver, Pair
 from tests.support.servers.postgres import Cluster
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.process.config import load_config
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.incarnations import begin_incarnation
