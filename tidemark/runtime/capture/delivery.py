@@ -29,8 +29,8 @@ from tidemark.wire.outbox import encode_group
 from tidemark.wire.state import CopyProgress, OutboxLedger, Watermark
 from tidemark.wire.values import EncodedGroup
 
-TAKE_S = 0.2  # how often the target has its turn while nothing is delivered, at first
-TAKE_S_MAX = 2.0  # ... and when it had nothing to do again and again
+IDLE_POLL_S = 0.2  # first interval between polls of the target while nothing is delivered
+IDLE_POLL_S_MAX = 2.0  # the interval doubles up to this while the target has nothing to do
 ROOM_FIRST_S = 0.02
 ROOM_MAX_S = 1.0
 STALE_READERS_S = 5.0  # how often slots of killed readers are freed
@@ -221,16 +221,16 @@ class ApplicationThread:
             self._target.begin()
             self._prelude()
             self.prelude_is_over.set()
-            take_s = TAKE_S
+            poll_s = IDLE_POLL_S
             while not self._stopping.is_set():
-                group = self._groups.take(take_s)
+                group = self._groups.take(poll_s)
                 if group is not None:
                     self._deliver(group)
-                    take_s = TAKE_S
+                    poll_s = IDLE_POLL_S
                 elif self._target.idle():
-                    take_s = TAKE_S
+                    poll_s = IDLE_POLL_S
                 else:
-                    take_s = min(TAKE_S_MAX, 2 * take_s)
+                    poll_s = min(IDLE_POLL_S_MAX, 2 * poll_s)
         except Stopped:
             pass
         except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it
