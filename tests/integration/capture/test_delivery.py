@@ -550,7 +550,7 @@ def test_the_queue_is_bounded_and_wakes_its_putter_when_closed() -> None:
     worker.start()
     worker.join(0.05)
     assert worker.is_alive()
-    assert group_queue.take(1.0) is not None
+    assert group_queue.receive(1.0) is not None
     worker.join(DEADLINE_S)
     assert put == [True]
     worker = threading.Thread(target=lambda: put.append(group_queue.put(group(300))))
@@ -558,4 +558,4 @@ def test_the_queue_is_bounded_and_wakes_its_putter_when_closed() -> None:
     group_queue.close()
     worker.join(DEADLINE_S)
     assert put == [True, False]
-    assert group_queue.take(1.0) is None
+    assert group_queue.receive(1.0) is None

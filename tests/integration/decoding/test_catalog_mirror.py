@@ -451,7 +451,7 @@ class Witness:
             reported.update({oid: tables.get(oid) for oid in different})
             self.different += len(different)
 
-    def take(self) -> None:
+    def check_some(self) -> None:
         """Check some moments of some transactions, and the committed view."""
         self.reported = {xid: reported for xid, reported in self.reported.items() if xid in self.mirror.store.open}
         for xid in list(self.mirror.store.open):
@@ -477,7 +477,7 @@ def test_a_transactions_view_under_much_ddl_equals_an_independent_description(
         until = flush_lsn(session)
     for record in observed.wal.read(until):
         if observed.follower.follow(record):
-            witness.take()
+            witness.check_some()
     assert witness.compared > 1000
     assert witness.different > 20
 

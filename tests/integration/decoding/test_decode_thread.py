@@ -187,21 +187,21 @@ class Between:
         self.thread.start()
         self.group_reader.decode_with(self.thread)
 
-    def take(self, timeout_s: float = DEADLINE_S) -> int:
-        """Take a group; return its number."""
-        group = self.group_reader.take(timeout_s)
+    def receive(self, timeout_s: float = DEADLINE_S) -> int:
+        """Receive a group; return its number."""
+        group = self.group_reader.receive(timeout_s)
         assert group is not None
         return group.last.position.commit_lsn - NUMBERS_FROM
 
-    def take_inline(self) -> None:
-        """Take until a group was decoded in this thread."""
+    def receive_inline(self) -> None:
+        """Receive until a group was decoded in this thread."""
         self.network.is_offering = True
         here = threading.current_thread().name
         for _ in range(DEADLINE_S):
             later = threading.Timer(0.05, self.network.send)
             later.start()
             for _ in range(FULL_OF_SLICE + 1):
-                self.take()
+                self.receive()
             later.join()
             if self.reader.threads[-1] == self.network.readers[-1] == here:
                 return
@@ -231,10 +231,10 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def test_in_a_quiet_stream_the_application_thread_reads_and_decodes(between: Between) -> None:
-    between.take_inline()
+    between.receive_inline()
     before = len(between.reader.threads)
     for _ in range(20):
-        between.take_inline()
+        between.receive_inline()
     assert (
         set(between.reader.threads[before:])
         == set(between.network.readers[before:])
@@ -248,18 +248,18 @@ def test_the_decode_thread_decodes_while_the_application_is_busy(between: Betwee
     between.network.send()
     eventually(lambda: len(between.reader.threads) == 2)
     assert set(between.reader.threads) == {"decode"}
-    assert between.take() == 1
+    assert between.receive() == 1
 
 
 def test_gathered_changes_are_queued_once_the_application_waits(between: Between) -> None:
     """The decode thread has gathered the third group of a slice, and sleeps."""
     between.network.send()
     eventually(lambda: between.reader.is_gathering)
-    assert [between.take() for _ in range(3)] == [1, 2, 3]
+    assert [between.receive() for _ in range(3)] == [1, 2, 3]
 
 
 def test_an_application_that_stays_away_delays_no_slice(between: Between) -> None:
-    between.take_inline()
+    between.receive_inline()
     between.network.send()
     eventually(lambda: between.reader.read_lsn == between.network.sent_lsn)
     assert between.network.readers[-1] == "network"
@@ -267,12 +267,12 @@ def test_an_application_that_stays_away_delays_no_slice(between: Between) -> Non
 
 
 def test_the_rest_of_a_slice_is_decoded_while_its_first_changes_are_delivered(between: Between) -> None:
-    between.take_inline()
+    between.receive_inline()
     made = between.reader.made
     between.network.send()
-    assert between.take() == made + 1
+    assert between.receive() == made + 1
     eventually(lambda: between.group_queue.byte_count > 0)
-    assert [between.take(), between.take()] == [made + 2, made + 3]
+    assert [between.receive(), between.receive()] == [made + 2, made + 3]
 
 
 class NoSocket:
@@ -298,7 +298,7 @@ def test_only_the_last_group_of_a_slice_leaves_the_stream_with_the_application_t
     for _ in range(FULL_OF_SLICE + 1):
         lease.offer()
         lease.drained()
-        assert reader.take(DEADLINE_S) is not None
+        assert reader.receive(DEADLINE_S) is not None
         states.append(lease.state)
     assert states == [LeaseState.THREADED] * FULL_OF_SLICE + [LeaseState.OFFERED]
 
@@ -319,7 +319,7 @@ def test_wal_that_arrived_after_the_last_group_is_decoded_before_anyone_waits_fo
         for _ in range(FULL_OF_SLICE + 1):
             lease.offer()
             lease.drained()
-            assert reader.take(DEADLINE_S) is not None
+            assert reader.receive(DEADLINE_S) is not None
         assert lease.recall(0)
 
 
@@ -334,13 +334,13 @@ def test_groups_have_one_order_whichever_thread_decodes(between: Between) -> Non
 
     sender = threading.Thread(target=send_all)
     sender.start()
-    taken: list[ChangeGroup] = []
+    received: list[ChangeGroup] = []
     while sender.is_alive() or between.reader.read_lsn < between.network.sent_lsn or between.group_queue.byte_count:
-        group = between.group_reader.take(0.05)
-        taken += [group] if group is not None else []
+        group = between.group_reader.receive(0.05)
+        received += [group] if group is not None else []
         threading.Event().wait(draw.choice((0.0, 0.0, 0.0001, 0.003, 2 * LOOK_S)))
-    taken += iter(partial(between.group_reader.take, 0.05), None)
-    numbers = [group.last.position.commit_lsn - NUMBERS_FROM for group in taken]
+    received += iter(partial(between.group_reader.receive, 0.05), None)
+    numbers = [group.last.position.commit_lsn - NUMBERS_FROM for group in received]
     assert numbers == list(range(1, between.reader.made + 1))
     assert len(set(between.reader.threads)) == 2
     assert len(set(between.network.readers)) == 2
@@ -364,15 +364,15 @@ class Slow(Numbering):
 def test_the_network_thread_reads_while_the_application_thread_decodes_for_long() -> None:
     reader = Slow("application")
     between = Between(reader)
-    taken: list[int] = []
+    received: list[int] = []
     stopping = threading.Event()
 
-    def take_all() -> None:
+    def receive_all() -> None:
         while not stopping.is_set():
-            group = between.group_reader.take(LOOK_S)
-            taken.extend([] if group is None else [group.last.position.commit_lsn - NUMBERS_FROM])
+            group = between.group_reader.receive(LOOK_S)
+            received.extend([] if group is None else [group.last.position.commit_lsn - NUMBERS_FROM])
 
-    application = threading.Thread(target=take_all, name="application", daemon=True)
+    application = threading.Thread(target=receive_all, name="application", daemon=True)
     application.start()
     between.network.is_offering = True
     eventually(lambda: between.lease.state is LeaseState.READING)
@@ -384,11 +384,11 @@ def test_the_network_thread_reads_while_the_application_thread_decodes_for_long(
     assert between.network.readers[-1] == "network"
     assert reader.threads == []
     reader.leave.set()
-    eventually(lambda: not (between.ring.used_bytes or reader.is_gathering) and len(taken) == reader.made)
+    eventually(lambda: not (between.ring.used_bytes or reader.is_gathering) and len(received) == reader.made)
     stopping.set()
     application.join(DEADLINE_S)
     between.stop()
-    assert taken == list(range(1, reader.made + 1))
+    assert received == list(range(1, reader.made + 1))
 
 
 class Endless(Numbering):
@@ -425,7 +425,7 @@ def test_a_visit_ends_after_the_slice_during_which_the_stream_was_recalled() -> 
     endless.put(START_LSN)
     lease.offer()
     lease.drained()
-    assert reader.take(LOOK_S) is None
+    assert reader.receive(LOOK_S) is None
     assert lease.state is LeaseState.THREADED
     assert decoder.error is None
     assert ring.used_bytes == 100

@@ -233,13 +233,13 @@ class Sidecar:
 class OnDemandReader:
     """A registered reader that reads on request: the outbox need not keep what it has read."""
 
-    def __init__(self, outbox: OutboxReader, name: str = "taking") -> None:
+    def __init__(self, outbox: OutboxReader, name: str = "on_demand") -> None:
         self.items: list[GroupItem] = []
         self._outbox = outbox
         self._name = name
         self._held = outbox.register(name).held
 
-    def take(self) -> list[GroupItem]:
+    def receive(self) -> list[GroupItem]:
         """Read all values of the outbox; return everything that was ever read."""
         head = self._outbox.head()
         self.items += Sidecar.items(self._outbox, self._held, head)
@@ -251,7 +251,7 @@ class OnDemandReader:
         prefix = f"end-{time.monotonic_ns()}"
         with process.written_to.connect(process.database) as session:
             session.execute("SELECT pg_logical_emit_message(true, %s, '')", (prefix,))
-        process.wait_until(lambda: any(_is_message(item, prefix) for item in self.take()), "what was written last")
+        process.wait_until(lambda: any(_is_message(item, prefix) for item in self.receive()), "what was written last")
         return self.items
 
 

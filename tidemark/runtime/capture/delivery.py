@@ -42,7 +42,7 @@ CopyKeep = tuple[Oid, Oid, CopyProgress]  # database, relation, progress of its 
 class Groups(Protocol):
     """The source of groups."""
 
-    def take(self, timeout_s: float) -> ChangeGroup | None:
+    def receive(self, timeout_s: float) -> ChangeGroup | None:
         """Return the next group; None if there is none within `timeout_s`."""
 
 
@@ -223,7 +223,7 @@ class ApplicationThread:
             self.prelude_is_over.set()
             poll_s = IDLE_POLL_S
             while not self._stopping.is_set():
-                group = self._groups.take(poll_s)
+                group = self._groups.receive(poll_s)
                 if group is not None:
                     self._deliver(group)
                     poll_s = IDLE_POLL_S

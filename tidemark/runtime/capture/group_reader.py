@@ -45,9 +45,9 @@ class GroupReader:
         """Permit inline decoding from now on."""
         self._decoder = decoder
 
-    def take(self, timeout_s: float) -> ChangeGroup | None:
+    def receive(self, timeout_s: float) -> ChangeGroup | None:
         """Return the next group; None if there is none within `timeout_s`, or if the queue is closed."""
-        group = self._queue.take_queued() or self._wait(timeout_s)
+        group = self._queue.receive_queued() or self._wait(timeout_s)
         if group is not None:
             self._pacing.delivered(time.monotonic())
         return group
@@ -60,24 +60,26 @@ class GroupReader:
             if linger_s >= timeout_s:
                 return None
         while True:
-            group = self._take_inline(until_s) if self._enters() else self._take_threaded(until_s - time.monotonic())
+            group = (
+                self._receive_inline(until_s) if self._enters() else self._receive_threaded(until_s - time.monotonic())
+            )
             if group is not None or self._queue.is_closed or time.monotonic() >= until_s:
                 return group
 
     def _enters(self) -> bool:
         return self._decoder is not None and self._lease.enter()
 
-    def _take_threaded(self, timeout_s: float) -> ChangeGroup | None:
+    def _receive_threaded(self, timeout_s: float) -> ChangeGroup | None:
         self._queue.is_wanted = True  # NB: set before the check: the decode thread checks it after each slice
         if self._decoder is not None and self._decoder.is_gathering:
             self._lease.arrived.set()
-        return self._queue.take(timeout_s)
+        return self._queue.receive(timeout_s)
 
-    def _take_inline(self, until_s: float) -> ChangeGroup | None:
+    def _receive_inline(self, until_s: float) -> ChangeGroup | None:
         assert self._decoder is not None, "it enters with a decoder"
         gives_back = True  # also after an error
         try:
-            group = self._queue.take_queued()  # from before the offer
+            group = self._queue.receive_queued()  # from before the offer
             while group is None:
                 group = self._decoder.next_group()
                 remaining_s = until_s - time.monotonic()
