@@ -234,14 +234,14 @@ def test_the_ring_drains_while_the_reader_is_slow(cluster: Cluster, database: st
                 return parse_lsn(str(status["decoded_lsn"])) >= end_lsn and status["ring_used_bytes"] == 0
 
             started.wait_until(is_decoded_with_an_empty_ring, "an empty ring")
-            taken: list[GroupItem] = []
+            received: list[GroupItem] = []
             assert reader.ledger().byte_count <= bound < count << 20
-            while len(change_log(taken, "account")) < count:
+            while len(change_log(received, "account")) < count:
                 started.wait_until(lambda: reader.head() > seen, "more")  # noqa: B023 - called at once
                 end = reader.plan(seen, bound // 2)
-                taken += [value.item() for value in reader.read(seen, end) if value.header.relation]
+                received += [value.item() for value in reader.read(seen, end) if value.header.relation]
                 reader.confirm("slow", end, end)
                 seen = end
-        assert set(replayed(change_log(taken, "account"))) == set(range(count))
+        assert set(replayed(change_log(received, "account"))) == set(range(count))
     finally:
         started.close()

@@ -111,8 +111,8 @@ def test_a_confirmation_from_on_revoked_after_the_stop_moves_nothing(
 class Failing(Scripted):
     """Receives the groups, then raises, in the first calls."""
 
-    def __init__(self, *errors: Exception, take: int = 1 << 30) -> None:
-        super().__init__([], take)
+    def __init__(self, *errors: Exception, accepts: int = 1 << 30) -> None:
+        super().__init__([], accepts)
         self.errors = list(errors)
 
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool:

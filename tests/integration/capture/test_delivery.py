@@ -116,13 +116,13 @@ def test_idle_time_takes_the_readers_word(
 class Scripted(NullConsumer):
     """Answers and receives as scripted."""
 
-    def __init__(self, answers: list[bool], take: int = 1 << 30) -> None:
+    def __init__(self, answers: list[bool], accepts: int = 1 << 30) -> None:
         super().__init__()
         self.calls: list[str] = []
         self.seen: list[int] = []
         self.alive_now = True
         self.answers = answers
-        self._take = take
+        self._accepts = accepts
 
     def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
         del partition, start
@@ -133,9 +133,9 @@ class Scripted(NullConsumer):
         self.calls.append(f"schema {event.after.name}")
 
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
-        taken = 0
-        while taken < self._take and (group := next(groups, None)) is not None:
-            taken += 1
+        accepted = 0
+        while accepted < self._accepts and (group := next(groups, None)) is not None:
+            accepted += 1
             self.seen.append(group.last.position.commit_lsn)
             self.calls.append(f"group {group.last.position.commit_lsn}")
         return self.answers.pop(0) if self.answers else True
@@ -291,7 +291,7 @@ def test_a_consumer_that_takes_nothing_is_found_out(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidemark.runtime.capture.consumer_target.ROOM_MAX_S", 0.001)
-    target = consumer_target(Scripted([False] * 100, take=0), store, epoch, progress, stopping)
+    target = consumer_target(Scripted([False] * 100, accepts=0), store, epoch, progress, stopping)
     with pytest.raises(ConsumerFailed, match="neither read nor confirmed any"):
         target.deliver(group(100))
 

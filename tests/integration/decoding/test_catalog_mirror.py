@@ -126,7 +126,7 @@ def test_a_rewrite_that_begins_while_an_abort_is_logged_but_not_over(quiet: Clus
     for record in (*records[:start], end, *records[start:]):
         observed.follower.follow(record)
     assert_equal(observed)
-    assert not observed.mirror.store.marks.aborted, "RUNNING_XACTS told that nobody takes it for running any more"
+    assert not observed.mirror.store.marks.aborted, "RUNNING_XACTS showed that it no longer runs"
 
 
 @pytest.mark.parametrize("catalog", ["pg_class", "pg_type"])

@@ -33,8 +33,8 @@ def lines_of(fields: list[str | None]) -> bytes:
 
 def read(codec: Codec, fields: list[str | None]) -> pa.Array:
     lines = lines_of(fields)
-    taken = CopiedLines(lines, len(fields), 3)
-    made = put(taken, codec.arrow_type, partial(put_column, codec, taken, 1))
+    copied = CopiedLines(lines, len(fields), 3)
+    made = put(copied, codec.arrow_type, partial(put_column, codec, copied, 1))
     assert made is not None
     assert made.equals(parse_column(codec, CopiedLines(lines, len(fields), 3).texts(1)))
     return made

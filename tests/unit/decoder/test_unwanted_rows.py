@@ -160,7 +160,7 @@ def test_unwanted_rows_of_small_transactions_are_counted_and_not_collected() -> 
     assert sum(map(len, runs)) > 50
     for run in runs:
         gathered_rows = GroupRows(run.versions, arenas, uncounted_bytes=NO_END)
-        gathered_rows.take_transactions(run, 0, len(run))
+        gathered_rows.append_transactions(run, 0, len(run))
         assert (len(gathered_rows), gathered_rows.byte_count) == (run.row_ends[-1], run.row_ends[-1] * ENTRY_BYTES)
         assert (arenas.entries.size, arenas.tuples.size, arenas.runs.count) == (0, 0, 0)
 

@@ -44,20 +44,20 @@ def test_a_block_is_given_back_while_the_next_is_still_to_come(tmp_path: Path) -
         filled.result()
 
 
-@pytest.mark.parametrize("taken_between", [0, 1, 2, 3, 7, 12])
-def test_blocks_keep_their_order_whichever_thread_is_faster(tmp_path: Path, taken_between: int) -> None:
-    taken: list[CopyBlock] = []
+@pytest.mark.parametrize("read_between", [0, 1, 2, 3, 7, 12])
+def test_blocks_keep_their_order_whichever_thread_is_faster(tmp_path: Path, read_between: int) -> None:
+    read: list[CopyBlock] = []
 
     def blocks() -> Iterator[CopyBlock]:
         for number, block in enumerate(BLOCKS):
             yield block
             if number % 12 == 11:  # the others lag by some
-                taken.extend(islice(given, taken_between))
+                read.extend(islice(given, read_between))
 
     with CopySpool(tmp_path, 1 << 30) as spool:
         given = spool.blocks()
         spool.fill(blocks(), "public.t")
-        assert [*taken, *given] == BLOCKS
+        assert [*read, *given] == BLOCKS
 
 
 def test_of_blocks_that_are_taken_at_once_nothing_goes_to_disk(tmp_path: Path) -> None:

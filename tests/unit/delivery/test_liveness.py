@@ -122,7 +122,7 @@ def test_a_consumer_that_does_not_answer_is_dead_after_its_time(consumer: Patien
         clock.now_s += 0.1
         error = found(liveness)
         consumer.may_answer.set()
-        assert liveness.error() is error, "a late answer takes nothing back"
+        assert liveness.error() is error, "a late answer does not clear the error"
     assert str(error) == "the consumer Patient has not answered alive() within 5 s"
 
 

@@ -29,7 +29,7 @@ class SeenVersions:
         self._seen = bytearray()
         self.byte_count = 0  # fixed size of one batch for each version
 
-    def take(self, entries: bytes | bytearray, start: int, stop: int) -> None:
+    def add(self, entries: bytes | bytearray, start: int, stop: int) -> None:
         """Record the versions of some entries."""
         self._grow()
         total = array("q", [self.byte_count])
@@ -37,7 +37,7 @@ class SeenVersions:
         self.byte_count = total[0]
 
     def within(self, entries: bytes | bytearray, start: int, stop: int, most: int) -> int:
-        """Return the end of the entries whose batches take `most` bytes, the last entry included; or `stop`."""
+        """Return the end of the entries whose batches have `most` bytes, the last entry included; or `stop`."""
         self._grow()
         return meet(entries, start, stop, self._costs, bytearray(self._seen), array("q", [self.byte_count]), most)
 

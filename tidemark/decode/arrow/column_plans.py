@@ -63,14 +63,14 @@ class ColumnPlan:
                 self.elements[slot] = ColumnPlan([codec.element_codec], in_struct=False)
             if numbers[0] == Way.LABELS and isinstance(codec, EnumCodec):
                 reported.append((slot, codec))
-        self.labels = self._take_labels(reported)
+        self.labels = self._append_labels(reported)
         self.ways = [Way(way) for way in self.numbers[: len(codecs) * STEP : STEP]]
         self.has_jsonb = Way.JSONB in self.ways
         widths = sum(unit if unit > 0 else 4 for unit in self.units)
         longest = sum(self.numbers[slot * STEP + 5] for slot, _ in reported)
         self.row_bytes = widths + longest + sum(TEXT_BYTES.get(way, 0) for way in self.ways)
 
-    def _take_labels(self, reported: list[tuple[int, EnumCodec]]) -> bytes:
+    def _append_labels(self, reported: list[tuple[int, EnumCodec]]) -> bytes:
         """Append the labels' OIDs and the offsets of their texts (start of each, end of the last); return the texts."""
         texts = bytearray()
         for slot, codec in reported:

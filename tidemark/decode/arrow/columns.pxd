@@ -70,7 +70,7 @@ cpdef long long build_uuid(const unsigned char[::1] data, const long long[::1] l
                            unsigned char[::1] out) except? -2
 
 
-@cython.locals(row="long long", place="long long", taken=int)
+@cython.locals(row="long long", place="long long", converted=int)
 cpdef long long build_decimal(const unsigned char[::1] data, const long long[::1] locations, const long long[::1] sizes,
                               long long first, long long rows, long long precision, long long scale,
                               unsigned long long[::1] out, unsigned char[::1] validity) except? -2

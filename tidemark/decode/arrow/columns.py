@@ -246,10 +246,10 @@ def build_decimal(
             place = locations[first + row]
             if place < 0:
                 continue
-            taken = decimal(data, place, sizes[first + row], precision, scale, row, out)
-            if taken < 0:
+            converted = decimal(data, place, sizes[first + row], precision, scale, row, out)
+            if converted < 0:
                 return row
-            if taken == 0:
+            if converted == 0:
                 validity[row >> 3] &= 255 - (1 << (row & 7))
                 out[row * 2] = 0
                 out[row * 2 + 1] = 0

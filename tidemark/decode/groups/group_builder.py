@@ -178,7 +178,7 @@ class GroupBuilder:
 
     def add_run(self, run: CommittedRun) -> Iterator[ChangeGroup]:
         """Add small transactions; yield the groups that they fill, as if they were added one by one."""
-        if not self._takes_all_of(run):
+        if not self._is_all_new(run):
             for index in range(len(run)):
                 yield from self.add_transaction(run.transaction(index))
             return
@@ -227,7 +227,7 @@ class GroupBuilder:
             return self._after.ordinal + 1
         return end.item_count if Position(end.timeline, end.commit_lsn, 0) < self._after else 0
 
-    def _takes_all_of(self, run: CommittedRun) -> bool:
+    def _is_all_new(self, run: CommittedRun) -> bool:
         """Return whether the whole run is new: nothing was delivered or copied, and no row needs a check."""
         after, ends = self._after, run.ends
         if self._asks_always or has_excluded(run.entries, self._excluded):
@@ -255,8 +255,8 @@ class GroupBuilder:
             stop = stop if within == end else bisect_left(run.row_ends, within, lo=index)
 
         def fills(number: int) -> bool:
-            taken = run.row_ends[number] - rows_before
-            return taken >= rows or taken * ENTRY_BYTES + run.byte_ends[number] - bytes_before >= room
+            added = run.row_ends[number] - rows_before
+            return added >= rows or added * ENTRY_BYTES + run.byte_ends[number] - bytes_before >= room
 
         if stop == index or not fills(stop - 1):
             return stop
@@ -275,7 +275,7 @@ class GroupBuilder:
         self._reach(_Reached(ends.timeline, Lsn(ends.commit_lsns[start]), 0, run.inner_restart_lsn(start)))
         commit_lsn, restart_lsn = Lsn(ends.commit_lsns[last]), Lsn(run.restart_lsns[last])
         self._last = _Reached(ends.timeline, commit_lsn, ends.row_counts[last] - 1, restart_lsn)
-        gathered.take_transactions(run, start, stop)
+        gathered.append_transactions(run, start, stop)
         self._transactions.extend(ends.part(start, stop))
         if self._counts is not None:
             self._begun.extend(ends.part(start, stop))
@@ -315,7 +315,7 @@ class GroupBuilder:
         self._reach(here)
         self._last = here._replace(ordinal=run.ordinal(stop) - 1)
         for begin, finish in self._wanted_rows(run, row, stop, end):
-            gathered.take(run, begin, finish, end)
+            gathered.append(run, begin, finish, end)
         return stop
 
     def _wanted_rows(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> Iterator[tuple[int, int]]:

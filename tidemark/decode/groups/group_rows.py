@@ -152,11 +152,11 @@ class GroupRows:
         """Return the end of the entries from `start` on whose batches' fixed size reaches `most`; or `stop`."""
         return self.met.within(run.chunk.entries if isinstance(run, RowRun) else run.entries, start, stop, most)
 
-    def take(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
+    def append(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
         """Add the rows `start` to `stop` of a run of the transaction `end`."""
         chunk = run.chunk
         if self._versions.all_batch_bytes > self._uncounted_bytes:
-            self.met.take(chunk.entries, start, stop)
+            self.met.add(chunk.entries, start, stop)
         if stop - start == len(chunk):  # most transactions are small
             self._entries.put(chunk.entries)
             self._tuples.put(chunk.tuples)
@@ -167,11 +167,11 @@ class GroupRows:
             self._tuples.put(memoryview(chunk.tuples)[begin : begin + size])
         self._runs.put(self._entries.size // ENTRY_BYTES, run.ordinal(start), end)
 
-    def take_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
+    def append_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
         """Add the rows of the transactions `start` to `stop`."""
         first, last = run.rows_before(start), run.rows_before(stop)
         if self._versions.all_batch_bytes > self._uncounted_bytes:
-            self.met.take(run.entries, first, last)
+            self.met.add(run.entries, first, last)
         if not has_wanted(run.entries, first, last):
             self._passed_over += last - first
             return

@@ -38,7 +38,7 @@ def in_stream_order(batches: Sequence[ChangeBatch]) -> Sequence[ChangeBatch]:
     ]
     relations = list(versions)
     return [
-        ChangeBatch(batches[0].database, relations[number], _taken(tables[number], at[rows]))
+        ChangeBatch(batches[0].database, relations[number], _selected_rows(tables[number], at[rows]))
         for number, rows in _runs(order, version)
     ]
 
@@ -51,7 +51,7 @@ def _runs(order: npt.NDArray[np.int64], version: npt.NDArray[np.int64]) -> Itera
         yield int(version[rows[0]]), rows
 
 
-def _taken(table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
+def _selected_rows(table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
     return table.take(pa.array(rows)).combine_chunks().to_batches()[0]
 
 

@@ -151,7 +151,7 @@ class TestDecodingRenderer:
             try:
                 self._check_cells(run.versions, last - first)
                 gathered = self._gathered(run.versions)
-                gathered.take_transactions(run, start, stop)
+                gathered.append_transactions(run, start, stop)
                 parts = self._parts(gathered)
             except TooLong:
                 if stop - start == 1:
@@ -214,7 +214,7 @@ class TestDecodingRenderer:
                 if stop - start > 1:
                     self._check_cells(run.versions, stop - start)
                 gathered = self._gathered(run.versions)
-                gathered.take(run, start, stop, transaction.end)
+                gathered.append(run, start, stop, transaction.end)
                 parts = self._parts(gathered)
             except TooLong:
                 middle = (start + stop) // 2
