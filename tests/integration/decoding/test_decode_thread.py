@@ -134,7 +134,7 @@ class Network:
         """The end of what was sent."""
         return self._sent_lsn
 
-    def read_lent(self, timeout_s: float) -> bool:
+    def read_leased(self, timeout_s: float) -> bool:
         """Read as the application thread."""
         assert self._lease.state in (LeaseState.READING, LeaseState.LEAVING)
         self._read(timeout_s)
@@ -278,7 +278,7 @@ def test_the_rest_of_a_slice_is_decoded_while_its_first_changes_are_delivered(be
 class NoSocket:
     """An input from which nothing may be read."""
 
-    def read_lent(self, timeout_s: float) -> bool:
+    def read_leased(self, timeout_s: float) -> bool:
         raise AssertionError(timeout_s)
 
 
@@ -400,7 +400,7 @@ class Endless(Numbering):
 
     def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
         assert self._lease.recall(DEADLINE_S)
-        assert segment.start_lsn == START_LSN, "the visit goes on"
+        assert segment.start_lsn == START_LSN, "the lease did not end"
         self.put(segment.end_lsn)
         yield from ()
 
@@ -414,7 +414,7 @@ class Endless(Numbering):
         assert segment.end_lsn == self._read_lsn
 
 
-def test_a_visit_ends_after_the_slice_during_which_the_stream_was_recalled() -> None:
+def test_a_lease_ends_after_the_slice_during_which_the_stream_was_recalled() -> None:
     """The network thread may put slices as fast as they are decoded, and the application thread has other work."""
     ring, lease, progress = Ring(1 << 20, START_LSN), StreamLease(), Progress(received_lsn=START_LSN)
     queue, endless = GroupQueue(4000, lease.woken), Endless(ring, progress, lease)
@@ -458,7 +458,7 @@ def test_no_event_takes_reading_or_decoding_from_a_thread_other_than_the_one_tha
 def test_from_each_state_a_recall_leads_to_the_threads_once_the_application_has_left(state: LeaseState) -> None:
     after = NEXT.get((state, LeaseEvent.RECALL), state)
     assert LeaseEvent.RECALL not in {event for of, event in NEXT if of is after}
-    for event in (LeaseEvent.HAVE_READ, LeaseEvent.LEAVE):  # one of the two ends the visit
+    for event in (LeaseEvent.HAVE_READ, LeaseEvent.LEAVE):  # one of the two ends the lease
         after = NEXT.get((after, event), after)
     assert after is LeaseState.THREADED
 
@@ -481,7 +481,7 @@ def test_the_socket_is_recalled_while_the_application_decodes_and_decoding_after
     assert permissions == [(True, False), (False, False), (True, True)]
 
 
-def test_the_socket_is_recalled_only_after_the_read_which_then_ends_the_visit() -> None:
+def test_the_socket_is_recalled_only_after_the_read_which_then_ends_the_lease() -> None:
     lease = StreamLease()
     lease.offer()
     lease.drained()

@@ -9,10 +9,10 @@ from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.stream_lease import StreamLease
 
 
-class LentInput(Protocol):
+class LeasedInput(Protocol):
     """The WAL input, while the application thread has the stream."""
 
-    def read_lent(self, timeout_s: float) -> bool:
+    def read_leased(self, timeout_s: float) -> bool:
         """Read what arrives within `timeout_s` into the ring; false if the network thread has to continue."""
 
 
@@ -34,7 +34,7 @@ class InlineDecoder(Protocol):
 class GroupReader:
     """The source of the application thread's groups."""
 
-    def __init__(self, queue: GroupQueue, lease: StreamLease, wal_input: LentInput, pacing: DeliveryPacing) -> None:
+    def __init__(self, queue: GroupQueue, lease: StreamLease, wal_input: LeasedInput, pacing: DeliveryPacing) -> None:
         self._queue = queue
         self._lease = lease
         self._wal_input = wal_input
@@ -97,9 +97,9 @@ class GroupReader:
 
     def _read(self, timeout_s: float) -> bool:
         """Read from the socket; false if another thread has to continue."""
-        may_continue = is_lent = False
+        may_continue = is_leased = False
         try:
-            may_continue = self._wal_input.read_lent(timeout_s)
+            may_continue = self._wal_input.read_leased(timeout_s)
         finally:
-            is_lent = self._lease.end_read()
-        return may_continue and is_lent
+            is_leased = self._lease.end_read()
+        return may_continue and is_leased

@@ -39,7 +39,7 @@ class WalInput(Protocol):
     def start(self) -> None:
         """Start to receive."""
 
-    def read_lent(self, timeout_s: float) -> bool:
+    def read_leased(self, timeout_s: float) -> bool:
         """Read WAL into the ring in the application thread, which has the stream's lease."""
 
     def drain(self) -> None:
@@ -83,9 +83,9 @@ class SpooledInput:
         """Receive into the spool; the ring gets nothing before `drain`."""
         self._network.start()
 
-    def read_lent(self, timeout_s: float) -> bool:
+    def read_leased(self, timeout_s: float) -> bool:
         """Read from the node in the application thread; only the direct connection is ever offered."""
-        return self._network.read_lent(timeout_s)
+        return self._network.read_leased(timeout_s)
 
     def drain(self) -> None:
         """Begin to feed the ring."""

@@ -50,7 +50,7 @@ class SourceThread(ABC):
         if self._thread.ident is not None:
             self._thread.join(STOP_S)
 
-    def read_lent(self, timeout_s: float) -> bool:
+    def read_leased(self, timeout_s: float) -> bool:
         """Return false: only this thread itself reads."""
         del timeout_s
         return False
