@@ -86,7 +86,7 @@ class Numbering(WalReader):
         was_gathering, self._is_gathering = self._is_gathering, False
         return self._next() if was_gathering else None
 
-    def tend(self, segment: WalSlice) -> None:
+    def maintain(self, segment: WalSlice) -> None:
         assert segment.end_lsn == self._read_lsn
 
     @property
@@ -410,7 +410,7 @@ class Endless(Numbering):
         self._ring.put(segment)
         self._read_lsn = start_lsn
 
-    def tend(self, segment: WalSlice) -> None:
+    def maintain(self, segment: WalSlice) -> None:
         assert segment.end_lsn == self._read_lsn
 
 

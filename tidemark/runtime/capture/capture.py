@@ -202,7 +202,7 @@ class Capture:
             needed = marks.horizon.pointer.restart_lsn
             self._decoding.reader.horizon_lsn = history_horizon_lsn(needed, self._keep_bytes)
         if marks.start is not None:
-            self._wal_source.input.tend(marks.start.restart_lsn)
+            self._wal_source.input.maintain(marks.start.restart_lsn)
         self._report()
         decoding_error = self._decoding_error() if self._error is None else None
         consumer_error = self._liveness.error() if self._liveness is not None else None

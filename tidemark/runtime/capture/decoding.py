@@ -194,7 +194,7 @@ class WalReader:
         """Where the last decoded record begins; invalid before the first."""
         return self.decoder.last_lsn
 
-    def tend(self, segment: WalSlice) -> None:
+    def maintain(self, segment: WalSlice) -> None:
         """Do the work due after a slice that no change has to wait for: report progress, and save a base."""
         if self._looks_logged != self._mirrors.looks:
             self._log_databases()
@@ -334,14 +334,14 @@ class DecodeThread:
                     for group in self.reader.feed(segment):
                         yield self._record_group(group)
                     if self.reader.is_halted:
-                        self.reader.tend(segment)
+                        self.reader.maintain(segment)
                         yield from self._last_groups()
                         return
                     self._release_slice(segment)
                 if self._is_awaited(segment) and (waiting := self.reader.flush(also_empty=False)) is not None:
                     yield self._record_group(waiting)
                 if segment is not None:
-                    self.reader.tend(segment)
+                    self.reader.maintain(segment)
                     yield _Pause.SLICE
                     continue
                 if (idle := self._idle_group()) is not None:

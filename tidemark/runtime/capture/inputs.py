@@ -45,7 +45,7 @@ class WalInput(Protocol):
     def drain(self) -> None:
         """Move WAL that waits outside of the ring into it: decoding begins."""
 
-    def tend(self, lsn: Lsn) -> None:
+    def maintain(self, lsn: Lsn) -> None:
         """Maintain the storage beside the ring; no restart begins before `lsn`."""
 
     def stop(self) -> None:
@@ -100,7 +100,7 @@ class SpooledInput:
         self._network.stop()
         self._spool.close()
 
-    def tend(self, lsn: Lsn) -> None:
+    def maintain(self, lsn: Lsn) -> None:
         """Check the spool; remove what no restart at or after `lsn` needs, once the node feeds the ring itself."""
         self._warn()
         if self._draining.is_set() and not self._thread.is_alive():

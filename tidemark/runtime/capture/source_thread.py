@@ -58,7 +58,7 @@ class SourceThread(ABC):
     def drain(self) -> None:  # noqa: B027 - a default, not an omission
         """Do nothing: all received WAL is in the ring already."""
 
-    def tend(self, lsn: Lsn) -> None:  # noqa: B027 - a default, not an omission
+    def maintain(self, lsn: Lsn) -> None:  # noqa: B027 - a default, not an omission
         """Do nothing: there is only the ring."""
 
     @abstractmethod
