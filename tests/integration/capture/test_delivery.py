@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.forged import groups
-from tests.support.forged.deliveries import BOUND, OWNER, START, WHOLE, group, outbox_target
+from tests.support.forged.deliveries import BOUND, OWNER, SELECTED_TABLES, START, group, outbox_target
 from tests.support.servers.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
@@ -168,7 +168,7 @@ def new_target(
         store,
         epoch,
         history=empty_history(store),
-        whole=WHOLE,
+        selected_tables=SELECTED_TABLES,
         unconfirmed_bytes_max=1000,
         progress=progress,
         stopping=stopping,

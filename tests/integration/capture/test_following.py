@@ -58,7 +58,7 @@ class Following:
             transaction.put(DELIVERED, Watermark(begin, NO_SEQUENCE))
             transaction.put(FOLLOWED, Followed(begin, pointer(FLOOR, 600), has_start=False))
         self.met: Met | None = None
-        whole = SelectedTables(Selection(), copying=False, log=get_log("test"))
+        selected_tables = SelectedTables(Selection(), copying=False, log=get_log("test"))
         epoch = self.store.begin_epoch(OWNER)
         self._target = FollowTarget(
             self.store,
@@ -66,7 +66,7 @@ class Following:
             lambda: self.met,
             unmarked_bytes_max=UNMARKED_BYTES_MAX,
             history=empty_history(self.store),
-            whole=whole,
+            selected_tables=selected_tables,
             progress=Progress(),
             metrics=Metrics("main"),
             log=get_log("test"),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.integration.capture.test_delivery import DEADLINE_S
-from tests.support.forged.deliveries import IDENTITY, START, WHOLE, group
+from tests.support.forged.deliveries import IDENTITY, SELECTED_TABLES, START, group
 from tests.support.servers.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.io.host.logs import get_log
@@ -124,7 +124,7 @@ def outbox_target(store: StateStore, epoch: Epoch, metrics: Metrics, stopping: t
         store,
         epoch,
         history=empty_history(store),
-        whole=WHOLE,
+        selected_tables=SELECTED_TABLES,
         progress=Progress(delivered=START),
         metrics=metrics,
         log=get_log("test"),

@@ -71,7 +71,7 @@ class ConsumerTarget:
         epoch: Epoch,
         *,
         history: HistoryWriter,
-        whole: SelectedTables,
+        selected_tables: SelectedTables,
         unconfirmed_bytes_max: int,
         progress: Progress,
         stopping: threading.Event,
@@ -86,7 +86,7 @@ class ConsumerTarget:
         self._store = store
         self._epoch = epoch
         self._history = history
-        self._whole = whole
+        self._selected_tables = selected_tables
         self._unconfirmed_bytes_max = unconfirmed_bytes_max
         self._progress = progress
         self._stopping = stopping
@@ -256,7 +256,7 @@ class ConsumerTarget:
                 if offered.copying is not None:
                     _record_copied(transaction, offered.copying)
             transaction.rely_on_journal(self._history.durable_lsn)
-            self._whole.note(transaction, [offered.group for offered in confirmed])
+            self._selected_tables.record(transaction, [offered.group for offered in confirmed])
             for offered in confirmed:
                 transaction.learn_databases(offered.group.databases)
             delivered = transaction.deliver(EncodedGroup(last.last, latest, ()))

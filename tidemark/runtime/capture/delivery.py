@@ -81,7 +81,7 @@ class OutboxTarget:
         epoch: Epoch,
         *,
         history: HistoryWriter,
-        whole: SelectedTables,
+        selected_tables: SelectedTables,
         progress: Progress,
         metrics: Metrics,
         log: Log,
@@ -90,7 +90,7 @@ class OutboxTarget:
         self._store = store
         self._epoch = epoch
         self._history = history
-        self._whole = whole
+        self._selected_tables = selected_tables
         self._progress = progress
         self._metrics = metrics
         self._log = log
@@ -106,7 +106,7 @@ class OutboxTarget:
 
         def extra_writes(transaction: StateTransaction) -> None:
             transaction.rely_on_journal(self._history.durable_lsn)
-            self._whole.note(transaction, [group])
+            self._selected_tables.record(transaction, [group])
             transaction.learn_databases(group.databases)
 
         self._store_group(encode_group(group), extra_writes)

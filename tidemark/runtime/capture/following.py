@@ -59,7 +59,7 @@ class FollowTarget:
         *,
         unmarked_bytes_max: int,
         history: HistoryWriter,
-        whole: SelectedTables,
+        selected_tables: SelectedTables,
         progress: Progress,
         metrics: Metrics,
         log: Log,
@@ -68,7 +68,7 @@ class FollowTarget:
         self._epoch = epoch
         self._ask_leader = ask_leader
         self._history = history
-        self._whole = whole
+        self._selected_tables = selected_tables
         self._progress = progress
         self._metrics = metrics
         self._log = log
@@ -82,7 +82,7 @@ class FollowTarget:
         met = self._ask_leader()
         with self._store.transaction(self._epoch) as transaction:
             transaction.rely_on_journal(self._history.durable_lsn)
-            self._whole.note(transaction, [group])
+            self._selected_tables.record(transaction, [group])
             transaction.learn_databases(group.databases)
             before = transaction.followed()
             if before is None:

@@ -40,7 +40,7 @@ class TargetMaker:
             ask_leader,
             unmarked_bytes_max=context.config.standby.unmarked_bytes_max,
             history=self.history,
-            whole=self._whole(),
+            selected_tables=self._selected_tables(),
             progress=self.progress,
             metrics=context.metrics,
             log=context.log,
@@ -58,7 +58,7 @@ class TargetMaker:
                 context.store,
                 self.epoch,
                 history=self.history,
-                whole=self._whole(),
+                selected_tables=self._selected_tables(),
                 progress=self.progress,
                 metrics=context.metrics,
                 log=context.log,
@@ -74,7 +74,7 @@ class TargetMaker:
             self.epoch,
             liveness=liveness,
             history=self.history,
-            whole=self._whole(),
+            selected_tables=self._selected_tables(),
             unconfirmed_bytes_max=config.deliver.unconfirmed_bytes_max,
             progress=self.progress,
             stopping=self.stopping,
@@ -84,7 +84,7 @@ class TargetMaker:
         )
         return own, liveness
 
-    def _whole(self) -> SelectedTables:
+    def _selected_tables(self) -> SelectedTables:
         config = self.context.config
         return SelectedTables(config.select.selection(), copying=config.copy.enabled, log=self.context.log)
 
