@@ -71,7 +71,7 @@ class Numbering(WalReader):
         self.cpu_s = 0.0
         self.threads: list[str] = []
         self._read_lsn = START_LSN
-        self._is_gathering = False
+        self._is_collecting = False
         self.made = 0
 
     def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
@@ -79,19 +79,19 @@ class Numbering(WalReader):
         self._read_lsn = segment.end_lsn  # before its groups, as a framer has it
         for _ in range(FULL_OF_SLICE):
             yield self._next()
-        self._is_gathering = True
+        self._is_collecting = True
 
     def flush(self, *, also_empty: bool) -> ChangeGroup | None:
         assert not also_empty
-        was_gathering, self._is_gathering = self._is_gathering, False
-        return self._next() if was_gathering else None
+        was_collecting, self._is_collecting = self._is_collecting, False
+        return self._next() if was_collecting else None
 
     def maintain(self, segment: WalSlice) -> None:
         assert segment.end_lsn == self._read_lsn
 
     @property
-    def is_gathering(self) -> bool:
-        return self._is_gathering
+    def is_collecting(self) -> bool:
+        return self._is_collecting
 
     @property
     def is_halted(self) -> bool:
@@ -251,10 +251,10 @@ def test_the_decode_thread_decodes_while_the_application_is_busy(between: Betwee
     assert between.receive() == 1
 
 
-def test_gathered_changes_are_queued_once_the_application_waits(between: Between) -> None:
-    """The decode thread has gathered the third group of a slice, and sleeps."""
+def test_collected_changes_are_queued_once_the_application_waits(between: Between) -> None:
+    """The decode thread has collected the third group of a slice, and sleeps."""
     between.network.send()
-    eventually(lambda: between.reader.is_gathering)
+    eventually(lambda: between.reader.is_collecting)
     assert [between.receive() for _ in range(3)] == [1, 2, 3]
 
 
@@ -384,7 +384,7 @@ def test_the_network_thread_reads_while_the_application_thread_decodes_for_long(
     assert between.network.readers[-1] == "network"
     assert reader.threads == []
     reader.leave.set()
-    eventually(lambda: not (between.ring.used_bytes or reader.is_gathering) and len(received) == reader.made)
+    eventually(lambda: not (between.ring.used_bytes or reader.is_collecting) and len(received) == reader.made)
     stopping.set()
     application.join(DEADLINE_S)
     between.stop()

@@ -9,7 +9,7 @@ from tests.support.forged.forged_records import Wal, packed_row
 from tests.support.forged.groups import relation
 from tests.unit.decoder.test_group_builder import DIALECTS
 from tests.unit.decoder.test_group_builder_restart import places
-from tests.unit.decoder.test_small_transactions import by_blocks, gathered, groups, tellers
+from tests.unit.decoder.test_small_transactions import by_blocks, collected, groups, tellers
 from tidemark.decode.arrow import batch_shapes
 from tidemark.decode.arrow.batch_costs import batch_bytes
 from tidemark.decode.arrow.batches import BatchBuilder, RowSpans
@@ -60,7 +60,7 @@ def test_a_group_that_is_full_where_versions_are_numbered_again_ends_before_the_
         return [found for _ in range(2) for found in by_blocks(tellers(30))]  # each time with different numbers
 
     runs, one_by_one = (GroupBuilder(DIALECTS, bytes_max=bytes_max) for _ in range(2))
-    made = [group for found in twice() for group in gathered(runs, found)]
+    made = [group for found in twice() for group in collected(runs, found)]
     expected = [group for found in twice() for one in _singly(found) for group in one_by_one.add_transaction(one)]
     assert [group.last for group in made] == [group.last for group in expected]
     assert [group.row_count for group in made] == [group.row_count for group in expected]

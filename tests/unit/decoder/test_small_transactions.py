@@ -52,7 +52,7 @@ def by_blocks(stream: Wal, size: int = BLOCK_RECORDS, *tables: Relation) -> Iter
         yield from decoder.decode_runs(block_of(stream.raws[begin : begin + size]))
 
 
-def gathered(builder: GroupBuilder, found: DecodedRun) -> Iterator[ChangeGroup]:
+def collected(builder: GroupBuilder, found: DecodedRun) -> Iterator[ChangeGroup]:
     if isinstance(found, CommittedRun):
         return builder.add_run(found)
     assert isinstance(found, CommittedTransaction)
@@ -60,7 +60,7 @@ def gathered(builder: GroupBuilder, found: DecodedRun) -> Iterator[ChangeGroup]:
 
 
 def groups(stream: Wal, builder: GroupBuilder, size: int = BLOCK_RECORDS, *tables: Relation) -> list[ChangeGroup]:
-    made = [group for found in by_blocks(stream, size, *tables) for group in gathered(builder, found)]
+    made = [group for found in by_blocks(stream, size, *tables) for group in collected(builder, found)]
     last = builder.flush()
     return made if last is None else [*made, last]
 
@@ -195,7 +195,7 @@ def calls_of(stream: Wal) -> int:
     def work() -> None:
         for block in blocks:
             for found in decoder.decode_runs(block):
-                made.extend(gathered(builder, found))
+                made.extend(collected(builder, found))
         last = builder.flush()
         assert last is not None
         made.append(last)

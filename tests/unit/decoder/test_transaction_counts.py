@@ -16,7 +16,7 @@ from tests.unit.decoder.test_small_transactions import (
     ACCOUNT,
     BLOCK_RECORDS,
     LEDGER,
-    gathered,
+    collected,
     lines_outside_kernels,
     new_wal,
     tellers,
@@ -161,7 +161,7 @@ def in_runs(stream: Wal) -> list[DecodedRun]:
 
 
 def grouped(builder: GroupBuilder, decoded: Sequence[DecodedRun]) -> list[ChangeGroup]:
-    made = [group for each in decoded for group in gathered(builder, each)]
+    made = [group for each in decoded for group in collected(builder, each)]
     last = builder.flush()
     return made if last is None else [*made, last]
 

@@ -13,7 +13,7 @@ from tests.support.forged.forged_records import Wal, block_of, packed_row
 from tests.support.forged.groups import relation
 from tests.unit.decoder.test_group_builder import DIALECTS
 from tests.unit.decoder.test_small_savepoints import savers
-from tests.unit.decoder.test_small_transactions import ACCOUNT, LEDGER, gathered, new_wal, tellers
+from tests.unit.decoder.test_small_transactions import ACCOUNT, LEDGER, collected, new_wal, tellers
 from tidemark.decode.arrow.batch_costs import NO_END
 from tidemark.decode.datum.row_entries import ENTRY_BYTES
 from tidemark.decode.groups.group_builder import GroupBuilder
@@ -62,7 +62,7 @@ def groups(decoder: Decoder, builder: GroupBuilder, stream: Wal, size: int) -> l
             if isinstance(found, LogicalMessage):
                 made += builder.add_message(found, decoder.restart_lsn)
             else:
-                made += gathered(builder, found)
+                made += collected(builder, found)
     last = builder.flush()
     return made if last is None else [*made, last]
 
@@ -159,9 +159,9 @@ def test_unwanted_rows_of_small_transactions_are_counted_and_not_collected() -> 
     runs = [run for run in found if isinstance(run, CommittedRun)]
     assert sum(map(len, runs)) > 50
     for run in runs:
-        gathered_rows = GroupRows(run.versions, arenas, uncounted_bytes=NO_END)
-        gathered_rows.append_transactions(run, 0, len(run))
-        assert (len(gathered_rows), gathered_rows.byte_count) == (run.row_ends[-1], run.row_ends[-1] * ENTRY_BYTES)
+        collected_rows = GroupRows(run.versions, arenas, uncounted_bytes=NO_END)
+        collected_rows.append_transactions(run, 0, len(run))
+        assert (len(collected_rows), collected_rows.byte_count) == (run.row_ends[-1], run.row_ends[-1] * ENTRY_BYTES)
         assert (arenas.entries.size, arenas.tuples.size, arenas.runs.count) == (0, 0, 0)
 
 

@@ -107,12 +107,12 @@ class WalReader:
         return self._open_transactions
 
     def flush(self, *, also_empty: bool) -> ChangeGroup | None:
-        """Return the gathered changes as a group; `also_empty`: also a group that has only its position."""
+        """Return the collected changes as a group; `also_empty`: also a group that has only its position."""
         group = self._builder.flush() if self._builder.byte_count or also_empty else None
         return group and self._with_databases(group)
 
     @property
-    def is_gathering(self) -> bool:
+    def is_collecting(self) -> bool:
         """Return whether there are changes that are in no group yet."""
         return self._builder.byte_count > 0
 
@@ -275,9 +275,9 @@ class DecodeThread:
         return self._is_within_slice or self._progress.received_lsn > self.reader.read_lsn
 
     @property
-    def is_gathering(self) -> bool:
+    def is_collecting(self) -> bool:
         """Return whether decoded changes wait for more in the same group."""
-        return self.reader.is_gathering
+        return self.reader.is_collecting
 
     def next_group(self) -> ChangeGroup | None:
         """Decode up to the next group, in the application thread; None if the received WAL has no more.

@@ -24,7 +24,7 @@ class InlineDecoder(Protocol):
         """Return whether WAL has arrived that is not decoded."""
 
     @property
-    def is_gathering(self) -> bool:
+    def is_collecting(self) -> bool:
         """Return whether decoded changes wait for more in the same group."""
 
     def next_group(self) -> ChangeGroup | None:
@@ -71,7 +71,7 @@ class GroupReader:
 
     def _receive_threaded(self, timeout_s: float) -> ChangeGroup | None:
         self._queue.is_wanted = True  # NB: set before the check: the decode thread checks it after each slice
-        if self._decoder is not None and self._decoder.is_gathering:
+        if self._decoder is not None and self._decoder.is_collecting:
             self._lease.arrived.set()
         return self._queue.receive(timeout_s)
 
