@@ -43,7 +43,7 @@ class Met:
         return leader is None or self.lsn > leader.lsn
 
 
-AskLeader = Callable[[], Met | None]  # the newest marker that was read; from any thread
+QueryLeader = Callable[[], Met | None]  # the newest marker that was read; from any thread
 
 
 class FollowTarget:
@@ -55,7 +55,7 @@ class FollowTarget:
         self,
         store: StateStore,
         epoch: Epoch,
-        ask_leader: AskLeader,
+        query_leader: QueryLeader,
         *,
         unmarked_bytes_max: int,
         history: HistoryWriter,
@@ -66,7 +66,7 @@ class FollowTarget:
     ) -> None:
         self._store = store
         self._epoch = epoch
-        self._ask_leader = ask_leader
+        self._query_leader = query_leader
         self._history = history
         self._selected_tables = selected_tables
         self._progress = progress
@@ -79,7 +79,7 @@ class FollowTarget:
 
     def deliver(self, group: ChangeGroup) -> None:
         """Record how far decoding is, and the deliverer's known position."""
-        met = self._ask_leader()
+        met = self._query_leader()
         with self._store.transaction(self._epoch) as transaction:
             transaction.rely_on_journal(self._history.durable_lsn)
             self._selected_tables.record(transaction, [group])
