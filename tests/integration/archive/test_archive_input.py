@@ -50,9 +50,9 @@ class WatchedRing(Ring):
         super().__init__(RING_BYTES_MIN, progress.received_lsn)
         self._progress = progress
 
-    def put(self, segment: WalSlice) -> None:
-        assert self._progress.received_lsn == segment.end_lsn, "it can be decoded from here on, so it was received"
-        super().put(segment)
+    def put(self, wal_slice: WalSlice) -> None:
+        assert self._progress.received_lsn == wal_slice.end_lsn, "it can be decoded from here on, so it was received"
+        super().put(wal_slice)
 
 
 def record_listings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
@@ -87,9 +87,9 @@ class Drained:
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
             assert time.monotonic() < deadline, self.source.error
-            while (segment := self.ring.peek()) is not None:
-                self.content += segment.data
-                self.ring.release(len(segment.data))
+            while (wal_slice := self.ring.peek()) is not None:
+                self.content += wal_slice.data
+                self.ring.release(len(wal_slice.data))
             self._arrived.wait(0.05)
 
 

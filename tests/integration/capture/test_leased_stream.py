@@ -35,10 +35,10 @@ class Watched(Ring):
         self.putters: list[str] = []
         self.timelines: list[TimelineId] = []
 
-    def put(self, segment: WalSlice) -> None:
-        super().put(segment)
-        if segment.timeline not in self.timelines:
-            self.timelines.append(segment.timeline)
+    def put(self, wal_slice: WalSlice) -> None:
+        super().put(wal_slice)
+        if wal_slice.timeline not in self.timelines:
+            self.timelines.append(wal_slice.timeline)
         self.putters.append(threading.current_thread().name)
         if not self.keeps:
             self.release(self.used_bytes)

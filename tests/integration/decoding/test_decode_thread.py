@@ -29,10 +29,10 @@ class Stuck(WalReader):
         self.inside, self.leave = threading.Event(), threading.Event()
         self.cpu_s = 0.0
 
-    def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
+    def feed(self, wal_slice: WalSlice) -> Iterator[ChangeGroup]:
         self.inside.set()
         assert self.leave.wait(30)
-        raise ZeroDivisionError(segment.start_lsn)
+        raise ZeroDivisionError(wal_slice.start_lsn)
 
 
 def test_a_stop_returns_whether_the_thread_may_still_write_to_the_journal() -> None:
@@ -74,9 +74,9 @@ class Numbering(WalReader):
         self._is_collecting = False
         self.made = 0
 
-    def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
+    def feed(self, wal_slice: WalSlice) -> Iterator[ChangeGroup]:
         self.threads.append(threading.current_thread().name)
-        self._read_lsn = segment.end_lsn  # before its groups, as a framer has it
+        self._read_lsn = wal_slice.end_lsn  # before its groups, as a framer has it
         for _ in range(FULL_OF_SLICE):
             yield self._next()
         self._is_collecting = True
@@ -86,8 +86,8 @@ class Numbering(WalReader):
         was_collecting, self._is_collecting = self._is_collecting, False
         return self._next() if was_collecting else None
 
-    def maintain(self, segment: WalSlice) -> None:
-        assert segment.end_lsn == self._read_lsn
+    def maintain(self, wal_slice: WalSlice) -> None:
+        assert wal_slice.end_lsn == self._read_lsn
 
     @property
     def is_collecting(self) -> bool:
@@ -125,9 +125,9 @@ class Network:
 
     def send(self) -> None:
         """Let a slice arrive at the socket."""
-        segment = WalSlice(self._sent_lsn, bytes(100), TimelineId(1))
-        self._sent_lsn = segment.end_lsn
-        self._socket.put(segment)
+        wal_slice = WalSlice(self._sent_lsn, bytes(100), TimelineId(1))
+        self._sent_lsn = wal_slice.end_lsn
+        self._socket.put(wal_slice)
 
     @property
     def sent_lsn(self) -> Lsn:
@@ -157,12 +157,12 @@ class Network:
 
     def _read(self, timeout_s: float) -> bool:
         try:
-            segment = self._socket.get(timeout=timeout_s)
+            wal_slice = self._socket.get(timeout=timeout_s)
         except Empty:
             return False
         self.readers.append(threading.current_thread().name)
-        self._progress.receive(segment.end_lsn)
-        self._ring.put(segment)
+        self._progress.receive(wal_slice.end_lsn)
+        self._ring.put(wal_slice)
         return True
 
 
@@ -291,9 +291,9 @@ def test_only_the_last_group_of_a_slice_leaves_the_stream_with_the_application_t
     reader.decode_with(
         DecodeThread(ring, lease, Numbering(), queue, delivered=position, progress=progress, idle_pointer_s=1000.0)
     )
-    segment = WalSlice(START_LSN, bytes(100), TimelineId(1))
-    progress.receive(segment.end_lsn)
-    ring.put(segment)
+    wal_slice = WalSlice(START_LSN, bytes(100), TimelineId(1))
+    progress.receive(wal_slice.end_lsn)
+    ring.put(wal_slice)
     states = []
     for _ in range(FULL_OF_SLICE + 1):
         lease.offer()
@@ -313,9 +313,9 @@ def test_wal_that_arrived_after_the_last_group_is_decoded_before_anyone_waits_fo
         DecodeThread(ring, lease, Numbering(), queue, delivered=position, progress=progress, idle_pointer_s=1000.0)
     )
     for start_lsn in (START_LSN, Lsn(START_LSN + 100)):
-        segment = WalSlice(start_lsn, bytes(100), TimelineId(1))
-        progress.receive(segment.end_lsn)
-        ring.put(segment)
+        wal_slice = WalSlice(start_lsn, bytes(100), TimelineId(1))
+        progress.receive(wal_slice.end_lsn)
+        ring.put(wal_slice)
         for _ in range(FULL_OF_SLICE + 1):
             lease.offer()
             lease.drained()
@@ -354,11 +354,11 @@ class Slow(Numbering):
         self.inside, self.leave = threading.Event(), threading.Event()
         self._application = application
 
-    def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
+    def feed(self, wal_slice: WalSlice) -> Iterator[ChangeGroup]:
         if threading.current_thread().name == self._application:
             self.inside.set()
             assert self.leave.wait(DEADLINE_S)
-        yield from super().feed(segment)
+        yield from super().feed(wal_slice)
 
 
 def test_the_network_thread_reads_while_the_application_thread_decodes_for_long() -> None:
@@ -398,20 +398,20 @@ class Endless(Numbering):
         super().__init__()
         self._ring, self._progress, self._lease = ring, progress, lease
 
-    def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
+    def feed(self, wal_slice: WalSlice) -> Iterator[ChangeGroup]:
         assert self._lease.recall(DEADLINE_S)
-        assert segment.start_lsn == START_LSN, "the lease did not end"
-        self.put(segment.end_lsn)
+        assert wal_slice.start_lsn == START_LSN, "the lease did not end"
+        self.put(wal_slice.end_lsn)
         yield from ()
 
     def put(self, start_lsn: Lsn) -> None:
-        segment = WalSlice(start_lsn, bytes(100), TimelineId(1))
-        self._progress.receive(segment.end_lsn)
-        self._ring.put(segment)
+        wal_slice = WalSlice(start_lsn, bytes(100), TimelineId(1))
+        self._progress.receive(wal_slice.end_lsn)
+        self._ring.put(wal_slice)
         self._read_lsn = start_lsn
 
-    def maintain(self, segment: WalSlice) -> None:
-        assert segment.end_lsn == self._read_lsn
+    def maintain(self, wal_slice: WalSlice) -> None:
+        assert wal_slice.end_lsn == self._read_lsn
 
 
 def test_a_lease_ends_after_the_slice_during_which_the_stream_was_recalled() -> None:

@@ -137,9 +137,9 @@ class ArchiveInput(SourceThread):
                 if self._stopping.wait(ROOM_S):
                     return False
             part = data[at : at + SLICE_BYTES_MAX]
-            segment = WalSlice(Lsn(piece.start_lsn + at), part, piece.timeline)
-            self._progress.receive(segment.end_lsn)  # NB: before the decode thread, which is quick, can read it
-            self._ring.put(segment)
+            wal_slice = WalSlice(Lsn(piece.start_lsn + at), part, piece.timeline)
+            self._progress.receive(wal_slice.end_lsn)  # NB: before the decode thread, which is quick, can read it
+            self._ring.put(wal_slice)
             self._metrics.wal_bytes.inc(len(part))
             self._arrived.set()
         self._timeline = piece.timeline

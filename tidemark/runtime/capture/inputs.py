@@ -144,10 +144,10 @@ class SpooledInput:
     def _move(self) -> bool:
         if self._ring.free_bytes < SLICE_BYTES_MAX:
             return False
-        segment = self._spool.read(self._ring.write_lsn)
-        if segment is None:
+        wal_slice = self._spool.read(self._ring.write_lsn)
+        if wal_slice is None:
             return False
-        self._ring.put(segment)
+        self._ring.put(wal_slice)
         self._arrived.set()
         return True
 

@@ -89,7 +89,7 @@ class WalSink(Protocol):
     def free_bytes(self) -> int:
         """Room for more."""
 
-    def put(self, segment: WalSlice) -> None:
+    def put(self, wal_slice: WalSlice) -> None:
         """Accept a slice."""
 
 
