@@ -47,7 +47,7 @@ TRANSACTIONS = """
 """
 
 
-class Way(Protocol):
+class DecodeUpTo(Protocol):
     """A path that prints WAL up to an LSN."""
 
     def __call__(self, *, to: str) -> Callable[[], object]:
@@ -112,10 +112,10 @@ def recorded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield Recorded(cluster, folder.root, str(time), segments, stream)
 
 
-def lines_a_transaction(way: Way, span: Span, *, runs: int = 1) -> float:
+def lines_a_transaction(decode: DecodeUpTo, span: Span, *, runs: int = 1) -> float:
     """Return the lines of Python that each transaction adds on a path that prints WAL up to an LSN."""
-    way(to=span.few)()  # some work is done once
-    few, many = (min(lines_outside_kernels(way(to=end)) for _ in range(runs)) for end in (span.few, span.many))
+    decode(to=span.few)()  # some work is done once
+    few, many = (min(lines_outside_kernels(decode(to=end)) for _ in range(runs)) for end in (span.few, span.many))
     return (many - few) / (MANY - FEW)
 
 
@@ -135,30 +135,30 @@ def lines_a_transaction(way: Way, span: Span, *, runs: int = 1) -> float:
     ids=" ".join,
 )
 def test_no_option_of_decode_takes_small_transactions_one_by_one(recorded: Recorded, options: tuple[str, ...]) -> None:
-    way = partial(recorded.decoded, "--format", "null", *options)
-    assert lines_a_transaction(way, recorded.archived) < LINES_A_TRANSACTION
+    decode = partial(recorded.decoded, "--format", "null", *options)
+    assert lines_a_transaction(decode, recorded.archived) < LINES_A_TRANSACTION
 
 
 def test_a_time_as_the_begin_takes_no_small_transactions_one_by_one(recorded: Recorded) -> None:
-    way = partial(recorded.decoded, "--format", "null", "--from", recorded.time)
-    assert lines_a_transaction(way, recorded.archived) < LINES_A_TRANSACTION
+    decode = partial(recorded.decoded, "--format", "null", "--from", recorded.time)
+    assert lines_a_transaction(decode, recorded.archived) < LINES_A_TRANSACTION
 
 
 @pytest.mark.parametrize("form", ["jsonl", "debezium", "arrow"])
 def test_no_columnar_format_takes_small_transactions_one_by_one(recorded: Recorded, form: str) -> None:
-    way = partial(recorded.decoded, "--format", form, "--database", DATABASE)
-    assert lines_a_transaction(way, recorded.archived) < LINES_A_TRANSACTION
+    decode = partial(recorded.decoded, "--format", form, "--database", DATABASE)
+    assert lines_a_transaction(decode, recorded.archived) < LINES_A_TRANSACTION
 
 
 @pytest.mark.parametrize("form", ["jsonl", "debezium", "arrow"])
 def test_no_format_takes_small_transactions_one_by_one_to_tell_of_them(recorded: Recorded, form: str) -> None:
-    way = partial(recorded.decoded, "--format", form, "--transactions")
-    assert lines_a_transaction(way, recorded.archived) < LINES_WITH_BOUNDS
+    decode = partial(recorded.decoded, "--format", form, "--transactions")
+    assert lines_a_transaction(decode, recorded.archived) < LINES_WITH_BOUNDS
 
 
 def test_the_text_of_test_decoding_takes_no_small_transactions_one_by_one(recorded: Recorded) -> None:
-    way = partial(recorded.decoded, "--format", "test_decoding", "--database", DATABASE)
-    assert lines_a_transaction(way, recorded.archived) < LINES_FOR_TEXT
+    decode = partial(recorded.decoded, "--format", "test_decoding", "--database", DATABASE)
+    assert lines_a_transaction(decode, recorded.archived) < LINES_FOR_TEXT
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_the_text_of_test_decoding_takes_no_small_transactions_one_by_one(record
     ids=" ".join,
 )
 def test_tail_by_a_state_takes_no_small_transactions_one_by_one(recorded: Recorded, options: tuple[str, ...]) -> None:
-    way = partial(recorded.tailed, *options)
-    assert lines_a_transaction(way, recorded.streamed, runs=RUNS) < LINES_TAILED
+    decode = partial(recorded.tailed, *options)
+    assert lines_a_transaction(decode, recorded.streamed, runs=RUNS) < LINES_TAILED
 
 
 def test_tail_from_now_on_takes_no_small_transactions_one_by_one(cluster: Cluster, database: str) -> None:

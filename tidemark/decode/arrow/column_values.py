@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tidemark.decode.arrow import batch_body, batch_columns, text_columns
-from tidemark.decode.arrow.batch_columns import STEP, Stop, Way
+from tidemark.decode.arrow.batch_columns import STEP, ColumnKernel, Stop
 from tidemark.decode.arrow.batch_message import MEMORY_POOL, BatchMessage, padded
 from tidemark.decode.arrow.column_plans import ColumnPlan
 from tidemark.decode.datum import deforming
@@ -18,7 +18,7 @@ from tidemark.model.relation import TypeDescription
 
 NO_STACK = array("q")
 # Bytes of values that are copied unchanged.
-PLAIN_WIDTHS: Mapping[int, int] = {Way.FIXED_16: 2, Way.FIXED_32: 4, Way.FIXED_64: 8}
+PLAIN_WIDTHS: Mapping[int, int] = {ColumnKernel.FIXED_16: 2, ColumnKernel.FIXED_32: 4, ColumnKernel.FIXED_64: 8}
 NONE_MISSING: Mapping[int, ArrowValue] = {}
 
 
@@ -73,7 +73,7 @@ def put(
     if missing:  # NB: such values have no payload that a kernel could read
         numbers = numbers[:]
         for slot in missing:
-            numbers[slot * STEP] = Way.OTHER
+            numbers[slot * STEP] = ColumnKernel.OTHER
     stack = array("q", bytes(8 * text_columns.STACK_INTEGERS)) if plan.has_jsonb else NO_STACK
     state = array("q", [message.at, 0])
     while True:
