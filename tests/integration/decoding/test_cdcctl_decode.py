@@ -336,16 +336,16 @@ def segment_number(path: Path) -> int:
 
 def test_json_lines_parse_and_stand_in_the_order_of_the_stream(recorded: Recorded) -> None:
     done = succeeded(recorded.decode("jsonl", "--database", "app", "--table", "public.*"))
-    places = []
+    positions = []
     values = {}
     for line in done.lines:
         item = json.loads(line)
         timeline, commit_lsn, ordinal = item["position"].split(":")
-        places.append((int(timeline), parse_lsn(commit_lsn), int(ordinal)))
+        positions.append((int(timeline), parse_lsn(commit_lsn), int(ordinal)))
         assert item["database"] == "app"
         if item["op"] in ("i", "u"):
             values[item["after"]["id"]] = item["after"]
-    assert places == sorted(places)
+    assert positions == sorted(positions)
     assert values[40] == {"id": 40, "note": "round 4", "c1": 1, "c2": 2, "c3": 3}
     assert values[45]["c4"] == 4
     assert values[-1]["note"] == "last"

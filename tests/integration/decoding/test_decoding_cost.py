@@ -75,12 +75,12 @@ class Recorded:
 
     def decoded(self, *options: str, to: str) -> Callable[[], object]:
         archive = str(self.cluster.data / "pg_wal")
-        place = ["--state", str(self.state), "--archive", archive, "--from", self.archived.begin, "--to", to]
-        return partial(decode.main, [*place, *options], standalone_mode=False)
+        common = ["--state", str(self.state), "--archive", archive, "--from", self.archived.begin, "--to", to]
+        return partial(decode.main, [*common, *options], standalone_mode=False)
 
     def tailed(self, *options: str, to: str) -> Callable[[], object]:
-        place = [self.cluster.dsn(DATABASE), "--state", str(self.state), "--from", self.streamed.begin, "--until", to]
-        return partial(tail.main, [*place, *options], standalone_mode=False)
+        common = [self.cluster.dsn(DATABASE), "--state", str(self.state), "--from", self.streamed.begin, "--until", to]
+        return partial(tail.main, [*common, *options], standalone_mode=False)
 
 
 def committed(cluster: Cluster, database: str, first: int, count: int) -> str:

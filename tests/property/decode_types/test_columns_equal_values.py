@@ -195,7 +195,7 @@ def test_both_builds_of_the_kernels_agree_on_any_bytes(data: bytes, cells: list[
             assert getattr(module, name)(data, cells_at, 0, rows, *bounds, numbers) == columns.DONE
         assert outs[0] == outs[1], name
     results = []
-    for module, place, texts in ((columns, deforming, text_columns), (twin_columns, twin_deforming, twin_texts)):
+    for module, locating, texts in ((columns, deforming, text_columns), (twin_columns, twin_deforming, twin_texts)):
         offsets = array("i", bytes(4 * (rows + 1)))
         found: list[object] = [module.measure(cells_at, sizes, 0, rows, offsets), offsets.tobytes()]
         out = bytearray(max(offsets[rows], 0))
@@ -203,16 +203,19 @@ def test_both_builds_of_the_kernels_agree_on_any_bytes(data: bytes, cells: list[
         bits = bytearray(rows + 7 >> 3)
         found += [module.build_bool(data, cells_at, 0, rows, bits), bytes(bits)]
         bits = bytearray(rows + 7 >> 3)
-        found += [place.present(cells_at, 0, rows, bits), bytes(bits)]
+        found += [locating.present(cells_at, 0, rows, bits), bytes(bits)]
         wide = array("Q", bytes(16 * rows))
         found += [module.build_decimal(data, cells_at, sizes, 0, rows, 30, 5, wide, bits), wide.tobytes(), bytes(bits)]
         text = bytearray(36 * rows)
         found += [module.build_uuid(data, cells_at, sizes, 0, rows, b"0123456789abcdef", offsets, text), bytes(text)]
-        total = place.measure_arrays(data, cells_at, sizes, 0, rows, offsets)
+        total = locating.measure_arrays(data, cells_at, sizes, 0, rows, offsets)
         found += [total, offsets.tobytes()]
         if total >= 0:
             inner = [array("q", bytes(8 * total)) for _ in range(2)]
-            found += [place.locate_elements(data, cells_at, sizes, 0, rows, -1, 4, offsets, *inner), *map(bytes, inner)]
+            found += [
+                locating.locate_elements(data, cells_at, sizes, 0, rows, -1, 4, offsets, *inner),
+                *map(bytes, inner),
+            ]
         for room in (4, 400):
             offsets = array("i", bytes(4 * (rows + 1)))
             out = bytearray(room)

@@ -275,10 +275,10 @@ def change_log(items: list[GroupItem], table: str) -> list[dict[str, object]]:
     """Return the rows of all batches of a table, in stream order."""
     batches = [item.rows for item in items if isinstance(item, ChangeBatch) and item.relation.name == table]
     rows: list[dict[str, object]] = [row for batch in batches for row in pa.RecordBatch.to_pylist(batch)]
-    return sorted(rows, key=_place)
+    return sorted(rows, key=_position)
 
 
-def _place(row: dict[str, object]) -> tuple[int, int]:
+def _position(row: dict[str, object]) -> tuple[int, int]:
     commit_lsn, ordinal = row["_commit_lsn"], row["_ordinal"]
     assert isinstance(commit_lsn, int)
     assert isinstance(ordinal, int)
@@ -287,8 +287,8 @@ def _place(row: dict[str, object]) -> tuple[int, int]:
 
 def replayed(rows: list[dict[str, object]], key: str = "id") -> dict[object, dict[str, object]]:
     """Return the rows of a table after these changes; raise if a row is there twice or a change does not fit."""
-    places = [_place(row) for row in rows]
-    assert len(set(places)) == len(places), "a change came twice"
+    positions = [_position(row) for row in rows]
+    assert len(set(positions)) == len(positions), "a change came twice"
     table: dict[object, dict[str, object]] = {}
     for row in rows:
         before, after = row["_before"], row["_after"]

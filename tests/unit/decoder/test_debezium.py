@@ -140,8 +140,8 @@ def test_with_counts_events_know_their_place_and_transactions_their_bounds() -> 
             {"data_collection": "public.account", "event_count": 2},
             {"data_collection": "public.Ledger", "event_count": 2},
         ]
-        places = [event["transaction"] for event in rows]
-        assert places == [
+        positions = [event["transaction"] for event in rows]
+        assert positions == [
             {"id": name, "total_order": total, "data_collection_order": order}
             for total, order in ((1, 1), (2, 1), (3, 2), (4, 2))
         ]

@@ -8,7 +8,7 @@ import pytest
 from tests.support.forged.forged_records import Wal, packed_row
 from tests.support.forged.groups import relation
 from tests.unit.decoder.test_group_builder import DIALECTS
-from tests.unit.decoder.test_group_builder_restart import places
+from tests.unit.decoder.test_group_builder_restart import positions
 from tests.unit.decoder.test_small_transactions import by_blocks, collected, groups, tellers
 from tidemark.decode.arrow import batch_shapes
 from tidemark.decode.arrow.batch_costs import batch_bytes
@@ -51,7 +51,7 @@ def test_a_group_is_full_when_batches_take_its_bytes_beside_their_rows(*, at_onc
     assert [len(message_bytes(group)) for group in unbounded] == [60]
     assert max(len(message_bytes(group)) for group in found) <= 11  # few tables are not counted
     assert len(found) == 6
-    assert places(found) == places(unbounded)
+    assert positions(found) == positions(unbounded)
 
 
 @pytest.mark.parametrize("bytes_max", [1 << 20, 2 * OF_ONE, 1000, 300])

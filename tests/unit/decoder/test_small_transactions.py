@@ -11,7 +11,7 @@ import pytest
 from tests.support.forged.forged_records import Wal, block_of, locator, packed_row, reported
 from tests.support.forged.groups import relation
 from tests.unit.decoder.test_group_builder import DIALECTS
-from tests.unit.decoder.test_group_builder_restart import places
+from tests.unit.decoder.test_group_builder_restart import positions
 from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_run import CommittedRun, singly
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
@@ -99,7 +99,7 @@ def test_runs_give_the_groups_that_their_transactions_give_one_by_one(bounds: tu
     found = groups(stream, GroupBuilder(DIALECTS, rows_max=rows_max, bytes_max=bytes_max))
     pointers = [group.last.position for group in expected]
     assert [group.last.position for group in found] == pointers
-    assert places(found) == places(expected)
+    assert positions(found) == positions(expected)
     reported_of = [[end.xid for end in group.transactions] for group in expected]
     assert [[end.xid for end in group.transactions] for group in found] == reported_of
     assert [group.row_count for group in found] == [group.row_count for group in expected]
@@ -118,16 +118,16 @@ def test_delivered_or_copied_changes_are_omitted_from_runs_as_well() -> None:
     def copied(table: Oid, end: TransactionEnd) -> bool:
         return table == LEDGER and end.full_xid <= 820
 
-    everything = places(groups(stream, GroupBuilder(DIALECTS)))
+    everything = positions(groups(stream, GroupBuilder(DIALECTS)))
     for index in (0, 1, 50, len(everything) - 1):
-        assert places(groups(stream, GroupBuilder(DIALECTS, after=everything[index]))) == everything[index + 1 :]
+        assert positions(groups(stream, GroupBuilder(DIALECTS, after=everything[index]))) == everything[index + 1 :]
     kept = content(groups(stream, GroupBuilder(DIALECTS, copied=copied)))
     snapshot = Snapshot(FullXid(821), FullXid(821), frozenset())
     assert content(groups(stream, GroupBuilder(DIALECTS, copied=copied, copied_by=(snapshot,)))) == kept
-    assert len(places(groups(stream, GroupBuilder(DIALECTS, copied=copied)))) == len(everything) - 2 * 20
-    assert len(places(groups(stream, GroupBuilder(DIALECTS, behind=snapshot)))) == len(everything) - 3 * 20
+    assert len(positions(groups(stream, GroupBuilder(DIALECTS, copied=copied)))) == len(everything) - 2 * 20
+    assert len(positions(groups(stream, GroupBuilder(DIALECTS, behind=snapshot)))) == len(everything) - 3 * 20
     standby = ReplayedSnapshot(FullXid(801), stream.committed[20].end.commit_lsn)
-    assert len(places(groups(stream, GroupBuilder(DIALECTS, behind=standby)))) == len(everything) - 3 * 20
+    assert len(positions(groups(stream, GroupBuilder(DIALECTS, behind=standby)))) == len(everything) - 3 * 20
 
 
 def test_a_transaction_with_pending_rows_is_open_and_keeps_the_restart_lsn() -> None:

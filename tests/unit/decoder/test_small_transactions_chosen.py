@@ -8,7 +8,7 @@ import pytest
 from tests.support.forged.forged_records import Wal, packed_row
 from tests.support.forged.groups import relation
 from tests.unit.decoder.test_group_builder import DIALECTS
-from tests.unit.decoder.test_group_builder_restart import places
+from tests.unit.decoder.test_group_builder_restart import positions
 from tests.unit.decoder.test_small_transactions import BLOCK_RECORDS, by_blocks, groups, tellers
 from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_run import CommittedRun
@@ -73,11 +73,11 @@ def test_transactions_are_counted_as_one_by_one() -> None:
 @pytest.mark.feature("P03")
 def test_changes_after_any_position_are_emitted_exactly_once_in_runs() -> None:
     stream = tellers(40)
-    everything = places(groups(stream, GroupBuilder(DIALECTS)))
+    everything = positions(groups(stream, GroupBuilder(DIALECTS)))
     assert len(everything) > 100
-    for index, place in enumerate(everything):
-        rest = groups(stream, GroupBuilder(DIALECTS, after=place))
-        assert places(rest) == everything[index + 1 :]
+    for index, position in enumerate(everything):
+        rest = groups(stream, GroupBuilder(DIALECTS, after=position))
+        assert positions(rest) == everything[index + 1 :]
 
 
 def partitioned() -> tuple[Relation, Relation]:
@@ -102,4 +102,4 @@ def test_rows_of_partitions_come_under_the_name_of_the_table_above_in_stream_ord
     assert [after["id"] for after in rows.column("_after").to_pylist()] == list(range(60))
     expected = [Oid((ACCOUNT, LEDGER)[number // 2 % 2]) for number in range(60)]
     assert [after["tableoid"] for after in rows.column("_after").to_pylist()] == expected
-    assert len(places(made)) == 60
+    assert len(positions(made)) == 60

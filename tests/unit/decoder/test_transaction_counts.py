@@ -11,7 +11,7 @@ from tests.support.forged.forged_records import Wal, block_of, packed_row
 from tests.support.forged.groups import DATABASE, end, relation
 from tests.support.processes.json_lines import lines_in
 from tests.unit.decoder.test_group_builder import DIALECTS, groups_of
-from tests.unit.decoder.test_group_builder_restart import places, stream
+from tests.unit.decoder.test_group_builder_restart import positions, stream
 from tests.unit.decoder.test_small_transactions import (
     ACCOUNT,
     BLOCK_RECORDS,
@@ -65,8 +65,8 @@ def test_cuts_and_restarts_anywhere_leave_numbers_and_counts_as_they_are() -> No
     for rows_max in (1, 2, 3):
         cut = groups_of(stream(), GroupBuilder(DIALECTS, counting=True, rows_max=rows_max))
         assert (numbers(cut), counts(cut)) == (numbers(whole), counts(whole))
-    for place in places(whole):
-        rest = groups_of(stream(), GroupBuilder(DIALECTS, counting=True, after=place, rows_max=2))
+    for position in positions(whole):
+        rest = groups_of(stream(), GroupBuilder(DIALECTS, counting=True, after=position, rows_max=2))
         assert numbers(rest).items() <= numbers(whole).items()
         assert counts(rest).items() <= counts(whole).items()
 
@@ -89,7 +89,7 @@ def test_each_transaction_is_told_of_once_around_its_changes_however_groups_are_
 
 
 def test_a_transaction_that_went_on_before_a_restart_is_not_begun_again() -> None:
-    first = places(groups_of(stream(), GroupBuilder(DIALECTS)))[0]
+    first = positions(groups_of(stream(), GroupBuilder(DIALECTS)))[0]
     groups = groups_of(stream(), GroupBuilder(DIALECTS, counting=True, after=first))
     printed = JsonLines({})
     ops = [json.loads(line)["op"] for group in groups for line in lines_in(printed.lines(group))]

@@ -146,8 +146,8 @@ def test_a_restart_among_unwanted_rows_gives_the_rest(size: int) -> None:
         decoder.want_only(builder.wants)
         made = groups(decoder, builder, stream, size)
         batches = [item for group in made for item in group.items if isinstance(item, ChangeBatch)]
-        found = [place for batch in batches for place in batch.rows.column("_ordinal").to_pylist()]
-        assert found == [place for place in range(4, 600, 6) if place > ordinal]
+        found = [number for batch in batches for number in batch.rows.column("_ordinal").to_pylist()]
+        assert found == [number for number in range(4, 600, 6) if number > ordinal]
         assert all(group.first > after for group in made)
 
 

@@ -220,15 +220,15 @@ def _objects(codec: Codec, located: Located, slot: int, missing: ArrowValue) -> 
     values: list[ArrowValue] = []
     for row in range(located.rows):
         cell = slot * located.rows + row
-        place = located.locations[cell]
-        if place >= 0:
-            payload = bytes(located.data[place : place + located.sizes[cell]])
+        location = located.locations[cell]
+        if location >= 0:
+            payload = bytes(located.data[location : location + located.sizes[cell]])
             try:
                 values.append(codec.arrow_value(payload))
             except CorruptWal as error:
                 raise BadCell(slot, row, error) from error
         else:
-            values.append(missing if place == Location.MISSING else None)
+            values.append(missing if location == Location.MISSING else None)
     made = pa.array(values, codec.arrow_type)
     if isinstance(made, pa.ChunkedArray):  # NB: pyarrow returns chunks if one array cannot hold the values
         raise TooLong
