@@ -213,7 +213,7 @@ class GroupBuilder:
     @property
     def _is_full(self) -> bool:
         rows = self._row_count + (len(self._collected) if self._collected is not None else 0)
-        if self._collected is not None and self._collected.met.byte_count >= self._batch_bytes_max:
+        if self._collected is not None and self._collected.costs.byte_count >= self._batch_bytes_max:
             return True
         return rows >= self._rows_max or self.byte_count >= self._bytes_max
 
