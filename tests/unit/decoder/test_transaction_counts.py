@@ -54,9 +54,9 @@ def counts(groups: Sequence[ChangeGroup]) -> Counts:
 
 def test_changes_are_numbered_and_counted_by_table() -> None:
     groups = groups_of(stream(), GroupBuilder(DIALECTS, counting=True))
-    reported = counts(groups)
-    assert reported[701] == {"account": 2, "ledger": 4}
-    assert reported[702] == {"account": 2, "ledger": 5}, "the TRUNCATE is one of its table's"
+    counted = counts(groups)
+    assert counted[701] == {"account": 2, "ledger": 4}
+    assert counted[702] == {"account": 2, "ledger": 5}, "the TRUNCATE is one of its table's"
     assert sorted(numbers(groups).values()) == [0] * 6 + [1] * 6 + [2] * 3 + [3] * 3
 
 
@@ -84,8 +84,8 @@ def test_each_transaction_is_told_of_once_around_its_changes_however_groups_are_
         ops = "".join({"begin": "(", "end": ")"}.get(line["op"], ".") for line in lines)
         assert ops == "(......)" + "(.......)" + "(......)"
         assert [line["tables"][0]["count"] for line in lines if line["op"] == "end"] == [2, 2, 2]
-        places_reported = [line["position"].split(":")[1:] for line in lines if line["op"] not in ("begin", "end")]
-        assert places_reported == sorted(places_reported)
+        printed_positions = [line["position"].split(":")[1:] for line in lines if line["op"] not in ("begin", "end")]
+        assert printed_positions == sorted(printed_positions)
 
 
 def test_a_transaction_that_went_on_before_a_restart_is_not_begun_again() -> None:
@@ -228,11 +228,11 @@ def counted_by_groups(groups: int) -> None:
     for _ in range(groups):
         counts.count(Lsn(1000), DATABASE, relation(), 2)
         counts.count(Lsn(1000), DATABASE, relation("ledger", LEDGER), 1)
-        assert len(counts.reported(EndsInGroup())) == 0
+        assert len(counts.counted_ends(EndsInGroup())) == 0
     last = EndsInGroup()
     last.append(end(1000))
-    (reported,) = counts.reported(last)
-    assert [(table.name, table.count) for table in reported.tables or ()] == [
+    (counted,) = counts.counted_ends(last)
+    assert [(table.name, table.count) for table in counted.tables or ()] == [
         ("account", 2 * groups),
         ("ledger", groups),
     ]

@@ -52,9 +52,9 @@ class ColumnPlan:
         self.units = array("q", [BITS] if in_struct else [])
         self.numbers = array("Q")
         self.elements: dict[int, ColumnPlan] = {}  # element plans of list columns, by slot
-        reported: list[tuple[int, EnumCodec]] = []
+        enums: list[tuple[int, EnumCodec]] = []
         for slot, codec in enumerate(codecs):
-            numbers = [_kernel(codec), len(self.levels), len(self.units), *_reported(codec)]
+            numbers = [_kernel(codec), len(self.levels), len(self.units), *_parameters(codec)]
             self.numbers.extend(numbers + [0] * (STEP - len(numbers)))
             for level, units in _shape(codec.arrow_type):
                 self.levels.append(level)
@@ -62,18 +62,18 @@ class ColumnPlan:
             if isinstance(codec, ArrayCodec) and codec.kind is ColumnKind.ARRAY:
                 self.elements[slot] = ColumnPlan([codec.element_codec], in_struct=False)
             if numbers[0] == ColumnKernel.LABELS and isinstance(codec, EnumCodec):
-                reported.append((slot, codec))
-        self.labels = self._append_labels(reported)
+                enums.append((slot, codec))
+        self.labels = self._append_labels(enums)
         self.kernels = [ColumnKernel(kernel) for kernel in self.numbers[: len(codecs) * STEP : STEP]]
         self.has_jsonb = ColumnKernel.JSONB in self.kernels
         widths = sum(unit if unit > 0 else 4 for unit in self.units)
-        longest = sum(self.numbers[slot * STEP + 5] for slot, _ in reported)
+        longest = sum(self.numbers[slot * STEP + 5] for slot, _ in enums)
         self.row_bytes = widths + longest + sum(TEXT_BYTES.get(kernel, 0) for kernel in self.kernels)
 
-    def _append_labels(self, reported: list[tuple[int, EnumCodec]]) -> bytes:
+    def _append_labels(self, enums: list[tuple[int, EnumCodec]]) -> bytes:
         """Append the labels' OIDs and the offsets of their texts (start of each, end of the last); return the texts."""
         texts = bytearray()
-        for slot, codec in reported:
+        for slot, codec in enums:
             oids = sorted(codec.labels)
             labels = [without_escapes(codec.labels[oid]).encode() for oid in oids]
             self.numbers[slot * STEP + 3 : slot * STEP + 6] = array(
@@ -94,7 +94,7 @@ def _kernel(codec: Codec) -> ColumnKernel:
     return KERNELS.get(codec.kind, ColumnKernel.OTHER)
 
 
-def _reported(codec: Codec) -> tuple[int, ...]:
+def _parameters(codec: Codec) -> tuple[int, ...]:
     """Return the additional parameters of a type's kernel."""
     if codec.kind is ColumnKind.DATE:
         return DAY_BOUNDS

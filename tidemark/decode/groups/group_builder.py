@@ -290,7 +290,7 @@ class GroupBuilder:
                 self._items.append(item)
                 self._byte_count += ITEM_BYTES + len(item.content)
             return
-        wanted = [reported for reported in self._routes.items(item) if self._wants_item(reported, end)]
+        wanted = [routed for routed in self._routes.items(item) if self._wants_item(routed, end)]
         if wanted:
             self._end_batches()
             self._count_item(item, end)
@@ -345,9 +345,9 @@ class GroupBuilder:
         """Count a TRUNCATE that is delivered now or was delivered before a restart."""
         if self._counts is None or end is None or not isinstance(item, Truncation) or self._is_excluded(item, end):
             return
-        for reported in self._routes.items(item):
-            if isinstance(reported, Truncation) and self._wants_item(reported, end):
-                self._counts.count(end.commit_lsn, reported.database, reported.relation, 1)
+        for routed in self._routes.items(item):
+            if isinstance(routed, Truncation) and self._wants_item(routed, end):
+                self._counts.count(end.commit_lsn, routed.database, routed.relation, 1)
 
     def _count_rows(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
         """Count rows that were delivered before a restart."""
@@ -365,8 +365,8 @@ class GroupBuilder:
         return bool(self._excluded) and self._excluded.holds(item.origin, end.origin if end is not None else 0)
 
     def _wants_item(self, item: RoutedItem, end: TransactionEnd | None) -> bool:
-        reported = (item.before, item.after) if isinstance(item, SchemaEvent) else (item.relation,)
-        versions = [relation for relation in reported if relation is not None]
+        named = (item.before, item.after) if isinstance(item, SchemaEvent) else (item.relation,)
+        versions = [relation for relation in named if relation is not None]
         if end is not None and self._copied(versions[0].oid, replace(end, database=item.database)):
             return False
         return any(self.wants(relation) for relation in versions)
@@ -406,7 +406,7 @@ class GroupBuilder:
             self._first.position,
             self._last.pointer,
             self._items,
-            ends if counts is None else counts.reported(ends),
+            ends if counts is None else counts.counted_ends(ends),
             self._row_count,
             self._byte_count,
             self._begun,

@@ -62,8 +62,8 @@ class Runs:
     def put(self, rows: int, ordinal: int, end: TransactionEnd) -> None:
         """Append a run of the transaction `end`."""
         at = self._make_room(1)
-        reported = (rows, ordinal, end.timeline, end.commit_lsn, end.commit_time_us, end.xid)
-        for column, value in zip(self._columns, reported, strict=True):
+        attributes = (rows, ordinal, end.timeline, end.commit_lsn, end.commit_time_us, end.xid)
+        for column, value in zip(self._columns, attributes, strict=True):
             column[at] = value
 
     def put_transactions(self, run: CommittedRun, start: int, stop: int, more_rows: int) -> None:

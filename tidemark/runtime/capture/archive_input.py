@@ -53,7 +53,7 @@ class ArchiveInput(SourceThread):
         self._system_identifier = system_identifier
         self._timeline = timeline
         self._delivered = Reached.by_delivering(delivered)
-        self._reported = timeline  # the latest one, in the log
+        self._logged_timeline = timeline  # the latest one
         self._is_behind = False  # the archive does not contain the delivered timeline yet
         self._progress = progress
         self._metrics = metrics
@@ -125,8 +125,8 @@ class ArchiveInput(SourceThread):
             )
             error.fork_lsn = left_lsn if reached == received else None
             raise error
-        if latest not in (self._timeline, self._reported):
-            self._reported = latest
+        if latest not in (self._timeline, self._logged_timeline):
+            self._logged_timeline = latest
             self._log.info("the archive has a later timeline", timeline=self._timeline, next_timeline=latest)
 
     def _put(self, piece: WalSlice) -> bool:
