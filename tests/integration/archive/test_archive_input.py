@@ -18,7 +18,7 @@ from tidemark.io.archive.archive import ArchiveFolder, Hole
 from tidemark.io.host.logs import get_log
 from tidemark.io.process.metrics import Metrics
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
-from tidemark.runtime.capture.archive_input import LOOK_S, ArchiveInput
+from tidemark.runtime.capture.archive_input import POLL_S, ArchiveInput
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.replay.diverged import WalDiverged
 from tidemark.runtime.replay.offline import ForeignArchive
@@ -168,8 +168,8 @@ def test_a_folder_that_has_just_changed_is_not_listed_again_and_again(
     (copy / "some.backup").touch()
     with following(copy, archive.first_lsn(), archive.system_identifier) as drained:
         drained.until(lambda: len(drained.content) == len(content))
-        drained.until(lambda: time.monotonic() - begun_s > 3 * LOOK_S)
-        assert 2 <= len(listed) <= 2 + (time.monotonic() - begun_s) / LOOK_S
+        drained.until(lambda: time.monotonic() - begun_s > 3 * POLL_S)
+        assert 2 <= len(listed) <= 2 + (time.monotonic() - begun_s) / POLL_S
 
 
 @pytest.mark.feature("I28")

@@ -456,7 +456,7 @@ def test_a_consumer_that_hangs_in_its_callback_is_found_out_while_it_is_in_there
 def test_offers_that_are_refused_are_no_hang_and_the_watch_ends_before_the_consumer_is_stopped(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.runtime.capture.liveness.ASK_S", 0.001)
+    monkeypatch.setattr("tidemark.runtime.capture.liveness.POLL_S", 0.001)
 
     class Refusing(Gated):
         def on_events(self, groups: Iterator[ChangeGroup]) -> bool:

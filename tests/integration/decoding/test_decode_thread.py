@@ -60,7 +60,7 @@ NUMBERS_FROM = 1000
 SLICES = 300
 START_LSN = Lsn(8192)
 DEADLINE_S = 60
-LOOK_S = 0.01
+CHECK_S = 0.01
 READ_S = 0.005
 
 
@@ -149,7 +149,7 @@ class Network:
         while not self._stopping.is_set():
             if self.is_offering and self._lease.may_offer and self._socket.empty():
                 self._lease.offer()
-                while self._lease.is_used_within(LOOK_S) and not self._stopping.is_set():
+                while self._lease.is_used_within(CHECK_S) and not self._stopping.is_set():
                     pass
                 assert self._lease.recall(DEADLINE_S)
             if self._read(READ_S):
@@ -338,7 +338,7 @@ def test_groups_have_one_order_whichever_thread_decodes(between: Between) -> Non
     while sender.is_alive() or between.reader.read_lsn < between.network.sent_lsn or between.group_queue.byte_count:
         group = between.group_reader.receive(0.05)
         received += [group] if group is not None else []
-        threading.Event().wait(draw.choice((0.0, 0.0, 0.0001, 0.003, 2 * LOOK_S)))
+        threading.Event().wait(draw.choice((0.0, 0.0, 0.0001, 0.003, 2 * CHECK_S)))
     received += iter(partial(between.group_reader.receive, 0.05), None)
     numbers = [group.last.position.commit_lsn - NUMBERS_FROM for group in received]
     assert numbers == list(range(1, between.reader.made + 1))
@@ -369,7 +369,7 @@ def test_the_network_thread_reads_while_the_application_thread_decodes_for_long(
 
     def receive_all() -> None:
         while not stopping.is_set():
-            group = between.group_reader.receive(LOOK_S)
+            group = between.group_reader.receive(CHECK_S)
             received.extend([] if group is None else [group.last.position.commit_lsn - NUMBERS_FROM])
 
     application = threading.Thread(target=receive_all, name="application", daemon=True)
@@ -425,7 +425,7 @@ def test_a_lease_ends_after_the_slice_during_which_the_stream_was_recalled() -> 
     endless.put(START_LSN)
     lease.offer()
     lease.drained()
-    assert reader.receive(LOOK_S) is None
+    assert reader.receive(CHECK_S) is None
     assert lease.state is LeaseState.THREADED
     assert decoder.error is None
     assert ring.used_bytes == 100

@@ -54,7 +54,7 @@ def clock() -> HandClock:
 
 @pytest.fixture
 def consumer(monkeypatch: pytest.MonkeyPatch) -> Patient:
-    monkeypatch.setattr(liveness_module, "ASK_S", 0.001)
+    monkeypatch.setattr(liveness_module, "POLL_S", 0.001)
     return Patient()
 
 

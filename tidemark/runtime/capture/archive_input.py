@@ -25,7 +25,7 @@ from tidemark.runtime.replay.diverged import WalDiverged
 from tidemark.runtime.replay.offline import check_same_cluster
 from tidemark.wal.segments import WalSlice
 
-LOOK_S = 0.2  # how often the folder is looked at; a segment is 16 MB
+POLL_S = 0.2  # how often the folder is checked for new WAL; a segment is 16 MB
 ROOM_S = 0.02
 HOLE_S = 5.0  # tools that archive in parallel may write a segment later than its successor, but not so much later
 
@@ -66,7 +66,7 @@ class ArchiveInput(SourceThread):
         while not self._stopping.is_set():
             archive = self._read_inventory()
             if archive is None:
-                self._stopping.wait(LOOK_S)
+                self._stopping.wait(POLL_S)
                 continue
             self._check_timeline(archive)
             self._link = Link.STREAMING
@@ -76,12 +76,12 @@ class ArchiveInput(SourceThread):
                     if not self._put(piece):
                         return
                 if self._ring.write_lsn == end_lsn:
-                    self._stopping.wait(LOOK_S)
+                    self._stopping.wait(POLL_S)
             except (Hole, BadSegment, DamagedFile):
                 if self._is_lasting():
                     raise
                 self._changes.forget()
-                self._stopping.wait(LOOK_S)
+                self._stopping.wait(POLL_S)
 
     def _is_lasting(self) -> bool:
         """Return whether the WAL that is missing or incomplete at the ring's end has been so for `HOLE_S`."""

@@ -255,5 +255,5 @@ class ApplicationThread:
     def _close(self) -> None:
         try:
             self._target.close()
-        except BaseException as error:  # noqa: BLE001 - the first error is the one to tell
+        except BaseException as error:  # noqa: BLE001 - the first error is the one to report
             self.error = self.error or error

@@ -7,9 +7,9 @@ ring was full, once a share of the ring is free. Closing costs the node nothing,
 its shutdown. An error that cannot heal (WAL removed, another cluster) ends the thread; `error` has the reason.
 
 In a quiet stream it offers the stream to the application thread (`stream_lease`), so that no commit waits for one
-thread to wake another. This thread keeps the connection: every `LOOK_S` it checks whether the application thread has
+thread to wake another. This thread keeps the connection: every `CHECK_S` it checks whether the application thread has
 read the socket since, and if not it reads again, so that neither a slow consumer nor a long decode delays WAL. It also
-reads again if more WAL arrives than one lease reads, and at the end of the stream: the node has to be asked for the
+reads again if more WAL arrives than one lease reads, and at the end of the stream, for the node's
 reason.
 """
 
@@ -34,8 +34,8 @@ from tidemark.wal.segments import TimelineHistory, WalSlice
 from tidemark.wire.replication import Keepalive
 
 READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
-LOOK_S = 0.05  # how often it is checked whether the application thread reads; it may stay away for twice that
-LOOK_QUIET_S = 2.0  # while no WAL comes: it waits in one read
+CHECK_S = 0.05  # how often it is checked whether the application thread reads; it may stay away for twice that
+CHECK_QUIET_S = 2.0  # while no WAL comes: it waits in one read
 OFFER_BYTES_MAX = 64 << 10  # how much the ring may have: more is a backlog, which the decode thread decodes first
 LEASED_BYTES_MAX = 1 << 20  # how much the application thread reads in a lease: more is a backlog, for this thread
 RECALL_S = 60.0  # a lease is far shorter, unless the consumer's process hangs
@@ -182,9 +182,9 @@ class NetworkThread(SourceThread):
         """Offer the stream while the application thread keeps reading; raise the error of a read there."""
         self._leased, self._leased_error = stream, None
         lease.offer(stream.wake)
-        reads, look_s = lease.reads, LOOK_S
-        while lease.is_used_within(look_s) and not self._stopping.is_set():
-            look_s = LOOK_QUIET_S if lease.reads == reads else LOOK_S
+        reads, check_s = lease.reads, CHECK_S
+        while lease.is_used_within(check_s) and not self._stopping.is_set():
+            check_s = CHECK_QUIET_S if lease.reads == reads else CHECK_S
             reads = lease.reads
         if not lease.recall(RECALL_S):
             raise InternalError("the application thread did not end its read of the node's stream in time")

@@ -48,7 +48,7 @@ class LeaseState(Enum):
     LEAVING = "leaving"
     RECALLED = "recalled"
 
-    __hash__ = object.__hash__  # NB: of an `Enum` it is a Python function, and each commit looks up several changes
+    __hash__ = object.__hash__  # NB: of an `Enum` it is a Python function, and each commit needs several lookups
 
 
 class LeaseEvent(Enum):
@@ -93,7 +93,7 @@ class StreamLease:
         self.arrived = Signal()  # the decode thread: WAL arrived, or the stream is its own again
         self.woken = Signal()  # the application thread: a group is queued, or the stream is offered
         self.is_wanted = False  # the application thread waits, and would read inline
-        self.is_inline = False  # the application thread decodes; NB: these two are asked several times at each commit
+        self.is_inline = False  # the application thread decodes; NB: both are read several times at each commit
         self.is_recalled = False  # the application thread has to end its lease: the network thread reads again
         self._state = LeaseState.THREADED
         self._reads = 0  # how often the application thread began to read
