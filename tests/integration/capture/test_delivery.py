@@ -45,7 +45,7 @@ def is_beyond(reader: OutboxReader, seen: Sequence) -> bool:
     return reader.head() > seen
 
 
-def test_a_full_outbox_holds_delivery_until_a_reader_confirms(
+def test_a_full_outbox_stops_delivery_until_a_reader_confirms(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     target = outbox_target(store, epoch, progress, stopping)
@@ -99,7 +99,7 @@ def test_an_owner_of_an_older_epoch_delivers_nothing_more(
         target.deliver(group(200))
 
 
-def test_idle_time_takes_the_readers_word(
+def test_idle_time_processes_confirmations_of_readers(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     target = outbox_target(store, epoch, progress, stopping)
@@ -207,7 +207,7 @@ def test_rows_of_a_copy_that_broke_off_are_confirmed_with_those_of_the_next_gene
 
 
 @pytest.mark.feature("I34")
-def test_true_confirms_what_was_taken_and_false_goes_on_unconfirmed(
+def test_true_confirms_the_accepted_groups_and_false_continues_without_confirmation(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     target = consumer_target(Scripted([False, False, True]), store, epoch, progress, stopping)
@@ -222,7 +222,7 @@ def test_true_confirms_what_was_taken_and_false_goes_on_unconfirmed(
 
 
 @pytest.mark.feature("I34")
-def test_changes_go_on_while_what_was_confirmed_waits_for_the_disk(
+def test_delivery_continues_while_confirmations_wait_for_the_disk(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     consumer = Scripted([])
@@ -261,7 +261,7 @@ def test_confirmations_that_are_not_durable_are_bounded(
 
 
 @pytest.mark.feature("I21")
-def test_a_consumer_of_an_older_epoch_gets_no_more_once_that_is_known(
+def test_a_consumer_of_an_older_epoch_receives_nothing_after_the_fence(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     consumer = Scripted([])
@@ -287,7 +287,7 @@ def test_a_consumer_of_an_older_epoch_gets_no_more_once_that_is_known(
 
 
 @pytest.mark.feature("I34")
-def test_a_consumer_that_takes_nothing_is_found_out(
+def test_a_consumer_that_accepts_nothing_is_detected(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidemark.runtime.capture.consumer_target.ROOM_MAX_S", 0.001)
@@ -432,7 +432,7 @@ class Gated(Scripted):
 
 
 @pytest.mark.feature("I36")
-def test_a_consumer_that_hangs_in_its_callback_is_found_out_while_it_is_in_there(
+def test_a_consumer_that_hangs_in_its_callback_is_detected_during_the_call(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     consumer = Gated()
@@ -498,7 +498,7 @@ def test_the_consumers_exception_ends_delivery_and_nothing_is_confirmed(
 
 
 @pytest.mark.feature("I36")
-def test_a_consumer_that_hangs_before_its_first_change_is_found_out_and_named(
+def test_a_consumer_that_hangs_before_its_first_change_is_detected_and_named(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     leave = threading.Event()

@@ -127,7 +127,7 @@ def test_a_deliverer_whose_state_was_rebuilt_is_heard(following: Following) -> N
     assert following.begin == pointer(2400)
 
 
-def test_only_confirm_markers_tell_of_the_outbox(following: Following) -> None:
+def test_only_confirm_markers_describe_the_outbox(following: Following) -> None:
     following.newest = leader_marker(2000, pointer(1900), head=50)
     following.pass_by(2100)
     following.newest = leader_marker(2500, pointer(2400), kind=MarkerKind.TRY_START, head=700)
@@ -135,7 +135,7 @@ def test_only_confirm_markers_tell_of_the_outbox(following: Following) -> None:
     assert following.begin == pointer(2400)
 
 
-def test_a_start_that_is_too_old_is_dropped_until_another_marker_comes(following: Following) -> None:
+def test_a_start_that_is_too_old_is_dropped_until_another_marker_is_read(following: Following) -> None:
     following.newest = leader_marker(2000, pointer(1900))
     assert following.pass_by(2100).has_start
     late = 1900 + UNMARKED_BYTES_MAX
@@ -147,7 +147,7 @@ def test_a_start_that_is_too_old_is_dropped_until_another_marker_comes(following
     assert following.pass_by(late + 300).has_start
 
 
-def test_the_epoch_behind_a_promotion_is_above_all_that_were_met_and_never_falls_back(following: Following) -> None:
+def test_the_epoch_behind_a_promotion_is_above_all_that_were_read_and_never_decreases(following: Following) -> None:
     following.newest = leader_marker(2000, pointer(1900), epoch=40)
     following.pass_by(2100)
     with following.store.transaction(None) as transaction:

@@ -139,7 +139,7 @@ def test_the_application_thread_reads_a_quiet_stream_directly(cluster: Cluster, 
     assert set(ring.putters) == {LEASEHOLDER}
 
 
-def test_an_application_thread_that_stays_away_delays_no_wal(
+def test_an_application_thread_that_does_not_read_delays_no_wal(
     cluster: Cluster, ring: Watched, leaseholder: Leaseholder
 ) -> None:
     eventually(lambda: is_leased(cluster, ring))

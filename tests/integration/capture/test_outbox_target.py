@@ -222,7 +222,7 @@ def test_delivered_changes_are_counted_unless_the_target_counts_itself(
     assert shown(metrics, f"{LAG_SECONDS}_count") == (1 if counts else 0)
 
 
-def test_a_target_is_idle_while_nothing_comes_and_delivers_what_comes_after_that(
+def test_a_target_is_polled_while_the_queue_is_empty_and_then_delivers_the_next_group(
     store: StateStore, metrics: Metrics
 ) -> None:
     stopping = threading.Event()

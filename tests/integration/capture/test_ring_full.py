@@ -48,7 +48,7 @@ def has_confirmed(pair: Pair) -> bool:
 
 
 @pytest.mark.feature("I06")
-def test_a_full_ring_stops_realtime_for_good_and_its_memory_is_given_back(node: Archiving, tmp_path: Path) -> None:
+def test_a_full_ring_stops_realtime_until_a_switch_and_its_memory_is_released(node: Archiving, tmp_path: Path) -> None:
     with (
         paired(node, tmp_path, options=OPTIONS, bytes_max=1 << 20) as pair,
         OutboxReader.open(pair.sidecar.folder) as reader,

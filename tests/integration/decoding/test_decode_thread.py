@@ -258,7 +258,7 @@ def test_collected_changes_are_queued_once_the_application_waits(between: Betwee
     assert [between.receive() for _ in range(3)] == [1, 2, 3]
 
 
-def test_an_application_that_stays_away_delays_no_slice(between: Between) -> None:
+def test_an_application_that_does_not_read_delays_no_slice(between: Between) -> None:
     between.receive_inline()
     between.network.send()
     eventually(lambda: between.reader.read_lsn == between.network.sent_lsn)
@@ -446,7 +446,7 @@ REPORTERS = {LeaseEvent.OFFER: NETWORK, LeaseEvent.DRAINED: DECODE, LeaseEvent.R
 
 
 @pytest.mark.parametrize(("state", "event"), NEXT)
-def test_no_event_takes_reading_or_decoding_from_a_thread_other_than_the_one_that_reports_it(
+def test_an_event_ends_the_reading_or_decoding_of_the_thread_that_reports_it_only(
     state: LeaseState, event: LeaseEvent
 ) -> None:
     reporter = REPORTERS.get(event, APPLICATION)

@@ -134,29 +134,29 @@ def lines_a_transaction(decode: DecodeUpTo, span: Span, *, runs: int = 1) -> flo
     ],
     ids=" ".join,
 )
-def test_no_option_of_decode_takes_small_transactions_one_by_one(recorded: Recorded, options: tuple[str, ...]) -> None:
+def test_each_option_of_decode_handles_small_transactions_in_runs(recorded: Recorded, options: tuple[str, ...]) -> None:
     decode = partial(recorded.decoded, "--format", "null", *options)
     assert lines_a_transaction(decode, recorded.archived) < LINES_A_TRANSACTION
 
 
-def test_a_time_as_the_begin_takes_no_small_transactions_one_by_one(recorded: Recorded) -> None:
+def test_a_begin_by_time_handles_small_transactions_in_runs(recorded: Recorded) -> None:
     decode = partial(recorded.decoded, "--format", "null", "--from", recorded.time)
     assert lines_a_transaction(decode, recorded.archived) < LINES_A_TRANSACTION
 
 
 @pytest.mark.parametrize("form", ["jsonl", "debezium", "arrow"])
-def test_no_columnar_format_takes_small_transactions_one_by_one(recorded: Recorded, form: str) -> None:
+def test_each_columnar_format_handles_small_transactions_in_runs(recorded: Recorded, form: str) -> None:
     decode = partial(recorded.decoded, "--format", form, "--database", DATABASE)
     assert lines_a_transaction(decode, recorded.archived) < LINES_A_TRANSACTION
 
 
 @pytest.mark.parametrize("form", ["jsonl", "debezium", "arrow"])
-def test_no_format_takes_small_transactions_one_by_one_to_tell_of_them(recorded: Recorded, form: str) -> None:
+def test_each_format_reports_the_bounds_of_small_transactions_in_runs(recorded: Recorded, form: str) -> None:
     decode = partial(recorded.decoded, "--format", form, "--transactions")
     assert lines_a_transaction(decode, recorded.archived) < LINES_WITH_BOUNDS
 
 
-def test_the_text_of_test_decoding_takes_no_small_transactions_one_by_one(recorded: Recorded) -> None:
+def test_the_text_of_test_decoding_handles_small_transactions_in_runs(recorded: Recorded) -> None:
     decode = partial(recorded.decoded, "--format", "test_decoding", "--database", DATABASE)
     assert lines_a_transaction(decode, recorded.archived) < LINES_FOR_TEXT
 
@@ -166,12 +166,12 @@ def test_the_text_of_test_decoding_takes_no_small_transactions_one_by_one(record
     [("--format", "null"), ("--format", "jsonl"), ("--format", "test_decoding"), ("--table", "no.such")],
     ids=" ".join,
 )
-def test_tail_by_a_state_takes_no_small_transactions_one_by_one(recorded: Recorded, options: tuple[str, ...]) -> None:
+def test_tail_by_a_state_handles_small_transactions_in_runs(recorded: Recorded, options: tuple[str, ...]) -> None:
     decode = partial(recorded.tailed, *options)
     assert lines_a_transaction(decode, recorded.streamed, runs=RUNS) < LINES_TAILED
 
 
-def test_tail_from_now_on_takes_no_small_transactions_one_by_one(cluster: Cluster, database: str) -> None:
+def test_tail_from_now_on_handles_small_transactions_in_runs(cluster: Cluster, database: str) -> None:
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
     cluster.sql("CHECKPOINT")
     seed = read_seed(cluster.dsn(database))

@@ -160,7 +160,7 @@ def test_columns_equal_values(table: tuple[Relation, list[bytes]]) -> None:
 
 
 @given(tables())
-def test_values_put_in_place_of_pointers_leave_the_others_as_they_are(table: tuple[Relation, list[bytes]]) -> None:
+def test_values_that_replace_pointers_leave_the_others_unchanged(table: tuple[Relation, list[bytes]]) -> None:
     relation, tuples = table
     layout = TupleLayout.of(relation)
     for packed in tuples:
@@ -230,7 +230,9 @@ def test_both_builds_of_the_kernels_agree_on_any_bytes(data: bytes, cells: list[
 
 @settings(max_examples=300)
 @given(tables(), st.data())
-def test_both_builds_locate_alike_in_damaged_tuples(table: tuple[Relation, list[bytes]], data: st.DataObject) -> None:
+def test_both_builds_locate_the_same_in_damaged_tuples(
+    table: tuple[Relation, list[bytes]], data: st.DataObject
+) -> None:
     relation, tuples = table
     layout = TupleLayout.of(relation)
     damaged = bytearray(b"".join(tuples))
@@ -266,7 +268,7 @@ def test_both_builds_locate_alike_in_damaged_tuples(table: tuple[Relation, list[
 
 @settings(max_examples=300)
 @given(tables(), st.data())
-def test_damaged_tuples_give_a_valid_batch_or_say_that_wal_is_corrupt(
+def test_damaged_tuples_result_in_a_valid_batch_or_in_corrupt_wal(
     table: tuple[Relation, list[bytes]], data: st.DataObject
 ) -> None:
     relation, tuples = table
@@ -291,7 +293,7 @@ COUNTS_AND_LENGTHS = st.lists(st.sampled_from([0, 0, 0, 1, 2, 3, 4, 8, 12, 16, 1
 
 @settings(max_examples=2000)
 @given(st.sampled_from(EVERY_TYPE), st.binary(max_size=60) | COUNTS_AND_LENGTHS)
-def test_a_codec_gives_text_for_any_bytes_or_says_that_wal_is_corrupt(
+def test_a_codec_returns_text_for_any_bytes_or_reports_corrupt_wal(
     one: tuple[TypeDescription, int], payload: bytes
 ) -> None:
     codec = column_codec(forms.column(1, one[0], typmod=one[1]))

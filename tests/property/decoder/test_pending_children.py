@@ -51,7 +51,7 @@ def test_pending_children_are_a_list_for_each_slot(steps: list[tuple[str, int, i
         assert [children.pop(slot) for _ in range(len(model.lists[slot]) + 1)] == [*reversed(model.lists[slot]), 0]
 
 
-def test_there_is_room_for_exactly_so_many_children_again_and_again() -> None:
+def test_exactly_the_maximum_number_of_children_fits_repeatedly() -> None:
     children = PendingChildren()
     for release in ("pop", "remove"):
         for number in range(CHILDREN_MAX):

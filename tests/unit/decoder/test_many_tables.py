@@ -44,7 +44,7 @@ def message_bytes(group: ChangeGroup) -> list[int]:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_group_is_full_when_batches_take_its_bytes_beside_their_rows(*, at_once: bool) -> None:
+def test_a_group_is_full_when_the_fixed_size_of_its_batches_reaches_the_bound(*, at_once: bool) -> None:
     stream = one_row_each(at_once=at_once)
     unbounded = groups(stream, GroupBuilder(DIALECTS), 50, *TABLES)
     found = groups(stream, GroupBuilder(DIALECTS, batch_bytes_max=10 * OF_ONE), 50, *TABLES)
@@ -101,7 +101,7 @@ def test_a_message_states_how_many_rows_it_has_and_where_they_begin_and_end() ->
         assert [[*astuple(rows.first)], [*astuple(rows.last)], rows.row_count] == [*ends, unpacked.num_rows]
 
 
-def test_a_group_says_what_its_batches_take() -> None:
+def test_a_group_counts_the_bytes_of_its_batches() -> None:
     (group,) = groups(one_row_each(at_once=True), GroupBuilder(DIALECTS), 50, *TABLES)
     assert group.byte_count == pytest.approx(sum(message_bytes(group)) + OBJECT_BYTES * 60, rel=0.3)
 
@@ -116,11 +116,11 @@ def test_a_shape_that_was_forgotten_is_recreated_and_its_batches_are_the_same() 
     assert after.unpacked().equals(before.unpacked())
 
 
-def test_tables_alike_share_their_shape() -> None:
+def test_tables_with_equal_columns_share_their_shape() -> None:
     assert _message(relation()).schema is _message(relation("another", 16391)).schema
 
 
-def test_a_small_message_holds_no_more_than_its_own_bytes() -> None:
+def test_a_small_message_keeps_only_its_bytes_in_memory() -> None:
     assert isinstance(_message(_wide(20)).message, bytes)
 
 

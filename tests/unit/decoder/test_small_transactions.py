@@ -79,7 +79,7 @@ def content(made: list[ChangeGroup]) -> list[object]:
     ]
 
 
-def test_small_transactions_come_out_together() -> None:
+def test_small_transactions_are_emitted_together() -> None:
     found = list(by_blocks(tellers(100)))
     runs = [len(each) for each in found if isinstance(each, CommittedRun)]
     assert sum(runs) > 90
@@ -89,7 +89,7 @@ def test_small_transactions_come_out_together() -> None:
 @pytest.mark.parametrize(
     "bounds", [(1, 1 << 20), (7, 1 << 20), (100, 1 << 20), (1 << 20, 1000), (1 << 20, 1), (64, 3000)]
 )
-def test_runs_give_the_groups_that_their_transactions_give_one_by_one(bounds: tuple[int, int]) -> None:
+def test_runs_result_in_the_same_groups_as_their_transactions_one_by_one(bounds: tuple[int, int]) -> None:
     stream = tellers(100)
     rows_max, bytes_max = bounds
     one_by_one = GroupBuilder(DIALECTS, rows_max=rows_max, bytes_max=bytes_max)
@@ -139,7 +139,7 @@ def test_a_transaction_with_pending_rows_is_open_and_keeps_the_restart_lsn() -> 
     assert decoder.transactions.open_count == 2
 
 
-def test_rows_of_a_growing_transaction_do_not_stay_pending_and_are_emitted_whole() -> None:
+def test_rows_of_a_growing_transaction_do_not_stay_pending_and_are_emitted_completely() -> None:
     stream = new_wal()
     for number in range(3):
         stream.insert(801 + number, ACCOUNT, packed_row(number))
@@ -181,7 +181,7 @@ def test_rows_of_a_long_transaction_do_not_stay_pending(rows: int) -> None:
     assert decoder.transactions.open_count == 0
 
 
-def test_a_small_transaction_more_takes_no_call_more() -> None:
+def test_one_more_small_transaction_needs_no_further_call() -> None:
     few, many = (calls_of(tellers(count)) for count in (1000, 3000))
     assert many - few < CALLS_PER_TRANSACTION * 2000, (few, many)
 
@@ -249,7 +249,7 @@ def lines_outside_kernels(work: Callable[[], object]) -> int:
     return lines.outside_kernels()
 
 
-def test_a_transaction_begins_with_the_first_record_that_says_something_of_it() -> None:
+def test_a_transaction_begins_with_the_first_record_that_names_it() -> None:
     stream = new_wal()
     for xid in (801, 802):
         stream.record(RM_BTREE, 0, b"", xid=xid, file=locator(ACCOUNT))

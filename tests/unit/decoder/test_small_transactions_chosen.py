@@ -40,7 +40,7 @@ def column(made: list[ChangeGroup], name: str, table: str) -> list[object]:
     return [value for each in batches if each.relation.name == table for value in each.rows.column(name).to_pylist()]
 
 
-def test_each_row_comes_with_its_own_origin() -> None:
+def test_each_row_has_its_own_origin() -> None:
     made = groups(replicated(), GroupBuilder(DIALECTS))
     assert column(made, "_origin", "ledger") == list(ORIGINS) * 20
     assert set(column(made, "_origin", "account")) == {0}
@@ -87,7 +87,7 @@ def partitioned() -> tuple[Relation, Relation]:
     return replace(first, ancestors=(root,)), replace(second, ancestors=(root,))
 
 
-def test_rows_of_partitions_come_under_the_name_of_the_table_above_in_stream_order() -> None:
+def test_rows_of_partitions_have_the_name_of_the_partitioned_table_and_are_in_stream_order() -> None:
     stream = Wal(*partitioned())
     for number in range(60):
         stream.insert(801 + number, (ACCOUNT, LEDGER)[number // 2 % 2], packed_row(number))

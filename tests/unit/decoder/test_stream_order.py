@@ -38,7 +38,7 @@ def rows_of(batches: object) -> list[tuple[int, int, str]]:
         ).map(lambda drawn: list(zip(sorted(positions), drawn, strict=True)))
     )
 )
-def test_rows_come_in_stream_order_each_with_its_own_version(
+def test_rows_are_in_stream_order_each_with_its_own_version(
     drawn: list[tuple[StreamPosition, tuple[int, int]]],
 ) -> None:
     batches = []
@@ -62,7 +62,7 @@ def test_batches_that_are_in_order_are_not_copied() -> None:
     assert in_stream_order([]) == []
 
 
-def test_two_batches_that_take_turns_are_ordered_also_if_a_third_follows_them() -> None:
+def test_two_interleaved_batches_are_ordered_also_if_a_third_follows_them() -> None:
     first, second = batch_of(VERSIONS[0], [(1, 1), (3, 1)]), batch_of(VERSIONS[1], [(2, 1)])
     third = batch_of(VERSIONS[2], [(4, 1)])
     expected = [(1, 1, "account_0"), (2, 1, "account_1"), (3, 1, "account_0"), (4, 1, "account_2")]

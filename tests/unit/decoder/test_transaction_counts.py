@@ -76,7 +76,7 @@ def test_unselected_changes_are_not_counted() -> None:
     assert set(map(str, counts(groups_of(stream(), builder)).values())) == {"{'ledger': 4}", "{'ledger': 5}"}
 
 
-def test_each_transaction_is_told_of_once_around_its_changes_however_groups_are_cut() -> None:
+def test_each_transaction_is_reported_once_around_its_changes_however_groups_are_cut() -> None:
     for rows_max in (1, 2, 100):
         groups = groups_of(stream(), GroupBuilder(DIALECTS, counting=True, rows_max=rows_max))
         printed = JsonLines({})
@@ -96,7 +96,7 @@ def test_a_transaction_that_went_on_before_a_restart_is_not_begun_again() -> Non
     assert ops[:7] == ["i"] * 5 + ["end", "begin"]
 
 
-def test_nothing_is_counted_unless_it_is_asked_for() -> None:
+def test_nothing_is_counted_unless_it_is_requested() -> None:
     (group,) = groups_of(stream(), GroupBuilder(DIALECTS))
     assert {end.tables for end in group.transactions} == {None}
     assert not any(TABLE_ORDINAL in item.rows.schema.names for item in group.items if isinstance(item, ChangeBatch))
