@@ -22,12 +22,12 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tidemark.model.position import Sequence
-from tidemark.pipeline.lake.applied import NOTHING
-from tidemark.pipeline.lake.encodings import properties_for
-from tidemark.pipeline.lake.keys import Places
-from tidemark.pipeline.lake.lake import LakeTable
-from tidemark.pipeline.sinks.compaction import Compacted
-from tidemark.pipeline.sinks.merging import append_rows, merge_rows
+from tidemark.pipeline.delta_log.applied import NOTHING
+from tidemark.pipeline.lake.file_format import properties_for
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.merge.compaction import Compacted
+from tidemark.pipeline.merge.keys import Places
+from tidemark.pipeline.merge.merging import append_rows, merge_rows
 
 APP = "tidemark:bench:replica"
 KEY = ("id",)

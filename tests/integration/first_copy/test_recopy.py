@@ -20,8 +20,7 @@ from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import CopyBoundary, GroupItem
 from tidemark.model.errors import ExitCode
-from tidemark.pipeline.driver.progress import fault_reported
-from tidemark.pipeline.driver.reporting import faults_of
+from tidemark.pipeline.driver.progress import fault_reported, faults_of
 from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
 
 SMALL_OUTBOX = {"TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 18)}

@@ -14,8 +14,8 @@ from tests.support.lakes.aged_logs import lengthen
 from tests.support.lakes.lakes import batch, log_rows, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tidemark.io.host.failpoints import arm
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.lake import LakeFailed
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.lake_table import LakeFailed
 from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.sinks.sinks import COMPACT_EVERY
 

@@ -19,12 +19,13 @@ from tests.integration.lake.test_lake_quiet import Beside
 from tests.support.lakes.lakes import IDENTITY, batch, replica_rows
 from tests.support.lakes.scripted_table import DATABASE
 from tidemark.model.lsn import Oid
-from tidemark.pipeline.lake import commits, damage, lake
-from tidemark.pipeline.lake.commits import changed_columns
-from tidemark.pipeline.lake.damage import BATCH_ROWS, ScanStopped, damage_of
-from tidemark.pipeline.lake.lake import LakeFailed, LakeTable
+from tidemark.pipeline.delta_log import commits, damage
+from tidemark.pipeline.delta_log.commits import changed_columns
+from tidemark.pipeline.delta_log.damage import BATCH_ROWS, ScanStopped, damage_of
+from tidemark.pipeline.lake import lake_table
+from tidemark.pipeline.lake.lake_table import LakeFailed, LakeTable
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TableState
-from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake
 
 CELL_BYTES = 1 << 10
@@ -168,7 +169,7 @@ def test_an_error_of_the_host_that_delta_rs_passes_on_is_no_divergence(
     def refuse(_uri: str, **_options: object) -> DeltaTable:
         raise DeltaError("Generic LocalFileSystem error: Too many open files (os error 24)")
 
-    for module in (lake, commits):
+    for module in (lake_table, commits):
         monkeypatch.setattr(module, "DeltaTable", refuse)
     with pytest.raises(LakeFailed):
         LakeTable(fed.path("replica"), "app", recorded)

@@ -7,7 +7,7 @@ import pytest
 from tests.integration.lake.test_lake_changes import FOLDER, ROWS, Fed
 from tests.support.lakes.lakes import log_rows, replica_rows
 from tests.support.servers.small_disk import BLOCK_BYTES, needs_mount, small_disk
-from tidemark.pipeline.lake.lake import LakeFull
+from tidemark.pipeline.lake.lake_table import LakeFull
 from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.sinks import sinks
 

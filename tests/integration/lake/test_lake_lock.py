@@ -13,8 +13,8 @@ from tests.support.lakes.lakes import IDENTITY
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import StateError
-from tidemark.pipeline.lake.lake import LakeFailed
 from tidemark.pipeline.lake.lake_lock import FILE, LakeLock
+from tidemark.pipeline.lake.lake_table import LakeFailed
 
 NOBODY = 65534
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.lake.test_lake_changes import Fed, Meanwhile, assert_exact, describe, optimize, vacuum
 from tidemark.io.host.failpoints import arm
-from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.failpoints import Failpoint
 
 
 @pytest.mark.feature("L02")

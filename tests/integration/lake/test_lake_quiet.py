@@ -17,8 +17,8 @@ from tidemark.io.host.logs import get_log
 from tidemark.model.change import SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.model.position import Sequence
-from tidemark.pipeline.driver.reporting import report_changes
-from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.driver.progress import report_changes
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.sinks.sinks import LOOKED_AT, Lake, delta_tables
 from tidemark.pipeline.sinks.steps import Delivered

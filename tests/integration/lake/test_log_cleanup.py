@@ -13,9 +13,8 @@ from tests.support.lakes.aged_logs import age, checkpoint_path, commit_path, len
 from tests.support.lakes.lakes import IDENTITY, batch
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.io.host.logs import get_log
-from tidemark.pipeline.lake.applied import NOTHING
-from tidemark.pipeline.lake.lake import LakeTable
-from tidemark.pipeline.lake.log_cleanup import (
+from tidemark.pipeline.delta_log.applied import NOTHING
+from tidemark.pipeline.delta_log.log_cleanup import (
     CHECKPOINT_BEHIND_MAX,
     EVERY_COMMITS,
     LAST_CHECKPOINT,
@@ -25,8 +24,9 @@ from tidemark.pipeline.lake.log_cleanup import (
     LogCleanup,
     keep_hours,
 )
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
-from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake
 
 NAME = "table"

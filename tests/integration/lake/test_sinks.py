@@ -23,12 +23,12 @@ from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
 from tidemark.model.relation import ReplicaIdentity
-from tidemark.pipeline.lake.applied import Applied
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.lake import LakeTable, TableFenced
+from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_lock import LakeInUse, LakeLock
+from tidemark.pipeline.lake.lake_table import LakeTable, TableFenced
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import LakeTaken, Positions, TableState
-from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake, LakeBatch
 from tidemark.pipeline.sinks.steps import Delivered
 

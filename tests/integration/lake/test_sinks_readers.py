@@ -8,9 +8,9 @@ from deltalake import DeltaTable
 
 from tests.support.lakes.lakes import CAPTURE, IDENTITY, batch, log_rows, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable, Value
-from tidemark.pipeline.lake.applied import read_applied
+from tidemark.pipeline.delta_log.applied import read_applied
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import FOLDER as FOLDER_OF_POSITIONS
-from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks import sinks
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered

@@ -15,6 +15,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, GroupItem
 from tidemark.model.errors import ConfigError, InternalError
 from tidemark.model.position import Sequence
+from tidemark.pipeline.delta_log.applied import BEFORE_ALL, NOTHING, Applied
 from tidemark.pipeline.driver.feed import Feed, LakeGap, check_joins, check_whole, in_order, make_feed
 from tidemark.pipeline.driver.portions import PORTION_BYTES, feeds
 from tidemark.pipeline.driver.source import (
@@ -26,7 +27,6 @@ from tidemark.pipeline.driver.source import (
     OutboxStreamReader,
     SourceOptions,
 )
-from tidemark.pipeline.lake.applied import BEFORE_ALL, NOTHING, Applied
 from tidemark.wire.items import decode_item, encode_item
 from tidemark.wire.values import HEADER_BYTES, ValueKind, decode_header
 

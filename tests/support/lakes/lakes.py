@@ -19,9 +19,9 @@ from tidemark.model.change import ChangeBatch, LogicalMessage
 from tidemark.model.lsn import Lsn, SystemIdentifier
 from tidemark.model.position import NO_SEQUENCE, Position
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.lake.layout import constants_of, position_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake, LakeBatch, LakeItem
-from tidemark.pipeline.sinks.steps import Delivered, TableItem, position_of
+from tidemark.pipeline.sinks.steps import Delivered, TableItem
 from tidemark.wire.state import Identity
 from tidemark.wire.values import ValueKind
 

@@ -12,7 +12,7 @@ from tests.support.servers.postgres import Cluster
 from tidemark.engine.selection import Selection
 from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem, LogicalMessage
 from tidemark.model.position import Sequence
-from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake, LakeBatch, LakeItem
 
 ROOTS = ("public.r*",)

@@ -23,7 +23,7 @@ from tidemark.model.change import (
 from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
 from tidemark.model.relation import Align, Column, Relation, ReplicaIdentity, TypeDescription, TypeKind
-from tidemark.pipeline.lake.types import shape_of
+from tidemark.pipeline.lake.layout import shape_of
 from tidemark.pipeline.sinks.steps import Delivered, TableItem
 
 DATABASE = Oid(16384)

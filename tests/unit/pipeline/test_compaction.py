@@ -11,7 +11,7 @@ from tests.support.lakes.scripted_table import Row, ScriptedTable, Value
 from tidemark.model.change import ChangeBatch
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.lake.layout import lake_columns
-from tidemark.pipeline.sinks.compaction import Compacted, Key, compact
+from tidemark.pipeline.merge.compaction import Compacted, Key, compact
 
 Rows = dict[tuple[Value, ...], Row]
 KEYS = st.integers(0, 4)

@@ -10,7 +10,7 @@ import pytest
 from tidemark.model.change import BeforeKind, batch_schema
 from tidemark.model.errors import InternalError
 from tidemark.pipeline.lake.layout import LakeColumn
-from tidemark.pipeline.sinks.compaction import Compacted, Key, compact
+from tidemark.pipeline.merge.compaction import Compacted, Key, compact
 
 COLUMNS = (LakeColumn(1, 0, "id"), LakeColumn(2, 1, "big"))
 BIG_UNCHANGED = b"\2\0"

@@ -2,7 +2,7 @@
 
 from tidemark.io.state.outbox import OutboxTrimmed
 from tidemark.model.errors import ExitCode, InvalidLsn
-from tidemark.pipeline.lake.failures import first_reason, named_failure
+from tidemark.pipeline.failures import first_reason, named_failure
 
 TOLD = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR]
 Traceback (most recent call last):

@@ -6,8 +6,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from tidemark.pipeline.lake.key_ranges import KeyRanges, SoughtKeys
-from tidemark.pipeline.lake.keys import comparable_keys
+from tidemark.pipeline.merge.key_ranges import KeyRanges, SoughtKeys
+from tidemark.pipeline.merge.keys import comparable_keys
 
 TIME = pa.timestamp("us", "UTC")
 DECIMAL = pa.decimal128(38, 0)

@@ -13,6 +13,7 @@ from tidemark.model.relation import Align, EnumLabel, Relation, ReplicaIdentity,
 from tidemark.pipeline.lake.layout import (
     Reshape,
     UnfitRows,
+    constants_of,
     convert,
     key_names,
     lake_columns,
@@ -21,8 +22,8 @@ from tidemark.pipeline.lake.layout import (
     relabelled,
     renamed_labels,
     replica_schema,
+    shape_of,
 )
-from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.logshape import loses_nothing
 
 ACLITEM = TypeDescription(Oid(1033), "pg_catalog", "aclitem", "aclitem", TypeKind.BASE, 16, False, Align.DOUBLE)

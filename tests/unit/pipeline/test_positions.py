@@ -11,11 +11,11 @@ from deltalake import DeltaTable, write_deltalake
 from tests.support.lakes.lakes import IDENTITY
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import Position, Sequence
+from tidemark.pipeline.delta_log.applied import NOTHING, Applied
+from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.lake import positions as positions_module
-from tidemark.pipeline.lake.applied import NOTHING, Applied
 from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
-from tidemark.pipeline.lake.lake import REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
-from tidemark.pipeline.lake.lineage import Recorded
+from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
 from tidemark.pipeline.lake.positions import FOLDER, LakeTaken, Positions, TablePosition, TableState
 
 DATABASE = Oid(5)

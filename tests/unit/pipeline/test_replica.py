@@ -13,8 +13,8 @@ from tidemark.model.change import SchemaEffect, Truncation
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.model.relation import Column, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
-from tidemark.pipeline.lake.applied import NOTHING
-from tidemark.pipeline.lake.lake import LakeTable
+from tidemark.pipeline.delta_log.applied import NOTHING
+from tidemark.pipeline.lake.lake_table import LakeTable
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.lakes.scripted_table import ScriptedTable
-from tidemark.pipeline.lake.applied import NOTHING
+from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.sinks import steps as module
 from tidemark.pipeline.sinks.steps import Rows, steps
 

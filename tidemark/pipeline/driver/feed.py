@@ -10,7 +10,7 @@ from tidemark.model.change import GroupItem
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.lake.applied import Applied
+from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.sinks.sinks import LakeBatch, LakeItem
 from tidemark.wire.items import decode_item
 from tidemark.wire.values import HEADER_BYTES, ValueHeader, ValueKind, decode_header

@@ -30,14 +30,14 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ExitCode
+from tidemark.pipeline.delta_log.log_cleanup import KEEP_S
 from tidemark.pipeline.driver.executors import wait_for_master
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, Pipeline, Settings, full_disks
 from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
-from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_lock import LakeLock
-from tidemark.pipeline.lake.log_cleanup import KEEP_S
 
 REVIVALS_MAX = 20  # restarts of a pipeline whose JVM died, each as a new process image
 REVIVALS_VARIABLE = "TIDEMARK_PIPELINE_REVIVALS"

@@ -27,20 +27,19 @@ from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import NO_SEQUENCE, Sequence
-from tidemark.pipeline.driver.databases import CapturedDatabases
+from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup, keep_hours
+from tidemark.pipeline.driver.captured_databases import CapturedDatabases
 from tidemark.pipeline.driver.executors import ExecutorWatch
 from tidemark.pipeline.driver.feed import Feed, check_joins
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.portions import feeds
-from tidemark.pipeline.driver.progress import PipelineProgress
-from tidemark.pipeline.driver.reporting import faults_of, report_changes
+from tidemark.pipeline.driver.progress import PipelineProgress, faults_of, report_changes
 from tidemark.pipeline.driver.session import SparkGone, local_dir_of, scratch_folders
 from tidemark.pipeline.driver.source import FORMAT, OutboxReplaced, OutboxSource
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.failures import first_reason, named_failure, says_full
-from tidemark.pipeline.lake.log_cleanup import KEEP_S, LogCleanup, keep_hours
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.failures import first_reason, named_failure, says_full
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import Positions
-from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake
 
 OVER = (OutboxReplaced, OutboxTrimmed)  # raised by a query whose sequences ended at a promotion of this host's node

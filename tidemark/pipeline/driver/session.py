@@ -15,7 +15,7 @@ import tidemark
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition
 from tidemark.pipeline.driver.java import java_home
-from tidemark.pipeline.lake.failures import first_reason
+from tidemark.pipeline.failures import first_reason
 
 
 class SparkRefused(ConfigError):

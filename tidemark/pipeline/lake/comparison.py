@@ -30,7 +30,7 @@ from tidemark.model.lsn import Lsn, Oid, TimelineId, format_lsn
 from tidemark.model.mapping import TypeMapping
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
-from tidemark.pipeline.lake.lake import LakeTable
+from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import key_names, lake_columns
 from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
 from tidemark.wal.versions import wal_format

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position
-from tidemark.pipeline.lake.lineage import NEVER_WRITTEN, Recorded
+from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded
 
 _POSITION = (pa.field("timeline", pa.int32()), pa.field("commit_lsn", pa.int64()), pa.field("ordinal", pa.int64()))
 FAULT = pa.struct([pa.field("kind", pa.string()), pa.field("reason", pa.string()), *_POSITION])

@@ -5,7 +5,7 @@ under the same name. The lock refuses a second pipeline that is not such a succe
 kernel releases it when the holder dies. The hosts of one capture, which share one marker key, each run a pipeline:
 after a switchover, the one at the new deliverer writes, while the other still holds the lock and has nothing to write.
 Such a pair, and a pair on hosts whose file system does not share locks, is fenced by the commits of the tables
-(`tidemark.pipeline.lake.lake.TableFenced`).
+(`tidemark.pipeline.lake.lake_table.TableFenced`).
 """
 
 import fcntl
@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tidemark.io.host.clock import host_name
 from tidemark.io.host.disk import is_full
-from tidemark.pipeline.lake.lake import LakeFailed, LakeFull
+from tidemark.pipeline.lake.lake_table import LakeFailed, LakeFull
 from tidemark.pipeline.lake.positions import LakeTaken
 from tidemark.wire.state import Identity
 

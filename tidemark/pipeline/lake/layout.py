@@ -2,7 +2,7 @@
 
 Each column of a replica has its number (`pg_attribute.attnum`) in the metadata of the Delta field. The table therefore
 records which source column has which name: a rename, a drop and a new column with an old name are distinguished
-without history. Types are already mapped (`tidemark.decode.types`); no PostgreSQL types are used here.
+without history. Types are those of the decoder's codecs (`tidemark.decode.types`).
 """
 
 import re
@@ -14,10 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.decode.datum.tuples import missing_value
 from tidemark.decode.types.codec import Dialect, without_escapes
-from tidemark.decode.types.registry import fits_key
+from tidemark.decode.types.registry import UTF8, arrow_struct, column_codec, fits_key
 from tidemark.model.errors import TidemarkError
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import Lsn, Oid, TimelineId
+from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
+from tidemark.model.position import Position
 from tidemark.model.relation import Column, Relation, ReplicaIdentity, TypeDescription
 
 NUMBER = b"tidemark.number"
@@ -97,6 +100,25 @@ def key_names(relation: Relation) -> tuple[str, ...]:
     if any(number in unfit or number not in names for number in numbers):
         return ()
     return tuple(names[number] for number in numbers)
+
+
+def shape_of(relation: Relation, types: TypeMapping = DEFAULT_MAPPING) -> pa.StructType:
+    """Return the live columns of `relation` as Arrow types."""
+    return arrow_struct(relation.live_columns, UTF8.mapped(types))
+
+
+def constants_of(relation: Relation, dialect: Dialect = UTF8) -> dict[int, pa.Scalar]:
+    """Return the values of columns in rows that are older than the column (attmissingval), by number."""
+    found = {}
+    for column in relation.live_columns:
+        missing = missing_value(column)
+        codec = column_codec(column, dialect)
+        # Bytes if the catalog's own row was decoded, text if it was read by SQL.
+        if isinstance(missing, bytes):
+            found[column.number] = pa.array([codec.arrow_value(missing)], codec.arrow_type)[0]
+        elif isinstance(missing, str):
+            found[column.number] = pa.array([codec.parse_text(missing)], codec.arrow_type)[0]
+    return found
 
 
 def replica_schema(relation: Relation, columns: pa.StructType) -> pa.Schema:
@@ -242,3 +264,9 @@ def unchanged_masks(changes: pa.Table, columns: Sequence[LakeColumn]) -> dict[st
     numbers = [int.from_bytes(bitmap, "little") if bitmap else 0 for bitmap in bitmaps.to_pylist()]
     masks = {c.name: np.array([number >> c.place & 1 for number in numbers], np.bool_) for c in columns}
     return {name: mask for name, mask in masks.items() if mask.any()}
+
+
+def position_of(rows: pa.RecordBatch | pa.Table, index: int) -> Position:
+    """Return the position of one change."""
+    timeline, commit_lsn, ordinal = (rows.column(name)[index].as_py() for name in ("_tli", "_commit_lsn", "_ordinal"))
+    return Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)

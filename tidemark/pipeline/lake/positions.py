@@ -15,8 +15,9 @@ import pyarrow as pa
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
-from tidemark.pipeline.lake.applied import NOTHING, Applied
-from tidemark.pipeline.lake.commits import has_commit, read_commit
+from tidemark.pipeline.delta_log.applied import NOTHING, Applied
+from tidemark.pipeline.delta_log.commits import has_commit, read_commit
+from tidemark.pipeline.delta_log.lineage import NO_VERSION, TableDiverged
 from tidemark.pipeline.lake.faults import (
     BREAK,
     FAULT,
@@ -28,8 +29,7 @@ from tidemark.pipeline.lake.faults import (
     parse_target,
     target_columns,
 )
-from tidemark.pipeline.lake.lake import KEEP_HOURS, REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
-from tidemark.pipeline.lake.lineage import NO_VERSION, TableDiverged
+from tidemark.pipeline.lake.lake_table import KEEP_HOURS, REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
 from tidemark.wire.state import Identity
 
 FOLDER = "_positions"

@@ -15,11 +15,11 @@ import pyarrow as pa
 from tidemark.io.host.failpoints import passed
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, CopyBoundary, Op, Truncation
 from tidemark.model.position import NO_SEQUENCE
-from tidemark.pipeline.lake.applied import Applied
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.lake import LakeTable, quoted
+from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.delta_log.lineage import Recorded
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.lake_table import LakeTable, quoted
 from tidemark.pipeline.lake.layout import Shapes, lake_columns, unchanged_masks
-from tidemark.pipeline.lake.lineage import Recorded
 from tidemark.pipeline.sinks.logshape import META, OLD, UNCHANGED, log_schema, settle_types, spelled
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, steps
 

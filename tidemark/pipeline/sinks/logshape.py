@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from tidemark.io.host.failpoints import passed
 from tidemark.model.relation import Relation
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.lake import LakeTable
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import PLACE, convert, lake_columns
 
 OLD = "_old"

@@ -8,10 +8,10 @@ import pyarrow as pa
 from tidemark.io.host.failpoints import passed
 from tidemark.model.change import LogicalMessage
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.lake import LakeTable
+from tidemark.pipeline.delta_log.lineage import Recorded
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import PLACE
-from tidemark.pipeline.lake.lineage import Recorded
 
 FOLDER = "messages"
 SCHEMA = pa.schema(

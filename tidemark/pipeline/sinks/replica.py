@@ -35,10 +35,10 @@ from tidemark.model.change import (
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.model.relation import TABLEOID_NUMBER, Relation
-from tidemark.pipeline.lake.applied import NOTHING, Applied
-from tidemark.pipeline.lake.clustering import recluster
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.lake import LakeTable, quoted
+from tidemark.pipeline.delta_log.applied import NOTHING, Applied
+from tidemark.pipeline.delta_log.lineage import Recorded
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.lake_table import LakeTable, quoted
 from tidemark.pipeline.lake.layout import (
     Constants,
     Shapes,
@@ -48,9 +48,9 @@ from tidemark.pipeline.lake.layout import (
     replica_schema,
     reshaper,
 )
-from tidemark.pipeline.lake.lineage import Recorded
-from tidemark.pipeline.sinks.compaction import compact, only_adds
-from tidemark.pipeline.sinks.merging import append_rows, merge_rows, rows_of
+from tidemark.pipeline.merge.clustering import recluster
+from tidemark.pipeline.merge.compaction import compact, only_adds
+from tidemark.pipeline.merge.merging import append_rows, merge_rows, rows_of
 from tidemark.pipeline.sinks.rerendering import Conversions, rerendered_rows, rerenderings
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, after, steps
 

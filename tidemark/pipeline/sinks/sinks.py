@@ -25,13 +25,13 @@ from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
-from tidemark.pipeline.lake.applied import NOTHING, Applied
-from tidemark.pipeline.lake.commits import has_commit
-from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.delta_log.applied import NOTHING, Applied
+from tidemark.pipeline.delta_log.commits import has_commit
+from tidemark.pipeline.delta_log.lineage import Recorded
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LogBreak
-from tidemark.pipeline.lake.lake import KEEP_HOURS, LakeTable
+from tidemark.pipeline.lake.lake_table import KEEP_HOURS, LakeTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
-from tidemark.pipeline.lake.lineage import Recorded
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
 from tidemark.pipeline.sinks.changelog import ChangeLog

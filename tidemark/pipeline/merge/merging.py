@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.transaction import AddAction
 
-from tidemark.pipeline.lake.applied import Applied
-from tidemark.pipeline.lake.data_files import FILE_BYTES, FileWriter, file_rows, laid_out
-from tidemark.pipeline.lake.key_ranges import SoughtKeys
-from tidemark.pipeline.lake.keys import Places, comparable_keys
-from tidemark.pipeline.lake.lake import LakeTable
-from tidemark.pipeline.lake.touched_files import Hit, KeyedFiles
-from tidemark.pipeline.sinks.compaction import Compacted, Key, keys_of
+from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.lake.file_format import FILE_BYTES
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.merge.compaction import Compacted, Key, keys_of
+from tidemark.pipeline.merge.data_files import FileWriter, file_rows, laid_out
+from tidemark.pipeline.merge.key_ranges import SoughtKeys
+from tidemark.pipeline.merge.keys import Places, comparable_keys
+from tidemark.pipeline.merge.touched_files import Hit, KeyedFiles, keyed_files
 
 _NONE = np.zeros(0, np.int64)
 _NOTHING = Hit(_NONE, _NONE)
@@ -27,7 +28,7 @@ _NOTHING = Hit(_NONE, _NONE)
 def append_rows(table: LakeTable, rows: pa.Table, key: Sequence[str], applied: Applied) -> None:
     """Append rows whose keys the replica does not contain."""
     with table.writing(applied) as change:
-        files = table.keyed_files(key)
+        files = keyed_files(table, key)
         writer = FileWriter(table.uri, key, file_rows(files.rows + rows.num_rows))
         change.added += writer.write(laid_out(rows, table.schema))
 
@@ -35,7 +36,7 @@ def append_rows(table: LakeTable, rows: pa.Table, key: Sequence[str], applied: A
 def merge_rows(table: LakeTable, compacted: Compacted, key: Sequence[str], applied: Applied) -> None:
     """Put and remove the rows of `compacted`."""
     with table.writing(applied) as change:
-        merge = _Merge(table.keyed_files(key), compacted, table.schema)
+        merge = _Merge(keyed_files(table, key), compacted, table.schema)
         writer = FileWriter(table.uri, key, merge.rows_max)
         for added in merge.rewritten(writer):
             change.added += added
@@ -50,7 +51,7 @@ def rows_of(
     columns = [*key, *(name for name in names if name not in key)]
     keys = [pa.array([values[i] for values in wanted], schema.field(name).type) for i, name in enumerate(key)]
     with table.reading():
-        files = table.keyed_files(key)
+        files = keyed_files(table, key)
         sought = SoughtKeys(comparable_keys(pa.table(keys, names=list(key)), key))
         for file, hit in files.touched(sought, files.ranges.inside(sought)).items():
             rows = files.reader.columns(files.files[file], columns).take(pa.array(hit.rows))

@@ -30,7 +30,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.io.host.logs import Log, describe_error
-from tidemark.pipeline.lake.failures import first_reason
+from tidemark.pipeline.failures import first_reason
 
 KEEP_S = 600.0
 EVERY_COMMITS = (

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 
 from tidemark.model.errors import ConsumerFailed
-from tidemark.pipeline.lake.commits import changed_columns, commits_after
-from tidemark.pipeline.lake.restrictions import column_restrictions, restrictions
+from tidemark.pipeline.delta_log.commits import changed_columns, commits_after
+from tidemark.pipeline.delta_log.restrictions import column_restrictions, restrictions
 
 NO_VERSION = -1
 

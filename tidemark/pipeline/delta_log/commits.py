@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.model.errors import ConfigError
-from tidemark.pipeline.lake.failures import is_of_host
+from tidemark.pipeline.failures import is_of_host
 
 MARK = "tidemark.commit"
 TOKEN = "commit"  # noqa: S105 - the name of an application transaction

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidemark.pipeline.lake.data_files import FILE_BYTES, DataFile, FileWriter, file_rows
-from tidemark.pipeline.lake.lake import LakeTable
-from tidemark.pipeline.lake.touched_files import KeyedFiles
+from tidemark.pipeline.lake.file_format import FILE_BYTES
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.merge.data_files import DataFile, FileWriter, file_rows
+from tidemark.pipeline.merge.touched_files import KeyedFiles, keyed_files
 
 WORK_ROWS = 1 << 20  # rewritten by one call: about a second of CPU
 WORK_BYTES = 64 << 20  # of their files
@@ -24,7 +25,7 @@ DEPTH_MAX = 4  # files between whose bounds a key may be: each costs half a mill
 def recluster(table: LakeTable, key: Sequence[str]) -> None:
     """Rewrite files that are small or overlap; without such files make no commit."""
     with table.reading():
-        files = table.keyed_files(key)
+        files = keyed_files(table, key)
         rows_max = file_rows(files.rows)
         groups = planned(files, rows_max)
     if not groups:

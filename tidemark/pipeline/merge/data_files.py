@@ -18,11 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
-from tidemark.pipeline.lake.encodings import COMPRESSION, ArrowEncodings, arrow_encodings
-from tidemark.pipeline.lake.file_statistics import statistics
-from tidemark.pipeline.lake.keys import comparable
+from tidemark.pipeline.lake.file_format import COMPRESSION, FILE_BYTES, ArrowEncodings, arrow_encodings
+from tidemark.pipeline.merge.file_statistics import statistics
+from tidemark.pipeline.merge.keys import comparable
 
-FILE_BYTES = 48 << 20  # between 32 and 64 MB: large enough to scan
 FILE_ROWS_MIN, FILE_ROWS_MAX = 8192, 65536  # fewer cost an opening for few rows, more are rewritten for one change
 FILES_WANTED = 2000  # of a table: opening it costs 6 microseconds for each
 PIECE_BYTES = 128 << 20  # of a file, uncompressed, that are read and sorted together

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidemark.pipeline.lake.data_files import DataFile, FileReader
-from tidemark.pipeline.lake.key_ranges import KeyRanges, SoughtKeys
-from tidemark.pipeline.lake.keys import Places, comparable_keys, places_of
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.merge.data_files import DataFile, FileReader
+from tidemark.pipeline.merge.key_ranges import KeyRanges, SoughtKeys
+from tidemark.pipeline.merge.keys import Places, comparable_keys, places_of
 
 READ_ROWS_MIN = 1 << 16  # rows whose keys are compared together, and twice the sought keys
 READ_ROWS_MAX = 1 << 20
@@ -85,3 +86,11 @@ class KeyedFiles:
                 chunk, rows = [], 0
         if chunk:
             yield chunk
+
+
+def keyed_files(table: LakeTable, key: Sequence[str]) -> KeyedFiles:
+    """Return the files of the snapshot `table`, and the ranges of keys in them."""
+    table.remove_deletion_vectors()
+    schema = table.schema
+    added = pa.table(table.delta.get_add_actions())
+    return KeyedFiles(FileReader(table.uri, schema), added, [schema.field(name) for name in key])

@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
 from tidemark.model.errors import InternalError
-from tidemark.pipeline.lake.keys import NAN, comparable, comparable_keys
-from tidemark.pipeline.lake.layout import LakeColumn, Mask, unchanged_masks
-from tidemark.pipeline.sinks.steps import position_of
+from tidemark.pipeline.lake.layout import LakeColumn, Mask, position_of, unchanged_masks
+from tidemark.pipeline.merge.keys import NAN, comparable, comparable_keys
 
 Key = tuple[object, ...]
 _ORDER = "__tidemark_order"

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.pipeline.lake.keys import Places
+from tidemark.pipeline.merge.keys import Places
 
 Flags = npt.NDArray[np.bool_]
 _End = tuple[tuple[int, object], ...]
