@@ -52,10 +52,10 @@ def test_a_reader_sees_whole_batches_and_the_position_that_belongs_to_them(tmp_p
                 continue
             table = DeltaTable(str(tmp_path / FOLDER / "log"))
             applied = read_applied(table.transaction_version, LOG_APP)
-            places = [(r["_commit_lsn"], r["_ordinal"]) for r in table.to_pyarrow_table().to_pylist()]
-            if places and max(places) != (applied.position.commit_lsn, applied.position.ordinal):
-                wrong.append(f"{max(places)} seen, {applied} told")
-            seen.add(len(places))
+            positions = [(r["_commit_lsn"], r["_ordinal"]) for r in table.to_pyarrow_table().to_pylist()]
+            if positions and max(positions) != (applied.position.commit_lsn, applied.position.ordinal):
+                wrong.append(f"{max(positions)} seen, {applied} told")
+            seen.add(len(positions))
 
     reader = threading.Thread(target=look)
     reader.start()

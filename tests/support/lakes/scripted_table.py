@@ -212,7 +212,7 @@ class ScriptedTable:
         if kind is not BeforeKind.NONE and old is not None:
             reported = self.key if kind is BeforeKind.KEY else tuple(old)
             before = {c.name: old[c.number] for c in live if c.number in reported}
-        bits = sum(1 << place for place, c in enumerate(live) if c.number in unchanged)
+        bits = sum(1 << index for index, c in enumerate(live) if c.number in unchanged)
         self._pending.append(
             {
                 "_op": op,

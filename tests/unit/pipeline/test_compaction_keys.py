@@ -40,11 +40,11 @@ def nothing_to_fetch(keys: Sequence[Key], names: Sequence[str]) -> dict[Key, dic
 def compacted(*changes: Change, key_type: pa.DataType = FLOAT8) -> Compacted:
     """Compact changes for which the replica need not be read."""
     schema = batch_schema(pa.struct([pa.field("id", key_type), pa.field("big", pa.string())]))
-    places = [
+    positions = [
         {"_tli": 1, "_commit_lsn": 1000, "_ordinal": ordinal, "_lsn": 900, "_xid": 7, "_commit_time": 0, "_origin": 0}
         for ordinal in range(len(changes))
     ]
-    rows = [{**place, **change} for place, change in zip(places, changes, strict=True)]
+    rows = [{**position, **change} for position, change in zip(positions, changes, strict=True)]
     return compact(pa.Table.from_pylist(rows, schema=schema), COLUMNS, ("id",), nothing_to_fetch)
 
 

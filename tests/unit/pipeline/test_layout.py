@@ -77,7 +77,7 @@ def test_virtual_columns_are_not_in_the_lake_and_reserved_names_give_way() -> No
             column(8, "Id", "text"),
         )
     )
-    assert [(c.number, c.place, c.name) for c in lake_columns(of)] == [
+    assert [(c.number, c.index, c.name) for c in lake_columns(of)] == [
         (1, 0, "id"),
         (4, 2, "ID_4"),
         (5, 3, "_seq_"),

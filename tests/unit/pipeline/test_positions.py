@@ -94,12 +94,12 @@ def test_a_blocked_table_with_a_replica_of_before_is_stale(tmp_path: Path) -> No
 
 @pytest.mark.feature("L01")
 def test_a_lake_that_was_removed_under_its_pipeline_is_noticed_and_a_new_one_is_not_taken_for_it(lake: Path) -> None:
-    opened(lake / "new").check_place()
+    opened(lake / "new").check_present()
     found = opened(lake)
-    found.check_place()
+    found.check_present()
     shutil.rmtree(lake / FOLDER)
     with pytest.raises(LakeFailed, match=r"version 2 of .* is gone: the lake is not mounted, or was removed"):
-        found.check_place()
+        found.check_present()
 
 
 @pytest.mark.feature("L01")

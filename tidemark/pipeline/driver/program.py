@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.warning("spark died", **describe_error(error))
         _revive(log)
         return report_ending(log, "pipeline ends", error)
-    except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
+    except Exception as error:  # noqa: BLE001 - any error ends the process
         return report_ending(log, "pipeline ends", error)
     log.info("pipeline stopped", reason=_reason(stop))
     return ExitCode.SUCCESS
@@ -77,8 +77,8 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
     wait = partial(_wait_to_start, stop)
     with ExitStack() as stack:
 
-        def opened(take: Callable[[], AbstractContextManager[OpenedT]], place: Path) -> OpenedT:
-            return stack.enter_context(when_space_allows(take, place, log, wait=wait))
+        def opened(take: Callable[[], AbstractContextManager[OpenedT]], folder: Path) -> OpenedT:
+            return stack.enter_context(when_space_allows(take, folder, log, wait=wait))
 
         outbox = opened(partial(OutboxReader.open, folder, guarded=reporting_stuck_writers), folder.root)
         role = opened(partial(RoleLock.acquire, folder, f"pipeline-{given.reader}"), folder.root)

@@ -32,7 +32,7 @@ Labels = Mapping[int, Mapping[str, str]]
 """By column: the renamed labels of an enum."""
 Mask = npt.NDArray[np.bool_]
 
-PLACE = tuple(
+POSITION_COLUMNS = tuple(
     pa.field(name, kind)
     for name, kind in (
         ("_seq", pa.int64()),
@@ -60,10 +60,10 @@ class UnfitRows(TidemarkError):
 
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
-    """A column of a relation in the lake; `place` is its index among the relation's live columns."""
+    """A column of a relation in the lake; `index` is its number among the relation's live columns."""
 
     number: int
-    place: int
+    index: int
     name: str
 
 
@@ -71,14 +71,14 @@ def lake_columns(relation: Relation) -> tuple[LakeColumn, ...]:
     """Return the columns that the lake stores, in order: all live columns except virtual generated ones."""
     taken: set[str] = set()
     columns = []
-    for place, column in enumerate(relation.live_columns):
+    for index, column in enumerate(relation.live_columns):
         if column.is_virtual:
             continue
         name = column.name + "_" if RESERVED.fullmatch(column.name) else column.name
         while name.lower() in taken:  # Delta's column names are case-insensitive, unlike PostgreSQL's
             name = f"{name}_{column.number}"
         taken.add(name.lower())
-        columns.append(LakeColumn(column.number, place, name))
+        columns.append(LakeColumn(column.number, index, name))
     return tuple(columns)
 
 
@@ -125,7 +125,7 @@ def replica_schema(relation: Relation, columns: pa.StructType) -> pa.Schema:
     """Return the schema of the replica of `relation`, whose live columns are `columns` in Arrow."""
     return pa.schema(
         [
-            pa.field(column.name, columns.field(column.place).type, metadata={NUMBER: str(column.number).encode()})
+            pa.field(column.name, columns.field(column.index).type, metadata={NUMBER: str(column.number).encode()})
             for column in lake_columns(relation)
         ]
     )
@@ -224,8 +224,8 @@ def relabelled(column: pa.Array, names: Mapping[str, str]) -> pa.Array:
     if pa.types.is_list(column.type):
         lists = column.to_pylist()
         return pa.array([old and [names.get(label, label) for label in old] for old in lists], column.type)
-    places = pc.index_in(column, value_set=pa.array(names.keys(), pa.string()))
-    return pc.coalesce(pa.array(names.values(), pa.string()).take(places), column)
+    found = pc.index_in(column, value_set=pa.array(names.keys(), pa.string()))
+    return pc.coalesce(pa.array(names.values(), pa.string()).take(found), column)
 
 
 def convert(column: pa.Array, field: pa.Field) -> pa.Array:
@@ -262,7 +262,7 @@ def unchanged_masks(changes: pa.Table, columns: Sequence[LakeColumn]) -> dict[st
     if bitmaps.null_count == len(bitmaps):
         return {}
     numbers = [int.from_bytes(bitmap, "little") if bitmap else 0 for bitmap in bitmaps.to_pylist()]
-    masks = {c.name: np.array([number >> c.place & 1 for number in numbers], np.bool_) for c in columns}
+    masks = {c.name: np.array([number >> c.index & 1 for number in numbers], np.bool_) for c in columns}
     return {name: mask for name, mask in masks.items() if mask.any()}
 
 

@@ -166,7 +166,7 @@ class Positions:
         """Return the version of the positions table."""
         return self._table.version
 
-    def check_place(self) -> None:
+    def check_present(self) -> None:
         """Raise `LakeFailed` if the whole lake was removed or restored, so that its tables do not count as diverged."""
         if self._table.exists and not has_commit(self._uri, self._table.version):
             reason = "the lake is not mounted, or was removed, renamed or restored from a copy as a whole"
@@ -228,7 +228,7 @@ class Positions:
                 )
 
     def lake_id(self) -> str:
-        """Return the id of this lake; a lake that replaces it at the same place has another id."""
+        """Return the id of this lake; a lake that replaces it in the same folder has another id."""
         self._make()
         return str(self._table.delta.metadata().id)
 

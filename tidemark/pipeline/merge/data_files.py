@@ -123,9 +123,9 @@ class FileWriter:
 def ordered(rows: pa.Table, key: Collection[str]) -> pa.Table:
     """Return `rows` in the order of the key."""
     keys = pa.table([comparable(rows.column(name)) for name in key], names=list(key))
-    places = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in key])
-    is_sorted = bool(np.array_equal(places.to_numpy(), np.arange(rows.num_rows)))
-    return rows if is_sorted else rows.take(places)
+    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in key])
+    is_sorted = bool(np.array_equal(order.to_numpy(), np.arange(rows.num_rows)))
+    return rows if is_sorted else rows.take(order)
 
 
 def laid_out(rows: pa.Table, schema: pa.Schema) -> pa.Table:

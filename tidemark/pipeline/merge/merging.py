@@ -18,7 +18,7 @@ from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.merge.compaction import Compacted, Key, keys_of
 from tidemark.pipeline.merge.data_files import FileWriter, file_rows, laid_out
 from tidemark.pipeline.merge.key_ranges import SoughtKeys
-from tidemark.pipeline.merge.keys import Places, comparable_keys
+from tidemark.pipeline.merge.keys import Indexes, comparable_keys
 from tidemark.pipeline.merge.touched_files import Hit, KeyedFiles, keyed_files
 
 _NONE = np.zeros(0, np.int64)
@@ -72,8 +72,8 @@ class _Merge:
         self.rows_max = file_rows(files.rows + compacted.puts.num_rows)
         inside = files.ranges.inside(self._sought)
         self.hits = files.touched(self._sought, inside)
-        self._new: dict[int, Places] = {}
-        self._left = self._place_new_rows(inside)
+        self._new: dict[int, Indexes] = {}
+        self._left = self._assign_new_rows(inside)
 
     def rewritten(self, writer: FileWriter) -> Iterator[list[AddAction]]:
         """Write the touched files again, and the new rows that are in none of them."""
@@ -101,7 +101,7 @@ class _Merge:
             changed = self._changed(rows, hit.rows[here] - begin, hit.sought[here])
             yield changed if begin else pa.concat_tables([changed, new])
 
-    def _changed(self, rows: pa.Table, at: Places, sought: Places) -> pa.Table:
+    def _changed(self, rows: pa.Table, at: Indexes, sought: Indexes) -> pa.Table:
         """Return `rows` without those `at`, and with the new rows for these keys instead."""
         stays = np.ones(rows.num_rows, np.bool_)
         stays[at] = False
@@ -109,11 +109,11 @@ class _Merge:
         put, old = self._puts.take(pa.array(sought[is_put])), rows.take(pa.array(at[is_put]))
         for name, flags in self._kept.items():
             values = pc.if_else(pa.array(flags[sought[is_put]]), old.column(name), put.column(name))
-            place = put.schema.get_field_index(name)
-            put = put.set_column(place, put.schema.field(place), values)
+            index = put.schema.get_field_index(name)
+            put = put.set_column(index, put.schema.field(index), values)
         return pa.concat_tables([rows.filter(pa.array(stays)), put])
 
-    def _place_new_rows(self, inside: Mapping[int, Places]) -> Places:
+    def _assign_new_rows(self, inside: Mapping[int, Indexes]) -> Indexes:
         """Assign the rows that the replica lacks to files; return those that need new files."""
         is_new = np.ones(self._puts.num_rows, np.bool_)
         for hit in self.hits.values():
@@ -121,8 +121,8 @@ class _Merge:
         for flags in self._kept.values():
             is_new &= ~flags  # a row with a kept value is not new; it must not be inserted incompletely
         for file in self.hits:
-            places = inside[file][inside[file] < len(is_new)]
-            self._new[file] = places[is_new[places]]
+            indexes = inside[file][inside[file] < len(is_new)]
+            self._new[file] = indexes[is_new[indexes]]
             is_new[self._new[file]] = False
         left = np.flatnonzero(is_new)
         roomy = self._roomy_file(inside, left) if len(left) else None
@@ -132,7 +132,7 @@ class _Merge:
         self._new[roomy] = np.concatenate([self._new.get(roomy, _NONE), left])
         return _NONE
 
-    def _roomy_file(self, inside: Mapping[int, Places], left: Places) -> int | None:
+    def _roomy_file(self, inside: Mapping[int, Indexes], left: Indexes) -> int | None:
         """Return a file to which `left` is added, so that small batches do not leave a file each.
 
         If no file's range contains or separates the keys, as at the end of the table, it is the file before them; else
@@ -142,7 +142,7 @@ class _Merge:
         rank, last = ranges.ranks_before(self._sought, left)
         among = np.zeros(self._sought.keys.num_rows, np.bool_)
         among[left] = True
-        if 0 <= rank == last and not any(among[places].any() for places in inside.values()):
+        if 0 <= rank == last and not any(among[indexes].any() for indexes in inside.values()):
             before = int(ranges.order[rank])
             return before if files[before].rows + len(left) <= self.rows_max else None
         room = self.rows_max // 2 - len(left)

@@ -114,12 +114,12 @@ def log_rows(step: Rows) -> pa.Table:
     meta["_seq"] = pa.array(step.sequences)
     meta[UNCHANGED] = _unchanged_names(step)
     new = changes.column(AFTER).combine_chunks().flatten()
-    arrays = [*(meta[name] for name in META.names), *(new[column.place] for column in columns)]
+    arrays = [*(meta[name] for name in META.names), *(new[column.index] for column in columns)]
     if columns:
         before = changes.column(BEFORE).combine_chunks()
         old = before.flatten()
         fields = list(schema.field(OLD).type)
-        arrays.append(pa.StructArray.from_arrays([old[c.place] for c in columns], fields=fields, mask=before.is_null()))
+        arrays.append(pa.StructArray.from_arrays([old[c.index] for c in columns], fields=fields, mask=before.is_null()))
     return pa.table(arrays, schema=schema)
 
 

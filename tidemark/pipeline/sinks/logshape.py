@@ -16,14 +16,14 @@ from tidemark.io.host.failpoints import passed
 from tidemark.model.relation import Relation
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.layout import PLACE, convert, lake_columns
+from tidemark.pipeline.lake.layout import POSITION_COLUMNS, convert, lake_columns
 
 OLD = "_old"
 UNCHANGED = "_unchanged"
 META = pa.schema(
     [
         pa.field("_op", pa.string()),
-        *PLACE,
+        *POSITION_COLUMNS,
         pa.field("_commit_time", pa.timestamp("us", tz="UTC")),
         pa.field("_origin", pa.int32()),
         pa.field("_before_kind", pa.int8()),
@@ -36,7 +36,7 @@ _INTEGER_DIGITS = {16: 5, 32: 10, 64: 19}
 
 def log_schema(relation: Relation, columns: pa.StructType) -> pa.Schema:
     """Return the schema of log rows for `relation`, whose live columns are `columns` in Arrow."""
-    fields = [pa.field(column.name, columns.field(column.place).type) for column in lake_columns(relation)]
+    fields = [pa.field(column.name, columns.field(column.index).type) for column in lake_columns(relation)]
     old = [pa.field(OLD, pa.struct(fields))] if fields else []  # Parquet has no empty struct
     return pa.schema([*META, *fields, *old])
 

@@ -300,7 +300,7 @@ def new_rows(step: Rows, changes: pa.Table | None = None) -> pa.Table:
     after_rows = (step.changes if changes is None else changes).column(AFTER).combine_chunks()
     children = after_rows.flatten()
     schema = replica_schema(step.relation, after_rows.type)
-    return pa.table([children[column.place] for column in lake_columns(step.relation)], schema=schema)
+    return pa.table([children[column.index] for column in lake_columns(step.relation)], schema=schema)
 
 
 def _of_partition(relation: Relation, partition: Oid) -> str:

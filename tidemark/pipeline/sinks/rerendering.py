@@ -85,13 +85,13 @@ def _of_row(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
     if TypeKind.COMPOSITE not in (old.kind, new.kind) or old.kind is not new.kind or old.oid != new.oid:
         return None
     live = [column for column in old.attributes if not column.dropped]
-    there = {column.number: (place, column) for place, column in enumerate(live)}
+    there = {column.number: (index, column) for index, column in enumerate(live)}
     parts: list[tuple[int, _Reshape | None] | None] = []
     for column in new.attributes:
         if not column.dropped:
             known = there.get(column.number)
             parts.append((known[0], _of_part(known[1], column)) if known is not None else None)
-    same = [(place, None) for place in range(len(live))]
+    same = [(index, None) for index in range(len(live))]
     return None if parts == same else partial(_reshaped, parts=parts)
 
 

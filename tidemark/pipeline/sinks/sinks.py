@@ -119,7 +119,7 @@ class Lake:
     def apply(self, batch: LakeBatch) -> None:
         """Apply `batch` to every table, then record it in the positions table."""
         passed(Failpoint.BATCH_RECEIVED)
-        self.positions.check_place()
+        self.positions.check_present()
         split = _split(batch.items)
         self._add_stopped(split)
         self._add_changed(split)
@@ -134,7 +134,7 @@ class Lake:
             done = [target.result() for _, _, *targets in written for target in targets]
             done += [target.result() for _, target in messages]
         passed(Failpoint.TABLES_DONE)
-        self.positions.check_place()  # a lake that disappeared meanwhile is no fault of its tables
+        self.positions.check_present()  # a lake that disappeared meanwhile is no fault of its tables
         applied = replace(self.positions.applied, sequence=batch.end, position=batch.position)
         if applied.position < self.positions.applied.position:
             applied = replace(applied, position=self.positions.applied.position)

@@ -123,9 +123,9 @@ def _damage(target: TargetTable, is_over: Callable[[], bool]) -> str:
 
 def _parts(target: TargetTable) -> list[str]:
     """Return the Delta tables of a target: itself, and existing ones beside it (staged or waiting rows)."""
-    place = Path(target.uri)
-    beside = sorted(place.parent.glob(f"{place.name}-*"))
-    return [target.uri, *(str(path) for path in beside if f".{FaultKind.DIVERGED.value}-" not in path.name)]
+    path = Path(target.uri)
+    beside = sorted(path.parent.glob(f"{path.name}-*"))
+    return [target.uri, *(str(other) for other in beside if f".{FaultKind.DIVERGED.value}-" not in other.name)]
 
 
 def _written(target: TargetTable, table: LakeTable, broke: LogBreak | None = None) -> Outcome:
