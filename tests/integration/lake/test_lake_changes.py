@@ -218,12 +218,12 @@ def test_another_table_and_the_position_of_the_lake_go_on_beside_a_diverged_tabl
     other.insert({1: 1, 2: "a", 3: None})
     fed.table.commit()
     fed.table.update((3,), {2: "after"})
-    reported = [*fed.pending(), *other.delivered(start=50)]
-    new_lake(tmp_path).apply(batch(reported))
+    items = [*fed.pending(), *other.delivered(start=50)]
+    new_lake(tmp_path).apply(batch(items))
     positions = new_lake(tmp_path).positions
     states = {name: table.state for (_, name), table in positions.tables.items()}
     assert states == {RELATION: TableState.DIVERGED, OTHER: TableState.LIVE}
-    assert positions.applied.sequence == reported[-1].sequence
+    assert positions.applied.sequence == items[-1].sequence
     assert replica_rows(tmp_path, f"{DATABASE}/{OTHER}-public.other") == other.expected()
 
 
@@ -413,18 +413,18 @@ def unmap_columns(fed: Fed, name: str) -> None:
 
 def _set_mapping(fed: Fed, name: str, mode: str) -> None:
     table = fed.delta(name)
-    reported = table.metadata()
+    present = table.metadata()
     fields = json.loads(table.schema().to_json())
     for number, field in enumerate(fields["fields"], 1):
         mapping = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": field["name"]}
         kept = {key: value for key, value in field["metadata"].items() if key not in mapping}
         field["metadata"] = {**kept, **(mapping if mode == "name" else {})}
     metadata = {
-        "id": str(reported.id),
+        "id": str(present.id),
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps(fields),
         "partitionColumns": [],
-        "configuration": {**reported.configuration, "delta.columnMapping.mode": mode},
+        "configuration": {**present.configuration, "delta.columnMapping.mode": mode},
     }
     protocol = {"minReaderVersion": 2, "minWriterVersion": 5}
     commit(

@@ -146,8 +146,8 @@ def reasons(fed: Fed, note: str) -> list[str]:
     before = lake.positions.tables
     fed.table.commit()
     fed.table.update((3,), {2: note})
-    with capture_logs() as reported:
+    with capture_logs() as lines:
         lake.apply(batch(fed.pending()))
         report_changes(get_log("test"), before, lake.positions.tables)
     fed.applied()
-    return [str(line["reason"]) for line in reported if line["event"] == "table diverged"]
+    return [str(line["reason"]) for line in lines if line["event"] == "table diverged"]

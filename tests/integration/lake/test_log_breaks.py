@@ -130,5 +130,5 @@ def test_messages_that_another_writer_changed_are_left_alone(tmp_path: Path) -> 
 
 def message(number: int) -> LakeBatch:
     at = Position(TimelineId(1), Lsn(500 + number), 0)
-    reported = LogicalMessage(at, at.commit_lsn, DATABASE, Xid(0), False, "app", b"hello")
-    return LakeBatch("one", Sequence(number), at, [(Sequence(number), reported)])
+    message = LogicalMessage(at, at.commit_lsn, DATABASE, Xid(0), False, "app", b"hello")
+    return LakeBatch("one", Sequence(number), at, [(Sequence(number), message)])

@@ -191,17 +191,17 @@ def test_a_table_gets_its_replica_with_its_key_if_rows_only_came_before(tmp_path
             table.rows = {(key,): row for key, row in enumerate([*table.rows.values()])}
             table.commit()
         new_lake(root).apply(batch(table.delivered()))
-        reported = len(table.delivered())
+        applied = len(table.delivered())
         give_key(table)
         table.update((1,), {2: "b"})
         arm(CrashAt(nth))
         try:
-            new_lake(root).apply(batch(table.delivered()[reported:]))
+            new_lake(root).apply(batch(table.delivered()[applied:]))
         except Crash:
             pass
         finally:
             arm(None)
-        new_lake(root).apply(batch(table.delivered()[reported:]))
+        new_lake(root).apply(batch(table.delivered()[applied:]))
         assert new_lake(root).positions.tables[DATABASE, RELATION].state is TableState.LIVE
         assert replica_rows(root, FOLDER) == [{"id": k, "note": "b" if k == 1 else "a", "big": None} for k in range(3)]
 
@@ -376,11 +376,11 @@ def test_folders_of_databases_never_meet_whatever_their_names(tmp_path: Path) ->
     table = ScriptedTable()
     table.insert({1: 1, 2: "a", 3: None})
     names = {1: "positions", 2: "..", 3: "a b", 4: "a_b", 5: "A_b", 6: "a-b"}
-    (reported,) = table.delivered()
-    assert isinstance(reported.item, ChangeBatch)
+    (inserted,) = table.delivered()
+    assert isinstance(inserted.item, ChangeBatch)
     databases = {Oid(oid): name for oid, name in names.items()}
     lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of, databases)
-    items = [Delivered(Sequence(n), replace(reported.item, database=Oid(n))) for n in (*names, 7)]
+    items = [Delivered(Sequence(n), replace(inserted.item, database=Oid(n))) for n in (*names, 7)]
     lake.apply(batch(items))
     folders = sorted(position.folder.split("/")[0] for position in lake.positions.tables.values())
     assert folders == ["..-2", "7", "A_b-5", "a-b-6", "a_b", "a_b-3", "positions"]
@@ -390,13 +390,13 @@ def test_folders_of_databases_never_meet_whatever_their_names(tmp_path: Path) ->
 def test_a_database_recreated_under_a_name_has_a_folder_of_its_own(tmp_path: Path) -> None:
     table = ScriptedTable()
     table.insert({1: 1, 2: "a", 3: None})
-    (reported,) = table.delivered()
-    assert isinstance(reported.item, ChangeBatch)
+    (inserted,) = table.delivered()
+    assert isinstance(inserted.item, ChangeBatch)
     databases = {Oid(1): "shop"}
     for number, renamed in ((1, {}), (2, {}), (3, {Oid(1): "old", Oid(2): "old"})):
         databases |= {Oid(number): "shop"} | renamed
         lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of, databases)
-        lake.apply(batch([Delivered(Sequence(number), replace(reported.item, database=Oid(number)))]))
+        lake.apply(batch([Delivered(Sequence(number), replace(inserted.item, database=Oid(number)))]))
     folders = sorted(position.folder.split("/")[0] for position in lake.positions.tables.values())
     assert folders == ["shop", "shop-2", "shop-3"]
 

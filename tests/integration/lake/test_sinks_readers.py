@@ -33,8 +33,8 @@ def story() -> tuple[ScriptedTable, list[list[Delivered]], list[list[dict[str, V
         if n > 2:
             table.update((n - 2,), {2: f"changed {n}"})
         table.commit()
-        reported = table.delivered()
-        batches.append(reported[n:])
+        delivered = table.delivered()
+        batches.append(delivered[n:])
         after.append([dict(row) for row in table.expected()])
     return table, batches, after
 
@@ -105,7 +105,7 @@ def test_a_table_that_makes_several_commits_a_batch_is_compacted_too(
             table.truncate()
         table.insert({1: n, 2: "new", 3: None})
         table.commit()
-        reported = table.delivered()
-        Lake(str(tmp_path), IDENTITY, shape_of, constants_of, keep_hours=0).apply(batch(reported[seen:]))
-        seen = len(reported)
+        delivered = table.delivered()
+        Lake(str(tmp_path), IDENTITY, shape_of, constants_of, keep_hours=0).apply(batch(delivered[seen:]))
+        seen = len(delivered)
     assert len(list((tmp_path / FOLDER / "replica").glob("*.parquet"))) < BATCHES / 2

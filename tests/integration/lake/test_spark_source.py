@@ -238,11 +238,11 @@ def test_headers_alone_stand_for_the_same_values_whatever_the_portions(state: Pa
     reader = reader_of(state)
     whole = open_feed(read(reader, offset(0), reader.latestOffset(offset(0), ReadAllAvailable())), "0a0b")
     assert whole is not None
-    reported = headers_of(state)
-    assert reported.nbytes < whole.byte_count / 2
+    headers = headers_of(state)
+    assert headers.nbytes < whole.byte_count / 2
     for bytes_max in (1, 20_000, PORTION_BYTES):
         with OutboxReader.open(StateFolder(state)) as outbox:
-            parts = list(feeds(reported, outbox, "0a0b", bytes_max))
+            parts = list(feeds(headers, outbox, "0a0b", bytes_max))
         items = [item for part in parts for item in part.lake_batch.items]
         assert [s for s, _ in items] == [s for s, _ in whole.lake_batch.items]
         assert list(map(encode_item, (item for _, item in items))) == [
@@ -266,25 +266,25 @@ def test_portions_are_returned_in_order_and_one_is_read_ahead(state: Path) -> No
 
 
 def test_headers_with_a_hole_or_without_their_end_are_refused(state: Path) -> None:
-    reported = headers_of(state)
+    headers = headers_of(state)
     for damaged in (
-        reported.slice(1),
-        reported.slice(0, reported.num_rows - 1),
-        pa.concat_tables([reported[:5], reported[6:]]),
+        headers.slice(1),
+        headers.slice(0, headers.num_rows - 1),
+        pa.concat_tables([headers[:5], headers[6:]]),
     ):
         with OutboxReader.open(StateFolder(state)) as outbox, pytest.raises(InternalError, match="incomplete"):
             list(feeds(damaged, outbox, "0a0b"))
 
 
 def test_a_hole_between_two_groups_is_refused(state: Path) -> None:
-    reported, ends = headers_of(state), group_ends(state)
-    damaged = pa.concat_tables([reported[: ends[2]], reported[ends[3] :]])
+    headers, ends = headers_of(state), group_ends(state)
+    damaged = pa.concat_tables([headers[: ends[2]], headers[ends[3] :]])
     with OutboxReader.open(StateFolder(state)) as outbox, pytest.raises(InternalError, match="incomplete"):
         list(feeds(damaged, outbox, "0a0b", 1))
 
 
 def test_a_value_that_is_another_one_than_its_header_said_is_refused(state: Path, tmp_path: Path) -> None:
-    reported = headers_of(state)
+    headers = headers_of(state)
     other = tmp_path / "other"
     make_state(other)
     feed(other, World(6).groups(GROUPS))
@@ -292,4 +292,4 @@ def test_a_value_that_is_another_one_than_its_header_said_is_refused(state: Path
         OutboxReader.open(StateFolder(other)) as outbox,
         pytest.raises(OutboxReplaced, match="is not the value whose header Spark read"),
     ):
-        list(feeds(reported, outbox, "0a0b"))
+        list(feeds(headers, outbox, "0a0b"))

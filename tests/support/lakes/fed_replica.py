@@ -26,7 +26,7 @@ class Fed:
         self.table = table
         self.uri = str(root / "replica")
         self.replica = Replica(self.uri, APP, shape_of, constants_of, UTF8)
-        self._reported = 0
+        self._applied = 0
 
     def feed(self) -> LakeTable:
         """Apply the new changes, and then all of them again."""
@@ -38,8 +38,8 @@ class Fed:
 
     def apply(self) -> LakeTable:
         items = self.table.delivered()
-        reported, self._reported = self._reported, len(items)
-        return self.replica.apply(items[reported:])
+        applied, self._applied = self._applied, len(items)
+        return self.replica.apply(items[applied:])
 
     def happens(self, event: TableItem) -> None:
         self.table.add_event(event)

@@ -39,7 +39,7 @@ Row = dict[int, object]  # by column number
 Key = tuple[str, ...]
 ORDINARY_TABLE = "r"  # pg_class.relkind
 VIRTUAL = "v"  # pg_attribute.attgenerated: not stored, so not in WAL
-ROWS_REPORTED_MAX = 3  # of each side, where they differ
+ROWS_SHOWN_MAX = 3  # of each side, where they differ
 
 
 @dataclass
@@ -154,10 +154,10 @@ class Replica:
         assert is_rewritten == (relation.oid in self.rewriting), "rewritten rows stand in boundaries"
         previous: Row | None = None
         if change.op in (Op.UPDATE.value, Op.DELETE.value):
-            reported = _reported(change)
-            previous = table.take(*reported) if reported is not None and not table.is_lost else None
+            identified = _identified(change)
+            previous = table.take(*identified) if identified is not None and not table.is_lost else None
             if previous is None:
-                assert reported is None or table.is_lost, f"no row of {relation.qualified_name} is as {reported}"
+                assert identified is None or table.is_lost, f"no row of {relation.qualified_name} is as {identified}"
                 table.is_lost = True
                 return
         if change.new is not None and not table.is_lost:
@@ -218,14 +218,14 @@ def _changes(batch: ChangeBatch) -> Iterator[_Change]:
             ]
         )
     meta = ("_commit_lsn", "_ordinal", "_op", "_before_kind", "_unchanged")
-    reported = zip(*(batch.rows.column(name).to_pylist() for name in meta), *sides, strict=True)
-    for commit_lsn, ordinal, op, before_kind, bitmap, old, new in reported:
+    changes = zip(*(batch.rows.column(name).to_pylist() for name in meta), *sides, strict=True)
+    for commit_lsn, ordinal, op, before_kind, bitmap, old, new in changes:
         bits = int.from_bytes(bitmap or b"", "little")
         unchanged = frozenset(number for index, number in enumerate(numbers) if bits >> index & 1)
         yield _Change(batch.relation, (commit_lsn, ordinal), op, BeforeKind(before_kind), old or {}, new, unchanged)
 
 
-def _reported(change: _Change) -> tuple[Row, tuple[int, ...]] | None:
+def _identified(change: _Change) -> tuple[Row, tuple[int, ...]] | None:
     """Return the old values in the change, and their columns; None if they are too few to find the row."""
     relation = change.relation
     if change.before_kind is BeforeKind.FULL:
@@ -305,7 +305,7 @@ def differences(cluster: Cluster, database: str, table: Table) -> list[str]:
         return []
     name = table.relation.qualified_name
     return [
-        f"{name}: {left.total()} rows are only in {where}: {list(left)[:ROWS_REPORTED_MAX]}"
+        f"{name}: {left.total()} rows are only in {where}: {list(left)[:ROWS_SHOWN_MAX]}"
         for where, left in (("the table", expected - found), ("the replica", found - expected))
         if left
     ]

@@ -32,8 +32,8 @@ class Routing(GroupCollector):
         return self._note(self.catch_up())
 
     def _note(self, groups: list[ChangeGroup]) -> list[GroupItem]:
-        reported = (item for group in groups for item in group.items)
-        found: list[GroupItem] = [item for item in reported if not isinstance(item, LogicalMessage)]
+        items = (item for group in groups for item in group.items)
+        found: list[GroupItem] = [item for item in items if not isinstance(item, LogicalMessage)]
         self.items += found
         return found
 

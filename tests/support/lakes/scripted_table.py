@@ -210,8 +210,8 @@ class ScriptedTable:
         after = None if new is None else {c.name: new[c.number] for c in live if c.number not in unchanged}
         before = None
         if kind is not BeforeKind.NONE and old is not None:
-            reported = self.key if kind is BeforeKind.KEY else tuple(old)
-            before = {c.name: old[c.number] for c in live if c.number in reported}
+            numbers = self.key if kind is BeforeKind.KEY else tuple(old)
+            before = {c.name: old[c.number] for c in live if c.number in numbers}
         bits = sum(1 << index for index, c in enumerate(live) if c.number in unchanged)
         self._pending.append(
             {

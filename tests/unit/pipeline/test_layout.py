@@ -116,8 +116,8 @@ def test_a_constant_of_a_database_in_another_encoding_is_transcoded() -> None:
 
 def test_labels_with_new_names_are_found_by_their_oids_and_given_to_the_rows() -> None:
     def version(*labels: str) -> Relation:
-        reported = tuple(EnumLabel(Oid(n), n, label) for n, label in enumerate(labels))
-        mood = TypeDescription(Oid(1), "public", "mood", "mood", TypeKind.ENUM, 4, True, Align.INT, labels=reported)
+        enum_labels = tuple(EnumLabel(Oid(n), n, label) for n, label in enumerate(labels))
+        mood = TypeDescription(Oid(1), "public", "mood", "mood", TypeKind.ENUM, 4, True, Align.INT, labels=enum_labels)
         moods = replace(mood, oid=Oid(2), kind=TypeKind.BASE, length=-1, labels=(), element=mood)
         one, many = (replace(column(n, f"c{n}", "int4"), type=kind) for n, kind in ((4, mood), (5, moods)))
         return relation(columns=(*relation().columns, one, many))

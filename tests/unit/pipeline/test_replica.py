@@ -169,7 +169,7 @@ def begin_rewrite(fed: Fed) -> None:
 
 
 def test_rewritten_rows_are_seen_at_the_end_alone_and_staged_once_however_often_they_come(fed: Fed) -> None:
-    before, reported = fed.rows, len(fed.table.delivered())
+    before, applied_count = fed.rows, len(fed.table.delivered())
     begin_rewrite(fed)
     fed.table.rows.clear()
     for key in ("1", "2"):
@@ -178,10 +178,10 @@ def test_rewritten_rows_are_seen_at_the_end_alone_and_staged_once_however_often_
     aside = fed.replica.staging_table()
     assert (fed.rows, aside.scan().read_all().num_rows) == (before, 2)
     fed.table.insert({1: "3", 2: "rewritten", 3: None}, "r")  # in the same batch as the rows before it
-    fed.replica.apply(fed.table.delivered()[reported:])
+    fed.replica.apply(fed.table.delivered()[applied_count:])
     version = fed.replica.staging_table().version
     assert version == aside.version + 1
-    fed.replica.apply(fed.table.delivered()[reported:])
+    fed.replica.apply(fed.table.delivered()[applied_count:])
     assert fed.replica.staging_table().version == version
     assert fed.rows == before
     boundary(fed, begin=False)

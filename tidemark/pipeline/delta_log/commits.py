@@ -106,13 +106,13 @@ def _judge(app: str, version: int, actions: list[Mapping[str, object]], *, unmar
     rows_differ = changes_metadata = False
     for action in actions:
         for kind, body in action.items():
-            reported = _object(body)
+            fields = _object(body)
             if kind == "commitInfo":
-                info = reported
+                info = fields
             elif kind == "txn":
-                transactions[str(reported.get("appId"))] = reported.get("version")
+                transactions[str(fields.get("appId"))] = fields.get("version")
             elif kind in _FILES:
-                rows_differ = rows_differ or reported.get("dataChange", True) is not False
+                rows_differ = rows_differ or fields.get("dataChange", True) is not False
             elif kind in ("metaData", "protocol"):
                 changes_metadata = True
     own = {name for name in transactions if name.startswith(f"{app}:")}

@@ -63,8 +63,8 @@ def check_restrictions(uri: str, table: DeltaTable, *, columns: bool = False) ->
     if columns:
         found += column_restrictions(table, uri)
     if found:
-        reported = "; ".join(f"{one.what} restricts writes; undo it with {one.undo}" for one in found)
-        raise TableStopped(f"{uri}: {reported}")
+        reasons = "; ".join(f"{one.what} restricts writes; undo it with {one.undo}" for one in found)
+        raise TableStopped(f"{uri}: {reasons}")
 
 
 def _check_commits(uri: str, app: str, table: DeltaTable, recorded: Recorded, token: int | None) -> bool:

@@ -159,8 +159,8 @@ class LogCleanup:
         return removed
 
     def _warn(self, folder: str, error: Exception) -> None:
-        reported = {**describe_error(error), "error": first_reason(str(error))}  # the whole text may have column values
-        self._log.warning("commit log not cleaned", table=folder, **reported)
+        fields = {**describe_error(error), "error": first_reason(str(error))}  # the whole text may have column values
+        self._log.warning("commit log not cleaned", table=folder, **fields)
 
     def _is_old(self, path: Path) -> bool:
         return path.stat().st_mtime <= time.time() - self._keep_s
@@ -182,8 +182,8 @@ def _below(names: Iterable[str], base: int) -> Iterator[str]:
 def _last_checkpoint(path: Path) -> int | None:
     """Return the version that `_last_checkpoint` names, if that is a whole checkpoint in one file."""
     try:
-        reported = json.loads((path / LAST_CHECKPOINT).read_bytes())
-        version = int(reported["version"])
+        named = json.loads((path / LAST_CHECKPOINT).read_bytes())
+        version = int(named["version"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return version if _is_whole(path / _CHECKPOINT.format(version)) else None

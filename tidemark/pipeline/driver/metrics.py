@@ -46,12 +46,12 @@ class PipelineMetrics:
         )
         self.restarts = self._counter(RESTARTS, "Restarts of the query after a failure.")
 
-    def _gauge(self, name: str, reported: str) -> Gauge:
-        return Gauge(name, reported, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
+    def _gauge(self, name: str, description: str) -> Gauge:
+        return Gauge(name, description, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
 
-    def _counter(self, name: str, reported: str) -> Counter:
-        return Counter(name, reported, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
+    def _counter(self, name: str, description: str) -> Counter:
+        return Counter(name, description, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
 
-    def _histogram(self, name: str, reported: str) -> Histogram:
+    def _histogram(self, name: str, description: str) -> Histogram:
         labels = [CAPTURE_LABEL]
-        return Histogram(name, reported, labels, registry=self.registry, buckets=LAG_BUCKETS_S).labels(self._capture)
+        return Histogram(name, description, labels, registry=self.registry, buckets=LAG_BUCKETS_S).labels(self._capture)

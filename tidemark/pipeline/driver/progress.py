@@ -99,7 +99,7 @@ class PipelineProgress:
     def _report(self, feed: Feed, positions: Positions, head: Sequence, now_us: int) -> None:
         tables = positions.tables.values()
         lags = sorted(self._lags_s)
-        reported = ProgressFile(
+        content = ProgressFile(
             pid=os.getpid(),
             reader=self._reader,
             lake=self._lake,
@@ -111,40 +111,40 @@ class PipelineProgress:
             lag_p50_s=lags[len(lags) // 2] if lags else None,
             lag_p99_s=lags[len(lags) * 99 // 100] if lags else None,
             tables=len(tables),
-            faults=[fault_reported(table, name, fault) for table in tables for name, fault in faults_of(table)],
+            faults=[fault_fields(table, name, fault) for table in tables for name, fault in faults_of(table)],
             stale=[table.qualified_name for table in tables if table.state is TableState.STALE],
             updated_at_us=now_us,
         )
-        self._write(asdict(reported))
+        self._write(asdict(content))
         now_s = self._clock.monotonic_s()
         if now_s - self._reported_at_s >= REPORT_INTERVAL_S:
             self._reported_at_s = now_s
-            fields = asdict(reported)
+            fields = asdict(content)
             del fields["pid"], fields["updated_at_us"], fields["waits_for_room"]
-            fields["faults"] = len(reported.faults)
+            fields["faults"] = len(content.faults)
             self._log.info("wrote a batch into the lake", **fields)
 
     def waits_for_room(self, reason: str) -> None:
         """Write into the file, if it exists and the disk has room, why the pipeline waits; "": it does not wait."""
         with suppress(OSError, ValueError, StateFull):
-            reported = json.loads(self._file.read_bytes())
-            self._write({**reported, "waits_for_room": reason, "updated_at_us": self._clock.wall_us()})
+            content = json.loads(self._file.read_bytes())
+            self._write({**content, "waits_for_room": reason, "updated_at_us": self._clock.wall_us()})
 
     @property
     def _file(self) -> Path:
         return self._folder.root / f"pipeline-{self._reader}.json"
 
-    def _write(self, reported: Mapping[str, object]) -> None:
+    def _write(self, content: Mapping[str, object]) -> None:
         file = self._file
         written = file.with_suffix(".new")
         with writing(file):
             descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._folder.file_mode)
             with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
-                opened.write(json.dumps(reported))
+                opened.write(json.dumps(content))
             written.rename(file)
 
 
-def fault_reported(table: TablePosition, target: str, fault: Fault) -> dict[str, str]:
+def fault_fields(table: TablePosition, target: str, fault: Fault) -> dict[str, str]:
     """Return a fault as it is written into the file."""
     return {
         "database": str(table.database),
@@ -173,7 +173,7 @@ def report_changes(log: Log, before: Mapping[TableId, TablePosition], after: Map
 
 
 def _report(log: Log, known: TablePosition | None, table: TablePosition) -> None:
-    reported = {"table": table.qualified_name, "folder": table.folder}
+    names = {"table": table.qualified_name, "folder": table.folder}
     were = dict(faults_of(known)) if known is not None else {}
     present = dict(faults_of(table))
     for target, fault in present.items():
@@ -181,13 +181,13 @@ def _report(log: Log, known: TablePosition | None, table: TablePosition) -> None
         if known_fault is None or (known_fault.kind, known_fault.reason) != (fault.kind, fault.reason):
             hint = HINTS[fault.kind]
             position = str(fault.position)
-            log.error(EVENTS[fault.kind], **reported, target=target, reason=fault.reason, after=position, hint=hint)
+            log.error(EVENTS[fault.kind], **names, target=target, reason=fault.reason, after=position, hint=hint)
     for target in were.keys() - present.keys():
-        log.info("table continues", **reported, target=target)
+        log.info("table continues", **names, target=target)
     for broke in table.breaks[len(known.breaks) if known is not None else 0 :]:
-        log.warning("log has a break", **reported, reason=broke.reason, after=str(broke.after), to=str(broke.to))
+        log.warning("log has a break", **names, reason=broke.reason, after=str(broke.after), to=str(broke.to))
     state = known.state if known is not None else None
     if table.state is not state and table.state is TableState.STALE:
-        log.warning("replica is stale: the table has no key", **reported, hint=STALE_HINT)
+        log.warning("replica is stale: the table has no key", **names, hint=STALE_HINT)
     elif table.state is not state and table.state is TableState.BLOCKED:
-        log.warning("table has no key: log only", **reported)
+        log.warning("table has no key: log only", **names)

@@ -172,8 +172,8 @@ class Pipeline:
             is_over=self._stop.is_set,
         )
         if lake.positions.foreign_change:
-            reported = lake.positions.foreign_change
-            self._log.warning("another writer changed the positions table; ignoring its change", change=reported)
+            change = lake.positions.foreign_change
+            self._log.warning("another writer changed the positions table; ignoring its change", change=change)
         self._progress.count_tables(lake.positions)
         return lake
 
@@ -273,8 +273,8 @@ class Pipeline:
         if failure is not None and failure.disposition is not Disposition.RETRY:
             raise failure
         cause = failure or self._failure or error
-        reported = {**describe_error(cause), "error": first_reason(str(cause))}  # the whole text may have column values
-        self._log.warning("query failed", attempt=failed, **reported)
+        fields = {**describe_error(cause), "error": first_reason(str(cause))}  # the whole text may have column values
+        self._log.warning("query failed", attempt=failed, **fields)
         if failed > RESTARTS_MAX:
             raise QueryFailed(f"the query failed {failed} times in a row: {first_reason(str(error))}") from error
 

@@ -197,9 +197,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TidemarkError as error:
         print(f"compare: {error}\n  hint: {error.hint}", file=sys.stderr)  # noqa: T201 - a program's own output
         return error.exit_code
-    reported = [{**asdict(one), "identical": one.identical} for one in tables]
+    results = [{**asdict(one), "identical": one.identical} for one in tables]
     if given.json:
-        print(json.dumps({"lsn": format_lsn(lsn), "tables": reported}))  # noqa: T201
+        print(json.dumps({"lsn": format_lsn(lsn), "tables": results}))  # noqa: T201
     else:
         for one in tables:
             verdict = "identical" if one.identical else "DIFFERENT"

@@ -82,10 +82,10 @@ def parse_target(name: str, row: Mapping[str, object]) -> LakeEntry:
     return LakeEntry(recorded, Fault(FaultKind(fault["kind"]), str(fault["reason"]), _position(fault)))
 
 
-def break_columns(reported: LogBreak) -> dict[str, object]:
+def break_columns(gap: LogBreak) -> dict[str, object]:
     """Return a break as stored in the positions table."""
-    to = {f"to_{name}": value for name, value in _columns(reported.to).items()}
-    return {"reason": reported.reason, **_columns(reported.after), **to}
+    to = {f"to_{name}": value for name, value in _columns(gap.to).items()}
+    return {"reason": gap.reason, **_columns(gap.after), **to}
 
 
 def parse_breaks(value: object) -> tuple[LogBreak, ...]:

@@ -34,12 +34,12 @@ def main(arguments: list[str]) -> int:
     ]
     # NB: an interrupted batch is in some tables already, and not yet in the row for the whole lake.
     at = max([positions.applied.position, *(table.position for table in positions.tables.values())])
-    reported = {
+    content = {
         "sequence": max(sequences),
         "position": [at.timeline, at.commit_lsn, at.ordinal],
         "tables": tables,
     }
-    sys.stdout.write(json.dumps(reported) + "\n")
+    sys.stdout.write(json.dumps(content) + "\n")
     return ExitCode.SUCCESS
 
 

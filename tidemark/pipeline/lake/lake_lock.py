@@ -129,8 +129,8 @@ def _writing_lake(path: Path) -> Iterator[None]:
     except PermissionError as error:
         with suppress(OSError):
             owner = path.stat().st_uid
-            reported = f"{path} belongs to the user {_name(owner)} and is not writable for {_name(os.geteuid())}"
-            raise LakeFailed(reported, hint=OTHER_USER) from error
+            reason = f"{path} belongs to the user {_name(owner)} and is not writable for {_name(os.geteuid())}"
+            raise LakeFailed(reason, hint=OTHER_USER) from error
         raise LakeFailed(f"{path}: {error.strerror}") from error
     except OSError as error:
         raise (LakeFull if is_full(error) else LakeFailed)(f"{path}: {error.strerror}") from error

@@ -130,7 +130,7 @@ class TablePosition:
             "generation": self.generation,
             **target_columns("log", self.log),
             **target_columns("replica", self.replica),
-            "log_breaks": [break_columns(reported) for reported in self.breaks],
+            "log_breaks": [break_columns(gap) for gap in self.breaks],
         }
 
 

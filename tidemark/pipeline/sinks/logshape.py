@@ -55,8 +55,8 @@ def spelled(rows: pa.Table, stored: pa.Schema) -> pa.Table:
                 pa.StructArray.from_arrays(old.flatten(), [names[part.name] for part in field.type], mask=old.is_null())
             )
         elif field.name == UNCHANGED:
-            reported = [kept and [names[name] for name in kept] for kept in values.to_pylist()]
-            columns.append(pa.array(reported, field.type))
+            spelled_names = [kept and [names[name] for name in kept] for kept in values.to_pylist()]
+            columns.append(pa.array(spelled_names, field.type))
         else:
             columns.append(values)
     return pa.table(columns, names=list(names.values()))

@@ -261,8 +261,8 @@ class Lake:
         uri, app = f"{self.root}/{self._messages_folder(database)}", f"tidemark:{self.capture}:{database}:{MESSAGES}"
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
-            reported = [(sequence, item) for sequence, item in some if isinstance(item, LogicalMessage)]
-            log = append_messages(uri, app, reported, recorded)
+            known_messages = [(sequence, item) for sequence, item in some if isinstance(item, LogicalMessage)]
+            log = append_messages(uri, app, known_messages, recorded)
             if log.has_passed(COMPACT_EVERY):
                 log.compact(self._keep_hours)
             return log
@@ -399,8 +399,8 @@ def _fault_state(*targets: Outcome) -> TableState | None:
 
 def _state(items: Sequence[Delivered], log: Outcome, replica: Outcome, known: TablePosition | None) -> TableState:
     # A table that becomes unlogged and logged again is dropped and created under one OID.
-    reported = [i.item.change for i in items if isinstance(i.item, SchemaEvent)]
-    born_or_gone = [change for change in reported if change is not SchemaChange.ALTER]
+    schema_changes = [i.item.change for i in items if isinstance(i.item, SchemaEvent)]
+    born_or_gone = [change for change in schema_changes if change is not SchemaChange.ALTER]
     if born_or_gone[-1:] == [SchemaChange.DROP] or (not born_or_gone and known and known.state is TableState.DROPPED):
         return TableState.DROPPED
     fault = _fault_state(log, replica)
