@@ -215,7 +215,7 @@ def give_key(table: ScriptedTable) -> None:
     table.alter(table.relation.columns)
 
 
-def take_key(table: ScriptedTable) -> None:
+def remove_key(table: ScriptedTable) -> None:
     table.key, table.identity = (), ReplicaIdentity.NOTHING
     table.relation = replace(
         table.relation, replica_identity=ReplicaIdentity.NOTHING, identity_columns=(), primary_key=()
@@ -231,7 +231,7 @@ def test_the_replica_of_a_table_that_lost_its_key_is_kept_and_stale_until_a_new_
     table.insert({1: 1, 2: "a", 3: None})
     table.commit()
     new_lake(tmp_path).apply(batch(table.delivered()))
-    take_key(table)
+    remove_key(table)
     table.commit()
     new_lake(tmp_path).apply(batch(table.delivered()))
     assert new_lake(tmp_path).positions.tables[DATABASE, RELATION].state is TableState.LIVE
@@ -497,7 +497,7 @@ def test_a_lake_that_has_no_table_yet_is_its_first_capture_s(
 def test_a_second_pipeline_beside_one_that_runs_is_refused_and_both_are_named(tmp_path: Path) -> None:
     make_state(tmp_path / "second")
     lake = tmp_path / "lake"
-    with LakeLock.take(lake, IDENTITY, tmp_path / "first", "spark", ["key"]):
+    with LakeLock.acquire(lake, IDENTITY, tmp_path / "first", "spark", ["key"]):
         arguments = ["--state", str(tmp_path / "second"), "--lake", str(lake)]
         done = subprocess.run(
             [sys.executable, "-m", "tidemark.pipeline", *arguments], capture_output=True, text=True, check=False
@@ -506,20 +506,20 @@ def test_a_second_pipeline_beside_one_that_runs_is_refused_and_both_are_named(tm
     first, _, second = done.stderr.partition("; this is ")
     assert f"capture 'test' of the cluster 77 (state {tmp_path / 'first'}, process {os.getpid()} on " in first
     assert f"capture 'test' of the cluster 77 (state {tmp_path / 'second'}, process " in second
-    with LakeLock.take(lake, IDENTITY, tmp_path / "second", "spark", []) as free:
+    with LakeLock.acquire(lake, IDENTITY, tmp_path / "second", "spark", []) as free:
         assert free.beside is None
 
 
 @pytest.mark.feature("X11")
 def test_the_hosts_of_one_capture_run_a_pipeline_each_and_one_state_runs_one(tmp_path: Path) -> None:
     lake, first, second = tmp_path / "lake", tmp_path / "first", tmp_path / "second"
-    with LakeLock.take(lake, IDENTITY, first, "spark", ["old", "key"]):
-        with LakeLock.take(lake, IDENTITY, second, "spark", ["key"]) as beside:
+    with LakeLock.acquire(lake, IDENTITY, first, "spark", ["old", "key"]):
+        with LakeLock.acquire(lake, IDENTITY, second, "spark", ["key"]) as beside:
             assert beside.beside is not None
             assert beside.beside.state == str(first)
         for state, keys in ((second, ["other"]), (second, []), (first, ["key"])):
             with pytest.raises(LakeInUse):
-                LakeLock.take(lake, IDENTITY, state, "another reader", keys)
+                LakeLock.acquire(lake, IDENTITY, state, "another reader", keys)
 
 
 def test_a_copy_of_a_new_state_that_breaks_off_leaves_the_rows_of_older_copies_in_the_log(tmp_path: Path) -> None:

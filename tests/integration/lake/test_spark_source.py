@@ -259,9 +259,9 @@ def test_headers_alone_stand_for_the_same_values_whatever_the_portions(state: Pa
 
 def test_portions_are_returned_in_order_and_one_is_read_ahead(state: Path) -> None:
     with OutboxReader.open(StateFolder(state)) as outbox:
-        taken = feeds(headers_of(state), outbox, "0a0b", 1)
-        first = next(taken)
-        taken.close()
+        portions_read = feeds(headers_of(state), outbox, "0a0b", 1)
+        first = next(portions_read)
+        portions_read.close()
     assert first.lake_batch.end == group_ends(state)[0]
 
 

@@ -54,7 +54,7 @@ def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def equal_form(value: object) -> object:
-    """Return one value for all that PostgreSQL takes for equal."""
+    """Return one value for all values that are equal in PostgreSQL."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0
     return value

@@ -81,7 +81,7 @@ class Table:
         else:
             self._by_key.setdefault(_key(row, self._numbers), []).append(row)
 
-    def take(self, old: Row, numbers: tuple[int, ...]) -> Row | None:
+    def pop(self, old: Row, numbers: tuple[int, ...]) -> Row | None:
         """Remove and return the row that equals `old` in the columns `numbers`; None if there is none."""
         if self._by_key is None or numbers != self._numbers:
             rows, self._numbers, self._by_key = self.all_rows(), numbers, {}
@@ -132,10 +132,10 @@ class Replica:
                     pass
         self._batches(batches)
 
-    def take_effects(self) -> list[str]:
+    def pop_effects(self) -> list[str]:
         """Return the effects since the last call."""
-        taken, self._effects = self._effects, []
-        return taken
+        effects, self._effects = self._effects, []
+        return effects
 
     def _table(self, relation: Relation) -> Table:
         table = self.tables.setdefault(relation.oid, Table(relation))
@@ -155,7 +155,7 @@ class Replica:
         previous: Row | None = None
         if change.op in (Op.UPDATE.value, Op.DELETE.value):
             identified = _identified(change)
-            previous = table.take(*identified) if identified is not None and not table.is_lost else None
+            previous = table.pop(*identified) if identified is not None and not table.is_lost else None
             if previous is None:
                 assert identified is None or table.is_lost, f"no row of {relation.qualified_name} is as {identified}"
                 table.is_lost = True

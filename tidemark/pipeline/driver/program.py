@@ -77,15 +77,15 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
     wait = partial(_wait_to_start, stop)
     with ExitStack() as stack:
 
-        def opened(take: Callable[[], AbstractContextManager[OpenedT]], folder: Path) -> OpenedT:
-            return stack.enter_context(when_space_allows(take, folder, log, wait=wait))
+        def opened(opening: Callable[[], AbstractContextManager[OpenedT]], folder: Path) -> OpenedT:
+            return stack.enter_context(when_space_allows(opening, folder, log, wait=wait))
 
         outbox = opened(partial(OutboxReader.open, folder, guarded=reporting_stuck_writers), folder.root)
         role = opened(partial(RoleLock.acquire, folder, f"pipeline-{given.reader}"), folder.root)
         store = opened(partial(StateStore.open, folder, guarded=reporting_stuck_writers), folder.root)
         run = stack.enter_context(recorded(store, role.owner, log))
         keys = set(store.marker_keys().names.values())  # the keys with which the capture's daemons were started
-        lock = opened(partial(LakeLock.take, root, outbox.identity, folder.root, given.reader, keys), root)
+        lock = opened(partial(LakeLock.acquire, root, outbox.identity, folder.root, given.reader, keys), root)
         if lock.beside is not None:
             log.info("another host of the capture has a pipeline on this lake", other=str(lock.beside))
         when_space_allows(partial(outbox.register, given.reader), folder.root, log, wait=wait)

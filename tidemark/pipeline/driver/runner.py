@@ -136,7 +136,7 @@ class Pipeline:
             if was_waiting:
                 self._progress.waits_for_room("")
             return True
-        notify(READY)  # otherwise the service manager takes the process for hung
+        notify(READY)  # otherwise the service manager considers the process hung
         notify(ALIVE)
         return False
 

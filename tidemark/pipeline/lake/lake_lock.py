@@ -82,7 +82,7 @@ class LakeLock:
         self.beside = beside
 
     @classmethod
-    def take(cls, lake: Path, identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> Self:
+    def acquire(cls, lake: Path, identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> Self:
         """Acquire the lock of `lake`; create a missing folder; raise `LakeInUse` if another process has the lock."""
         own = LakeHolder(
             identity.capture,

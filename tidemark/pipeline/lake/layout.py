@@ -69,15 +69,15 @@ class LakeColumn:
 
 def lake_columns(relation: Relation) -> tuple[LakeColumn, ...]:
     """Return the columns that the lake stores, in order: all live columns except virtual generated ones."""
-    taken: set[str] = set()
+    used: set[str] = set()
     columns = []
     for index, column in enumerate(relation.live_columns):
         if column.is_virtual:
             continue
         name = column.name + "_" if RESERVED.fullmatch(column.name) else column.name
-        while name.lower() in taken:  # Delta's column names are case-insensitive, unlike PostgreSQL's
+        while name.lower() in used:  # Delta's column names are case-insensitive, unlike PostgreSQL's
             name = f"{name}_{column.number}"
-        taken.add(name.lower())
+        used.add(name.lower())
         columns.append(LakeColumn(column.number, index, name))
     return tuple(columns)
 

@@ -133,9 +133,9 @@ def _moves(stored: pa.Schema, wanted: pa.Schema, changed: Mapping[str, pa.DataTy
 def _aside(name: str, old: pa.DataType, stored: pa.Schema, wanted: pa.Schema) -> str:
     """Return the column for values of type `old`, which must not be a column of the table, now or with another type."""
     aside = f"{name}__{re.sub(r'[^a-z0-9]+', '_', str(old)).strip('_')}"
-    taken = {column.lower() for column in wanted.names}
-    taken.update(field.name.lower() for field in stored if field.name != aside or field.type != old)
-    while aside.lower() in taken:
+    used = {column.lower() for column in wanted.names}
+    used.update(field.name.lower() for field in stored if field.name != aside or field.type != old)
+    while aside.lower() in used:
         aside += "_"
     return aside
 
