@@ -147,11 +147,11 @@ def test_a_new_copy_of_a_diverged_table_reads_no_data_file_again(
     assert fed.state() is TableState.DIVERGED
     file_of, before = pq.ParquetFile, set(tmp_path.rglob("*.parquet"))
 
-    def noted(path: Path) -> pq.ParquetFile:
+    def recorded_file(path: Path) -> pq.ParquetFile:
         read.add(path)
         return file_of(path)
 
-    monkeypatch.setattr(pq, "ParquetFile", noted)
+    monkeypatch.setattr(pq, "ParquetFile", recorded_file)
     fed.recopy()
     fed.update(7, "live again")
     assert fed.state() is TableState.LIVE

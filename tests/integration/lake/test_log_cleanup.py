@@ -158,16 +158,16 @@ def test_the_base_is_on_disk_before_anything_is_removed(tmp_path: Path, monkeypa
     done: list[str] = []
     sync, unlink = os.fsync, Path.unlink
 
-    def note_sync(descriptor: int) -> None:
+    def record_sync(descriptor: int) -> None:
         done.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
         sync(descriptor)
 
-    def note_unlink(path: Path, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002 - as pathlib has it
+    def record_unlink(path: Path, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002 - as pathlib has it
         done.append("removal")
         unlink(path, missing_ok)
 
-    monkeypatch.setattr(os, "fsync", note_sync)
-    monkeypatch.setattr(Path, "unlink", note_unlink)
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(Path, "unlink", record_unlink)
     assert cleanup(tmp_path).run([(NAME, version)])
     before = done[: done.index("removal")]
     assert {checkpoint_path(table, versions(table)[0]).name, LAST_CHECKPOINT, LOG_FOLDER} <= set(before)

@@ -29,9 +29,9 @@ class Routing(GroupCollector):
 
     def news(self) -> list[GroupItem]:
         """Read up to now; return the items since the last call."""
-        return self._note(self.catch_up())
+        return self._record(self.catch_up())
 
-    def _note(self, groups: list[ChangeGroup]) -> list[GroupItem]:
+    def _record(self, groups: list[ChangeGroup]) -> list[GroupItem]:
         items = (item for group in groups for item in group.items)
         found: list[GroupItem] = [item for item in items if not isinstance(item, LogicalMessage)]
         self.items += found
@@ -52,7 +52,7 @@ class Routing(GroupCollector):
                 for _ in range(2):
                     lake = known or Lake(str(root), replace(IDENTITY), shape_of, constants_of)
                     lake.apply(LakeBatch("outbox-1", Sequence(self._sequence), group.last.position, items))
-        return self._note(groups)
+        return self._record(groups)
 
 
 def source_rows(cluster: Cluster, database: str, root: str) -> list[str]:

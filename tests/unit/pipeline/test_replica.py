@@ -314,7 +314,7 @@ def test_a_replica_whose_table_lost_its_key_is_kept_as_it_was(fed: Fed) -> None:
     fed.table.add_column("extra")
     fed.table.insert({1: 9, 2: "unseen", 3: None, 4: None})
     last = fed.feed()
-    assert (last.version, last.applied.position) == (left.version, left.applied.position), "noted once"
+    assert (last.version, last.applied.position) == (left.version, left.applied.position), "recorded once"
     assert (fed.rows, fed.delta.schema().to_arrow()) == (there, columns)
 
 

@@ -76,7 +76,7 @@ class LogCleanup:
         `written` are the tables that the last batch wrote: folder below the lake's root, and the version that
         `_positions` records. A table without writes needs no work.
         """
-        made = sum(self._note(folder, version) for folder, version in written)
+        made = sum(self._record(folder, version) for folder, version in written)
         listed_max, self._unlisted = divmod(self._unlisted + made, EVERY_COMMITS)
         for folder in list(self._due)[: LISTED_MAX + listed_max]:
             del self._due[folder]
@@ -89,7 +89,7 @@ class LogCleanup:
                 self._warn(folder, error)
         return self._remove(removed_max + FILES_PER_COMMIT * made)
 
-    def _note(self, folder: str, version: int) -> int:
+    def _record(self, folder: str, version: int) -> int:
         """Record the present version of a table; return the number of commits since the last record."""
         known = self._logs.get(folder)
         path = self._root / folder / LOG_FOLDER
