@@ -54,7 +54,7 @@ def test_a_reader_sees_whole_batches_and_the_position_that_belongs_to_them(tmp_p
             applied = read_applied(table.transaction_version, LOG_APP)
             positions = [(r["_commit_lsn"], r["_ordinal"]) for r in table.to_pyarrow_table().to_pylist()]
             if positions and max(positions) != (applied.position.commit_lsn, applied.position.ordinal):
-                wrong.append(f"{max(positions)} seen, {applied} told")
+                wrong.append(f"{max(positions)} in the log, whose position is {applied}")
             seen.add(len(positions))
 
     reader = threading.Thread(target=look)

@@ -4,7 +4,7 @@ from tidemark.io.state.outbox import OutboxTrimmed
 from tidemark.model.errors import ExitCode, InvalidLsn
 from tidemark.pipeline.failures import first_reason, named_failure
 
-TOLD = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR]
+FAILURE = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR]
 Traceback (most recent call last):
   File "/x/runner.py", line 1, in main
     offsets = reader.latestOffset(start, limit)
@@ -14,7 +14,7 @@ SQLSTATE: 38000
 
 
 def test_an_error_of_ours_is_found_with_its_exit_code_and_hint() -> None:
-    found = named_failure(TOLD)
+    found = named_failure(FAILURE)
     assert isinstance(found, OutboxTrimmed)
     assert str(found) == "outbox 0a0b holds 5 to 9; requested were the values after 2"
     assert found.exit_code is ExitCode.STATE
