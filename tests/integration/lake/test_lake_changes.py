@@ -43,14 +43,14 @@ class Fed:
         self.accepted: dict[str, str] = {}
         self._applied = 0
         self.table.copy(1, [{1: key, 2: "old", 3: None} for key in range(ROWS)])
-        self.bring_up()
+        self.apply_pending()
         self.update(0, "first")
         self.update(1, "second")
 
     def update(self, key: int, note: str) -> None:
         self.table.commit()
         self.table.update((key,), {2: note})
-        self.bring_up()
+        self.apply_pending()
 
     def recopy(self, generation: int = 2) -> None:
         """Copy the source's rows as another generation."""
@@ -63,7 +63,7 @@ class Fed:
         assert fault is not None
         self.accepted[f"{DATABASE}.{RELATION}"] = str(fault.position)
 
-    def bring_up(self) -> None:
+    def apply_pending(self) -> None:
         new_lake(self.root, self.accepted).apply(batch(self.pending()))
         self.applied()
 
@@ -291,7 +291,7 @@ def test_maintenance_between_opening_and_commit_changes_nothing(
         fed.recopy()
     arm(Meanwhile(point, lambda: maintain(fed, name)))
     try:
-        fed.bring_up()
+        fed.apply_pending()
     finally:
         arm(None)
     assert_exact(fed)
@@ -306,7 +306,7 @@ def test_a_change_of_data_between_opening_and_commit_is_found(tmp_path: Path, po
     fed.table.insert({1: 1, 2: "after", 3: None})
     arm(Meanwhile(point, lambda: write_deltalake(fed.path("replica"), foreign_row(), mode="append")))
     try:
-        fed.bring_up()
+        fed.apply_pending()
     finally:
         arm(None)
     assert fed.state() is TableState.DIVERGED
@@ -506,7 +506,7 @@ def test_changes_that_wait_for_a_stopped_table_are_exact_after_crashes_and_repea
         crash = CrashAt(key - 5)  # the item is repeated, with the next one
         arm(crash)
         try:
-            fed.bring_up()
+            fed.apply_pending()
         except Crash:
             pass
         finally:
@@ -518,8 +518,8 @@ def test_changes_that_wait_for_a_stopped_table_are_exact_after_crashes_and_repea
     arm(CrashAt(3))
     try:
         with pytest.raises(Crash):
-            fed.bring_up()
+            fed.apply_pending()
     finally:
         arm(None)
-    fed.bring_up()
+    fed.apply_pending()
     assert_exact(fed)

@@ -120,7 +120,7 @@ def test_a_quiet_table_whose_folder_may_not_be_looked_at_ends_no_batch(tmp_path:
     refused = replace(known, relation=Oid(30_000), folder="n" * 300)  # the file system refuses access, also for root
     opened.positions.tables[DATABASE, refused.relation] = refused
     for _ in range(3):
-        beside.bring_up(opened)
+        beside.apply_change(opened)
     assert opened.positions.tables[DATABASE, refused.relation] is refused
     assert fed.state() is TableState.LIVE
 
@@ -189,5 +189,5 @@ def test_a_batch_that_a_stop_ends_while_it_searches_for_damage_leaves_its_table_
         Lake(str(tmp_path), IDENTITY, shape_of, constants_of, is_over=lambda: True).apply(batch(fed.pending()))
     assert fed.state() is TableState.LIVE
     file.write_bytes(kept)
-    fed.bring_up()
+    fed.apply_pending()
     assert replica_rows(tmp_path, FOLDER) == fed.table.expected()

@@ -18,7 +18,7 @@ BLOCKS_MAX = 64  # more than a batch writes
 
 def error_of(fed: Fed) -> LakeFull | None:
     try:
-        fed.bring_up()
+        fed.apply_pending()
     except LakeFull as error:
         return error
     return None
@@ -41,7 +41,7 @@ def test_a_disk_that_is_full_at_any_write_is_named_as_such_and_the_batch_is_done
             assert "No space left on device" in str(error)
             full.add(str(error).split(":")[0])
             disk.empty()
-            fed.bring_up()
+            fed.apply_pending()
         assert full == {fed.path("log"), fed.path("replica"), str(fed.root / "_positions")}
         assert fed.state() is TableState.LIVE
         assert replica_rows(fed.root, FOLDER) == fed.table.expected()

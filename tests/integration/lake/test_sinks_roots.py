@@ -25,7 +25,7 @@ def test_a_new_copy_and_a_truncate_of_a_root_without_a_key_keep_its_replica_live
     own = replace(of_leaf, identity_columns=(), primary_key=())
     applied = 0
 
-    def bring_up() -> TableState:
+    def apply_pending() -> TableState:
         nonlocal applied
         lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of)
         lake.apply(batch(table.delivered()[applied:]))
@@ -44,10 +44,10 @@ def test_a_new_copy_and_a_truncate_of_a_root_without_a_key_keep_its_replica_live
         table.relation = own
 
     change(1)
-    assert bring_up() is TableState.LIVE
+    assert apply_pending() is TableState.LIVE
     table.copy(2, [*table.rows.values(), {1: 2, 2: "copied", 3: None, TABLEOID_NUMBER: LEAF}])
     change(3)
-    assert bring_up() is TableState.LIVE
+    assert apply_pending() is TableState.LIVE
     table.truncate()
     change(4)
-    assert bring_up() is TableState.LIVE
+    assert apply_pending() is TableState.LIVE

@@ -180,8 +180,8 @@ def _puts(run: _Run, rows: Sequence[tuple[Key, _Row]], fetch: Fetch) -> tuple[pa
         name, indexes = column.name, away.get(column.name, {})
         values = run.new.column(name)
         if indexes:
-            brought = pa.array([found[key][name] if key in found else None for key in indexes], column.type)
-            values = pa.chunked_array([*values.chunks, brought], column.type)
+            fetched = pa.array([found[key][name] if key in found else None for key in indexes], column.type)
+            values = pa.chunked_array([*values.chunks, fetched], column.type)
         sources = [(key, row.sources.get(name, row.change), row.change) for key, row in rows]
         # A value that the replica keeps in place is not written, so any value may be here.
         at = [indexes.get(source, change) if isinstance(source, tuple) else source for _, source, change in sources]
