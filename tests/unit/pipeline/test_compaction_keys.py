@@ -34,7 +34,7 @@ def change(
 
 
 def nothing_to_fetch(keys: Sequence[Key], names: Sequence[str]) -> dict[Key, dict[str, object]]:
-    pytest.fail(f"the replica is asked for {names} of {keys}")
+    pytest.fail(f"the replica is read for {names} of {keys}")
 
 
 def compacted(*changes: Change, key_type: pa.DataType = FLOAT8) -> Compacted:

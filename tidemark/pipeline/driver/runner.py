@@ -317,6 +317,6 @@ def starting_sequence(positions: Positions, outbox: OutboxReader) -> Sequence:
 def is_alive(spark: SparkSession) -> bool:
     """Return whether the JVM answers."""
     try:
-        return not spark.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - PySpark has no public way to ask
+        return not spark.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - PySpark has no public method
     except (Py4JError, OSError):
         return False

@@ -164,8 +164,8 @@ class Lake:
     def _add_changed(self, split: _Split) -> None:
         """Add some tables without items, in rotation, if another writer may have committed to them.
 
-        The check asks the file system two questions for each log or replica: whether the recorded commit exists, and
-        whether a later one does. Only a table that fails the check is opened.
+        For each log or replica the check tests two files: whether the recorded commit exists, and whether a later one
+        does. Only a table that fails the check is opened.
         """
         tables = self.positions.tables
         if not self._unchecked:
