@@ -159,13 +159,13 @@ def test_partitions_cover_a_range_once_and_in_order(state: Path, monkeypatch: py
 def test_a_trimmed_start_has_a_separate_error(state: Path) -> None:
     with OutboxReader.open(StateFolder(state)) as outbox, StateStore.open(StateFolder(state)) as store:
         outbox.register("spark")
-        held = Sequence(group_ends(state)[3])
-        outbox.confirm("spark", held, held)
+        applied = Sequence(group_ends(state)[3])
+        outbox.confirm("spark", applied, applied)
         with store.transaction(None) as transaction:
             transaction.settle()
     reader = reader_of(state)
     with pytest.raises(OutboxTrimmed, match="requested were the values after 0"):
-        reader.partitions(offset(0), offset(held))
+        reader.partitions(offset(0), offset(applied))
     with pytest.raises(OutboxTrimmed):
         reader.latestOffset(offset(0), ReadMaxBytes(1000))
 

@@ -33,7 +33,7 @@ class Fed:
         found = self.apply()
         version = found.version
         again = self.replica.apply(self.table.delivered())
-        assert again.version == version, "what it holds makes no commit"
+        assert again.version == version, "applied changes make no commit"
         return again
 
     def apply(self) -> LakeTable:

@@ -79,8 +79,8 @@ class CrashingFeed:
                 arm(None)
                 what = self.chance.random()
                 if what < 0.3:  # the checkpoint is lost: continue from the positions table
-                    held = Lake(str(self.root), IDENTITY, shape_of, constants_of).positions.applied.sequence
-                    at = next((i for i, d in enumerate(numbered) if d.sequence > held), len(numbered))
+                    applied = Lake(str(self.root), IDENTITY, shape_of, constants_of).positions.applied.sequence
+                    at = next((i for i, d in enumerate(numbered) if d.sequence > applied), len(numbered))
                 elif what < 0.5:  # the state is lost: a new outbox continues the sequence, from any earlier position
                     greatest = max(d.sequence for d in numbered)
                     outbox += "+"

@@ -83,7 +83,7 @@ class PipelineProgress:
             self._lags_s.append(lag_s)
             metrics.visible_seconds.observe(lag_s)
         self.count_tables(positions)
-        metrics.held_lsn.set(feed.commit_lsn)
+        metrics.applied_lsn.set(feed.commit_lsn)
         metrics.backlog.set(head - feed.lake_batch.end)
         self._report(feed, positions, head, now_us)
 

@@ -233,7 +233,8 @@ class Pipeline:
         started = time.monotonic()
         for feed in feeds(rows.toArrow(), self._outbox, self._outbox_id):
             replayable = feed.after if replayable is None else replayable
-            if self._holds(feed):  # NB: a replay contains portions written before the failed one; they are no progress
+            # NB: a replay contains portions written before the failed one; they are no progress.
+            if self._contains(feed):
                 self._confirm(replayable)
                 continue
             self._land_portion(feed, replayable)
@@ -242,7 +243,7 @@ class Pipeline:
             started = time.monotonic()
             del feed  # two portions at once, not three: the next one but one is read during the next write
 
-    def _holds(self, feed: Feed) -> bool:
+    def _contains(self, feed: Feed) -> bool:
         """Return whether the lake contains all of a portion."""
         positions, batch = self._lake.positions, feed.lake_batch
         return positions.outbox == batch.outbox and batch.end <= positions.applied.sequence

@@ -192,14 +192,14 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         sequences: list[int] = []
         waiting: list[bytes] = []
-        held = 0
+        byte_count = 0
         for value in self._reader().read(Sequence(partition.after), Sequence(partition.upto)):
             sequences.append(value.header.sequence)
             waiting.append(encode_header(value.header) + value.payload)
-            held += len(waiting[-1])
-            if held >= RECORD_BATCH_BYTES:
+            byte_count += len(waiting[-1])
+            if byte_count >= RECORD_BATCH_BYTES:
                 yield _batch(sequences, waiting)
-                sequences, waiting, held = [], [], 0
+                sequences, waiting, byte_count = [], [], 0
         if waiting:
             yield _batch(sequences, waiting)
 

@@ -146,11 +146,11 @@ class KeyRanges:
         if first is not None and sought.sorted is not None:
             begin[self.known] = np.searchsorted(sought.sorted, self.least[self.known], "left")
             end[self.known] = np.searchsorted(sought.sorted, self.most[self.known], "right")
-        holds_special = first.special if first is not None else np.ones(self.count, np.bool_)
+        has_special = first.special if first is not None else np.ones(self.count, np.bool_)
         found = {}
-        for file in self.order[(begin < end)[self.order] | (holds_special[self.order] & bool(len(sought.apart)))]:
+        for file in self.order[(begin < end)[self.order] | (has_special[self.order] & bool(len(sought.apart)))]:
             indexes = sought.order[begin[file] : end[file]]
-            if holds_special[file] and len(sought.apart):
+            if has_special[file] and len(sought.apart):
                 indexes = np.concatenate([indexes, sought.apart])
             indexes = self._within(int(file), sought, indexes)
             if len(indexes):

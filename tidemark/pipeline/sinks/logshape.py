@@ -45,7 +45,7 @@ def spelled(rows: pa.Table, stored: pa.Schema) -> pa.Table:
     """Return `rows` with the log's spelling of the column names."""
     first = {name.lower(): name for name in stored.names}
     names = {name: first.get(name.lower(), name) for name in rows.schema.names}
-    if all(name == as_held for name, as_held in names.items()):
+    if all(name == stored_name for name, stored_name in names.items()):
         return rows
     columns = []
     for field, values in zip(rows.schema, rows.columns, strict=True):
