@@ -123,7 +123,7 @@ def _put_back(fed: Fed, name: str, maintained: int) -> None:
         fed.delta(name).alter.set_table_properties({"delta.checkpointInterval": str(50 + number)})
 
 
-def create_anew(fed: Fed, name: str) -> None:
+def recreate(fed: Fed, name: str) -> None:
     rows = fed.delta(name).to_pyarrow_table()
     shutil.rmtree(fed.path(name))
     for _ in range(fed.position().log.recorded.version + 3):
@@ -173,7 +173,7 @@ LOST = [
     delete,
     put_back,
     put_back_and_maintain,
-    create_anew,
+    recreate,
     clone_over,
     add_column,
     lose_commits,

@@ -291,8 +291,8 @@ def _needs_no_key(table: LakeTable, step: Rows | EventStep) -> bool:
     event = step.event
     if isinstance(event, SchemaEvent):
         return not blocked
-    is_anew = isinstance(event, CopyBoundary) or (isinstance(event, Truncation) and not event.partition)
-    return gathers and (is_anew or not blocked)
+    replaces_rows = isinstance(event, CopyBoundary) or (isinstance(event, Truncation) and not event.partition)
+    return gathers and (replaces_rows or not blocked)
 
 
 def new_rows(step: Rows, changes: pa.Table | None = None) -> pa.Table:
