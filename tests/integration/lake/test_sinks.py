@@ -142,7 +142,7 @@ def test_a_copy_that_begins_again_replaces_the_rows_of_the_one_that_broke_off(tm
     table = ScriptedTable()
     first = [Row({1: k, 2: "first", 3: None}) for k in range(5)]
     second = [Row({1: k, 2: "second", 3: None}) for k in range(3)]
-    table.copy(1, first, whole=False)
+    table.copy(1, first, complete=False)
     new_lake(tmp_path).apply(batch(table.delivered()))
     lake = new_lake(tmp_path)
     assert lake.positions.tables[DATABASE, RELATION].state is TableState.COPYING
@@ -528,7 +528,7 @@ def test_a_copy_of_a_new_state_that_breaks_off_leaves_the_rows_of_older_copies_i
     new_lake(tmp_path).apply(batch(old.delivered(start=50)))
     table = ScriptedTable()
     table.commit(5000)
-    table.copy(1, [{1: 1, 2: "broken off", 3: None}], whole=False)
+    table.copy(1, [{1: 1, 2: "broken off", 3: None}], complete=False)
     table.commit()
     table.copy(2, [{1: 1, 2: "new", 3: None}])
     new_lake(tmp_path).apply(batch(table.delivered(), "outbox-2"))

@@ -149,13 +149,13 @@ class ScriptedTable:
             self.cut()
         self._boundary(begin=False)
 
-    def copy(self, generation: int, rows: Iterable[Row], *, whole: bool = True) -> None:
+    def copy(self, generation: int, rows: Iterable[Row], *, complete: bool = True) -> None:
         """Make the first copy, complete or not."""
         self.rows.clear()
         self.add_event(CopyBoundary(self.next_position(), DATABASE, self.relation, generation, True, "1:1:"))
         for row in rows:
             self.insert(row, "c")
-        if whole:
+        if complete:
             self.add_event(CopyBoundary(self.next_position(), DATABASE, self.relation, generation, False, "1:1:"))
         else:
             self.cut()

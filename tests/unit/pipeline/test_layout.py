@@ -91,7 +91,7 @@ def test_a_column_is_known_by_its_number_whatever_its_name() -> None:
     of = relation()
     renamed = relation(columns=(*of.columns[:1], replace(of.columns[1], name="remark"), of.columns[2]))
     assert plan_reshape(layout(of), layout(of), {}) is None
-    assert plan_reshape(layout(of), layout(renamed), {}) == Reshape((), whole=True)
+    assert plan_reshape(layout(of), layout(renamed), {}) == Reshape((), rewrites=True)
     assert numbered(layout(renamed))[2].name == "remark"
 
 
@@ -101,11 +101,11 @@ def test_a_new_column_costs_no_rewrite_unless_old_rows_have_a_value_in_it() -> N
     wider = relation(columns=(*of.columns, added))
     plan = plan_reshape(layout(of), layout(wider), constants_of(wider))
     assert plan is not None
-    assert not plan.whole
+    assert not plan.rewrites
     assert [field.name for field in plan.added] == ["extra"]
     constant = relation(columns=(*of.columns, replace(added, missing=missing_text("x"))))
     assert constants_of(constant)[4].as_py() == "x"
-    assert plan_reshape(layout(of), layout(constant), constants_of(constant)) == Reshape((), whole=True)
+    assert plan_reshape(layout(of), layout(constant), constants_of(constant)) == Reshape((), rewrites=True)
 
 
 def test_a_constant_of_a_database_in_another_encoding_is_transcoded() -> None:

@@ -141,7 +141,7 @@ def test_a_numeric_that_is_nan_is_null_in_the_lake_and_one_row(tmp_path: Path) -
 
 
 def test_a_copy_replaces_all_rows_at_its_begin_and_is_known_to_go_on_until_its_end(fed: Fed) -> None:
-    fed.table.copy(2, [{1: 7, 2: "copied", 3: None}], whole=False)
+    fed.table.copy(2, [{1: 7, 2: "copied", 3: None}], complete=False)
     applied = fed.feed().applied
     assert (applied.generation, applied.copy_sequence > NO_SEQUENCE) == (2, True)
     assert [row["id"] for row in fed.rows] == [7]
@@ -154,7 +154,7 @@ def test_a_copy_replaces_all_rows_at_its_begin_and_is_known_to_go_on_until_its_e
 
 def test_a_copy_that_has_begun_and_has_no_rows_yet_is_known_to_have_begun(tmp_path: Path) -> None:
     fed = Fed(tmp_path, ScriptedTable())
-    fed.table.copy(1, [], whole=False)
+    fed.table.copy(1, [], complete=False)
     assert fed.feed().applied.generation == 1
     assert fed.rows == []
 

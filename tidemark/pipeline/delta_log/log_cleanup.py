@@ -8,7 +8,7 @@ A *base* is a checkpoint that replaces all commits before it. Files below a base
 * the base is older than `keep_s`: every version that was the newest one at some moment since then can still be read,
   and a reader that began with an older checkpoint had that long to finish;
 * each removed file itself is older than `keep_s`;
-* the base and `_last_checkpoint` have been synced to disk, and the checkpoint that this names is whole.
+* the base and `_last_checkpoint` have been synced to disk, and the checkpoint that this names can be read.
 A crash between any two removals therefore leaves a table that opens from the base.
 
 Not done here: `LakeTable.forget_files` removes data files. Object stores are not supported.
@@ -130,7 +130,7 @@ class LogCleanup:
         versions = (int(found[1]) for found in map(_CHECKPOINT_FILE.fullmatch, names) if found is not None)
         for version in sorted(versions, reverse=True):
             checkpoint = path / _CHECKPOINT.format(version)
-            if version <= min(last, recorded) and self._is_old(checkpoint) and _is_whole(checkpoint):
+            if version <= min(last, recorded) and self._is_old(checkpoint) and _is_readable(checkpoint):
                 return version
         return 0
 
@@ -180,16 +180,16 @@ def _below(names: Iterable[str], base: int) -> Iterator[str]:
 
 
 def _last_checkpoint(path: Path) -> int | None:
-    """Return the version that `_last_checkpoint` names, if that is a whole checkpoint in one file."""
+    """Return the version that `_last_checkpoint` names, if that is a readable checkpoint in one file."""
     try:
         named = json.loads((path / LAST_CHECKPOINT).read_bytes())
         version = int(named["version"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return version if _is_whole(path / _CHECKPOINT.format(version)) else None
+    return version if _is_readable(path / _CHECKPOINT.format(version)) else None
 
 
-def _is_whole(checkpoint: Path) -> bool:
+def _is_readable(checkpoint: Path) -> bool:
     """Return whether a checkpoint can be read: a truncated Parquet file has no footer."""
     try:
         return bool(pq.read_metadata(checkpoint).num_rows)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.driver.feed import Feed, check_whole, in_order, make_feed
+from tidemark.pipeline.driver.feed import Feed, check_complete, in_order, make_feed
 from tidemark.pipeline.driver.source import OutboxReplaced
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.values import HEADER_BYTES, KINDS, ValueHeader, ValueKind, decode_header
@@ -55,11 +55,11 @@ def portions(headers: pa.Table, bytes_max: int) -> Iterator[Sequence[ValueHeader
             portion_bytes += group_bytes
             group, group_bytes = [], 0
     if portion or group:
-        yield [*portion, *group]  # check_whole rejects a group without its end
+        yield [*portion, *group]  # check_complete rejects a group without its end
 
 
 def _read(headers: Sequence[ValueHeader], outbox: OutboxReader, outbox_id: str) -> Feed:
-    check_whole(headers[0], headers[-1])
+    check_complete(headers[0], headers[-1])
     values = zip(headers, outbox.read(_before(headers[0]), headers[-1].sequence), strict=True)
     items = [(header.sequence, _matching(header, value).item()) for header, value in values if header.kind in ITEMS]
     return make_feed(headers, items, outbox_id)

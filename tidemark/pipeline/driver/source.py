@@ -143,10 +143,10 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             end = max(after, min(end, self._target))
         elif bytes_max is not None:
-            end = self._whole_transactions(reader, after, end)
+            end = self._complete_transactions(reader, after, end)
         return self._offset(end)
 
-    def _whole_transactions(self, reader: OutboxReader, after: Sequence, end: Sequence) -> Sequence:
+    def _complete_transactions(self, reader: OutboxReader, after: Sequence, end: Sequence) -> Sequence:
         """Wait a bounded time for the rest of a transaction, so that one merge applies it, and one batch shows it."""
         if end < after + 2 or end != reader.head():
             return end

@@ -12,7 +12,7 @@ from tidemark.model.lsn import INVALID_OID, SystemIdentifier
 from tidemark.pipeline.lake.positions import Positions, TableState
 from tidemark.wire.state import Identity
 
-_WHOLE = (TableState.LIVE, TableState.BLOCKED, TableState.STALE)
+_COPIED = (TableState.LIVE, TableState.BLOCKED, TableState.STALE)
 
 
 def main(arguments: list[str]) -> int:
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
         return error.exit_code
     sequences = [positions.applied.sequence, *(table.sequence for table in positions.tables.values())]
     tables = [
-        [*key, table.generation, table.state in _WHOLE]
+        [*key, table.generation, table.state in _COPIED]
         for key, table in positions.tables.items()
         if table.relation != INVALID_OID
     ]

@@ -141,7 +141,7 @@ class Reshape:
     """The steps from a replica's present layout to the wanted one: new columns only, or a rewrite of all rows."""
 
     added: tuple[pa.Field, ...]
-    whole: bool
+    rewrites: bool
 
 
 def plan_reshape(applied: pa.Schema, wanted: pa.Schema, constants: Mapping[int, pa.Scalar]) -> Reshape | None:
@@ -153,8 +153,8 @@ def plan_reshape(applied: pa.Schema, wanted: pa.Schema, constants: Mapping[int, 
         if not added:
             return None
         if not any(number in constants for number in new.keys() - old.keys()):
-            return Reshape(added, whole=False)
-    return Reshape((), whole=True)
+            return Reshape(added, rewrites=False)
+    return Reshape((), rewrites=True)
 
 
 def reshaper(

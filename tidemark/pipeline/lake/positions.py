@@ -193,8 +193,8 @@ class Positions:
                 return
 
     def _rows_of(self, outbox: str, tables: Iterable[TablePosition], applied: Applied) -> pa.Table:
-        whole = TablePosition(INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, applied.sequence, applied.position)
-        rows = [{**table.row(), **self._owner, "outbox": outbox} for table in (whole, *tables)]
+        lake = TablePosition(INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, applied.sequence, applied.position)
+        rows = [{**table.row(), **self._owner, "outbox": outbox} for table in (lake, *tables)]
         return pa.Table.from_pylist(rows, schema=SCHEMA)
 
     def _rows(self) -> list[dict[str, object]]:

@@ -28,7 +28,7 @@ _MILLISECOND_US = 1000
 _TIME_US_MAX = 1 << 61  # beyond it lies only infinity
 _ZERO = Decimal(0)
 _EXACT = Context(prec=80)  # NB: Python's default context rounds to 28 digits; a decimal of the lake has up to 38
-_WHOLE_TEXT = 32  # characters: a shorter bound is not truncated, by any writer
+_COMPLETE_TEXT = 32  # characters: a shorter bound is not truncated, by any writer
 _SUPPLEMENTARY = "\U00010000"  # the first character that JSON may escape as a surrogate pair
 _LAST = "\U0010ffff"  # greater than every character that a truncated maximum can lack
 
@@ -180,7 +180,7 @@ def _column_range(added: pa.Table, field: pa.Field) -> ColumnRange | None:
     known = ~(_special(least) | _special(most))
     single = known & np.asarray(low == high, np.bool_)
     if pa.types.is_string(field.type):
-        single &= np.array([len(value) < _WHOLE_TEXT for value in high], np.bool_)
+        single &= np.array([len(value) < _COMPLETE_TEXT for value in high], np.bool_)
     low, high, known = _widened(field.type, low, high, known)
     return ColumnRange(low, high, known, single, special)
 

@@ -146,10 +146,10 @@ def loses_nothing(old: pa.DataType, new: pa.DataType) -> bool:
     if pa.types.is_signed_integer(new):
         return bool(integers and old.bit_width < new.bit_width)
     if pa.types.is_decimal(new):
-        whole = new.precision - new.scale
+        integer_digits = new.precision - new.scale
         if integers:
-            return bool(whole >= _INTEGER_DIGITS[old.bit_width])
-        return bool(pa.types.is_decimal(old) and old.scale <= new.scale and old.precision - old.scale <= whole)
+            return bool(integer_digits >= _INTEGER_DIGITS[old.bit_width])
+        return bool(pa.types.is_decimal(old) and old.scale <= new.scale and old.precision - old.scale <= integer_digits)
     if pa.types.is_string(new):
         return bool(integers or pa.types.is_decimal(old))
     return bool(old == pa.float32() and new == pa.float64())

@@ -270,7 +270,7 @@ class Replica:
         plan = plan_reshape(schema, wanted, constants)
         if plan is None and not conversions:
             return
-        if plan is None or plan.whole or conversions:
+        if plan is None or plan.rewrites or conversions:
             reshape = reshaper(schema, wanted, constants, conversions)
             table.overwrite(pa.RecordBatchReader.from_batches(wanted, map(reshape, table.scan())), applied)
         else:
