@@ -74,15 +74,15 @@ def test_a_file_that_the_host_cannot_open_at_this_moment_is_not_damaged(
 
 @pytest.mark.feature("L01")
 def test_rows_that_may_be_wide_are_read_a_bounded_number_at_a_time(tmp_path: Path) -> None:
-    uri, looks = str(tmp_path / "wide"), list[int]()
+    uri, checks = str(tmp_path / "wide"), list[int]()
 
     def count() -> bool:
-        looks.append(1)
+        checks.append(1)
         return False
 
     write_deltalake(uri, pa.table({"wide": ["x" * CELL_BYTES] * (3 * BATCH_ROWS)}))
     assert damage_of(uri, is_over=count) == ""
-    assert len(looks) >= 3  # one after each read
+    assert len(checks) >= 3  # one after each read
 
 
 @pytest.mark.feature("L01")

@@ -20,10 +20,10 @@ from tidemark.model.position import Sequence
 from tidemark.pipeline.driver.progress import report_changes
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.positions import TableState
-from tidemark.pipeline.sinks.sinks import LOOKED_AT, Lake, delta_tables
+from tidemark.pipeline.sinks.sinks import CHECKED_PER_BATCH, Lake, delta_tables
 from tidemark.pipeline.sinks.steps import Delivered
 
-QUIET = 2 * LOOKED_AT + 10
+QUIET = 2 * CHECKED_PER_BATCH + 10
 
 
 def crash_behind_tables(point: Enum) -> None:
@@ -62,7 +62,7 @@ def test_a_quiet_table_that_another_writer_changed_is_found_within_a_bounded_num
     restore(fed, "replica")
     batches = 0
     while lake.positions.tables[DATABASE, RELATION].state is TableState.LIVE:
-        assert batches <= math.ceil(QUIET / LOOKED_AT)
+        assert batches <= math.ceil(QUIET / CHECKED_PER_BATCH)
         beside.apply_change(lake)
         batches += 1
     assert fed.state() is TableState.DIVERGED

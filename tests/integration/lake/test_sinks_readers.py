@@ -46,7 +46,7 @@ def test_a_reader_sees_whole_batches_and_the_position_that_belongs_to_them(tmp_p
     wrong: list[str] = []
     seen: set[int] = set()
 
-    def look() -> None:
+    def read() -> None:
         while not done.is_set():
             if not DeltaTable.is_deltatable(str(tmp_path / FOLDER / "log")):
                 continue
@@ -57,7 +57,7 @@ def test_a_reader_sees_whole_batches_and_the_position_that_belongs_to_them(tmp_p
                 wrong.append(f"{max(positions)} in the log, whose position is {applied}")
             seen.add(len(positions))
 
-    reader = threading.Thread(target=look)
+    reader = threading.Thread(target=read)
     reader.start()
     try:
         for some in batches:

@@ -44,7 +44,7 @@ _NO_POSITION = Position(TimelineId(0), Lsn(0), 0)  # compared rows have no posit
 class LakeBehind(TidemarkError):
     """The lake did not reach the source's position within the time limit."""
 
-    hint = "look at `cdcctl status`, and if the pipeline runs; then compare again, with a greater --wait-s"
+    hint = "check `cdcctl status` and whether the pipeline runs; then compare again, with a greater --wait-s"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from tidemark.pipeline.merge.touched_files import KeyedFiles, keyed_files
 
 WORK_ROWS = 1 << 20  # rewritten by one call: about a second of CPU
 WORK_BYTES = 64 << 20  # of their files
-DEPTH_MAX = 4  # files between whose bounds a key may be: each costs half a millisecond to look into
+DEPTH_MAX = 4  # files between whose bounds a key may be: each costs half a millisecond to check
 
 
 def recluster(table: LakeTable, key: Sequence[str]) -> None:

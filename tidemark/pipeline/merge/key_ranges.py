@@ -58,7 +58,7 @@ def _special(values: pa.ChunkedArray) -> Flags:
 
 
 class SoughtKeys:
-    """Keys to look for, and their order by the first column."""
+    """Keys to find, and their order by the first column."""
 
     def __init__(self, keys: pa.Table) -> None:
         """`keys` are comparable."""

@@ -47,7 +47,7 @@ from tidemark.wire.state import Identity
 LOG, REPLICA = "log", "replica"  # the Delta tables of a source table, below its folder
 TARGETS_AT_ONCE = 4
 COMPACT_EVERY = 100  # commits of one table
-LOOKED_AT = 50  # idle tables checked in each batch: 1,000 tables are checked within 20 batches
+CHECKED_PER_BATCH = 50  # idle tables checked in each batch: 1,000 tables are checked within 20 batches
 PARTITIONED = "p"  # pg_class.relkind
 _PLAIN = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _NAME_LENGTH = 80  # of a folder; the OID before it makes it unique
@@ -140,12 +140,12 @@ class Lake:
             applied = replace(applied, position=self.positions.applied.position)
         # NB: after a crash, a table without items may be ahead; it is recorded with its next changes. All recorded
         # positions belong to one moment of the source.
-        looked_at = {of for of, items in split.tables.items() if not items}
-        looked_at |= {(of, INVALID_OID) for of, items in split.messages.items() if not items}
+        idle = {of for of, items in split.tables.items() if not items}
+        idle |= {(of, INVALID_OID) for of, items in split.messages.items() if not items}
         touched = [
             table
             for table in touched
-            if (table.database, table.relation) not in looked_at or table.position <= applied.position
+            if (table.database, table.relation) not in idle or table.position <= applied.position
         ]
         self.positions.write(batch.outbox, touched, applied)
         self._touched = touched
@@ -170,7 +170,7 @@ class Lake:
         tables = self.positions.tables
         if not self._unchecked:
             self._unchecked.extend(tables)
-        for _ in range(min(LOOKED_AT, len(self._unchecked))):
+        for _ in range(min(CHECKED_PER_BATCH, len(self._unchecked))):
             of = self._unchecked.popleft()
             known = tables.get(of)
             if known is None or known.state is TableState.DROPPED:
