@@ -233,7 +233,7 @@ class LakeTable:
         version = self.version
         with self._commit(applied) as properties:
             self.delta.delete(where, commit_properties=properties)
-        self._settle(version, applied)
+        self._ensure_commit(version, applied)
 
     def remove_deletion_vectors(self) -> None:
         """Write all rows again if a file has a deletion vector: the feature remains after its property is removed."""
@@ -290,7 +290,7 @@ class LakeTable:
             with self._commit(self.applied) as properties:
                 self.delta.alter.set_table_properties(changed, commit_properties=properties)
 
-    def _settle(self, version: int, applied: Applied) -> None:
+    def _ensure_commit(self, version: int, applied: Applied) -> None:
         if self.version == version:
             self.append(self.schema.empty_table(), applied)
 

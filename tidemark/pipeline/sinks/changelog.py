@@ -20,7 +20,7 @@ from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_table import LakeTable, quoted
 from tidemark.pipeline.lake.layout import Shapes, lake_columns, unchanged_masks
-from tidemark.pipeline.sinks.logshape import META, OLD, UNCHANGED, log_schema, settle_types, spelled
+from tidemark.pipeline.sinks.logshape import META, OLD, UNCHANGED, convert_types, log_schema, spelled
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, steps
 
 
@@ -65,7 +65,7 @@ class ChangeLog:
             table.create(rows.schema, table.applied)
         else:
             rows = spelled(rows, table.schema)
-            settle_types(table, rows.schema)
+            convert_types(table, rows.schema)
         table.append(rows, applied, merge_schema=True)
         passed(Failpoint.LOG_APPENDED)
 

@@ -62,7 +62,7 @@ def spelled(rows: pa.Table, stored: pa.Schema) -> pa.Table:
     return pa.table(columns, names=list(names.values()))
 
 
-def settle_types(table: LakeTable, wanted: pa.Schema) -> None:
+def convert_types(table: LakeTable, wanted: pa.Schema) -> None:
     """Rewrite the log if a column of `wanted` has another type there; its values do not change."""
     stored = table.schema
     changed = {

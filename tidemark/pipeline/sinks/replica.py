@@ -161,7 +161,7 @@ class Replica:
             return
         if table.applied.blocked:
             return
-        self._settle(table, step.relation, step.changes.schema.field(AFTER).type, table.applied)
+        self._reshape(table, step.relation, step.changes.schema.field(AFTER).type, table.applied)
         applied = replace(table.applied, sequence=step.sequence, position=step.last)
         key = self._key
         if key:
@@ -195,7 +195,7 @@ class Replica:
         applied = replace(table.applied, sequence=step.sequence, position=event.position)
         match event:
             case Truncation():
-                self._settle(table, event.relation, self._shapes(event.relation), table.applied)
+                self._reshape(table, event.relation, self._shapes(event.relation), table.applied)
                 if event.partition:
                     table.delete(_of_partition(event.relation, event.partition), applied)
                 else:
@@ -210,7 +210,7 @@ class Replica:
                 # NB: an existing table that was unlogged for a while: its deletions in that time are not in WAL.
                 _empty(table, replica_schema(relation, self._shapes(relation)), replace(applied, blocked=False))
             case SchemaEvent(after=Relation() as relation) if event.effect is not SchemaEffect.REWRITE:
-                self._settle(table, relation, self._shapes(relation), applied, rerenderings(event.before, relation))
+                self._reshape(table, relation, self._shapes(relation), applied, rerenderings(event.before, relation))
             case _:  # a rewrite changes columns and rows together; a dropped table stays unchanged
                 return
         passed(Failpoint.REPLICA_CHANGED)
@@ -252,7 +252,7 @@ class Replica:
 
     # Layout
 
-    def _settle(
+    def _reshape(
         self,
         table: LakeTable,
         relation: Relation,
