@@ -32,9 +32,9 @@ def allocated(path: Path, size_bytes: int) -> None:
 def errors_of(attempt: Callable[[], None], count: int) -> Iterator[OSError]:
     """Return the error of each of so many attempts."""
     for _ in range(count):
-        with pytest.raises(OSError, match=r".") as met:
+        with pytest.raises(OSError, match=r".") as raised:
             attempt()
-        yield met.value
+        yield raised.value
 
 
 def count_of(errors: Iterator[Exception], disks: FullDisks) -> int:
@@ -103,7 +103,7 @@ class Clock:
 
 
 class Attempts:
-    """Work that fails with each of `errors` in turn, then succeeds."""
+    """Work that fails with each of `errors` one after the other, then succeeds."""
 
     def __init__(self, errors: Sequence[Exception]) -> None:
         self._errors = list(errors)
@@ -119,9 +119,9 @@ class Attempts:
 def test_a_disk_that_refuses_writes_although_it_has_room_is_an_error_after_some_attempts(tmp_path: Path) -> None:
     refused = StateFull("no room for x: No space left on device")
     attempts = Attempts([refused] * (REFUSALS_MAX + 5))
-    with pytest.raises(StateFull) as met:
+    with pytest.raises(StateFull) as raised:
         when_space_allows(attempts, tmp_path, LOG, wait=lambda _s: None, clock=Clock())
-    assert met.value is refused
+    assert raised.value is refused
     assert attempts.count == REFUSALS_MAX + 1
 
 

@@ -48,9 +48,9 @@ def no_descriptors() -> Iterator[None]:
 def test_a_process_without_descriptors_finds_no_table_diverged(tmp_path: Path) -> None:
     fed = Fed(tmp_path)
     recorded = fed.position().replica.recorded
-    with no_descriptors(), pytest.raises(LakeFailed) as met:
+    with no_descriptors(), pytest.raises(LakeFailed) as raised:
         LakeTable(fed.path("replica"), "app", recorded)
-    assert "os error 24" in str(met.value)
+    assert "os error 24" in str(raised.value)
     with no_descriptors():
         assert damage_of(fed.path("replica")) == ""
     fed.update(5, "again")

@@ -28,7 +28,7 @@ def error_of(fed: Fed) -> LakeFull | None:
 def test_a_disk_that_is_full_at_any_write_is_named_as_such_and_the_batch_is_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sinks, "TARGETS_AT_ONCE", 1)  # one after the other: each meets the full disk in its turn
+    monkeypatch.setattr(sinks, "TARGETS_AT_ONCE", 1)  # one after the other: the disk is full for one at a time
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         fed, full = Fed(disk.root / "lake"), set[str]()
         for blocks in range(BLOCKS_MAX):
