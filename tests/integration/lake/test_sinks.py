@@ -87,13 +87,13 @@ def history() -> ScriptedTable:
 
 def passed_by_history() -> list[Enum]:
     with TemporaryDirectory() as folder:
-        seen = CrashAt(0)
-        arm(seen)
+        observed = CrashAt(0)
+        arm(observed)
         try:
             new_lake(Path(folder)).apply(batch(history().delivered()))
         finally:
             arm(None)
-        return seen.passed
+        return observed.passed
 
 
 @pytest.mark.feature("X02")

@@ -44,7 +44,7 @@ def test_a_reader_sees_whole_batches_and_the_position_that_belongs_to_them(tmp_p
     _, batches, _ = story()
     done = threading.Event()
     wrong: list[str] = []
-    seen: set[int] = set()
+    row_counts: set[int] = set()
 
     def read() -> None:
         while not done.is_set():
@@ -55,7 +55,7 @@ def test_a_reader_sees_whole_batches_and_the_position_that_belongs_to_them(tmp_p
             positions = [(r["_commit_lsn"], r["_ordinal"]) for r in table.to_pyarrow_table().to_pylist()]
             if positions and max(positions) != (applied.position.commit_lsn, applied.position.ordinal):
                 wrong.append(f"{max(positions)} in the log, whose position is {applied}")
-            seen.add(len(positions))
+            row_counts.add(len(positions))
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -66,7 +66,7 @@ def test_a_reader_sees_whole_batches_and_the_position_that_belongs_to_them(tmp_p
         done.set()
         reader.join(DEADLINE_S)
     assert wrong == []
-    assert len(seen) > 2
+    assert len(row_counts) > 2
 
 
 @pytest.mark.feature("X21")
@@ -99,13 +99,13 @@ def test_a_table_that_makes_several_commits_a_batch_is_compacted_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sinks, "COMPACT_EVERY", 4)
-    table, seen = ScriptedTable(), 0
+    table, applied_count = ScriptedTable(), 0
     for n in range(BATCHES):  # versions 1, 3, 5, ...: none is a multiple
         if n:
             table.truncate()
         table.insert({1: n, 2: "new", 3: None})
         table.commit()
         delivered = table.delivered()
-        Lake(str(tmp_path), IDENTITY, shape_of, constants_of, keep_hours=0).apply(batch(delivered[seen:]))
-        seen = len(delivered)
+        Lake(str(tmp_path), IDENTITY, shape_of, constants_of, keep_hours=0).apply(batch(delivered[applied_count:]))
+        applied_count = len(delivered)
     assert len(list((tmp_path / FOLDER / "replica").glob("*.parquet"))) < BATCHES / 2
