@@ -22,7 +22,7 @@ def test_a_new_copy_and_a_truncate_of_a_root_without_a_key_keep_its_replica_live
     columns = (*table.relation.columns, column(TABLEOID_NUMBER, "tableoid", "int8"))
     key = (1, TABLEOID_NUMBER)
     of_leaf = replace(table.relation, kind=PARTITIONED, columns=columns, identity_columns=key, primary_key=key)
-    own = replace(of_leaf, identity_columns=(), primary_key=())
+    of_root = replace(of_leaf, identity_columns=(), primary_key=())
     applied = 0
 
     def apply_pending() -> TableState:
@@ -41,7 +41,7 @@ def test_a_new_copy_and_a_truncate_of_a_root_without_a_key_keep_its_replica_live
         table.update((number,), {2: "changed"})
         table.commit()
         table.cut()
-        table.relation = own
+        table.relation = of_root
 
     change(1)
     assert apply_pending() is TableState.LIVE

@@ -235,13 +235,13 @@ class ScriptedTable:
 def act(table: ScriptedTable, action: str, key: int, step: int) -> None:
     """Apply one random action to the table, if it is possible."""
     text = key_is_text(table)
-    own = str(key) if text else key
+    present = str(key) if text else key
     moved = str(key + 7) if text else key + 7
     live = [c.number for c in table.relation.live_columns]
-    if (own,) in table.rows:
-        act_on_row(table, action, (own, moved), step)
+    if (present,) in table.rows:
+        act_on_row(table, action, (present, moved), step)
     elif action == "insert":
-        table.insert({n: own if n == 1 else f"{n} at {step}" for n in live})
+        table.insert({n: present if n == 1 else f"{n} at {step}" for n in live})
     if action == "truncate":
         table.truncate()
     elif action in ("cut", "commit"):

@@ -10,7 +10,7 @@ from tidemark.pipeline.sinks.steps import Rows, steps
 
 @pytest.fixture
 def table() -> ScriptedTable:
-    """Return a table with ten rows, each in a transaction and an item of its own."""
+    """Return a table with ten rows, each in a separate transaction and item."""
     made = ScriptedTable()
     for key in range(10):
         made.insert({1: key, 2: "new", 3: None})

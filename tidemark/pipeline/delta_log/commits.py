@@ -115,9 +115,9 @@ def _judge(app: str, version: int, actions: list[Mapping[str, object]], *, unmar
                 rows_differ = rows_differ or fields.get("dataChange", True) is not False
             elif kind in ("metaData", "protocol"):
                 changes_metadata = True
-    own = {name for name in transactions if name.startswith(f"{app}:")}
+    names = {name for name in transactions if name.startswith(f"{app}:")}
     token = transactions.get(f"{app}:{TOKEN}")
-    is_ours = info.get(MARK) == f"{app}:{token}" if token is not None else unmarked and bool(own)
+    is_ours = info.get(MARK) == f"{app}:{token}" if token is not None else unmarked and bool(names)
     operation = str(info.get("operation", "an unnamed operation"))
     by = f"{operation} at version {version} by {info.get('engineInfo', 'an unnamed writer')}"
     if is_ours:
@@ -125,7 +125,7 @@ def _judge(app: str, version: int, actions: list[Mapping[str, object]], *, unmar
     elif rows_differ or operation == _RESTORE:
         changes = by
     else:
-        changes = f"{by}, which sets our own application transactions" if own else ""
+        changes = f"{by}, which sets our own application transactions" if names else ""
     return TableCommit(version, not is_ours, token if isinstance(token, int) else None, changes, changes_metadata)
 
 

@@ -41,7 +41,7 @@ class TableStopped(ConsumerFailed):
 
 
 def check_lineage(uri: str, app: str, table: DeltaTable | None, token: int | None, recorded: Recorded) -> None:
-    """Raise `TableDiverged` or `TableStopped` unless `table`, whose last own commit has `token`, may be written."""
+    """Raise `TableDiverged` or `TableStopped` unless `table` may be written; `token` is that of its last commit."""
     if table is None:
         if recorded.version != NO_VERSION:
             raise TableDiverged(f"{uri} does not exist; its recorded version is {recorded.version}")

@@ -84,7 +84,7 @@ class LakeLock:
     @classmethod
     def acquire(cls, lake: Path, identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> Self:
         """Acquire the lock of `lake`; create a missing folder; raise `LakeInUse` if another process has the lock."""
-        own = LakeHolder(
+        pipeline = LakeHolder(
             identity.capture,
             str(identity.system_identifier),
             str(state.absolute()),
@@ -103,13 +103,13 @@ class LakeLock:
                     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
             except BlockingIOError:
                 holder = _holder(descriptor)
-                if holder is not None and own.is_beside(holder):
+                if holder is not None and pipeline.is_beside(holder):
                     return cls(descriptor, holder)
                 by = holder or "another pipeline, which starts at this moment"
-                raise LakeInUse(f"{lake} is written by {by}; this is {own}") from None
+                raise LakeInUse(f"{lake} is written by {by}; this is {pipeline}") from None
             with _writing_lake(path):
                 os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, _HOLDER.dump_json(own), 0)
+                os.pwrite(descriptor, _HOLDER.dump_json(pipeline), 0)
         except BaseException:
             os.close(descriptor)
             raise

@@ -218,13 +218,13 @@ class Positions:
         return applied
 
     def _check_owner(self, rows: Iterable[Mapping[str, object]]) -> None:
-        own = self._owner
+        owner = self._owner
         for row in rows:
-            if any(row[name] != value for name, value in own.items()):
-                owner = f"capture {row['capture']!r} of the cluster {row['system_identifier']}"
+            if any(row[name] != value for name, value in owner.items()):
+                other = f"capture {row['capture']!r} of the cluster {row['system_identifier']}"
                 raise LakeTaken(
-                    f"{self._root} contains the tables of {owner}, not of {own['capture']!r} of "
-                    f"{own['system_identifier']}"
+                    f"{self._root} contains the tables of {other}, not of {owner['capture']!r} of "
+                    f"{owner['system_identifier']}"
                 )
 
     def lake_id(self) -> str:
