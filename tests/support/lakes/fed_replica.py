@@ -78,5 +78,5 @@ def schema_event(
     fed.happens(SchemaEvent(at, AT, DATABASE, XID, change, effect, before, after, brings_rows))
 
 
-def gathered(fed: Fed) -> LakeTable:
+def unkeyed_table(fed: Fed) -> LakeTable:
     return LakeTable(f"{fed.uri}-{UNKEYED}", f"{APP}-{UNKEYED}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lakes.fed_replica import APP, AT, XID, Fed, boundary, gathered, schema_event
+from tests.support.lakes.fed_replica import APP, AT, XID, Fed, boundary, schema_event, unkeyed_table
 from tests.support.lakes.scripted_table import DATABASE, TYPES, ScriptedTable, Value, column
 from tidemark.model.change import SchemaEffect, Truncation
 from tidemark.model.lsn import Oid
@@ -71,7 +71,7 @@ def test_the_replica_equals_its_table_after_each_piece_of_its_life(tmp_path: Pat
         fed.feed()
         assert fed.rows == fed.table.expected(), what
         fed.table.commit()
-    assert not gathered(fed).exists, "it had a key at all times"
+    assert not unkeyed_table(fed).exists, "it had a key at all times"
 
 
 def test_new_rows_are_appended_in_one_commit_and_others_merged_in_one(fed: Fed) -> None:
@@ -247,12 +247,12 @@ def set_key(fed: Fed, *, key: bool) -> None:
 def test_rows_of_a_table_without_a_key_are_collected_once_and_become_the_replica_with_the_key(tmp_path: Path) -> None:
     fed = unkeyed(tmp_path)
     assert not fed.exists
-    assert gathered(fed).scan().read_all().num_rows == 2
+    assert unkeyed_table(fed).scan().read_all().num_rows == 2
     set_key(fed, key=True)
     fed.feed()
     assert [row["note"] for row in fed.rows] == ["a", "b"]
-    assert gathered(fed).scan().read_all().num_rows == 0
-    assert gathered(fed).applied == NOTHING
+    assert unkeyed_table(fed).scan().read_all().num_rows == 0
+    assert unkeyed_table(fed).applied == NOTHING
     fed.table.rows = {(1,): {1: 1, 2: "a", 3: None}, (2,): {1: 2, 2: "b", 3: None}}
     fed.table.update((1,), {2: "c"})
     fed.feed()
@@ -270,7 +270,7 @@ def test_a_table_that_had_no_row_before_it_got_its_key_has_its_replica_from_then
 
 def test_a_replica_that_was_made_and_not_filled_when_the_pipeline_was_killed_is_filled(tmp_path: Path) -> None:
     fed = unkeyed(tmp_path)
-    LakeTable(fed.uri, APP).create(gathered(fed).schema, NOTHING)
+    LakeTable(fed.uri, APP).create(unkeyed_table(fed).schema, NOTHING)
     set_key(fed, key=True)
     fed.feed()
     assert [row["note"] for row in fed.rows] == ["a", "b"]
@@ -283,7 +283,7 @@ def test_a_change_without_a_key_blocks_the_table_until_all_its_rows_come_again(t
     assert fed.feed().applied.blocked
     fed.table.insert({1: 3, 2: "late", 3: None})
     assert fed.feed().applied.blocked
-    assert gathered(fed).scan().read_all().num_rows == 0
+    assert unkeyed_table(fed).scan().read_all().num_rows == 0
     set_key(fed, key=True)
     fed.table.insert({1: 4, 2: "later", 3: None})
     assert fed.feed().applied.blocked
@@ -335,7 +335,7 @@ def test_a_truncate_unblocks_a_table_without_a_key(tmp_path: Path) -> None:
     assert not fed.feed().applied.blocked
     fed.table.insert({1: 3, 2: "new", 3: None})
     fed.feed()
-    assert [row["note"] for row in gathered(fed).scan().read_all().to_pylist()] == ["new"]
+    assert [row["note"] for row in unkeyed_table(fed).scan().read_all().to_pylist()] == ["new"]
 
 
 def test_a_truncate_makes_the_replica_of_a_table_that_got_a_key_too_late(tmp_path: Path) -> None:

@@ -285,14 +285,14 @@ def _needs_no_key(table: LakeTable, step: Rows | EventStep) -> bool:
     partitioned table may have no key although its partitions, and so the rows, have one: a copy of its rows, and events
     on all rows of a partition, need no key.
     """
-    gathers, blocked = step.relation.gathers_partitions, table.applied.blocked
+    is_root, blocked = step.relation.gathers_partitions, table.applied.blocked
     if isinstance(step, Rows):
-        return gathers and not blocked and only_adds(step.changes)
+        return is_root and not blocked and only_adds(step.changes)
     event = step.event
     if isinstance(event, SchemaEvent):
         return not blocked
     replaces_rows = isinstance(event, CopyBoundary) or (isinstance(event, Truncation) and not event.partition)
-    return gathers and (replaces_rows or not blocked)
+    return is_root and (replaces_rows or not blocked)
 
 
 def new_rows(step: Rows, changes: pa.Table | None = None) -> pa.Table:

@@ -411,5 +411,5 @@ def _state(items: Sequence[Delivered], log: Outcome, replica: Outcome, known: Ta
         return TableState.COPYING
     if replica.applied.blocked and replica.target.recorded.version >= 0:
         return TableState.STALE
-    is_gathered = replica.table.exists and replica.target.recorded.version < 0
-    return TableState.BLOCKED if is_gathered or replica.applied.blocked else TableState.LIVE
+    is_collected = replica.table.exists and replica.target.recorded.version < 0
+    return TableState.BLOCKED if is_collected or replica.applied.blocked else TableState.LIVE
