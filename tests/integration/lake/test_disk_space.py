@@ -81,14 +81,14 @@ def test_a_disk_without_free_inodes_is_no_refusal(tmp_path: Path) -> None:
     "error",
     [
         OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)),
-        StateFull(f"no room for x: {os.strerror(errno.EDQUOT)}"),
+        StateFull(f"no space for x: {os.strerror(errno.EDQUOT)}"),
         StateFull("Io error: Disk quota exceeded (os error 122)"),
     ],
     ids=lambda error: type(error).__name__,
 )
 def test_a_quota_that_is_used_up_is_no_refusal(tmp_path: Path, error: Exception) -> None:
     assert not FullDisks([tmp_path]).is_refusal(error)
-    assert FullDisks([tmp_path]).is_refusal(StateFull("no room for x: No space left on device"))
+    assert FullDisks([tmp_path]).is_refusal(StateFull("no space for x: No space left on device"))
 
 
 class Clock:
@@ -117,7 +117,7 @@ class Attempts:
 
 
 def test_a_disk_that_refuses_writes_although_it_has_room_is_an_error_after_some_attempts(tmp_path: Path) -> None:
-    refused = StateFull("no room for x: No space left on device")
+    refused = StateFull("no space for x: No space left on device")
     attempts = Attempts([refused] * (REFUSALS_MAX + 5))
     with pytest.raises(StateFull) as raised:
         when_space_allows(attempts, tmp_path, LOG, wait=lambda _s: None, clock=Clock())

@@ -33,8 +33,8 @@ def test_a_foreign_error_has_no_name() -> None:
 
 def test_one_line_of_a_foreign_error_is_reported() -> None:
     java = (
-        "An error occurred while calling o58.start.\n: java.io.IOException: no room\n\tat org.apache.Thing(Thing.java)"
+        "An error occurred while calling o58.start.\n: java.io.IOException: no space\n\tat org.apache.Thing(Thing.java)"
     )
-    assert first_reason(java) == "java.io.IOException: no room"
+    assert first_reason(java) == "java.io.IOException: no space"
     assert first_reason("\nno table version\nfound") == "no table version"
     assert first_reason("") == "no reason given"

@@ -135,15 +135,15 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
 
 def _started(make: Callable[[], SparkSession], disks: FullDisks) -> SparkSession:
     """Start Spark; raise `StateFull` if a disk is full, because the JVM would end without giving a reason."""
-    _check_room(disks)
+    _check_space(disks)
     try:
         return make()
     except (SparkGone, SparkRefused) as error:
-        _check_room(disks, error)
+        _check_space(disks, error)
         raise
 
 
-def _check_room(disks: FullDisks, cause: BaseException | None = None) -> None:
+def _check_space(disks: FullDisks, cause: BaseException | None = None) -> None:
     if not disks.have_room_for_a_file():
         reason = f": {cause}" if cause is not None else ""
         raise StateFull(f"a disk of the pipeline is full, and Spark cannot start{reason}", hint=FULL_HINT) from cause
@@ -187,7 +187,7 @@ def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, o
 
 
 def _wait_to_start(stop: threading.Event, wait_s: float) -> None:
-    """Wait for room on a full disk; exit the process if a signal stops it meanwhile. No work has begun yet."""
+    """Wait for space on a full disk; exit the process if a signal stops it meanwhile. No work has begun yet."""
     if stop.wait(wait_s):
         sys.exit(ExitCode.SUCCESS)
 

@@ -50,7 +50,7 @@ class ProgressFile:
     faults: list[dict[str, str]]  # tables that are not written, see `tidemark.pipeline.lake.faults`
     stale: list[str]  # tables whose replica is not updated
     updated_at_us: int
-    waits_for_room: str = ""  # why the pipeline waits for room on a full disk; empty: it does not wait
+    waits_for_room: str = ""  # why the pipeline waits for space on a full disk; empty: it does not wait
 
 
 class PipelineProgress:
@@ -124,8 +124,8 @@ class PipelineProgress:
             fields["faults"] = len(content.faults)
             self._log.info("wrote a batch into the lake", **fields)
 
-    def waits_for_room(self, reason: str) -> None:
-        """Write into the file, if it exists and the disk has room, why the pipeline waits; "": it does not wait."""
+    def record_disk_wait(self, reason: str) -> None:
+        """Write into the file, if it exists and the disk has space, why the pipeline waits; "": it does not wait."""
         with suppress(OSError, ValueError, StateFull):
             content = json.loads(self._file.read_bytes())
             self._write({**content, "waits_for_room": reason, "updated_at_us": self._clock.wall_us()})

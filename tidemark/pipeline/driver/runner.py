@@ -48,7 +48,7 @@ BATCH_BYTES = 256 << 20  # processed in portions; Spark's share of a batch takes
 ALREADY_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"  # Spark's error condition
 POLL_S = 0.2
 RESTARTS_MAX = 5  # in a row, without a batch between them
-LASTS_S = 60.0  # a query that runs this long has found room on the disk; starting one takes seconds
+LASTS_S = 60.0  # a query that runs this long has found space on the disk; starting one takes seconds
 BATCH_S_MAX = 60.0  # limit for the current batch at a stop if Spark's JVM is gone; below TimeoutStopSec of the unit
 RESTART_WAIT_S = 2.0  # a killed driver's JVM lives for up to three seconds and may hold the checkpoint
 FULL_HINT = "free space on the disks of the state folder, the lake, the checkpoint and Spark's temporary files (/tmp)"
@@ -103,7 +103,7 @@ class Pipeline:
         failed, self._stop = 0, stop
         self._disk_space.disks = full_disks(self._settings, local_dir_of(spark))
         while not stop.is_set():
-            if not self._has_room():
+            if not self._has_space():
                 stop.wait(POLL_S)
                 continue
             self._failure = None
@@ -120,7 +120,7 @@ class Pipeline:
                 full = self._full_disk(error)
                 if full is not None:
                     self._disk_space.met_full(full)
-                    self._progress.waits_for_room(self._disk_space.reason)
+                    self._progress.record_disk_wait(self._disk_space.reason)
                     continue
                 failed = failed + 1 if self._progress.batches == batches else 1
                 self._judge(error, failed)
@@ -129,12 +129,12 @@ class Pipeline:
             else:
                 return
 
-    def _has_room(self) -> bool:
-        """Return whether the pipeline may run; if it waits for room on a disk, notify the service manager."""
+    def _has_space(self) -> bool:
+        """Return whether the pipeline may run; if it waits for space on a disk, notify the service manager."""
         was_waiting = self._disk_space.is_waiting
         if self._disk_space.has_come():
             if was_waiting:
-                self._progress.waits_for_room("")
+                self._progress.record_disk_wait("")
             return True
         notify(READY)  # otherwise the service manager considers the process hung
         notify(ALIVE)

@@ -1,7 +1,7 @@
 """Merges a compacted run into a replica by *copy-on-write*: files that contain a changed row are written again.
 
 A merge therefore costs what changed, not what the table contains. All files of one merge are added and removed in one
-commit. New rows go into files that are written anyway, else into one file that has room for them and whose range of
+commit. New rows go into files that are written anyway, else into one file that has space for them and whose range of
 keys they extend least, else into new files.
 """
 
@@ -84,7 +84,7 @@ class _Merge:
             if rank != last + 1:
                 yield pool.written()
             for piece in self._pieces(file):
-                if not pool.has_room(piece):
+                if not pool.fits(piece):
                     yield pool.written()
                 pool.add(piece)
             last = rank
@@ -125,14 +125,14 @@ class _Merge:
             self._new[file] = indexes[is_new[indexes]]
             is_new[self._new[file]] = False
         left = np.flatnonzero(is_new)
-        roomy = self._roomy_file(inside, left) if len(left) else None
-        if roomy is None:
+        target = self._file_for_new_rows(inside, left) if len(left) else None
+        if target is None:
             return left
-        self.hits.setdefault(roomy, _NOTHING)
-        self._new[roomy] = np.concatenate([self._new.get(roomy, _NONE), left])
+        self.hits.setdefault(target, _NOTHING)
+        self._new[target] = np.concatenate([self._new.get(target, _NONE), left])
         return _NONE
 
-    def _roomy_file(self, inside: Mapping[int, Indexes], left: Indexes) -> int | None:
+    def _file_for_new_rows(self, inside: Mapping[int, Indexes], left: Indexes) -> int | None:
         """Return a file to which `left` is added, so that small batches do not leave a file each.
 
         If no file's range contains or separates the keys, as at the end of the table, it is the file before them; else
@@ -145,8 +145,8 @@ class _Merge:
         if 0 <= rank == last and not any(among[indexes].any() for indexes in inside.values()):
             before = int(ranges.order[rank])
             return before if files[before].rows + len(left) <= self.rows_max else None
-        room = self.rows_max // 2 - len(left)
-        small = [file for file, found in enumerate(files) if found.rows <= room]
+        rows_max = self.rows_max // 2 - len(left)
+        small = [file for file, found in enumerate(files) if found.rows <= rows_max]
         return min(small, key=lambda file: abs(ranges.ranks[file] - rank), default=None)
 
 
@@ -158,7 +158,7 @@ class _Pool:
         self._rows_max = rows_max
         self._pieces: list[pa.Table] = []
 
-    def has_room(self, piece: pa.Table) -> bool:
+    def fits(self, piece: pa.Table) -> bool:
         pieces = [*self._pieces, piece]
         rows = sum(one.num_rows for one in pieces)
         return not self._pieces or (rows <= self._rows_max and sum(one.nbytes for one in pieces) <= FILE_BYTES)
