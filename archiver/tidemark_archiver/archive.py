@@ -11,13 +11,16 @@ One thread runs one step at a time. Delivery never depends on the node: the node
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 from tidemark.engine.handover import Event
 from tidemark.engine.retry import Backoff
 from tidemark.io.host.clock import boot_ns
 from tidemark.io.host.logs import describe_error
+from tidemark.io.process.config import ArchiveConfig, Config, RetryConfig, WatchdogConfig
 from tidemark.io.process.control import Handler
 from tidemark.io.process.watchdog import Condition, Watch
 from tidemark.io.state.heartbeat import Slot
@@ -27,7 +30,8 @@ from tidemark.model.errors import ConfigError, Disposition, Fenced, TidemarkErro
 from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Pointer
-from tidemark.runtime.capture.wal_source import from_archive
+from tidemark.runtime.capture.capture import CaptureSettings
+from tidemark.runtime.capture.wal_source import WalSettings, from_archive
 from tidemark.runtime.daemon.epoch_run import EpochRun
 from tidemark.runtime.daemon.forced_switches import ForcedSwitches
 from tidemark.runtime.daemon.marker_scan import MarkerScan
@@ -48,28 +52,46 @@ class ArchiveNotConfigured(ConfigError):
     hint = "set archive.folder; docs/operate.md describes how the node fills it"
 
 
+@dataclass(frozen=True, slots=True)
+class ArchiveSettings:
+    """The settings that the archiver reads."""
+
+    archive: ArchiveConfig
+    retry: RetryConfig
+    watchdog: WatchdogConfig
+    capture: CaptureSettings
+    wal: WalSettings
+
+    @classmethod
+    def of(cls, config: Config, segment_bytes: int) -> Self:
+        """Return the settings of a configuration, for a node with such segments."""
+        capture, wal = CaptureSettings.of(config), WalSettings.of(config, segment_bytes)
+        return cls(config.archive, config.retry, config.watchdog, capture, wal)
+
+
 class Archive:
     """The archiver's behaviour in each stage of the mode table."""
 
-    def __init__(self, daemon: DaemonContext) -> None:
+    def __init__(self, daemon: DaemonContext, settings: ArchiveSettings) -> None:
         """Raise `ArchiveNotConfigured` if the configuration names no archive."""
         context = daemon.context
-        if not context.config.has_archive:
+        if not settings.archive.folder:
             raise ArchiveNotConfigured("archive.folder is not set: the archiver has no archive to read")
         self._context = context
+        self._settings = settings
         self._store = context.store
         self._owner = daemon.owner
         self._node_requests = daemon.node_requests
         self._markers = daemon.markers
         self._fence = daemon.fence
-        self._run = EpochRun(context, Slot.ARCHIVER)
+        self._run = EpochRun(context, settings.capture, Slot.ARCHIVER)
         self._scan: MarkerScan | None = None
         self._attempt = 0  # the sidecar's attempt to return, from the last try-start marker
-        self._backoff = Backoff(context.config.retry.first_s, context.config.retry.max_s)
-        self._watch = Watch.configured(context.store.environment, Role.SIDECAR, context.config.watchdog)
-        self._upkeep = Upkeep(context, daemon.node_requests)
+        self._backoff = Backoff(settings.retry.first_s, settings.retry.max_s)
+        self._watch = Watch.configured(context.store.environment, Role.SIDECAR, settings.watchdog)
+        self._upkeep = Upkeep(context, settings.archive, daemon.node_requests)
         self._mover = StageTransition(context.store, _nothing_to_do, context.metrics, context.log)
-        self._forced_switches = ForcedSwitches(daemon.node_requests, context.config.archive.switch_s)
+        self._forced_switches = ForcedSwitches(daemon.node_requests, settings.archive.switch_s)
 
     def start(self) -> None:
         """Do nothing: all work happens in `step`."""
@@ -131,7 +153,8 @@ class Archive:
             if self._run.capture is None:
                 if self._backoff.wait_s(time.monotonic()) > 0:
                     return
-                self._run.begin(self._store.begin_epoch(self._owner), partial(from_archive, self._context), self._halts)
+                make_wal_source = partial(from_archive, self._context, self._settings.wal)
+                self._run.begin(self._store.begin_epoch(self._owner), make_wal_source, self._halts)
             assert self._run.capture is not None, "it was begun"
             error = self._run.capture.poll()
             if error is not None:
@@ -185,7 +208,7 @@ class Archive:
         if self._scan is None:
             start = marks.delivered.pointer.position.commit_lsn if marks.delivered else INVALID_LSN
             context = self._context
-            folder, identity = Path(context.config.archive.folder), context.store.identity
+            folder, identity = Path(self._settings.archive.folder), context.store.identity
             self._scan = MarkerScan(
                 folder, identity, start, self._watch_marker, metrics=context.metrics, log=context.log
             )

@@ -3,6 +3,7 @@
 import time
 
 from tidemark.io.host.logs import describe_error
+from tidemark.io.process.config import ArchiveConfig
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn
 from tidemark.runtime.context import CaptureContext
@@ -17,10 +18,10 @@ MAINTENANCE_S = 10.0
 class Upkeep:
     """Maintains one archive folder."""
 
-    def __init__(self, context: CaptureContext, node_requests: NodeRequests) -> None:
+    def __init__(self, context: CaptureContext, archive: ArchiveConfig, node_requests: NodeRequests) -> None:
         self._context = context
-        self._report = ArchiveReport(context, ArchivingWatch(context, node_requests))
-        self._maintenance = SpoolMaintenance(context.config.archive, context.store)
+        self._report = ArchiveReport(context, archive.folder, ArchivingWatch(context, archive, node_requests))
+        self._maintenance = SpoolMaintenance(archive, context.store)
         self._not_before_s = 0.0
         self._is_reported = False
 

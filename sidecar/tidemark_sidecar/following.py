@@ -16,9 +16,9 @@ from tidemark.io.state.state_views import StateMarks
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Stage
-from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.capture import Capture, CaptureSettings
 from tidemark.runtime.capture.following import Met
-from tidemark.runtime.capture.wal_source import followed_from_node
+from tidemark.runtime.capture.wal_source import WalSettings, followed_from_node
 from tidemark.runtime.daemon.epoch_run import EpochRun
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import StageTransition
@@ -41,19 +41,29 @@ class FollowsNobody(ConfigError):
 class Following:
     """The sidecar's work while the node is a standby, and the queries that detect whether it is one."""
 
-    def __init__(self, daemon: DaemonContext, mover: StageTransition) -> None:
+    def __init__(
+        self,
+        daemon: DaemonContext,
+        mover: StageTransition,
+        *,
+        is_enabled: bool,
+        capture: CaptureSettings,
+        wal: WalSettings,
+    ) -> None:
+        """`is_enabled`: `standby.follow`."""
         self._daemon = daemon
         self._context = daemon.context
         self._store = daemon.context.store
+        self._wal = wal
         self._mover = mover
         self._clock = SystemClock()
-        self._run = EpochRun(daemon.context, Slot.SIDECAR)
+        self._run = EpochRun(daemon.context, capture, Slot.SIDECAR)
         self._met: Met | None = None  # written by the decode thread
         self._reported_strange = False
         self._timeline_query: Future[TimelineId | None] | None = None
         self._queried_s = 0.0
         self._reported_silent = False
-        self._is_enabled = daemon.context.config.standby.follow
+        self._is_enabled = is_enabled
         self._writes_on: TimelineId | None = None  # the timeline on which the node writes, from its last answer
         self._is_standby = False
 
@@ -121,7 +131,7 @@ class Following:
     def _begin(self) -> None:
         self._met = None
         epoch = self._store.begin_epoch(self._daemon.owner)
-        self._run.begin(epoch, partial(followed_from_node, self._context), self._meet, lambda: self._met)
+        self._run.begin(epoch, partial(followed_from_node, self._context, self._wal), self._meet, lambda: self._met)
 
     def _record_standby_answer(self, query: Future[TimelineId | None]) -> None:
         error = query.exception()

@@ -12,12 +12,15 @@ One thread runs one step at a time. It never waits for the node: requests to the
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 from tidemark.engine.handover import Effect, Event
 from tidemark.engine.marking import Confirmed, ConfirmPacing
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import describe_error
+from tidemark.io.process.config import ArchiveConfig, Config, MarkersConfig, RealtimeConfig
 from tidemark.io.process.control import Handler
 from tidemark.io.state.heartbeat import START_S_MAX, Slot
 from tidemark.io.state.state_views import StateMarks
@@ -26,9 +29,9 @@ from tidemark.model.errors import Fenced
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch
-from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.capture import Capture, CaptureSettings
 from tidemark.runtime.capture.source_thread import Link
-from tidemark.runtime.capture.wal_source import LiveBuffer, MakeWalSource, from_node
+from tidemark.runtime.capture.wal_source import LiveBuffer, MakeWalSource, WalSettings, from_node
 from tidemark.runtime.daemon.archive_report import ArchiveReport
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
 from tidemark.runtime.daemon.epoch_run import EpochRun
@@ -37,7 +40,7 @@ from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, w
 from tidemark.runtime.daemon.stops import NodeOutOfReach, event_of
 from tidemark.runtime.first_copy.recopying import cancel_recopies, request_recopies
 from tidemark.runtime.recovery.lake_inventory import ANSWER_S
-from tidemark.runtime.recovery.promotion import find_start, is_waited_for
+from tidemark.runtime.recovery.promotion import PromotionSettings, find_start, is_waited_for
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.recopies import decode_cancellation, decode_request, encode_generations
@@ -51,12 +54,42 @@ NOTHING_CONFIRMED = Confirmed(0, 0, 0)
 STEADY_SHARE = 10  # realtime that lasts this many first delays has succeeded: the next return does not wait longer
 
 
+@dataclass(frozen=True, slots=True)
+class RealtimeSettings:
+    """The settings that the sidecar reads."""
+
+    realtime: RealtimeConfig
+    markers: MarkersConfig
+    archive: ArchiveConfig
+    follows: bool
+    watchdog_s: float
+    return_lag_bytes_max: int
+    capture: CaptureSettings
+    wal: WalSettings
+    promotion: PromotionSettings
+
+    @classmethod
+    def of(cls, config: Config, segment_bytes: int) -> Self:
+        """Return the settings of a configuration, for a node with such segments."""
+        return cls(
+            config.realtime,
+            config.markers,
+            config.archive,
+            config.standby.follow,
+            config.watchdog.watchdog_s,
+            config.return_lag_bytes_max(segment_bytes),
+            CaptureSettings.of(config),
+            WalSettings.of(config, segment_bytes),
+            PromotionSettings.of(config),
+        )
+
+
 class Realtime:
     """The sidecar's behaviour in each stage of the mode table."""
 
-    def __init__(self, daemon: DaemonContext) -> None:
-        context = daemon.context
-        config, identity = context.config, context.store.identity
+    def __init__(self, daemon: DaemonContext, settings: RealtimeSettings) -> None:
+        context, identity = daemon.context, daemon.context.store.identity
+        self._settings = settings
         self._context = context
         self._store = context.store
         self._owner = daemon.owner
@@ -64,17 +97,29 @@ class Realtime:
         self._markers = daemon.markers
         self._fence = daemon.fence
         self._clock = SystemClock()
-        self._run = EpochRun(context, Slot.SIDECAR)
+        self._run = EpochRun(context, settings.capture, Slot.SIDECAR)
         self._since_s = 0.0  # when realtime began
         self._mover = StageTransition(context.store, self._effects, context.metrics, context.log)
-        self._stalled = StalledArchive(daemon)
-        self._return = RealtimeReturn(daemon, self._mover, self._stalled)
-        self._following = Following(daemon, self._mover)
-        self._report = ArchiveReport(context, ArchivingWatch(context, daemon.node_requests))
-        self._reach = Reach(config.realtime.away_s)
+        self._stalled = StalledArchive(
+            daemon, archive_wait_s=settings.realtime.archive_wait_s, watchdog_s=settings.watchdog_s
+        )
+        self._return = RealtimeReturn(
+            daemon,
+            self._mover,
+            self._stalled,
+            realtime=settings.realtime,
+            wal=settings.wal,
+            lag_bytes_max=settings.return_lag_bytes_max,
+        )
+        self._following = Following(
+            daemon, self._mover, is_enabled=settings.follows, capture=settings.capture, wal=settings.wal
+        )
+        watch = ArchivingWatch(context, settings.archive, daemon.node_requests)
+        self._report = ArchiveReport(context, settings.archive.folder, watch)
+        self._reach = Reach(settings.realtime.away_s)
         self._recopies = RecopyRestart(daemon)
-        bytes_min = config.markers.min_bytes or identity.segment_bytes
-        self._pacing = ConfirmPacing(config.markers.confirm_s, bytes_min)
+        bytes_min = settings.markers.min_bytes or identity.segment_bytes
+        self._pacing = ConfirmPacing(settings.markers.confirm_s, bytes_min)
 
     def start(self) -> None:
         """Start; the unfinished return of an earlier process is lost with its buffer."""
@@ -203,7 +248,7 @@ class Realtime:
             self._fail_over(error)
         elif self._run.copies_now() or self._restarted_to_recopy(self._run.capture):
             return
-        elif self._clock.monotonic_s() - self._since_s > STEADY_SHARE * self._context.config.realtime.return_first_s:
+        elif self._clock.monotonic_s() - self._since_s > STEADY_SHARE * self._settings.realtime.return_first_s:
             self._return.succeeded()
 
     def _restarted_to_recopy(self, capture: Capture) -> bool:
@@ -219,7 +264,7 @@ class Realtime:
         """Find the start of a promoted follower, unless that is done; takes as long as the lake needs to answer."""
         if is_waited_for(marks):
             self._context.store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=START_S_MAX + ANSWER_S)
-            find_start(self._context, self._owner)
+            find_start(self._context, self._settings.promotion, self._owner)
 
     def _began(self) -> bool:
         """Start delivery from the node; return false if another process delivers by now."""
@@ -229,7 +274,7 @@ class Realtime:
         except Fenced as error:
             self._context.log.warning("another process delivers now", **describe_error(error))
             return False
-        self._begin(epoch, partial(from_node, self._context))
+        self._begin(epoch, partial(from_node, self._context, self._settings.wal))
         return True
 
     def _begin(self, epoch: Epoch, make_wal_source: MakeWalSource) -> None:
@@ -247,7 +292,7 @@ class Realtime:
             self._context.log.warning("another process delivers now", **describe_error(error))
             self._run.release()
             return
-        event = event_of(error) if self._context.config.has_archive else None
+        event = event_of(error) if self._settings.archive.folder else None
         if event is None:
             raise error
         self._return.failed()
@@ -275,7 +320,8 @@ class Realtime:
         self._return.cancel()
         self._stalled.record_continued()
         try:
-            self._begin(switched.epoch, partial(from_node, self._context, may_overflow=self._stalled.archive_goes_on))
+            overflow = self._stalled.archive_goes_on
+            self._begin(switched.epoch, partial(from_node, self._context, self._settings.wal, may_overflow=overflow))
         except Exception as error:  # noqa: BLE001 - `_fail_over` raises what it does not know
             self._fail_over(error)
 

@@ -10,12 +10,13 @@ from tidemark.engine.retry import Backoff
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import describe_error
 from tidemark.io.node.replication import NodeIdentity
+from tidemark.io.process.config import RealtimeConfig
 from tidemark.io.process.marker_key import KeysDiffer
 from tidemark.io.state.state_views import StateMarks
 from tidemark.model.lsn import Lsn
 from tidemark.model.mode import Stage
 from tidemark.runtime.capture.source_thread import Link
-from tidemark.runtime.capture.wal_source import LiveBuffer
+from tidemark.runtime.capture.wal_source import LiveBuffer, WalSettings
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import StageTransition
 from tidemark.runtime.daemon.stops import event_of
@@ -31,10 +32,22 @@ MARKER_LOST_S = 60.0  # a failover may lose the marker with the primary; any mar
 class RealtimeReturn:
     """Attempts to return to REALTIME, one at a time."""
 
-    def __init__(self, daemon: DaemonContext, mover: StageTransition, stalled: StalledArchive) -> None:
+    def __init__(
+        self,
+        daemon: DaemonContext,
+        mover: StageTransition,
+        stalled: StalledArchive,
+        *,
+        realtime: RealtimeConfig,
+        wal: WalSettings,
+        lag_bytes_max: int,
+    ) -> None:
+        """`lag_bytes_max`: how far the archiver may be behind the node at a return."""
         context = daemon.context
         self._context = context
         self._store = context.store
+        self._wal = wal
+        self._automatic = realtime.automatic_return
         self._stalled = stalled
         self._node_requests = daemon.node_requests
         self._mover = mover
@@ -47,8 +60,8 @@ class RealtimeReturn:
         self._wants_soon = False
         self._reported_keys = False
         self._is_too_far = False  # at the last query: the archiver's lag to the node was too great
-        self._backoff = Backoff(context.config.realtime.return_first_s, context.config.realtime.return_max_s)
-        self._lag_bytes_max = context.config.return_lag_bytes_max(context.store.identity.segment_bytes)
+        self._backoff = Backoff(realtime.return_first_s, realtime.return_max_s)
+        self._lag_bytes_max = lag_bytes_max
 
     def failed(self) -> None:
         """Record that realtime or an attempt has failed: the next attempt waits longer."""
@@ -128,7 +141,7 @@ class RealtimeReturn:
         return self._is_due(now_s)
 
     def _is_due(self, now_s: float) -> bool:
-        is_time = self._context.config.realtime.automatic_return and self._backoff.wait_s(now_s) <= 0
+        is_time = self._automatic and self._backoff.wait_s(now_s) <= 0
         return self._wants_soon or is_time
 
     def _consider(self, marks: StateMarks, request: Future[NodeIdentity]) -> None:
@@ -143,7 +156,7 @@ class RealtimeReturn:
         behind = here.flush_lsn - (delivered.commit_lsn if delivered else 0)
         self._is_too_far = behind > self._lag_bytes_max
         if not self._is_too_far:
-            self._buffer = LiveBuffer(self._context, here, delivered)
+            self._buffer = LiveBuffer(self._context, self._wal, here, delivered)
             self._buffer.start()
 
     def _request_return(self, buffer: LiveBuffer) -> None:

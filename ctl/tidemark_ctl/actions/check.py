@@ -19,9 +19,16 @@ class LegBroken(TidemarkError):
 
 def check(state: Path, *, config: Path | None, deadline_s: float, as_json: bool) -> None:
     """Run the command."""
-    with opened_capture(state, config) as (context, node_requests):
-        legs = EndToEndCheck(context, node_requests, deadline_s=deadline_s, say=partial(click.echo, err=True)).run()
-        seen = see(context.store, context.config)
+    with opened_capture(state, config) as (context, node_requests, settings):
+        legs = EndToEndCheck(
+            context.store,
+            node_requests,
+            settings.archive,
+            watchdog_s=settings.watchdog.watchdog_s,
+            deadline_s=deadline_s,
+            say=partial(click.echo, err=True),
+        ).run()
+        seen = see(context.store, settings.archive, settings.watchdog.watchdog_s)
     broken = _broken(legs)
     tree = {
         "arrived": not broken,

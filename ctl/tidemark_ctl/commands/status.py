@@ -37,8 +37,9 @@ US_PER_S = 1_000_000
 @json_option
 def status(state: Path, *, config: Path | None, as_json: bool) -> None:
     """Show mode, positions, outbox, readers, first copies and archive, read from the folders only."""
+    chosen = settings.load(state, config)
     with StateStore.open(StateFolder(state), read_only=True) as store:
-        seen = see(store, settings.load(state, config))
+        seen = see(store, chosen.archive, chosen.watchdog.watchdog_s)
         ends = ends_tree(store, as_json=as_json)
         file_bytes = store.environment.file_bytes()
         relations = store.relations()
@@ -52,7 +53,7 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
         "archive": _archive(seen),
         "sidecar": process_tree(seen.sidecar, rooms[Role.SIDECAR]),
         "archiver": process_tree(seen.archiver, rooms[Role.ARCHIVER]),
-        "metrics_ports": _metrics_ports(StateFolder(state), settings.load(state, config)),
+        "metrics_ports": _metrics_ports(StateFolder(state), chosen),
         "last_end": ends,
         "state_file_bytes": file_bytes,
         "state_free_bytes": free_bytes,

@@ -20,11 +20,12 @@ from tidemark.io.archive.archive_state import ArchiveState
 from tidemark.io.archive.spool_access import ServerCannotArchive, spool_obstacle
 from tidemark.io.host.clock import NS_PER_S, boot_ns
 from tidemark.io.node.node import NodeArchiving
+from tidemark.io.process.config import ArchiveConfig
+from tidemark.io.state.state import StateStore
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch, Sequence
-from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
@@ -79,8 +80,19 @@ class _Written(NamedTuple):
 class EndToEndCheck:
     """One check."""
 
-    def __init__(self, context: CaptureContext, node_requests: NodeRequests, *, deadline_s: float, say: Say) -> None:
-        self._context = context
+    def __init__(
+        self,
+        store: StateStore,
+        node_requests: NodeRequests,
+        archive: ArchiveConfig,
+        *,
+        watchdog_s: float,
+        deadline_s: float,
+        say: Say,
+    ) -> None:
+        self._store = store
+        self._configured = archive
+        self._watchdog_s = watchdog_s
         self._node_requests = node_requests
         self._deadline_s = deadline_s
         self._archiving = PolledAnswer(node_requests.find_archiving)
@@ -107,7 +119,7 @@ class EndToEndCheck:
         return self._legs
 
     def _see(self) -> Seen:
-        return see(self._context.store, self._context.config)
+        return see(self._store, self._configured, self._watchdog_s)
 
     def _pending(self) -> LegName | None:
         """Return the first leg that can still pass."""
@@ -179,7 +191,7 @@ class EndToEndCheck:
         met = self._met(Role.SIDECAR, written)
         if met is not None:
             return met
-        answer = send_request(self._context.store.folder, Role.SIDECAR, "status") or {}
+        answer = send_request(self._store.folder, Role.SIDECAR, "status") or {}
         if answer.get("copying"):
             return Leg(
                 LegEnd.PENDING,
@@ -196,7 +208,7 @@ class EndToEndCheck:
             return Leg(LegEnd.RESTS, "no archive is configured")
         node = self._archiving.latest()
         user = node.server if isinstance(node, NodeArchiving) and node.is_on else None
-        kept_out = seen.kept_out or spool_obstacle(self._context.config, user)
+        kept_out = seen.kept_out or spool_obstacle(self._configured, user)
         if kept_out is not None:
             return Leg(LegEnd.BROKEN, f"the server cannot fill the spool: {kept_out}", ServerCannotArchive.hint)
         if not seen.archiver.is_running or seen.archiver.hangs:
@@ -215,7 +227,7 @@ class EndToEndCheck:
         """Return whether the server should fill our spool but does not archive, and no program has filled it."""
         if not isinstance(node, NodeArchiving) or archive.runs:
             return False
-        return is_filled_by_nothing(node, archive, self._context.config.archive.filled_by)
+        return is_filled_by_nothing(node, archive, self._configured.filled_by)
 
     def _archive_late(self, archive: ArchiveState | TidemarkError, written: _Written) -> Leg:
         """Return why the archiver has not read the marker yet."""
@@ -264,7 +276,7 @@ class EndToEndCheck:
 
     def _met(self, role: Role, written: _Written) -> Leg | None:
         """Return the passed leg if a process has read the marker, with the time."""
-        answer = send_request(self._context.store.folder, role, "check")
+        answer = send_request(self._store.folder, role, "check")
         if answer is None or answer.get("sequence") != written.sequence:
             return None
         return Leg(LegEnd.PASSED, f"read at {answer['lsn']}", after_s=_seconds(answer["met_boot_ns"], written.boot_ns))

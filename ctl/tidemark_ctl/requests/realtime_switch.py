@@ -8,14 +8,15 @@ The command reads the remaining steps from the state repeatedly, so any process 
 """
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from tidemark.engine.handover import Effect, Event, move
 from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.host.clock import boot_ns
 from tidemark.io.node.node import NodeArchiving
+from tidemark.io.process.config import ArchiveConfig, Config, RealtimeConfig, WatchdogConfig
 from tidemark.io.process.marker_key import KeysDiffer
 from tidemark.io.process.watchdog import Condition, Watch
 from tidemark.io.state.locks import RoleLock
@@ -54,13 +55,34 @@ class SidecarHangs(Fenced):
     hint = "kill it with `cdcctl realtime off --force`, or start the archiver, whose watchdog kills it"
 
 
+@dataclass(frozen=True, slots=True)
+class SwitchSettings:
+    """The settings that a switch reads."""
+
+    archive: ArchiveConfig
+    realtime: RealtimeConfig
+    watchdog: WatchdogConfig
+    return_lag_bytes_max: int
+
+    @classmethod
+    def of(cls, config: Config, segment_bytes: int) -> Self:
+        """Return the settings of a configuration, for a node with such segments."""
+        return cls(config.archive, config.realtime, config.watchdog, config.return_lag_bytes_max(segment_bytes))
+
+
 class RealtimeSwitch:
     """One switch by an operator."""
 
-    def __init__(self, context: CaptureContext, node_requests: NodeRequests, *, deadline_s: float, say: Say) -> None:
-        config = context.config
-        self._context = context
-        self._config = config
+    def __init__(
+        self,
+        context: CaptureContext,
+        settings: SwitchSettings,
+        node_requests: NodeRequests,
+        *,
+        deadline_s: float,
+        say: Say,
+    ) -> None:
+        self._settings = settings
         self._store = context.store
         self._node_requests = node_requests
         self._say = say
@@ -69,7 +91,7 @@ class RealtimeSwitch:
         self._pending: list[Future[Lsn] | Future[bool] | None] = []  # requests to the node made by effects
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
-        self._watch = Watch.configured(self._store.environment, Role.SIDECAR, config.watchdog)
+        self._watch = Watch.configured(self._store.environment, Role.SIDECAR, settings.watchdog)
         self._node = PolledAnswer(node_requests.find_node)
         self._archiving = PolledAnswer(node_requests.find_archiving)
         self._requested_s = 0.0
@@ -81,7 +103,7 @@ class RealtimeSwitch:
         if self._marks().stage is not Stage.HELD:
             move(self._marks().stage, Event.OPERATOR_OFF)
             self._check_archive("no process could deliver")
-            if nothing_archives(self._context, self._node_requests):
+            if nothing_archives(self._settings.archive, self._store.identity.segment_bytes, self._node_requests):
                 self._say(NOTHING_ARCHIVES)
         while self._marks().stage is not Stage.HELD:
             self._check_time("off", "the sidecar has not stopped")
@@ -132,7 +154,7 @@ class RealtimeSwitch:
     def _report_delay(self) -> None:
         """Print why changes may be late from now on: the archiver can be active without receiving WAL."""
         try:
-            ArchiveListing(Path(self._config.archive.folder), self._store.identity.segment_bytes).result(ANSWER_S)
+            ArchiveListing(Path(self._settings.archive.folder), self._store.identity.segment_bytes).result(ANSWER_S)
             late = slow_archiving(self._node_requests.find_archiving().result(ANSWER_S))
         except (TidemarkError, TimeoutError) as error:
             late = f": {str(error) or 'the node does not report the state of its archiving'}"
@@ -176,11 +198,11 @@ class RealtimeSwitch:
         missing = self._missing_text()
         if not self._look(Role.SIDECAR).is_running:
             raise CannotSwitch(f"{reported}{missing}", hint=WAY_OUT if missing else start_hint(Role.ARCHIVER))
-        obstacle = why_not_from_node(self._context, self._node_requests)
+        obstacle = why_not_from_node(self._store, self._node_requests)
         if obstacle is not None:
             hint = WAY_OUT if missing else start_hint(Role.ARCHIVER)
             raise CannotSwitch(f"{reported}; {obstacle}{missing}", hint=hint)
-        wait_s = self._config.realtime.archive_wait_s
+        wait_s = self._settings.realtime.archive_wait_s
         self._say(
             "the archiver does not run, but the node has the WAL: the sidecar continues from it after "
             f"{wait_s:g} s (realtime.archive_wait_s) without progress{missing}"
@@ -207,7 +229,7 @@ class RealtimeSwitch:
             time.sleep(POLL_S)
 
     def _sidecar_away(self) -> NotComplete:
-        again = "" if self._config.realtime.automatic_return else ", then run `cdcctl realtime on` again"
+        again = "" if self._settings.realtime.automatic_return else ", then run `cdcctl realtime on` again"
         return NotComplete(
             f"realtime is switched on, but the sidecar does not run: the stage is {self._marks().stage.value}",
             hint=start_hint(Role.SIDECAR) + again,
@@ -221,7 +243,7 @@ class RealtimeSwitch:
             return "sidecar", "waiting for the sidecar to take over"
         archiver = self._look(Role.ARCHIVER)
         if not archiver.is_running:
-            without = f"for {self._config.realtime.archive_wait_s:g} s without progress, if the node has the WAL"
+            without = f"for {self._settings.realtime.archive_wait_s:g} s without progress, if the node has the WAL"
             reported = f"waiting for the archiver, which no longer runs, or {without}; {start_hint(Role.ARCHIVER)}"
             return "archiver", f"{reported}{self._missing_text()}"
         if archiver.hangs:
@@ -239,7 +261,7 @@ class RealtimeSwitch:
         if answered is None or marks.delivered is None:
             return "querying the position of the node"
         behind = max(0, answered.flush_lsn - marks.delivered.pointer.position.commit_lsn)
-        allowed = self._config.return_lag_bytes_max(self._store.identity.segment_bytes)
+        allowed = self._settings.return_lag_bytes_max
         if behind <= allowed:
             return "the lag of the archiver is small enough"
         return f"the archiver is {behind} bytes behind {format_lsn(answered.flush_lsn)}; at most {allowed} are allowed"
@@ -296,10 +318,10 @@ class RealtimeSwitch:
         return self._store.marks()
 
     def _look(self, role: Role) -> Process:
-        return look_at(self._store, role, self._config)
+        return look_at(self._store, role, self._settings.watchdog.watchdog_s)
 
     def _check_archive(self, why: str) -> None:
-        if not self._config.has_archive:
+        if not self._settings.archive.folder:
             raise CannotSwitch(
                 f"no archive is configured: {why}",
                 hint="set archive.folder; docs/operate.md describes how the node fills it",

@@ -21,7 +21,6 @@ from tidemark.model.lsn import Lsn, Oid, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.table_name import TableName
 from tidemark.runtime.capture.capture import NotInitialised
-from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.recopying import request_recopies
 from tidemark.runtime.seed.copy_plan import TableKey, database_names
 from tidemark.wire.recopies import RecopyStep, Wanted, decode_generations, encode_request, recopies_by_table, step_of
@@ -134,9 +133,9 @@ def _refusals(name: TableName, relation: NamedRelation, selection: Selection) ->
         yield _Refusal("has row-level security that hides rows from the capture's role", hint, is_denied=True)
 
 
-def present_lsn(context: CaptureContext) -> Lsn:
+def present_lsn(dsn: str) -> Lsn:
     """Return an LSN after all commits so far, and make sure that a record follows it."""
-    with Node(context.config.capture.dsn) as node:
+    with Node(dsn) as node:
         lsn = node.insert_lsn()
         node.flush_all()
     return lsn
@@ -145,9 +144,19 @@ def present_lsn(context: CaptureContext) -> Lsn:
 class TableRecopy:
     """One request by an operator."""
 
-    def __init__(self, context: CaptureContext, wanted: Sequence[Wanted], *, deadline_s: float, say: Say) -> None:
-        self._context = context
-        self._store = context.store
+    def __init__(
+        self,
+        store: StateStore,
+        dsn: str,
+        wanted: Sequence[Wanted],
+        *,
+        watchdog_s: float,
+        deadline_s: float,
+        say: Say,
+    ) -> None:
+        self._store = store
+        self._dsn = dsn
+        self._watchdog_s = watchdog_s
         self._wanted = wanted
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
@@ -157,10 +166,10 @@ class TableRecopy:
 
     def request(self) -> None:
         """Make the request durable."""
-        after_lsn = present_lsn(self._context)
+        after_lsn = present_lsn(self._dsn)
         content = encode_request(self._wanted, after_lsn)
         while not self._generations:
-            if not look_at(self._store, Role.SIDECAR, self._context.config).is_running:
+            if not look_at(self._store, Role.SIDECAR, self._watchdog_s).is_running:
                 self._request_under_lock(after_lsn)
                 continue
             answer = send_request(self._store.folder, Role.SIDECAR, "recopy", content)
@@ -189,7 +198,7 @@ class TableRecopy:
         while left := self._left():
             marks = self._store.marks()
             about, missing = self._missing(marks, left)
-            if not look_at(self._store, Role.SIDECAR, self._context.config).is_running:
+            if not look_at(self._store, Role.SIDECAR, self._watchdog_s).is_running:
                 raise NotComplete(
                     f"{len(left)} tables have not been copied, and the sidecar does not run",
                     hint=f"the request is kept; {start_hint(Role.SIDECAR)}",

@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 
 from tidemark.io.state.locks import AlreadyRunning, RoleLock
+from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
 from tidemark.model.table_name import TableName
-from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.recopying import cancel_recopies
 from tidemark.wire.recopies import RecopyStep, TableKey, encode_cancellation, recopies_by_table, step_of
 from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Reported, Say
@@ -27,9 +27,11 @@ class NothingToCancel(ConfigError):
 class RecopyCancellation:
     """One cancellation by an operator."""
 
-    def __init__(self, context: CaptureContext, names: Sequence[TableName], *, deadline_s: float, say: Say) -> None:
-        self._context = context
-        self._store = context.store
+    def __init__(
+        self, store: StateStore, names: Sequence[TableName], *, watchdog_s: float, deadline_s: float, say: Say
+    ) -> None:
+        self._store = store
+        self._watchdog_s = watchdog_s
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
         self._say = say
@@ -57,7 +59,7 @@ class RecopyCancellation:
         self._say("cancelled")
 
     def _cancel(self, keys: Sequence[TableKey]) -> None:
-        if look_at(self._store, Role.SIDECAR, self._context.config).is_running:
+        if look_at(self._store, Role.SIDECAR, self._watchdog_s).is_running:
             send_request(self._store.folder, Role.SIDECAR, "recopy-cancel", encode_cancellation(keys))
             return
         try:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemark.io.process.config import Config
 from tidemark.io.process.control import DEADLINE_S, DaemonAway, request
 from tidemark.io.process.process_ends import last_ends
 from tidemark.io.state.heartbeat import Slot
@@ -43,11 +42,11 @@ class Process:
         return self.is_running and has_epoch and not self.hangs
 
 
-def look_at(store: StateStore, role: Role, config: Config) -> Process:
+def look_at(store: StateStore, role: Role, watchdog_s: float) -> Process:
     """Return the observable state of a daemon."""
     seen = RoleLock.seen(store.folder, role.value)
     age_s = store.environment.heartbeat.age_s(Slot[role.name])
-    hangs = age_s is not None and age_s > config.watchdog.watchdog_s
+    hangs = age_s is not None and age_s > watchdog_s
     return Process(role, seen.owner if seen.is_locked else None, seen.is_locked, age_s, hangs)
 
 

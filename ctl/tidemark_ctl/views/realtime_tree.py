@@ -6,7 +6,7 @@ from pathlib import Path
 from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.archive.archive_state import ArchiveState, NoArchive
 from tidemark.io.archive.spool_access import known_user, spool_obstacle
-from tidemark.io.process.config import Config
+from tidemark.io.process.config import ArchiveConfig
 from tidemark.io.process.marker_key import KeysDiffer
 from tidemark.io.state.overtaken import OvertakenState
 from tidemark.io.state.state import StateStore
@@ -48,18 +48,18 @@ class Seen:
         return process if role is not None and process.delivers(self.view.term) else None
 
 
-def see(store: StateStore, config: Config) -> Seen:
+def see(store: StateStore, configured: ArchiveConfig, watchdog_s: float) -> Seen:
     """Collect all observations; an archive that hangs or cannot be listed does not prevent the others."""
     view = store.view()
     archive: ArchiveState | NoArchive | None = None
     archiving, kept_out = store.archiving(), None
-    if config.has_archive:
+    if configured.folder:
         try:
-            archive = ArchiveListing(Path(config.archive.folder), view.identity.segment_bytes).result(ARCHIVE_S)
-            kept_out = spool_obstacle(config, known_user(archiving))
+            archive = ArchiveListing(Path(configured.folder), view.identity.segment_bytes).result(ARCHIVE_S)
+            kept_out = spool_obstacle(configured, known_user(archiving))
         except NoArchive as error:
             archive = error
-    sidecar, archiver = look_at(store, Role.SIDECAR, config), look_at(store, Role.ARCHIVER, config)
+    sidecar, archiver = look_at(store, Role.SIDECAR, watchdog_s), look_at(store, Role.ARCHIVER, watchdog_s)
     return Seen(view, sidecar, archiver, archive, store.marker_keys(), archiving, kept_out)
 
 

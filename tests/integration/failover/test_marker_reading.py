@@ -7,7 +7,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from tidemark.io.host.logs import get_log
-from tidemark.io.process.config import Config
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -31,7 +30,7 @@ def content(kind: MarkerKind, sequence: int = 1, key: bytes = KEY) -> bytes:
 def context(tmp_path: Path) -> Iterator[CaptureContext]:
     identity = Identity("main", SYSTEM, "0a0b", 15, 16 << 20, 4 << 20)
     with StateStore.create(StateFolder(tmp_path / "state"), identity) as store:
-        yield CaptureContext(Config(), store, Metrics("main"), get_log("test"))
+        yield CaptureContext(store, Metrics("main"), get_log("test"))
 
 
 def counted(context: CaptureContext, name: str) -> dict[str, float]:

@@ -76,7 +76,7 @@ def adopt_archive(config: Config, system_identifier: SystemIdentifier, user: Ser
 def check_can_fill(config: Config, user: ServerUser | None) -> None:
     """Raise `ServerCannotArchive` if the server's user could not fill a spool once it is created or shared."""
     folder, group = Path(config.archive.folder), config.capture.group
-    if not is_filled_by(config, user):
+    if not is_filled_by(config.archive, user):
         return
     assert user is not None, "else nothing is known"
     above = next((path for path in folder.absolute().parents if path.exists()), Path("/"))
@@ -97,7 +97,7 @@ def check_can_fill(config: Config, user: ServerUser | None) -> None:
 
 def check_spool(config: Config, user: ServerUser | None) -> None:
     """Raise `ServerCannotArchive` if the server's user cannot fill the existing spool."""
-    found = spool_obstacle(config, user)
+    found = spool_obstacle(config.archive, user)
     if found is not None:
         raise ServerCannotArchive(f"the server cannot fill the spool {config.archive.folder}: {found}")
 
@@ -107,7 +107,7 @@ def try_program(config: Config, user: ServerUser | None) -> bool:
 
     By permission bits, and by running it if we are that user, or root.
     """
-    if not is_filled_by(config, user):
+    if not is_filled_by(config.archive, user):
         return False
     assert user is not None, "else nothing is known"
     program = Path(_program(config))

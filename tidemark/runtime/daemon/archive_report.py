@@ -24,6 +24,7 @@ class ArchiveReport:
     """Lists the folder, and sets the gauges."""
 
     context: CaptureContext
+    folder: str  # empty: no archive is configured
     watch: ArchivingWatch
     _answer: NodeArchiving | None = None  # the node's report from before the look began
     _begun_s: float = -LOOK_S
@@ -32,11 +33,10 @@ class ArchiveReport:
 
     def step(self, now_s: float, received_lsn: Lsn | None = None) -> ArchiveState | None:
         """Look, if it is time; `received_lsn`: the end of the ring, if there is one."""
-        config = self.context.config
-        if config.has_archive:
+        if self.folder:
             self.watch.poll()
-        if config.has_archive and self._look is None and now_s - self._begun_s >= LOOK_S:
-            self._look = ArchiveListing(Path(config.archive.folder), self.context.store.identity.segment_bytes)
+        if self.folder and self._look is None and now_s - self._begun_s >= LOOK_S:
+            self._look = ArchiveListing(Path(self.folder), self.context.store.identity.segment_bytes)
             self._begun_s = now_s
             self._answer = self.watch.answer
         look = self._look

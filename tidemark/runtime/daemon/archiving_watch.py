@@ -30,6 +30,7 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.disk import StateFull
 from tidemark.io.host.file_access import ServerUser
 from tidemark.io.node.node import NodeArchiving
+from tidemark.io.process.config import ArchiveConfig
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import INVALID_LSN, Lsn
@@ -49,6 +50,7 @@ class ArchivingWatch:
     """Queries the node at intervals; the results go into the state and the metrics."""
 
     context: CaptureContext
+    archive: ArchiveConfig
     node_requests: NodeRequests
     _query: Future[NodeArchiving] | None = None
     _queried_s: float = -QUERY_S
@@ -76,7 +78,7 @@ class ArchivingWatch:
 
     def compare(self, answer: NodeArchiving | None, found: ArchiveState) -> Archiving:
         """Compare the node's report with the folder; record the result if it has changed."""
-        store, config = self.context.store, self.context.config
+        store = self.context.store
         before = store.archiving()
         beginning = store.view().beginning
         if answer is None or beginning is None:
@@ -108,7 +110,7 @@ class ArchivingWatch:
         self._show(seen)
         self.holes = lost.count + (absent.count if self._missing_first == absent.first else 0)
         self._missing_first = absent.first
-        self._report(lost, spool_obstacle(config, user))
+        self._report(lost, spool_obstacle(self.archive, user))
         return seen
 
     def _when_off(self, before: Archiving, answer: NodeArchiving, found: ArchiveState) -> tuple[Lsn, Lsn]:
@@ -116,7 +118,7 @@ class ArchivingWatch:
         if answer.insert_lsn == INVALID_LSN:
             return before.off_lsn, before.on_lsn  # a standby does not report it
         begin_lsn = segment_start(segment_of(answer.insert_lsn, found.segment_bytes), found.segment_bytes)
-        if is_filled_by_nothing(answer, found, self.context.config.archive.filled_by):
+        if is_filled_by_nothing(answer, found, self.archive.filled_by):
             return begin_lsn, INVALID_LSN
         if not answer.is_on or begin_lsn < before.off_lsn:  # other programs fill it; or the node went back in its WAL
             return INVALID_LSN, INVALID_LSN
@@ -151,13 +153,12 @@ class ArchivingWatch:
         self._reported = reported
 
 
-def check_archiving(context: CaptureContext, node_requests: NodeRequests) -> None:
+def check_archiving(archive: ArchiveConfig, store: StateStore, node_requests: NodeRequests) -> None:
     """Raise `ServerCannotArchive` before a daemon begins if the server's user cannot fill the spool.
 
     A node that is down, or a folder that does not answer, does not prevent the start: `ArchivingWatch` checks again.
     """
-    config, store = context.config, context.store
-    if not config.has_archive:
+    if not archive.folder:
         return
     try:
         answer = node_requests.find_archiving().result(START_S)
@@ -165,11 +166,11 @@ def check_archiving(context: CaptureContext, node_requests: NodeRequests) -> Non
         if user is None or not answer.is_on:  # a server that runs no archive_command loses nothing by it
             return
         record_user(store, user)
-        kept_out = in_time(lambda: spool_obstacle(config, user), START_S)
+        kept_out = in_time(lambda: spool_obstacle(archive, user), START_S)
     except (TidemarkError, NotInTime, OSError):
         return
     if kept_out is not None:
-        raise ServerCannotArchive(f"the server cannot fill the spool {config.archive.folder}: {kept_out}")
+        raise ServerCannotArchive(f"the server cannot fill the spool {archive.folder}: {kept_out}")
 
 
 def in_time(look: Callable[[], ResultT], wait_s: float) -> ResultT:

@@ -6,7 +6,7 @@ from tidemark.decode.transactions.decoder import OnMarker
 from tidemark.io.host.logs import describe_error
 from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX, Slot
 from tidemark.model.position import Epoch
-from tidemark.runtime.capture.capture import Capture, DecodingStuck
+from tidemark.runtime.capture.capture import Capture, CaptureSettings, DecodingStuck
 from tidemark.runtime.capture.following import AskLeader
 from tidemark.runtime.capture.interpreter import put_latency_first
 from tidemark.runtime.capture.wal_source import MakeWalSource, cut_spool
@@ -17,10 +17,11 @@ from tidemark.runtime.replay.diverged import WalDiverged
 class EpochRun:
     """Holds a process's capture while it has one; announces long operations to the watchdog."""
 
-    def __init__(self, context: CaptureContext, slot: Slot) -> None:
+    def __init__(self, context: CaptureContext, settings: CaptureSettings, slot: Slot) -> None:
         self.capture: Capture | None = None
         self.epoch: Epoch | None = None  # the last one that was this process's
         self._context = context
+        self._settings = settings
         self._slot = slot
         self._stuck: DecodingStuck | None = None
 
@@ -32,7 +33,13 @@ class EpochRun:
         self._context.store.environment.heartbeat.beat(self._slot, ahead_s=START_S_MAX)
         self.epoch = epoch
         self.capture = Capture(
-            self._context, epoch, make_wal_source, on_marker=on_marker, ask_leader=ask_leader, in_daemon=True
+            self._context,
+            self._settings,
+            epoch,
+            make_wal_source,
+            on_marker=on_marker,
+            ask_leader=ask_leader,
+            in_daemon=True,
         )
         self.capture.start()
         put_latency_first()
@@ -73,7 +80,7 @@ class EpochRun:
         self.release()
         if capture.may_have_given_out(error.fork_lsn):
             return False
-        cut_spool(self._context, error.fork_lsn)
+        cut_spool(self._context.store.folder, self._settings.first_copy.copy.spool_bytes, error.fork_lsn)
         self._context.log.warning(
             "discarding WAL that was not delivered: its timeline ended before it",
             at_lsn=error.fork_lsn,

@@ -62,7 +62,7 @@ class DaemonContext:
     fence: Fence
 
 
-MakeWork = Callable[[DaemonContext], Work]
+MakeWork = Callable[[DaemonContext, Config], Work]
 
 
 def daemon_command(role: Role, reported: str, make_work: MakeWork) -> click.Command:
@@ -120,13 +120,13 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         beat = store.environment.heartbeat
         beat.beat(slot)
         stack.callback(beat.clear, slot)
-        context, key = CaptureContext(config, store, metrics, log), load_marker_key(config, folder)
+        context, key = CaptureContext(store, metrics, log), load_marker_key(config, folder)
         when_space_allows(partial(store.record_marker_key, role.value, key_name(key)), folder.root, log)
         markers = MarkerReader(store.identity, key, metrics, log)
         node_requests = NodeRequests(NodeSettings.of(config), store, key, incarnation, metrics=metrics, log=log)
-        check_archiving(context, node_requests)
+        check_archiving(config.archive, store, node_requests)
         fence = Fence(store, incarnation, node_requests, log)
-        work = make_work(DaemonContext(context, lock.owner, node_requests, markers, fence))
+        work = make_work(DaemonContext(context, lock.owner, node_requests, markers, fence), config)
         disks = FullDisks([folder.root], config.decode.memory_bytes)  # that spilling may write at once
         disk_space = DiskSpace(disks, metrics.disk_full_seconds, log)
         daemon = Daemon(work, beat, slot, metrics=metrics, log=log, disk_space=disk_space)

@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from tidemark.io.process.config import BadConfig, Config
+from tidemark.io.process.config import BadConfig, TypesConfig
 from tidemark.wire.state import Beginning
 
 
@@ -15,9 +15,9 @@ class OtherTypes(BadConfig):
     )
 
 
-def check_types(config: Config, beginning: Beginning) -> None:
-    """Raise `OtherTypes` if the configuration asks for other Arrow types than those of the capture."""
-    wanted = config.types.mapping()
+def check_types(types: TypesConfig, beginning: Beginning) -> None:
+    """Raise `OtherTypes` if the configuration has other Arrow types than those of the capture."""
+    wanted = types.mapping()
     for key in fields(wanted):
         configured, stored = getattr(wanted, key.name), getattr(beginning.types, key.name)
         if configured != stored:

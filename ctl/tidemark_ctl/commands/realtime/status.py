@@ -21,6 +21,7 @@ SWITCHES_DEFAULT = 10
 @json_option
 def status(state: Path, *, config: Path | None, switches: int, as_json: bool) -> None:
     """Show which process delivers, since when and why, and the past switches; works without a daemon."""
+    chosen = settings.load(state, config)
     with StateStore.open(StateFolder(state), read_only=True) as store:
-        seen = see(store, settings.load(state, config))
+        seen = see(store, chosen.archive, chosen.watchdog.watchdog_s)
     show(realtime_tree(seen, switches=switches, as_json=as_json), as_json=as_json)
