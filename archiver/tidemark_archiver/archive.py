@@ -33,7 +33,6 @@ from tidemark.model.position import Pointer
 from tidemark.runtime.capture.capture import CaptureSettings
 from tidemark.runtime.capture.wal_source import WalSettings, from_archive
 from tidemark.runtime.daemon.epoch_run import EpochRun
-from tidemark.runtime.daemon.forced_switches import ForcedSwitches
 from tidemark.runtime.daemon.marker_scan import MarkerScan
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition
@@ -41,7 +40,7 @@ from tidemark.runtime.recovery.promotion import is_waited_for
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver
-from tidemark_archiver.upkeep import Upkeep
+from tidemark_archiver.upkeep import ForcedSwitches, Upkeep
 
 WATCHED = (Stage.REALTIME, Stage.RETURNING, Stage.RETURNED)  # stages in which the sidecar has work to do
 

@@ -8,7 +8,7 @@ import click
 
 from tidemark.io.host.disk import writing
 from tidemark.io.process.config import Config, load_config
-from tidemark.io.process.ports import assigned_ports
+from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.state.state_folder import StateFolder
 
 WRITTEN_BY_INIT = "tidemark.toml"

@@ -47,7 +47,7 @@ from tidemark.wire.recopies import decode_cancellation, decode_request, encode_g
 from tidemark_sidecar.following import Following
 from tidemark_sidecar.reach import Reach
 from tidemark_sidecar.realtime_return import RealtimeReturn
-from tidemark_sidecar.recopies import RecopyRestart
+from tidemark_sidecar.recopy_restart import RecopyRestart
 from tidemark_sidecar.stalled import StalledArchive
 
 NOTHING_CONFIRMED = Confirmed(0, 0, 0)

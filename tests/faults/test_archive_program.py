@@ -17,12 +17,12 @@ from tidemark_archiver.archive_command import (
     HURRIED_S,
     UNLISTED_HOLDS,
     Job,
+    unarchived_bytes,
 )
 
 from tests.support.servers.archiving import segment_bytes
 from tidemark.io.archive.hole_ledger import ATTEMPTS_APART_S, LEDGER_BYTES, HoleLedger, boot_clock_ns
 from tidemark.io.archive.spool import Spool
-from tidemark.io.archive.unarchived_wal import unarchived_bytes
 
 CLUSTER = 7_123_456_789_012_345_678
 NAME = "000000010000000000000001"

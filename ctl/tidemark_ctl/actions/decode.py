@@ -21,10 +21,9 @@ from tidemark.runtime.replay.commit_times import RecordedEnd, TimeRange, begin_l
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
 from tidemark.runtime.replay.history_start import HistoryStart, LsnRange, begin_from_history
 from tidemark.runtime.replay.offline import check_same_cluster, decode_archive
-from tidemark_ctl.output.damaged_base import report_damaged_base
+from tidemark_ctl.output.command_spill import spill_of_command
 from tidemark_ctl.output.formats import Format
-from tidemark_ctl.output.printing import PrintContext, keep_what_is_printed, printer
-from tidemark_ctl.output.spill import spill_of_command
+from tidemark_ctl.output.printing import PrintContext, keep_what_is_printed, printer, report_damaged_base
 from tidemark_ctl.views.render import show
 
 

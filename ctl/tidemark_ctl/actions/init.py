@@ -23,7 +23,7 @@ from tidemark.io.backup.backup import open_backup
 from tidemark.io.node.node import Node
 from tidemark.io.process.config import Config
 from tidemark.io.process.marker_key import make_marker_key
-from tidemark.io.process.ports import assign_ports
+from tidemark.io.process.metrics_ports import assign_ports
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, NodeUnreachable

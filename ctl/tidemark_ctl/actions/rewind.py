@@ -19,7 +19,7 @@ from tidemark.runtime.recovery.rewinding import rewind as go_back
 from tidemark_ctl import settings
 from tidemark_ctl.output.seed_progress import SeedProgress
 from tidemark_ctl.views.archive_tree import loss_text
-from tidemark_ctl.views.rewind_text import rewind_text
+from tidemark_ctl.views.realtime_tree import rewind_text
 
 
 def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool) -> None:

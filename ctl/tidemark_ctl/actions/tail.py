@@ -19,11 +19,10 @@ from tidemark.runtime.seed.live_changes import LiveChanges
 from tidemark.runtime.seed.seeding import REMOVED_ATTEMPTS_MAX, read_seed
 from tidemark.runtime.seed.steady_stream import SteadyStream
 from tidemark_ctl import settings
-from tidemark_ctl.output.damaged_base import report_damaged_base
+from tidemark_ctl.output.command_spill import spill_of_command
 from tidemark_ctl.output.formats import Format
-from tidemark_ctl.output.printing import PrintContext, Printer, keep_what_is_printed, printer
+from tidemark_ctl.output.printing import PrintContext, Printer, keep_what_is_printed, printer, report_damaged_base
 from tidemark_ctl.output.seed_progress import BEFORE_FROM, SeedProgress
-from tidemark_ctl.output.spill import spill_of_command
 
 READ_WAIT_S = 0.2
 FELL_BEHIND_HINT = (

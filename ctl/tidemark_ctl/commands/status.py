@@ -8,7 +8,7 @@ import click
 from tidemark.io.archive.archive_state import ArchiveState
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.config import Config
-from tidemark.io.process.ports import assigned_ports
+from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateView
@@ -24,9 +24,16 @@ from tidemark_ctl.options import config_option, json_option, state_option
 from tidemark_ctl.views.archive_tree import archive_tree
 from tidemark_ctl.views.lake_tree import lake_tree
 from tidemark_ctl.views.processes import ends_tree, process_tree, waits_for_room
-from tidemark_ctl.views.realtime_tree import Seen, archiver_lag, arriving_text, following_tree, see, stage_tree
+from tidemark_ctl.views.realtime_tree import (
+    Seen,
+    archiver_lag,
+    arriving_text,
+    following_tree,
+    rewind_text,
+    see,
+    stage_tree,
+)
 from tidemark_ctl.views.render import Tree, show
-from tidemark_ctl.views.rewind_text import rewind_text
 
 US_PER_S = 1_000_000
 

@@ -29,9 +29,8 @@ from tidemark.model.position import Epoch, Sequence
 from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
-from tidemark_ctl.requests.polling import PolledAnswer
 from tidemark_ctl.requests.realtime_switch import slow_archiving
-from tidemark_ctl.requests.waiting import Reported, Say
+from tidemark_ctl.requests.waiting import PolledAnswer, Reported, Say
 from tidemark_ctl.views.processes import Process, send_request, start_hint
 from tidemark_ctl.views.realtime_tree import WAY_OUT, Seen, missing_text, see
 from tidemark_ctl.views.render import Tree

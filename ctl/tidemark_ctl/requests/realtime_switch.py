@@ -29,8 +29,7 @@ from tidemark.model.mode import Role, Stage
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, write_stop_marker
-from tidemark_ctl.requests.polling import PolledAnswer
-from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Reported, Say
+from tidemark_ctl.requests.waiting import POLL_S, NotComplete, PolledAnswer, Reported, Say
 from tidemark_ctl.requests.without_archive import NOTHING_ARCHIVES, nothing_archives, why_not_from_node
 from tidemark_ctl.views.processes import Process, look_at, send_request, start_hint
 from tidemark_ctl.views.realtime_tree import WAY_OUT, missing_text

@@ -1,4 +1,4 @@
-"""The view of delivery: stage, epoch, hand-over, the archiver's lag, the recorded switches."""
+"""The view of delivery: stage, epoch, hand-over, the archiver's lag, the recorded switches and rewinds."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,11 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role, Stage
-from tidemark.wire.state import Archiving, MarkerKeys, Switch
-from tidemark_ctl.views.archive_tree import clock_text
+from tidemark.wire.state import Archiving, MarkerKeys, Rewind, Switch
+from tidemark_ctl.views.archive_tree import US_PER_S, clock_text
 from tidemark_ctl.views.processes import Process, look_at, process_tree
 from tidemark_ctl.views.render import Tree
 
-US_PER_S = 1_000_000
 ARCHIVE_S = 10.0  # after this time the view is printed without the archive
 RETURNS = (Stage.RETURNING, Stage.RETURNED)
 WAY_OUT = (
@@ -174,3 +173,12 @@ def _switch_tree(each: Switch) -> Tree:
         "epoch": str(each.epoch) if each.epoch is not None else None,
         "delivered": each.delivered or None,
     }
+
+
+def rewind_text(rewind: Rewind) -> str:
+    """Return a rewind as one line."""
+    return (
+        f"{clock_text(rewind.at_us / US_PER_S)}: timeline {rewind.timeline} from {format_lsn(rewind.fork_lsn)} to "
+        f"{format_lsn(rewind.delivered.commit_lsn)} was delivered, but is not part of the node's history; "
+        f"resumed at {rewind.resumed_timeline}:{format_lsn(rewind.resumed_lsn)}; {rewind.tables} tables to copy again"
+    )

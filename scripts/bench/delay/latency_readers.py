@@ -41,9 +41,9 @@ from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position
 from tidemark.runtime.capture.capture import Capture, CaptureSettings
 from tidemark.runtime.capture.consumers import NullConsumer
-from tidemark.runtime.capture.interpreter import put_latency_first
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.daemon.epoch_run import put_latency_first
 from tidemark.wal.page import Framer, RecordBlock
 from tidemark.wal.rmgr import RM_HEAP, RM_XACT
 from tidemark.wal.segments import WalSlice, first_page_lsn

@@ -9,7 +9,7 @@ from tidemark.io.process.config import TypesConfig
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import FullXid, Lsn, TimelineId
 from tidemark.model.mapping import Decimals, TypeMapping
-from tidemark.runtime.seed.fixed_types import OtherTypes, check_types
+from tidemark.runtime.capture.capture import OtherTypes, check_types
 from tidemark.wire.state import Beginning
 
 BEGINNING = Beginning(TimelineId(1), Lsn(8), FullXid(3), {})

@@ -24,11 +24,10 @@ from tidemark.decode.catalog.layout import (
     data_at,
     name_text,
 )
-from tidemark.decode.catalog.names import PUBLIC, type_display_name, visible_name
 from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import Subject
 from tidemark.decode.types.encodings import decode_text
-from tidemark.decode.types.keywords import quote_identifier
+from tidemark.decode.types.identifiers import PUBLIC, quote_identifier, type_display_name, visible_name
 from tidemark.model.lsn import INVALID_OID, Oid, Xid
 from tidemark.model.relation import Align, Column, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
 

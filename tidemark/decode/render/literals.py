@@ -19,7 +19,7 @@ from tidemark.decode.render.json_columns import View, powers
 from tidemark.decode.transactions.object_names import NamesThen
 from tidemark.decode.types.codec import Codec, ColumnKind, Dialect
 from tidemark.decode.types.datetimes import DateCodec, TimestampCodec
-from tidemark.decode.types.keywords import quote_identifier
+from tidemark.decode.types.identifiers import quote_identifier
 from tidemark.decode.types.numbers import BoolCodec, FloatCodec, IntegerCodec
 from tidemark.decode.types.numeric import DecimalCodec, NumericCodec
 from tidemark.decode.types.registry import column_codec, prints_names

@@ -1,4 +1,7 @@
-"""The last end of each process, as the state records it (`tidemark.io.process.run_record`); for people and metrics."""
+"""The last end of each process, as the state records it; for people and metrics.
+
+Apart from `tidemark.io.process.run_record`, which logs: `cdcctl status` does not load the log's library.
+"""
 
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder

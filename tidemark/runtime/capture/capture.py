@@ -11,7 +11,7 @@ The owner calls `poll` at intervals: it advances these steps and returns the fir
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Self
 
@@ -26,6 +26,7 @@ from tidemark.io.archive.trimming import history_horizon_lsn
 from tidemark.io.host.logs import describe_error
 from tidemark.io.host.spill import SpillFolder
 from tidemark.io.process.config import (
+    BadConfig,
     Config,
     DecodeConfig,
     DeliverConfig,
@@ -54,7 +55,6 @@ from tidemark.runtime.first_copy.first_copy import CopySettings, FirstCopy
 from tidemark.runtime.replay.archive_damage import in_archive
 from tidemark.runtime.replay.history_start import enter_open
 from tidemark.runtime.seed.copy_plan import is_due, takes_time, waits_for
-from tidemark.runtime.seed.fixed_types import check_types
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import Framer
 from tidemark.wal.segments import first_page_lsn
@@ -75,6 +75,15 @@ class DecodingStuck(ConsumerFailed):
     """A decode thread that does not end: only the end of the process ends it."""
 
     hint = "the service manager restarts it; changes that were not delivered are delivered then"
+
+
+class OtherTypes(BadConfig):
+    """A configuration with other Arrow types than `init` fixed: they would need new tables."""
+
+    hint = (
+        "restore the value of the state, or create a new state and a new lake: the types of existing tables "
+        "cannot change"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,6 +490,15 @@ class Capture:
 
 def _nothing_before() -> None:
     """Replace the first copy if none is due."""
+
+
+def check_types(types: TypesConfig, beginning: Beginning) -> None:
+    """Raise `OtherTypes` if the configuration has other Arrow types than those of the capture."""
+    wanted = types.mapping()
+    for key in fields(wanted):
+        configured, stored = getattr(wanted, key.name), getattr(beginning.types, key.name)
+        if configured != stored:
+            raise OtherTypes(f"types.{key.name} is {configured} in the configuration, and {stored} since `cdcctl init`")
 
 
 def kernels_are_compiled() -> bool:

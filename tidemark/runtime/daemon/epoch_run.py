@@ -1,6 +1,7 @@
 """The run of a capture under one epoch: beginning the epoch, running the capture, releasing both."""
 
 import gc
+import sys
 
 from tidemark.decode.transactions.decoder import OnMarker
 from tidemark.io.host.logs import describe_error
@@ -8,10 +9,11 @@ from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX, Slot
 from tidemark.model.position import Epoch
 from tidemark.runtime.capture.capture import Capture, CaptureSettings, DecodingStuck
 from tidemark.runtime.capture.following import AskLeader
-from tidemark.runtime.capture.interpreter import put_latency_first
 from tidemark.runtime.capture.wal_source import MakeWalSource, cut_spool
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.replay.diverged import WalDiverged
+
+SWITCH_S = 0.0005  # how long a computing thread keeps another from the interpreter; Python's own default is 0.005
 
 
 class EpochRun:
@@ -97,3 +99,13 @@ class EpochRun:
         """Stop the capture, if there is one; raise what keeps it from stopping in order."""
         if self.capture is not None:
             self.capture.stop()
+
+
+def put_latency_first() -> None:
+    """Let threads change sooner, and the collector skip all present objects; to be called for each new capture.
+
+    A full collection visits every object, and a capture has a hundred thousand permanent ones: all threads were stopped
+    for a tenth of a second. The code that releases a capture unfreezes them.
+    """
+    sys.setswitchinterval(SWITCH_S)
+    gc.freeze()

@@ -21,8 +21,8 @@ from tidemark.io.process.disk_space import DiskSpace, FullDisks, when_space_allo
 from tidemark.io.process.ending import report_ending
 from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.process.metrics import Metrics
+from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.process.metrics_server import MetricsServer
-from tidemark.io.process.ports import assigned_ports
 from tidemark.io.process.process_ends import last_ends
 from tidemark.io.process.run_record import recorded
 from tidemark.io.state.environment import WritePoint

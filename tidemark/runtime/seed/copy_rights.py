@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 
-from tidemark.io.node.copy_rights import LackingTable, lacking_tables, role_name
 from tidemark.io.node.node import Node
+from tidemark.io.node.source_tables import LackingTable, lacking_tables, role_name
 from tidemark.io.process.config import Config
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
