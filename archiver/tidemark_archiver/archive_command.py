@@ -137,10 +137,10 @@ def archive(job: Job) -> int:
         return ARCHIVED
     if recorded == _UNARCHIVED:
         return TRY_AGAIN
-    reported = _without_spool(job, reason)
-    if reported == ARCHIVED and copied is None:
+    result = _without_spool(job, reason)
+    if result == ARCHIVED and copied is None:
         _leave_behind(lambda: _reach(job))
-    return reported
+    return result
 
 
 def copy_deadline_s(job: Job) -> float:

@@ -38,8 +38,8 @@ def check(state: Path, *, config: Path | None, deadline_s: float, as_json: bool)
     }
     show(tree, as_json=as_json)
     if broken:
-        reported = "; ".join(f"leg {name.value} is broken: {leg.reported}" for name, leg in broken.items())
-        raise LegBroken(reported, hint=next(iter(broken.values())).hint)
+        message = "; ".join(f"leg {name.value} is broken: {leg.reason}" for name, leg in broken.items())
+        raise LegBroken(message, hint=next(iter(broken.values())).hint)
 
 
 def _broken(legs: Mapping[LegName, Leg]) -> dict[LegName, Leg]:

@@ -87,8 +87,8 @@ def decode(
 
 
 def _report_later_start(archive: Path, from_lsn: Lsn) -> None:
-    reported = f"{archive} does not reach back to the oldest catalog base: decoding begins at {format_lsn(from_lsn)}"
-    click.echo(f"{reported}; archive.keep_bytes keeps more WAL in a spool for this command", err=True)
+    message = f"{archive} does not reach back to the oldest catalog base: decoding begins at {format_lsn(from_lsn)}"
+    click.echo(f"{message}; archive.keep_bytes keeps more WAL in a spool for this command", err=True)
 
 
 def _report_end(error: InvalidWal) -> None:
@@ -96,9 +96,9 @@ def _report_end(error: InvalidWal) -> None:
 
 
 def _report_set_back(end: RecordedEnd) -> None:
-    reported = f"the server's clock was set back at {format_lsn(end.lsn)}, to {end.time}"
+    message = f"the server's clock was set back at {format_lsn(end.lsn)}, to {end.time}"
     click.echo(
-        f"{reported}: transactions of that time may also be elsewhere in WAL; give LSNs to select all of them", err=True
+        f"{message}: transactions of that time may also be elsewhere in WAL; give LSNs to select all of them", err=True
     )
 
 

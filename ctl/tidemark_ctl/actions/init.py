@@ -130,13 +130,13 @@ def _write_settings(
 
 
 def _close_to_others(folder: StateFolder) -> None:
-    for reported in folder.close_to_others():
-        click.echo(reported, err=True)
+    for line in folder.close_to_others():
+        click.echo(line, err=True)
 
 
 def _report_rights(config: Config, folder: StateFolder) -> None:
-    for reported in lacking_rights(config, folder):
-        click.echo(reported, err=True)
+    for line in lacking_rights(config, folder):
+        click.echo(line, err=True)
 
 
 def _check_alone(**others: object) -> None:
@@ -167,7 +167,7 @@ def _init_from_backup(
         progress = SeedProgress(reading=OF_BACKUP)
         seed = seed_from_backup(opened, segments, selects, chosen.seed.follows, progress)
     names = sorted(seed.databases.values())
-    if missing := [reported for reported in databases if not any(map(Selection((reported,)).selects_database, names))]:
+    if missing := [pattern for pattern in databases if not any(map(Selection((pattern,)).selects_database, names))]:
         raise ConfigError(f"{backup} has no database {', '.join(missing)}", hint="choose with --database")
     _close_to_others(folder)
     folder.share(chosen.capture.group)
@@ -198,8 +198,8 @@ def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path |
     stage = rebuild(config, folder, spool, inventory)
     make_marker_key(config, folder)
     if stage is Stage.FOLLOWER:
-        reported = "as a follower: it delivers nothing until the node is a primary"
-        click.echo(f"rebuilt as of {manifest.start.position}, {reported}", err=True)
+        what = "as a follower: it delivers nothing until the node is a primary"
+        click.echo(f"rebuilt as of {manifest.start.position}, {what}", err=True)
     elif stage is not None:
         click.echo(f"rebuilt as of {manifest.start.position}: later changes are delivered again", err=True)
     return stage is not None

@@ -97,15 +97,15 @@ def _tail_from_now(
 
 def print_live(changes: LiveChanges, shown: Printer, wanted: LsnRange) -> None:
     """Print the commits of the range up to its end."""
-    until, reported = wanted.to_lsn, False
+    until, is_reported = wanted.to_lsn, False
     while until is None or changes.snapshot is None or changes.decoded_lsn < until:
         for decoded in changes.read_runs(READ_WAIT_S):
             part = wanted.part_of(decoded)
             if part is not None:
                 shown.print_run(part, changes.decoding.decoder.restart_lsn)
         shown.flush()
-        if not reported and changes.snapshot is not None:
-            reported = True
+        if not is_reported and changes.snapshot is not None:
+            is_reported = True
             click.echo("changes follow from here on", err=True)
 
 

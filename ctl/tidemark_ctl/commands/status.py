@@ -98,7 +98,7 @@ def describe(seen: Seen, now_us: int) -> dict[str, Tree]:
             for name, reader in view.readers.items()
         },
         "losses": view.losses.count,
-        "rewinds": [rewind_text(reported) for reported in view.rewinds.kept],
+        "rewinds": [rewind_text(rewind) for rewind in view.rewinds.kept],
         "catalog_bases": [f"{format_lsn(base.lsn)} ({base.byte_count} bytes)" for base in view.history.bases],
     }
 
@@ -143,12 +143,12 @@ def _recopy(view: StateView) -> dict[str, Tree]:
 
 
 def _recopy_text(step: RecopyStep, request: Recopy, copy: CopyProgress | None) -> str:
-    reported = str(step.value)
+    step_text = str(step.value)
     if step is RecopyStep.FAILED:
-        return f"{reported}: {request.failed}"
+        return f"{step_text}: {request.failed}"
     if step is not RecopyStep.COPYING or copy is None:
-        return reported
-    return f"{reported}: {copy.row_count} rows of generation {copy.generation}"
+        return step_text
+    return f"{step_text}: {copy.row_count} rows of generation {copy.generation}"
 
 
 def _metrics_ports(folder: StateFolder, config: Config) -> Tree:

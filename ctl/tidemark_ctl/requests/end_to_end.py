@@ -30,7 +30,7 @@ from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark_ctl.requests.realtime_switch import slow_archiving
-from tidemark_ctl.requests.waiting import PolledAnswer, Reported, Say
+from tidemark_ctl.requests.waiting import PolledAnswer, Say, WaitReport
 from tidemark_ctl.views.processes import Process, send_request, start_hint
 from tidemark_ctl.views.realtime_tree import WAY_OUT, Seen, missing_text, see
 from tidemark_ctl.views.render import Tree
@@ -65,7 +65,7 @@ class Leg:
     """The present result for one leg."""
 
     verdict: LegEnd
-    reported: str = ""
+    reason: str = ""
     hint: str = ""
     after_s: float | None = None
 
@@ -95,7 +95,7 @@ class EndToEndCheck:
         self._node_requests = node_requests
         self._deadline_s = deadline_s
         self._archiving = PolledAnswer(node_requests.find_archiving)
-        self._reported = Reported(say)
+        self._wait_report = WaitReport(say)
         self._legs = dict.fromkeys(LegName, Leg(LegEnd.PENDING))
         self._due: Sequence | None = None  # a reader that has confirmed this has everything before the marker
 
@@ -107,9 +107,9 @@ class EndToEndCheck:
         if written is not None:
             self._judge(seen, written)
             while (leg := self._pending()) is not None and time.monotonic() < end_s:
-                reported = self._legs[leg].reported or "the marker has not arrived there"
-                self._reported.report(
-                    leg.value, f"waiting at most {self._deadline_s:g} s for leg {leg.value}: {reported}"
+                reason = self._legs[leg].reason or "the marker has not arrived there"
+                self._wait_report.report(
+                    leg.value, f"waiting at most {self._deadline_s:g} s for leg {leg.value}: {reason}"
                 )
                 time.sleep(POLL_S)
                 seen = self._see()
@@ -137,8 +137,8 @@ class EndToEndCheck:
             self._legs[LegName.NODE] = Leg(LegEnd.BROKEN, f"no marker can be written: {error}", error.hint)
             return None
         except TimeoutError:
-            reported = f"the node did not write a marker within {self._deadline_s:g} s"
-            self._legs[LegName.NODE] = Leg(LegEnd.BROKEN, reported, "check that the node answers SQL")
+            reason = f"the node did not write a marker within {self._deadline_s:g} s"
+            self._legs[LegName.NODE] = Leg(LegEnd.BROKEN, reason, "check that the node answers SQL")
             return None
         self._legs[LegName.NODE] = Leg(
             LegEnd.PASSED, f"the marker ends at {format_lsn(end_lsn)}", after_s=_since(began_ns)
@@ -236,10 +236,8 @@ class EndToEndCheck:
             return Leg(LegEnd.PENDING, "the marker is archived, but the archiver has not read it", LOG_HINT)
         at = f"the segment of {format_lsn(written.end_lsn)} is not in {archive.folder}"
         node = self._archiving.latest()
-        reported, hint = _late_by(node, archive, written.end_lsn) if isinstance(node, NodeArchiving) else ("", "")
-        return Leg(
-            LegEnd.PENDING, f"{at}{reported}", hint or "see archive_command, pg_stat_archiver, and the node's log"
-        )
+        reason, hint = _late_by(node, archive, written.end_lsn) if isinstance(node, NodeArchiving) else ("", "")
+        return Leg(LegEnd.PENDING, f"{at}{reason}", hint or "see archive_command, pg_stat_archiver, and the node's log")
 
     def _consumer(self, seen: Seen, written: _Written) -> Leg:
         """Check whether the delivered position has passed the marker."""
@@ -294,7 +292,7 @@ def legs_tree(legs: Mapping[LegName, Leg], deadline_s: float, *, as_json: bool) 
                 "verdict": leg.verdict.value,
                 "after_s": leg.after_s,
                 "deadline_s": deadline_s,
-                "told": leg.reported,
+                "told": leg.reason,
                 "hint": leg.hint or None,
             }
             for name, leg in legs.items()
@@ -304,7 +302,7 @@ def legs_tree(legs: Mapping[LegName, Leg], deadline_s: float, *, as_json: bool) 
 
 def _leg_text(leg: Leg, deadline_s: float) -> str:
     took = f" after {leg.after_s:.2f} of {deadline_s:g} s" if leg.after_s is not None else ""
-    return f"{leg.verdict.value}{took}: {leg.reported}"
+    return f"{leg.verdict.value}{took}: {leg.reason}"
 
 
 def _goes_through_sidecar(seen: Seen) -> bool:
@@ -322,8 +320,8 @@ def _late_by(node: NodeArchiving, archive: ArchiveState, end_lsn: Lsn) -> tuple[
         grant = "GRANT EXECUTE ON FUNCTION pg_switch_wal() TO the capture's role, or wait for archive_timeout"
         return slow_archiving(node), grant
     if lost.count:
-        reported = f", but the server reports {node.archived_file} as archived: {lost.count} segments from {lost.first}"
-        return f"{reported} on never arrived", "archive_command reports success without archiving: see the node's log"
+        reason = f", but the server reports {node.archived_file} as archived: {lost.count} segments from {lost.first}"
+        return f"{reason} on never arrived", "archive_command reports success without archiving: see the node's log"
     if not node.archived_file:
         counters = "; the node has never archived a segment, and its counters show no failure"
         hint = (
@@ -338,7 +336,7 @@ def _with_missing(leg: Leg, seen: Seen) -> Leg:
     """Add to a leg that has not passed the segments that will not arrive."""
     if not seen.archiving.missing:
         return leg
-    return replace(leg, reported=f"{leg.reported}; {missing_text(seen.archiving)}", hint=WAY_OUT)
+    return replace(leg, reason=f"{leg.reason}; {missing_text(seen.archiving)}", hint=WAY_OUT)
 
 
 def _lifeless(process: Process) -> Leg:
@@ -346,8 +344,8 @@ def _lifeless(process: Process) -> Leg:
     if not process.is_running:
         return Leg(LegEnd.BROKEN, f"the {role.value} does not run", start_hint(role))
     kills = "the archiver kills it" if role is Role.SIDECAR else "kill it and start it again"
-    reported = f"the {role.value} hangs: its last heartbeat is {process.beat_age_s or 0:.0f} s old"
-    return Leg(LegEnd.BROKEN, reported, f"{kills}; cdcctl realtime status")
+    reason = f"the {role.value} hangs: its last heartbeat is {process.beat_age_s or 0:.0f} s old"
+    return Leg(LegEnd.BROKEN, reason, f"{kills}; cdcctl realtime status")
 
 
 def _waits_for(name: LegName) -> Leg:

@@ -29,7 +29,7 @@ from tidemark.model.mode import Role, Stage
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, write_stop_marker
-from tidemark_ctl.requests.waiting import POLL_S, NotComplete, PolledAnswer, Reported, Say
+from tidemark_ctl.requests.waiting import POLL_S, NotComplete, PolledAnswer, Say, WaitReport
 from tidemark_ctl.requests.without_archive import NOTHING_ARCHIVES, nothing_archives, why_not_from_node
 from tidemark_ctl.views.processes import Process, look_at, send_request, start_hint
 from tidemark_ctl.views.realtime_tree import WAY_OUT, missing_text
@@ -85,7 +85,7 @@ class RealtimeSwitch:
         self._store = context.store
         self._node_requests = node_requests
         self._say = say
-        self._reported = Reported(say)
+        self._wait_report = WaitReport(say)
         self._transition = StageTransition(context.store, self._effects, context.metrics, context.log)
         self._pending: list[Future[Lsn] | Future[bool] | None] = []  # requests to the node made by effects
         self._deadline_s = deadline_s
@@ -116,7 +116,7 @@ class RealtimeSwitch:
     def _check_sidecar_answers(self, *, force: bool) -> None:
         """Wait for a sidecar that does not answer: it starts, ends or hangs."""
         if self._watch.look(boot_ns()) is not Condition.HUNG:
-            self._reported.report(
+            self._wait_report.report(
                 "silent", "the sidecar does not answer at its socket: waiting until it answers, or counts as hung"
             )
         elif force:
@@ -126,7 +126,7 @@ class RealtimeSwitch:
                     "the sidecar hangs and could not be killed", hint="run this as root, or as the user of the sidecar"
                 )
         elif self._look(Role.ARCHIVER).is_running:
-            self._reported.report("hung", "the sidecar hangs: waiting until the archiver's watchdog kills it")
+            self._wait_report.report("hung", "the sidecar hangs: waiting until the archiver's watchdog kills it")
         else:
             raise SidecarHangs("the sidecar hangs, and no archiver runs that would kill it")
         time.sleep(POLL_S)
@@ -144,10 +144,10 @@ class RealtimeSwitch:
             if archiver.hangs:
                 missing = f"waiting for {_hung_text(archiver)}"
                 self._check_time("off", missing)
-                self._reported.report("hung archiver", missing)
+                self._wait_report.report("hung archiver", missing)
             else:
                 self._check_time("off", "the archiver has not begun to deliver; see its log")
-                self._reported.report("archiver", "waiting for the archiver to take over")
+                self._wait_report.report("archiver", "waiting for the archiver to take over")
             time.sleep(POLL_S)
 
     def _report_delay(self) -> None:
@@ -186,21 +186,21 @@ class RealtimeSwitch:
                 raise self._sidecar_away()
             if marks.stage is Stage.RETURNING:
                 self._check_keys()
-            self._reported.report(*self._what_is_missing(marks))
+            self._wait_report.report(*self._what_is_missing(marks))
             if marks.stage is Stage.ARCHIVE and time.monotonic() - self._requested_s >= REQUEST_AGAIN_S:
                 self._request_return()
             time.sleep(POLL_S)
 
     def _check_way_without_archiver(self) -> None:
         """Raise unless the sidecar runs and the node has the WAL: then it can continue without the archive."""
-        reported = "the archiver does not run, but must deliver the older changes before realtime begins"
+        message = "the archiver does not run, but must deliver the older changes before realtime begins"
         missing = self._missing_text()
         if not self._look(Role.SIDECAR).is_running:
-            raise CannotSwitch(f"{reported}{missing}", hint=WAY_OUT if missing else start_hint(Role.ARCHIVER))
+            raise CannotSwitch(f"{message}{missing}", hint=WAY_OUT if missing else start_hint(Role.ARCHIVER))
         obstacle = why_not_from_node(self._store, self._node_requests)
         if obstacle is not None:
             hint = WAY_OUT if missing else start_hint(Role.ARCHIVER)
-            raise CannotSwitch(f"{reported}; {obstacle}{missing}", hint=hint)
+            raise CannotSwitch(f"{message}; {obstacle}{missing}", hint=hint)
         wait_s = self._settings.realtime.archive_wait_s
         self._say(
             "the archiver does not run, but the node has the WAL: the sidecar continues from it after "
@@ -224,7 +224,7 @@ class RealtimeSwitch:
             if send_request(self._store.folder, Role.SIDECAR, "realtime-on") is not None:
                 return
             self._check_time("on", "the sidecar does not answer at its socket")
-            self._reported.report("silent", "the sidecar does not answer at its socket: waiting until it answers")
+            self._wait_report.report("silent", "the sidecar does not answer at its socket: waiting until it answers")
             time.sleep(POLL_S)
 
     def _sidecar_away(self) -> NotComplete:
@@ -243,8 +243,8 @@ class RealtimeSwitch:
         archiver = self._look(Role.ARCHIVER)
         if not archiver.is_running:
             without = f"for {self._settings.realtime.archive_wait_s:g} s without progress, if the node has the WAL"
-            reported = f"waiting for the archiver, which no longer runs, or {without}; {start_hint(Role.ARCHIVER)}"
-            return "archiver", f"{reported}{self._missing_text()}"
+            message = f"waiting for the archiver, which no longer runs, or {without}; {start_hint(Role.ARCHIVER)}"
+            return "archiver", f"{message}{self._missing_text()}"
         if archiver.hangs:
             return "hung archiver", f"waiting for {_hung_text(archiver)}"
         if marks.stage is Stage.RETURNING:

@@ -25,7 +25,7 @@ from tidemark.runtime.first_copy.recopying import request_recopies
 from tidemark.runtime.seed.copy_plan import TableKey, database_names
 from tidemark.wire.recopies import RecopyStep, Wanted, decode_generations, encode_request, recopies_by_table, step_of
 from tidemark.wire.state import Recopy
-from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Reported, Say
+from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Say, WaitReport
 from tidemark_ctl.views.processes import look_at, send_request, start_hint
 from tidemark_ctl.views.render import Tree
 
@@ -161,7 +161,7 @@ class TableRecopy:
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
         self._say = say
-        self._reported = Reported(say)
+        self._wait_report = WaitReport(say)
         self._generations: dict[TableKey, int] = {}
 
     def request(self) -> None:
@@ -178,7 +178,7 @@ class TableRecopy:
                 continue
             silent = "the sidecar does not answer at its socket: waiting until it answers"
             self._check_time(silent)
-            self._reported.report("silent", silent)
+            self._wait_report.report("silent", silent)
             time.sleep(POLL_S)
         stage = self._store.marks().stage
         if stage is not Stage.REALTIME:
@@ -204,7 +204,7 @@ class TableRecopy:
                     hint=f"the request is kept; {start_hint(Role.SIDECAR)}",
                 )
             self._check_time(missing)
-            self._reported.report(about, missing)
+            self._wait_report.report(about, missing)
             time.sleep(POLL_S)
         ended = [table.name for table in self._wanted if self._step(table.key) is RecopyStep.ENDED]
         failed = {table.name: why for table in self._wanted if (why := self._failure(table.key))}
@@ -266,7 +266,7 @@ class TableRecopy:
 
     def _check_time(self, missing: str) -> None:
         if time.monotonic() >= self._end_s:
-            reported = f"the tables were not copied within {self._deadline_s:g} s: {missing}"
+            message = f"the tables were not copied within {self._deadline_s:g} s: {missing}"
             raise NotComplete(
-                reported, hint="the request is kept: run the same command to wait again; see `cdcctl status`"
+                message, hint="the request is kept: run the same command to wait again; see `cdcctl status`"
             )

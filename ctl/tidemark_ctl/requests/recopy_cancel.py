@@ -14,7 +14,7 @@ from tidemark.model.mode import Role
 from tidemark.model.table_name import TableName
 from tidemark.runtime.first_copy.recopying import cancel_recopies
 from tidemark.wire.recopies import RecopyStep, TableKey, encode_cancellation, recopies_by_table, step_of
-from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Reported, Say
+from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Say, WaitReport
 from tidemark_ctl.views.processes import look_at, send_request
 
 
@@ -35,7 +35,7 @@ class RecopyCancellation:
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
         self._say = say
-        self._reported = Reported(say)
+        self._wait_report = WaitReport(say)
         self._keys = [key for name in names for key in self._requested(name)]
 
     def cancel(self) -> None:
@@ -49,12 +49,12 @@ class RecopyCancellation:
             self._cancel(tuple(steps))
             if not self._steps():
                 break
-            reported = "waiting: the sidecar is about to begin or postpone the copy"
+            waiting = "waiting: the sidecar is about to begin or postpone the copy"
             if time.monotonic() >= self._end_s:
                 raise NotComplete(
                     f"not cancelled after {self._deadline_s:g} s", hint="run the command again: nothing was changed"
                 )
-            self._reported.report("queued", reported)
+            self._wait_report.report("queued", waiting)
             time.sleep(POLL_S)
         self._say("cancelled")
 

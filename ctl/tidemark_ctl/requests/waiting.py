@@ -22,7 +22,7 @@ class NotComplete(TidemarkError):
 
 
 @dataclass(slots=True)
-class Reported:
+class WaitReport:
     """Prints the reason for a wait when it changes, and at intervals."""
 
     say: Say

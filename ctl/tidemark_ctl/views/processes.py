@@ -68,8 +68,8 @@ def waits_for_room(store: StateStore, process: Process) -> str | None:
     if not process.is_running or process.hangs or store.environment.free_bytes() >= FREE_BYTES_MIN:
         return None
     answer = send_request(store.folder, process.role, "status")
-    reported = answer.get("waits_for_room") if answer is not None else None
-    return str(reported) if reported else None
+    reason = answer.get("waits_for_room") if answer is not None else None
+    return str(reason) if reason else None
 
 
 def ends_tree(store: StateStore, *, as_json: bool) -> dict[str, Tree]:

@@ -67,20 +67,20 @@ def arriving_text(seen: Seen) -> str:
     archiving = seen.archiving
     if seen.kept_out is not None:
         return f"it cannot: {seen.kept_out}"
-    reported = []
+    reasons = []
     if archiving.is_off:
-        reported.append("archive_mode is off on the node: nothing is archived")
+        reasons.append("archive_mode is off on the node: nothing is archived")
     if archiving.missing:
-        reported.append(f"{missing_text(archiving)} ({WAY_OUT})")
+        reasons.append(f"{missing_text(archiving)} ({WAY_OUT})")
     if archiving.unrecorded:
-        reported.append(
+        reasons.append(
             f"{archiving.unrecorded} segments from {archiving.unrecorded_first} on never arrived, although the "
             "server reports them as archived: a hole without a record"
         )
     if archiving.waiting_since_us:
         since = clock_text(archiving.waiting_since_us / US_PER_S)
-        reported.append(f"no segment was archived since {since}: {archiving.waiting} segments wait")
-    return "; ".join(reported) or "no complete segment waits"
+        reasons.append(f"no segment was archived since {since}: {archiving.waiting} segments wait")
+    return "; ".join(reasons) or "no complete segment waits"
 
 
 def missing_text(archiving: Archiving) -> str:

@@ -202,19 +202,19 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
             return True
 
     def _begin(self, record: Record, top_xid: Xid) -> bool:
-        reported = dbase.parse(record, self._format)
-        if isinstance(reported, dbase.DatabaseBegun):
+        created = dbase.parse(record, self._format)
+        if isinstance(created, dbase.DatabaseBegun):
             layouts = layouts_of(self._any)
-            self._new[reported.database] = CopiedPages(top_xid, reported.database, reported.tablespace, layouts)
+            self._new[created.database] = CopiedPages(top_xid, created.database, created.tablespace, layouts)
             return True
-        if not isinstance(reported, dbase.DatabaseCopied) or reported.source == reported.database:
+        if not isinstance(created, dbase.DatabaseCopied) or created.source == created.database:
             return False
-        new = self._new.get(reported.database)
+        new = self._new.get(created.database)
         if not isinstance(new, CopiedFiles) or new.xid != top_xid:  # left by an interrupted CREATE DATABASE
-            new = self._new[reported.database] = CopiedFiles(top_xid)
-        source = self._mirrors.get(reported.source)
-        if source is not None and not source.store.learning and source.store.tablespace == reported.source_tablespace:
-            new.copy(source, reported.database, reported.tablespace)
+            new = self._new[created.database] = CopiedFiles(top_xid)
+        source = self._mirrors.get(created.source)
+        if source is not None and not source.store.learning and source.store.tablespace == created.source_tablespace:
+            new.copy(source, created.database, created.tablespace)
         return True
 
     def _relation_map(self, record: Record, top_xid: Xid) -> bool:

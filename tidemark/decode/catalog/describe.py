@@ -330,8 +330,8 @@ class Describer:
         begin, end = self._readers.attribute_from, self._readers.attribute_to
         for packed in self._rows(PG_ATTRIBUTE, "attrelid", oid):
             at = data_at(packed)
-            reported = packed[at + begin : at + end]
-            column = self._interner.column(reported)
+            attribute = packed[at + begin : at + end]
+            column = self._interner.column(attribute)
             if column is not None and column.number > count:
                 continue  # ALTER TABLE has not counted it in pg_class yet
             if column is None or not self._is_of_type(column, types, subjects, depth):
@@ -341,7 +341,7 @@ class Describer:
                 described = None if row.dropped else self._type_of(row.type_oid, types, subjects, depth)
                 column = self._column(row, described, packed)
                 if not row.has_missing:
-                    self._interner.keep_column(reported, column)
+                    self._interner.keep_column(attribute, column)
             columns[column.number] = column
         if columns.keys() != set(range(1, count + 1)):
             raise Incomplete(f"relation {oid} has {len(columns)} of {count} columns")

@@ -142,10 +142,8 @@ class CatalogFiles:
     def _deleter_behind(self, old: CatalogHeap, record: Record, packed: bytes) -> Xid | None:
         """Return the open deleter of a row whose xmax is a multixact created before the WAL that was read."""
         if self._marks.learning:
-            reported = (
-                f"a row of {old.layout.catalog.name}, copied at {format_lsn(record.lsn)}, is in an older multixact"
-            )
-            raise SeedOvertaken(reported)
+            text = f"a row of {old.layout.catalog.name}, copied at {format_lsn(record.lsn)}, is in an older multixact"
+            raise SeedOvertaken(text)
         return deleter_of_twin(packed, old)
 
     def _pending_file(self, changes: OpenChanges | None, record: Record, top_xid: Xid) -> CatalogHeap | None:

@@ -151,5 +151,5 @@ def _fitting(target: CatalogHeap, record: Record, tid: Tid, packed: bytes) -> by
 
 
 def _diverged(target: CatalogHeap, record: Record, tid: Tid, what: str) -> TidemarkError:
-    reported = f"{target.layout.catalog.name} at {format_lsn(record.lsn)}, row {format_tid(tid)}: {what}"
-    return SeedOvertaken(reported) if target.learning else CatalogDiverged(reported)
+    text = f"{target.layout.catalog.name} at {format_lsn(record.lsn)}, row {format_tid(tid)}: {what}"
+    return SeedOvertaken(text) if target.learning else CatalogDiverged(text)

@@ -110,10 +110,10 @@ class CatalogStore:
     def restore(self, changes: Iterable[OpenChanges]) -> None:
         """Add the open transactions of a saved store, and create their marks."""
         heaps = list(self.heaps.values())
-        for reported in changes:
-            self.open[reported.xid] = reported
-            self.files.restore(reported)
-            heaps += [pending.heap for pending in reported.pending.values()]
+        for restored in changes:
+            self.open[restored.xid] = restored
+            self.files.restore(restored)
+            heaps += [pending.heap for pending in restored.pending.values()]
         for heap in heaps:
             for tid, xid in (*heap.inserter.items(), *heap.deleter.items()):
                 self.marks.add(xid, heap, tid)

@@ -71,19 +71,19 @@ class CopyBatchBuilder:
         message.at = max(end, begin + (count + 1) * 8)
         message.out[end : message.at] = bytes(message.at - end)
         offsets = _put_values(message, count + 1, "i4", np.arange(count + 1))
-        reported = {
+        filled = {
             "_op": _put_values(message, count, "u1", ord(Op.COPY.value)),
             "_tli": _put_values(message, count, "i4", first.timeline),
             "_commit_lsn": _put_values(message, count, "i8", first.commit_lsn),
             "_ordinal": _put_values(message, count, "i8", np.arange(first.ordinal, first.ordinal + count)),
             "_commit_time": _put_values(message, count, "i8", time_us),
         }
-        reported["_lsn"] = reported["_commit_lsn"]
+        filled["_lsn"] = filled["_commit_lsn"]
         put_buffer(words, form.buffers + 2, offsets - message.body, (count + 1) * 4)
         for index, (name, width) in enumerate(META_WIDTHS.items()):
             put_node(words, form.nodes + 2 * index, count, 0)
             put_buffer(words, form.buffers + 2 * (2 * index + (index > 0)), 0, 0)  # no NULLs
-            place = reported.get(name, begin) - message.body
+            place = filled.get(name, begin) - message.body
             put_buffer(words, form.buffers + 2 * (2 * index + 2), place, count * width)
         unchanged = form.buffers + 2 * UNCHANGED_BUFFER
         put_node(words, form.nodes + 2 * UNCHANGED_NODE, count, count)

@@ -189,14 +189,14 @@ def _made(found: Sequence[Placed]) -> Iterator[Lines]:
         yield lines_of(found)
 
 
-def json_line(reported: object) -> bytes:
+def json_line(value: object) -> bytes:
     """Return a JSON object as a line of UTF-8."""
-    return f"{dumped(reported)}\n".encode()
+    return f"{dumped(value)}\n".encode()
 
 
-def dumped(reported: object) -> str:
+def dumped(value: object) -> str:
     """Return JSON."""
-    return without_escapes(json.dumps(reported, ensure_ascii=False, separators=(",", ":")))  # JSON is UTF-8
+    return without_escapes(json.dumps(value, ensure_ascii=False, separators=(",", ":")))  # JSON is UTF-8
 
 
 class JsonBounds:
@@ -207,7 +207,7 @@ class JsonBounds:
 
     def line(self, op: str, end: TransactionEnd) -> bytes:
         """Return the line of one transaction."""
-        reported: dict[str, object] = {
+        fields: dict[str, object] = {
             "op": op,
             "database": self._databases.get(end.database, str(end.database)),
             "position": f"{end.timeline}:{format_lsn(end.commit_lsn)}:{0 if op == BEGIN else end.item_count}",
@@ -217,14 +217,14 @@ class JsonBounds:
             "items": end.item_count,
         }
         if end.origin:
-            reported["origin"] = end.origin
+            fields["origin"] = end.origin
         if end.gid is not None:
-            reported["gid"] = end.gid
+            fields["gid"] = end.gid
         if op == END:
-            reported["tables"] = [
+            fields["tables"] = [
                 {"schema": table.namespace, "table": table.name, "count": table.count} for table in end.tables or ()
             ]
-        return json_line(reported)
+        return json_line(fields)
 
     def pieces(self, op: str, ends: SmallEnds) -> tuple[Integers, Mapping[int, Sequence[Piece]]]:
         """Return the lines of small transactions, which have neither an origin nor a gid."""

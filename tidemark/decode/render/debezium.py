@@ -50,8 +50,8 @@ class DebeziumLines:
     ) -> None:
         """`version` and `name` are values of `source`; `now_ns` returns the time when a line is written, since 1970."""
         self._databases = databases
-        reported = {"version": version, "connector": CONNECTOR, "name": name}
-        self._program = json.dumps(reported, separators=(",", ":"))[1:-1]
+        fields = {"version": version, "connector": CONNECTOR, "name": name}
+        self._program = json.dumps(fields, separators=(",", ":"))[1:-1]
         self._now_ns = now_ns
         self._times: CommitTimes | None = None
         self._lines = StreamLines(self._of_batch, self._of_item, DebeziumBounds())
@@ -152,9 +152,9 @@ class DebeziumLines:
             line = f'{{"before":null,"after":null,"source":{source},"transaction":{place},"op":"t",{_made_at(now_ns)}}}'
         else:
             content = b64encode(message.content).decode("ascii")
-            reported = f'{{"prefix":{json_string(message.prefix)},"content":"{content}"}}'
+            content_json = f'{{"prefix":{json_string(message.prefix)},"content":"{content}"}}'
             made_ms = now_ns // NSECS_PER_USEC // USECS_PER_MILLISECOND
-            line = f'{{"op":"m","ts_ms":{made_ms},"source":{source},"transaction":{place},"message":{reported}}}'
+            line = f'{{"op":"m","ts_ms":{made_ms},"source":{source},"transaction":{place},"message":{content_json}}}'
         return f"{line}\n".encode()
 
     def _database(self, oid: Oid) -> str:
@@ -202,7 +202,7 @@ class DebeziumBounds:
     @staticmethod
     def line(op: str, end: TransactionEnd) -> bytes:
         """Return the event of one transaction."""
-        reported: dict[str, object] = {
+        fields: dict[str, object] = {
             "status": op.upper(),
             "id": f"{end.xid}:{int(end.commit_lsn)}",
             "ts_ms": end.commit_time_us // USECS_PER_MILLISECOND,
@@ -211,11 +211,11 @@ class DebeziumBounds:
         }
         if op == END:
             tables = end.tables or ()
-            reported["event_count"] = sum(table.count for table in tables)
-            reported["data_collections"] = [
+            fields["event_count"] = sum(table.count for table in tables)
+            fields["data_collections"] = [
                 {"data_collection": f"{table.namespace}.{table.name}", "event_count": table.count} for table in tables
             ]
-        return json_line(reported)
+        return json_line(fields)
 
     @staticmethod
     def pieces(op: str, ends: SmallEnds) -> tuple[Integers, Mapping[int, Sequence[Piece]]]:
@@ -230,15 +230,15 @@ class DebeziumBounds:
         total = whole_numbers(ends.totals())
         pieces: dict[int, Sequence[Piece]] = {}
         for variant, tables in sets.items():
-            reported: list[Piece] = []
+            collections: list[Piece] = []
             for table, count in tables:
                 name = dumped(f"{table.namespace}.{table.name}")
-                reported += [
-                    f'{"," if reported else ""}{{"data_collection":{name},"event_count":'.encode(),
+                collections += [
+                    f'{"," if collections else ""}{{"data_collection":{name},"event_count":'.encode(),
                     count,
                     b"}",
                 ]
-            pieces[variant] = [*head, total, b',"data_collections":[', *reported, b"]}\n"]
+            pieces[variant] = [*head, total, b',"data_collections":[', *collections, b"]}\n"]
         return variants, pieces
 
 

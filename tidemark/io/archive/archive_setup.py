@@ -140,9 +140,9 @@ def try_program(config: Config, user: ServerUser | None) -> bool:
     except subprocess.TimeoutExpired as error:
         raise _not_runnable(program, f"run by the user {user.name}, it takes longer than {PROBE_S:.0f} s") from error
     if done.returncode:
-        reported = (done.stderr.strip().splitlines() or ["it prints nothing"])[-1]
+        last_line = (done.stderr.strip().splitlines() or ["it prints nothing"])[-1]
         raise _not_runnable(
-            program, f"run by the user {user.name}, it ends with exit code {done.returncode}: {reported}"
+            program, f"run by the user {user.name}, it ends with exit code {done.returncode}: {last_line}"
         )
     return True
 

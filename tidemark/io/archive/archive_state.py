@@ -144,8 +144,8 @@ def archive_state(folder: Path, segment_bytes: int) -> ArchiveState:
 def _latest_history(
     folder: Path, files: dict[str, str], segments: Iterable[tuple[TimelineId, SegmentNo]]
 ) -> TimelineHistory | None:
-    reported = {TimelineId(int(name[:8], 16)) for name in files if file_kind(name) is FileKind.HISTORY}
-    latest = max(reported | {timeline for timeline, _ in segments}, default=None)
+    in_histories = {TimelineId(int(name[:8], 16)) for name in files if file_kind(name) is FileKind.HISTORY}
+    latest = max(in_histories | {timeline for timeline, _ in segments}, default=None)
     if latest is None:
         return None
     file = files.get(history_name(latest))

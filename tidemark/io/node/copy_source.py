@@ -348,9 +348,9 @@ def _identifier(*names: str) -> sql.Identifier:
     try:
         ".".join(names).encode()
     except UnicodeEncodeError as error:
-        reported = without_escapes(".".join(names))
+        name_text = without_escapes(".".join(names))
         raise CopyDenied(
-            f"the name {reported} is not valid in the encoding of its database, so no statement can name it",
+            f"the name {name_text} is not valid in the encoding of its database, so no statement can name it",
             hint="rename it, exclude the table, or set copy.enabled = false",
         ) from error
     return sql.Identifier(*names)

@@ -55,8 +55,8 @@ class MetricsPorts:
 def assigned_ports(folder: StateFolder) -> MetricsPorts | None:
     """Return the ports that were assigned to a state; None if there are none."""
     try:
-        reported = json.loads(folder.ports.read_text(encoding="utf-8"))
-        ports = MetricsPorts(reported["sidecar"], reported["archiver"], reported["pipeline"])
+        stored = json.loads(folder.ports.read_text(encoding="utf-8"))
+        ports = MetricsPorts(stored["sidecar"], stored["archiver"], stored["pipeline"])
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

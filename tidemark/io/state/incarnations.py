@@ -64,8 +64,8 @@ def begin_incarnation(store: StateStore, role: Role, log: Log, *, moved: bool = 
         transaction.put(PLACE, here)
     if moved:
         is_needed = is_copy or overtaken is not None
-        reported = "this state is confirmed as the one that delivers" if is_needed else "--moved was not needed"
-        log.warning(reported, incarnation=born.incarnation, state=str(store.folder.root))
+        event = "this state is confirmed as the one that delivers" if is_needed else "--moved was not needed"
+        log.warning(event, incarnation=born.incarnation, state=str(store.folder.root))
     return born.incarnation
 
 

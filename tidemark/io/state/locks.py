@@ -113,8 +113,8 @@ def _text(descriptor: int) -> str:
 def _parse_owner(text: str) -> Owner | None:
     """Return the owner in a lock file; None if the text is incomplete or not ours."""
     try:
-        reported = json.loads(text)
-        owner = Owner(reported["role"], reported["host"], reported["boot_id"], reported["pid"], reported["start_ticks"])
+        stored = json.loads(text)
+        owner = Owner(stored["role"], stored["host"], stored["boot_id"], stored["pid"], stored["start_ticks"])
     except (ValueError, KeyError, TypeError):
         return None
     numbers = isinstance(owner.pid, int) and isinstance(owner.start_ticks, int)

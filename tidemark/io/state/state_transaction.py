@@ -321,13 +321,13 @@ class StateTransaction:
         """Store the requested copies."""
         self.put(RECOPIES, recopies)
 
-    def learn_databases(self, reported: Mapping[Oid, KnownDatabase]) -> None:
+    def learn_databases(self, known: Mapping[Oid, KnownDatabase]) -> None:
         """Add databases that joined the capture; the names of those that left it are still needed."""
-        beginning = self.get(BEGINNING) if reported else None
+        beginning = self.get(BEGINNING) if known else None
         if beginning is None:
             return
-        names = {**beginning.databases, **{oid: database.name for oid, database in reported.items()}}
-        encodings = {**beginning.encodings, **{oid: database.encoding for oid, database in reported.items()}}
+        names = {**beginning.databases, **{oid: database.name for oid, database in known.items()}}
+        encodings = {**beginning.encodings, **{oid: database.encoding for oid, database in known.items()}}
         if (names, encodings) != (beginning.databases, beginning.encodings):
             self.put(BEGINNING, replace(beginning, databases=names, encodings=encodings))
 

@@ -72,10 +72,10 @@ def switch(
             epoch = transaction.begin_epoch(new_owner)
         elif (term := transaction.term()) is not None:
             epoch = term.epoch
-        reported = reason or event.value
+        why = reason or event.value
         place = str(delivered.pointer.position) if delivered else ""
         if before is not found.stage:
-            transaction.record_switch(Switch(now_us, before, found.stage, reported, epoch, place))
+            transaction.record_switch(Switch(now_us, before, found.stage, why, epoch, place))
     if new_owner is not None:
         store.learn_versions()
     if before is not found.stage:
@@ -83,8 +83,8 @@ def switch(
             "mode switched",
             before=before.value,
             after=found.stage.value,
-            reason=reported,
+            reason=why,
             epoch=str(epoch) if epoch else None,
             delivered=place or None,
         )
-    return Switched(before, found.stage, found.effects, epoch, reported)
+    return Switched(before, found.stage, found.effects, epoch, why)

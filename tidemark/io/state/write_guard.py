@@ -135,14 +135,14 @@ class WriteGuard:
 
     def end_writer(self, stuck: Writing) -> None:
         """Kill a writer that is still stuck, if this process may; otherwise report it."""
-        reported = {"pid": stuck.pid, "writer": self._name(stuck), "stuck_s": round(self._stuck_s, 1)}
+        fields = {"pid": stuck.pid, "writer": self._name(stuck), "stuck_s": round(self._stuck_s, 1)}
         if stuck.pid == os.getpid():
-            self._log.error("this process is stuck inside a write transaction", **reported)
+            self._log.error("this process is stuck inside a write transaction", **fields)
         elif self._kills and self._is_ours(stuck) and self._kill(stuck):
-            self._log.warning("killed a process that was stuck inside a write transaction", **reported)
+            self._log.warning("killed a process that was stuck inside a write transaction", **fields)
         elif self._watch.writing() == stuck:
             self._log.error(
-                "a process is stuck inside a write transaction, and this process may not kill it", **reported, hint=HINT
+                "a process is stuck inside a write transaction, and this process may not kill it", **fields, hint=HINT
             )
 
     def _is_ours(self, stuck: Writing) -> bool:

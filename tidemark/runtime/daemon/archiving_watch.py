@@ -140,17 +140,17 @@ class ArchivingWatch:
 
     def _report(self, lost: Unrecorded, kept_out: str | None) -> None:
         """Log a problem, once as long as it stays the same."""
-        reported = None
+        reason = None
         if kept_out is not None:
-            reported = f"the server cannot fill the spool: {kept_out}"
+            reason = f"the server cannot fill the spool: {kept_out}"
         elif lost.count:
-            reported = (
+            reason = (
                 f"{lost.count} segments from {lost.first} on never arrived, although the server reports them "
                 "as archived"
             )
-        if reported is not None and reported != self._reported:
-            self.context.log.warning("the archive does not receive WAL", reason=reported, hint=ServerCannotArchive.hint)
-        self._reported = reported
+        if reason is not None and reason != self._reported:
+            self.context.log.warning("the archive does not receive WAL", reason=reason, hint=ServerCannotArchive.hint)
+        self._reported = reason
 
 
 def check_archiving(archive: ArchiveConfig, store: StateStore, node_requests: NodeRequests) -> None:

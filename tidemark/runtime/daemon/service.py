@@ -65,7 +65,7 @@ class DaemonContext:
 MakeWork = Callable[[DaemonContext, Config], Work]
 
 
-def daemon_command(role: Role, reported: str, make_work: MakeWork) -> click.Command:
+def daemon_command(role: Role, help_text: str, make_work: MakeWork) -> click.Command:
     """Return the command line of a daemon."""
 
     def main(config_path: Path | None, state: Path, *, moved: bool) -> None:
@@ -89,7 +89,7 @@ def daemon_command(role: Role, reported: str, make_work: MakeWork) -> click.Comm
         click.Option(["--state"], required=True, type=path, help="State folder, created by `cdcctl init`."),
         click.Option(["--moved"], is_flag=True, help=MOVED_HELP),
     ]
-    return click.Command(role.value, callback=main, params=options, help=reported)
+    return click.Command(role.value, callback=main, params=options, help=help_text)
 
 
 def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work: MakeWork, *, moved: bool) -> None:

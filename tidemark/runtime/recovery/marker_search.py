@@ -50,10 +50,12 @@ def newest_marked(
                 end_lsn = min(branch.fork_lsn, segment_start(number + 1, identity.segment_bytes))
                 framer = Framer(system_identifier=identity.system_identifier, segment_bytes=identity.segment_bytes)
                 markers = (
-                    read_marker(reported, instance, key) for reported in _contents(framer, read(start_lsn, end_lsn))
+                    read_marker(content, instance, key) for content in _contents(framer, read(start_lsn, end_lsn))
                 )
                 pointers = [
-                    pointer for marker in markers if (pointer := _reported(marker, history, branch)) is not None
+                    pointer
+                    for marker in markers
+                    if (pointer := _confirmed_pointer(marker, history, branch)) is not None
                 ]
                 if pointers:
                     return pointers[-1]
@@ -86,7 +88,7 @@ def _from_node(
                 yield replace(event, data=memoryview(event.data)[: end_lsn - event.start_lsn])
 
 
-def _reported(marker: Marker | Ignored, history: TimelineHistory, branch: DeadBranch) -> Pointer | None:
+def _confirmed_pointer(marker: Marker | Ignored, history: TimelineHistory, branch: DeadBranch) -> Pointer | None:
     """Return the pointer of a marker if it precedes the branch."""
     if isinstance(marker, Ignored) or marker.kind is MarkerKind.CHECK or marker.pointer is None:
         return None

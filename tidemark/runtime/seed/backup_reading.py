@@ -102,10 +102,10 @@ def _check_archive(backup: BackupFolder, archive: ArchiveFolder) -> xlog.Checkpo
     label = backup.label
     expected = backup.control.system_identifier
     if archive.system_identifier != expected:
-        reported = (
+        text = (
             f"{archive.folder} belongs to system {archive.system_identifier}, the backup {backup.folder} to {expected}"
         )
-        raise ForeignArchive(reported, hint="give the archive of the server from which the backup was taken")
+        raise ForeignArchive(text, hint="give the archive of the server from which the backup was taken")
     if (archive.format, archive.segment_bytes) != (backup.format, backup.control.wal_segment_bytes):
         raise ForeignArchive(f"{archive.folder} is of another major or segment size than {backup.folder}")
     if (there := archive.history.timeline_at(label.start_lsn)) != label.timeline:

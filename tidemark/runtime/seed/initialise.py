@@ -135,13 +135,13 @@ def _begin_to_follow(config: Config, store: StateStore, seed: Seed, observer: Se
         settle(node, seed, wait_s=config.seed.wait_s, observer=observer)
         floor = Pointer(Position(seed.timeline, node.flush_lsn(), 0), seed.lsn)
         view = replace(store.view(), beginning=beginning_of(seed, "", config.types.mapping()))
-        reported = plan_copies(config.select, config.copy, view, sessions).moves
+        moves = plan_copies(config.select, config.copy, view, sessions).moves
     before = Pointer(position_before(seed), seed.lsn)
 
     def extra_writes(transaction: StateTransaction) -> None:
         transaction.put(FOLLOWED, Followed(before, floor, has_start=False))
         transaction.put(FINGERPRINT, Fingerprint(selection_reported(config.select, config.copy)))
-        for key in reported:
+        for key in moves:
             transaction.put_copy(*key, CopyProgress(CopyPhase.DONE, 0))
 
     return extra_writes

@@ -161,23 +161,23 @@ def read_seed(
     With a function in their place, which chooses among the existing ones, mirrors of the templates are added, and of
     databases that `follows` accepts: a database that is created later, or renamed into the selection, can be followed.
     """
-    reported = observer or SilentObserver()
+    observed = observer or SilentObserver()
     failed = removed = 0
     while True:
         try:
             if callable(databases):
-                return _attempt_all(dsn, databases, follows, wait_s, reported)
-            return _attempt(dsn, databases, wait_s, reported)
+                return _attempt_all(dsn, databases, follows, wait_s, observed)
+            return _attempt(dsn, databases, wait_s, observed)
         except WalRemoved as error:
             removed += 1
             if removed == REMOVED_ATTEMPTS_MAX:
                 raise WalRemoved(str(error), hint=_REMOVED_HINT) from error
-            reported.repeating(error, removed, REMOVED_ATTEMPTS_MAX)
+            observed.repeating(error, removed, REMOVED_ATTEMPTS_MAX)
         except (SeedOvertaken, RecoveryConflict, LockTimedOut) as error:
             failed += 1
             if failed == ATTEMPTS_MAX:
                 raise
-            reported.repeating(error, failed, ATTEMPTS_MAX)
+            observed.repeating(error, failed, ATTEMPTS_MAX)
 
 
 def settle(
