@@ -453,16 +453,16 @@ def test_the_journal_mark_moves_on_with_what_is_durable_and_back_where_the_journ
 
 def test_databases_that_come_into_the_capture_are_added_to_its_beginning(store: StateStore) -> None:
     reported = {Oid(2): KnownDatabase("two", "LATIN1")}
-    moved(store, lambda transaction: transaction.learn_databases(reported))
+    moved(store, lambda transaction: transaction.record_databases(reported))
     assert store.view().beginning is None
     begun = Beginning(TimelineId(1), Lsn(1), FullXid(5), {Oid(1): "one"}, encodings={Oid(1): "UTF8"})
     moved(store, lambda transaction: transaction.put(BEGINNING, begun))
-    moved(store, lambda transaction: transaction.learn_databases({}))
+    moved(store, lambda transaction: transaction.record_databases({}))
     assert store.view().beginning == begun
-    moved(store, lambda transaction: transaction.learn_databases(reported))
+    moved(store, lambda transaction: transaction.record_databases(reported))
     after = replace(begun, databases={Oid(1): "one", Oid(2): "two"}, encodings={Oid(1): "UTF8", Oid(2): "LATIN1"})
     assert store.view().beginning == after
-    moved(store, lambda transaction: transaction.learn_databases({Oid(2): KnownDatabase("two", "UTF8")}))
+    moved(store, lambda transaction: transaction.record_databases({Oid(2): KnownDatabase("two", "UTF8")}))
     assert store.view().beginning == replace(after, encodings={Oid(1): "UTF8", Oid(2): "UTF8"})
 
 

@@ -127,7 +127,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
     def _look_at_names(self) -> None:
         """Determine the captured databases from the committed rows of pg_database."""
         self.looks += 1
-        if self.shared.store.learning:
+        if self.shared.store.seeding:
             return
         captured = set()
         for row in self.shared.databases():
@@ -174,7 +174,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
             return self._relation_map(record, top_xid)
         if record.rmgr not in _BY_FILE or not record.blocks:
             if record.rmgr == RM_MULTIXACT:  # belongs to no database: rows of any may contain it
-                self._learn(record, top_xid)
+                self._redo_in_all(record, top_xid)
             return False
         database = record.blocks[0].locator.db
         if database == INVALID_OID:
@@ -186,7 +186,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         is_page = record.rmgr == RM_XLOG and record.info & INFO_MASK == xlog.FPI
         return is_page and isinstance(new, CopiedPages) and self._count(new.store_pages(record))
 
-    def _learn(self, record: Record, top_xid: Xid) -> None:
+    def _redo_in_all(self, record: Record, top_xid: Xid) -> None:
         """Pass a record without changes to all mirrors, for their seeds."""
         for mirror in self._mirrors.values():
             mirror.redo(record, top_xid)
@@ -196,7 +196,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         try:
             return mirror.redo(record, top_xid)
         except CatalogDiverged as error:
-            if mirror.database in self._captured or mirror.store.learning:
+            if mirror.database in self._captured or mirror.store.seeding:
                 raise
             self.leave_out(mirror.database, str(error))
             return True
@@ -213,7 +213,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         if not isinstance(new, CopiedFiles) or new.xid != top_xid:  # left by an interrupted CREATE DATABASE
             new = self._new[created.database] = CopiedFiles(top_xid)
         source = self._mirrors.get(created.source)
-        if source is not None and not source.store.learning and source.store.tablespace == created.source_tablespace:
+        if source is not None and not source.store.seeding and source.store.tablespace == created.source_tablespace:
             new.copy(source, created.database, created.tablespace)
         return True
 

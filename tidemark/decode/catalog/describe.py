@@ -195,7 +195,7 @@ class Describer:
         self._major = store.format.major
         self._encoding = encoding
         self._top_xid = top_xid
-        self._sight = store.sight(top_xid)
+        self._snapshot = store.snapshot(top_xid)
         self._types = types
         self._interner = interner
 
@@ -456,7 +456,7 @@ class Describer:
         return any(packed.startswith(name, data_at(packed) + at) for packed in rows)
 
     def _rows(self, catalog: CatalogId, column: str, key: int) -> Iterator[bytes]:
-        return self._store.heap(catalog, self._top_xid).find(column, key, self._sight)
+        return self._store.heap(catalog, self._top_xid).find(column, key, self._snapshot)
 
     def _name(self, padded: bytes) -> str:
         return decode_text(name_text(padded), self._encoding)

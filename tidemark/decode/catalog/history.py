@@ -163,7 +163,7 @@ def dump_base(base: Base) -> bytes:
 
 
 def _dump_store(store: CatalogStore, encoding: str, sections: list[bytes]) -> _StoreJson:
-    if store.learning:
+    if store.seeding:
         raise InternalError("a mirror whose seed is not complete cannot be saved")
     return {
         "database": store.database,

@@ -227,7 +227,7 @@ class CatalogMirror:
         heap = self.store.heap(PG_CLASS)
         reader = self._readers.of_class
         oids = []
-        for _tid, packed in heap.scan(self.store.sight(None)):
+        for _tid, packed in heap.scan(self.store.snapshot(None)):
             row = ClassRow(*reader.unpack_from(packed, data_at(packed)))
             if row.oid >= FIRST_USER_OID and row.kind in _TABLE_KINDS and not row.rewrite:
                 oids.append(row.oid)
@@ -253,7 +253,7 @@ class CatalogMirror:
         store = self.shared.store if catalog is PG_DATABASE else self.store
         heap = store.heap(catalog)
         columns = [column.name for column in heap.layout.fixed]
-        for tid, packed in heap.scan(store.sight(None)):
+        for tid, packed in heap.scan(store.snapshot(None)):
             values = heap.layout.fixed_struct.unpack_from(packed, data_at(packed))
             row: dict[str, CatalogValue] = {"ctid": format_tid(tid)}
             for column, value in zip(columns, values, strict=True):

@@ -49,13 +49,13 @@ class SharedCatalogs:
     def databases(self) -> Iterator[Database]:
         """Yield all databases, with templates."""
         heap = self.store.heap(PG_DATABASE)
-        for _tid, packed in heap.scan(self.store.sight(None)):
+        for _tid, packed in heap.scan(self.store.snapshot(None)):
             yield self._database(packed)
 
     def database(self, oid: Oid, top_xid: Xid | None = None) -> Database | None:
         """Return one database as the transaction sees it (None: as committed); None if it does not exist."""
         heap = self.store.heap(PG_DATABASE, top_xid)
-        packed = next(heap.find("oid", oid, self.store.sight(top_xid)), None)
+        packed = next(heap.find("oid", oid, self.store.snapshot(top_xid)), None)
         return None if packed is None else self._database(packed)
 
     def changes(self, top_xid: Xid) -> Iterator[DatabaseChange]:

@@ -6,7 +6,7 @@ labels are those of that moment, as in a historic snapshot. The rules for keepin
 kept as op `r` of that table, and rows of materialized views are kept here and left out later.
 
 Reading can begin before the wanted position and then meets transactions whose beginning is not read (see
-`transactions`). An error in one of them is stored as its doubt; it is raised only if the transaction is wanted.
+`transactions`). An error in one of them is stored as its fault; it is raised only if the transaction is wanted.
 
 Small transactions are returned in runs if records come in blocks. Pure: records in, completed transactions out.
 """
@@ -266,8 +266,8 @@ class Decoder:
         if transaction.is_kept and not transaction.is_empty:
             return self._committed(ended, transaction)
         transaction.release(self.transactions.port)
-        if transaction.doubt is not None and not transaction.partial and ended.commit_lsn >= self._wanted_from:
-            raise transaction.doubt
+        if transaction.fault is not None and not transaction.partial and ended.commit_lsn >= self._wanted_from:
+            raise transaction.fault
         return None
 
     def _add(self, record: Record, transaction: OpenTransaction, add: Callable[[], None]) -> None:

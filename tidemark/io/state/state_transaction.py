@@ -321,7 +321,7 @@ class StateTransaction:
         """Store the requested copies."""
         self.put(RECOPIES, recopies)
 
-    def learn_databases(self, known: Mapping[Oid, KnownDatabase]) -> None:
+    def record_databases(self, known: Mapping[Oid, KnownDatabase]) -> None:
         """Add databases that joined the capture; the names of those that left it are still needed."""
         beginning = self.get(BEGINNING) if known else None
         if beginning is None:

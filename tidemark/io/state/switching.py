@@ -77,7 +77,7 @@ def switch(
         if before is not found.stage:
             transaction.record_switch(Switch(now_us, before, found.stage, why, epoch, place))
     if new_owner is not None:
-        store.learn_versions()
+        store.read_versions()
     if before is not found.stage:
         log.info(
             "mode switched",

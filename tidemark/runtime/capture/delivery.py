@@ -107,7 +107,7 @@ class OutboxTarget:
         def extra_writes(transaction: StateTransaction) -> None:
             transaction.rely_on_journal(self._history.durable_lsn)
             self._whole.note(transaction, [group])
-            transaction.learn_databases(group.databases)
+            transaction.record_databases(group.databases)
 
         self._store_group(encode_group(group), extra_writes)
 

@@ -34,7 +34,7 @@ class Met:
     pointer: Pointer
     lsn: Lsn
 
-    def is_news(self, leader: Leader | None) -> bool:
+    def is_newer(self, leader: Leader | None) -> bool:
         """Return whether it is newer than the known position.
 
         NB: its epoch does not decide: a deliverer whose state was rebuilt counts from 1. A late marker of one that was
@@ -83,7 +83,7 @@ class FollowTarget:
         with self._store.transaction(self._epoch) as transaction:
             transaction.rely_on_journal(self._history.durable_lsn)
             self._whole.note(transaction, [group])
-            transaction.learn_databases(group.databases)
+            transaction.record_databases(group.databases)
             before = transaction.followed()
             if before is None:
                 raise InternalError("the state of the follower has no position")
@@ -114,7 +114,7 @@ class FollowTarget:
         """Move `delivered` to a new marker's pointer; give it up if none came for too long."""
         delivered = transaction.delivered()
         assert delivered is not None, "a follower begins with one"
-        if met is not None and met.lsn <= followed.pointer.position.commit_lsn and met.is_news(followed.leader):
+        if met is not None and met.lsn <= followed.pointer.position.commit_lsn and met.is_newer(followed.leader):
             followed = replace(followed, leader=_leader(met, followed.leader))
             if met.pointer.position >= max(followed.floor.position, delivered.pointer.position):
                 restart_lsn = max(met.pointer.restart_lsn, followed.floor.restart_lsn)

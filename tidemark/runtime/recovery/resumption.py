@@ -177,7 +177,7 @@ def resume_delivery(
     The pointer stays if delivery resumes after the last delivered change. `extra_writes` writes further values in the
     same transaction. Raise `Fenced`, with nothing written, if the state has changed since `before` was read.
     """
-    store.learn_versions()
+    store.read_versions()
     group_of_tables = _group(config, at, [*_messages(at, messages), *tables.items])
     group = replace(group_of_tables, moves_delivered=at.after is None)
     with store.transaction(None) as transaction:
