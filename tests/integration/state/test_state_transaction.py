@@ -329,7 +329,7 @@ def test_a_group_without_values_is_confirmed_once_all_before_it_is(store: StateS
 def test_nothing_is_confirmed_or_trimmed_while_no_reader_is_registered(store: StateStore) -> None:
     deliver(store, 100)
     before = store.view()
-    assert moved(store, lambda transaction: transaction.settle()) == before.ledger
+    assert moved(store, lambda transaction: transaction.apply_confirmations()) == before.ledger
     assert store.view() == before
 
 
@@ -341,7 +341,7 @@ def test_a_reader_that_confirms_what_is_no_end_of_a_group_is_refused(store: Stat
         with store.transaction(None) as transaction:
             transaction.put_reader("spark", word)
         with pytest.raises(StateError, match=f"readers confirmed {held}, which is not the end of a group"):
-            moved(store, lambda transaction: transaction.settle())
+            moved(store, lambda transaction: transaction.apply_confirmations())
     assert store.view().confirmed is None
 
 
@@ -351,14 +351,14 @@ def test_settling_confirms_the_least_that_is_held_once(store: StateStore, reader
     first, second = deliver(store, 100), deliver(store, 200)
     reader.confirm("spark", Sequence(4), Sequence(0))
     reader.confirm("other", Sequence(2), Sequence(0))
-    moved(store, lambda transaction: transaction.settle())
+    moved(store, lambda transaction: transaction.apply_confirmations())
     assert store.view().confirmed == first
     reader.confirm("other", Sequence(4), Sequence(0))
-    moved(store, lambda transaction: transaction.settle())
+    moved(store, lambda transaction: transaction.apply_confirmations())
     assert store.view().confirmed == second
     moved(store, lambda transaction: transaction.drop(CONFIRMED))
     moved(store, lambda transaction: transaction.put(LEDGER, replace(transaction.ledger(), trimmed=Sequence(4))))
-    moved(store, lambda transaction: transaction.settle())
+    moved(store, lambda transaction: transaction.apply_confirmations())
     assert store.view().confirmed is None, "what is trimmed was confirmed: there is no header to read it from"
 
 
@@ -369,10 +369,10 @@ def test_confirmed_values_stay_confirmed_when_another_reader_begins_after_them(
     deliver(store, 100)
     second = deliver(store, 200)
     reader.confirm("spark", Sequence(4), Sequence(0))
-    moved(store, lambda transaction: transaction.settle())
+    moved(store, lambda transaction: transaction.apply_confirmations())
     reader.register("other")
     reader.confirm("other", Sequence(2), Sequence(2))
-    moved(store, lambda transaction: transaction.settle())
+    moved(store, lambda transaction: transaction.apply_confirmations())
     assert store.view().confirmed == second
 
 

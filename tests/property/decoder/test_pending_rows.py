@@ -195,7 +195,7 @@ class Beside:
         if kernel.is_arranged:
             self._kept()
         if settle:
-            kernel.settle()
+            kernel.sort_rows()
         self._compare_ends()
         self._compare_others()
         if settle or kernel.is_sorted:
@@ -358,7 +358,7 @@ def test_a_transaction_of_many_rows_is_crowded(kernel: Kernel, rows: int, crowde
     for slot in each_slot(kernel, 2):
         for _ in range(rows if slot == 0 else 1):
             kernel.add(slot, wanted(length=0))
-    kernel.pending.settle()
+    kernel.pending.sort_rows()
     assert kernel.pending.is_crowded is crowded
 
 
@@ -367,7 +367,7 @@ def test_a_transaction_of_many_bytes_is_crowded(kernel: Kernel, length: int, cro
     kernel.begin(block=bytes(length))
     for slot in each_slot(kernel, 2):
         kernel.add(slot, Row(TOPS[0], 8, bytes(length if slot == 0 else 1), None))
-    kernel.pending.settle()
+    kernel.pending.sort_rows()
     assert kernel.pending.is_crowded is crowded
 
 
@@ -403,7 +403,7 @@ def test_an_unwanted_row_is_not_counted_with_one_that_was_rolled_back_or_taken_o
     assert not kernel.pending.count(slot, TOPS[0])
     kernel.add(slot, unwanted)
     kernel.pending.finish()
-    kernel.pending.settle()
+    kernel.pending.sort_rows()
     kernel.pending.release(slot)
     kernel.begin()
     assert not kernel.pending.count(NONE, TOPS[0]), "it is one of the others from now on"
@@ -418,7 +418,7 @@ def test_a_transaction_since_which_many_have_begun_is_crowded_until_nothing_is_h
     slots = list(each_slot(kernel, count))
     kernel.add(slots[0], wanted())
     kernel.pending.drop(slots[0], TOPS[0])
-    kernel.pending.settle()
+    kernel.pending.sort_rows()
     assert kernel.pending.is_crowded is crowded
     kernel.begin()
     for slot in slots:

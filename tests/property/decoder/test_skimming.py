@@ -291,7 +291,7 @@ class Extraction:
             found.append([at, self.extractor.is_full, self.extractor.other_end, self.extractor.next_xid])
             found += self._taken(arranged if self.pending.is_arranged else tuples)
             if at % 2:
-                self.pending.settle()
+                self.pending.sort_rows()
             found += [self.pending.first_lsn(), self.pending.pending_count, self.pending.head, self.pending.tail]
             found += [bytes(self.entries[: self.pending.row_count * row_entries.ENTRY_BYTES]), self._pending_columns()]
             if at % 3 == 2:

@@ -241,7 +241,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
     def selection_changes(self, xid: Xid) -> Sequence[DatabaseSelectionChange]:
         """Return which databases join or leave the capture when `xid` commits; call this before `commit`."""
         selection_changes: list[DatabaseSelectionChange] = []
-        if self._is_settled:
+        if self._awaits_no_end:
             return selection_changes
         for before, after in self.shared.changes(xid):
             was, now = self._is_wanted(before), self._is_wanted(after)
@@ -256,7 +256,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
 
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
         """Apply the commit of a transaction with its subtransactions; return whether it changed anything."""
-        if self._is_settled:
+        if self._awaits_no_end:
             return False
         changed, before = False, self._own_revision
         for xid in xids:
@@ -268,41 +268,41 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         shared_commits = self.shared.store.commits
         self.shared.store.commit(xids, lsn)
         concerns_all = shared_commits != self.shared.store.commits
-        for mirror in list(self._mirrors.values()) if concerns_all else self._unsettled():
+        for mirror in list(self._mirrors.values()) if concerns_all else self._awaiting_ends():
             changed |= mirror.commit(xids, lsn)
         self._forget(set(xids))
         if self._shared_commits != self.shared.store.commits:
             self._shared_commits = self.shared.store.commits
             self._look_at_names()
-        self._forget_settled()
+        self._drop_finished()
         return changed or self._own_revision != before
 
     def abort(self, xids: Collection[Xid]) -> bool:
         """Apply the abort of a transaction or subtransaction and those below it; return whether it changed anything."""
-        if self._is_settled:
+        if self._awaits_no_end:
             return False
         changed, before = False, self._own_revision
         self.shared.store.abort(xids)
-        for mirror in self._unsettled():
+        for mirror in self._awaiting_ends():
             changed |= mirror.abort(xids)
         self._forget(set(xids))
-        self._forget_settled()
+        self._drop_finished()
         return changed or self._own_revision != before
 
     @property
-    def _is_settled(self) -> bool:
+    def _awaits_no_end(self) -> bool:
         """Return whether no transaction's end has any effect here; this is the usual case."""
-        return not self.shared.unsettled and not self._new
+        return not self.shared.awaiting_ends and not self._new
 
-    def _unsettled(self) -> list[CatalogMirror]:
-        return [self._mirrors[database] for database in self.shared.unsettled if database in self._mirrors]
+    def _awaiting_ends(self) -> list[CatalogMirror]:
+        return [self._mirrors[database] for database in self.shared.awaiting_ends if database in self._mirrors]
 
-    def _forget_settled(self) -> None:
-        """Remove stores from `unsettled` once all transactions that changed their catalogs have ended."""
-        for database in list(self.shared.unsettled):
+    def _drop_finished(self) -> None:
+        """Remove stores from `awaiting_ends` once all transactions that changed their catalogs have ended."""
+        for database in list(self.shared.awaiting_ends):
             store = self._store(database)
-            if store is None or store.is_settled:
-                self.shared.unsettled.remove(database)
+            if store is None or store.awaits_no_end:
+                self.shared.awaiting_ends.remove(database)
 
     def abort_older_than(self, oldest_running: Xid) -> bool:
         """Abort the transactions that a crash left open, according to RUNNING_XACTS; return whether there were any."""

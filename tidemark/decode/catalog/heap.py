@@ -1,6 +1,6 @@
 """One catalog's heap: packed tuples by their tid, and which open transactions inserted or deleted them.
 
-Only rows that are live or undecided are kept, so no commit log is needed: the end of a transaction settles its marks.
+Only rows that are live or undecided are kept, so no commit log is needed: the end of a transaction resolves its marks.
 The contents of system columns' rows (`attnum` < 0) are not needed; only their tids are kept (`ELIDED`), so that a
 record for an unknown row is always an error.
 

@@ -68,14 +68,14 @@ class CatalogMirror:
         self._private: dict[Xid, PrivateView] = {}
         self._versions: dict[Oid, tuple[Relation, ...]] = {}
         self._shared_commits = shared.store.commits
-        shared.unsettled.add(self.database)  # the store may contain open transactions
+        shared.awaiting_ends.add(self.database)  # the store may contain open transactions
 
     # --- records and ends of transactions
 
     def redo(self, record: Record, top_xid: Xid) -> bool:
         """Apply a record of `top_xid` (0: no transaction); return whether it concerned a tracked catalog."""
         if self.store.redo(record, top_xid):
-            self.shared.unsettled.add(self.database)
+            self.shared.awaiting_ends.add(self.database)
             return True
         return self.shared.redo(record, top_xid)
 

@@ -35,7 +35,7 @@ class SharedCatalogs:
         self.store = store
         # The databases, or `store.database` for these catalogs, for which the end of a transaction may have an effect:
         # most transactions change no catalog, and each is of one database.
-        self.unsettled = {store.database}
+        self.awaiting_ends = {store.database}
         layout = store.heaps[PG_DATABASE.oid].layout
         self._reader = layout.projection("oid", "datname", "encoding", "datistemplate", "dattablespace")
 
@@ -43,7 +43,7 @@ class SharedCatalogs:
         """Apply a record; return whether it concerned a shared catalog. Applying one twice has no effect."""
         is_applied = self.store.redo(record, top_xid)
         if is_applied:
-            self.unsettled.add(self.store.database)
+            self.awaiting_ends.add(self.store.database)
         return is_applied
 
     def databases(self) -> Iterator[Database]:

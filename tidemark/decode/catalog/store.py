@@ -73,7 +73,7 @@ class CatalogStore:
         return self.marks.seeding
 
     @property
-    def is_settled(self) -> bool:
+    def awaits_no_end(self) -> bool:
         """Return whether no transaction's end has any effect here."""
         return not (self.open or self.top_of or self.marks.open_xids() or self.marks.seeding)
 

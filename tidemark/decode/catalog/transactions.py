@@ -1,6 +1,6 @@
 """The changes of open transactions to catalogs.
 
-A mark records that an xid, top-level or sub, inserted or deleted a row; the end of the xid settles its marks. The
+A mark records that an xid, top-level or sub, inserted or deleted a row; the end of the xid resolves its marks. The
 deleter is the record's xid, never the tuple's xmax, which may be a lock. The changed objects are kept as *subjects*:
 the relations, types, namespaces and databases whose rows the transaction changed.
 """

@@ -313,7 +313,7 @@ class PendingRows:
             self.is_sorted = True
         return 0
 
-    def settle(self) -> None:
+    def sort_rows(self) -> None:
         """Sort the pending rows so that the rows of each transaction are contiguous."""
         if not self.is_sorted:
             self.other_rows = self.other_bytes = self.other_more = self.run_count = self.end_count = 0

@@ -192,7 +192,7 @@ class Skimmer:
         slot: int = self._extractor.pending_slot(xid)
         if slot == NONE:
             return None
-        self._pending.settle()
+        self._pending.sort_rows()
         xids, firsts, rows, sizes, row_at, byte_at, more = self._slots
         top = Xid(xids[slot] & XID_MASK)
         row, byte = row_at[slot], byte_at[slot]

@@ -199,7 +199,7 @@ class StateTransaction:
             self.put(CONFIRMED, delivered)  # a group without values is confirmed with the preceding ones
         return delivered
 
-    def settle(self) -> OutboxLedger:
+    def apply_confirmations(self) -> OutboxLedger:
         """Apply the readers' confirmations: move confirmed, trim values that no reader needs."""
         ledger, readers = self.ledger(), self.readers()[0]
         if not readers:

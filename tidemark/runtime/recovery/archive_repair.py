@@ -36,7 +36,7 @@ from tidemark.runtime.recovery.resumption import (
     table_corrections,
 )
 from tidemark.runtime.replay.archive_damage import find_damage
-from tidemark.runtime.seed.initialise import databases_of, settled
+from tidemark.runtime.seed.initialise import databases_of, start_snapshot
 from tidemark.runtime.seed.seeding import SeedObserver, read_seed
 from tidemark.wire.state import Loss, Owner
 
@@ -123,7 +123,7 @@ def seeded(config: Config, store: StateStore, before: StateView, observer: SeedO
     seed = read_seed(
         config.capture.dsn, select, follows=config.seed.follows, wait_s=config.seed.wait_s, observer=observer
     )
-    snapshot = "" if config.copy.enabled else settled(config, seed, observer)
+    snapshot = "" if config.copy.enabled else start_snapshot(config, seed, observer)
     return by_seed(config, store, before, seed, snapshot)
 
 

@@ -39,7 +39,7 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.snapshot import ReplayedSnapshot
 from tidemark.runtime.seed.copy_plan import plan_copies, selection_reported
 from tidemark.runtime.seed.copy_sessions import CopySessions
-from tidemark.runtime.seed.seeding import Seed, SeedObserver, read_seed, settle
+from tidemark.runtime.seed.seeding import Seed, SeedObserver, read_seed, wait_for_start
 from tidemark.wire.state import (
     BEGINNING,
     DELIVERED,
@@ -111,7 +111,7 @@ def initialise(
             extra_writes = _begin_to_follow(config, store, seed, observer)
             _write_beginning(config, store, seed, "", stage=Stage.FOLLOWER, extra_writes=extra_writes)
         else:
-            snapshot = "" if config.copy.enabled else settled(config, seed, observer)
+            snapshot = "" if config.copy.enabled else start_snapshot(config, seed, observer)
             _write_beginning(config, store, seed, snapshot)
     return True
 
@@ -132,7 +132,7 @@ def _begin_to_follow(config: Config, store: StateStore, seed: Seed, observer: Se
     """Return the first values of a follower's state: another process has delivered all existing rows."""
     with closing(CopySessions(config.capture.dsn, store.identity)) as sessions:
         node = sessions.node()
-        settle(node, seed, wait_s=config.seed.wait_s, observer=observer)
+        wait_for_start(node, seed, wait_s=config.seed.wait_s, observer=observer)
         floor = Pointer(Position(seed.timeline, node.flush_lsn(), 0), seed.lsn)
         view = replace(store.view(), beginning=beginning_of(seed, "", config.types.mapping()))
         moves = plan_copies(config.select, config.copy, view, sessions).moves
@@ -216,10 +216,10 @@ def _check_primary(dsn: str, system_identifier: SystemIdentifier) -> None:
         primary.check_settings()
 
 
-def settled(config: Config, seed: Seed, observer: SeedObserver | None) -> str:
+def start_snapshot(config: Config, seed: Seed, observer: SeedObserver | None) -> str:
     """Wait for the transactions older than the seed; return the snapshot after which the changes begin."""
     with Node(config.capture.dsn) as node:
-        return str(settle(node, seed, wait_s=config.seed.wait_s, observer=observer))
+        return str(wait_for_start(node, seed, wait_s=config.seed.wait_s, observer=observer))
 
 
 def _write_beginning(

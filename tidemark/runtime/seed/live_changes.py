@@ -99,7 +99,7 @@ class LiveChanges:
     def read_runs(self, wait_s: float) -> Iterator[DecodedRun]:
         """Do the same, but yield small transactions in runs."""
         if self.snapshot is None:
-            yield from self._settle()
+            yield from self._find_start()
         segment = self._stream.read(wait_s)
         if segment is None:
             return
@@ -109,7 +109,7 @@ class LiveChanges:
             else:
                 yield from self._wanted(decoded, self.snapshot)
 
-    def _settle(self) -> Iterator[DecodedRun]:
+    def _find_start(self) -> Iterator[DecodedRun]:
         """Check whether S2 is available; if so, yield the buffered changes that S2 does not show."""
         now_s = time.monotonic()
         if now_s - self._looked_s < POLL_S:

@@ -9,9 +9,9 @@ The steps and the reasons: docs/design/catalog.md. In short, in this order:
   merge    SQL's rows, unless WAL has written the tuple's location: the mirrors are exact at L2
   X2       the xid after the last one that WAL before L2 contains: all WAL of transactions from X2 on is after L2
 
-A transaction older than X2 cannot be delivered whole, so the changes begin where all of those have ended: `settle`
-waits for that and returns the snapshot S2. Exactly what S2 does not see is delivered. NB: a commit record can be before
-the LSN at which S2 was taken while S2 still sees the transaction running: it is delivered.
+A transaction older than X2 cannot be delivered whole, so the changes begin where all of those have ended:
+`wait_for_start` waits for that and returns the snapshot S2. Exactly what S2 does not see is delivered. NB: a commit
+record can be before the LSN at which S2 was taken while S2 still sees the transaction running: it is delivered.
 
 On a standby the same holds, with its last restartpoint for the checkpoint and the replayed LSN for the flush LSN. A
 record's effects may be seen while it is being replayed, before L2 has moved over it; it is then the first record to be
@@ -180,7 +180,7 @@ def read_seed(
             observed.repeating(error, failed, ATTEMPTS_MAX)
 
 
-def settle(
+def wait_for_start(
     node: Node, seed: Seed, *, wait_s: float = WAIT_S_DEFAULT, observer: SeedObserver | None = None
 ) -> Visibility:
     """Wait until the transactions older than the seed have ended; return the snapshot S2 after which changes begin."""
