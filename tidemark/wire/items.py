@@ -24,7 +24,7 @@ from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 from tidemark.wire.envelope import DamagedValue
-from tidemark.wire.json_form import JsonForm, Misfit
+from tidemark.wire.json_form import JsonForm, JsonMismatch
 from tidemark.wire.relations import decode_relation, encode_relation
 from tidemark.wire.values import ValueKind
 
@@ -55,7 +55,7 @@ def decode_transactions(payload: bytes) -> tuple[TransactionEnd, ...]:
     """Return what `encode_transactions` wrote."""
     try:
         return _TRANSACTIONS.read(payload)
-    except Misfit as error:
+    except JsonMismatch as error:
         raise DamagedValue("transactions", f"invalid JSON: {error}") from error
 
 
@@ -102,7 +102,7 @@ def decode_item(kind: ValueKind, stored: bytes | pa.Buffer) -> GroupItem:  # noq
                 return _COPY.read(payload)[0]
             case ValueKind.TRANSACTIONS:
                 raise DamagedValue("outbox value", "transactions are not an item of a group")
-    except Misfit as error:
+    except JsonMismatch as error:
         name = f"outbox value ({kind.name.lower()})"
         raise DamagedValue(name, f"invalid JSON: {error}") from error
 

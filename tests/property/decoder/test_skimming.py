@@ -276,9 +276,9 @@ class Extraction:
             has_rows = known.NO_ROWS if file == TOAST else known.FIRST_VERSION + number
             if file in unwanted:
                 has_rows = known.NONE - number
-            self.extractor.know_file(1663, DATABASE, file, has_rows)
+            self.extractor.set_file(1663, DATABASE, file, has_rows)
         for xid, state in xids.items():
-            self.extractor.know_xid(xid, state)
+            self.extractor.set_xid_state(xid, state)
 
     def all_of(self, block: RecordBlock) -> list[object]:
         """Return everything that is extracted from a block, call by call; the records that end a call are skipped."""

@@ -21,7 +21,7 @@ from tidemark.decode.arrow.batch_columns import STEP
 from tidemark.decode.arrow.batch_message import BatchMessage, padded
 from tidemark.decode.arrow.batch_shapes import batch_shape
 from tidemark.decode.arrow.column_values import zeros
-from tidemark.decode.copy.copied_lines import ColumnTarget, CopiedLines, Misshapen, put_column
+from tidemark.decode.copy.copied_lines import ColumnTarget, CopiedLines, WrongFieldCount, put_column
 from tidemark.decode.datum.varlena import BadDatum
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import UTF8
@@ -97,7 +97,7 @@ class CopyBatchBuilder:
             self._ends = zeros(count * columns)
         try:
             return CopiedLines(lines if columns else b"", count, columns, self._ends)
-        except Misshapen as error:
+        except WrongFieldCount as error:
             fields = bytes(lines).split(b"\n")[error.row].count(DELIMITER) + 1
             raise BadDatum(
                 f"{self._relation.qualified_name}: copied row {first.ordinal + error.row} has {fields} fields, "

@@ -33,7 +33,7 @@ CAST_BY_ARROW = frozenset(
 )
 
 
-class Misshapen(Exception):
+class WrongFieldCount(Exception):
     """A line with another number of fields: which row."""
 
     def __init__(self, row: int) -> None:
@@ -50,7 +50,7 @@ class ColumnTarget(NamedTuple):
 
 
 class CopiedLines:
-    """Lines of COPY's text format, split into fields; raises `Misshapen` for a line with another number of fields."""
+    """Lines of COPY's text format, split into fields; raises `WrongFieldCount` if a line has another number of them."""
 
     def __init__(
         self, lines: bytes | bytearray, rows: int, columns: int, ends: "memoryview[int] | None" = None
@@ -62,9 +62,9 @@ class CopiedLines:
         self._ends = zeros(rows * columns) if ends is None else ends[: rows * columns]
         self._sizes = zeros(columns)
         self._escapes = bytearray(columns)
-        misfit = find_fields(lines, columns, self._ends, self._sizes, self._escapes)
-        if misfit != ALL_FIT:
-            raise Misshapen(misfit)
+        wrong_line = find_fields(lines, columns, self._ends, self._sizes, self._escapes)
+        if wrong_line != ALL_FIT:
+            raise WrongFieldCount(wrong_line)
 
     @property
     def text_bytes(self) -> int:
