@@ -89,7 +89,7 @@ class Archive:
         self._backoff = Backoff(settings.retry.first_s, settings.retry.max_s)
         self._watch = Watch.configured(context.store.environment, Role.SIDECAR, settings.watchdog)
         self._upkeep = Upkeep(context, settings.archive, daemon.node_requests)
-        self._mover = StageTransition(context.store, _nothing_to_do, context.metrics, context.log)
+        self._transition = StageTransition(context.store, _nothing_to_do, context.metrics, context.log)
         self._forced_switches = ForcedSwitches(daemon.node_requests, settings.archive.switch_s)
 
     def start(self) -> None:
@@ -199,7 +199,7 @@ class Archive:
             return  # the sidecar has started another attempt; its marker is further on
         place = halted_at.position
         reached = HandOver(self._attempt, place.timeline, place.commit_lsn)
-        self._mover.try_move(Event.MARKER_REACHED, epoch=self._run.epoch, hand_over=reached, only_from=marks.stage)
+        self._transition.try_move(Event.MARKER_REACHED, epoch=self._run.epoch, hand_over=reached, only_from=marks.stage)
 
     # --- PASSIVE
 
@@ -237,7 +237,7 @@ class Archive:
         epoch = marks.term.epoch if marks.term is not None else None
         # In stage RETURNING the archiver has the epoch already, and its capture continues.
         new_owner = None if marks.stage is Stage.RETURNING else self._owner
-        self._mover.try_move(Event.SIDECAR_LOST, epoch=epoch, new_owner=new_owner, only_from=marks.stage)
+        self._transition.try_move(Event.SIDECAR_LOST, epoch=epoch, new_owner=new_owner, only_from=marks.stage)
 
 
 def _nothing_to_do(_switched: Switched) -> Perform:

@@ -42,8 +42,8 @@ COPY_S_DEFAULT = 20.0
 FREE_BYTES_MIN_DEFAULT = 256 << 20
 LEDGER_S = 2.0
 POLL_S = 0.005
-HURRIED_S = 2.0
-HURRIED_BYTES_PER_S = 32 << 20
+BACKLOG_COPY_S = 2.0
+BACKLOG_BYTES_PER_S = 32 << 20
 CLOCK_STEP_S = 60.0
 OWN_LEDGER_MODE = 0o600
 ARCHIVED, TRY_AGAIN = 0, 1
@@ -151,7 +151,7 @@ def copy_deadline_s(job: Job) -> float:
         byte_count = job.path.stat().st_size
     except OSError:
         byte_count = 0  # missing: the copy reports it
-    return min(job.copy_s, HURRIED_S + byte_count / HURRIED_BYTES_PER_S)
+    return min(job.copy_s, BACKLOG_COPY_S + byte_count / BACKLOG_BYTES_PER_S)
 
 
 def waited_s(job: Job) -> float:

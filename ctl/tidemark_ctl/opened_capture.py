@@ -32,7 +32,7 @@ def opened_capture(
     arm_from_environment(HandoverPoint, WritePoint)
     chosen = settings.load(state, config)
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
-    folder.admit_group()
+    folder.relax_umask()
     log = get_log("cdcctl")
     guard = partial(WriteGuard, watchdog_s=chosen.watchdog.watchdog_s, log=log, kills=kills)
     with StateStore.open(folder, guarded=guard) as store:

@@ -44,7 +44,7 @@ class Following:
     def __init__(
         self,
         daemon: DaemonContext,
-        mover: StageTransition,
+        transition: StageTransition,
         *,
         is_enabled: bool,
         capture: CaptureSettings,
@@ -55,7 +55,7 @@ class Following:
         self._context = daemon.context
         self._store = daemon.context.store
         self._wal = wal
-        self._mover = mover
+        self._transition = transition
         self._clock = SystemClock()
         self._run = EpochRun(daemon.context, capture, Slot.SIDECAR)
         self._met: Met | None = None  # written by the decode thread
@@ -88,7 +88,7 @@ class Following:
         elif self._timeline_query is None and now_s - self._queried_s >= LOOK_S:
             self._timeline_query, self._queried_s = self._daemon.node_requests.find_timeline(), now_s
         if self._is_standby and (stage := self._store.marks().stage) is not Stage.FOLLOWER:
-            self._mover.try_move(Event.DEMOTED, only_from=stage)
+            self._transition.try_move(Event.DEMOTED, only_from=stage)
 
     def follow(self, marks: StateMarks) -> None:
         """Follow; take over once the node is promoted and all WAL before the promotion is decoded."""
@@ -107,7 +107,7 @@ class Following:
         if self._writes_on is not None and marks.followed.pointer.position.timeline >= self._writes_on:
             check_start(self._store.view())
             self.release()
-            self._mover.try_move(Event.PROMOTED, only_from=Stage.FOLLOWER)
+            self._transition.try_move(Event.PROMOTED, only_from=Stage.FOLLOWER)
 
     def release(self) -> None:
         """Stop following."""

@@ -45,7 +45,7 @@ from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.recopies import decode_cancellation, decode_request, encode_generations
 from tidemark_sidecar.following import Following
-from tidemark_sidecar.reach import Reach
+from tidemark_sidecar.link_watch import LinkWatch
 from tidemark_sidecar.realtime_return import RealtimeReturn
 from tidemark_sidecar.recopy_restart import RecopyRestart
 from tidemark_sidecar.stalled import StalledArchive
@@ -99,24 +99,24 @@ class Realtime:
         self._clock = SystemClock()
         self._run = EpochRun(context, settings.capture, Slot.SIDECAR)
         self._since_s = 0.0  # when realtime began
-        self._mover = StageTransition(context.store, self._effects, context.metrics, context.log)
+        self._transition = StageTransition(context.store, self._effects, context.metrics, context.log)
         self._stalled = StalledArchive(
             daemon, archive_wait_s=settings.realtime.archive_wait_s, watchdog_s=settings.watchdog_s
         )
         self._return = RealtimeReturn(
             daemon,
-            self._mover,
+            self._transition,
             self._stalled,
             realtime=settings.realtime,
             wal=settings.wal,
             lag_bytes_max=settings.return_lag_bytes_max,
         )
         self._following = Following(
-            daemon, self._mover, is_enabled=settings.follows, capture=settings.capture, wal=settings.wal
+            daemon, self._transition, is_enabled=settings.follows, capture=settings.capture, wal=settings.wal
         )
         watch = ArchivingWatch(context, settings.archive, daemon.node_requests)
         self._report = ArchiveReport(context, settings.archive.folder, watch)
-        self._reach = Reach(settings.realtime.away_s)
+        self._link_watch = LinkWatch(settings.realtime.away_s)
         self._recopies = RecopyRestart(daemon)
         bytes_min = settings.markers.min_bytes or identity.segment_bytes
         self._pacing = ConfirmPacing(settings.markers.confirm_s, bytes_min)
@@ -130,7 +130,9 @@ class Realtime:
             self._pacing.is_due(NOTHING_CONFIRMED, self._clock.monotonic_s())
         stage = marks.stage
         if stage in (Stage.RETURNING, Stage.RETURNED):
-            self._mover.try_move(Event.SIDECAR_LOST, reason="the sidecar was restarted while it returned to realtime")
+            self._transition.try_move(
+                Event.SIDECAR_LOST, reason="the sidecar was restarted while it returned to realtime"
+            )
         elif stage is Stage.REALTIME:
             self._find_start(marks)
             self._deliver()
@@ -227,11 +229,11 @@ class Realtime:
         elif self._waits_for_node(marks) and marks.delivered is not None:
             link, received_lsn = Link.CONNECTING, marks.delivered.pointer.position.commit_lsn
         else:
-            self._reach.forget()
+            self._link_watch.forget()
             return
         try:
             archived_lsn = found.end_lsn if found is not None else None
-            self._reach.check(link, received_lsn, archived_lsn, now_s)
+            self._link_watch.check(link, received_lsn, archived_lsn, now_s)
         except NodeOutOfReach as error:
             self._fail_over(error)
 
@@ -296,13 +298,13 @@ class Realtime:
         if event is None:
             raise error
         self._return.failed()
-        moved = self._mover.try_move(event, epoch=self._run.epoch, reason=str(error))
+        moved = self._transition.try_move(event, epoch=self._run.epoch, reason=str(error))
         if moved is None and self._store.marks().stage is Stage.REALTIME:
             raise error
 
     def _take_over(self, buffer: LiveBuffer) -> None:
         """Take the epoch; continue from the archive up to the buffer, then from the buffer."""
-        switched = self._mover.try_move(Event.TAKEN_OVER, new_owner=self._owner)
+        switched = self._transition.try_move(Event.TAKEN_OVER, new_owner=self._owner)
         if switched is None or switched.epoch is None:
             buffer.stop()
             return
@@ -314,7 +316,7 @@ class Realtime:
 
     def _go_on_without_archive(self, marks: StateMarks) -> None:
         """Take the epoch, which fences the archiver, and continue from the node's WAL: the archive does not advance."""
-        switched = self._mover.try_move(Event.ARCHIVE_STALLED, new_owner=self._owner, only_from=marks.stage)
+        switched = self._transition.try_move(Event.ARCHIVE_STALLED, new_owner=self._owner, only_from=marks.stage)
         if switched is None or switched.epoch is None:
             return
         self._return.cancel()
@@ -328,7 +330,7 @@ class Realtime:
     # --- the operator
 
     def _operator(self, event: Event, _request: dict[str, Json]) -> Mapping[str, Json]:
-        switched = self._mover.move(event)
+        switched = self._transition.move(event)
         return {"before": switched.before.value, "stage": switched.after.value}
 
     def _request_recopies(self, request: dict[str, Json]) -> Mapping[str, Json]:

@@ -35,7 +35,7 @@ class RealtimeReturn:
     def __init__(
         self,
         daemon: DaemonContext,
-        mover: StageTransition,
+        transition: StageTransition,
         stalled: StalledArchive,
         *,
         realtime: RealtimeConfig,
@@ -50,7 +50,7 @@ class RealtimeReturn:
         self._automatic = realtime.automatic_return
         self._stalled = stalled
         self._node_requests = daemon.node_requests
-        self._mover = mover
+        self._transition = transition
         self._clock = SystemClock()
         self._buffer: LiveBuffer | None = None
         self._node_query: Future[NodeIdentity] | None = None
@@ -164,11 +164,11 @@ class RealtimeReturn:
         if buffer.input.link is Link.STREAMING:
             self._wants_soon = False
             attempt = self._store.view().hand_over.attempt + 1
-            self._mover.try_move(Event.RETURN_WANTED, hand_over=HandOver(attempt))
+            self._transition.try_move(Event.RETURN_WANTED, hand_over=HandOver(attempt))
 
     def _see_to_marker(self, marks: StateMarks) -> None:
         if self._buffer is None:
-            self._mover.try_move(Event.SIDECAR_LOST, only_from=marks.stage, reason="the buffered WAL is gone")
+            self._transition.try_move(Event.SIDECAR_LOST, only_from=marks.stage, reason="the buffered WAL is gone")
             return
         now_s = self._clock.monotonic_s()
         if (error := _failure(self._marker)) is not None and now_s >= self._not_before_s:
@@ -192,7 +192,7 @@ class RealtimeReturn:
             return buffer
         if buffer is None or buffer.start_lsn > reached.lsn:
             reason = "the buffered WAL is gone, or begins after the marker"
-            self._mover.try_move(Event.SIDECAR_LOST, only_from=Stage.RETURNED, reason=reason)
+            self._transition.try_move(Event.SIDECAR_LOST, only_from=Stage.RETURNED, reason=reason)
         elif timeline is not None:
             self.failed()
             self.drop()
@@ -200,7 +200,7 @@ class RealtimeReturn:
                 f"the archiver reached the marker on timeline {reached.timeline}, but the buffered WAL is of "
                 f"timeline {timeline}"
             )
-            self._mover.try_move(Event.SIDECAR_LOST, only_from=Stage.RETURNED, reason=reason)
+            self._transition.try_move(Event.SIDECAR_LOST, only_from=Stage.RETURNED, reason=reason)
         return None
 
     def _give_up(self, marks: StateMarks, error: BaseException) -> None:
@@ -212,7 +212,7 @@ class RealtimeReturn:
             raise error
         self._context.log.warning("the return to realtime was abandoned", **describe_error(error))
         if marks.stage is not Stage.ARCHIVE:
-            self._mover.try_move(event, only_from=marks.stage, reason=str(error))
+            self._transition.try_move(event, only_from=marks.stage, reason=str(error))
 
 
 def _given_up_by(error: BaseException) -> Event | None:

@@ -292,7 +292,7 @@ class CopyProgress:
         """Return the last position that the copy may contain; None if it was not recorded."""
         return _shown_to(self.timeline, self.seen_lsn)
 
-    def blind(self) -> "CopyProgress":
+    def without_snapshot(self) -> "CopyProgress":
         """Return it without its snapshot: then it hides no streamed change."""
         return replace(self, snapshot="", seen_lsn=INVALID_LSN, timeline=NO_TIMELINE)
 

@@ -25,7 +25,7 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
     arm_from_environment(RepairPoint, WritePoint)
     chosen = settings.load(state, config)
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
-    folder.admit_group()
+    folder.relax_umask()
     with (
         StateStore.open(folder, guarded=reporting_stuck_writers) as store,
         RoleLock.acquire(folder, "archiver") as lock,

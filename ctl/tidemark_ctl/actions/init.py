@@ -10,10 +10,10 @@ from tidemark.engine.selection import Selection
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.archive.archive_setup import (
     ArchiveKind,
-    adopt_archive,
     archive_kind,
     archive_setting,
     check_can_fill,
+    prepare_archive,
     probe_line,
     try_program,
 )
@@ -194,7 +194,7 @@ def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path |
     spool = Spool(from_spool)
     manifest = read_manifest(spool)
     inventory = lake_inventory(lake, manifest.identity) if lake is not None else None
-    adopt_archive(config, manifest.identity.system_identifier, None)
+    prepare_archive(config, manifest.identity.system_identifier, None)
     stage = rebuild(config, folder, spool, inventory)
     make_marker_key(config, folder)
     if stage is Stage.FOLLOWER:

@@ -27,7 +27,7 @@ def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool
     arm_from_environment(RewindPoint, WritePoint)
     chosen = settings.load(state, config)
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
-    folder.admit_group()
+    folder.relax_umask()
     with (
         StateStore.open(folder, guarded=reporting_stuck_writers) as store,
         RoleLock.acquire(folder, "sidecar"),

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tidemark.io.archive.archive_progress import is_filled_by_nothing, unrecorded
 from tidemark.io.archive.archive_state import ArchiveState
-from tidemark.io.archive.spool_access import ServerCannotArchive, spool_obstacle
+from tidemark.io.archive.spool_access import ServerCannotArchive, spool_access_error
 from tidemark.io.host.clock import NS_PER_S, boot_ns
 from tidemark.io.node.node import NodeArchiving
 from tidemark.io.process.config import ArchiveConfig
@@ -207,7 +207,7 @@ class EndToEndCheck:
             return Leg(LegEnd.RESTS, "no archive is configured")
         node = self._archiving.latest()
         user = node.server if isinstance(node, NodeArchiving) and node.is_on else None
-        kept_out = seen.kept_out or spool_obstacle(self._configured, user)
+        kept_out = seen.kept_out or spool_access_error(self._configured, user)
         if kept_out is not None:
             return Leg(LegEnd.BROKEN, f"the server cannot fill the spool: {kept_out}", ServerCannotArchive.hint)
         if not seen.archiver.is_running or seen.archiver.hangs:

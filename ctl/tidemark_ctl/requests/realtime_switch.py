@@ -197,10 +197,10 @@ class RealtimeSwitch:
         missing = self._missing_text()
         if not self._look(Role.SIDECAR).is_running:
             raise CannotSwitch(f"{message}{missing}", hint=WAY_OUT if missing else start_hint(Role.ARCHIVER))
-        obstacle = why_not_from_node(self._store, self._node_requests)
-        if obstacle is not None:
+        prevented_by = why_not_from_node(self._store, self._node_requests)
+        if prevented_by is not None:
             hint = WAY_OUT if missing else start_hint(Role.ARCHIVER)
-            raise CannotSwitch(f"{message}; {obstacle}{missing}", hint=hint)
+            raise CannotSwitch(f"{message}; {prevented_by}{missing}", hint=hint)
         wait_s = self._settings.realtime.archive_wait_s
         self._say(
             "the archiver does not run, but the node has the WAL: the sidecar continues from it after "

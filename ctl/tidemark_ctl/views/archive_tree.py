@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tidemark.io.archive.archive_state import ArchiveState, NoArchive, Stretch, archive_state
+from tidemark.io.archive.archive_state import ArchiveState, NoArchive, WalSpan, archive_state
 from tidemark.io.process.config import Config
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import format_lsn
@@ -41,7 +41,7 @@ def archive_tree(state: ArchiveState, view: StateView) -> dict[str, Tree]:
     }
 
 
-def names_text(state: ArchiveState, gap: Stretch) -> str:
+def names_text(state: ArchiveState, gap: WalSpan) -> str:
     """Return the names of the segments of a gap: all of them if they are few."""
     names = state.names_in(gap)
     return ", ".join(names) if len(names) <= NAMES_SHOWN else f"{names[0]} to {names[-1]}, {len(names)} segments"
@@ -71,6 +71,6 @@ def loss_text(loss: Loss) -> str:
         f"{clock_text(loss.at_us / US_PER_S)}: lost all commits after {loss.after} and before "
         f"{loss.resumed_timeline}:{format_lsn(loss.resumed_lsn)}; {('damaged' if loss.damage else 'missing')} "
         "was WAL from "
-        f"{Stretch(loss.hole_start_lsn, loss.hole_end_lsn)}{(f' ({loss.damage})' if loss.damage else '')}; "
+        f"{WalSpan(loss.hole_start_lsn, loss.hole_end_lsn)}{(f' ({loss.damage})' if loss.damage else '')}; "
         f"{loss.tables} tables to copy again"
     )

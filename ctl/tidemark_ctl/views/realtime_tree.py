@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.archive.archive_state import ArchiveState, NoArchive
-from tidemark.io.archive.spool_access import known_user, spool_obstacle
+from tidemark.io.archive.spool_access import known_user, spool_access_error
 from tidemark.io.process.config import ArchiveConfig
 from tidemark.io.process.marker_key import KeysDiffer
 from tidemark.io.state.overtaken import OvertakenState
@@ -55,7 +55,7 @@ def see(store: StateStore, configured: ArchiveConfig, watchdog_s: float) -> Seen
     if configured.folder:
         try:
             archive = ArchiveListing(Path(configured.folder), view.identity.segment_bytes).result(ARCHIVE_S)
-            kept_out = spool_obstacle(configured, known_user(archiving))
+            kept_out = spool_access_error(configured, known_user(archiving))
         except NoArchive as error:
             archive = error
     sidecar, archiver = look_at(store, Role.SIDECAR, watchdog_s), look_at(store, Role.ARCHIVER, watchdog_s)

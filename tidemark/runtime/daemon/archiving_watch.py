@@ -25,7 +25,7 @@ from tidemark.io.archive.archive_progress import (
     waiting_segments,
 )
 from tidemark.io.archive.archive_state import ArchiveState
-from tidemark.io.archive.spool_access import ServerCannotArchive, spool_obstacle
+from tidemark.io.archive.spool_access import ServerCannotArchive, spool_access_error
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.disk import StateFull
 from tidemark.io.host.file_access import ServerUser
@@ -110,7 +110,7 @@ class ArchivingWatch:
         self._show(seen)
         self.holes = lost.count + (absent.count if self._missing_first == absent.first else 0)
         self._missing_first = absent.first
-        self._report(lost, spool_obstacle(self.archive, user))
+        self._report(lost, spool_access_error(self.archive, user))
         return seen
 
     def _when_off(self, before: Archiving, answer: NodeArchiving, found: ArchiveState) -> tuple[Lsn, Lsn]:
@@ -166,7 +166,7 @@ def check_archiving(archive: ArchiveConfig, store: StateStore, node_requests: No
         if user is None or not answer.is_on:  # a server that runs no archive_command loses nothing by it
             return
         record_user(store, user)
-        kept_out = in_time(lambda: spool_obstacle(archive, user), START_S)
+        kept_out = in_time(lambda: spool_access_error(archive, user), START_S)
     except (TidemarkError, NotInTime, OSError):
         return
     if kept_out is not None:

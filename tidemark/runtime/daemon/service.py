@@ -76,7 +76,7 @@ def daemon_command(role: Role, help_text: str, make_work: MakeWork) -> click.Com
             config = load_config(config_path, os.environ, ports.defaults() if ports is not None else None)
             configure_logs(config.log.format, config.log.level)
             folder = StateFolder(state.resolve(), shared_with_group=bool(config.capture.group))
-            folder.admit_group()
+            folder.relax_umask()
             _serve(role, config, folder, log, make_work, moved=moved)
         except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
             sys.exit(report_ending(log, f"{role.value} ends", error))

@@ -143,7 +143,7 @@ def table_corrections(
                 items.append(_schema_event(at, key[0], SchemaChange.CREATE, None, shown))
                 copies[key] = CopyProgress(CopyPhase.WAITING, 0, after_lsn=wrong.after_lsn)
         elif copy.phase is CopyPhase.LEFT and not (shown is not None and _is_copied(shown, selection)):
-            copies[key] = copy.blind()  # LEFT because of a change that is given up, if it is selected there
+            copies[key] = copy.without_snapshot()  # LEFT because of a change that is given up, if it is selected there
         elif shown is not None and latest_version is not None and latest_version != shown:
             generation = copy.generation + 1
             items.append(CopyBoundary(at.position(), key[0], shown, generation, True, ""))
@@ -152,13 +152,15 @@ def table_corrections(
             )
         else:
             # NB: without the old snapshot: it may show changes of the dead branch, by xids that are assigned again.
-            copies[key] = replace(copy.blind(), phase=CopyPhase.WAITING, after_lsn=wrong.after_lsn)
+            copies[key] = replace(copy.without_snapshot(), phase=CopyPhase.WAITING, after_lsn=wrong.after_lsn)
     return TableCorrections(items, copies, gone)
 
 
-def blind_copies(view: StateView, wrong: WrongTables) -> TableCorrections:
+def copies_without_snapshots(view: StateView, wrong: WrongTables) -> TableCorrections:
     """Return the copies that are `wrong` without their snapshots, which could hide changes of the stream."""
-    return TableCorrections(copies={key: copy.blind() for key, copy in view.copies.items() if wrong.has(key)})
+    return TableCorrections(
+        copies={key: copy.without_snapshot() for key, copy in view.copies.items() if wrong.has(key)}
+    )
 
 
 def resume_delivery(

@@ -38,7 +38,7 @@ from tidemark.runtime.recovery.resumption import (
     Message,
     Resumption,
     WrongTables,
-    blind_copies,
+    copies_without_snapshots,
     resume_delivery,
     table_corrections,
 )
@@ -70,7 +70,9 @@ def rewind(
         at = seeded(config, store, kept, observer)
         wrong = WrongTables(None, created_on_dead_branch=True)
     again = config.copy.enabled
-    tables = table_corrections(store, before, at, selection, wrong) if again else blind_copies(before, wrong)
+    tables = (
+        table_corrections(store, before, at, selection, wrong) if again else copies_without_snapshots(before, wrong)
+    )
     rewind = Rewind(
         at_us=SystemClock().wall_us(),
         timeline=branch.timeline,

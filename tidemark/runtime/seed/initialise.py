@@ -15,7 +15,7 @@ from tidemark.decode.catalog.history import Base, OpenTransactionStart
 from tidemark.decode.catalog.layout import HALF_DROPPED
 from tidemark.engine.incarnations import replacing_epoch
 from tidemark.io.archive.archive_listing import ArchiveListing
-from tidemark.io.archive.archive_setup import adopt_archive
+from tidemark.io.archive.archive_setup import prepare_archive
 from tidemark.io.archive.archive_state import NoArchive
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.file_access import ServerUser
@@ -196,7 +196,7 @@ def _create(
     """Create the state with its identity and the files beside it; or open the existing one."""
     folder.socket("sidecar")  # rejects a path that is too long for a socket, before anything is written
     config.ring_bytes(facts.segment_bytes)  # rejects a ring that is too small for the node
-    adopt_archive(config, facts.system_identifier, user)  # rejects a folder that cannot be the archive
+    prepare_archive(config, facts.system_identifier, user)  # rejects a folder that cannot be the archive
     make_marker_key(config, folder)
     identity = Identity(
         capture=config.capture.name,

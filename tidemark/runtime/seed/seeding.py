@@ -248,13 +248,13 @@ def _attempt(
         sessions: list[SeedSession | VisitingSession] = [own, *others]
         if follows is not None:
             for other in uncaptured_databases(dsn, first, databases, follows):
-                mirror = other.begin_if_admitted(fmt, next_xid, shared)
+                mirror = other.begin_if_allowed(fmt, next_xid, shared)
                 if mirror is not None:
                     sessions.append(other)
                     mirrors.append(mirror)
         replay = stack.enter_context(_Replay(dsn, facts, redo, DatabaseMirrors(mirrors), observer))
-        _wait_for_older(first, redo.next_xid, wait_s, observer, replay.pump)
-        answers = [session.read(mirror, replay.pump) for session, mirror in zip(sessions, mirrors, strict=True)]
+        _wait_for_older(first, redo.next_xid, wait_s, observer, replay.follow)
+        answers = [session.read(mirror, replay.follow) for session, mirror in zip(sessions, mirrors, strict=True)]
         end_lsn, files = _end(first, sessions)
         lsn = replay.run_to(end_lsn)
         for asked, mirror, answer, current in zip(sessions, mirrors, answers, files, strict=True):
@@ -334,7 +334,7 @@ class _Replay:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stream.close()
 
-    def pump(self, wait_s: float = 0.0) -> None:
+    def follow(self, wait_s: float = 0.0) -> None:
         """Follow the received WAL, and WAL that arrives within `wait_s`."""
         deadline = time.monotonic() + wait_s
         while self._receive(max(0.0, deadline - time.monotonic()), None):
