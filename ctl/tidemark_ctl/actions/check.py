@@ -9,7 +9,7 @@ import click
 from tidemark.model.errors import TidemarkError
 from tidemark_ctl.opened_capture import opened_capture
 from tidemark_ctl.requests.end_to_end import EndToEndCheck, Leg, LegEnd, LegName, legs_tree
-from tidemark_ctl.views.realtime_tree import see, stage_tree
+from tidemark_ctl.views.realtime_tree import observe, stage_tree
 from tidemark_ctl.views.render import show
 
 
@@ -26,14 +26,14 @@ def check(state: Path, *, config: Path | None, deadline_s: float, as_json: bool)
             settings.archive,
             watchdog_s=settings.watchdog.watchdog_s,
             deadline_s=deadline_s,
-            say=partial(click.echo, err=True),
+            echo=partial(click.echo, err=True),
         ).run()
-        seen = see(context.store, settings.archive, settings.watchdog.watchdog_s)
+        observed = observe(context.store, settings.archive, settings.watchdog.watchdog_s)
     broken = _broken(legs)
     tree = {
         "arrived": not broken,
-        "stage": seen.view.stage.value,
-        "delivering": stage_tree(seen)["delivering"],
+        "stage": observed.view.stage.value,
+        "delivering": stage_tree(observed)["delivering"],
         "legs": legs_tree(legs, deadline_s, as_json=as_json),
     }
     show(tree, as_json=as_json)

@@ -10,7 +10,7 @@ import click
 from tidemark_ctl.opened_capture import opened_capture
 from tidemark_ctl.requests.realtime_switch import RealtimeSwitch, SwitchSettings
 from tidemark_ctl.requests.waiting import NotComplete
-from tidemark_ctl.views.realtime_tree import see, stage_tree
+from tidemark_ctl.views.realtime_tree import observe, stage_tree
 from tidemark_ctl.views.render import show
 
 
@@ -33,10 +33,10 @@ def _switching(
     """Request a switch; print the resulting state, also if it is not the requested one."""
     with opened_capture(state, config, kills=kills) as (context, node_requests, settings):
         switch = SwitchSettings.of(settings, context.store.identity.segment_bytes)
-        look = partial(see, context.store, settings.archive, settings.watchdog.watchdog_s)
+        look = partial(observe, context.store, settings.archive, settings.watchdog.watchdog_s)
         try:
             yield RealtimeSwitch(
-                context, switch, node_requests, deadline_s=deadline_s, say=partial(click.echo, err=True)
+                context, switch, node_requests, deadline_s=deadline_s, echo=partial(click.echo, err=True)
             )
         except NotComplete:
             show(stage_tree(look()), as_json=as_json)

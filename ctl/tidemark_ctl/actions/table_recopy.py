@@ -28,14 +28,14 @@ def recopy(
     """Run the command."""
     names = list(dict.fromkeys(TableName.parse(text) for text in tables))
     with opened_capture(state, config) as (context, _node_requests, settings):
-        watchdog_s, say = settings.watchdog.watchdog_s, partial(click.echo, err=True)
+        watchdog_s, echo = settings.watchdog.watchdog_s, partial(click.echo, err=True)
         if cancel:
-            RecopyCancellation(context.store, names, watchdog_s=watchdog_s, deadline_s=deadline_s, say=say).cancel()
+            RecopyCancellation(context.store, names, watchdog_s=watchdog_s, deadline_s=deadline_s, echo=echo).cancel()
             return
         wanted = TableFinder(settings.capture.dsn, settings.select.selection(), context.store).find(names)
         confirm_losses(state, diverged_logs(state, {table.key for table in wanted}), accepted=accept_break)
         request = TableRecopy(
-            context.store, settings.capture.dsn, wanted, watchdog_s=watchdog_s, deadline_s=deadline_s, say=say
+            context.store, settings.capture.dsn, wanted, watchdog_s=watchdog_s, deadline_s=deadline_s, echo=echo
         )
         request.request()
         try:

@@ -25,12 +25,12 @@ from tidemark_ctl.views.archive_tree import archive_tree
 from tidemark_ctl.views.lake_tree import lake_tree
 from tidemark_ctl.views.processes import ends_tree, process_tree, waits_for_room
 from tidemark_ctl.views.realtime_tree import (
-    Seen,
+    Observation,
     archiver_lag,
     arriving_text,
     following_tree,
+    observe,
     rewind_text,
-    see,
     stage_tree,
 )
 from tidemark_ctl.views.render import Tree, show
@@ -46,20 +46,20 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
     """Show mode, positions, outbox, readers, first copies and archive, read from the folders only."""
     chosen = settings.load(state, config)
     with StateStore.open(StateFolder(state), read_only=True) as store:
-        seen = see(store, chosen.archive, chosen.watchdog.watchdog_s)
+        observed = observe(store, chosen.archive, chosen.watchdog.watchdog_s)
         ends = ends_tree(store, as_json=as_json)
         file_bytes = store.environment.file_bytes()
         relations = store.relations()
         free_bytes = store.environment.free_bytes()
-        rooms = {process.role: waits_for_room(store, process) for process in (seen.sidecar, seen.archiver)}
+        rooms = {process.role: waits_for_room(store, process) for process in (observed.sidecar, observed.archiver)}
     tree = {
-        **describe(seen, SystemClock().wall_us()),
-        "first_copy": _first_copy(seen.view, relations),
-        "recopy": _recopy(seen.view),
+        **describe(observed, SystemClock().wall_us()),
+        "first_copy": _first_copy(observed.view, relations),
+        "recopy": _recopy(observed.view),
         "lake": lake_tree(state),
-        "archive": _archive(seen),
-        "sidecar": process_tree(seen.sidecar, rooms[Role.SIDECAR]),
-        "archiver": process_tree(seen.archiver, rooms[Role.ARCHIVER]),
+        "archive": _archive(observed),
+        "sidecar": process_tree(observed.sidecar, rooms[Role.SIDECAR]),
+        "archiver": process_tree(observed.archiver, rooms[Role.ARCHIVER]),
         "metrics_ports": _metrics_ports(StateFolder(state), chosen),
         "last_end": ends,
         "state_file_bytes": file_bytes,
@@ -68,20 +68,20 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
     show(tree, as_json=as_json)
 
 
-def describe(seen: Seen, now_us: int) -> dict[str, Tree]:
+def describe(observed: Observation, now_us: int) -> dict[str, Tree]:
     """Return the content of the state, by name."""
-    view = seen.view
+    view = observed.view
     ledger = view.ledger
     return {
         "capture": view.identity.capture,
         "system_identifier": str(view.identity.system_identifier),
         "server_major": view.identity.server_major,
-        **stage_tree(seen),
+        **stage_tree(observed),
         "following": following_tree(view),
         "delivered": _watermark(view.delivered, now_us),
         "confirmed": _watermark(view.confirmed, now_us),
         "lag": {
-            "delivered_behind_archive": archiver_lag(seen),
+            "delivered_behind_archive": archiver_lag(observed),
             "confirmed_behind_delivered_bytes": _unconfirmed_bytes(view),
             "unconfirmed_values": ledger.head
             - min((reader.held for reader in view.readers.values()), default=ledger.head),
@@ -158,12 +158,12 @@ def _metrics_ports(folder: StateFolder, config: Config) -> Tree:
     return (own if config.metrics.enabled else {}) | {"pipeline": assigned.pipeline if assigned is not None else None}
 
 
-def _archive(seen: Seen) -> Tree:
-    if seen.archive is None:
+def _archive(observed: Observation) -> Tree:
+    if observed.archive is None:
         return None
-    if not isinstance(seen.archive, ArchiveState):
-        return str(seen.archive)
-    return {**archive_tree(seen.archive, seen.view), "arriving": arriving_text(seen)}
+    if not isinstance(observed.archive, ArchiveState):
+        return str(observed.archive)
+    return {**archive_tree(observed.archive, observed.view), "arriving": arriving_text(observed)}
 
 
 def _unconfirmed_bytes(view: StateView) -> Tree:

@@ -29,10 +29,10 @@ from tidemark.model.mode import Role, Stage
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, write_stop_marker
-from tidemark_ctl.requests.waiting import POLL_S, NotComplete, PolledAnswer, Say, WaitReport
+from tidemark_ctl.requests.waiting import POLL_S, Echo, NotComplete, PolledAnswer, WaitReport
 from tidemark_ctl.requests.without_archive import NOTHING_ARCHIVES, nothing_archives, why_not_from_node
-from tidemark_ctl.views.processes import Process, look_at, send_request, start_hint
-from tidemark_ctl.views.realtime_tree import WAY_OUT, missing_text
+from tidemark_ctl.views.processes import Process, process_now, send_request, start_hint
+from tidemark_ctl.views.realtime_tree import MISSING_WAL_HINT, missing_text
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -79,13 +79,13 @@ class RealtimeSwitch:
         node_requests: NodeRequests,
         *,
         deadline_s: float,
-        say: Say,
+        echo: Echo,
     ) -> None:
         self._settings = settings
         self._store = context.store
         self._node_requests = node_requests
-        self._say = say
-        self._wait_report = WaitReport(say)
+        self._echo = echo
+        self._wait_report = WaitReport(echo)
         self._transition = StageTransition(context.store, self._effects, context.metrics, context.log)
         self._pending: list[Future[Lsn] | Future[bool] | None] = []  # requests to the node made by effects
         self._deadline_s = deadline_s
@@ -103,10 +103,10 @@ class RealtimeSwitch:
             move(self._marks().stage, Event.OPERATOR_OFF)
             self._check_archive("no process could deliver")
             if nothing_archives(self._settings.archive, self._store.identity.segment_bytes, self._node_requests):
-                self._say(NOTHING_ARCHIVES)
+                self._echo(NOTHING_ARCHIVES)
         while self._marks().stage is not Stage.HELD:
             self._check_time("off", "the sidecar has not stopped")
-            if not self._look(Role.SIDECAR).is_running:
+            if not self._process(Role.SIDECAR).is_running:
                 self._move_without_sidecar("off")
             elif send_request(self._store.folder, Role.SIDECAR, "realtime-off") is None:
                 self._check_sidecar_answers(force=force)
@@ -120,12 +120,12 @@ class RealtimeSwitch:
                 "silent", "the sidecar does not answer at its socket: waiting until it answers, or counts as hung"
             )
         elif force:
-            self._say("the sidecar hangs: killing it")
+            self._echo("the sidecar hangs: killing it")
             if not self._watch.kill_process():
                 raise SidecarHangs(
                     "the sidecar hangs and could not be killed", hint="run this as root, or as the user of the sidecar"
                 )
-        elif self._look(Role.ARCHIVER).is_running:
+        elif self._process(Role.ARCHIVER).is_running:
             self._wait_report.report("hung", "the sidecar hangs: waiting until the archiver's watchdog kills it")
         else:
             raise SidecarHangs("the sidecar hangs, and no archiver runs that would kill it")
@@ -133,11 +133,11 @@ class RealtimeSwitch:
 
     def _await_archiver(self) -> None:
         while True:
-            marks, archiver = self._marks(), self._look(Role.ARCHIVER)
+            marks, archiver = self._marks(), self._process(Role.ARCHIVER)
             if marks.stage is not Stage.HELD:
                 raise NotComplete(f"another command switched meanwhile: the stage is {marks.stage.value}")
             if not archiver.is_running:
-                self._say("realtime is off; nothing is delivered until the archiver is started: cdcctl run archiver")
+                self._echo("realtime is off; nothing is delivered until the archiver is started: cdcctl run archiver")
                 return
             if archiver.delivers(marks.term) and self._is_active():
                 return
@@ -158,7 +158,7 @@ class RealtimeSwitch:
         except (TidemarkError, TimeoutError) as error:
             late = f": {str(error) or 'the node does not report the state of its archiving'}"
         if late:
-            self._say(f"changes may be delivered late{late}")
+            self._echo(f"changes may be delivered late{late}")
 
     def _is_active(self) -> bool:
         answer = send_request(self._store.folder, Role.ARCHIVER, "status")
@@ -173,17 +173,17 @@ class RealtimeSwitch:
         move(self._marks().stage, Event.OPERATOR_ON)
         if self._marks().stage is not Stage.REALTIME:
             self._check_archive("the return to realtime needs it")
-            if not self._look(Role.ARCHIVER).is_running:
-                self._check_way_without_archiver()
-            if self._look(Role.SIDECAR).is_running:
+            if not self._process(Role.ARCHIVER).is_running:
+                self._check_sidecar_can_continue()
+            if self._process(Role.SIDECAR).is_running:
                 self._check_keys()
         self._request_return()
         while not self._is_on(marks := self._marks()):
             if marks.stage is Stage.HELD:
                 raise NotComplete("another command switched realtime off meanwhile")
             self._check_time("on", self._what_is_missing(marks)[1])
-            if not self._look(Role.SIDECAR).is_running:
-                raise self._sidecar_away()
+            if not self._process(Role.SIDECAR).is_running:
+                raise self._sidecar_not_running()
             if marks.stage is Stage.RETURNING:
                 self._check_keys()
             self._wait_report.report(*self._what_is_missing(marks))
@@ -191,18 +191,18 @@ class RealtimeSwitch:
                 self._request_return()
             time.sleep(POLL_S)
 
-    def _check_way_without_archiver(self) -> None:
+    def _check_sidecar_can_continue(self) -> None:
         """Raise unless the sidecar runs and the node has the WAL: then it can continue without the archive."""
         message = "the archiver does not run, but must deliver the older changes before realtime begins"
         missing = self._missing_text()
-        if not self._look(Role.SIDECAR).is_running:
-            raise CannotSwitch(f"{message}{missing}", hint=WAY_OUT if missing else start_hint(Role.ARCHIVER))
+        if not self._process(Role.SIDECAR).is_running:
+            raise CannotSwitch(f"{message}{missing}", hint=MISSING_WAL_HINT if missing else start_hint(Role.ARCHIVER))
         prevented_by = why_not_from_node(self._store, self._node_requests)
         if prevented_by is not None:
-            hint = WAY_OUT if missing else start_hint(Role.ARCHIVER)
+            hint = MISSING_WAL_HINT if missing else start_hint(Role.ARCHIVER)
             raise CannotSwitch(f"{message}; {prevented_by}{missing}", hint=hint)
         wait_s = self._settings.realtime.archive_wait_s
-        self._say(
+        self._echo(
             "the archiver does not run, but the node has the WAL: the sidecar continues from it after "
             f"{wait_s:g} s (realtime.archive_wait_s) without progress{missing}"
         )
@@ -212,22 +212,22 @@ class RealtimeSwitch:
         return f"; {missing_text(archiving)}" if archiving.missing else ""
 
     def _is_on(self, marks: StateMarks) -> bool:
-        return marks.stage is Stage.REALTIME and self._look(Role.SIDECAR).delivers(marks.term)
+        return marks.stage is Stage.REALTIME and self._process(Role.SIDECAR).delivers(marks.term)
 
     def _request_return(self) -> None:
         while True:
             self._requested_s = time.monotonic()
-            if not self._look(Role.SIDECAR).is_running:
+            if not self._process(Role.SIDECAR).is_running:
                 if self._marks().stage is Stage.HELD:
                     self._move_without_sidecar("on")
-                raise self._sidecar_away()
+                raise self._sidecar_not_running()
             if send_request(self._store.folder, Role.SIDECAR, "realtime-on") is not None:
                 return
             self._check_time("on", "the sidecar does not answer at its socket")
             self._wait_report.report("silent", "the sidecar does not answer at its socket: waiting until it answers")
             time.sleep(POLL_S)
 
-    def _sidecar_away(self) -> NotComplete:
+    def _sidecar_not_running(self) -> NotComplete:
         again = "" if self._settings.realtime.automatic_return else ", then run `cdcctl realtime on` again"
         return NotComplete(
             f"realtime is switched on, but the sidecar does not run: the stage is {self._marks().stage.value}",
@@ -240,7 +240,7 @@ class RealtimeSwitch:
             return "epoch", "waiting for the sidecar to take an epoch"
         if marks.stage is Stage.RETURNED:
             return "sidecar", "waiting for the sidecar to take over"
-        archiver = self._look(Role.ARCHIVER)
+        archiver = self._process(Role.ARCHIVER)
         if not archiver.is_running:
             without = f"for {self._settings.realtime.archive_wait_s:g} s without progress, if the node has the WAL"
             message = f"waiting for the archiver, which no longer runs, or {without}; {start_hint(Role.ARCHIVER)}"
@@ -285,7 +285,7 @@ class RealtimeSwitch:
             raise
         except Fenced:
             return  # a sidecar was started, or the archiver was faster; the caller reads the state again
-        self._say(f"the sidecar does not run: moved from {switched.before.value} to {switched.after.value} without it")
+        self._echo(f"the sidecar does not run: moved from {switched.before.value} to {switched.after.value} without it")
         self._await_node()
 
     def _effects(self, switched: Switched) -> Perform:
@@ -307,7 +307,7 @@ class RealtimeSwitch:
                 if request is not None:
                     request.result(MARKER_S)
         except (TidemarkError, TimeoutError) as error:
-            self._say(
+            self._echo(
                 f"no stop marker was written, only the state records the stop: {str(error) or 'the node is slow'}"
             )
 
@@ -316,8 +316,8 @@ class RealtimeSwitch:
     def _marks(self) -> StateMarks:
         return self._store.marks()
 
-    def _look(self, role: Role) -> Process:
-        return look_at(self._store, role, self._settings.watchdog.watchdog_s)
+    def _process(self, role: Role) -> Process:
+        return process_now(self._store, role, self._settings.watchdog.watchdog_s)
 
     def _check_archive(self, why: str) -> None:
         if not self._settings.archive.folder:

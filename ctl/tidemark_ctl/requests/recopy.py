@@ -25,8 +25,8 @@ from tidemark.runtime.first_copy.recopying import request_recopies
 from tidemark.runtime.seed.copy_plan import TableKey, database_names
 from tidemark.wire.recopies import RecopyStep, Wanted, decode_generations, encode_request, recopies_by_table, step_of
 from tidemark.wire.state import Recopy
-from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Say, WaitReport
-from tidemark_ctl.views.processes import look_at, send_request, start_hint
+from tidemark_ctl.requests.waiting import POLL_S, Echo, NotComplete, WaitReport
+from tidemark_ctl.views.processes import process_now, send_request, start_hint
 from tidemark_ctl.views.render import Tree
 
 TABLE_KIND, PARTITIONED_KIND = "r", "p"  # pg_class.relkind
@@ -152,7 +152,7 @@ class TableRecopy:
         *,
         watchdog_s: float,
         deadline_s: float,
-        say: Say,
+        echo: Echo,
     ) -> None:
         self._store = store
         self._dsn = dsn
@@ -160,8 +160,8 @@ class TableRecopy:
         self._wanted = wanted
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
-        self._say = say
-        self._wait_report = WaitReport(say)
+        self._echo = echo
+        self._wait_report = WaitReport(echo)
         self._generations: dict[TableKey, int] = {}
 
     def request(self) -> None:
@@ -169,7 +169,7 @@ class TableRecopy:
         after_lsn = present_lsn(self._dsn)
         content = encode_request(self._wanted, after_lsn)
         while not self._generations:
-            if not look_at(self._store, Role.SIDECAR, self._watchdog_s).is_running:
+            if not process_now(self._store, Role.SIDECAR, self._watchdog_s).is_running:
                 self._request_under_lock(after_lsn)
                 continue
             answer = send_request(self._store.folder, Role.SIDECAR, "recopy", content)
@@ -182,7 +182,7 @@ class TableRecopy:
             time.sleep(POLL_S)
         stage = self._store.marks().stage
         if stage is not Stage.REALTIME:
-            self._say(f"requested; the stage is {stage.value}: the tables are copied after the return to realtime")
+            self._echo(f"requested; the stage is {stage.value}: the tables are copied after the return to realtime")
 
     def _request_under_lock(self, after_lsn: Lsn) -> None:
         try:
@@ -191,14 +191,14 @@ class TableRecopy:
                 self._generations = request_recopies(self._store, self._wanted, after_lsn, wall_us)
         except AlreadyRunning:
             return  # a sidecar was started meanwhile; the caller asks it
-        self._say("requested; the sidecar does not run: the tables are copied when it is started")
+        self._echo("requested; the sidecar does not run: the tables are copied when it is started")
 
     def wait(self) -> None:
         """Wait until all tables are copied; raise `NotComplete` if that cannot happen."""
         while left := self._left():
             marks = self._store.marks()
             about, missing = self._missing(marks, left)
-            if not look_at(self._store, Role.SIDECAR, self._watchdog_s).is_running:
+            if not process_now(self._store, Role.SIDECAR, self._watchdog_s).is_running:
                 raise NotComplete(
                     f"{len(left)} tables have not been copied, and the sidecar does not run",
                     hint=f"the request is kept; {start_hint(Role.SIDECAR)}",

@@ -14,8 +14,8 @@ from tidemark.model.mode import Role
 from tidemark.model.table_name import TableName
 from tidemark.runtime.first_copy.recopying import cancel_recopies
 from tidemark.wire.recopies import RecopyStep, TableKey, encode_cancellation, recopies_by_table, step_of
-from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Say, WaitReport
-from tidemark_ctl.views.processes import look_at, send_request
+from tidemark_ctl.requests.waiting import POLL_S, Echo, NotComplete, WaitReport
+from tidemark_ctl.views.processes import process_now, send_request
 
 
 class NothingToCancel(ConfigError):
@@ -28,14 +28,14 @@ class RecopyCancellation:
     """One cancellation by an operator."""
 
     def __init__(
-        self, store: StateStore, names: Sequence[TableName], *, watchdog_s: float, deadline_s: float, say: Say
+        self, store: StateStore, names: Sequence[TableName], *, watchdog_s: float, deadline_s: float, echo: Echo
     ) -> None:
         self._store = store
         self._watchdog_s = watchdog_s
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
-        self._say = say
-        self._wait_report = WaitReport(say)
+        self._echo = echo
+        self._wait_report = WaitReport(echo)
         self._keys = [key for name in names for key in self._requested(name)]
 
     def cancel(self) -> None:
@@ -56,10 +56,10 @@ class RecopyCancellation:
                 )
             self._wait_report.report("queued", waiting)
             time.sleep(POLL_S)
-        self._say("cancelled")
+        self._echo("cancelled")
 
     def _cancel(self, keys: Sequence[TableKey]) -> None:
-        if look_at(self._store, Role.SIDECAR, self._watchdog_s).is_running:
+        if process_now(self._store, Role.SIDECAR, self._watchdog_s).is_running:
             send_request(self._store.folder, Role.SIDECAR, "recopy-cancel", encode_cancellation(keys))
             return
         try:

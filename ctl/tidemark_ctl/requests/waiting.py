@@ -12,7 +12,7 @@ POLL_S = 0.1
 REPEAT_S = 10.0  # interval of repeated reports
 QUERY_S = 1.0  # interval of a query that is repeated during a wait
 AnswerT = TypeVar("AnswerT")
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
 class NotComplete(TidemarkError):
@@ -25,7 +25,7 @@ class NotComplete(TidemarkError):
 class WaitReport:
     """Prints the reason for a wait when it changes, and at intervals."""
 
-    say: Say
+    echo: Echo
     _about: str = ""
     _at_s: float = 0.0
 
@@ -34,7 +34,7 @@ class WaitReport:
         now_s = time.monotonic()
         if about != self._about or now_s - self._at_s >= REPEAT_S:
             self._about, self._at_s = about, now_s
-            self.say(text)
+            self.echo(text)
 
 
 class PolledAnswer(Generic[AnswerT]):

@@ -42,12 +42,12 @@ class Process:
         return self.is_running and has_epoch and not self.hangs
 
 
-def look_at(store: StateStore, role: Role, watchdog_s: float) -> Process:
+def process_now(store: StateStore, role: Role, watchdog_s: float) -> Process:
     """Return the observable state of a daemon."""
-    seen = RoleLock.seen(store.folder, role.value)
+    lock = RoleLock.status(store.folder, role.value)
     age_s = store.environment.heartbeat.age_s(Slot[role.name])
     hangs = age_s is not None and age_s > watchdog_s
-    return Process(role, seen.owner if seen.is_locked else None, seen.is_locked, age_s, hangs)
+    return Process(role, lock.owner if lock.is_locked else None, lock.is_locked, age_s, hangs)
 
 
 def process_tree(process: Process, waits_for_room: str | None = None) -> Tree:

@@ -232,7 +232,7 @@ def test_an_embedded_capture_holds_the_sidecars_role_and_gives_signs_of_life(
     with captured(config, folder, NullConsumer()) as (store, capture):
         beat = store.environment.heartbeat
         capture.start()
-        assert RoleLock.seen(folder, "sidecar").is_locked
+        assert RoleLock.status(folder, "sidecar").is_locked
         with pytest.raises(AlreadyRunning):
             RoleLock.acquire(folder, "sidecar")
         before = beat.count(Slot.SIDECAR)
@@ -241,7 +241,7 @@ def test_an_embedded_capture_holds_the_sidecars_role_and_gives_signs_of_life(
         assert age_s is not None
         assert age_s < config.watchdog.watchdog_s
         capture.stop()
-        assert not RoleLock.seen(folder, "sidecar").is_locked
+        assert not RoleLock.status(folder, "sidecar").is_locked
         assert beat.read(Slot.SIDECAR) is None
 
 

@@ -210,7 +210,7 @@ def test_a_process_that_beats_at_the_last_moment_is_spared(store: StateStore, wa
 
 def test_an_owner_is_killed_only_if_it_is_the_same_process(store: StateStore) -> None:
     with StoppedWriter(store.folder, role=SIDECAR) as sidecar:
-        owner = RoleLock.seen(store.folder, SIDECAR).owner
+        owner = RoleLock.status(store.folder, SIDECAR).owner
         assert owner is not None
         assert owner.pid == sidecar.pid
         assert not kill_process(replace(owner, host="another"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from tidemark_ctl.views.realtime_tree import see, stage_tree
+from tidemark_ctl.views.realtime_tree import observe, stage_tree
 
 from tests.support.processes.captures import Sidecar, change_log, config_for, running
 from tests.support.processes.failover import Archiver, Pair
@@ -105,7 +105,7 @@ def test_a_copy_started_elsewhere_is_refused_and_once_confirmed_the_other_one_is
     assert original.refuses(ExitCode.FENCED)["error"] == fenced["error"]
     with StateStore.open(original.folder) as store:
         assert (
-            stage_tree(see(store, original.config.archive, original.config.watchdog.watchdog_s))["fenced"]
+            stage_tree(observe(store, original.config.archive, original.config.watchdog.watchdog_s))["fenced"]
             == fenced["error"]
         )
     insert(copy, 3)

@@ -67,7 +67,7 @@ class Watch:
 
     def look(self, now_boot_ns: int) -> Condition:
         """Return the condition of the process."""
-        lock = RoleLock.seen(self._folder, self._role.value)
+        lock = RoleLock.status(self._folder, self._role.value)
         self._beat = self._heartbeat.read(self._slot)
         was = self._condition
         if lock.is_locked:

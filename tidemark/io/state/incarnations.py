@@ -46,7 +46,7 @@ def begin_incarnation(store: StateStore, role: Role, log: Log, *, moved: bool = 
     own = KnownIncarnation(Incarnation(secrets.token_hex(INCARNATION_BYTES)), role.value)
     with store.transaction(None) as transaction:
         # NB: inside the transaction: a process locks its role before it begins, so a started one counts as alive.
-        alive = tuple(other.value for other in Role if RoleLock.seen(store.folder, other.value).is_locked)
+        alive = tuple(other.value for other in Role if RoleLock.status(store.folder, other.value).is_locked)
         recorded, overtaken = transaction.get(PLACE), transaction.get(OVERTAKEN)
         is_copy = recorded is not None and not is_same_folder(recorded, here)
         if not moved:

@@ -31,7 +31,7 @@ class AlreadyRunning(Fenced):
 
 
 @dataclass(frozen=True, slots=True)
-class SeenLock:
+class LockStatus:
     """A role's lock as another process sees it."""
 
     is_locked: bool
@@ -78,10 +78,10 @@ class RoleLock:
         return text if is_locked else None
 
     @staticmethod
-    def seen(folder: StateFolder, role: str) -> SeenLock:
+    def status(folder: StateFolder, role: str) -> LockStatus:
         """Return whether the lock of `role` is held, and the owner in its file."""
         is_locked, text = _look(folder, role)
-        return SeenLock(is_locked, _parse_owner(text))
+        return LockStatus(is_locked, _parse_owner(text))
 
     def release(self) -> None:
         """Release the lock."""

@@ -157,7 +157,7 @@ class WriteGuard:
         """Return the role of which a process has the lock, or the name of its program."""
         folder = self._environment.folder
         for role in Role:
-            owner = RoleLock.seen(folder, role.value).owner
+            owner = RoleLock.status(folder, role.value).owner
             if owner is not None and (owner.pid, owner.start_ticks) == (stuck.pid, stuck.start_ticks):
                 return owner.role
         return program_name(stuck.pid)

@@ -60,7 +60,7 @@ class RoleHolding:
             lock.release()
 
     def _is_held_here(self) -> bool:
-        seen = RoleLock.seen(self._store.folder, self._role)
+        seen = RoleLock.status(self._store.folder, self._role)
         own = Owner(self._role, host_name(), boot_id(), os.getpid(), own_start_ticks())
         return seen.is_locked and seen.owner == own
 
