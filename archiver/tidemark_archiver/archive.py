@@ -185,7 +185,7 @@ class Archive:
         marker, capture = self._markers.read(lsn, content), self._run.capture
         if marker is None:
             return False
-        is_own = self._fence.meet(lsn, capture.timeline if capture is not None else None, marker)
+        is_own = self._fence.check(lsn, capture.timeline if capture is not None else None, marker)
         if marker.kind is not MarkerKind.TRY_START or not is_own:
             return False
         view = self._store.view()
@@ -228,10 +228,10 @@ class Archive:
 
     def _watch_sidecar(self, marks: StateMarks) -> None:
         """If the sidecar has ended or hangs, kill its remaining processes and take over (I20)."""
-        condition = self._watch.look(boot_ns())
+        condition = self._watch.condition(boot_ns())
         if condition not in (Condition.GONE, Condition.HUNG):
             return
-        if not self._watch.kill_process() and self._watch.look(boot_ns()) is Condition.ALIVE:
+        if not self._watch.kill_process() and self._watch.condition(boot_ns()) is Condition.ALIVE:
             return  # a heartbeat arrived at the last moment
         self._context.log.warning("the sidecar is lost, and the archiver takes over", condition=condition.value)
         epoch = marks.term.epoch if marks.term is not None else None

@@ -17,7 +17,7 @@ from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Stage
 from tidemark.runtime.capture.capture import Capture, CaptureSettings
-from tidemark.runtime.capture.following import Met
+from tidemark.runtime.capture.following import LeaderMarker
 from tidemark.runtime.capture.wal_source import WalSettings, followed_from_node
 from tidemark.runtime.daemon.epoch_run import EpochRun
 from tidemark.runtime.daemon.service import DaemonContext
@@ -26,7 +26,7 @@ from tidemark.runtime.recovery.promotion import check_start
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 
-LOOK_S = 1.0  # interval of queries to the node: the maximum delay until a promotion is noticed
+QUERY_S = 1.0  # interval of queries to the node: the maximum delay until a promotion is noticed
 
 
 class FollowsNobody(ConfigError):
@@ -58,7 +58,7 @@ class Following:
         self._transition = transition
         self._clock = SystemClock()
         self._run = EpochRun(daemon.context, capture, Slot.SIDECAR)
-        self._met: Met | None = None  # written by the decode thread
+        self._leader_marker: LeaderMarker | None = None  # written by the decode thread
         self._reported_strange = False
         self._timeline_query: Future[TimelineId | None] | None = None
         self._queried_s = 0.0
@@ -77,7 +77,7 @@ class Following:
         """Whether the sidecar may deliver: the node is a primary, or `standby.follow` is not set."""
         return not self._is_enabled or self._writes_on is not None
 
-    def look(self) -> None:
+    def poll_node(self) -> None:
         """Query the node at intervals; become a follower if it is a standby."""
         if not self._is_enabled:
             return
@@ -85,7 +85,7 @@ class Following:
         if self._timeline_query is not None and self._timeline_query.done():
             query, self._timeline_query = self._timeline_query, None
             self._record_standby_answer(query)
-        elif self._timeline_query is None and now_s - self._queried_s >= LOOK_S:
+        elif self._timeline_query is None and now_s - self._queried_s >= QUERY_S:
             self._timeline_query, self._queried_s = self._daemon.node_requests.find_timeline(), now_s
         if self._is_standby and (stage := self._store.marks().stage) is not Stage.FOLLOWER:
             self._transition.try_move(Event.DEMOTED, only_from=stage)
@@ -129,9 +129,11 @@ class Following:
         }
 
     def _begin(self) -> None:
-        self._met = None
+        self._leader_marker = None
         epoch = self._store.begin_epoch(self._daemon.owner)
-        self._run.begin(epoch, partial(followed_from_node, self._context, self._wal), self._meet, lambda: self._met)
+        self._run.begin(
+            epoch, partial(followed_from_node, self._context, self._wal), self._on_marker, lambda: self._leader_marker
+        )
 
     def _record_standby_answer(self, query: Future[TimelineId | None]) -> None:
         error = query.exception()
@@ -146,7 +148,7 @@ class Following:
         self._writes_on = query.result()
         self._is_standby = self._writes_on is None
 
-    def _meet(self, lsn: Lsn, content: bytes) -> bool:
+    def _on_marker(self, lsn: Lsn, content: bytes) -> bool:
         """Read a marker and continue; called by the decode thread."""
         marker = self._daemon.markers.read(lsn, content)
         capture = self._run.capture
@@ -155,7 +157,7 @@ class Following:
         place = marker.pointer.position
         # A deliverer on a dead branch may write to the new primary; its positions refer to other WAL.
         if place.timeline == capture.timeline and place.commit_lsn < lsn:
-            self._met = Met(marker, marker.pointer, lsn)
+            self._leader_marker = LeaderMarker(marker, marker.pointer, lsn)
         elif not self._reported_strange:
             self._reported_strange = True
             self._context.log.warning(

@@ -140,7 +140,7 @@ class Realtime:
     def step(self) -> None:
         """Do the work of the present stage."""
         self._run.check()
-        self._following.look()
+        self._following.poll_node()
         marks = self._store.marks()
         self._context.metrics.mode.set(marks.stage.number)
         self._fence.step(marks, self._run.capture)
@@ -165,7 +165,7 @@ class Realtime:
                 self._return.drop()
                 self._following.follow(marks)
         self._confirm(marks)
-        self._look_at_archive(marks)
+        self._check_archive(marks)
 
     def pause(self) -> None:
         """Release the capture; the buffer of a return uses no disk."""
@@ -217,7 +217,7 @@ class Realtime:
 
     # --- REALTIME
 
-    def _look_at_archive(self, marks: StateMarks) -> None:
+    def _check_archive(self, marks: StateMarks) -> None:
         capture, now_s = self._run.capture, self._clock.monotonic_s()
         received_lsn = capture.progress.received_lsn if capture is not None else None
         found = self._report.step(now_s, received_lsn)
@@ -281,7 +281,7 @@ class Realtime:
 
     def _begin(self, epoch: Epoch, make_wal_source: MakeWalSource) -> None:
         self._since_s = self._clock.monotonic_s()
-        self._run.begin(epoch, make_wal_source, self._meet)
+        self._run.begin(epoch, make_wal_source, self._on_marker)
 
     def _fail_over(self, error: BaseException) -> None:
         """Hand delivery over to the archiver if there is one and the error permits it; else raise `error`.
@@ -343,11 +343,11 @@ class Realtime:
 
     # --- markers
 
-    def _meet(self, lsn: Lsn, content: bytes) -> bool:
+    def _on_marker(self, lsn: Lsn, content: bytes) -> bool:
         """Read a marker and continue, unless it fences this state; called by the decode thread."""
         marker, capture = self._markers.read(lsn, content), self._run.capture
         if marker is not None:
-            self._fence.meet(lsn, capture.timeline if capture is not None else None, marker)
+            self._fence.check(lsn, capture.timeline if capture is not None else None, marker)
         return False
 
     def _effects(self, switched: Switched) -> Perform:

@@ -25,7 +25,7 @@ from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver
 from tidemark_sidecar.stalled import StalledArchive
 
-LOOK_S = 1.0  # interval of queries for the node's position, and of retries of the marker
+QUERY_S = 1.0  # interval of queries for the node's position, and of retries of the marker
 MARKER_LOST_S = 60.0  # a failover may lose the marker with the primary; any marker of the attempt is sufficient
 
 
@@ -125,7 +125,7 @@ class RealtimeReturn:
                 self._consider(marks, self._node_query)
                 self._node_query = None
         elif now_s >= self._not_before_s and self._may_return(now_s):
-            self._not_before_s = now_s + LOOK_S
+            self._not_before_s = now_s + QUERY_S
             self._node_query = self._node_requests.find_node()
 
     def _may_return(self, now_s: float) -> bool:
@@ -172,7 +172,7 @@ class RealtimeReturn:
             return
         now_s = self._clock.monotonic_s()
         if (error := _failure(self._marker)) is not None and now_s >= self._not_before_s:
-            self._not_before_s = now_s + LOOK_S
+            self._not_before_s = now_s + QUERY_S
             self._context.metrics.errors.inc()
             self._context.log.warning("the try-start marker was not written", **describe_error(error))
             self.write_marker()

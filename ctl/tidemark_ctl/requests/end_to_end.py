@@ -187,9 +187,9 @@ class EndToEndCheck:
             return _broken_process(process)
         if not _goes_through_sidecar(observed):
             return Leg(LegEnd.RESTS, f"the archiver delivers: the stage is {stage.value}")
-        met = self._met(Role.SIDECAR, written)
-        if met is not None:
-            return met
+        passed = self._passed_by(Role.SIDECAR, written)
+        if passed is not None:
+            return passed
         answer = send_request(self._store.folder, Role.SIDECAR, "status") or {}
         if answer.get("copying"):
             return Leg(
@@ -212,9 +212,9 @@ class EndToEndCheck:
             return Leg(LegEnd.BROKEN, f"the server cannot fill the spool: {kept_out}", ServerCannotArchive.hint)
         if not observed.archiver.is_running or observed.archiver.hangs:
             return _with_missing(_broken_process(observed.archiver), observed)
-        met = self._met(Role.ARCHIVER, written)
+        passed = self._passed_by(Role.ARCHIVER, written)
         if (
-            met is None
+            passed is None
             and isinstance(observed.archive, ArchiveState)
             and self._is_filled_by_nothing(node, observed.archive)
         ):
@@ -224,7 +224,7 @@ class EndToEndCheck:
                 "set archive_mode and archive_command as cdcctl init prints them and restart the server; or "
                 'set archive.filled_by = "pg_receivewal" and run pg_receivewal',
             )
-        return met or _with_missing(self._archive_late(observed.archive, written), observed)
+        return passed or _with_missing(self._archive_late(observed.archive, written), observed)
 
     def _is_filled_by_nothing(self, node: NodeArchiving | TidemarkError | None, archive: ArchiveState) -> bool:
         """Return whether the server should fill our spool but does not archive, and no program has filled it."""
@@ -275,7 +275,7 @@ class EndToEndCheck:
         hint = f"check that its pipeline runs; remove a reader that never returns: cdcctl reader drop {min(behind)}"
         return Leg(LegEnd.PENDING, f"{names} of the due {self._due}", hint)
 
-    def _met(self, role: Role, written: _Written) -> Leg | None:
+    def _passed_by(self, role: Role, written: _Written) -> Leg | None:
         """Return the passed leg if a process has read the marker, with the time."""
         answer = send_request(self._store.folder, role, "check")
         if answer is None or answer.get("sequence") != written.sequence:

@@ -115,7 +115,7 @@ class RealtimeSwitch:
 
     def _check_sidecar_answers(self, *, force: bool) -> None:
         """Wait for a sidecar that does not answer: it starts, ends or hangs."""
-        if self._watch.look(boot_ns()) is not Condition.HUNG:
+        if self._watch.condition(boot_ns()) is not Condition.HUNG:
             self._wait_report.report(
                 "silent", "the sidecar does not answer at its socket: waiting until it answers, or counts as hung"
             )

@@ -153,8 +153,11 @@ def archiver_lag(observed: Observation) -> Tree:
 def _hand_over(view: StateView) -> Tree:
     if view.stage not in RETURNS:
         return None
-    met = view.hand_over
-    return {"attempt": met.attempt, "marker_lsn": format_lsn(met.lsn) if view.stage is Stage.RETURNED else None}
+    hand_over = view.hand_over
+    return {
+        "attempt": hand_over.attempt,
+        "marker_lsn": format_lsn(hand_over.lsn) if view.stage is Stage.RETURNED else None,
+    }
 
 
 def _switch_text(each: Switch) -> str:

@@ -16,7 +16,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Sequence
-from tidemark.runtime.capture.following import FollowTarget, Met
+from tidemark.runtime.capture.following import FollowTarget, LeaderMarker
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.marker import Instance, Marker, MarkerKind
 from tidemark.wire.state import (
@@ -41,10 +41,12 @@ def pointer(lsn: int, restart_lsn: int = 0, timeline: TimelineId = FIRST) -> Poi
     return Pointer(Position(timeline, Lsn(lsn), 0), Lsn(restart_lsn or lsn))
 
 
-def met(lsn: int, confirmed: Pointer, *, epoch: int = 1, kind: MarkerKind = MarkerKind.CONFIRM, head: int = 9) -> Met:
+def met(
+    lsn: int, confirmed: Pointer, *, epoch: int = 1, kind: MarkerKind = MarkerKind.CONFIRM, head: int = 9
+) -> LeaderMarker:
     instance = Instance(IDENTITY.system_identifier, IDENTITY.capture)
     marker = Marker(kind, instance, Epoch(FIRST, epoch), Sequence(head), confirmed)
-    return Met(marker, confirmed, Lsn(lsn))
+    return LeaderMarker(marker, confirmed, Lsn(lsn))
 
 
 class Following:
@@ -57,7 +59,7 @@ class Following:
             transaction.put(STAGE, Stage.FOLLOWER)
             transaction.put(DELIVERED, Watermark(begin, NO_SEQUENCE))
             transaction.put(FOLLOWED, Followed(begin, pointer(FLOOR, 600), has_start=False))
-        self.met: Met | None = None
+        self.met: LeaderMarker | None = None
         whole = SelectedTables(Selection(), copying=False, log=get_log("test"))
         epoch = self.store.begin_epoch(OWNER)
         self._target = FollowTarget(

@@ -26,7 +26,7 @@ from tidemark.model.mode import Role
 from tidemark.model.position import NO_SEQUENCE, Pointer, Position
 from tidemark.runtime.capture.wal_source import WalSettings
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.daemon.archive_report import LOOK_S, ArchiveReport
+from tidemark.runtime.daemon.archive_report import LISTING_S, ArchiveReport
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
 from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.daemon.marker_reading import MarkerReader
@@ -94,7 +94,7 @@ def test_each_failed_listing_of_the_archive_is_counted(config: Config, daemon: D
     watch = ArchivingWatch(daemon.context, config.archive, daemon.node_requests)
     report = ArchiveReport(daemon.context, config.archive.folder, watch)
     for count in (1, 2):
-        list_archive(report, daemon, count * LOOK_S)
+        list_archive(report, daemon, count * LISTING_S)
         assert errors(daemon) == count
 
 

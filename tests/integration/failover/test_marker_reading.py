@@ -49,11 +49,11 @@ def test_markers_of_ours_are_read_and_counted_by_kind_and_a_check_is_kept(contex
     with capture_logs() as reported:
         found = reader.read(Lsn(100), content(MarkerKind.STOP))
         assert found is not None
-        assert (found.kind, reader.met_check) == (MarkerKind.STOP, None)
+        assert (found.kind, reader.last_check) == (MarkerKind.STOP, None)
         assert reader.read(Lsn(200), content(MarkerKind.CHECK, 9)) is not None
         assert reader.read(Lsn(300), content(MarkerKind.STOP)) is not None
-    assert reader.met_check is not None
-    assert (reader.met_check.sequence, reader.met_check.lsn) == (9, 200)
+    assert reader.last_check is not None
+    assert (reader.last_check.sequence, reader.last_check.lsn) == (9, 200)
     read = counted(context, "tidemark_markers_read_total")
     assert read == {MarkerKind.STOP.value: 2, MarkerKind.CHECK.value: 1}
     assert (counted(context, "tidemark_markers_ignored_total"), reported) == ({}, [])

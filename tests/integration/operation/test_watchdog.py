@@ -47,7 +47,7 @@ def watch_on(store: StateStore) -> Watch:
 
 
 def looks(watch: Watch, began_ns: int, *seconds: float) -> list[Condition]:
-    return [watch.look(began_ns + int(second * NS)) for second in seconds]
+    return [watch.condition(began_ns + int(second * NS)) for second in seconds]
 
 
 def test_a_process_that_was_never_seen_is_waited_for_as_long_as_for_a_sign_of_life(watch: Watch) -> None:
@@ -260,5 +260,5 @@ def test_the_watch_works_beside_an_environment_that_others_write(tmp_path: Path)
     environment = Environment.open(folder, map_bytes=1 << 30, create=True)
     watch = Watch(folder, environment.heartbeat, Role.ARCHIVER, stale_s=STALE_S, restart_s=RESTART_S)
     with RoleLock.acquire(folder, Role.ARCHIVER.value), environment.write():
-        assert watch.look(boot_ns()) is ALIVE
+        assert watch.condition(boot_ns()) is ALIVE
     environment.close()

@@ -215,7 +215,7 @@ def test_a_confirmed_state_stays_confirmed_until_it_has_delivered_what_precedes_
             fence = Fence(context.store, incarnation, node_requests, context.log)
             instance, epoch = Instance(identity.system_identifier, "main"), Epoch(first, 8)
             start = Marker(MarkerKind.START, instance, epoch, NO_SEQUENCE, None, incarnation=incarnation)
-            assert fence.meet(Lsn(1000), first, start)
+            assert fence.check(Lsn(1000), first, start)
             fence.step(store.marks(), None)
             assert store.incarnations()[0].is_confirmed
             deliver_to(store, 1100)
@@ -253,7 +253,7 @@ def test_markers_name_their_writer_only_once_it_has_read_its_own_start_marker(tm
             for kind in (*others, MarkerKind.START):
                 node_requests.write(kind, epoch, None).result(DEADLINE_S)
             assert [marker.incarnation for marker in node_requests.kept] == [None, None, None, incarnation]
-            fence.meet(Lsn(1000), TimelineId(1), node_requests.kept.pop())
+            fence.check(Lsn(1000), TimelineId(1), node_requests.kept.pop())
             node_requests.kept.clear()
             for kind in others:
                 node_requests.write(kind, epoch, None).result(DEADLINE_S)
@@ -286,7 +286,7 @@ def test_a_state_from_a_backup_is_not_fenced_by_markers_of_the_states_that_it_re
                 own = store.begin_epoch(Owner("archiver", "host", "boot", 1, 1))
                 for epoch in rivals:
                     lost = Marker(MarkerKind.START, instance, epoch, NO_SEQUENCE, pointer, incarnation=RIVAL)
-                    assert not fence.meet(Lsn(ahead + 8), promoted, lost)
+                    assert not fence.check(Lsn(ahead + 8), promoted, lost)
                 assert store.marks().overtaken is None
             rivals.append(replace(own, number=own.number + 100))  # the number that the first restored state reached
     assert rivals[1] < rivals[2]

@@ -5,7 +5,7 @@ With few tables the fixed size is negligible, and no row is inspected for it.
 
 from array import array
 
-from tidemark.decode.datum.row_entries import meet
+from tidemark.decode.datum.row_entries import add_costs
 from tidemark.model.relation import Relation
 
 BATCH_BYTES = 1300  # head and smallest body of a message without columns, and its Python objects
@@ -33,13 +33,13 @@ class SeenVersions:
         """Record the versions of some entries."""
         self._grow()
         total = array("q", [self.byte_count])
-        meet(entries, start, stop, self._costs, self._seen, total, NO_END)
+        add_costs(entries, start, stop, self._costs, self._seen, total, NO_END)
         self.byte_count = total[0]
 
     def within(self, entries: bytes | bytearray, start: int, stop: int, most: int) -> int:
         """Return the end of the entries whose batches take `most` bytes, the last entry included; or `stop`."""
         self._grow()
-        return meet(entries, start, stop, self._costs, bytearray(self._seen), array("q", [self.byte_count]), most)
+        return add_costs(entries, start, stop, self._costs, bytearray(self._seen), array("q", [self.byte_count]), most)
 
     def _grow(self) -> None:
         self._seen += bytes(len(self._costs) - len(self._seen))

@@ -59,13 +59,13 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         self._shared_commits = -1
         self._revision = 0
         self._gone_outdated = 0
-        self.looks = 0  # readings of pg_database: grows when names, or the set of captured databases, may have changed
+        self.readings = 0  # of pg_database: grows when names, or the set of captured databases, may have changed
         self.names: dict[Oid, str] = {}  # the latest name of each database that was ever captured
         self.encodings: dict[Oid, str] = {}
         self.left_out: dict[Oid, str] = {}  # databases that are not followed: the reason
         for mirror in self._mirrors.values():
             self.encodings[mirror.database] = mirror.encoding
-        self._look_at_names()
+        self._read_names()
 
     def __getitem__(self, database: Oid) -> CatalogMirror:
         return self._mirrors[database]
@@ -105,7 +105,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
     def select(self, selects: Selects) -> None:
         """Capture the databases that `selects` accepts, from here on."""
         self._selects = selects
-        self._look_at_names()
+        self._read_names()
 
     def captured(self, database: Oid) -> CatalogMirror | None:
         """Return the mirror of a captured database."""
@@ -124,9 +124,9 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
     def _is_wanted(self, row: Database | None) -> bool:
         return row is not None and self._selects(row)
 
-    def _look_at_names(self) -> None:
+    def _read_names(self) -> None:
         """Determine the captured databases from the committed rows of pg_database."""
-        self.looks += 1
+        self.readings += 1
         if self.shared.store.seeding:
             return
         captured = set()
@@ -273,7 +273,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         self._forget(set(xids))
         if self._shared_commits != self.shared.store.commits:
             self._shared_commits = self.shared.store.commits
-            self._look_at_names()
+            self._read_names()
         self._drop_finished()
         return changed or self._own_revision != before
 

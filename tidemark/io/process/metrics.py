@@ -151,14 +151,14 @@ class EndsCollector(Collector):
 
     def __init__(self, capture: str) -> None:
         self._capture = capture
-        self.look: Callable[[], Mapping[str, ProcessEnd]] = dict
+        self.read_ends: Callable[[], Mapping[str, ProcessEnd]] = dict
 
     def collect(self) -> Iterable[Metric]:
         """Return code and time of each end; 0 and 0 for a process that never ended."""
         labels = [CAPTURE_LABEL, ROLE_LABEL]
         codes = GaugeMetricFamily(LAST_EXIT_CODE, "Exit code of the last run of a process; -1: killed.", labels=labels)
         times = GaugeMetricFamily(LAST_END, "Time of that end; 0: never or unknown.", labels=labels)
-        ends = self.look()
+        ends = self.read_ends()
         for role in sorted({*(role.value for role in Role), *ends}):
             end = ends.get(role, ProcessEnd(0, 0, ""))
             codes.add_metric([self._capture, role], NO_EXIT_CODE if end.exit_code is None else end.exit_code)

@@ -65,7 +65,7 @@ class Watch:
         times = {"stale_s": config.watchdog_s, "restart_s": config.restart_s}
         return cls(environment.folder, environment.heartbeat, role, **times)
 
-    def look(self, now_boot_ns: int) -> Condition:
+    def condition(self, now_boot_ns: int) -> Condition:
         """Return the condition of the process."""
         lock = RoleLock.status(self._folder, self._role.value)
         self._beat = self._heartbeat.read(self._slot)

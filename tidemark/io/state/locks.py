@@ -74,13 +74,13 @@ class RoleLock:
     @staticmethod
     def holder(folder: StateFolder, role: str) -> str | None:
         """Return the holder of the lock of `role`, as text; None if it is free."""
-        is_locked, text = _look(folder, role)
+        is_locked, text = _read_lock(folder, role)
         return text if is_locked else None
 
     @staticmethod
     def status(folder: StateFolder, role: str) -> LockStatus:
         """Return whether the lock of `role` is held, and the owner in its file."""
-        is_locked, text = _look(folder, role)
+        is_locked, text = _read_lock(folder, role)
         return LockStatus(is_locked, _parse_owner(text))
 
     def release(self) -> None:
@@ -94,7 +94,7 @@ class RoleLock:
         self.release()
 
 
-def _look(folder: StateFolder, role: str) -> tuple[bool, str]:
+def _read_lock(folder: StateFolder, role: str) -> tuple[bool, str]:
     try:
         descriptor = os.open(folder.lock(role), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -57,7 +57,7 @@ class ArchivingWatch:
     _answer: NodeArchiving | None = None
     _reported: str | None = None
     holes: int = 0  # that are not recorded; one that shows by later segments counts once this process saw it twice
-    _missing_first: str = ""  # by this process's last look: the other process looks at the same folder
+    _missing_first: str = ""  # by this process's last comparison: the other process reads the same folder
     _clock: SystemClock = field(default_factory=SystemClock)
 
     def poll(self) -> None:
@@ -173,13 +173,13 @@ def check_archiving(archive: ArchiveConfig, store: StateStore, node_requests: No
         raise ServerCannotArchive(f"the server cannot fill the spool {archive.folder}: {kept_out}")
 
 
-def in_time(look: Callable[[], ResultT], wait_s: float) -> ResultT:
-    """Return what `look` returns; raise `TimeoutError` if its file system does not answer in time."""
+def in_time(read: Callable[[], ResultT], wait_s: float) -> ResultT:
+    """Return what `read` returns; raise `TimeoutError` if its file system does not answer in time."""
     answer: Future[ResultT] = Future()
 
     def run() -> None:
         try:
-            answer.set_result(look())
+            answer.set_result(read())
         except Exception as error:  # noqa: BLE001 - it is the asker's
             answer.set_exception(error)
 
@@ -188,6 +188,6 @@ def in_time(look: Callable[[], ResultT], wait_s: float) -> ResultT:
 
 
 def record_user(store: StateStore, user: ServerUser) -> None:
-    """Record the user that the server runs as: a look at the folders alone uses it."""
+    """Record the user that the server runs as: `cdcctl status`, which reads only the folders, uses it."""
     with suppress(StateFull):
         store.record_archiving(replace(store.archiving(), uid=user.uid, gid=user.gid, groups=user.groups))

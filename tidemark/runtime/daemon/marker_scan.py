@@ -24,7 +24,7 @@ from tidemark.wal.rmgr import RM_LOGICALMSG, message
 from tidemark.wal.segments import WalSlice, segment_of, segment_start
 from tidemark.wire.state import Identity
 
-LOOK_S = 0.5
+POLL_S = 0.5
 _INTEREST = frozenset({RM_LOGICALMSG})
 OnContent = Callable[[Lsn, bytes], object]
 
@@ -62,7 +62,7 @@ class MarkerScan(SourceThread):
         while not self._stopping.is_set():
             if self._changes.may_be_new():
                 self._read_on()
-            self._stopping.wait(LOOK_S)
+            self._stopping.wait(POLL_S)
 
     def _read_on(self) -> None:
         try:

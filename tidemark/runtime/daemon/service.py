@@ -108,7 +108,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         lock = stack.enter_context(when_space_allows(partial(RoleLock.acquire, folder, role.value), folder.root, log))
         run = stack.enter_context(recorded(store, lock.owner, log))
         metrics = Metrics(store.identity.capture)
-        metrics.ends.look = lambda: last_ends(folder, store.processes())
+        metrics.ends.read_ends = lambda: last_ends(folder, store.processes())
         metrics.refused.count = lambda: len(store.refused_copies())
         metrics.kernel_compiled.set(kernels_are_compiled())
         if not kernels_are_compiled():
@@ -170,7 +170,11 @@ def _warn_of_refused(store: StateStore, log: Log) -> None:
 
 
 def _report_check(markers: MarkerReader) -> Mapping[str, Json]:
-    met = markers.met_check
-    if met is None:
+    read_marker = markers.last_check
+    if read_marker is None:
         return {"sequence": None}
-    return {"sequence": met.sequence, "lsn": format_lsn(met.lsn), "met_boot_ns": met.met_boot_ns}
+    return {
+        "sequence": read_marker.sequence,
+        "lsn": format_lsn(read_marker.lsn),
+        "met_boot_ns": read_marker.read_boot_ns,
+    }

@@ -66,7 +66,7 @@ from tidemark.wire.state import FINGERPRINT, Beginning, CopyPhase, CopyProgress,
 CONFLICTS_MAX = 10  # with a standby's replay, in a row without a table in between
 FAILURES_MAX = 10  # of the node at a table's rows, in the same way
 GENERATION_SHIFT = 40  # ordinals of a generation follow those of all before it, also at an equal LX
-WAIT_LOOK_S = 0.1
+WAIT_POLL_S = 0.1
 EXPANSION = 4  # of rows as text over their size at the node: TOAST is compressed there
 Result = TypeVar("Result")
 
@@ -296,9 +296,9 @@ class FirstCopy:
 
     def _wait_for(self, node: Node, below: FullXid, wait_s: float) -> None:
         waiting = Waiting(below, wait_s, self)
-        while waiting.look(node) is None:
+        while waiting.poll(node) is None:
             self._sessions.leave_source()  # no session stays in a database during this wait
-            if self._stopping.wait(WAIT_LOOK_S):
+            if self._stopping.wait(WAIT_POLL_S):
                 raise Stopped
 
     def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:

@@ -62,7 +62,7 @@ class LiveChanges:
         self.snapshot: Visibility | None = None  # S2
         self._dsn = dsn
         self._waiting = Waiting(seed.complete_from, wait_s, observer or SilentObserver())
-        self._looked_s = 0.0
+        self._polled_s = 0.0
         self._stream = SteadyStream(dsn, seed.node.system_identifier, seed.lsn, seed.timeline, away)
         self.begin_lsn = Lsn(0)  # of messages outside transactions
         self._buffered: list[DecodedRun] = []
@@ -112,11 +112,11 @@ class LiveChanges:
     def _find_start(self) -> Iterator[DecodedRun]:
         """Check whether S2 is available; if so, yield the buffered changes that S2 does not show."""
         now_s = time.monotonic()
-        if now_s - self._looked_s < POLL_S:
+        if now_s - self._polled_s < POLL_S:
             return
-        self._looked_s = now_s
+        self._polled_s = now_s
         with Node(self._dsn, next(iter(self.seed.databases.values()))) as node:
-            snapshot = self._waiting.look(node)
+            snapshot = self._waiting.poll(node)
             if snapshot is None:
                 return
             self.begin_lsn = node.insert_lsn()

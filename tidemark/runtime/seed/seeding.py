@@ -109,7 +109,7 @@ class SilentObserver:
 
 
 class Waiting:
-    """A wait for the end of all transactions older than `below`, checked by `look`, for up to `wait_s`."""
+    """A wait for the end of all transactions older than `below`, checked by `poll`, for up to `wait_s`."""
 
     def __init__(self, below: FullXid, wait_s: float, observer: WaitObserver) -> None:
         self._below = below
@@ -117,7 +117,7 @@ class Waiting:
         self._observer = observer
         self._started_s = self._reported_s = time.monotonic()
 
-    def look(self, node: Node) -> Snapshot | None:
+    def poll(self, node: Node) -> Snapshot | None:
         """Return the snapshot that shows that the wait is over, or None; raise if it takes too long."""
         snapshot = node.snapshot()
         if snapshot.xmin >= self._below:
@@ -290,7 +290,7 @@ def _wait_for_older(
 ) -> Snapshot:
     """Wait until no transaction older than `below` is open; return the snapshot that showed it."""
     waiting = Waiting(below, wait_s, observer)
-    while (snapshot := waiting.look(node)) is None:
+    while (snapshot := waiting.poll(node)) is None:
         meanwhile(POLL_S)
     return snapshot
 
