@@ -197,8 +197,8 @@ class Archive:
         self._run.release()
         if self._store.view().hand_over.attempt != self._attempt:
             return  # the sidecar has started another attempt; its marker is further on
-        place = halted_at.position
-        reached = HandOver(self._attempt, place.timeline, place.commit_lsn)
+        position = halted_at.position
+        reached = HandOver(self._attempt, position.timeline, position.commit_lsn)
         self._transition.try_move(Event.MARKER_REACHED, epoch=self._run.epoch, hand_over=reached, only_from=marks.stage)
 
     # --- PASSIVE

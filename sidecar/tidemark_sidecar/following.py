@@ -154,9 +154,9 @@ class Following:
         capture = self._run.capture
         if marker is None or marker.pointer is None or marker.kind is MarkerKind.CHECK or capture is None:
             return False  # `marker_reading` records checks, also at a follower
-        place = marker.pointer.position
+        position = marker.pointer.position
         # A deliverer on a dead branch may write to the new primary; its positions refer to other WAL.
-        if place.timeline == capture.timeline and place.commit_lsn < lsn:
+        if position.timeline == capture.timeline and position.commit_lsn < lsn:
             self._leader_marker = LeaderMarker(marker, marker.pointer, lsn)
         elif not self._reported_strange:
             self._reported_strange = True
@@ -164,6 +164,6 @@ class Following:
                 "a marker with a pointer of another timeline is ignored",
                 at_lsn=lsn,
                 timeline=capture.timeline,
-                told=str(place),
+                told=str(position),
             )
         return False

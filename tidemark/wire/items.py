@@ -162,16 +162,16 @@ def _decode_batch(payload: bytes | pa.Buffer) -> ChangeBatch:
 def _encode_message(item: LogicalMessage) -> bytes:
     prefix = item.prefix.encode(errors="surrogateescape")
     at = item.position
-    place = (at.timeline, at.commit_lsn, at.ordinal)
-    head = _MESSAGE.pack(item.lsn, item.xid, item.transactional, item.database, *place, item.origin, len(prefix))
+    position = (at.timeline, at.commit_lsn, at.ordinal)
+    head = _MESSAGE.pack(item.lsn, item.xid, item.transactional, item.database, *position, item.origin, len(prefix))
     return head + prefix + item.content
 
 
 def _decode_message(payload: bytes) -> LogicalMessage:
     if len(payload) < _MESSAGE.size:
         raise DamagedValue("outbox value (message)", "too short")
-    lsn, xid, transactional, database, *place, origin, prefix_length = _MESSAGE.unpack_from(payload)
-    timeline, commit_lsn, ordinal = place
+    lsn, xid, transactional, database, *position, origin, prefix_length = _MESSAGE.unpack_from(payload)
+    timeline, commit_lsn, ordinal = position
     content_at = _MESSAGE.size + prefix_length
     if content_at > len(payload):
         raise DamagedValue("outbox value (message)", "prefix reaches past the end")

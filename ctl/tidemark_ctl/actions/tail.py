@@ -128,8 +128,8 @@ def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_fo
         progress = SeedProgress(reading=BEFORE_FROM)
         stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, progress.away))
         while wanted.to_lsn is None or start.decoded_lsn < wanted.to_lsn:
-            segment = stream.read(READ_WAIT_S)
-            for decoded in start.decoding.feed_runs(segment) if segment is not None else ():
+            wal_slice = stream.read(READ_WAIT_S)
+            for decoded in start.decoding.feed_runs(wal_slice) if wal_slice is not None else ():
                 part = wanted.part_of(decoded)
                 if part is not None:
                     shown.print_run(part, start.decoding.decoder.restart_lsn)

@@ -37,7 +37,7 @@ def archive_tree(state: ArchiveState, view: StateView) -> dict[str, Tree]:
         "failing_s": None if state.failing_s is None else round(state.failing_s, 1),
         "given_up": state.given_up,
         "holes": [f"{hole.name}  {clock_text(hole.at_s)}  {hole.reason}" for hole in state.holes[-HOLES_SHOWN:]],
-        "delivered": _place(state, view),
+        "delivered": _delivered_position(state, view),
     }
 
 
@@ -52,7 +52,7 @@ def clock_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def _place(state: ArchiveState, view: StateView) -> str | None:
+def _delivered_position(state: ArchiveState, view: StateView) -> str | None:
     """Return the position from which a restart would read."""
     if view.start is None:
         return None

@@ -41,7 +41,7 @@ class CommitLog:
     def record(self, xids: Iterable[Xid], *, committed: bool) -> None:
         """Record the end of transactions."""
         for xid in xids:
-            page, index, shift = self._place(xid)
+            page, index, shift = self._locate(xid)
             page[index] = page[index] & ~(3 << shift) | (_COMMITTED if committed else _ABORTED) << shift
 
     def record_running(self, oldest_running: Xid) -> None:
@@ -52,13 +52,13 @@ class CommitLog:
         """Return the status of a transaction."""
         if xid < FIRST_NORMAL_XID:
             return XidStatus.COMMITTED
-        page, index, shift = self._place(xid)
+        page, index, shift = self._locate(xid)
         status = _STATUSES[page[index] >> shift & 3]
         if status is XidStatus.OPEN and self._oldest_running is not None and precedes(xid, self._oldest_running):
             return XidStatus.ABORTED
         return status
 
-    def _place(self, xid: Xid) -> tuple[bytearray, int, int]:
+    def _locate(self, xid: Xid) -> tuple[bytearray, int, int]:
         number, rest = divmod(xid, _XIDS_PER_PAGE)
         page = self._pages.get(number)
         if page is None:

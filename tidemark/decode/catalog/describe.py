@@ -366,7 +366,7 @@ class Describer:
 
     def _column(self, row: _AttributeRow, described: TypeDescription | None, packed: bytes) -> Column:
         layout = self._store.heaps[PG_ATTRIBUTE.oid].layout
-        place = layout.locate(packed, "attmissingval") if row.has_missing else None
+        span = layout.locate(packed, "attmissingval") if row.has_missing else None
         return Column(
             number=row.number,
             name=self._name(row.name),
@@ -378,7 +378,7 @@ class Describer:
             not_null=row.not_null,
             dropped=row.dropped,
             generated=row.generated.strip(b"\0").decode("ascii"),
-            missing=packed[place[0] : place[1]] if place is not None else None,
+            missing=packed[span[0] : span[1]] if span is not None else None,
         )
 
     def _keys(self, oid: Oid, identity: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -406,9 +406,9 @@ class Describer:
             yield Oid(index_oid)
 
     def _key_columns(self, packed: bytes, count: int) -> tuple[int, ...]:
-        place = self._store.heaps[PG_INDEX.oid].layout.locate(packed, "indkey")
-        assert place is not None, "indkey is never null"
-        numbers: tuple[int, ...] = struct.unpack_from(f"<{count}h", packed, place[0] + _INT2VECTOR_VALUES_AT)
+        span = self._store.heaps[PG_INDEX.oid].layout.locate(packed, "indkey")
+        assert span is not None, "indkey is never null"
+        numbers: tuple[int, ...] = struct.unpack_from(f"<{count}h", packed, span[0] + _INT2VECTOR_VALUES_AT)
         return numbers
 
     def _parent(self, oid: Oid) -> Oid:

@@ -198,9 +198,9 @@ def begin(
 
 def queries(mirror: CatalogMirror) -> Sequence[SeedQuery]:
     """Return the queries for all catalogs."""
-    places = "SELECT ctid FROM pg_catalog.pg_attribute WHERE attnum < 0"
+    system_columns = "SELECT ctid FROM pg_catalog.pg_attribute WHERE attnum < 0"
     queries = [_row_query(layout) for layout in _seeding_layouts(mirror)]
-    return [*queries, SeedQuery(PG_ATTRIBUTE, places, tids_only=True)]
+    return [*queries, SeedQuery(PG_ATTRIBUTE, system_columns, tids_only=True)]
 
 
 def queries_of_tables(mirror: CatalogMirror, relations: str, types: str) -> Sequence[SeedQuery]:
@@ -231,7 +231,7 @@ def merge(mirror: CatalogMirror, answers: Mapping[SeedQuery, Iterable[bytes]]) -
         heap = heaps.get(query.catalog.oid)  # None: a shared catalog, completed by another database's merge
         if heap is not None and heap.seeding:
             copied = b"".join(data)
-            heap.add_seeded(_places(copied) if query.tids_only else _rows(copied, heap.layout))
+            heap.add_seeded(_tids(copied) if query.tids_only else _rows(copied, heap.layout))
     for store in stores:
         store.end_seed()
 
@@ -262,7 +262,7 @@ def _row_query(layout: CatalogLayout, wanted: str | None = None) -> SeedQuery:
     return SeedQuery(layout.catalog, f"SELECT {selected} FROM {source}")  # noqa: S608 - constants and catalog columns
 
 
-def _places(copied: bytes) -> Iterator[tuple[Tid, bytes]]:
+def _tids(copied: bytes) -> Iterator[tuple[Tid, bytes]]:
     reader = struct.Struct(">4xIH")
     for at in _row_starts(copied, reader.size, 0):
         block, offset = reader.unpack_from(copied, at)

@@ -83,8 +83,8 @@ class CopyBatchBuilder:
         for index, (name, width) in enumerate(META_WIDTHS.items()):
             put_node(words, form.nodes + 2 * index, count, 0)
             put_buffer(words, form.buffers + 2 * (2 * index + (index > 0)), 0, 0)  # no NULLs
-            place = filled.get(name, begin) - message.body
-            put_buffer(words, form.buffers + 2 * (2 * index + 2), place, count * width)
+            offset = filled.get(name, begin) - message.body
+            put_buffer(words, form.buffers + 2 * (2 * index + 2), offset, count * width)
         unchanged = form.buffers + 2 * UNCHANGED_BUFFER
         put_node(words, form.nodes + 2 * UNCHANGED_NODE, count, count)
         for buffer, size in enumerate((count + 7 >> 3, (count + 1) * 4, 0)):

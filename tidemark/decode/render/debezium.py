@@ -75,7 +75,7 @@ class DebeziumLines:
         )
         seldom_new = Seldom(SeldomNew(usecs // USECS_PER_MILLISECOND), *map(SeldomNew, (usecs, xid, commit_lsn)))
         lsn, origin = (integers(rows.column(name)) for name in ("_lsn", "_origin"))
-        place = _transaction_place(rows, seldom_new)
+        order = _transaction_fields(rows, seldom_new)
         relation = batch.relation
         names = (self._database(batch.database), json_string(relation.namespace), json_string(relation.name))
 
@@ -83,7 +83,7 @@ class DebeziumLines:
             source = self._source(names, seldom_new, lsn, origin if kind.has_origin else None, op)
             end = f',"op":"{LETTERS[op]}",{made_at}}}\n'.encode()
             head, between = b'{"before":', b',"after":'
-            return [head, *before, between, *after, *source, b',"transaction":', *place, end]
+            return [head, *before, between, *after, *source, b',"transaction":', *order, end]
 
         pieces: dict[int, list[Piece]] = {}
         for number, kind in kinds.items():
@@ -145,16 +145,16 @@ class DebeziumLines:
             f'{item.xid if in_transaction else NO_VALUE},"lsn":{item.lsn},"xmin":null,"origin":'
             f'{json_string(str(item.origin)) if item.origin else NO_VALUE},"origin_lsn":null}}'
         )
-        place = NO_VALUE
+        order = NO_VALUE
         if is_counted(group) and in_transaction:
-            place = f'{{"id":"{item.xid}:{position.commit_lsn}","total_order":{position.ordinal + 1},{NO_ORDER}}}'
+            order = f'{{"id":"{item.xid}:{position.commit_lsn}","total_order":{position.ordinal + 1},{NO_ORDER}}}'
         if message is None:
-            line = f'{{"before":null,"after":null,"source":{source},"transaction":{place},"op":"t",{_made_at(now_ns)}}}'
+            line = f'{{"before":null,"after":null,"source":{source},"transaction":{order},"op":"t",{_made_at(now_ns)}}}'
         else:
             content = b64encode(message.content).decode("ascii")
             content_json = f'{{"prefix":{json_string(message.prefix)},"content":"{content}"}}'
             made_ms = now_ns // NSECS_PER_USEC // USECS_PER_MILLISECOND
-            line = f'{{"op":"m","ts_ms":{made_ms},"source":{source},"transaction":{place},"message":{content_json}}}'
+            line = f'{{"op":"m","ts_ms":{made_ms},"source":{source},"transaction":{order},"message":{content_json}}}'
         return f"{line}\n".encode()
 
     def _database(self, oid: Oid) -> str:
@@ -170,7 +170,7 @@ class Seldom(NamedTuple):
     commit_lsn: SeldomNew
 
 
-def _transaction_place(rows: pa.RecordBatch, seldom_new: Seldom) -> list[Piece]:
+def _transaction_fields(rows: pa.RecordBatch, seldom_new: Seldom) -> list[Piece]:
     """Return the rows' numbers in their transactions, if they were counted."""
     if TABLE_ORDINAL not in rows.schema.names:
         return [NULL]

@@ -88,13 +88,14 @@ class JsonLines:
             numbers = [b',"table_ordinal":', integers(rows.column(TABLE_ORDINAL))]
         names = self._names(batch.database, batch.relation)
         timeline = SeldomNew(fixed(rows.column("_tli"), np.int32).astype(np.int64))
-        place: list[Piece] = [timeline, b":", lsns(commit_lsn), b":", whole_numbers(ordinal), b'","lsn":"', lsns(lsn)]
+        position: list[Piece] = [timeline, b":", lsns(commit_lsn), b":", whole_numbers(ordinal)]
+        position += [b'","lsn":"', lsns(lsn)]
         moment, origin = instants(rows.column("_commit_time")), integers(rows.column("_origin"))
         known = Known(batch)
         pieces = {
             number: [
                 f'{{"op":"{kind.op.value}",{names},"position":"'.encode(),
-                *place,
+                *position,
                 b'","xid":',
                 SeldomNew(xid),
                 *((b',"origin":', origin) if kind.has_origin else ()),
@@ -223,9 +224,9 @@ class Known:
         relation, rows = batch.relation, batch.rows
         self._names: list[str] = rows.schema.field(AFTER).type.names
         identity = relation.identity_columns or relation.primary_key
-        self._key = {place for place, column in enumerate(relation.live_columns) if column.number in identity}
+        self._key = {index for index, column in enumerate(relation.live_columns) if column.number in identity}
         self._old, self._new = (
-            [_column(struct.field(place)) for place in range(len(self._names))] if struct.null_count < len(rows) else []
+            [_column(struct.field(index)) for index in range(len(self._names))] if struct.null_count < len(rows) else []
             for struct in (rows.column(BEFORE), rows.column(AFTER))
         )
 
@@ -234,13 +235,13 @@ class Known:
         locations = range(len(self._names))
         pieces: list[Piece] = []
         if kind.before_kind is not BeforeKind.NONE:
-            shown = [place for place in locations if kind.before_kind is BeforeKind.FULL or place in self._key]
+            shown = [index for index in locations if kind.before_kind is BeforeKind.FULL or index in self._key]
             pieces += [b',"before":', *self._object(self._old, shown)]
         if kind.has_after:
-            known = [place for place in locations if not kind.is_unchanged(place)]
+            known = [index for index in locations if not kind.is_unchanged(index)]
             pieces += [b',"after":', *self._object(self._new, known)]
         if kind.unchanged is not None:
-            unchanged: list[Json] = [self._names[place] for place in locations if kind.is_unchanged(place)]
+            unchanged: list[Json] = [self._names[index] for index in locations if kind.is_unchanged(index)]
             pieces.append(f',"unchanged":{dumped(unchanged)}'.encode())
         return pieces
 
@@ -248,8 +249,8 @@ class Known:
         if not locations:
             return [b"{}"]
         pieces: list[Piece] = []
-        for place in locations:
-            pieces += [f"{',' if pieces else '{'}{encode_basestring(self._names[place])}:".encode(), columns[place]]
+        for index in locations:
+            pieces += [f"{',' if pieces else '{'}{encode_basestring(self._names[index])}:".encode(), columns[index]]
         return [*pieces, b"}"]
 
 

@@ -146,7 +146,7 @@ def wait_or_stop(wait_s: float) -> None:
 
 def when_space_allows(
     attempt: Callable[[], ResultT],
-    place: Path | FullDisks,
+    folder: Path | FullDisks,
     log: Log,
     *,
     wait: Callable[[float], None] = wait_or_stop,
@@ -158,7 +158,7 @@ def when_space_allows(
     `wait` waits for some seconds, and ends the process if a stop is requested meanwhile. `seconds` shows how long it
     has waited.
     """
-    disks = place if isinstance(place, FullDisks) else FullDisks([existing_folder(place)])
+    disks = folder if isinstance(folder, FullDisks) else FullDisks([existing_folder(folder)])
     disk_space = DiskSpace(disks, _NoGauge() if seconds is None else seconds, log, clock=clock)
     while True:
         if disk_space.has_come():

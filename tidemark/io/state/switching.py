@@ -73,9 +73,9 @@ def switch(
         elif (term := transaction.term()) is not None:
             epoch = term.epoch
         why = reason or event.value
-        place = str(delivered.pointer.position) if delivered else ""
+        delivered_text = str(delivered.pointer.position) if delivered else ""
         if before is not found.stage:
-            transaction.record_switch(Switch(now_us, before, found.stage, why, epoch, place))
+            transaction.record_switch(Switch(now_us, before, found.stage, why, epoch, delivered_text))
     if new_owner is not None:
         store.read_versions()
     if before is not found.stage:
@@ -85,6 +85,6 @@ def switch(
             after=found.stage.value,
             reason=why,
             epoch=str(epoch) if epoch else None,
-            delivered=place or None,
+            delivered=delivered_text or None,
         )
     return Switched(before, found.stage, found.effects, epoch, why)

@@ -76,12 +76,12 @@ class MarkerScan(SourceThread):
                 if self._stopping.is_set():
                     return
         except (WalGap, CorruptWal) as error:
-            self.broken = self._placed(error)
+            self.broken = self._with_file(error)
             self._metrics.errors.inc()
             self._log.warning("the archive cannot be read here", **describe_error(self.broken))
             self._pass(archive)
 
-    def _placed(self, error: TidemarkError) -> TidemarkError:
+    def _with_file(self, error: TidemarkError) -> TidemarkError:
         """Return an error with its file."""
         if not isinstance(error, InvalidWal):
             return error

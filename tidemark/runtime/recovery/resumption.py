@@ -257,8 +257,8 @@ def _messages(at: Resumption, messages: Iterable[Message]) -> Iterator[LogicalMe
 
 def _group(config: Config, at: Resumption, items: Iterable[CorrectionItem]) -> EncodedGroup:
     """Return the group that moves the delivered pointer; for a custom consumer it has no items."""
-    placed: list[GroupItem] = []
+    positioned: list[GroupItem] = []
     if config.deliver.consumer == "outbox":
-        placed += [replace(item, position=at.position(ordinal)) for ordinal, item in enumerate(items)]
-    last = Pointer(at.position(max(0, len(placed) - 1)), at.restart_lsn)
-    return encode_group(ChangeGroup(at.position(), last, placed, (), 0, 0))
+        positioned += [replace(item, position=at.position(ordinal)) for ordinal, item in enumerate(items)]
+    last = Pointer(at.position(max(0, len(positioned) - 1)), at.restart_lsn)
+    return encode_group(ChangeGroup(at.position(), last, positioned, (), 0, 0))

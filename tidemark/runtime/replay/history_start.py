@@ -146,14 +146,14 @@ def _later_start(view: StateView, oldest: Lsn, from_lsn: Lsn | None, archive: Ar
 
     A base is such an LSN, and so is a pointer: later commits are complete from its restart LSN on.
     """
-    places = [(base.lsn, max(base.restart_lsn, oldest)) for base in view.history.bases]
-    places += [
+    starts = [(base.lsn, max(base.restart_lsn, oldest)) for base in view.history.bases]
+    starts += [
         (Lsn(mark.pointer.position.commit_lsn + 1), mark.pointer.restart_lsn)
         for mark in (view.horizon, view.delivered)
         if mark is not None
     ]
     first_wal_lsn = archive.first_lsn()
-    usable = sorted(place for place in places if place[1] >= max(first_wal_lsn, oldest))
+    usable = sorted(each for each in starts if each[1] >= max(first_wal_lsn, oldest))
     if from_lsn is None and usable:
         return usable[0]
     before = [start_lsn for begin_lsn, start_lsn in usable if from_lsn is not None and begin_lsn <= from_lsn]

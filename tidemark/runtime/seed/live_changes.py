@@ -100,10 +100,10 @@ class LiveChanges:
         """Do the same, but yield small transactions in runs."""
         if self.snapshot is None:
             yield from self._find_start()
-        segment = self._stream.read(wait_s)
-        if segment is None:
+        wal_slice = self._stream.read(wait_s)
+        if wal_slice is None:
             return
-        for decoded in self.decoding.feed_runs(segment):
+        for decoded in self.decoding.feed_runs(wal_slice):
             if self.snapshot is None:
                 self._buffer(decoded)
             else:
