@@ -81,7 +81,7 @@ def _tail_from_now(
     while True:
         seed = read_seed(dsn, databases, wait_s=wait_s, observer=progress)
         shown = printer_for(PrintContext.of(seed.node.major, seed.mirrors, seed.databases))
-        with LiveChanges(dsn, seed, wait_s=wait_s, observer=progress, away=progress.away) as changes:
+        with LiveChanges(dsn, seed, wait_s=wait_s, observer=progress, on_disconnect=progress.on_disconnect) as changes:
             keep_what_is_printed(changes.decoding.decoder, shown)
             click.echo(f"catalogs of {', '.join(seed.databases.values())} seeded at {format_lsn(seed.lsn)}", err=True)
             try:
@@ -126,7 +126,7 @@ def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_fo
         keep_what_is_printed(start.decoding.decoder, shown)
         identifier = view.identity.system_identifier
         progress = SeedProgress(reading=BEFORE_FROM)
-        stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, progress.away))
+        stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, progress.on_disconnect))
         while wanted.to_lsn is None or start.decoded_lsn < wanted.to_lsn:
             wal_slice = stream.read(READ_WAIT_S)
             for decoded in start.decoding.feed_runs(wal_slice) if wal_slice is not None else ():

@@ -23,7 +23,7 @@ from tidemark_ctl import settings
 from tidemark_ctl.options import config_option, json_option, state_option
 from tidemark_ctl.views.archive_tree import archive_tree
 from tidemark_ctl.views.lake_tree import lake_tree
-from tidemark_ctl.views.processes import ends_tree, process_tree, waits_for_room
+from tidemark_ctl.views.processes import ends_tree, process_tree, waits_for_space
 from tidemark_ctl.views.realtime_tree import (
     Observation,
     archiver_lag,
@@ -51,15 +51,17 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
         file_bytes = store.environment.file_bytes()
         relations = store.relations()
         free_bytes = store.environment.free_bytes()
-        rooms = {process.role: waits_for_room(store, process) for process in (observed.sidecar, observed.archiver)}
+        space_waits = {
+            process.role: waits_for_space(store, process) for process in (observed.sidecar, observed.archiver)
+        }
     tree = {
         **describe(observed, SystemClock().wall_us()),
         "first_copy": _first_copy(observed.view, relations),
         "recopy": _recopy(observed.view),
         "lake": lake_tree(state),
         "archive": _archive(observed),
-        "sidecar": process_tree(observed.sidecar, rooms[Role.SIDECAR]),
-        "archiver": process_tree(observed.archiver, rooms[Role.ARCHIVER]),
+        "sidecar": process_tree(observed.sidecar, space_waits[Role.SIDECAR]),
+        "archiver": process_tree(observed.archiver, space_waits[Role.ARCHIVER]),
         "metrics_ports": _metrics_ports(StateFolder(state), chosen),
         "last_end": ends,
         "state_file_bytes": file_bytes,

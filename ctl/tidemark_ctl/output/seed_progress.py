@@ -73,7 +73,7 @@ class SeedProgress:
         self._echo(f"attempt {attempt} of {attempts_max} to read the catalogs failed, retrying: {error}")
         self._replay.restart()
 
-    def away(self, error: NodeUnreachable) -> None:
+    def on_disconnect(self, error: NodeUnreachable) -> None:
         """Print that the stream broke and is opened again."""
         self._echo(f"the stream was interrupted, reconnecting: {error}")
 

@@ -27,7 +27,7 @@ from tidemark.io.process.control import (
     EXHAUSTED_PAUSE_S,
     HANDLERS_MAX,
     ControlServer,
-    DaemonAway,
+    DaemonUnreachable,
     request,
 )
 from tidemark.io.state.environment import Environment
@@ -392,7 +392,7 @@ def test_another_user_is_refused() -> None:
 
 
 def test_a_socket_without_a_server_is_reported(folder: StateFolder) -> None:
-    with pytest.raises(DaemonAway, match="no process answers"):
+    with pytest.raises(DaemonUnreachable, match="no process answers"):
         request(folder.socket("archiver"), {"command": "echo"})
 
 

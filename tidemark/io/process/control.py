@@ -33,7 +33,7 @@ _PEER = struct.Struct("iII")  # struct ucred: pid, uid, gid
 Handler = Callable[[dict[str, Json]], Mapping[str, Json]]
 
 
-class DaemonAway(NodeUnreachable):
+class DaemonUnreachable(NodeUnreachable):
     """No process answers at the control socket."""
 
     hint = "the process does not run: see `cdcctl status`"
@@ -221,7 +221,7 @@ def request(path: Path, content: Mapping[str, Json], deadline_s: float = DEADLIN
             connection.sendall(encode_line(content))
             return decode_line(_receive_line(connection))
         except OSError as error:
-            raise DaemonAway(f"no process answers at {path}: {error.strerror or error}") from error
+            raise DaemonUnreachable(f"no process answers at {path}: {error.strerror or error}") from error
 
 
 def _receive_line(connection: socket.socket) -> bytes:

@@ -50,9 +50,9 @@ class FullDisks:
     work_bytes: int = 0  # that one attempt may write
     rewrites: bool = False  # and it may rewrite everything that is stored there, as a merge into a table does
 
-    def have_room_for_a_file(self) -> bool:
+    def has_space_for_a_file(self) -> bool:
         """Return whether a file of 1 MiB can be created now in every folder."""
-        return all(map(_has_room, self.folders))
+        return all(map(_has_space, self.folders))
 
     def is_refusal(self, error: BaseException) -> bool:
         """Return whether a write failed with `error` although every disk has room for the work."""
@@ -126,7 +126,7 @@ class DiskSpace:
 
     def is_there(self) -> bool:
         """Return whether a file of 1 MiB can be created now in every folder."""
-        return self.disks.have_room_for_a_file()
+        return self.disks.has_space_for_a_file()
 
     def _show(self, now_s: float) -> None:
         # NB: never 0 while it waits: an alert checks for more than 0.
@@ -184,7 +184,7 @@ class _NoGauge:
         """Ignore `value`."""
 
 
-def _has_room(folder: Path) -> bool:
+def _has_space(folder: Path) -> bool:
     """Return whether a file of 1 MiB can be created: free blocks, a free inode, and a quota that allows both."""
     path = folder / f".room-{uuid4().hex}"
     try:

@@ -189,7 +189,7 @@ class StateTransaction:
             assert before is not None, "a first copy comes after the base"
             group = replace(group, last=before.pointer)
         if group.values:
-            self._check_room(group, ledger)
+            self._check_space(group, ledger)
             ledger = self.outbox.append(ledger, group, self._version_of)
             self.put(LEDGER, ledger)
         latest = group.commit_time_us or (before.commit_time_us if before else 0)
@@ -407,7 +407,7 @@ class StateTransaction:
                 raise
             return Watermark(header.pointer, header.sequence, header.commit_time_us)
 
-    def _check_room(self, group: EncodedGroup, ledger: OutboxLedger) -> None:
+    def _check_space(self, group: EncodedGroup, ledger: OutboxLedger) -> None:
         bound, wanted = self.identity.outbox_bytes_max, group.byte_count
         readers = self.readers()[0]
         applied = min((reader.held for reader in readers.values()), default=ledger.trimmed)

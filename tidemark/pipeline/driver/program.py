@@ -144,7 +144,7 @@ def _started(make: Callable[[], SparkSession], disks: FullDisks) -> SparkSession
 
 
 def _check_room(disks: FullDisks, cause: BaseException | None = None) -> None:
-    if not disks.have_room_for_a_file():
+    if not disks.has_space_for_a_file():
         reason = f": {cause}" if cause is not None else ""
         raise StateFull(f"a disk of the pipeline is full, and Spark cannot start{reason}", hint=FULL_HINT) from cause
 

@@ -56,14 +56,14 @@ class LiveChanges:
         spill: SpillPort | None = None,
         wait_s: float = WAIT_S_DEFAULT,
         observer: SeedObserver | None = None,
-        away: Callable[[NodeUnreachable], None] | None = None,
+        on_disconnect: Callable[[NodeUnreachable], None] | None = None,
     ) -> None:
         self.seed = seed
         self.snapshot: Visibility | None = None  # S2
         self._dsn = dsn
         self._waiting = Waiting(seed.complete_from, wait_s, observer or SilentObserver())
         self._polled_s = 0.0
-        self._stream = SteadyStream(dsn, seed.node.system_identifier, seed.lsn, seed.timeline, away)
+        self._stream = SteadyStream(dsn, seed.node.system_identifier, seed.lsn, seed.timeline, on_disconnect)
         self.begin_lsn = Lsn(0)  # of messages outside transactions
         self._buffered: list[DecodedRun] = []
         self._buffered_bytes = 0

@@ -257,19 +257,19 @@ def _attempt(
         answers = [session.read(mirror, replay.follow) for session, mirror in zip(sessions, mirrors, strict=True)]
         end_lsn, files = _end(first, sessions)
         lsn = replay.run_to(end_lsn)
-        for asked, mirror, answer, current in zip(sessions, mirrors, answers, files, strict=True):
+        for session, mirror, answer, current in zip(sessions, mirrors, answers, files, strict=True):
             seed.merge(mirror, answer)
-            asked.check_files(mirror, current)
+            session.check_files(mirror, current)
         if follows is not None:
             mirrors += untouched_template(first, sessions, mirrors)
-        asked_for = {mirror.database: node.facts().database for mirror, node in zip(mirrors, nodes, strict=False)}
+        names = {mirror.database: node.facts().database for mirror, node in zip(mirrors, nodes, strict=False)}
         return Seed(
             node=facts,
             format=fmt,
             timeline=replay.timeline,
             lsn=lsn,
-            mirrors=DatabaseMirrors(mirrors, lambda row: row.oid in asked_for),
-            databases=asked_for,
+            mirrors=DatabaseMirrors(mirrors, lambda row: row.oid in names),
+            databases=names,
             complete_from=replay.next_xid,
             top_of=dict(replay.follower.top_of),
         )
