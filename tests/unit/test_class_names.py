@@ -22,7 +22,6 @@ NAMESAKES = {  # of a class of the product, in tests and scripts: to be renamed
     "Run",
     "Spread",
     "Target",
-    "Way",
 }
 
 

@@ -8,7 +8,7 @@ from tidemark.io.host.logs import describe_error
 from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX, Slot
 from tidemark.model.position import Epoch
 from tidemark.runtime.capture.capture import Capture, CaptureSettings, DecodingStuck
-from tidemark.runtime.capture.following import AskLeader
+from tidemark.runtime.capture.following import QueryLeader
 from tidemark.runtime.capture.wal_source import MakeWalSource, cut_spool
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.replay.diverged import WalDiverged
@@ -28,9 +28,9 @@ class EpochRun:
         self._stuck: DecodingStuck | None = None
 
     def begin(
-        self, epoch: Epoch, make_wal_source: MakeWalSource, on_marker: OnMarker, ask_leader: AskLeader | None = None
+        self, epoch: Epoch, make_wal_source: MakeWalSource, on_marker: OnMarker, query_leader: QueryLeader | None = None
     ) -> None:
-        """Make a capture under `epoch`, and start it; with `ask_leader` it follows, and delivers nothing."""
+        """Make a capture under `epoch`, and start it; with `query_leader` it follows, and delivers nothing."""
         self._context.log.info("epoch taken", epoch=str(epoch))
         self._context.store.environment.heartbeat.beat(self._slot, ahead_s=START_S_MAX)
         self.epoch = epoch
@@ -40,7 +40,7 @@ class EpochRun:
             epoch,
             make_wal_source,
             on_marker=on_marker,
-            ask_leader=ask_leader,
+            query_leader=query_leader,
             in_daemon=True,
         )
         self.capture.start()
