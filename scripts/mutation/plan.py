@@ -65,7 +65,7 @@ PLANS = {
     "tidemark/runtime/capture/confirming.py": Plan(("tests/unit/delivery/test_confirming.py",)),
     "tidemark/runtime/daemon/marker_reading.py": Plan(("tests/integration/failover/test_marker_reading.py",)),
     "tidemark/runtime/first_copy/copies.py": Plan(("tests/integration/first_copy/test_copies_shown.py",)),
-    "tidemark/pipeline/sinks/compaction.py": Plan(
+    "tidemark/pipeline/merge/compaction.py": Plan(
         ("tests/unit/pipeline/test_compaction_keys.py", "tests/unit/pipeline/test_compaction.py")
     ),
     "tidemark/pipeline/lake/positions.py": Plan(
@@ -75,14 +75,14 @@ PLANS = {
         ("tests/unit/pipeline/test_replica.py", "tests/unit/pipeline/test_replica_partitions.py"),
         ("tests/integration/lake/test_sinks.py",),
     ),
-    "tidemark/pipeline/lake/lineage.py": Plan(
+    "tidemark/pipeline/delta_log/lineage.py": Plan(
         ("tests/integration/lake/test_lake_changes.py", "tests/integration/lake/test_log_breaks.py"),
         ("tests/integration/lake/test_lake_damage.py",),
     ),
-    "tidemark/pipeline/lake/commits.py": Plan(
+    "tidemark/pipeline/delta_log/commits.py": Plan(
         ("tests/unit/pipeline/test_commits.py", "tests/integration/lake/test_lake_changes.py")
     ),
-    "tidemark/pipeline/lake/log_cleanup.py": Plan(("tests/integration/lake/test_log_cleanup.py",)),
+    "tidemark/pipeline/delta_log/log_cleanup.py": Plan(("tests/integration/lake/test_log_cleanup.py",)),
     "tidemark/pipeline/sinks/targets.py": Plan(
         ("tests/integration/lake/test_log_breaks.py", "tests/integration/lake/test_lake_changes.py"),
         (

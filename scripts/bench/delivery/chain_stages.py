@@ -32,14 +32,14 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Epoch
+from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline, Settings
-from tidemark.pipeline.lake.applied import NOTHING
 from tidemark.pipeline.lake.faults import UNTOUCHED
-from tidemark.pipeline.lake.lake import LakeTable
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TableId
-from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
 from tidemark.pipeline.sinks.targets import Outcome

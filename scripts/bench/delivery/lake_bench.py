@@ -32,8 +32,8 @@ from tests.support.lakes.scripted_table import RELATION, ScriptedTable
 from tidemark.io.host.logs import configure_logs, get_log
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
-from tidemark.pipeline.lake.log_cleanup import KEEP_S, LogCleanup
-from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake, LakeBatch
 from tidemark.pipeline.sinks.steps import Delivered
 

@@ -39,7 +39,7 @@ Row = dict[int, object]  # by column number
 Key = tuple[str, ...]
 ORDINARY_TABLE = "r"  # pg_class.relkind
 VIRTUAL = "v"  # pg_attribute.attgenerated: not stored, so not in WAL
-ROWS_REPORTED_MAX = 3  # of each side, where they differ
+ROWS_SHOWN_MAX = 3  # of each side, where they differ
 
 
 @dataclass
@@ -49,25 +49,25 @@ class Table:
     relation: Relation
     rows: list[Row] = field(default_factory=list)
     is_lost: bool = False
-    _numbers: tuple[int, ...] = ()  # numbers of the columns that are the key of `_places`
-    _places: dict[Key, list[Row]] | None = None
+    _numbers: tuple[int, ...] = ()  # numbers of the columns that are the key of `_by_key`
+    _by_key: dict[Key, list[Row]] | None = None
 
     def empty(self) -> None:
         """Remove all rows; afterwards the content is known."""
         self.rows = []
         self.is_lost = False
-        self._places = None
+        self._by_key = None
 
-    def forget_places(self) -> None:
+    def forget_keys(self) -> None:
         """Drop the lookup table: rows were changed by something other than a row change."""
         self.rows = list(self._all())
-        self._places = None
+        self._by_key = None
 
     def _all(self) -> Iterator[Row]:
-        if self._places is None:
+        if self._by_key is None:
             yield from self.rows
         else:
-            for rows in self._places.values():
+            for rows in self._by_key.values():
                 yield from rows
 
     def all_rows(self) -> list[Row]:
@@ -76,26 +76,26 @@ class Table:
 
     def put(self, row: Row) -> None:
         """Add a row."""
-        if self._places is None:
+        if self._by_key is None:
             self.rows.append(row)
         else:
-            self._places.setdefault(_key(row, self._numbers), []).append(row)
+            self._by_key.setdefault(_key(row, self._numbers), []).append(row)
 
-    def take(self, old: Row, numbers: tuple[int, ...]) -> Row | None:
+    def pop(self, old: Row, numbers: tuple[int, ...]) -> Row | None:
         """Remove and return the row that equals `old` in the columns `numbers`; None if there is none."""
-        if self._places is None or numbers != self._numbers:
-            rows, self._numbers, self._places = self.all_rows(), numbers, {}
+        if self._by_key is None or numbers != self._numbers:
+            rows, self._numbers, self._by_key = self.all_rows(), numbers, {}
             for row in rows:
                 self.put(row)
-        places = self._places
-        assert places is not None
+        by_key = self._by_key
+        assert by_key is not None
         key = _key(old, numbers)
-        found = places.get(key)
+        found = by_key.get(key)
         if not found:
             return None
         row = found.pop()
         if not found:
-            del places[key]
+            del by_key[key]
         return row
 
 
@@ -132,10 +132,10 @@ class Replica:
                     pass
         self._batches(batches)
 
-    def take_effects(self) -> list[str]:
+    def pop_effects(self) -> list[str]:
         """Return the effects since the last call."""
-        taken, self._effects = self._effects, []
-        return taken
+        effects, self._effects = self._effects, []
+        return effects
 
     def _table(self, relation: Relation) -> Table:
         table = self.tables.setdefault(relation.oid, Table(relation))
@@ -144,7 +144,7 @@ class Replica:
 
     def _batches(self, batches: Iterable[ChangeBatch]) -> None:
         changes = [change for batch in batches for change in _changes(batch)]
-        for change in sorted(changes, key=lambda change: change.place):
+        for change in sorted(changes, key=lambda change: change.position):
             self._change(change)
 
     def _change(self, change: "_Change") -> None:
@@ -154,10 +154,10 @@ class Replica:
         assert is_rewritten == (relation.oid in self.rewriting), "rewritten rows stand in boundaries"
         previous: Row | None = None
         if change.op in (Op.UPDATE.value, Op.DELETE.value):
-            reported = _reported(change)
-            previous = table.take(*reported) if reported is not None and not table.is_lost else None
+            identified = _identified(change)
+            previous = table.pop(*identified) if identified is not None and not table.is_lost else None
             if previous is None:
-                assert reported is None or table.is_lost, f"no row of {relation.qualified_name} is as {reported}"
+                assert identified is None or table.is_lost, f"no row of {relation.qualified_name} is as {identified}"
                 table.is_lost = True
                 return
         if change.new is not None and not table.is_lost:
@@ -173,7 +173,7 @@ class Replica:
             self.tables.pop(described.oid, None)
             return
         table = self._table(event.after)
-        table.forget_places()
+        table.forget_keys()
         if event.effect is SchemaEffect.CONSTANT:
             known = {column.number for column in event.before.columns} if event.before is not None else set()
             for column in event.after.live_columns:
@@ -195,7 +195,7 @@ class _Change:
     """A row change."""
 
     relation: Relation
-    place: tuple[int, int]
+    position: tuple[int, int]
     op: str
     before_kind: BeforeKind
     old: Row
@@ -218,14 +218,14 @@ def _changes(batch: ChangeBatch) -> Iterator[_Change]:
             ]
         )
     meta = ("_commit_lsn", "_ordinal", "_op", "_before_kind", "_unchanged")
-    reported = zip(*(batch.rows.column(name).to_pylist() for name in meta), *sides, strict=True)
-    for commit_lsn, ordinal, op, before_kind, bitmap, old, new in reported:
+    changes = zip(*(batch.rows.column(name).to_pylist() for name in meta), *sides, strict=True)
+    for commit_lsn, ordinal, op, before_kind, bitmap, old, new in changes:
         bits = int.from_bytes(bitmap or b"", "little")
-        unchanged = frozenset(number for place, number in enumerate(numbers) if bits >> place & 1)
+        unchanged = frozenset(number for index, number in enumerate(numbers) if bits >> index & 1)
         yield _Change(batch.relation, (commit_lsn, ordinal), op, BeforeKind(before_kind), old or {}, new, unchanged)
 
 
-def _reported(change: _Change) -> tuple[Row, tuple[int, ...]] | None:
+def _identified(change: _Change) -> tuple[Row, tuple[int, ...]] | None:
     """Return the old values in the change, and their columns; None if they are too few to find the row."""
     relation = change.relation
     if change.before_kind is BeforeKind.FULL:
@@ -305,7 +305,7 @@ def differences(cluster: Cluster, database: str, table: Table) -> list[str]:
         return []
     name = table.relation.qualified_name
     return [
-        f"{name}: {left.total()} rows are only in {where}: {list(left)[:ROWS_REPORTED_MAX]}"
+        f"{name}: {left.total()} rows are only in {where}: {list(left)[:ROWS_SHOWN_MAX]}"
         for where, left in (("the table", expected - found), ("the replica", found - expected))
         if left
     ]
