@@ -13,7 +13,7 @@ from tests.support.processes.clocks import HandClock
 from tidemark.engine.progress import Progress
 from tidemark.io.host.log_output import get_log
 from tidemark.io.node.replication import NodeIdentity
-from tidemark.io.process.config import load_config
+from tidemark.io.process.config import Config
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.incarnations import begin_incarnation, expect_markers_ahead
 from tidemark.io.state.overtaken import OvertakenState
@@ -62,7 +62,7 @@ class OpenRequests(NodeRequests):
     """Leaves the requests open: the test answers them."""
 
     def __init__(self, context: CaptureContext, incarnation: Incarnation) -> None:
-        settings = NodeSettings.of(context.config)
+        settings = NodeSettings.of(Config())
         super().__init__(settings, context.store, b"k" * 16, incarnation, metrics=context.metrics, log=context.log)
         self.queries: list[Future[NodeIdentity]] = []
         self.written: list[WrittenMarker] = []
@@ -89,7 +89,7 @@ class FencedDaemon:
         self.store, self.clock = store, HandClock()
         self.deliver_to(BEGAN)
         self.own = begin_incarnation(store, Role.SIDECAR, log)
-        self.requests = OpenRequests(CaptureContext(load_config(None, {}), store, Metrics("main"), log), self.own)
+        self.requests = OpenRequests(CaptureContext(store, Metrics("main"), log), self.own)
         self.fence = Fence(store, self.own, self.requests, log, self.clock)
         self.epoch = store.begin_epoch(OWNER)
 
@@ -120,7 +120,7 @@ class FencedDaemon:
 
     def read_own_start(self, lsn: int = STARTED) -> None:
         start = self.marker(self.own, MarkerKind.START, sequence=FIRST_START)
-        assert self.fence.meet(Lsn(lsn), FIRST, start)
+        assert self.fence.check(Lsn(lsn), FIRST, start)
 
     def step(self, decoded_lsn: int | None = 0, *, later_s: float = 0.0) -> None:
         """Run one step of the daemon's loop; None: it has no capture."""
@@ -154,15 +154,15 @@ def daemon(tmp_path: Path) -> Iterator[FencedDaemon]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_marker_is_of_this_state_if_its_writer_is_known_or_not_named(daemon: FencedDaemon, kind: MarkerKind) -> None:
-    assert daemon.fence.meet(Lsn(8), FIRST, daemon.marker(daemon.own, kind))
-    assert daemon.fence.meet(AFTER, FIRST, daemon.marker(None, kind))
-    assert not daemon.fence.meet(AFTER, FIRST, daemon.marker(GREATER, kind, ahead=-1))
+    assert daemon.fence.check(Lsn(8), FIRST, daemon.marker(daemon.own, kind))
+    assert daemon.fence.check(AFTER, FIRST, daemon.marker(None, kind))
+    assert not daemon.fence.check(AFTER, FIRST, daemon.marker(GREATER, kind, ahead=-1))
 
 
 def test_a_marker_of_a_check_is_not_judged(daemon: FencedDaemon) -> None:
-    assert not daemon.fence.meet(AFTER, FIRST, daemon.marker(None, MarkerKind.CHECK))
+    assert not daemon.fence.check(AFTER, FIRST, daemon.marker(None, MarkerKind.CHECK))
     ahead = daemon.marker(GREATER, MarkerKind.CHECK, ahead=1)
-    assert not daemon.fence.meet(AFTER, FIRST, ahead)
+    assert not daemon.fence.check(AFTER, FIRST, ahead)
     daemon.fence.watch(AFTER, FIRST, ahead)
     assert daemon.store.marks().overtaken is None
 
@@ -172,7 +172,7 @@ def test_only_the_first_own_start_marker_is_the_start(daemon: FencedDaemon) -> N
         daemon.marker(daemon.own, MarkerKind.CONFIRM),
         daemon.marker(GREATER, MarkerKind.START, ahead=-1),
     ):
-        daemon.fence.meet(Lsn(8), FIRST, other)
+        daemon.fence.check(Lsn(8), FIRST, other)
         assert not daemon.requests.has_read_start
     daemon.expect_markers_ahead()
     daemon.read_own_start()
@@ -185,23 +185,23 @@ def test_only_the_first_own_start_marker_is_the_start(daemon: FencedDaemon) -> N
 
 def test_the_own_start_marker_is_not_compared_with_the_state(daemon: FencedDaemon) -> None:
     start = daemon.marker(daemon.own, MarkerKind.START, ahead=1)
-    assert daemon.fence.meet(STARTED, FIRST, start)
+    assert daemon.fence.check(STARTED, FIRST, start)
 
 
 def test_before_its_start_marker_a_state_is_fenced_by_a_position_beyond_its_begin(daemon: FencedDaemon) -> None:
     daemon.deliver_to(STARTED)
-    assert not daemon.fence.meet(Lsn(8), FIRST, daemon.marker(GREATER, reached=BEGAN))
+    assert not daemon.fence.check(Lsn(8), FIRST, daemon.marker(GREATER, reached=BEGAN))
     with pytest.raises(OvertakenState):
-        daemon.fence.meet(Lsn(16), FIRST, daemon.marker(LESSER, reached=BEGAN + 1))
+        daemon.fence.check(Lsn(16), FIRST, daemon.marker(LESSER, reached=BEGAN + 1))
 
 
 def test_after_its_start_marker_positions_are_not_compared_but_incarnations_are(daemon: FencedDaemon) -> None:
-    assert not daemon.fence.meet(Lsn(8), FIRST, daemon.marker(GREATER))
+    assert not daemon.fence.check(Lsn(8), FIRST, daemon.marker(GREATER))
     daemon.read_own_start()
-    assert not daemon.fence.meet(Lsn(16), FIRST, daemon.marker(GREATER)), "WAL from before it is read again"
-    assert not daemon.fence.meet(AFTER, FIRST, daemon.marker(LESSER, reached=LATER))
+    assert not daemon.fence.check(Lsn(16), FIRST, daemon.marker(GREATER)), "WAL from before it is read again"
+    assert not daemon.fence.check(AFTER, FIRST, daemon.marker(LESSER, reached=LATER))
     with pytest.raises(OvertakenState):
-        daemon.fence.meet(AFTER, FIRST, daemon.marker(GREATER))
+        daemon.fence.check(AFTER, FIRST, daemon.marker(GREATER))
 
 
 @pytest.mark.parametrize(
@@ -212,9 +212,9 @@ def test_of_two_first_start_markers_of_one_epoch_the_first_one_decides(
 ) -> None:
     daemon.read_own_start()
     first = daemon.marker(GREATER, MarkerKind.START, sequence=FIRST_START)
-    assert not daemon.fence.meet(AFTER, FIRST, first)
+    assert not daemon.fence.check(AFTER, FIRST, first)
     with pytest.raises(OvertakenState):
-        daemon.fence.meet(LATER, FIRST, replace(first, kind=kind, sequence=Sequence(sequence)))
+        daemon.fence.check(LATER, FIRST, replace(first, kind=kind, sequence=Sequence(sequence)))
 
 
 @pytest.mark.parametrize("timeline", [FIRST, None])
@@ -224,7 +224,7 @@ def test_a_fenced_state_records_the_marker_and_every_later_step_fails(
     daemon.read_own_start()
     rival = daemon.marker(GREATER, ahead=1)
     with pytest.raises(OvertakenState):
-        daemon.fence.meet(AFTER, timeline, rival)
+        daemon.fence.check(AFTER, timeline, rival)
     expected = Overtaken(GREATER, rival.epoch, timeline or NO_TIMELINE, AFTER, daemon.own, daemon.epoch)
     assert daemon.store.marks().overtaken == expected
     for decoded_lsn in (0, None):
@@ -259,13 +259,13 @@ def test_without_a_capture_no_node_is_queried_and_the_state_begins_where_it_is(d
     daemon.deliver_to(200)
     daemon.step(None)
     assert not daemon.requests.queries
-    assert not daemon.fence.meet(Lsn(8), FIRST, daemon.marker(GREATER, reached=200))
+    assert not daemon.fence.check(Lsn(8), FIRST, daemon.marker(GREATER, reached=200))
     daemon.step()
     daemon.deliver_to(300)
     daemon.step(None)
     assert len(daemon.requests.queries) == 1
     with pytest.raises(OvertakenState):
-        daemon.fence.meet(Lsn(16), FIRST, daemon.marker(GREATER, reached=201))
+        daemon.fence.check(Lsn(16), FIRST, daemon.marker(GREATER, reached=201))
 
 
 def test_the_start_marker_is_written_once_all_that_the_node_had_written_is_decoded(daemon: FencedDaemon) -> None:
@@ -310,7 +310,7 @@ def test_no_start_marker_is_written_before_the_first_epoch(tmp_path: Path) -> No
     with StateStore.create(StateFolder(tmp_path / "state"), IDENTITY) as store:
         log = get_log("test")
         own = begin_incarnation(store, Role.SIDECAR, log)
-        context = CaptureContext(load_config(None, {}), store, Metrics("main"), log)
+        context = CaptureContext(store, Metrics("main"), log)
         with closing(OpenRequests(context, own)) as requests:
             fence = Fence(store, own, requests, log)
             fence.step(store.marks(), Progress())
@@ -367,12 +367,12 @@ def test_a_rival_that_is_behind_is_answered_once_with_a_start_marker_that_is_no_
     daemon.read_own_start()
     daemon.step(later_s=LONG_S)
     assert len(daemon.requests.written) == 1
-    daemon.fence.meet(AFTER, FIRST, daemon.marker(daemon.own))
+    daemon.fence.check(AFTER, FIRST, daemon.marker(daemon.own))
     daemon.step()
     assert len(daemon.requests.written) == 1, "it is no rival"
     for _ in range(2):
         with capture_logs() as reported:
-            assert not daemon.fence.meet(AFTER, FIRST, daemon.marker(LESSER))
+            assert not daemon.fence.check(AFTER, FIRST, daemon.marker(LESSER))
         daemon.step()
         daemon.step()
         assert len(daemon.requests.written) == 2
@@ -387,7 +387,7 @@ def test_the_number_of_answered_rivals_is_limited(daemon: FencedDaemon) -> None:
     daemon.read_own_start()
     with capture_logs() as reported:
         for number in range(ANSWERED_MAX + 2):
-            daemon.fence.meet(AFTER, FIRST, daemon.marker(Incarnation(f"{number:016x}"), ahead=-1))
+            daemon.fence.check(AFTER, FIRST, daemon.marker(Incarnation(f"{number:016x}"), ahead=-1))
     assert len(reported) == ANSWERED_MAX
 
 

@@ -60,7 +60,7 @@ class RoleHolding:
             lock.release()
 
     def _is_held_here(self) -> bool:
-        lock = RoleLock.seen(self._store.folder, self._role)
+        lock = RoleLock.status(self._store.folder, self._role)
         own = Owner(self._role, host_name(), boot_id(), os.getpid(), own_start_ticks())
         return lock.is_locked and lock.owner == own
 

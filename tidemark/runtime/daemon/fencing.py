@@ -32,7 +32,7 @@ ANSWERED_MAX = 16  # rivals; each costs one marker
 
 
 class Fence:
-    """Of one process. The thread that reads the WAL calls `meet` and `watch`, the daemon's loop the rest."""
+    """Of one process. The thread that reads the WAL calls `check` and `watch`, the daemon's loop the rest."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Fence:
 
     # --- called by the thread that reads
 
-    def meet(self, lsn: Lsn, timeline: TimelineId | None, marker: Marker) -> bool:
+    def check(self, lsn: Lsn, timeline: TimelineId | None, marker: Marker) -> bool:
         """Judge a marker where this process delivers; return whether it is of this state. Raises `OvertakenState`."""
         if marker.kind is MarkerKind.CHECK:
             return False
@@ -89,10 +89,10 @@ class Fence:
         verdict = judge(claim, known.kept, reader)
         if verdict is Verdict.OVERTAKEN:
             assert marker.incarnation is not None, "others claim nothing"
-            met = Overtaken(
+            ahead = Overtaken(
                 marker.incarnation, marker.epoch, timeline or NO_TIMELINE, lsn, self._incarnation, now.epoch
             )
-            raise OvertakenState(record_overtaken(self._store, met))
+            raise OvertakenState(record_overtaken(self._store, ahead))
         if verdict is Verdict.BEHIND and delivers:
             self._record_rival(lsn, marker)
         return verdict is Verdict.OWN or marker.incarnation is None
