@@ -1,9 +1,11 @@
 """The pacing of deliveries, with a clock that the test controls."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.engine.batching import BURST, DeliveryPacing
+from tidemark.engine.batching import BURST, SPACING_S, DeliveryPacing
 
 RATE_MAX = 100.0
 INTERVAL_S = 1 / RATE_MAX
@@ -59,6 +61,12 @@ def test_a_quiet_moment_is_no_longer_after_deliveries_faster_than_the_rate(
         pacing.delivered(last_s)
     assert pacing.wait_s(last_s) <= linger_s
     assert pacing.wait_s(last_s + linger_s + EPSILON_S) == 0.0
+
+
+@given(GAPS_S, st.floats(SPACING_S, 0.05))
+def test_two_deliveries_are_never_closer_than_the_spacing(gaps_s: list[float], linger_s: float) -> None:
+    times_s = [time_s for time_s, _ in delivered_at(DeliveryPacing(RATE_MAX, linger_s), gaps_s)]
+    assert all(later_s - earlier_s >= SPACING_S - EPSILON_S for earlier_s, later_s in pairwise(times_s))
 
 
 @given(GAPS_S)
