@@ -21,7 +21,6 @@ NAMESAKES = {  # of a class of the product, in tests and scripts: to be renamed
     "Row",
     "Run",
     "Spread",
-    "Stretch",
     "Target",
 }
 

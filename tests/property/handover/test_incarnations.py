@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemark.engine.incarnations import (
-    EPOCHS_LEAPT,
+    EPOCHS_SKIPPED,
     KEPT_MAX,
     Claim,
     ReadingProcess,
@@ -80,7 +80,7 @@ class World:
         if moved and state.process is None:
             reached = max(state.epoch, state.overtaken.epoch.number if state.overtaken is not None else 0)
             state.history, state.is_confirmed = ended(state.history, state.extent), True
-            state.epoch, state.overtaken = reached + EPOCHS_LEAPT, None
+            state.epoch, state.overtaken = reached + EPOCHS_SKIPPED, None
         if state.process is not None or state.overtaken is not None:
             return
         number = next(self._born)
@@ -434,7 +434,7 @@ def test_a_restored_state_counts_on_from_what_is_known_also_behind_a_clock_that_
     timeline: int, number: int, now_us: int
 ) -> None:
     known = Epoch(TimelineId(timeline), number)
-    assert replacing_epoch(FIRST, known, now_us) >= replace(known, number=number + EPOCHS_LEAPT)
+    assert replacing_epoch(FIRST, known, now_us) >= replace(known, number=number + EPOCHS_SKIPPED)
 
 
 def test_an_incarnation_ends_once_and_a_running_one_of_a_role_that_continues_does_not() -> None:
