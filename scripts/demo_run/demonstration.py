@@ -14,7 +14,7 @@ from scripts.demo_run import configuration
 from scripts.demo_run import server as embedded
 from scripts.demo_run import workload as shop
 from scripts.demo_run.archiving import archive_line, archive_program
-from scripts.demo_run.lag import Arrivals, LagWatch, quantile
+from scripts.demo_run.lag import DestinationLags, LagWatch, quantile
 from scripts.demo_run.processes import CTL, DemoProcess, run, tail
 from tidemark.io.process.ports import assigned_ports
 from tidemark.io.state.state import StateStore
@@ -39,8 +39,8 @@ class Demonstration:
 
     folder: Path
     console: Console
-    server: embedded.Server
-    work: shop.Workload = field(init=False)
+    server: embedded.DemoServer
+    work: shop.DemoClients = field(init=False)
     sidecar: DemoProcess = field(init=False)
     archiver: DemoProcess = field(init=False)
     spark: DemoProcess = field(init=False)
@@ -54,7 +54,7 @@ class Demonstration:
 
     def __post_init__(self) -> None:
         self.began_us = _now_us()
-        self.work = shop.Workload(self.server.dsn())
+        self.work = shop.DemoClients(self.server.dsn())
         state = ("--state", str(self.state))
         self.sidecar = DemoProcess("sidecar", ("run", "sidecar", *state), self.folder / "sidecar.log")
         self.archiver = DemoProcess("archiver", ("run", "archiver", *state), self.folder / "archiver.log")
@@ -225,7 +225,7 @@ def _delivered(marks: StateMarks) -> Lsn | None:
     return marks.delivered.pointer.position.commit_lsn if marks.delivered is not None else None
 
 
-def _recent(arrivals: Arrivals) -> str:
+def _recent(arrivals: DestinationLags) -> str:
     return f"{quantile(list(arrivals.recent_s), 0.5):.1f} s" if arrivals.recent_s else "-"
 
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from scripts.demo_run.configuration import SWITCH_S
 from scripts.demo_run.demonstration import Demonstration
 from scripts.demo_run.exactly_once import judge, read_journal, read_log
-from scripts.demo_run.lag import Arrivals, During, quantile
+from scripts.demo_run.lag import DestinationLags, During, quantile
 from scripts.demo_run.processes import run
 from tidemark.model.mode import Stage
 
@@ -74,7 +74,7 @@ def _lags(demonstration: Demonstration) -> None:
     demonstration.console.print(table)
 
 
-def _quantiles(arrivals: Arrivals, during: During) -> tuple[str, str]:
+def _quantiles(arrivals: DestinationLags, during: During) -> tuple[str, str]:
     lags = arrivals.lags_s[during]
     return (f"{quantile(lags, 0.5):.2f}", f"{quantile(lags, 0.99):.2f}") if lags else ("-", "-")
 

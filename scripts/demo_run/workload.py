@@ -79,7 +79,7 @@ def _identifier(table: str) -> psycopg.sql.Identifier:
 
 
 @dataclass
-class Workload:
+class DemoClients:
     """Clients that write until they are stopped, and the number of their transactions."""
 
     dsn: str

@@ -14,7 +14,7 @@ from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.spark import land
 from tests.support.processes.spark_process import SparkProcess, wait_for
 from tests.support.servers.small_disk import needs_mount, small_disk
-from tests.support.workloads.feeder import World, feed, make_state
+from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.process.metrics import CAPTURE_LABEL, DISK_FULL
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -31,7 +31,7 @@ WAITS = "the disk is full: waiting for space"
 def test_a_pipeline_waits_for_room_on_a_full_disk_and_loses_nothing(
     spark: SparkSession, tmp_path: Path, full: str
 ) -> None:
-    groups = list(World(SEED).groups(GROUPS))
+    groups = list(RandomTables(SEED).groups(GROUPS))
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         place = Place(tmp_path)
         if full == "lake":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers.archiving import Archiving, archiving
+from tests.support.servers.archiving import ArchivingServer, archiving
 from tests.support.servers.small_disk import needs_mount, small_disk
 from tidemark.io.archive.hole_ledger import HoleLedger
 
@@ -22,12 +22,12 @@ def traversable() -> Iterator[Path]:
         yield Path(folder)
 
 
-def holes(archive: Archiving) -> list[str]:
+def holes(archive: ArchivingServer) -> list[str]:
     with HoleLedger.open(archive.spool.ledger, writable=False) as ledger:
         return [hole.name for hole in ledger.holes()]
 
 
-def archived(archive: Archiving) -> set[str]:
+def archived(archive: ArchivingServer) -> set[str]:
     return {path.name for path in archive.spool.folder.iterdir() if not path.name.startswith(".")}
 
 

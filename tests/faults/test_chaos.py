@@ -12,7 +12,7 @@ import pytest
 from tests.support.faults.chaos.campaign import Directed, run
 from tests.support.faults.chaos.faults import linger_behind_the_move, switch_off_until_met
 from tests.support.faults.chaos.prologue import meet_every_failpoint
-from tests.support.faults.chaos.world import Setting, World
+from tests.support.faults.chaos.world import ChaosWorld, Setting
 from tests.support.servers.small_disk import needs_mount
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
 
@@ -37,16 +37,16 @@ def test_every_change_comes_once_whatever_fails_and_realtime_comes_back(root: Pa
     assert not done.never_met, done
 
 
-def linger_often(world: World) -> None:
+def linger_often(world: ChaosWorld) -> None:
     for _ in range(LINGERS):
         linger_behind_the_move(world)
 
 
-def die_behind_the_stop_marker(world: World) -> None:
+def die_behind_the_stop_marker(world: ChaosWorld) -> None:
     switch_off_until_met(world, HandoverPoint.AFTER_WRITE_STOP_MARKER)
 
 
-def nothing_directed(_world: World) -> None:
+def nothing_directed(_world: ChaosWorld) -> None:
     return
 
 

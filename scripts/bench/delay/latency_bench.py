@@ -43,7 +43,7 @@ PUBLICATION = SLOT = "bench"
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ReaderRun:
     """One reader's turn at one rate; times in milliseconds, the reader's CPU time in microseconds a commit."""
 
     reader: str
@@ -99,7 +99,7 @@ class Child:
 
 def run_turn(
     cluster: Cluster, state: Path, readers: Sequence[str], number: int, *, rate: int, seconds: float
-) -> list[Turn]:
+) -> list[ReaderRun]:
     """Run `readers` while rows are committed at `rate` for some seconds."""
     writers = -(-rate // COMMITS_PER_WRITER)
     count = max(int(rate * seconds) // writers, 1)
@@ -134,7 +134,7 @@ def _how(cluster: Cluster, state: Path, reader: str) -> list[str]:
     return [*command, "--status-interval", "1", "-f", "-", *options]
 
 
-def _turn(reader: str, rate: int, written: Sequence[dict[str, list[int]]], read: dict[str, list[int]]) -> Turn:
+def _turn(reader: str, rate: int, written: Sequence[dict[str, list[int]]], read: dict[str, list[int]]) -> ReaderRun:
     """Match the written rows with the arrivals; each row must have arrived exactly once."""
     arrived = dict(zip(read["rows"], read["times_ns"], strict=True))
     rows = [row for part in written for row in part["rows"]]
@@ -145,7 +145,7 @@ def _turn(reader: str, rate: int, written: Sequence[dict[str, list[int]]], read:
     since_return = [(arrived[row] - at) / 1e6 for row, at in zip(rows, returns, strict=True)]
     since_stamp = [(arrived[row] - at) / 1e6 for row, at in zip(rows, stamps, strict=True)]
     took_s = (max(returns) - min(stamps)) / 1e9
-    return Turn(
+    return ReaderRun(
         reader,
         rate,
         len(rows) / took_s,
@@ -168,7 +168,7 @@ def reported(values: Sequence[float], digits: int = 2) -> str:
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
-def show(turns: Sequence[Turn]) -> None:
+def show(turns: Sequence[ReaderRun]) -> None:
     """Print the table."""
     heads = ("commits/s", "", "achieved", "p50 ms", "p99 ms", "from stamp p50", "from stamp p99", "CPU us a commit")
     print("{:>9}  {:15}{:>22}{:>24}{:>24}{:>24}{:>24}{:>22}".format(*heads))
@@ -186,9 +186,9 @@ def show(turns: Sequence[Turn]) -> None:
             print("{:>9}  {:15}{:>22}{:>24}{:>24}{:>24}{:>24}{:>22}".format(rate, reader, *cells))
 
 
-def measure(rates: Sequence[int], seconds: float, turns: int, *, together: bool) -> list[Turn]:
+def measure(rates: Sequence[int], seconds: float, turns: int, *, together: bool) -> list[ReaderRun]:
     """Run all turns: at each rate the readers alternate in rotating order."""
-    measured: list[Turn] = []
+    measured: list[ReaderRun] = []
     with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder, new_cluster(MAJOR, SETTINGS) as cluster:
         cluster.sql(
             f"CREATE TABLE {TABLE} (turn integer, id bigint, stamp_ns bigint, filler text, PRIMARY KEY (turn, id))"

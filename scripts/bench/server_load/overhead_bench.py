@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 
 from scripts.bench.measuring.machine import machine
-from scripts.bench.server_load.companions import COMPANIONS, PUBLICATION, Companion, Node, cpu_s, wait_for
+from scripts.bench.server_load.companions import COMPANIONS, PUBLICATION, Companion, MeasuredNode, cpu_s, wait_for
 from tests.support.servers.postgres import new_cluster, sql
 from tidemark.io.node.dsn import APPLICATION_NAME
 from tidemark.model.lsn import Lsn, parse_lsn
@@ -52,7 +52,7 @@ MARK = "SELECT pg_logical_emit_message(true, 'bench', '')"
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class CompanionRun:
     """One companion's turn; CPU in microseconds a transaction, WAL in bytes."""
 
     companion: str
@@ -71,7 +71,7 @@ class Turn:
 class ServerCpu:
     """CPU time of all of the server's processes except the one that serves this benchmark's session."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: MeasuredNode) -> None:
         self._session = node.session
         self._postmaster = psutil.Process(node.cluster.pid)
         self._own = node.session.info.backend_pid
@@ -113,7 +113,7 @@ class ServerCpu:
         return total_s
 
 
-def take_turn(node: Node, name: str, companion: Companion, number: int, load: Sequence[str]) -> Turn:
+def take_turn(node: MeasuredNode, name: str, companion: Companion, number: int, load: Sequence[str]) -> CompanionRun:
     """Run pgbench next to a companion."""
     sql(node.session, "CHECKPOINT")
     kept_before = _kept(node)
@@ -126,7 +126,7 @@ def take_turn(node: Node, name: str, companion: Companion, number: int, load: Se
         walsender_s, server_s = server.walsender_taken_s(), server.taken_s()
         reader_s = reader.cpu_s() - reader_before_s
         sql(node.session, "CHECKPOINT")
-        return Turn(
+        return CompanionRun(
             name,
             number,
             tps,
@@ -141,7 +141,7 @@ def take_turn(node: Node, name: str, companion: Companion, number: int, load: Se
         )
 
 
-def run_load(node: Node, load: Sequence[str]) -> tuple[float, int]:
+def run_load(node: MeasuredNode, load: Sequence[str]) -> tuple[float, int]:
     """Run pgbench; return transactions a second and their number."""
     said = node.cluster.client("pgbench", *load, "postgres")
     tps = re.search(r"tps = ([\d.]+)", said)
@@ -151,25 +151,25 @@ def run_load(node: Node, load: Sequence[str]) -> tuple[float, int]:
     return float(tps.group(1)), int(transactions.group(1))
 
 
-def _mark(node: Node) -> Lsn:
+def _mark(node: MeasuredNode) -> Lsn:
     ((lsn,),) = sql(node.session, MARK)
     return parse_lsn(str(lsn))
 
 
-def _kept(node: Node) -> int:
+def _kept(node: MeasuredNode) -> int:
     ((size,),) = sql(node.session, KEPT)
     return int(size)
 
 
-def measure(names: Sequence[str], rounds: int, load: Sequence[str], *, scale: int, seed: int) -> list[Turn]:
+def measure(names: Sequence[str], rounds: int, load: Sequence[str], *, scale: int, seed: int) -> list[CompanionRun]:
     """Run all rounds on one node."""
     order = random.Random(seed)
-    turns: list[Turn] = []
+    turns: list[CompanionRun] = []
     with tempfile.TemporaryDirectory(prefix="tm-bench-") as scratch, new_cluster(MAJOR, SETTINGS) as cluster:
         cluster.client("pgbench", "--initialize", "--quiet", "--scale", str(scale), "postgres")
         cluster.sql(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
         with cluster.connect() as session:
-            node = Node(cluster, session, Path(scratch))
+            node = MeasuredNode(cluster, session, Path(scratch))
             run_load(node, [*load, "--time", str(WARM_UP_S)])
             for number in range(rounds):
                 for name in order.sample(names, len(names)):
@@ -178,7 +178,7 @@ def measure(names: Sequence[str], rounds: int, load: Sequence[str], *, scale: in
     return turns
 
 
-def ratios(turns: Sequence[Turn], name: str, what: str) -> list[float]:
+def ratios(turns: Sequence[CompanionRun], name: str, what: str) -> list[float]:
     """Return a figure of a companion divided by the mean of the two turns without a companion in the same round."""
     found = {(turn.companion, turn.round): float(asdict(turn)[what]) for turn in turns}
     rounds = sorted({turn.round for turn in turns})
@@ -192,7 +192,7 @@ def reported(values: Sequence[float], digits: int = 2) -> str:
     return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f}-{max(values):,.{digits}f})"
 
 
-def show(names: Sequence[str], turns: Sequence[Turn]) -> None:
+def show(names: Sequence[str], turns: Sequence[CompanionRun]) -> None:
     """Print the table, and the noise level."""
     heads = ("", "tps", "ratio", "server CPU us/tx", "ratio", "walsender", "own CPU us/tx", "catch-up s")
     line = "{:25}{:>22}{:>18}{:>20}{:>18}{:>14}{:>22}{:>16}{:>25}"
@@ -219,12 +219,12 @@ def show(names: Sequence[str], turns: Sequence[Turn]) -> None:
         print(f"nothing again by nothing, {words}: {apart}: a ratio within that says nothing")
 
 
-def _as_json(turn: Turn) -> dict[str, str | float | None]:
+def _as_json(turn: CompanionRun) -> dict[str, str | float | None]:
     """Return a turn as a JSON value."""
     return {name: None if value != value else value for name, value in asdict(turn).items()}  # noqa: PLR0124 - nan
 
 
-def _apart(turns: Sequence[Turn], what: str) -> list[float]:
+def _apart(turns: Sequence[CompanionRun], what: str) -> list[float]:
     first, second = (
         [float(asdict(turn)[what]) for turn in sorted(turns, key=lambda turn: turn.round) if turn.companion == name]
         for name in (NONE, AGAIN)

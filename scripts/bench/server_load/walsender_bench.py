@@ -36,7 +36,7 @@ QUICK_ROWS, QUICK_ROUNDS = 100_000, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class WalsenderRun:
     """One walsender's work on one range of WAL."""
 
     workload: str
@@ -116,9 +116,9 @@ def _wait(condition: Callable[[], bool]) -> None:
 READERS = {OURS: receive, PEER: decode}
 
 
-def measure(names: Sequence[str], rows: int, rounds: int) -> tuple[list[Turn], dict[str, int]]:
+def measure(names: Sequence[str], rows: int, rounds: int) -> tuple[list[WalsenderRun], dict[str, int]]:
     """Run all turns; return them, and a workload's bytes of WAL."""
-    turns: list[Turn] = []
+    turns: list[WalsenderRun] = []
     sizes: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder, node() as cluster:
         for name in names:
@@ -127,12 +127,12 @@ def measure(names: Sequence[str], rows: int, rounds: int) -> tuple[list[Turn], d
             with cluster.connect(name) as session:
                 for number in range(rounds):
                     for reader in list(READERS)[:: 1 if number % 2 == 0 else -1]:
-                        turns.append(Turn(name, reader, number, READERS[reader](cluster, session, recording)))
+                        turns.append(WalsenderRun(name, reader, number, READERS[reader](cluster, session, recording)))
                         _wait(partial(_is_gone, session))
     return turns, sizes
 
 
-def show(turns: Sequence[Turn], sizes: dict[str, int]) -> None:
+def show(turns: Sequence[WalsenderRun], sizes: dict[str, int]) -> None:
     """Print the table."""
     print(f"{'':10}{'WAL MB':>9}{'ours, CPU s':>26}{'pgoutput, CPU s':>26}{'pgoutput by ours':>26}")
     for name, size in sizes.items():

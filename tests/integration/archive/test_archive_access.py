@@ -17,7 +17,7 @@ import pytest
 from tests.support.processes.captures import config_for
 from tests.support.processes.cdcctl import cdcctl, refused, succeeded
 from tests.support.processes.waiting import wait_until
-from tests.support.servers.archiving import Archiving, archive_script
+from tests.support.servers.archiving import ArchivingServer, archive_script
 from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.io.archive.archive_setup import adopt_archive, try_program
 from tidemark.io.archive.archive_state import archive_state
@@ -167,7 +167,7 @@ def test_a_capture_of_a_third_user_shares_the_spool_by_a_group_or_is_refused(nod
     assert reported.startswith("ServerCannotArchive: ")
     assert not (root / "spool").exists()
     assert as_user(CAPTURE_UID, [CAPTURE_UID, server.st_gid], lambda: adopt(shared)) == "ArchiveKind.SPOOL"
-    with_servers = Archiving(node, Spool(root / "spool"))
+    with_servers = ArchivingServer(node, Spool(root / "spool"))
     node.configure(archive_command=f"{archive_script()} --spool {root}/spool --free-bytes-min 0 %p %f")
     try:
         (name,) = with_servers.switch()
@@ -236,10 +236,10 @@ def test_init_does_not_say_start_with_a_program_that_the_server_cannot_run(node:
 
 
 @dataclass
-class Watched:
+class WatchedNode:
     """A node with a spool, and a daemon's requests and results."""
 
-    node: Archiving
+    node: ArchivingServer
     store: StateStore
     node_requests: NodeRequests
     watch: ArchivingWatch
@@ -266,7 +266,7 @@ class Watched:
 
 
 @contextmanager
-def watched(node: Cluster, root: Path) -> Iterator[Watched]:
+def watched(node: Cluster, root: Path) -> Iterator[WatchedNode]:
     node.sql("SELECT pg_stat_reset_shared('archiver')")
     config, folder = configured(node, root, group=group_of(node)), StateFolder(root / "state")
     initialise(config, folder)
@@ -281,8 +281,8 @@ def watched(node: Cluster, root: Path) -> Iterator[Watched]:
             log=context.log,
         )
         try:
-            archiving = Archiving(node, Spool(Path(config.archive.folder)))
-            yield Watched(archiving, store, node_requests, ArchivingWatch(context, node_requests))
+            archiving = ArchivingServer(node, Spool(Path(config.archive.folder)))
+            yield WatchedNode(archiving, store, node_requests, ArchivingWatch(context, node_requests))
         finally:
             node_requests.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers.archiving import Archiving, archiving
+from tests.support.servers.archiving import ArchivingServer, archiving
 from tests.support.servers.postgres import Cluster
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring
@@ -29,7 +29,7 @@ DEADLINE_S = 120
 
 
 @pytest.fixture(scope="module")
-def archive() -> Iterator[Archiving]:
+def archive() -> Iterator[ArchivingServer]:
     with tempfile.TemporaryDirectory(prefix="tm-") as folder, archiving(Path(folder)) as made:
         made.switch(4)
         made.wait_until_archived()
@@ -37,7 +37,7 @@ def archive() -> Iterator[Archiving]:
 
 
 @pytest.fixture
-def copy(archive: Archiving, tmp_path: Path) -> Path:
+def copy(archive: ArchivingServer, tmp_path: Path) -> Path:
     """Copy the archived segments, to be damaged."""
     archive.wait_until_archived()
     return Path(shutil.copytree(archive.spool.folder, tmp_path / "copy"))
@@ -123,7 +123,7 @@ def whole(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.iterdir()) if len(path.name) == 24)
 
 
-def test_segments_are_followed_as_the_server_archives_them(archive: Archiving) -> None:
+def test_segments_are_followed_as_the_server_archives_them(archive: ArchivingServer) -> None:
     spool = archive.spool.folder
     first = ArchiveFolder(spool).first_lsn()
     with following(spool, first, system_of(archive.node)) as drained:

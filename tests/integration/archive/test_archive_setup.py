@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.cdcctl import Done, cdcctl, contents, refused, succeeded
-from tests.support.servers.archiving import Archiving, archive_script, segment_bytes
+from tests.support.servers.archiving import ArchivingServer, archive_script, segment_bytes
 from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.io.archive.archive_setup import archive_setting
 from tidemark.io.archive.spool import Spool
@@ -52,7 +52,7 @@ def test_the_line_that_init_prints_fills_a_spool_that_a_group_shares(traversable
         with (node.data / "postgresql.conf").open("a") as conf:
             conf.write(line + "\n")
         node.reload()
-        archive = Archiving(node, Spool(folder))
+        archive = ArchivingServer(node, Spool(folder))
         (name,) = archive.switch()
         archive.wait_until_archived()
         archived = folder / name

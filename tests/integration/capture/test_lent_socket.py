@@ -26,7 +26,7 @@ COMMITS = 200
 MESSAGE = "SELECT pg_logical_emit_message(true, 'test', repeat('x', {}))"
 
 
-class Watched(Ring):
+class ThreadRecordingRing(Ring):
     """Drops each slice, and records the thread that put it; the ring checks that slices are contiguous."""
 
     def __init__(self, start_lsn: Lsn) -> None:
@@ -91,13 +91,13 @@ def lease() -> StreamLease:
 
 
 @pytest.fixture
-def ring(cluster: Cluster) -> Watched:
+def ring(cluster: Cluster) -> ThreadRecordingRing:
     with WalStream(cluster.dsn()) as stream:
-        return Watched(first_page_lsn(stream.identify().flush_lsn))
+        return ThreadRecordingRing(first_page_lsn(stream.identify().flush_lsn))
 
 
 @pytest.fixture
-def receiver(cluster: Cluster, ring: Watched, lease: StreamLease) -> Iterator[Receiver]:
+def receiver(cluster: Cluster, ring: ThreadRecordingRing, lease: StreamLease) -> Iterator[Receiver]:
     receiver = Receiver(cluster, ring, Progress(received_lsn=ring.write_lsn), lease)
     receiver.start()
     yield receiver
@@ -118,20 +118,20 @@ def eventually(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.01)
 
 
-def write(cluster: Cluster, ring: Watched, size: int = 10) -> None:
+def write(cluster: Cluster, ring: ThreadRecordingRing, size: int = 10) -> None:
     """Commit a change, and wait until it has arrived."""
     cluster.sql(MESSAGE.format(size))
     end_lsn = parse_lsn(cluster.sql("SELECT pg_current_wal_flush_lsn()")[0][0] or "")
     eventually(lambda: ring.write_lsn >= end_lsn)
 
 
-def is_lent(cluster: Cluster, ring: Watched) -> bool:
+def is_lent(cluster: Cluster, ring: ThreadRecordingRing) -> bool:
     write(cluster, ring)
     return ring.putters[-1] == TAKER
 
 
 @pytest.mark.usefixtures("taker")
-def test_the_application_thread_reads_a_quiet_stream_directly(cluster: Cluster, ring: Watched) -> None:
+def test_the_application_thread_reads_a_quiet_stream_directly(cluster: Cluster, ring: ThreadRecordingRing) -> None:
     eventually(lambda: is_lent(cluster, ring))
     ring.putters.clear()
     for _ in range(5):
@@ -139,7 +139,9 @@ def test_the_application_thread_reads_a_quiet_stream_directly(cluster: Cluster, 
     assert set(ring.putters) == {TAKER}
 
 
-def test_an_application_thread_that_stays_away_delays_no_wal(cluster: Cluster, ring: Watched, taker: Taker) -> None:
+def test_an_application_thread_that_stays_away_delays_no_wal(
+    cluster: Cluster, ring: ThreadRecordingRing, taker: Taker
+) -> None:
     eventually(lambda: is_lent(cluster, ring))
     taker.is_away = True
     write(cluster, ring)  # the message in transit may still arrive this way
@@ -150,7 +152,7 @@ def test_an_application_thread_that_stays_away_delays_no_wal(cluster: Cluster, r
 
 
 def test_an_application_thread_that_decodes_for_long_delays_no_wal(
-    cluster: Cluster, ring: Watched, receiver: Receiver, taker: Taker
+    cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver, taker: Taker
 ) -> None:
     """It may write a catalog base, or wait for the disk of the journal, for longer than the node waits for a reply."""
     eventually(lambda: is_lent(cluster, ring))
@@ -163,7 +165,9 @@ def test_an_application_thread_that_decodes_for_long_delays_no_wal(
     assert receiver.error is None
 
 
-def test_a_stop_ends_a_read_that_waits(cluster: Cluster, ring: Watched, receiver: Receiver, taker: Taker) -> None:
+def test_a_stop_ends_a_read_that_waits(
+    cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver, taker: Taker
+) -> None:
     eventually(lambda: is_lent(cluster, ring))
     taker.visit_s = 100 * DEADLINE_S
     eventually(lambda: taker.waits_s == taker.visit_s)
@@ -173,7 +177,7 @@ def test_a_stop_ends_a_read_that_waits(cluster: Cluster, ring: Watched, receiver
 
 
 @pytest.mark.usefixtures("taker")
-def test_a_backlog_is_received_by_the_network_thread(cluster: Cluster, ring: Watched) -> None:
+def test_a_backlog_is_received_by_the_network_thread(cluster: Cluster, ring: ThreadRecordingRing) -> None:
     eventually(lambda: is_lent(cluster, ring))
     ring.putters.clear()
 
@@ -185,7 +189,7 @@ def test_a_backlog_is_received_by_the_network_thread(cluster: Cluster, ring: Wat
 
 
 def test_the_stream_is_not_offered_while_the_decode_thread_has_a_backlog(
-    cluster: Cluster, ring: Watched, receiver: Receiver, lease: StreamLease
+    cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver, lease: StreamLease
 ) -> None:
     """The network thread would only wait for the decode thread, and the WAL on the node."""
     ring.keeps = True
@@ -203,7 +207,7 @@ def test_the_stream_is_not_offered_while_the_decode_thread_has_a_backlog(
 
 @pytest.mark.usefixtures("taker")
 def test_a_connection_that_breaks_while_the_application_thread_reads_is_opened_again(
-    cluster: Cluster, ring: Watched, receiver: Receiver
+    cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver
 ) -> None:
     eventually(lambda: is_lent(cluster, ring))
     for _ in range(3):
@@ -215,7 +219,7 @@ def test_a_connection_that_breaks_while_the_application_thread_reads_is_opened_a
 
 @pytest.mark.usefixtures("taker")
 def test_it_is_stopped_while_the_application_thread_reads_the_socket(
-    cluster: Cluster, ring: Watched, receiver: Receiver, lease: StreamLease
+    cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver, lease: StreamLease
 ) -> None:
     eventually(lambda: is_lent(cluster, ring))
     receiver.stop()
@@ -225,7 +229,7 @@ def test_it_is_stopped_while_the_application_thread_reads_the_socket(
 
 
 def test_each_byte_arrives_once_and_in_order_from_either_reading_thread(
-    cluster: Cluster, ring: Watched, receiver: Receiver, taker: Taker
+    cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver, taker: Taker
 ) -> None:
     draw = random.Random(1)
     taker.pauses_s = lambda: draw.choice((0.0, 0.0, 0.001, 0.15))
@@ -244,7 +248,7 @@ def test_each_byte_arrives_once_and_in_order_from_either_reading_thread(
 
 @pytest.mark.usefixtures("taker")
 def test_a_ring_that_the_application_thread_fills_is_not_used_until_there_is_space(
-    cluster: Cluster, ring: Watched, receiver: Receiver
+    cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver
 ) -> None:
     eventually(lambda: is_lent(cluster, ring))
     ring.keeps = True
@@ -274,7 +278,7 @@ def test_a_timeline_that_ends_while_the_application_thread_reads_is_followed_by_
     monkeypatch.setattr("tidemark.runtime.capture.network.WalStream", Followed)
     with new_cluster() as primary, standby_of(primary) as standby:
         with WalStream(standby.dsn()) as stream:
-            ring = Watched(first_page_lsn(stream.identify().flush_lsn))
+            ring = ThreadRecordingRing(first_page_lsn(stream.identify().flush_lsn))
         lease = StreamLease()
         receiver = Receiver(standby, ring, Progress(received_lsn=ring.write_lsn), lease)
         receiver.start()

@@ -47,7 +47,7 @@ TRANSACTIONS = """
 """
 
 
-class Way(Protocol):
+class WalPrinter(Protocol):
     """A path that prints WAL up to an LSN."""
 
     def __call__(self, *, to: str) -> Callable[[], object]:
@@ -64,7 +64,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedWal:
     """A state, and later WAL: a span in segments, and one that a server sends."""
 
     cluster: Cluster
@@ -97,7 +97,7 @@ def archived(cluster: Cluster, first: int, count: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def recorded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+def recorded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordedWal]:
     with database_in(cluster, DATABASE) as database:
         cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
         cluster.sql("CHECKPOINT")
@@ -109,10 +109,10 @@ def recorded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         begin = cluster.flush_lsn()
         few = committed(cluster, database, MANY + 1, FEW)
         stream = Span(begin, few, committed(cluster, database, MANY + FEW + 1, MANY - FEW))
-        yield Recorded(cluster, folder.root, str(time), segments, stream)
+        yield RecordedWal(cluster, folder.root, str(time), segments, stream)
 
 
-def lines_a_transaction(way: Way, span: Span, *, runs: int = 1) -> float:
+def lines_a_transaction(way: WalPrinter, span: Span, *, runs: int = 1) -> float:
     """Return the lines of Python that each transaction adds on a path that prints WAL up to an LSN."""
     way(to=span.few)()  # some work is done once
     few, many = (min(lines_outside_kernels(way(to=end)) for _ in range(runs)) for end in (span.few, span.many))
@@ -134,29 +134,31 @@ def lines_a_transaction(way: Way, span: Span, *, runs: int = 1) -> float:
     ],
     ids=" ".join,
 )
-def test_no_option_of_decode_takes_small_transactions_one_by_one(recorded: Recorded, options: tuple[str, ...]) -> None:
+def test_no_option_of_decode_takes_small_transactions_one_by_one(
+    recorded: RecordedWal, options: tuple[str, ...]
+) -> None:
     way = partial(recorded.decoded, "--format", "null", *options)
     assert lines_a_transaction(way, recorded.archived) < LINES_A_TRANSACTION
 
 
-def test_a_time_as_the_begin_takes_no_small_transactions_one_by_one(recorded: Recorded) -> None:
+def test_a_time_as_the_begin_takes_no_small_transactions_one_by_one(recorded: RecordedWal) -> None:
     way = partial(recorded.decoded, "--format", "null", "--from", recorded.time)
     assert lines_a_transaction(way, recorded.archived) < LINES_A_TRANSACTION
 
 
 @pytest.mark.parametrize("form", ["jsonl", "debezium", "arrow"])
-def test_no_columnar_format_takes_small_transactions_one_by_one(recorded: Recorded, form: str) -> None:
+def test_no_columnar_format_takes_small_transactions_one_by_one(recorded: RecordedWal, form: str) -> None:
     way = partial(recorded.decoded, "--format", form, "--database", DATABASE)
     assert lines_a_transaction(way, recorded.archived) < LINES_A_TRANSACTION
 
 
 @pytest.mark.parametrize("form", ["jsonl", "debezium", "arrow"])
-def test_no_format_takes_small_transactions_one_by_one_to_tell_of_them(recorded: Recorded, form: str) -> None:
+def test_no_format_takes_small_transactions_one_by_one_to_tell_of_them(recorded: RecordedWal, form: str) -> None:
     way = partial(recorded.decoded, "--format", form, "--transactions")
     assert lines_a_transaction(way, recorded.archived) < LINES_WITH_BOUNDS
 
 
-def test_the_text_of_test_decoding_takes_no_small_transactions_one_by_one(recorded: Recorded) -> None:
+def test_the_text_of_test_decoding_takes_no_small_transactions_one_by_one(recorded: RecordedWal) -> None:
     way = partial(recorded.decoded, "--format", "test_decoding", "--database", DATABASE)
     assert lines_a_transaction(way, recorded.archived) < LINES_FOR_TEXT
 
@@ -166,7 +168,9 @@ def test_the_text_of_test_decoding_takes_no_small_transactions_one_by_one(record
     [("--format", "null"), ("--format", "jsonl"), ("--format", "test_decoding"), ("--table", "no.such")],
     ids=" ".join,
 )
-def test_tail_by_a_state_takes_no_small_transactions_one_by_one(recorded: Recorded, options: tuple[str, ...]) -> None:
+def test_tail_by_a_state_takes_no_small_transactions_one_by_one(
+    recorded: RecordedWal, options: tuple[str, ...]
+) -> None:
     way = partial(recorded.tailed, *options)
     assert lines_a_transaction(way, recorded.streamed, runs=RUNS) < LINES_TAILED
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.processes.captures import Sidecar, change_log, replayed
 from tests.support.processes.cdcctl import Done, cdcctl, refused, reported, running, succeeded
 from tests.support.processes.failover import HANGS_SOON, RING_BYTES, Pair, paired
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import GroupItem
@@ -69,7 +69,7 @@ def test_off_and_on_are_complete_when_they_return_and_change_nothing_a_second_ti
 
 @pytest.mark.feature("I16")
 def test_off_with_a_dead_sidecar_fences_it_and_on_returns_to_realtime_when_it_is_started(
-    node: Archiving, tmp_path: Path
+    node: ArchivingServer, tmp_path: Path
 ) -> None:
     patient = {"TIDEMARK_WATCHDOG__RESTART_S": "600", "TIDEMARK_ARCHIVE__KEEP_BYTES": str(1 << 30)}
     with paired(node, tmp_path, options=patient) as pair:
@@ -120,7 +120,7 @@ def test_off_with_both_dead_reports_that_no_process_delivers_until_the_archiver_
 
 
 @pytest.fixture
-def hanging_soon(node: Archiving, tmp_path: Path) -> Iterator[Pair]:
+def hanging_soon(node: ArchivingServer, tmp_path: Path) -> Iterator[Pair]:
     with paired(node, tmp_path, options=HANGS_SOON) as both:
         yield both
 

@@ -28,7 +28,7 @@ from tidemark.wire.state import CopyPhase, CopyProgress
 ROWS = 100
 
 
-class Keeper(NullConsumer):
+class KeepingConsumer(NullConsumer):
     """Keeps all items; confirms after `confirm_after` groups."""
 
     def __init__(self, confirm_after: int) -> None:
@@ -49,7 +49,9 @@ class Keeper(NullConsumer):
 
 
 @contextmanager
-def captured(config: Config, folder: StateFolder, consumer: Keeper) -> Iterator[Callable[[Callable[[], bool]], None]]:
+def captured(
+    config: Config, folder: StateFolder, consumer: KeepingConsumer
+) -> Iterator[Callable[[Callable[[], bool]], None]]:
     """Run a capture to `consumer`; yield a wait for a condition."""
     with ExitStack() as stack:
         store = stack.enter_context(StateStore.open(folder))
@@ -85,7 +87,7 @@ def test_a_copy_that_was_taken_and_never_confirmed_comes_again_as_the_next_gener
     fill(cluster, database, rows=ROWS)
     config, folder = config_for(cluster, database, copy=True), StateFolder(tmp_path / "state")
     initialise(config, folder)
-    silent = Keeper(1000)
+    silent = KeepingConsumer(1000)
     with captured(config, folder, silent) as wait:
         wait(lambda: silent.ends == 1)
         cluster.sql("UPDATE account SET note = 'seen' WHERE id = 1", database)
@@ -95,7 +97,7 @@ def test_a_copy_that_was_taken_and_never_confirmed_comes_again_as_the_next_gener
     assert copy_of(folder).phase is CopyPhase.COPYING
     assert copy_of(folder).row_count == 0
 
-    confirming = Keeper(0)
+    confirming = KeepingConsumer(0)
     with captured(config, folder, confirming) as wait:
         wait(lambda: copy_of_done(folder))
         cluster.sql("UPDATE account SET note = 'seen' WHERE id = 2", database)
@@ -106,7 +108,7 @@ def test_a_copy_that_was_taken_and_never_confirmed_comes_again_as_the_next_gener
     assert len(rows) == ROWS
     assert {number for number, row in rows.items() if row["note"] == "seen"} == {1, 2}
 
-    again = Keeper(0)
+    again = KeepingConsumer(0)
     with captured(config, folder, again) as wait:
         cluster.sql("UPDATE account SET note = 'seen' WHERE id = 3", database)
         wait(lambda: len(change_log(again.items, "account")) >= 1)

@@ -70,7 +70,7 @@ class FieldConfig(TypedDict):
     defaults: Defaults
 
 
-class Panel(TypedDict):
+class DashboardPanel(TypedDict):
     """The parts of a panel that the tests read."""
 
     type: str
@@ -78,7 +78,7 @@ class Panel(TypedDict):
     fieldConfig: FieldConfig
 
 
-def panels() -> list[Panel]:
+def panels() -> list[DashboardPanel]:
     """Return the dashboard's panels; its rows are titles between them."""
     board = json.loads(DASHBOARD.read_text())
     return [panel for panel in board["panels"] if panel["type"] != "row"]

@@ -15,7 +15,7 @@ from tests.support.processes.captures import Sidecar, change_log, replayed
 from tests.support.processes.cdcctl import cdcctl, refused, succeeded
 from tests.support.processes.cdcctl import reported as reported_by
 from tests.support.processes.failover import Pair, archiving_node, paired
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster, StopMode, sql
 from tests.support.servers.standby import copy_of, promote, recover, standby_of, wait_until_replayed
 from tidemark.decode.transactions.heap_changes import RowNotLogged
@@ -176,7 +176,7 @@ def test_archived_wal_of_the_dead_branch_is_never_delivered_behind_a_promotion(t
         left_behind = archiving.node
         left_behind.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
         with standby_of(left_behind) as standby:
-            pair = Pair(Archiving(standby, archiving.spool), tmp_path, TIDEMARK_WATCHDOG__RESTART_S="20")
+            pair = Pair(ArchivingServer(standby, archiving.spool), tmp_path, TIDEMARK_WATCHDOG__RESTART_S="20")
             pair.sidecar.written_to = left_behind
             pair.sidecar.init()
             try:
@@ -327,7 +327,7 @@ def has_all_of(sidecar: Sidecar, standby: Cluster) -> bool:
 
 
 @contextmanager
-def switching(archiving: Archiving) -> Iterator[None]:
+def switching(archiving: ArchivingServer) -> Iterator[None]:
     """Let the node archive a segment now and then."""
     stop = threading.Event()
 
@@ -387,7 +387,7 @@ def test_an_archiver_releases_a_record_that_the_last_segment_of_a_lost_primary_h
             recover(restored, f"cp {archiving.spool.folder}/%f %p")
             pair.sidecar.written_to = restored
             restored.sql("INSERT INTO account VALUES (2)")
-            with switching(Archiving(restored, archiving.spool)):
+            with switching(ArchivingServer(restored, archiving.spool)):
                 assert list(replayed(change_log(pair.catch_up(), "account"))) == [1, 2]
             reported = pair.archiver.wait_for_event(
                 "discarding WAL that was not delivered: its timeline ended before it"

@@ -19,7 +19,7 @@ LARGE_BYTES = 256 << 20
 
 
 @dataclass
-class Model:
+class RingModel:
     """All bytes that were put and not released, each with its timeline."""
 
     content: list[tuple[int, int]] = field(default_factory=list)
@@ -34,7 +34,7 @@ class RingBesideList(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ring = Ring(RING_BYTES_MIN, START)
-        self.model = Model()
+        self.model = RingModel()
 
     @rule(length=st.one_of(st.integers(0, 300), st.integers(0, SLICE_BYTES_MAX)), seed=st.integers(0, 255))
     def put(self, length: int, seed: int) -> None:

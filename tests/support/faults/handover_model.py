@@ -31,7 +31,7 @@ class WalRecord:
 
 
 @dataclass
-class State:
+class ModelState:
     """The content of LMDB."""
 
     stage: Stage = Stage.REALTIME
@@ -57,7 +57,7 @@ class ModelProcess:
 
 
 @dataclass
-class World:
+class HandoverModel:
     """Everything; methods are steps, and an impossible step does nothing."""
 
     checks_epoch: bool = True
@@ -65,7 +65,7 @@ class World:
     wal: list[WalRecord] = field(default_factory=list)
     archived: int = 0
     removed: int = 0  # pg_wal begins here
-    state: State = field(default_factory=State)
+    state: ModelState = field(default_factory=ModelState)
     sidecar: ModelProcess | None = field(default_factory=lambda: ModelProcess(epoch=1))
     archiver: ModelProcess | None = field(default_factory=ModelProcess)
     log: list[int] = field(default_factory=list)

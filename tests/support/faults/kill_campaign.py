@@ -63,7 +63,7 @@ class KillOutcome:
 
 
 @dataclass
-class Campaign:
+class KillCampaign:
     """A capture and the threads that kill its processes."""
 
     sidecar: Sidecar
@@ -192,7 +192,7 @@ def run(
 ) -> KillOutcome:
     """Run a campaign in a separate database and check everything."""
     with source(cluster) as server, capture(cluster, root) as (sidecar, spark):
-        campaign = Campaign(sidecar, spark, seed, seconds, print_progress)
+        campaign = KillCampaign(sidecar, spark, seed, seconds, print_progress)
         load = MixedLoad(cluster, DATABASE, seed, pause_s=LOAD_PAUSE_S, ddl_every=DDL_EVERY)
         with load:
             campaign.run()

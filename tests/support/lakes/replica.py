@@ -103,7 +103,7 @@ def _key(row: Row, numbers: Iterable[int]) -> Key:
     return tuple(repr(row.get(number)) for number in numbers)
 
 
-class Replica:
+class MemoryReplica:
     """All tables of a database, by OID."""
 
     def __init__(self, dialects: Mapping[Oid, Dialect]) -> None:
@@ -273,7 +273,7 @@ class Replicating(OurSide):
     def __post_init__(self) -> None:
         super().__post_init__()
         dialects = {oid: mirror.dialect for oid, mirror in self.seed.mirrors.items()}
-        self.replica = Replica(dialects)
+        self.replica = MemoryReplica(dialects)
         self.builder = GroupBuilder(dialects, rows_max=self.ROWS_MAX)
 
     def finish(self, transaction: CommittedTransaction) -> None:

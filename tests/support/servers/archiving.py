@@ -28,7 +28,7 @@ def segment_bytes(system_identifier: int, size: int = 1 << 20) -> bytes:
     return header + os.urandom(size - len(header))
 
 
-class Archiving:
+class ArchivingServer:
     """A server with segments of 1 MB and Tidemark's archive_command."""
 
     def __init__(self, node: Cluster, spool: Spool) -> None:
@@ -88,7 +88,7 @@ def own(folder: Path, node: Cluster) -> None:
 @contextmanager
 def archiving(
     root: Path, *, major: int = 15, settings: Mapping[str, str | int] | None = None, **options: float
-) -> Iterator[Archiving]:
+) -> Iterator[ArchivingServer]:
     """Start a server that archives into a spool at `root`/spool, created here and owned by the server's user.
 
     `options` are those of the archive command.
@@ -101,4 +101,4 @@ def archiving(
         root.chmod(0o755)
         given = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
         node.configure(archive_command=f"{archive_program()} --spool {spool.folder} {given} %p %f")
-        yield Archiving(node, spool)
+        yield ArchivingServer(node, spool)

@@ -34,7 +34,7 @@ KEYS = 300
 ACTIONS_PER_TRANSACTION = 30
 
 
-class World:
+class RandomTables:
     """Some tables and random changes of them; the same for the same seed."""
 
     def __init__(self, seed: int) -> None:
@@ -109,4 +109,4 @@ def feed(root: Path, groups: Iterable[ChangeGroup], pause_s: float = 0.0) -> Non
 
 
 if __name__ == "__main__":
-    feed(Path(sys.argv[1]), World(int(sys.argv[2])).groups(int(sys.argv[3])), float((sys.argv[4:] or ["0"])[0]))
+    feed(Path(sys.argv[1]), RandomTables(int(sys.argv[2])).groups(int(sys.argv[3])), float((sys.argv[4:] or ["0"])[0]))

@@ -25,7 +25,7 @@ from tests.support.faults.chaos.lost_state import lose_state
 from tests.support.faults.chaos.outbox_consumer import OutboxConsumer
 from tests.support.faults.chaos.prologue import meet_every_failpoint
 from tests.support.faults.chaos.schedule import Planned, planned
-from tests.support.faults.chaos.world import POLL_S, ChaosTarget, Setting, World, made
+from tests.support.faults.chaos.world import POLL_S, ChaosTarget, ChaosWorld, Setting, made
 from tests.support.faults.planted import PLANTS
 from tests.support.oracles.log_oracle import LogTally
 from tests.support.processes.failover import Pair
@@ -64,7 +64,7 @@ class CampaignOutcome:
         return "\n".join(lines)
 
 
-Directed = Callable[[World], None]
+Directed = Callable[[ChaosWorld], None]
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Under:
 class Agenda:
     """Begins and ends faults as planned."""
 
-    world: World
+    world: ChaosWorld
     plan: Iterator[Planned]
     faults: Counter[str] = field(default_factory=Counter)
     _active: list[Under] = field(default_factory=list)
@@ -148,7 +148,7 @@ def run(
         return _judge(world, agenda)
 
 
-def _by_chance(world: World, agenda: Agenda, seconds: float) -> None:
+def _by_chance(world: ChaosWorld, agenda: Agenda, seconds: float) -> None:
     end_s = time.monotonic() + seconds
     try:
         while time.monotonic() < end_s:
@@ -164,7 +164,7 @@ def _by_chance(world: World, agenda: Agenda, seconds: float) -> None:
     world.wait_for_stage(Stage.REALTIME)
 
 
-def _judge(world: World, agenda: Agenda) -> CampaignOutcome:
+def _judge(world: ChaosWorld, agenda: Agenda) -> CampaignOutcome:
     world.drain()
     world.print_progress("the target holds all; comparing")
     world.markers.check()

@@ -17,7 +17,7 @@ from tests.support.faults.chaos.markers import Markers
 from tests.support.oracles.log_oracle import LogTally, ServerLog
 from tests.support.processes.failover import Pair
 from tests.support.processes.waiting import wait_until
-from tests.support.servers.archiving import Archiving, archiving
+from tests.support.servers.archiving import ArchivingServer, archiving
 from tests.support.servers.postgres import Cluster
 from tests.support.servers.proxies import Cable, cable
 from tests.support.servers.small_disk import SmallDisk, small_disk
@@ -100,10 +100,10 @@ class ChaosTarget(Protocol):
 
 
 @dataclass
-class World:
+class ChaosWorld:
     """All parts; created by `made`."""
 
-    node: Archiving
+    node: ArchivingServer
     cable: Cable
     pair: Pair
     load: MixedLoad
@@ -259,7 +259,7 @@ MakeTarget = Callable[[Pair], ChaosTarget]
 
 
 @contextmanager
-def made(root: Path, setting: Setting, make_target: MakeTarget, print_progress: Report) -> Iterator[World]:
+def made(root: Path, setting: Setting, make_target: MakeTarget, print_progress: Report) -> Iterator[ChaosWorld]:
     """Create a world below `root`, with only the target started; everything is stopped at the end."""
     root.chmod(0o755)  # the server's user needs access to the spool
     with ExitStack() as stack:
@@ -279,7 +279,7 @@ def made(root: Path, setting: Setting, make_target: MakeTarget, print_progress: 
         store = StateStore.open(pair.sidecar.folder)
         target = make_target(pair)
         markers = Markers(server, lambda: world.view)
-        world = World(
+        world = ChaosWorld(
             node=node,
             cable=way,
             pair=pair,

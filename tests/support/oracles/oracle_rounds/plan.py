@@ -28,7 +28,7 @@ VARIED: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RoundPlan:
     """Round `number` of a campaign."""
 
     seed: int
@@ -75,7 +75,7 @@ class Plan:
         return f"round {self.number}: " + "; ".join(traits)
 
 
-def planned(seed: int, number: int, major: int, seconds: float) -> Plan:
+def planned(seed: int, number: int, major: int, seconds: float) -> RoundPlan:
     """Return round `number`, counted from 0."""
     dice = random.Random(f"{seed} plan {number}")
     stops = dice.choices((StopMode.IMMEDIATE, StopMode.IMMEDIATE, StopMode.FAST), k=1 + dice.randrange(3))
@@ -85,7 +85,7 @@ def planned(seed: int, number: int, major: int, seconds: float) -> Plan:
         settings["wal_consistency_checking"] = dice.choice(CHECKED)
     if major >= 18:  # NB: its test_decoding crashes at the rollback of a transaction larger than this
         settings["logical_decoding_work_mem"] = "1GB"
-    return Plan(
+    return RoundPlan(
         seed=seed,
         number=number,
         major=major,
