@@ -43,7 +43,7 @@ def run(tmp_path: Path, program: str, *arguments: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_users_own_query_counts_what_a_trimmed_outbox_still_holds(tmp_path: Path) -> None:
+def test_a_users_own_query_counts_what_a_trimmed_outbox_still_contains(tmp_path: Path) -> None:
     state, groups = tmp_path / "state", list(RandomTables(3).groups(GROUPS))
     make_state(state)
     for third in range(3):  # the second and the third trim confirmed values

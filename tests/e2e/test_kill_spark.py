@@ -30,7 +30,7 @@ def test_nothing_is_lost_or_doubled_when_spark_dies_between_writes_and_its_check
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_pipeline_lives_when_the_helper_dies_that_looks_for_data_sources(tmp_path: Path) -> None:
+def test_the_pipeline_survives_the_death_of_the_process_that_looks_for_data_sources(tmp_path: Path) -> None:
     campaign = SparkCampaign(tmp_path, seed=4, groups=10)
     make_state(campaign.state)
     feed(campaign.state, RandomTables(campaign.seed).groups(campaign.groups))
@@ -47,7 +47,7 @@ def test_the_pipeline_lives_when_the_helper_dies_that_looks_for_data_sources(tmp
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("said", ["", "Unable to load native-hadoop library"])
-def test_the_pipeline_lives_when_the_jvm_dies_while_it_starts(tmp_path: Path, said: str) -> None:
+def test_the_pipeline_survives_the_death_of_a_jvm_that_starts(tmp_path: Path, said: str) -> None:
     campaign = SparkCampaign(tmp_path, seed=5, groups=10)
     make_state(campaign.state)
     feed(campaign.state, RandomTables(campaign.seed).groups(campaign.groups))

@@ -81,7 +81,7 @@ def quick_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "RESTART_WAIT_S", 0.0)
 
 
-def test_the_outbox_comes_to_the_lake_and_is_confirmed(spark: SparkSession, place: Place) -> None:
+def test_the_outbox_is_written_to_the_lake_and_confirmed(spark: SparkSession, place: Place) -> None:
     feed(place.state, RandomTables(SEED).groups(GROUPS))
     place.run(spark)
     place.check()
@@ -125,7 +125,7 @@ def test_a_deleted_checkpoint_changes_nothing(spark: SparkSession, place: Place)
     place.check()
 
 
-def test_a_batch_that_fails_at_any_point_is_done_again_and_lands_once(
+def test_a_batch_that_fails_at_any_point_is_repeated_and_written_once(
     spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed(place.state, RandomTables(SEED).groups(GROUPS))
@@ -147,7 +147,7 @@ def test_a_batch_that_fails_at_any_point_is_done_again_and_lands_once(
     place.check()
 
 
-def test_a_portion_that_fails_for_ever_ends_the_pipeline_though_one_before_it_lands(
+def test_a_portion_that_always_fails_ends_the_pipeline_although_an_earlier_one_is_written(
     spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed(place.state, RandomTables(SEED).groups(GROUPS))
@@ -174,7 +174,7 @@ def test_a_portion_that_fails_for_ever_ends_the_pipeline_though_one_before_it_la
     place.check()
 
 
-def test_a_lost_outbox_is_followed_by_a_new_one_that_numbers_on(spark: SparkSession, place: Place) -> None:
+def test_a_new_outbox_continues_the_numbers_of_a_lost_one(spark: SparkSession, place: Place) -> None:
     groups = list(RandomTables(SEED).groups(GROUPS))
     feed(place.state, groups[: GROUPS // 2])
     place.run(spark)
@@ -205,7 +205,9 @@ def test_a_second_writer_ends_the_pipeline_for_good(spark: SparkSession, place: 
     place.check()
 
 
-def test_a_lake_that_was_deleted_under_its_checkpoint_is_made_whole_again(spark: SparkSession, place: Place) -> None:
+def test_a_lake_that_was_deleted_without_its_checkpoint_is_recreated_completely(
+    spark: SparkSession, place: Place
+) -> None:
     groups = list(RandomTables(SEED).groups(GROUPS))
     feed(place.state, groups[: GROUPS // 2])
     with OutboxReader.open(StateFolder(place.state)) as outbox:
@@ -217,7 +219,7 @@ def test_a_lake_that_was_deleted_under_its_checkpoint_is_made_whole_again(spark:
     place.check()
 
 
-def test_a_lake_that_was_deleted_and_cannot_be_made_again_is_an_error_and_not_half_a_lake(
+def test_a_deleted_lake_that_cannot_be_recreated_is_an_error_and_not_an_incomplete_lake(
     spark: SparkSession, place: Place
 ) -> None:
     groups = list(RandomTables(SEED).groups(GROUPS))

@@ -51,7 +51,7 @@ def listening(path: Path) -> Iterator[list[str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.feature("N22")
-def test_a_stop_of_all_processes_at_once_is_a_stop_that_finishes_the_batch_in_hand(tmp_path: Path) -> None:
+def test_a_stop_of_all_processes_at_once_finishes_the_present_batch(tmp_path: Path) -> None:
     campaign, passed = SparkCampaign(tmp_path, seed=6, groups=10), tmp_path / "passed"
     make_state(campaign.state)
     feed(campaign.state, RandomTables(campaign.seed).groups(campaign.groups))

@@ -112,7 +112,7 @@ def server(tmp_path: Path) -> ArchiveCase:
 
 
 @pytest.mark.parametrize("waited_s", [0.0, HOLD_S + 1])
-def test_a_file_that_is_gone_is_held_and_then_given_up_like_any_other(server: ArchiveCase, waited_s: float) -> None:
+def test_a_missing_file_is_retried_and_then_given_up_like_any_other(server: ArchiveCase, waited_s: float) -> None:
     server.segment.unlink()
     server.age(waited_s)
     code, said = server.archive()
@@ -167,7 +167,7 @@ def test_a_file_is_given_up_only_with_both_limits_reached(server: ArchiveCase) -
 
 
 @pytest.mark.feature("I25")
-def test_a_pg_wal_that_cannot_be_listed_holds_wal_longer_and_not_for_ever(server: ArchiveCase) -> None:
+def test_a_pg_wal_that_cannot_be_listed_keeps_wal_longer_but_not_for_ever(server: ArchiveCase) -> None:
     server.break_copies()
     (server.data / "pg_wal" / "archive_status" / f"{NAME}.ready").unlink()
     (server.data / "pg_wal" / "archive_status").rmdir()
@@ -180,7 +180,7 @@ def test_a_pg_wal_that_cannot_be_listed_holds_wal_longer_and_not_for_ever(server
 
 
 @pytest.mark.feature("I25")
-def test_wal_that_the_server_keeps_for_another_reason_is_not_held_for_us(server: ArchiveCase) -> None:
+def test_wal_that_the_server_keeps_for_another_reason_is_not_counted_as_unarchived(server: ArchiveCase) -> None:
     pg_wal = server.data / "pg_wal"
     for number in range(2, 6):
         (pg_wal / f"{number:024X}").write_bytes(segment_bytes(CLUSTER))
@@ -189,7 +189,7 @@ def test_wal_that_the_server_keeps_for_another_reason_is_not_held_for_us(server:
     assert unarchived_bytes(pg_wal, enough=1 << 40) == server.segment.stat().st_size
 
 
-def test_a_clock_that_was_set_back_is_no_reason_to_hold_wal_for_ever(server: ArchiveCase) -> None:
+def test_a_clock_that_was_set_back_does_not_keep_wal_for_ever(server: ArchiveCase) -> None:
     for ledger in (server.spool.ledger, server.own_ledger):
         ledger.unlink(missing_ok=True)
         ledger.mkdir()
@@ -230,7 +230,7 @@ def test_a_segment_still_tried_or_arrived_since_is_not_a_hole(server: ArchiveCas
 
 
 @pytest.mark.parametrize("spool_is_there", [True, False])
-def test_attempts_that_took_as_long_as_a_copy_may_are_of_one_failure(
+def test_attempts_as_long_as_the_longest_copy_belong_to_one_failure(
     server: ArchiveCase, *, spool_is_there: bool
 ) -> None:
     server.break_copies()
@@ -253,7 +253,7 @@ def test_the_limits_themselves_are_reached(server: ArchiveCase) -> None:
     assert not server.job(hold_bytes=1).is_over(UNLISTED_HOLDS * HOLD_S - 0.1)
 
 
-def test_a_copy_is_hurried_by_its_size_only_where_files_queue_up(server: ArchiveCase) -> None:
+def test_a_copy_gets_a_deadline_by_its_size_only_where_files_queue_up(server: ArchiveCase) -> None:
     def copy_s(byte_count: int, **more: float) -> float:
         os.truncate(server.segment, byte_count)
         return archive_command.copy_deadline_s(server.job(**more))  # type: ignore[arg-type]
@@ -265,7 +265,7 @@ def test_a_copy_is_hurried_by_its_size_only_where_files_queue_up(server: Archive
     assert copy_s(HURRIED_BYTES_PER_S, hold_bytes=1 << 40) == COPY_S_DEFAULT
 
 
-def test_a_clock_that_was_set_back_by_a_step_is_not_believed(
+def test_a_clock_that_was_set_back_by_a_step_counts_as_an_unbounded_wait(
     server: ArchiveCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.age(0)
@@ -294,7 +294,7 @@ def test_without_path_and_name_the_command_prints_its_usage(server: ArchiveCase,
     assert "must end with %p %f" in said
 
 
-def test_a_host_without_room_for_another_process_holds_wal_no_longer_than_any_other_failure(
+def test_a_host_that_cannot_start_another_process_keeps_wal_no_longer_than_other_failures(
     server: ArchiveCase,
 ) -> None:
     program = """
@@ -312,7 +312,7 @@ main()
 
 
 @pytest.mark.feature("I25")
-def test_a_data_folder_that_cannot_be_locked_is_no_reason_to_hold_wal(server: ArchiveCase) -> None:
+def test_a_data_folder_that_cannot_be_locked_does_not_keep_wal(server: ArchiveCase) -> None:
     program = """
 import errno, fcntl, os
 from tidemark_archiver.archive_command import main
@@ -333,7 +333,7 @@ def hang(server: ArchiveCase) -> None:
 
 
 @pytest.mark.feature("I25")
-def test_a_copy_that_hangs_is_tried_again_by_each_attempt_while_the_file_is_held(server: ArchiveCase) -> None:
+def test_each_attempt_repeats_a_copy_that_hangs_until_the_file_is_given_up(server: ArchiveCase) -> None:
     hang(server)
     with HoleLedger.open(server.spool.ledger, writable=True):  # the command waits for it, too
         for _ in range(2):
@@ -343,7 +343,7 @@ def test_a_copy_that_hangs_is_tried_again_by_each_attempt_while_the_file_is_held
 
 
 @pytest.mark.feature("I25")
-def test_a_host_without_room_for_a_process_that_is_left_behind_holds_no_wal(server: ArchiveCase) -> None:
+def test_a_host_that_cannot_start_a_background_process_keeps_no_wal(server: ArchiveCase) -> None:
     program = """
 import errno, os
 from tidemark_archiver.archive_command import main

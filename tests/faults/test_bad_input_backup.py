@@ -225,14 +225,14 @@ def test_how_far_the_wal_of_a_backup_is_read_is_reported_up_to_its_end(
     assert lsn <= end_lsn <= archive.last_lsn()
 
 
-def test_nothing_is_made_where_a_backup_is_refused(sound: BackupInput, tmp_path: Path) -> None:
+def test_a_refused_backup_creates_nothing(sound: BackupInput, tmp_path: Path) -> None:
     state = tmp_path / "state"
     where = ("--from-backup", sound.running, "--archive", sound.archive)
     refused(cdcctl("init", "--state", state, *where), ExitCode.CONFIG, "is the data directory of a server")
     assert not state.exists()
 
 
-def test_options_that_a_backup_has_no_use_for_are_refused_and_an_archive_is_asked_for(
+def test_options_that_do_not_apply_to_a_backup_are_refused_and_an_archive_is_required(
     sound: BackupInput, tmp_path: Path
 ) -> None:
     backup = ("init", "--state", tmp_path / "state", "--from-backup", sound.backup)
@@ -267,7 +267,7 @@ def test_a_configuration_chooses_the_databases_of_a_backup_and_names_the_archive
     assert "already is the state of this capture" in succeeded(cdcctl(*init)).lines[0]
 
 
-def test_a_database_that_the_backup_has_not_is_refused_beside_one_that_it_has(
+def test_a_database_that_the_backup_lacks_is_refused_beside_one_that_it_contains(
     sound: BackupInput, tmp_path: Path
 ) -> None:
     init = ("init", "--state", tmp_path / "state", "--from-backup", sound.backup, "--archive", sound.archive)
@@ -276,9 +276,7 @@ def test_a_database_that_the_backup_has_not_is_refused_beside_one_that_it_has(
     assert not (tmp_path / "state").exists()
 
 
-def test_databases_that_the_configuration_does_not_choose_are_refused_beside_it(
-    sound: BackupInput, tmp_path: Path
-) -> None:
+def test_databases_that_the_configuration_does_not_select_are_refused(sound: BackupInput, tmp_path: Path) -> None:
     config = configured(tmp_path / "tidemark.toml", "shop_*")
     where = ("--from-backup", sound.backup, "--archive", sound.archive)
     init = ("init", "--state", tmp_path / "state", "--config", config, *where)

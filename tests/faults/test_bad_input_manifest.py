@@ -216,7 +216,7 @@ def test_without_a_manifest_nothing_is_compared(given: ManifestInput) -> None:
     assert seed_of(given.backup, given.archive).databases
 
 
-def test_the_command_names_the_file_and_makes_nothing(given: ManifestInput, tmp_path: Path) -> None:
+def test_the_command_names_the_file_and_creates_nothing(given: ManifestInput, tmp_path: Path) -> None:
     state = tmp_path / "state"
     init = ("init", "--state", state, "--from-backup", given.backup, "--archive", given.archive)
     flip(given.backup / CATALOG, IN_A_ROW)
@@ -227,7 +227,7 @@ def test_the_command_names_the_file_and_makes_nothing(given: ManifestInput, tmp_
 
 
 @pytest.mark.parametrize("algorithm", ["NONE", "CRC32C", "SHA224", "SHA256", "SHA384", "SHA512"])
-def test_each_kind_of_checksum_is_taken_and_holds(node: Cluster, algorithm: str) -> None:
+def test_each_kind_of_checksum_is_verified(node: Cluster, algorithm: str) -> None:
     folder = node.folder / f"of_{algorithm}"
     by_program(node, folder, f"--manifest-checksums={algorithm}", "--manifest-force-encode")
     node.sql("SELECT pg_switch_wal()")

@@ -32,7 +32,7 @@ def root() -> Iterator[Path]:
 @pytest.mark.feature("I14")
 @pytest.mark.feature("I15")
 @pytest.mark.feature("I20")
-def test_every_change_comes_once_whatever_fails_and_realtime_comes_back(root: Path) -> None:
+def test_every_change_is_delivered_once_whatever_fails_and_realtime_resumes(root: Path) -> None:
     done = run(root, Setting(SEED), seconds=SECONDS, directed=meet_every_failpoint)
     assert not done.never_met, done
 
@@ -59,6 +59,6 @@ def nothing_directed(_world: ChaosWorld) -> None:
     ],
 )
 @pytest.mark.feature("I21")
-def test_a_bug_put_in_on_purpose_is_found(root: Path, plant: str, directed: Directed, reported: str) -> None:
+def test_a_planted_bug_is_found(root: Path, plant: str, directed: Directed, reported: str) -> None:
     with pytest.raises(AssertionError, match=reported):
         run(root, Setting(SEED, plant=plant), seconds=2, directed=directed)

@@ -81,7 +81,7 @@ class UndeliveredArchive:
 
 
 @pytest.mark.feature("I32")
-def test_a_damaged_segment_stops_the_archiver_by_lsn_and_file_until_it_is_whole(
+def test_a_damaged_segment_stops_the_archiver_with_lsn_and_file_until_it_is_repaired(
     archive: ArchivingServer, tmp_path: Path
 ) -> None:
     archived = UndeliveredArchive(archive, tmp_path, 0)
@@ -110,7 +110,7 @@ def test_a_damaged_segment_stops_the_archiver_by_lsn_and_file_until_it_is_whole(
 
 
 @pytest.mark.feature("I32")
-def test_a_damaged_segment_is_given_up_on_request_only_and_the_loss_is_reported(
+def test_a_damaged_segment_is_given_up_only_on_request_and_the_loss_is_reported(
     archive: ArchivingServer, tmp_path: Path
 ) -> None:
     archived = UndeliveredArchive(archive, tmp_path, 10_000)

@@ -134,7 +134,7 @@ def test_a_range_of_lsns_gives_exactly_the_transactions_that_commit_in_it(archiv
     assert archived.lines(archived.parts[0][0], archived.parts[0][0]) == []
 
 
-def test_an_archive_that_ends_early_a_hole_and_damage_have_their_own_words_and_codes(
+def test_an_archive_that_ends_early_a_hole_and_damage_have_separate_messages_and_codes(
     archived: ArchiveSample, tmp_path: Path
 ) -> None:
     far = format_lsn(parse_lsn(archived.parts[-1][1]) + (1 << 30))

@@ -177,9 +177,7 @@ def test_databases_of_every_template_and_strategy_are_followed_from_their_creati
     ours.changes.close()
 
 
-def test_a_database_that_is_renamed_dropped_and_made_again_is_distinguished(
-    new_cluster: NewCluster, major: int
-) -> None:
+def test_a_database_that_is_renamed_dropped_and_recreated_is_distinguished(new_cluster: NewCluster, major: int) -> None:
     cluster = new_cluster(major, autovacuum="off")
     prepare_template(cluster)
     ours = AllDatabases(cluster, ())

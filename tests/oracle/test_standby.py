@@ -110,7 +110,7 @@ def read_to(fence: str, lines: IO[str]) -> list[str]:
 
 
 @pytest.mark.feature("I33")
-def test_a_record_that_was_sent_by_half_is_released_where_the_next_timeline_begins(new_cluster: NewCluster) -> None:
+def test_a_record_that_was_sent_in_part_is_dropped_where_the_next_timeline_begins(new_cluster: NewCluster) -> None:
     primary = new_cluster()
     ensure_role(primary)
     primary.sql("CREATE TABLE lost (a int, v text)")

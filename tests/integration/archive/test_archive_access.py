@@ -95,7 +95,7 @@ def as_user(uid: int, gids: list[int], work: Callable[[], str]) -> str:
 # --- (a) the spool
 
 
-def test_the_servers_user_is_learnt_by_socket_and_by_loopback(node: Cluster) -> None:
+def test_the_servers_user_is_found_by_socket_and_by_loopback(node: Cluster) -> None:
     owner = node.data.stat()
     for dsn in (node.dsn(), f"host=127.0.0.1 port={node.port} user=postgres dbname=postgres"):
         with Node(dsn) as session:
@@ -106,7 +106,7 @@ def test_the_servers_user_is_learnt_by_socket_and_by_loopback(node: Cluster) -> 
 
 @as_root
 @pytest.mark.feature("I25")
-def test_a_spool_that_the_servers_user_cannot_fill_is_refused_before_anything_is_made(
+def test_a_spool_that_the_servers_user_cannot_fill_is_refused_before_anything_is_created(
     node: Cluster, root: Path
 ) -> None:
     options = ("--state", root / "state", "--dsn", node.dsn(), "--archive", root / "spool")
@@ -116,7 +116,7 @@ def test_a_spool_that_the_servers_user_cannot_fill_is_refused_before_anything_is
 
 @as_root
 @pytest.mark.feature("I25")
-def test_a_spool_of_root_alone_is_repaired_by_init_with_a_group_and_found_until_then(node: Cluster, root: Path) -> None:
+def test_a_spool_that_only_root_can_read_is_reported_until_init_gives_it_a_group(node: Cluster, root: Path) -> None:
     config, state, spool = configured(node, root), root / "state", Spool(root / "spool")
     (row,) = node.sql("SELECT system_identifier FROM pg_control_system()")
     spool.create(int(str(row[0])))
@@ -227,7 +227,7 @@ def test_a_program_that_the_servers_user_cannot_run_is_refused(
 
 @as_root
 @pytest.mark.feature("I25")
-def test_init_does_not_say_start_with_a_program_that_the_server_cannot_run(node: Cluster, root: Path) -> None:
+def test_init_does_not_recommend_a_start_with_a_program_that_the_server_cannot_run(node: Cluster, root: Path) -> None:
     options = ("--state", root / "state", "--dsn", node.dsn(), "--archive", root / "spool")
     chosen = {"TIDEMARK_CAPTURE__GROUP": group_of(node), "TIDEMARK_ARCHIVE__PROGRAM": "/etc/passwd"}
     done = cdcctl("init", *options, **chosen)

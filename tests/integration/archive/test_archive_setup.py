@@ -83,7 +83,7 @@ def test_a_vacant_folder_becomes_a_spool_and_stays_one(cluster: Cluster, tmp_pat
     refused(cdcctl("init", *options[:-1], tmp_path / "other", **by_us), ExitCode.CONFIG, "--archive")
 
 
-def test_the_wal_of_others_is_read_and_never_touched(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_foreign_archive_is_read_and_never_changed(cluster: Cluster, tmp_path: Path) -> None:
     folder, state = tmp_path / "backup", tmp_path / "state"
     folder.mkdir()
     (row,) = cluster.sql("SELECT system_identifier FROM pg_control_system()")
@@ -95,7 +95,7 @@ def test_the_wal_of_others_is_read_and_never_touched(cluster: Cluster, tmp_path:
     assert contents(folder) == before
 
 
-def test_a_folder_of_another_cluster_or_of_no_wal_is_refused_before_anything_is_made(
+def test_a_folder_of_another_cluster_or_without_wal_is_refused_before_anything_is_created(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     foreign, spool, other = tmp_path / "foreign", tmp_path / "spool", tmp_path / "other"

@@ -170,7 +170,7 @@ def test_the_spool_of_another_cluster_or_capture_is_refused_and_left_as_it_is(
 
 
 @pytest.mark.feature("I13")
-def test_nothing_is_done_to_a_folder_that_is_not_ours_or_not_configured(
+def test_a_foreign_or_unconfigured_folder_is_left_unchanged(
     archive: ArchivingServer, sidecar: Sidecar, tmp_path: Path
 ) -> None:
     foreign = tmp_path / "foreign"

@@ -47,7 +47,7 @@ def test_the_operators_off_and_on_lose_nothing_and_repeat_nothing(pair: Pair) ->
     ]
 
 
-def test_a_killed_sidecar_is_noticed_and_the_archiver_continues(pair: Pair) -> None:
+def test_a_killed_sidecar_is_detected_and_the_archiver_continues(pair: Pair) -> None:
     pair.insert(1)
     pair.catch_up()
     pair.sidecar.kill()
@@ -70,7 +70,7 @@ def test_a_stopped_sidecar_is_killed_and_the_archiver_continues(node: ArchivingS
         assert pair.sidecar.process.wait(timeout=120) == -signal.SIGKILL
 
 
-def test_realtime_comes_back_through_the_least_ring(node: ArchivingServer, tmp_path: Path) -> None:
+def test_realtime_returns_through_the_smallest_ring(node: ArchivingServer, tmp_path: Path) -> None:
     least = {"TIDEMARK_RING__BYTES_MAX": str(2 << 20), "TIDEMARK_ARCHIVE__SWITCH_S": "600"}
     with paired(node, tmp_path, options=least) as pair:
         pair.switch_off()
@@ -131,7 +131,7 @@ def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Arch
 
 
 @pytest.mark.feature("I17")
-def test_realtime_stays_off_after_the_operators_off_and_returns_by_itself_otherwise(pair: Pair) -> None:
+def test_realtime_stays_off_after_the_operators_off_and_returns_automatically_otherwise(pair: Pair) -> None:
     pair.switch_off()
     pair.insert(1)
     assert ids(pair.catch_up()) == [1]
@@ -170,7 +170,7 @@ def test_a_killed_archiver_continues_at_the_exact_row_active_and_passive(pair: P
 
 
 @pytest.mark.feature("I18")
-def test_wal_that_is_gone_from_the_node_is_read_from_the_archive(pair: Pair) -> None:
+def test_wal_that_the_node_removed_is_read_from_the_archive(pair: Pair) -> None:
     pair.insert(1)
     pair.catch_up()
     pair.archiver.stop()
@@ -191,7 +191,7 @@ def test_wal_that_is_gone_from_the_node_is_read_from_the_archive(pair: Pair) -> 
     assert len(ids(pair.catch_up())) == 60002
 
 
-def test_a_ring_that_overflows_on_the_way_back_leaves_it_to_the_archiver(pair: Pair) -> None:
+def test_a_ring_that_overflows_during_a_return_leaves_delivery_to_the_archiver(pair: Pair) -> None:
     pair.switch_off()
     pair.wait_for(lambda: pair.archiver.status().get("role") == "active", "active")
     assert pair.archiver.process is not None
@@ -210,7 +210,7 @@ def test_a_ring_that_overflows_on_the_way_back_leaves_it_to_the_archiver(pair: P
 
 @pytest.mark.feature("I09")
 @pytest.mark.feature("I15")
-def test_the_try_start_marker_carries_the_attempt_and_the_archiver_gives_what_commits_before_it(
+def test_the_try_start_marker_contains_the_attempt_and_the_archiver_delivers_what_commits_before_it(
     node: ArchivingServer, tmp_path: Path
 ) -> None:
     with paired(node, tmp_path, options=KEEPING) as pair:
@@ -272,7 +272,7 @@ def test_the_archiver_delivers_all_that_is_archived_while_the_node_is_down(
 
 
 @pytest.mark.feature("I07")
-def test_confirm_markers_are_paced_and_an_idle_node_archives_nothing_on_our_account(
+def test_confirm_markers_are_paced_and_an_idle_node_archives_nothing_because_of_tidemark(
     node: ArchivingServer, tmp_path: Path
 ) -> None:
     """At the requested rate while rows come; none in five periods of archive_timeout without rows, in both modes."""
@@ -325,7 +325,7 @@ def test_a_sidecar_stopped_inside_a_write_transaction_is_killed_and_the_archiver
         assert ids(pair.catch_up()) == numbers
 
 
-def test_a_consumer_that_hangs_stops_realtime_and_then_the_archiver_by_its_own_code(
+def test_a_consumer_that_hangs_stops_realtime_and_then_the_archiver_with_a_separate_code(
     node: ArchivingServer, tmp_path: Path
 ) -> None:
     taken = tmp_path / "taken"
@@ -344,7 +344,7 @@ def test_a_consumer_that_hangs_stops_realtime_and_then_the_archiver_by_its_own_c
 
 
 @pytest.mark.feature("I36")
-def test_a_consumer_that_fails_in_the_sidecar_is_given_what_it_did_not_confirm_by_the_archiver(
+def test_the_archiver_delivers_what_a_consumer_that_fails_in_the_sidecar_did_not_confirm(
     node: ArchivingServer, tmp_path: Path
 ) -> None:
     lines = tmp_path / "lines.jsonl"

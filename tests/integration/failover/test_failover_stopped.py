@@ -48,7 +48,7 @@ def test_a_stopped_archiver_continues_at_the_exact_row_active_and_passive(pair: 
 
 
 @pytest.mark.feature("I20")
-def test_cdcctl_that_stops_inside_its_write_transaction_is_killed_and_the_switch_can_be_said_again(
+def test_cdcctl_that_stops_inside_its_write_transaction_is_killed_and_the_switch_can_be_repeated(
     node: ArchivingServer, tmp_path: Path
 ) -> None:
     with paired(node, tmp_path, options={**HANGS_SOON, "TIDEMARK_WATCHDOG__RESTART_S": "600"}) as pair:

@@ -46,7 +46,7 @@ def fork(node: ArchivingServer) -> None:
 
 
 @pytest.mark.feature("I33")
-def test_both_processes_start_again_behind_a_fork_with_a_catalog_base_from_before_it(
+def test_both_processes_restart_behind_a_fork_with_a_catalog_base_from_before_it(
     node: ArchivingServer, pair: Pair
 ) -> None:
     pair.insert(1)
@@ -127,7 +127,7 @@ def copied(node: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("forked", ["node", "copy"])
-def test_a_sidecar_does_not_return_to_a_node_that_has_not_what_was_delivered(
+def test_a_sidecar_does_not_return_to_a_node_that_lacks_delivered_changes(
     node: ArchivingServer, tmp_path: Path, forked: str
 ) -> None:
     options = {"TIDEMARK_WATCHDOG__RESTART_S": "20", "TIDEMARK_REALTIME__AUTOMATIC_RETURN": "false"}
@@ -151,7 +151,7 @@ def test_a_sidecar_does_not_return_to_a_node_that_has_not_what_was_delivered(
         assert pair.archiver.running
 
 
-def test_a_node_that_stayed_behind_on_an_older_timeline_is_refused(node: ArchivingServer, tmp_path: Path) -> None:
+def test_a_node_that_remained_on_an_older_timeline_is_refused(node: ArchivingServer, tmp_path: Path) -> None:
     pair = Pair(node, tmp_path)
     pair.sidecar.init()
     with StateStore.open(pair.sidecar.folder) as store, store.transaction(None) as transaction:

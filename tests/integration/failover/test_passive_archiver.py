@@ -23,7 +23,7 @@ PATIENT = {
 
 
 @pytest.mark.feature("I13")
-def test_a_passive_archiver_meets_the_markers_and_delivers_nothing_though_nobody_does(
+def test_a_passive_archiver_reads_the_markers_and_delivers_nothing_although_no_process_does(
     node: ArchivingServer, tmp_path: Path
 ) -> None:
     with paired(node, tmp_path, options=PATIENT) as pair, OutboxReader.open(pair.sidecar.folder) as reader:

@@ -149,7 +149,7 @@ def step_until(realtime: Realtime, store: StateStore, condition: Callable[[], bo
     wait_until(holds)
 
 
-def test_a_stage_that_changes_just_before_the_epoch_is_taken_ends_nothing(
+def test_a_stage_that_changes_just_before_the_epoch_begins_ends_nothing(
     node: ArchivingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with made(node, tmp_path) as (realtime, store, _):
@@ -168,7 +168,7 @@ def test_a_stage_that_changes_just_before_the_epoch_is_taken_ends_nothing(
         assert store.marks().stage is Stage.ARCHIVE
 
 
-def test_decoding_that_does_not_end_by_the_operators_off_ends_the_process(
+def test_decoding_that_does_not_end_after_the_operators_off_ends_the_process(
     node: ArchivingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop = Capture.stop
@@ -204,7 +204,9 @@ def test_realtime_continues_only_from_the_timeline_on_which_the_archiver_reached
         assert store.marks().stage is (Stage.REALTIME if is_same else Stage.ARCHIVE)
 
 
-def test_a_buffer_that_is_full_before_it_came_to_the_node_is_given_up(node: ArchivingServer, tmp_path: Path) -> None:
+def test_a_buffer_that_is_full_before_it_reaches_the_nodes_position_is_given_up(
+    node: ArchivingServer, tmp_path: Path
+) -> None:
     with made(node, tmp_path, SMALL_RING_BYTES) as (realtime, store, node_requests):
         realtime.step()
         fail_over(store)
@@ -238,7 +240,7 @@ def step_alone_until(realtime: Realtime, condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.feature("I31")
-def test_the_first_confirmation_in_a_new_state_gets_its_marker_though_nothing_follows(
+def test_the_first_confirmation_in_a_new_state_gets_its_marker_although_nothing_follows(
     node: ArchivingServer, tmp_path: Path
 ) -> None:
     with made(node, tmp_path) as (realtime, store, node_requests), OutboxReader.open(store.folder) as reader:

@@ -24,7 +24,7 @@ def delivered(pair: Pair) -> list[object]:
 
 
 @pytest.mark.feature("I17")
-def test_realtime_comes_back_without_the_archive_and_later_hand_overs_go_through_it(
+def test_realtime_returns_without_the_archive_and_later_hand_overs_use_it(
     node: ArchivingServer, tmp_path: Path
 ) -> None:
     ((archive_command,),) = node.node.sql("SHOW archive_command")
@@ -76,7 +76,7 @@ def test_on_continues_from_the_nodes_own_wal_where_no_archiver_runs(node: Archiv
         assert delivered(pair) == [1, 2]
 
 
-def test_wal_that_the_node_has_removed_is_not_gone_on_from(node: ArchivingServer, tmp_path: Path) -> None:
+def test_delivery_does_not_continue_from_wal_that_the_node_has_removed(node: ArchivingServer, tmp_path: Path) -> None:
     pair = Pair(node, tmp_path)
     pair.sidecar.init()
     with StateStore.open(pair.sidecar.folder) as store:

@@ -81,7 +81,7 @@ def copy_of(folder: StateFolder) -> CopyProgress:
 
 @pytest.mark.feature("P22")
 @pytest.mark.feature("I34")
-def test_a_copy_that_was_taken_and_never_confirmed_comes_again_as_the_next_generation(
+def test_a_copy_that_was_accepted_and_never_confirmed_is_repeated_as_the_next_generation(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     fill(cluster, database, rows=ROWS)

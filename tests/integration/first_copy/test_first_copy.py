@@ -73,7 +73,7 @@ class TableWorkload:
 
 
 @pytest.mark.feature("P22")
-def test_rows_that_were_there_come_first_and_the_stream_after_them(
+def test_existing_rows_are_delivered_first_and_the_stream_after_them(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     fill(cluster, database)
@@ -102,7 +102,7 @@ def restarted(sidecar: Sidecar) -> Iterator[None]:
 
 
 @pytest.mark.feature("P22")
-def test_a_kill_in_the_middle_copies_again_as_the_next_generation(
+def test_a_kill_during_a_copy_repeats_it_as_the_next_generation(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     """The outbox is too small for the copy, and no reader runs: at each kill the copy is incomplete."""
@@ -135,7 +135,7 @@ def times_full(sidecar: Sidecar) -> int:
 
 
 @pytest.mark.feature("P22")
-def test_an_alter_table_in_the_middle_meets_neither_the_copied_rows_nor_those_to_come(
+def test_an_alter_table_during_a_copy_affects_neither_the_copied_rows_nor_later_ones(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     fill(cluster, database)

@@ -115,7 +115,7 @@ def position_of(sidecar: Sidecar, lake: Path, name: str) -> TablePosition:
 
 
 @pytest.mark.feature("I30")
-def test_a_request_survives_a_kill_before_and_in_the_copy_and_is_made_once(
+def test_a_request_survives_a_kill_before_and_during_the_copy_and_is_served_once(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     """The outbox is too small for the copy, and no reader runs: at the second kill the copy is incomplete."""

@@ -29,7 +29,7 @@ def jumping(pair: Pair) -> None:
     pair.start()
 
 
-def test_both_processes_deliver_and_switch_by_no_wall_clock(node: ArchivingServer, tmp_path: Path) -> None:
+def test_no_delivery_or_switch_depends_on_the_wall_clock(node: ArchivingServer, tmp_path: Path) -> None:
     with paired(node, tmp_path) as pair:
         jumping(pair)
         pair.insert(1, 2)

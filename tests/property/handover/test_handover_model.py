@@ -145,7 +145,7 @@ def test_every_change_is_delivered_once_whatever_happens() -> None:
 
 
 @pytest.mark.parametrize("checks_epoch", [True, False])
-def test_it_is_the_check_of_the_epoch_that_keeps_a_stopped_sidecar_from_delivering_again(*, checks_epoch: bool) -> None:
+def test_only_the_check_of_the_epoch_prevents_a_stopped_sidecar_from_delivering_again(*, checks_epoch: bool) -> None:
     world = HandoverModel(checks_epoch=checks_epoch)
     world.begin()
     world.commit(0)
@@ -160,7 +160,7 @@ def test_it_is_the_check_of_the_epoch_that_keeps_a_stopped_sidecar_from_deliveri
 
 
 @pytest.mark.parametrize("begins_at_marker", [True, False])
-def test_it_is_the_marker_that_keeps_a_promoted_follower_from_a_gap(*, begins_at_marker: bool) -> None:
+def test_only_the_marker_prevents_a_gap_at_a_promoted_follower(*, begins_at_marker: bool) -> None:
     world = HandoverModel(begins_at_marker=begins_at_marker)
     for _ in range(2):
         world.begin()
@@ -176,7 +176,7 @@ def test_it_is_the_marker_that_keeps_a_promoted_follower_from_a_gap(*, begins_at
 
 
 @pytest.mark.parametrize("checks_epoch", [True, False])
-def test_it_is_the_check_of_the_epoch_that_fences_an_archiver_whose_archive_stalled(*, checks_epoch: bool) -> None:
+def test_only_the_check_of_the_epoch_fences_an_archiver_whose_archive_stalled(*, checks_epoch: bool) -> None:
     world = HandoverModel(checks_epoch=checks_epoch)
     world.kill_sidecar()
     world.watchdog()

@@ -294,7 +294,9 @@ def test_a_state_that_is_older_than_the_markers_in_wal_stops_before_it_writes_a_
 @pytest.mark.feature("I21")
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("names", [[1, 2], [2, 1]])
-def test_a_rival_whose_epoch_is_not_later_is_answered_and_just_one_continues(names: list[int], epochs: int) -> None:
+def test_a_rival_whose_epoch_is_not_later_gets_a_marker_and_exactly_one_continues(
+    names: list[int], epochs: int
+) -> None:
     world = StateCopies(names)
     (state,) = world.states
     world.start(state)
@@ -310,7 +312,7 @@ def test_a_rival_whose_epoch_is_not_later_is_answered_and_just_one_continues(nam
     assert epochs == 1 or world.running == [state]
 
 
-def test_the_history_is_bounded_and_what_falls_out_of_it_fences_no_process() -> None:
+def test_the_history_is_bounded_and_its_dropped_entries_fence_no_process() -> None:
     world = StateCopies([1])
     (state,) = world.states
     for _ in range(KEPT_MAX + 10):
@@ -325,7 +327,7 @@ def test_the_history_is_bounded_and_what_falls_out_of_it_fences_no_process() -> 
 
 
 @pytest.mark.feature("I21")
-def test_a_process_that_is_restarted_without_end_never_drops_the_one_that_runs_beside_it() -> None:
+def test_endless_restarts_of_a_process_never_drop_the_one_that_runs_beside_it() -> None:
     sidecar = KnownIncarnation(Incarnation("z"), "sidecar")
     now = Extent(Epoch(FIRST, 7), position(500))
     history = with_one_more((), sidecar, alive=(), now=now)
@@ -416,7 +418,7 @@ def test_before_its_start_marker_a_state_is_overtaken_by_what_is_beyond_it_in_ep
     steps=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 1000), st.booleans()), min_size=1, max_size=8),
     start_us=st.integers(10**15, 2 * 10**15),
 )
-def test_each_restored_state_counts_on_beyond_all_that_it_replaces(
+def test_the_epochs_of_a_restored_state_are_above_those_of_all_states_that_it_replaces(
     steps: list[tuple[int, int, bool]], start_us: int
 ) -> None:
     """Each is restored a second after the last one, on the latest timeline, which it may not know."""
@@ -430,7 +432,7 @@ def test_each_restored_state_counts_on_beyond_all_that_it_replaces(
 
 @pytest.mark.feature("I21")
 @given(st.integers(1, 9), st.integers(0, 1 << 70), st.integers(0, 1 << 62))
-def test_a_restored_state_counts_on_from_what_is_known_also_behind_a_clock_that_was_set_back(
+def test_the_epochs_of_a_restored_state_are_above_all_known_ones_even_if_the_clock_was_set_back(
     timeline: int, number: int, now_us: int
 ) -> None:
     known = Epoch(TimelineId(timeline), number)

@@ -56,7 +56,7 @@ def spoil(path: Path) -> bytes:
 
 
 @pytest.mark.feature("I24")
-def test_an_older_base_takes_the_place_of_a_damaged_one_which_is_named_and_left_as_it_is(tmp_path: Path) -> None:
+def test_an_older_base_replaces_a_damaged_one_which_is_named_and_left_unchanged(tmp_path: Path) -> None:
     kept = HistoryOfBases(tmp_path)
     assert (kept.load(FIRST), kept.reported) == (THIRD, [])
     spoilt = spoil(kept.file(THIRD))
@@ -70,9 +70,7 @@ def test_an_older_base_takes_the_place_of_a_damaged_one_which_is_named_and_left_
 
 
 @pytest.mark.parametrize("seeded_lsn", [THIRD, None])
-def test_no_base_of_before_the_last_seed_takes_the_place_of_one_behind_it(
-    tmp_path: Path, seeded_lsn: Lsn | None
-) -> None:
+def test_no_base_from_before_the_last_seed_replaces_a_later_one(tmp_path: Path, seeded_lsn: Lsn | None) -> None:
     """Between the two an operator may have given up WAL, and its catalog changes are in no journal."""
     kept = HistoryOfBases(tmp_path)
     spoil(kept.file(THIRD))

@@ -40,7 +40,7 @@ def test_a_log_with_each_change_once_is_right(log: Log) -> None:
     assert (verdict.transactions, verdict.changes) == (3, 6)
 
 
-def test_a_change_too_few_or_too_many_is_found_wherever_it_is(log: Log) -> None:
+def test_a_missing_or_additional_change_is_found_anywhere(log: Log) -> None:
     for kind in list(log.changes):
         fewer, more = deepcopy(log), deepcopy(log)
         fewer.changes[kind] -= 1

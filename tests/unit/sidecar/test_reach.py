@@ -12,7 +12,7 @@ RECEIVED, BEHIND, PAST = Lsn(0x3000100), Lsn(0x3000000), Lsn(0x4000000)
 
 
 @pytest.mark.feature("I22")
-def test_a_node_that_archives_out_of_reach_is_given_up_when_patience_is_over() -> None:
+def test_an_unreachable_node_that_archives_is_given_up_after_a_bounded_time() -> None:
     reach = Reach(PATIENCE_S)
     reach.check(Link.STREAMING, RECEIVED, PAST, 10.0)
     reach.check(Link.CONNECTING, RECEIVED, PAST, 39.9)
@@ -21,14 +21,14 @@ def test_a_node_that_archives_out_of_reach_is_given_up_when_patience_is_over() -
         reach.check(Link.CONNECTING, RECEIVED, PAST, 41.0)
 
 
-def test_a_node_that_is_down_and_archives_nothing_is_waited_for() -> None:
+def test_a_stopped_node_that_archives_nothing_is_waited_for() -> None:
     reach = Reach(PATIENCE_S)
     for now_s in range(0, 10_000, 100):
         reach.check(Link.CONNECTING, RECEIVED, BEHIND, float(now_s))
 
 
 @pytest.mark.parametrize("link", [Link.STREAMING, Link.PAUSED])
-def test_patience_begins_again_with_each_link_and_each_capture(link: Link) -> None:
+def test_the_time_for_an_unreachable_node_restarts_with_each_connection_and_each_capture(link: Link) -> None:
     reach = Reach(PATIENCE_S)
     reach.check(Link.CONNECTING, RECEIVED, PAST, 0.0)
     reach.check(link, RECEIVED, PAST, 29.0)
