@@ -82,7 +82,7 @@ class LagWatch:
         self.settle()
 
     def settle(self, *, everything: bool = False) -> None:
-        """Count what has arrived; `everything`: both destinations are known to be complete."""
+        """Count what has arrived; `everything`: both destinations are complete."""
         for place in (self.outbox, self.lake):
             place.settle(self._mode(), self._disturbances, everything=everything)
 

@@ -83,10 +83,10 @@ def _log(demonstration: Demonstration) -> bool:
     """Compare the change log with the journal; return true if each change is there exactly once."""
     log, snapshots = read_log(demonstration.store.view(), demonstration.lake)
     found = judge(read_journal(demonstration.server.dsn()), snapshots, log)
-    demonstration.say(
+    demonstration.print_line(
         f"change log: {found.changes:,} changes of {found.transactions:,} committed transactions: "
         f"{'each exactly once' if found.is_right else 'WRONG'}\n"
-        f"  {found.lost} lost, {found.doubled} doubled, {found.places_taken_twice} places taken twice, "
+        f"  {found.lost} lost, {found.doubled} doubled, {found.duplicate_positions} duplicate positions, "
         f"{found.numbers_wrong} journal numbers wrong\n"
         f"  beside them {log.copied:,} rows of the first copy and {log.rewritten:,} rewritten by DDL; "
         f"nothing of {demonstration.work.rolled_back:,} transactions that were rolled back"

@@ -25,7 +25,7 @@ BASELINE_S_MAX = 900.0
 CPU_S_MIN = 10.0
 CPU_FACTOR = 3.0  # multiple of the tests' CPU time without a mutation
 TIMEOUT_S_MIN = 100.0
-TIMEOUT_FACTOR = 10.0  # multiple of that CPU time: tests with servers mostly wait
+TIMEOUT_FACTOR = 10.0  # multiple of that CPU time: tests with servers wait most of the time
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 

@@ -168,7 +168,7 @@ def _test(root: Path, tests: tuple[str, ...], temporary: Path, cpu_s: int) -> No
         ]
         status = int(pytest.main([*arguments, "--tb=line", *tests]))
         sys.stdout.flush()
-    except BaseException:  # noqa: BLE001 - the child ends here, whatever it is
+    except BaseException:  # noqa: BLE001 - the child ends here after any error
         traceback.print_exc()
     finally:
         os._exit(status)

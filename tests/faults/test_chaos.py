@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.faults.chaos.campaign import Directed, run
-from tests.support.faults.chaos.faults import linger_behind_the_move, switch_off_until_met
-from tests.support.faults.chaos.prologue import meet_every_failpoint
+from tests.support.faults.chaos.faults import linger_behind_the_move, switch_off_until_reached
+from tests.support.faults.chaos.prologue import reach_every_failpoint
 from tests.support.faults.chaos.world import ChaosWorld, Setting
 from tests.support.servers.small_disk import needs_mount
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
@@ -33,8 +33,8 @@ def root() -> Iterator[Path]:
 @pytest.mark.feature("I15")
 @pytest.mark.feature("I20")
 def test_every_change_is_delivered_once_whatever_fails_and_realtime_resumes(root: Path) -> None:
-    done = run(root, Setting(SEED), seconds=SECONDS, directed=meet_every_failpoint)
-    assert not done.never_met, done
+    done = run(root, Setting(SEED), seconds=SECONDS, directed=reach_every_failpoint)
+    assert not done.never_reached, done
 
 
 def linger_often(world: ChaosWorld) -> None:
@@ -43,7 +43,7 @@ def linger_often(world: ChaosWorld) -> None:
 
 
 def die_behind_the_stop_marker(world: ChaosWorld) -> None:
-    switch_off_until_met(world, HandoverPoint.AFTER_WRITE_STOP_MARKER)
+    switch_off_until_reached(world, HandoverPoint.AFTER_WRITE_STOP_MARKER)
 
 
 def nothing_directed(_world: ChaosWorld) -> None:

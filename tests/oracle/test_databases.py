@@ -100,13 +100,13 @@ def decoded_by_the_server(cluster: Cluster, ours: AllDatabases, names: Sequence[
     sides = [ServerSide(cluster, name) for name in names]
     ours.catch_up()
     for name in names:
-        ours.taken_lines(name)
+        ours.new_lines(name)
     yield
     ours.catch_up()
     for side in sides:
         lines = side.lines()
         assert lines, side.database
-        assert_same_lines(side.database, lines, ours.taken_lines(side.database))
+        assert_same_lines(side.database, lines, ours.new_lines(side.database))
         side.drop()
 
 

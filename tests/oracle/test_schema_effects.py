@@ -117,7 +117,7 @@ def test_a_replica_stays_equal_to_its_source_through_ddl_that_rewrites_it(
     for step, effects in STEPS:
         oracle_cluster.sql(step, database)
         tables = ours.catch_up()
-        assert ours.replica.take_effects() == effects, step
+        assert ours.replica.pop_effects() == effects, step
         for name, table in tables.items():
             assert not table.is_lost, name
             assert differences(oracle_cluster, database, table) == [], step
@@ -156,9 +156,9 @@ def test_ddl_is_reported_for_its_own_database_although_the_transaction_changed_a
                 )
                 name = f"public.made_{number}"
                 table = ours.catch_up()[name]
-                assert ours.replica.take_effects() == [f"made_{number} metadata", f"made_{number} rewrite"], granted
+                assert ours.replica.pop_effects() == [f"made_{number} metadata", f"made_{number} rewrite"], granted
                 assert differences(oracle_cluster, place, table) == []
                 oracle_cluster.sql(f"BEGIN; {granted}; DROP TABLE made_{number}; COMMIT", place)
                 assert name not in ours.catch_up()
-                assert ours.replica.take_effects() == [f"made_{number} metadata"], granted
+                assert ours.replica.pop_effects() == [f"made_{number} metadata"], granted
         ours.changes.close()

@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.support.oracles.oracle import ROLE, ServerSide, ensure_role, without_own_messages
+from tests.support.oracles.oracle import ROLE, ServerSide, ensure_role, without_tidemarks_messages
 from tests.support.oracles.waldump import waldump
 from tests.support.processes.cdcctl import Done, cdcctl, contents, refused, running, succeeded
 from tests.support.servers.postgres import Cluster, StopMode, new_cluster, sql
@@ -178,7 +178,7 @@ def pieces_of(cluster: Cluster, server: ServerSide) -> list[Piece]:
             continue
         open_lines.append(line)
         if line.startswith("COMMIT "):
-            kept = without_own_messages(open_lines)
+            kept = without_tidemarks_messages(open_lines)
             if kept:
                 xid = int(line.split()[1])
                 pieces.append(Piece(commits[xid], tuple(kept), commit_time(cluster, xid)))

@@ -93,7 +93,9 @@ def test_nothing_is_lost_with_the_primarys_host_and_only_changes_after_the_last_
             hosts.follower.wait_until(lambda: len(later) > 50, "rows on the new timeline")
         items = hosts.follower.catch_up()
         view = hosts.follower.view
-    confirmed = {row["id"] for one in consumer.taken if isinstance(one.item, ChangeBatch) for row in _after(one.item)}
+    confirmed = {
+        row["id"] for one in consumer.accepted if isinstance(one.item, ChangeBatch) for row in _after(one.item)
+    }
     again = ids(items)
     assert len(again) == len(set(again))
     assert confirmed | set(again) == survived(standby) | confirmed

@@ -162,7 +162,7 @@ class HandoverModel:
     # --- the sidecar
 
     def want_return(self) -> None:
-        """Buffer the stream, then ask to deliver again."""
+        """Buffer the stream, then request to deliver again."""
         if self.sidecar is not None and self.state.stage is Stage.ARCHIVE:
             self.sidecar.buffered_from = len(self.wal)
             self.happen(Event.RETURN_WANTED)
@@ -203,9 +203,9 @@ class HandoverModel:
         elif self.state.followed is not None:
             self.state.followed = None  # the start is found
         elif self.state.stage is Stage.REALTIME:
-            self._go_on(process)
+            self._continue(process)
 
-    def _go_on(self, process: ModelProcess) -> None:
+    def _continue(self, process: ModelProcess) -> None:
         """Deliver from the stream."""
         if process.epoch != self.state.epoch:
             self.begin_epoch(Role.SIDECAR, process)

@@ -136,7 +136,7 @@ class KillCampaign:
         """Kill a child process of the driver, and check that the driver continues."""
         self._wait(lambda: bool(self.spark.family(PROGRAMS[victim])), victim)
         members = self.spark.family(PROGRAMS[victim])
-        if not members:  # it ended by itself meanwhile
+        if not members:  # it ended before the kill
             self._kill_in_family(victim, dice)
             return
         dice.choice(members).kill()
@@ -164,7 +164,7 @@ class KillCampaign:
 
 @contextmanager
 def source(cluster: Cluster) -> Iterator[ServerLog]:
-    """Create the database, and the oracle that sees all of its changes; both are removed at the end."""
+    """Create the database, and the oracle of all its changes; both are removed at the end."""
     with database_in(cluster, DATABASE):
         server = ServerLog(cluster, DATABASE)
         try:

@@ -33,7 +33,7 @@ class ScriptedReplica:
         found = self.apply()
         version = found.version
         again = self.replica.apply(self.table.delivered())
-        assert again.version == version, "what it holds makes no commit"
+        assert again.version == version, "repeated changes make no commit"
         return again
 
     def apply(self) -> LakeTable:

@@ -49,53 +49,53 @@ class Table:
     relation: Relation
     rows: list[Row] = field(default_factory=list)
     is_lost: bool = False
-    _numbers: tuple[int, ...] = ()  # numbers of the columns that are the key of `_places`
-    _places: dict[Key, list[Row]] | None = None
+    _numbers: tuple[int, ...] = ()  # numbers of the columns that are the key of `_by_key`
+    _by_key: dict[Key, list[Row]] | None = None
 
     def empty(self) -> None:
         """Remove all rows; afterwards the content is known."""
         self.rows = []
         self.is_lost = False
-        self._places = None
+        self._by_key = None
 
-    def forget_places(self) -> None:
+    def drop_lookup(self) -> None:
         """Drop the lookup table: rows were changed by something other than a row change."""
         self.rows = list(self._all())
-        self._places = None
+        self._by_key = None
 
     def _all(self) -> Iterator[Row]:
-        if self._places is None:
+        if self._by_key is None:
             yield from self.rows
         else:
-            for rows in self._places.values():
+            for rows in self._by_key.values():
                 yield from rows
 
     def all_rows(self) -> list[Row]:
         """Return the rows."""
         return list(self._all())
 
-    def put(self, row: Row) -> None:
+    def add(self, row: Row) -> None:
         """Add a row."""
-        if self._places is None:
+        if self._by_key is None:
             self.rows.append(row)
         else:
-            self._places.setdefault(_key(row, self._numbers), []).append(row)
+            self._by_key.setdefault(_key(row, self._numbers), []).append(row)
 
-    def take(self, old: Row, numbers: tuple[int, ...]) -> Row | None:
+    def remove(self, old: Row, numbers: tuple[int, ...]) -> Row | None:
         """Remove and return the row that equals `old` in the columns `numbers`; None if there is none."""
-        if self._places is None or numbers != self._numbers:
-            rows, self._numbers, self._places = self.all_rows(), numbers, {}
+        if self._by_key is None or numbers != self._numbers:
+            rows, self._numbers, self._by_key = self.all_rows(), numbers, {}
             for row in rows:
-                self.put(row)
-        places = self._places
-        assert places is not None
+                self.add(row)
+        by_key = self._by_key
+        assert by_key is not None
         key = _key(old, numbers)
-        found = places.get(key)
+        found = by_key.get(key)
         if not found:
             return None
         row = found.pop()
         if not found:
-            del places[key]
+            del by_key[key]
         return row
 
 
@@ -132,10 +132,10 @@ class MemoryReplica:
                     pass
         self._batches(batches)
 
-    def take_effects(self) -> list[str]:
+    def pop_effects(self) -> list[str]:
         """Return the effects since the last call."""
-        taken, self._effects = self._effects, []
-        return taken
+        popped, self._effects = self._effects, []
+        return popped
 
     def _table(self, relation: Relation) -> Table:
         table = self.tables.setdefault(relation.oid, Table(relation))
@@ -155,7 +155,7 @@ class MemoryReplica:
         previous: Row | None = None
         if change.op in (Op.UPDATE.value, Op.DELETE.value):
             reported = _reported(change)
-            previous = table.take(*reported) if reported is not None and not table.is_lost else None
+            previous = table.remove(*reported) if reported is not None and not table.is_lost else None
             if previous is None:
                 assert reported is None or table.is_lost, f"no row of {relation.qualified_name} is as {reported}"
                 table.is_lost = True
@@ -163,7 +163,7 @@ class MemoryReplica:
         if change.new is not None and not table.is_lost:
             row = dict(previous or {})
             row.update((number, value) for number, value in change.new.items() if number not in change.unchanged)
-            table.put(row)
+            table.add(row)
 
     def _schema(self, event: SchemaEvent) -> None:
         described = event.after or event.before
@@ -173,7 +173,7 @@ class MemoryReplica:
             self.tables.pop(described.oid, None)
             return
         table = self._table(event.after)
-        table.forget_places()
+        table.drop_lookup()
         if event.effect is SchemaEffect.CONSTANT:
             known = {column.number for column in event.before.columns} if event.before is not None else set()
             for column in event.after.live_columns:

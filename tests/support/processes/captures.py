@@ -191,11 +191,11 @@ class Sidecar:
         """Wait until the log has an event of that name and these fields; return the first one."""
         found: list[dict[str, Json]] = []
 
-        def has_come() -> bool:
+        def has_arrived() -> bool:
             found.extend(event for event in self.events() if event["event"] == name and fields.items() <= event.items())
             return bool(found)
 
-        wait_until(has_come, f"the event {name!r}", within_s=CAUGHT_UP_S, reported=self.reported)
+        wait_until(has_arrived, f"the event {name!r}", within_s=CAUGHT_UP_S, reported=self.reported)
         return found[0]
 
     def catch_up(self, *, alive: bool = True) -> list[GroupItem]:
@@ -233,17 +233,17 @@ class Sidecar:
 class OnDemandReader:
     """A registered reader that reads on request: the outbox need not keep what it has read."""
 
-    def __init__(self, outbox: OutboxReader, name: str = "taking") -> None:
+    def __init__(self, outbox: OutboxReader, name: str = "on_demand") -> None:
         self.items: list[GroupItem] = []
         self._outbox = outbox
         self._name = name
-        self._held = outbox.register(name).held
+        self._confirmed = outbox.register(name).held
 
-    def take(self) -> list[GroupItem]:
+    def read(self) -> list[GroupItem]:
         """Read all values of the outbox; return everything that was ever read."""
         head = self._outbox.head()
-        self.items += Sidecar.items(self._outbox, self._held, head)
-        self._held = self._outbox.confirm(self._name, head, head).held
+        self.items += Sidecar.items(self._outbox, self._confirmed, head)
+        self._confirmed = self._outbox.confirm(self._name, head, head).held
         return self.items
 
     def catch_up(self, process: Sidecar) -> list[GroupItem]:
@@ -251,7 +251,7 @@ class OnDemandReader:
         prefix = f"end-{time.monotonic_ns()}"
         with process.written_to.connect(process.database) as session:
             session.execute("SELECT pg_logical_emit_message(true, %s, '')", (prefix,))
-        process.wait_until(lambda: any(_is_message(item, prefix) for item in self.take()), "what was written last")
+        process.wait_until(lambda: any(_is_message(item, prefix) for item in self.read()), "what was written last")
         return self.items
 
 
@@ -275,10 +275,10 @@ def change_log(items: list[GroupItem], table: str) -> list[dict[str, object]]:
     """Return the rows of all batches of a table, in stream order."""
     batches = [item.rows for item in items if isinstance(item, ChangeBatch) and item.relation.name == table]
     rows: list[dict[str, object]] = [row for batch in batches for row in pa.RecordBatch.to_pylist(batch)]
-    return sorted(rows, key=_place)
+    return sorted(rows, key=_position_of)
 
 
-def _place(row: dict[str, object]) -> tuple[int, int]:
+def _position_of(row: dict[str, object]) -> tuple[int, int]:
     commit_lsn, ordinal = row["_commit_lsn"], row["_ordinal"]
     assert isinstance(commit_lsn, int)
     assert isinstance(ordinal, int)
@@ -287,8 +287,8 @@ def _place(row: dict[str, object]) -> tuple[int, int]:
 
 def replayed(rows: list[dict[str, object]], key: str = "id") -> dict[object, dict[str, object]]:
     """Return the rows of a table after these changes; raise if a row is there twice or a change does not fit."""
-    places = [_place(row) for row in rows]
-    assert len(set(places)) == len(places), "a change came twice"
+    positions = [_position_of(row) for row in rows]
+    assert len(set(positions)) == len(positions), "a change came twice"
     table: dict[object, dict[str, object]] = {}
     for row in rows:
         before, after = row["_before"], row["_after"]

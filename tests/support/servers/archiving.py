@@ -79,7 +79,7 @@ def archive_script() -> Path:
     return script
 
 
-def own(folder: Path, node: Cluster) -> None:
+def chown(folder: Path, node: Cluster) -> None:
     """Change a folder's owner to the server's user."""
     owner = node.folder.stat()
     subprocess.run(["chown", "-R", f"{owner.st_uid}:{owner.st_gid}", str(folder)], check=True)
@@ -97,7 +97,7 @@ def archiving(
     with new_cluster(major, {"archive_mode": "on", **(settings or {})}, initdb=["--wal-segsize=1"]) as node:
         (row,) = node.sql("SELECT system_identifier FROM pg_control_system()")
         spool.create(int(str(row[0])))
-        own(spool.folder, node)
+        chown(spool.folder, node)
         root.chmod(0o755)
         given = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
         node.configure(archive_command=f"{archive_program()} --spool {spool.folder} {given} %p %f")

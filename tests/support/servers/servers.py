@@ -132,7 +132,7 @@ def _fetch(version: str, folder: Path) -> None:
         tar.extractall(unpacked, filter="data")
     archive.unlink()
     package = unpacked / "package"
-    # npm archives hold no symbolic links: the package lists those that its install script would make.
+    # npm archives contain no symbolic links: the package lists those that its install script would make.
     for link in json.loads((package / "native" / "pg-symlinks.json").read_text()):
         source, target = package / link["source"], package / link["target"]
         if not target.exists():

@@ -28,7 +28,7 @@ from tidemark.model.lsn import parse_lsn
 
 MB = 1 << 20
 DATABASE = "postgres"
-QUEUE_BYTES = 4 * MB  # limits beside decode.memory_bytes: so small that a small transaction reaches them, too
+QUEUE_BYTES = 4 * MB  # limits beside decode.memory_bytes: so small that a small transaction also reaches them
 GROUP_BYTES = 1 * MB
 ROW_BYTES = 400
 ROWS_A_STATEMENT = 20_000

@@ -24,8 +24,8 @@ from tidemark.wire.outbox import encode_group
 from tidemark.wire.state import Owner
 
 OUTBOX_BYTES = 16 << 20
-ROOM_WAIT_S = 120.0
-ROOM_POLL_S = 0.02
+SPACE_WAIT_S = 120.0
+SPACE_POLL_S = 0.02
 TABLES = 3
 ROW_ACTIONS = ("insert", "insert", "insert", "update", "update", "keep", "delete", "move", "move and keep")
 RARE_ACTIONS = ("truncate", "add", "add constant", "drop", "rename", "retype", "widen")
@@ -94,7 +94,7 @@ def feed(root: Path, groups: Iterable[ChangeGroup], pause_s: float = 0.0) -> Non
         epoch = store.begin_epoch(Owner("sidecar", "host", "boot", 1, 1))
         for group in groups:
             encoded = encode_group(group)
-            deadline = time.monotonic() + ROOM_WAIT_S
+            deadline = time.monotonic() + SPACE_WAIT_S
             while True:
                 try:
                     with store.transaction(epoch) as transaction:
@@ -104,7 +104,7 @@ def feed(root: Path, groups: Iterable[ChangeGroup], pause_s: float = 0.0) -> Non
                 except StateFull:
                     if time.monotonic() > deadline:
                         raise
-                    time.sleep(ROOM_POLL_S)
+                    time.sleep(SPACE_POLL_S)
             time.sleep(pause_s)
 
 

@@ -179,7 +179,7 @@ def operator_on(world: ChaosWorld, _dice: random.Random) -> Steps:
 
 
 def operate_by_cdcctl(world: ChaosWorld, dice: random.Random) -> Steps:
-    """`cdcctl realtime off`, then `on`, whichever processes run; a command that takes long is killed."""
+    """`cdcctl realtime off`, then `on`, with any processes running; a slow command is killed."""
     state, options = world.pair.sidecar.folder.root, world.sidecar.options
     try:
         for switch in ("off", "on"):
@@ -210,7 +210,7 @@ def wal_gone_meanwhile(world: ChaosWorld, dice: random.Random) -> Steps:
         segment = _segment_written(world)
         yield from _wal_removed(world)
         yield dice.choice((1, 5))
-        with _taken_away(world, segment):
+        with _moved_away(world, segment):
             world.cable.plug()
             yield dice.choice((5, 20))
     finally:
@@ -230,18 +230,18 @@ def _wal_removed(world: ChaosWorld) -> Steps:
 
 
 @contextmanager
-def _taken_away(world: ChaosWorld, segment: str) -> Iterator[None]:
+def _moved_away(world: ChaosWorld, segment: str) -> Iterator[None]:
     """Remove an archived segment from `pg_wal` where the oracle's slot keeps it: walsenders cannot find it then."""
     kept_as = world.node.node.data / segment
     file = world.node.node.data / "pg_wal" / segment
-    is_taken = file.exists() and (file.parent / "archive_status" / f"{segment}.done").exists()
-    if is_taken:
+    is_moved = file.exists() and (file.parent / "archive_status" / f"{segment}.done").exists()
+    if is_moved:
         world.has_all_wal = False
         file.rename(kept_as)
     try:
         yield
     finally:
-        if is_taken:
+        if is_moved:
             kept_as.rename(file)
             world.has_all_wal = True
 
@@ -313,21 +313,21 @@ KINDS: Mapping[str, ChaosKind] = {
 }
 
 
-def switch_off_until_met(world: ChaosWorld, point: HandoverPoint, does: Does = "kill") -> None:
+def switch_off_until_reached(world: ChaosWorld, point: HandoverPoint, does: Does = "kill") -> None:
     """Switch off until the sidecar has hit `point`; switch on again if it was not delivering then."""
     sidecar = world.sidecar
     sidecar.arm(point, does)
     sidecar.stop(0)
     before = sidecar.hit[point]
 
-    def is_met() -> bool:
+    def is_reached() -> bool:
         return (does != "kill" and sidecar.met() is not None) or sidecar.hit[point] > before
 
-    while not is_met():
+    while not is_reached():
         world.wish = "on"
         world.wait_for(lambda: sidecar.is_armed and world.owner == ("sidecar", sidecar.pid), "the epoch")
         world.wish = "off"
-        world.wait_for(lambda: is_met() or not world.wish, point.value)
+        world.wait_for(lambda: is_reached() or not world.wish, point.value)
     world.wish = ""
 
 
@@ -344,7 +344,7 @@ def lose_wal_meanwhile(world: ChaosWorld) -> None:
             world.node.switch()
             world.node.wait_until_archived()
             world.node.node.sql("CHECKPOINT")
-            with _taken_away(world, segment):
+            with _moved_away(world, segment):
                 assert not _has_segment(world, segment), f"{segment} is archived, and is there"
                 world.cable.plug()
                 world.wait_for(lambda: world.view.switches.count > before, "a switch")  # noqa: B023 - at once
@@ -359,7 +359,7 @@ def lose_wal_meanwhile(world: ChaosWorld) -> None:
 
 def freeze_behind_the_move(world: ChaosWorld) -> None:
     """Switch off; freeze the sidecar once that is durable; thaw it after the archiver has begun to deliver."""
-    switch_off_until_met(world, HandoverPoint.BEFORE_STOP_CAPTURE, "stop")
+    switch_off_until_reached(world, HandoverPoint.BEFORE_STOP_CAPTURE, "stop")
     world.wait_for(lambda: world.owner[0] == "archiver", "the archiver's epoch")
     world.sidecar.thaw()
     world.wish = "on"
@@ -368,7 +368,7 @@ def freeze_behind_the_move(world: ChaosWorld) -> None:
 
 def linger_behind_the_move(world: ChaosWorld) -> None:
     """Switch off; the sidecar still delivers for a while after that is durable, and the archiver begins to deliver."""
-    switch_off_until_met(world, HandoverPoint.BEFORE_STOP_CAPTURE, "wait")
+    switch_off_until_reached(world, HandoverPoint.BEFORE_STOP_CAPTURE, "wait")
     world.wait_for(lambda: world.owner[0] == "archiver", "the archiver's epoch")
     world.wish = "on"
     world.wait_for_stage(Stage.REALTIME)

@@ -17,7 +17,7 @@ def lose_state(world: ChaosWorld) -> None:
     """Kill both processes, remove the folder, rebuild it, and start again."""
     world.print_progress(f"[{world.ticks:6}] the state is lost, in stage {world.stage.value}")
     world.wait_for(lambda: _is_copied(world), "the spool's copy of the catalog history")
-    world.wait_for(world.target.holds_some, "anything in the target")
+    world.wait_for(world.target.contains_any, "anything in the target")
     for keeper in world.keepers:
         keeper.kill(NEVER_S)
     world.wait_for(lambda: not any(keeper.process.running for keeper in world.keepers), "the end of both")

@@ -35,7 +35,7 @@ POLL_S = 0.03
 PAUSE_S = 0.15  # between a session's transactions
 IDLE_S = 0.1  # without a commit; then some ticks pass as well
 IDLE_TICKS = 5
-ANSWER_S = 0.5  # then it is asked again
+ANSWER_S = 0.5  # then it is requested again
 HEALED_TIMEOUT_S = 300.0  # limit for each step once every fault is healed: a full outbox takes Spark minutes
 PACE_S = 1.0  # interval of the comparison of the load with the delivered position
 MB = 1 << 20
@@ -77,10 +77,10 @@ class ChaosTarget(Protocol):
     def check(self) -> None:
         """Raise the error that ended the reader."""
 
-    def holds_all(self) -> bool:
+    def contains_all(self) -> bool:
         """Return whether it has all delivered changes."""
 
-    def holds_some(self) -> bool:
+    def contains_any(self) -> bool:
         """Return whether it has any change."""
 
     def leave(self) -> None:
@@ -206,7 +206,7 @@ class ChaosWorld:
         delivered = self.store.marks().delivered
         if delivered is None or delivered.pointer.position.commit_lsn < self._flushed_lsn:
             return False
-        return self.target.holds_all()
+        return self.target.contains_all()
 
     def drain(self) -> None:
         """Wait until everything that was written so far is delivered and read by the target."""
@@ -228,7 +228,7 @@ class ChaosWorld:
             return
         backlog = parse_lsn(self.node.node.flush_lsn()) - delivered.pointer.position.commit_lsn
         if backlog > BACKLOG_BYTES:
-            self.load.hold()
+            self.load.pause()
         elif backlog < BACKLOG_BYTES // 2:
             self.load.resume()
 

@@ -42,8 +42,8 @@ def records_of(data: bytes, lsn: Lsn) -> list[Record]:
     """Return the records of an input, with correct CRCs, one after the other from `lsn` on."""
     given, found = Bytes(data), list[Record]()
     while given and len(found) < RECORDS_MAX:
-        size, xid, info, rmgr = ITEM.unpack(given.take(ITEM.size).ljust(ITEM.size, b"\0"))
-        raw = record(given.take(size), rmgr=rmgr % (RMGR_LAST + 1), info=info, xid=xid)
+        size, xid, info, rmgr = ITEM.unpack(given.read(ITEM.size).ljust(ITEM.size, b"\0"))
+        raw = record(given.read(size), rmgr=rmgr % (RMGR_LAST + 1), info=info, xid=xid)
         end = Lsn(lsn + len(raw) + -len(raw) % 8)
         found.append(parse_record(lsn, end, raw, FORMAT))
         lsn = end

@@ -81,7 +81,7 @@ def planned(seed: int, number: int, major: int, seconds: float) -> RoundPlan:
     stops = dice.choices((StopMode.IMMEDIATE, StopMode.IMMEDIATE, StopMode.FAST), k=1 + dice.randrange(3))
     settings = {**FIXED, **{name: dice.choice(values) for name, values in VARIED.items()}}
     is_stopped = number % 2 == 1
-    if not is_stopped:  # NB: recovery on 16 fails by its own check of new pages
+    if not is_stopped:  # NB: recovery on 16 fails in its check of new pages
         settings["wal_consistency_checking"] = dice.choice(CHECKED)
     if major >= 18:  # NB: its test_decoding crashes at the rollback of a transaction larger than this
         settings["logical_decoding_work_mem"] = "1GB"

@@ -234,11 +234,11 @@ def follow(ours: OurSide, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         for decoded in ours.changes.read(READ_S):
-            ours.take(decoded)
+            ours.receive(decoded)
 
 
 def begun_after(snapshot: Snapshot, lines: Sequence[str]) -> list[str]:
-    """Return the lines of the transactions that `snapshot` does not see."""
+    """Return the lines of the transactions that are not visible in `snapshot`."""
     kept: list[str] = []
     wanted = False
     for line in lines:

@@ -97,7 +97,7 @@ class Suite:
 
     def _behind_server_failure(self, part: Part, error: ServerCannotDecode) -> RegressionResult:
         """Compare the server's output before its failure, and begin again after it."""
-        found = self.oracle.ours.taken_lines(self.database)[: len(error.lines)]
+        found = self.oracle.ours.new_lines(self.database)[: len(error.lines)]
         reported, outcome = str(error), RoundOutcome.SERVER_CANNOT_DECODE
         try:
             assert_same_lines(

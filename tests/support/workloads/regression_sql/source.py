@@ -16,7 +16,7 @@ from tests.support.servers.servers import ServerMissing, cache_folder
 PACKAGE = "postgresql-15"
 DEBIAN_LIBRARIES = Path("/usr/lib/postgresql/15/lib")
 TOOLS = ("apt-get", "dpkg-query", "dpkg-source", "gcc", "make")
-CONTRIB_LIBRARIES = ("autoinc.so", "refint.so")  # for which the tests look beside their own
+CONTRIB_LIBRARIES = ("autoinc.so", "refint.so")  # also required by the tests
 STEP_TIMEOUT_S = 1800
 CONFIGURE = ("./configure", "--quiet", "--without-readline", "--without-zlib", "CFLAGS=-O1")
 BUILD = (
