@@ -65,9 +65,7 @@ def samples(capture: SoakCapture, minutes: float, every_s: float) -> Iterator[di
 def main() -> int:
     """Read the arguments, run, draw."""
     parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
-    parser.add_argument(
-        "--minutes", type=float, default=MINUTES_DEFAULT, help="duration (default: %(default)s)"
-    )
+    parser.add_argument("--minutes", type=float, default=MINUTES_DEFAULT, help="duration (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=0.0, help="transactions per second (default: none)")
     parser.add_argument(
         "--every", type=float, default=EVERY_S_DEFAULT, help="interval of samples in s (default: %(default)s)"

@@ -339,7 +339,7 @@ def test_each_attempt_repeats_a_copy_that_hangs_until_the_file_is_given_up(serve
         for _ in range(2):
             code, said = server.archive("--copy-s", "0.2")
             assert code == 1
-            assert f"{NAME}: the copy took over 0 s" in said, "it was tried"
+            assert f"{NAME}: the copy took longer than 0 s" in said, "it was tried"
 
 
 @pytest.mark.feature("I25")
@@ -374,7 +374,7 @@ def test_files_do_not_queue_up_behind_a_file_system_that_hangs(server: ArchiveCa
         server.fail(server.own_ledger, HOLD_S)
         code, said = server.archive("--hold-bytes", "0")
         assert code == 0
-        assert "the copy took over 2 s" in said
+        assert "the copy took longer than 2 s" in said
         for _ in range(5):  # none of them starts a second copy
             code, said = server.archive("--hold-bytes", "0")
             assert code == 0

@@ -201,7 +201,7 @@ def test_a_manifest_of_another_cluster_is_refused(given: ManifestInput) -> None:
         given.reseal(r'Manifest-Version": 1', lambda _: 'Manifest-Version": 2,\n"System-Identifier": 77')
     else:
         given.reseal(r'"System-Identifier": \d+', lambda _: '"System-Identifier": 77')
-    with pytest.raises(TidemarkError, match="backup_manifest is of system 77, pg_control of"):
+    with pytest.raises(TidemarkError, match="backup_manifest belongs to system 77, pg_control to"):
         seed_of(given.backup, given.archive)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.integration.capture.test_delivery import DEADLINE_S
 from tests.support.forged.deliveries import IDENTITY, START, WHOLE, group
-from tests.support.processes.hand_clock import HandClock
+from tests.support.processes.clocks import HandClock
 from tests.support.servers.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.io.host.logs import get_log

@@ -495,7 +495,7 @@ def test_rewind_is_refused_without_a_divergence_at_another_cluster_and_during_a_
         assert delivered is not None
         ahead = replace(delivered.pointer.position, timeline=TimelineId(7))
         transaction.put(DELIVERED, replace(delivered, pointer=replace(delivered.pointer, position=ahead)))
-    refused(cdcctl(*command, **sidecar.options), ExitCode.CONFIG, "does not come from timeline 7")
+    refused(cdcctl(*command, **sidecar.options), ExitCode.CONFIG, "does not descend from timeline 7")
 
 
 def state_of(sidecar: Sidecar) -> StateView:

@@ -93,7 +93,7 @@ def test_creating_twice_keeps_what_is_there(store: StateStore, epoch: Epoch) -> 
 
 def test_the_state_of_another_system_is_refused(store: StateStore) -> None:
     other = Identity("main", SystemIdentifier(78), "0a0b", 15, 16 << 20, BOUND)
-    with pytest.raises(StateError, match="is the state of capture 'main' of system 77"):
+    with pytest.raises(StateError, match="belongs to capture 'main' of system 77"):
         StateStore.create(store.folder, other)
 
 
@@ -204,7 +204,7 @@ def test_trimming_stays_below_the_lowest_confirmed_and_replayable_sequence_of_al
     assert view.confirmed is not None
     assert (view.confirmed.pointer, view.confirmed.sequence) == (watermarks[1].pointer, 4)
     assert view.ledger.trimmed == 2
-    with pytest.raises(OutboxTrimmed, match="holds 3 to 6"):
+    with pytest.raises(OutboxTrimmed, match="contains 3 to 6"):
         list(reader.read(Sequence(0), Sequence(6)))
     assert [value.header.sequence for value in reader.read(Sequence(2), Sequence(6))] == [3, 4, 5, 6]
 

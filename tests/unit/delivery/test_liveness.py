@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.processes.hand_clock import HandClock
+from tests.support.processes.clocks import HandClock
 from tidemark.model.errors import ConsumerFailed, Disposition
 from tidemark.runtime.capture import liveness as liveness_module
 from tidemark.runtime.capture.consumers import NullConsumer

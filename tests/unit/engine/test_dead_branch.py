@@ -38,7 +38,7 @@ def test_transactions_that_commit_at_or_after_the_fork_are_dead(
 
 @pytest.mark.parametrize("timeline", [2, 5])
 def test_a_timeline_that_did_not_lead_to_the_nodes_is_refused_by_name(timeline: int) -> None:
-    with pytest.raises(OtherBranch, match=f"does not come from timeline {timeline}"):
+    with pytest.raises(OtherBranch, match=f"does not descend from timeline {timeline}"):
         find_dead_branch(NODE, at(timeline, FORK))
 
 

@@ -150,7 +150,7 @@ def test_a_multi_insert_on_a_page_image_has_its_rows_there() -> None:
     ("count", "data", "reported"),
     [
         (2, multi([ROW]), "2 tuples in"),
-        (1, multi([ROW]) + b"xy", "1 tuples take"),
+        (1, multi([ROW]) + b"xy", "1 tuples occupy"),
         (1, multi([ROW])[:-1], "tuple at 2 of"),
         (1, pack("<H", 0) + b"\x00" * 5, "tuple at 2 of 7"),
         (2049, multi([ROW]), "2049 tuples on a page"),
