@@ -19,7 +19,7 @@ from tidemark.io.state.state_views import StateView
 from tidemark.model.change import Op
 from tidemark.model.lsn import INVALID_OID, FullXid
 from tidemark.model.snapshot import Snapshot, parse_snapshot
-from tidemark.pipeline.lake.lake import LakeTable
+from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.positions import Positions, TablePosition
 
 META = ["_op", "_xid", "_tli", "_commit_lsn", "_ordinal"]

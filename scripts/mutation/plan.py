@@ -65,7 +65,7 @@ PLANS = {
     "tidemark/runtime/capture/confirming.py": MutationTests(("tests/unit/delivery/test_confirming.py",)),
     "tidemark/runtime/daemon/marker_reading.py": MutationTests(("tests/integration/failover/test_marker_reading.py",)),
     "tidemark/runtime/first_copy/copies.py": MutationTests(("tests/integration/first_copy/test_copies_shown.py",)),
-    "tidemark/pipeline/sinks/compaction.py": MutationTests(
+    "tidemark/pipeline/merge/compaction.py": MutationTests(
         ("tests/unit/pipeline/test_compaction_keys.py", "tests/unit/pipeline/test_compaction.py")
     ),
     "tidemark/pipeline/lake/positions.py": MutationTests(
@@ -75,14 +75,14 @@ PLANS = {
         ("tests/unit/pipeline/test_replica.py", "tests/unit/pipeline/test_replica_partitions.py"),
         ("tests/integration/lake/test_sinks.py",),
     ),
-    "tidemark/pipeline/lake/lineage.py": MutationTests(
+    "tidemark/pipeline/delta_log/lineage.py": MutationTests(
         ("tests/integration/lake/test_lake_changes.py", "tests/integration/lake/test_log_breaks.py"),
         ("tests/integration/lake/test_lake_damage.py",),
     ),
-    "tidemark/pipeline/lake/commits.py": MutationTests(
+    "tidemark/pipeline/delta_log/commits.py": MutationTests(
         ("tests/unit/pipeline/test_commits.py", "tests/integration/lake/test_lake_changes.py")
     ),
-    "tidemark/pipeline/lake/log_cleanup.py": MutationTests(("tests/integration/lake/test_log_cleanup.py",)),
+    "tidemark/pipeline/delta_log/log_cleanup.py": MutationTests(("tests/integration/lake/test_log_cleanup.py",)),
     "tidemark/pipeline/sinks/targets.py": MutationTests(
         ("tests/integration/lake/test_log_breaks.py", "tests/integration/lake/test_lake_changes.py"),
         (

@@ -26,15 +26,15 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import Fenced, StateError
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LISTED_MAX
 from tidemark.pipeline.driver import runner
 from tidemark.pipeline.driver.metrics import TABLES_DIVERGED
 from tidemark.pipeline.driver.portions import feeds
 from tidemark.pipeline.driver.progress import PipelineProgress
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.lake import TableFenced
-from tidemark.pipeline.lake.log_cleanup import KEEP_S, LISTED_MAX
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.lake_table import TableFenced
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
-from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake, folder_of
 
 BATCH_BYTES = 200_000

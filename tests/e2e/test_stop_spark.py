@@ -16,7 +16,7 @@ from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.host.failpoints import LOG_VARIABLE
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.failpoints import Failpoint
 
 # A Java that starts as slowly as requested; its second start fails at once.
 JAVA = """#!/bin/bash

@@ -7,7 +7,7 @@ import pytest
 from tests.support.lakes.lakes import IDENTITY
 from tests.support.lakes.routed import Routing, lake_rows
 from tests.support.servers.postgres import Cluster, database_in
-from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake
 
 DATABASE = "composites_in_lake"

@@ -32,8 +32,8 @@ from tests.support.lakes.scripted_table import RELATION, ScriptedTable
 from tidemark.io.host.logs import configure_logs, get_log
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
-from tidemark.pipeline.lake.log_cleanup import KEEP_S, LogCleanup
-from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake, LakeBatch
 from tidemark.pipeline.sinks.steps import Delivered
 
@@ -121,8 +121,8 @@ def measure(commits: int, kept_commits: int, tables: int, batches: int, root: Pa
     def phase(lake: MeasuredLake, count: int) -> Phase:
         lake.apply(given := feed.next_batch())  # reads the commits since the last batch
         fresh.apply(given)
-        turns = [(lake.apply(given), fresh.apply(given)) for given in (feed.next_batch() for _ in range(count))]
-        return Phase(*(statistics.median(values) * 1000 for values in zip(*turns, strict=True)))
+        trials = [(lake.apply(given), fresh.apply(given)) for given in (feed.next_batch() for _ in range(count))]
+        return Phase(*(statistics.median(values) * 1000 for values in zip(*trials, strict=True)))
 
     shutil.copytree(fresh.root, root / "aged")
     for table in logs(root / "aged"):

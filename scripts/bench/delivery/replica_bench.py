@@ -7,7 +7,8 @@ Each pattern changes --rows rows of a fresh snapshot:
     range    updates of neighbouring keys in the middle
     tail     half updates of the newest rows, half new rows behind them
 
-The peer merges the same rows into a copy of the same table. Both run in turns, in this process; the best of --repeats.
+The peer merges the same rows into a copy of the same table. Both run in alternating trials, in this
+process; the best of --repeats.
 """
 
 import random
@@ -22,12 +23,12 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tidemark.model.position import Sequence
-from tidemark.pipeline.lake.applied import NOTHING
-from tidemark.pipeline.lake.encodings import properties_for
-from tidemark.pipeline.lake.keys import Places
-from tidemark.pipeline.lake.lake import LakeTable
-from tidemark.pipeline.sinks.compaction import Compacted
-from tidemark.pipeline.sinks.merging import append_rows, merge_rows
+from tidemark.pipeline.delta_log.applied import NOTHING
+from tidemark.pipeline.lake.file_format import properties_for
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.merge.compaction import Compacted
+from tidemark.pipeline.merge.keys import Indexes
+from tidemark.pipeline.merge.merging import append_rows, merge_rows
 
 APP = "tidemark:bench:replica"
 KEY = ("id",)
@@ -65,7 +66,7 @@ class MergeCost:
         }
 
 
-def rows_of(ids: Places, seed: int) -> pa.Table:
+def rows_of(ids: Indexes, seed: int) -> pa.Table:
     """Return rows with these keys."""
     numbers = np.random.default_rng(seed)
     notes = numbers.integers(0, 1 << 40, len(ids))
@@ -94,7 +95,7 @@ def build(uri: str, rows: int) -> float:
     return spent
 
 
-def changed_ids(pattern: str, total: int, rows: int, seed: int) -> Places:
+def changed_ids(pattern: str, total: int, rows: int, seed: int) -> Indexes:
     """Return the keys of the changed rows."""
     if pattern == "random":
         return np.array(sorted(random.Random(seed).sample(range(total), rows)))

@@ -20,8 +20,7 @@ from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import CopyBoundary, GroupItem
 from tidemark.model.errors import ExitCode
-from tidemark.pipeline.driver.progress import fault_reported
-from tidemark.pipeline.driver.reporting import faults_of
+from tidemark.pipeline.driver.progress import fault_fields, faults_of
 from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
 
 SMALL_OUTBOX = {"TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 18)}
@@ -91,7 +90,7 @@ def test_a_diverged_log_gets_its_break_after_the_operator_accepted_the_loss(
         feed_by_hand(sidecar.folder, lake, "lake")
         table = position_of(sidecar, lake, "account")
         assert table.state is TableState.DIVERGED
-        faults = [fault_reported(table, name, fault) for name, fault in faults_of(table)]
+        faults = [fault_fields(table, name, fault) for name, fault in faults_of(table)]
         reported_file = {"reader": "lake", "lake": str(lake), "lsn": "0/0", "tables": 1, "faults": faults, "stale": []}
         (sidecar.folder.root / "pipeline-lake.json").write_text(json.dumps(reported_file))
         asked = recopy(sidecar, "account")

@@ -32,9 +32,9 @@ def allocated(path: Path, size_bytes: int) -> None:
 def errors_of(attempt: Callable[[], None], count: int) -> Iterator[OSError]:
     """Return the error of each of so many attempts."""
     for _ in range(count):
-        with pytest.raises(OSError, match=r".") as met:
+        with pytest.raises(OSError, match=r".") as raised:
             attempt()
-        yield met.value
+        yield raised.value
 
 
 def count_of(errors: Iterator[Exception], disks: FullDisks) -> int:
@@ -81,14 +81,14 @@ def test_a_disk_without_free_inodes_is_no_refusal(tmp_path: Path) -> None:
     "error",
     [
         OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)),
-        StateFull(f"no room for x: {os.strerror(errno.EDQUOT)}"),
+        StateFull(f"no space for x: {os.strerror(errno.EDQUOT)}"),
         StateFull("Io error: Disk quota exceeded (os error 122)"),
     ],
     ids=lambda error: type(error).__name__,
 )
 def test_a_quota_that_is_used_up_is_no_refusal(tmp_path: Path, error: Exception) -> None:
     assert not FullDisks([tmp_path]).is_refusal(error)
-    assert FullDisks([tmp_path]).is_refusal(StateFull("no room for x: No space left on device"))
+    assert FullDisks([tmp_path]).is_refusal(StateFull("no space for x: No space left on device"))
 
 
 class TickingClock:
@@ -103,7 +103,7 @@ class TickingClock:
 
 
 class Attempts:
-    """Work that fails with each of `errors` in turn, then succeeds."""
+    """Work that fails with each of `errors` one after the other, then succeeds."""
 
     def __init__(self, errors: Sequence[Exception]) -> None:
         self._errors = list(errors)
@@ -117,11 +117,11 @@ class Attempts:
 
 
 def test_a_disk_that_refuses_writes_although_it_has_room_is_an_error_after_some_attempts(tmp_path: Path) -> None:
-    refused = StateFull("no room for x: No space left on device")
+    refused = StateFull("no space for x: No space left on device")
     attempts = Attempts([refused] * (REFUSALS_MAX + 5))
-    with pytest.raises(StateFull) as met:
+    with pytest.raises(StateFull) as raised:
         when_space_allows(attempts, tmp_path, LOG, wait=lambda _s: None, clock=TickingClock())
-    assert met.value is refused
+    assert raised.value is refused
     assert attempts.count == REFUSALS_MAX + 1
 
 

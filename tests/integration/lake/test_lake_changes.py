@@ -16,11 +16,11 @@ from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.io.host.failpoints import arm
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.lake import LakeFailed, LakeTable
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.lake_table import LakeFailed, LakeTable
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import SCHEMA, TablePosition, TableState
-from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake, LakeBatch
 from tidemark.pipeline.sinks.steps import Delivered
 
@@ -43,14 +43,14 @@ class ScriptedLake:
         self.accepted: dict[str, str] = {}
         self._applied = 0
         self.table.copy(1, [{1: key, 2: "old", 3: None} for key in range(ROWS)])
-        self.bring_up()
+        self.apply_pending()
         self.update(0, "first")
         self.update(1, "second")
 
     def update(self, key: int, note: str) -> None:
         self.table.commit()
         self.table.update((key,), {2: note})
-        self.bring_up()
+        self.apply_pending()
 
     def recopy(self, generation: int = 2) -> None:
         """Copy the source's rows as another generation."""
@@ -63,7 +63,7 @@ class ScriptedLake:
         assert fault is not None
         self.accepted[f"{DATABASE}.{RELATION}"] = str(fault.position)
 
-    def bring_up(self) -> None:
+    def apply_pending(self) -> None:
         new_lake(self.root, self.accepted).apply(batch(self.pending()))
         self.applied()
 
@@ -123,7 +123,7 @@ def _put_back(fed: ScriptedLake, name: str, maintained: int) -> None:
         fed.delta(name).alter.set_table_properties({"delta.checkpointInterval": str(50 + number)})
 
 
-def create_anew(fed: ScriptedLake, name: str) -> None:
+def recreate(fed: ScriptedLake, name: str) -> None:
     rows = fed.delta(name).to_pyarrow_table()
     shutil.rmtree(fed.path(name))
     for _ in range(fed.position().log.recorded.version + 3):
@@ -173,7 +173,7 @@ LOST = [
     delete,
     put_back,
     put_back_and_maintain,
-    create_anew,
+    recreate,
     clone_over,
     add_column,
     lose_commits,
@@ -218,12 +218,12 @@ def test_another_table_and_the_position_of_the_lake_go_on_beside_a_diverged_tabl
     other.insert({1: 1, 2: "a", 3: None})
     fed.table.commit()
     fed.table.update((3,), {2: "after"})
-    reported = [*fed.pending(), *other.delivered(start=50)]
-    new_lake(tmp_path).apply(batch(reported))
+    items = [*fed.pending(), *other.delivered(start=50)]
+    new_lake(tmp_path).apply(batch(items))
     positions = new_lake(tmp_path).positions
     states = {name: table.state for (_, name), table in positions.tables.items()}
     assert states == {RELATION: TableState.DIVERGED, OTHER: TableState.LIVE}
-    assert positions.applied.sequence == reported[-1].sequence
+    assert positions.applied.sequence == items[-1].sequence
     assert replica_rows(tmp_path, f"{DATABASE}/{OTHER}-public.other") == other.expected()
 
 
@@ -291,7 +291,7 @@ def test_maintenance_between_opening_and_commit_changes_nothing(
         fed.recopy()
     arm(Meanwhile(point, lambda: maintain(fed, name)))
     try:
-        fed.bring_up()
+        fed.apply_pending()
     finally:
         arm(None)
     assert_exact(fed)
@@ -306,7 +306,7 @@ def test_a_change_of_data_between_opening_and_commit_is_found(tmp_path: Path, po
     fed.table.insert({1: 1, 2: "after", 3: None})
     arm(Meanwhile(point, lambda: write_deltalake(fed.path("replica"), foreign_row(), mode="append")))
     try:
-        fed.bring_up()
+        fed.apply_pending()
     finally:
         arm(None)
     assert fed.state() is TableState.DIVERGED
@@ -413,18 +413,18 @@ def unmap_columns(fed: ScriptedLake, name: str) -> None:
 
 def _set_mapping(fed: ScriptedLake, name: str, mode: str) -> None:
     table = fed.delta(name)
-    reported = table.metadata()
+    present = table.metadata()
     fields = json.loads(table.schema().to_json())
     for number, field in enumerate(fields["fields"], 1):
         mapping = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": field["name"]}
         kept = {key: value for key, value in field["metadata"].items() if key not in mapping}
         field["metadata"] = {**kept, **(mapping if mode == "name" else {})}
     metadata = {
-        "id": str(reported.id),
+        "id": str(present.id),
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps(fields),
         "partitionColumns": [],
-        "configuration": {**reported.configuration, "delta.columnMapping.mode": mode},
+        "configuration": {**present.configuration, "delta.columnMapping.mode": mode},
     }
     protocol = {"minReaderVersion": 2, "minWriterVersion": 5}
     commit(
@@ -506,7 +506,7 @@ def test_changes_that_wait_for_a_stopped_table_are_exact_after_crashes_and_repea
         crash = CrashAt(key - 5)  # the item is repeated, with the next one
         arm(crash)
         try:
-            fed.bring_up()
+            fed.apply_pending()
         except Crash:
             pass
         finally:
@@ -518,8 +518,8 @@ def test_changes_that_wait_for_a_stopped_table_are_exact_after_crashes_and_repea
     arm(CrashAt(3))
     try:
         with pytest.raises(Crash):
-            fed.bring_up()
+            fed.apply_pending()
     finally:
         arm(None)
-    fed.bring_up()
+    fed.apply_pending()
     assert_exact(fed)

@@ -14,8 +14,8 @@ from tests.support.lakes.aged_logs import lengthen
 from tests.support.lakes.lakes import batch, log_rows, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tidemark.io.host.failpoints import arm
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.lake import LakeFailed
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.lake_table import LakeFailed
 from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.sinks.sinks import COMPACT_EVERY
 
@@ -126,7 +126,7 @@ def test_a_file_that_the_disk_does_not_give_is_no_fault_of_its_table(tmp_path: P
     assert fed.state() is TableState.LIVE
     file.unlink()
     kept.rename(file)
-    fed.bring_up()
+    fed.apply_pending()
     assert fed.state() is TableState.LIVE
     assert replica_rows(tmp_path, FOLDER) == fed.table.expected()
 
@@ -147,6 +147,6 @@ def test_a_lake_that_goes_away_in_the_middle_of_a_batch_makes_no_table_diverge(t
         arm(None)
     shutil.rmtree(fed.root, ignore_errors=True)
     (tmp_path / "unmounted").rename(fed.root)
-    fed.bring_up()
+    fed.apply_pending()
     assert fed.state() is TableState.LIVE
     assert replica_rows(fed.root, FOLDER) == fed.table.expected()

@@ -19,12 +19,13 @@ from tests.integration.lake.test_lake_quiet import SecondTable
 from tests.support.lakes.lakes import IDENTITY, batch, replica_rows
 from tests.support.lakes.scripted_table import DATABASE
 from tidemark.model.lsn import Oid
-from tidemark.pipeline.lake import commits, damage, lake
-from tidemark.pipeline.lake.commits import changed_columns
-from tidemark.pipeline.lake.damage import BATCH_ROWS, ScanStopped, damage_of
-from tidemark.pipeline.lake.lake import LakeFailed, LakeTable
+from tidemark.pipeline.delta_log import commits, damage
+from tidemark.pipeline.delta_log.commits import changed_columns
+from tidemark.pipeline.delta_log.damage import BATCH_ROWS, ScanStopped, damage_of
+from tidemark.pipeline.lake import lake_table
+from tidemark.pipeline.lake.lake_table import LakeFailed, LakeTable
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TableState
-from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake
 
 CELL_BYTES = 1 << 10
@@ -47,9 +48,9 @@ def no_descriptors() -> Iterator[None]:
 def test_a_process_without_descriptors_finds_no_table_diverged(tmp_path: Path) -> None:
     fed = ScriptedLake(tmp_path)
     recorded = fed.position().replica.recorded
-    with no_descriptors(), pytest.raises(LakeFailed) as met:
+    with no_descriptors(), pytest.raises(LakeFailed) as raised:
         LakeTable(fed.path("replica"), "app", recorded)
-    assert "os error 24" in str(met.value)
+    assert "os error 24" in str(raised.value)
     with no_descriptors():
         assert damage_of(fed.path("replica")) == ""
     fed.update(5, "again")
@@ -73,15 +74,15 @@ def test_a_file_that_the_host_cannot_open_at_this_moment_is_not_damaged(
 
 @pytest.mark.feature("L01")
 def test_rows_that_may_be_wide_are_read_a_bounded_number_at_a_time(tmp_path: Path) -> None:
-    uri, looks = str(tmp_path / "wide"), list[int]()
+    uri, checks = str(tmp_path / "wide"), list[int]()
 
     def count() -> bool:
-        looks.append(1)
+        checks.append(1)
         return False
 
     write_deltalake(uri, pa.table({"wide": ["x" * CELL_BYTES] * (3 * BATCH_ROWS)}))
     assert damage_of(uri, is_over=count) == ""
-    assert len(looks) >= 3  # one after each read
+    assert len(checks) >= 3  # one after each read
 
 
 @pytest.mark.feature("L01")
@@ -119,7 +120,7 @@ def test_a_quiet_table_whose_folder_may_not_be_looked_at_ends_no_batch(tmp_path:
     refused = replace(known, relation=Oid(30_000), folder="n" * 300)  # the file system refuses access, also for root
     opened.positions.tables[DATABASE, refused.relation] = refused
     for _ in range(3):
-        beside.bring_up(opened)
+        beside.apply_change(opened)
     assert opened.positions.tables[DATABASE, refused.relation] is refused
     assert fed.state() is TableState.LIVE
 
@@ -146,11 +147,11 @@ def test_a_new_copy_of_a_diverged_table_reads_no_data_file_again(
     assert fed.state() is TableState.DIVERGED
     file_of, before = pq.ParquetFile, set(tmp_path.rglob("*.parquet"))
 
-    def noted(path: Path) -> pq.ParquetFile:
+    def recorded_file(path: Path) -> pq.ParquetFile:
         read.add(path)
         return file_of(path)
 
-    monkeypatch.setattr(pq, "ParquetFile", noted)
+    monkeypatch.setattr(pq, "ParquetFile", recorded_file)
     fed.recopy()
     fed.update(7, "live again")
     assert fed.state() is TableState.LIVE
@@ -168,7 +169,7 @@ def test_an_error_of_the_host_that_delta_rs_passes_on_is_no_divergence(
     def refuse(_uri: str, **_options: object) -> DeltaTable:
         raise DeltaError("Generic LocalFileSystem error: Too many open files (os error 24)")
 
-    for module in (lake, commits):
+    for module in (lake_table, commits):
         monkeypatch.setattr(module, "DeltaTable", refuse)
     with pytest.raises(LakeFailed):
         LakeTable(fed.path("replica"), "app", recorded)
@@ -188,5 +189,5 @@ def test_a_batch_that_a_stop_ends_while_it_searches_for_damage_leaves_its_table_
         Lake(str(tmp_path), IDENTITY, shape_of, constants_of, is_over=lambda: True).apply(batch(fed.pending()))
     assert fed.state() is TableState.LIVE
     file.write_bytes(kept)
-    fed.bring_up()
+    fed.apply_pending()
     assert replica_rows(tmp_path, FOLDER) == fed.table.expected()

@@ -7,7 +7,7 @@ import pytest
 from tests.integration.lake.test_lake_changes import FOLDER, ROWS, ScriptedLake
 from tests.support.lakes.lakes import log_rows, replica_rows
 from tests.support.servers.small_disk import BLOCK_BYTES, needs_mount, small_disk
-from tidemark.pipeline.lake.lake import LakeFull
+from tidemark.pipeline.lake.lake_table import LakeFull
 from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.sinks import sinks
 
@@ -18,7 +18,7 @@ BLOCKS_MAX = 64  # more than a batch writes
 
 def error_of(fed: ScriptedLake) -> LakeFull | None:
     try:
-        fed.bring_up()
+        fed.apply_pending()
     except LakeFull as error:
         return error
     return None
@@ -28,7 +28,7 @@ def error_of(fed: ScriptedLake) -> LakeFull | None:
 def test_a_disk_that_is_full_at_any_write_is_named_as_such_and_the_batch_is_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sinks, "TARGETS_AT_ONCE", 1)  # one after the other: each meets the full disk in its turn
+    monkeypatch.setattr(sinks, "TARGETS_AT_ONCE", 1)  # one after the other: the disk is full for one at a time
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         fed, full = ScriptedLake(disk.root / "lake"), set[str]()
         for blocks in range(BLOCKS_MAX):
@@ -41,7 +41,7 @@ def test_a_disk_that_is_full_at_any_write_is_named_as_such_and_the_batch_is_done
             assert "No space left on device" in str(error)
             full.add(str(error).split(":")[0])
             disk.empty()
-            fed.bring_up()
+            fed.apply_pending()
         assert full == {fed.path("log"), fed.path("replica"), str(fed.root / "_positions")}
         assert fed.state() is TableState.LIVE
         assert replica_rows(fed.root, FOLDER) == fed.table.expected()

@@ -13,8 +13,8 @@ from tests.support.lakes.lakes import IDENTITY
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import StateError
-from tidemark.pipeline.lake.lake import LakeFailed
 from tidemark.pipeline.lake.lake_lock import FILE, LakeLock
+from tidemark.pipeline.lake.lake_table import LakeFailed
 
 NOBODY = 65534
 
@@ -28,10 +28,10 @@ def as_nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user takes root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user requires root")
 def test_a_lake_whose_lock_another_user_made_names_both_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = tmp_path / "lake"
-    with LakeLock.take(lake, IDENTITY, tmp_path, "spark", []):
+    with LakeLock.acquire(lake, IDENTITY, tmp_path, "spark", []):
         pass
     lake.chmod(0o777)
     monkeypatch.chdir(lake)  # other users cannot access the folders above
@@ -39,7 +39,7 @@ def test_a_lake_whose_lock_another_user_made_names_both_users(tmp_path: Path, mo
         as_nobody(),
         pytest.raises(LakeFailed, match=f"{FILE} belongs to the user root and is not writable for nobody") as refusal,
     ):
-        LakeLock.take(Path(), IDENTITY, tmp_path, "spark", [])
+        LakeLock.acquire(Path(), IDENTITY, tmp_path, "spark", [])
     assert "as one user" in refusal.value.hint
 
 
@@ -50,7 +50,7 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
     # NB: no file system that a test can mount refuses locks, so the system call is replaced.
     monkeypatch.setattr(fcntl, "fcntl", refuse)
     with pytest.raises(LakeFailed, match=f"{tmp_path}/{FILE} cannot be locked: No locks available") as refusal:
-        LakeLock.take(tmp_path, IDENTITY, tmp_path, "spark", [])
+        LakeLock.acquire(tmp_path, IDENTITY, tmp_path, "spark", [])
     assert "NFS" in refusal.value.hint
     with pytest.raises(StateError, match="cannot be locked: No locks available") as refused:
         RoleLock.acquire(StateFolder(tmp_path), "sidecar")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.lake.test_lake_changes import Meanwhile, ScriptedLake, assert_exact, describe, optimize, vacuum
 from tidemark.io.host.failpoints import arm
-from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.failpoints import Failpoint
 
 
 @pytest.mark.feature("L02")
@@ -22,7 +22,7 @@ def test_maintenance_between_the_files_of_a_merge_and_their_commit_has_the_merge
 
     arm(Meanwhile(Failpoint.FILES_WRITTEN, maintain))
     try:
-        fed.bring_up()
+        fed.apply_pending()
     finally:
         arm(None)
     assert not left

@@ -26,13 +26,13 @@ from tidemark.io.host.logs import get_log
 from tidemark.model.change import SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.model.position import Sequence
-from tidemark.pipeline.driver.reporting import report_changes
-from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.driver.progress import report_changes
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.positions import TableState
-from tidemark.pipeline.sinks.sinks import LOOKED_AT, Lake, delta_tables
+from tidemark.pipeline.sinks.sinks import CHECKED_PER_BATCH, Lake, delta_tables
 from tidemark.pipeline.sinks.steps import Delivered
 
-QUIET = 2 * LOOKED_AT + 10
+QUIET = 2 * CHECKED_PER_BATCH + 10
 
 
 def crash_behind_tables(point: Enum) -> None:
@@ -47,7 +47,7 @@ class SecondTable:
         self.table = ScriptedTable(oid=OTHER, name="other")
         self._applied = 0
 
-    def bring_up(self, lake: Lake) -> None:
+    def apply_change(self, lake: Lake) -> None:
         self.table.commit()
         self.table.insert({1: self._applied, 2: "a", 3: None})
         delivered = self.table.delivered(start=50)
@@ -71,8 +71,8 @@ def test_a_quiet_table_that_another_writer_changed_is_found_within_a_bounded_num
     restore(fed, "replica")
     batches = 0
     while lake.positions.tables[DATABASE, RELATION].state is TableState.LIVE:
-        assert batches <= math.ceil(QUIET / LOOKED_AT)
-        beside.bring_up(lake)
+        assert batches <= math.ceil(QUIET / CHECKED_PER_BATCH)
+        beside.apply_change(lake)
         batches += 1
     assert fed.state() is TableState.DIVERGED
     states = [table.state for table in lake.positions.tables.values()]
@@ -84,11 +84,11 @@ def test_maintenance_of_a_quiet_table_is_recorded_and_not_looked_at_again(tmp_pa
     fed, beside = ScriptedLake(tmp_path), SecondTable()
     optimize(fed, "log")
     lake = new_lake(tmp_path)
-    beside.bring_up(lake)
+    beside.apply_change(lake)
     assert fed.state() is TableState.LIVE
     assert fed.position().log_version == fed.delta("log").version()
     before = lake.positions.tables[DATABASE, RELATION]
-    beside.bring_up(lake)
+    beside.apply_change(lake)
     assert lake.positions.tables[DATABASE, RELATION] is before
 
 
@@ -104,9 +104,9 @@ def test_a_table_that_a_crash_left_ahead_is_recorded_with_its_own_changes_alone(
             new_lake(tmp_path).apply(batch(fed.pending()))
     finally:
         arm(None)
-    beside.bring_up(new_lake(tmp_path))
+    beside.apply_change(new_lake(tmp_path))
     assert fed.position() == before
-    fed.bring_up()
+    fed.apply_pending()
     assert fed.position().position > before.position
     assert replica_rows(tmp_path, FOLDER) == fed.table.expected()
     assert fed.notes[-1] == "ahead"
@@ -124,7 +124,7 @@ def test_the_remaining_folders_of_a_dropped_table_may_be_removed(tmp_path: Path)
     remove(fed, "log")
     remove(fed, "replica")
     lake = new_lake(tmp_path)
-    beside.bring_up(lake)
+    beside.apply_change(lake)
     dropped = fed.position()
     assert dropped.state is TableState.DROPPED
     assert (dropped.log.fault, dropped.replica.fault) == (None, None)
@@ -155,8 +155,8 @@ def reasons(fed: ScriptedLake, note: str) -> list[str]:
     before = lake.positions.tables
     fed.table.commit()
     fed.table.update((3,), {2: note})
-    with capture_logs() as reported:
+    with capture_logs() as lines:
         lake.apply(batch(fed.pending()))
         report_changes(get_log("test"), before, lake.positions.tables)
     fed.applied()
-    return [str(line["reason"]) for line in reported if line["event"] == "table diverged"]
+    return [str(line["reason"]) for line in lines if line["event"] == "table diverged"]

@@ -14,13 +14,12 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
+from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.delta_log.lineage import TableStopped
 from tidemark.pipeline.driver.feed import Feed
 from tidemark.pipeline.driver.metrics import TABLES, TABLES_STALE, TABLES_STOPPED, PipelineMetrics
-from tidemark.pipeline.driver.progress import PipelineProgress
-from tidemark.pipeline.driver.reporting import STALE_HINT, report_changes
-from tidemark.pipeline.lake.applied import Applied
+from tidemark.pipeline.driver.progress import STALE_HINT, PipelineProgress, report_changes
 from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
-from tidemark.pipeline.lake.lineage import TableStopped
 from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
 from tidemark.pipeline.sinks.sinks import LakeBatch
 

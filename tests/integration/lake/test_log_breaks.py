@@ -11,7 +11,6 @@ from tests.integration.lake.test_lake_changes import (
     Changed,
     ScriptedLake,
     add_column,
-    create_anew,
     damage,
     delete,
     files,
@@ -19,6 +18,7 @@ from tests.integration.lake.test_lake_changes import (
     lose_commits,
     new_lake,
     put_back,
+    recreate,
     remove,
     restore,
 )
@@ -33,9 +33,7 @@ from tidemark.pipeline.sinks.sinks import LakeBatch
 
 
 @pytest.mark.feature("L01")
-@pytest.mark.parametrize(
-    "change", [remove, restore, put_back, create_anew, damage, add_column, lose_commits], ids=id_of
-)
+@pytest.mark.parametrize("change", [remove, restore, put_back, recreate, damage, add_column, lose_commits], ids=id_of)
 def test_a_log_that_another_writer_changed_goes_on_with_a_recorded_break(tmp_path: Path, change: Changed) -> None:
     fed = ScriptedLake(tmp_path)
     change(fed, "log")
@@ -84,7 +82,7 @@ def test_a_new_copy_of_a_diverged_table_may_be_cut_off_anywhere(tmp_path: Path) 
     nth, points = 0, CrashAt(0)
     while nth <= len(points.passed):
         fed = ScriptedLake(tmp_path / str(nth))
-        create_anew(fed, "log")
+        recreate(fed, "log")
         restore(fed, "replica")
         fed.update(5, "lost")
         fed.accept_break()
@@ -130,5 +128,5 @@ def test_messages_that_another_writer_changed_are_left_alone(tmp_path: Path) -> 
 
 def message(number: int) -> LakeBatch:
     at = Position(TimelineId(1), Lsn(500 + number), 0)
-    reported = LogicalMessage(at, at.commit_lsn, DATABASE, Xid(0), False, "app", b"hello")
-    return LakeBatch("one", Sequence(number), at, [(Sequence(number), reported)])
+    message = LogicalMessage(at, at.commit_lsn, DATABASE, Xid(0), False, "app", b"hello")
+    return LakeBatch("one", Sequence(number), at, [(Sequence(number), message)])

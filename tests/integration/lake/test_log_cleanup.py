@@ -13,9 +13,8 @@ from tests.support.lakes.aged_logs import age, checkpoint_path, commit_path, len
 from tests.support.lakes.lakes import IDENTITY, batch
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.io.host.logs import get_log
-from tidemark.pipeline.lake.applied import NOTHING
-from tidemark.pipeline.lake.lake import LakeTable
-from tidemark.pipeline.lake.log_cleanup import (
+from tidemark.pipeline.delta_log.applied import NOTHING
+from tidemark.pipeline.delta_log.log_cleanup import (
     CHECKPOINT_BEHIND_MAX,
     EVERY_COMMITS,
     LAST_CHECKPOINT,
@@ -25,8 +24,9 @@ from tidemark.pipeline.lake.log_cleanup import (
     LogCleanup,
     keep_hours,
 )
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
-from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake
 
 NAME = "table"
@@ -158,16 +158,16 @@ def test_the_base_is_on_disk_before_anything_is_removed(tmp_path: Path, monkeypa
     done: list[str] = []
     sync, unlink = os.fsync, Path.unlink
 
-    def note_sync(descriptor: int) -> None:
+    def record_sync(descriptor: int) -> None:
         done.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
         sync(descriptor)
 
-    def note_unlink(path: Path, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002 - as pathlib has it
+    def record_unlink(path: Path, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002 - as pathlib has it
         done.append("removal")
         unlink(path, missing_ok)
 
-    monkeypatch.setattr(os, "fsync", note_sync)
-    monkeypatch.setattr(Path, "unlink", note_unlink)
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(Path, "unlink", record_unlink)
     assert cleanup(tmp_path).run([(NAME, version)])
     before = done[: done.index("removal")]
     assert {checkpoint_path(table, versions(table)[0]).name, LAST_CHECKPOINT, LOG_FOLDER} <= set(before)

@@ -23,12 +23,12 @@ from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
 from tidemark.model.relation import ReplicaIdentity
-from tidemark.pipeline.lake.applied import Applied
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.lake import LakeTable, TableFenced
+from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_lock import LakeInUse, LakeLock
+from tidemark.pipeline.lake.lake_table import LakeTable, TableFenced
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import LakeTaken, Positions, TableState
-from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake, LakeBatch
 from tidemark.pipeline.sinks.steps import Delivered
 
@@ -87,13 +87,13 @@ def history() -> ScriptedTable:
 
 def passed_by_history() -> list[Enum]:
     with TemporaryDirectory() as folder:
-        seen = CrashAt(0)
-        arm(seen)
+        observed = CrashAt(0)
+        arm(observed)
         try:
             new_lake(Path(folder)).apply(batch(history().delivered()))
         finally:
             arm(None)
-        return seen.passed
+        return observed.passed
 
 
 @pytest.mark.feature("X02")
@@ -142,7 +142,7 @@ def test_a_copy_that_begins_again_replaces_the_rows_of_the_one_that_broke_off(tm
     table = ScriptedTable()
     first = [Row({1: k, 2: "first", 3: None}) for k in range(5)]
     second = [Row({1: k, 2: "second", 3: None}) for k in range(3)]
-    table.copy(1, first, whole=False)
+    table.copy(1, first, complete=False)
     new_lake(tmp_path).apply(batch(table.delivered()))
     lake = new_lake(tmp_path)
     assert lake.positions.tables[DATABASE, RELATION].state is TableState.COPYING
@@ -191,17 +191,17 @@ def test_a_table_gets_its_replica_with_its_key_if_rows_only_came_before(tmp_path
             table.rows = {(key,): row for key, row in enumerate([*table.rows.values()])}
             table.commit()
         new_lake(root).apply(batch(table.delivered()))
-        reported = len(table.delivered())
+        applied = len(table.delivered())
         give_key(table)
         table.update((1,), {2: "b"})
         arm(CrashAt(nth))
         try:
-            new_lake(root).apply(batch(table.delivered()[reported:]))
+            new_lake(root).apply(batch(table.delivered()[applied:]))
         except Crash:
             pass
         finally:
             arm(None)
-        new_lake(root).apply(batch(table.delivered()[reported:]))
+        new_lake(root).apply(batch(table.delivered()[applied:]))
         assert new_lake(root).positions.tables[DATABASE, RELATION].state is TableState.LIVE
         assert replica_rows(root, FOLDER) == [{"id": k, "note": "b" if k == 1 else "a", "big": None} for k in range(3)]
 
@@ -215,7 +215,7 @@ def give_key(table: ScriptedTable) -> None:
     table.alter(table.relation.columns)
 
 
-def take_key(table: ScriptedTable) -> None:
+def remove_key(table: ScriptedTable) -> None:
     table.key, table.identity = (), ReplicaIdentity.NOTHING
     table.relation = replace(
         table.relation, replica_identity=ReplicaIdentity.NOTHING, identity_columns=(), primary_key=()
@@ -231,7 +231,7 @@ def test_the_replica_of_a_table_that_lost_its_key_is_kept_and_stale_until_a_new_
     table.insert({1: 1, 2: "a", 3: None})
     table.commit()
     new_lake(tmp_path).apply(batch(table.delivered()))
-    take_key(table)
+    remove_key(table)
     table.commit()
     new_lake(tmp_path).apply(batch(table.delivered()))
     assert new_lake(tmp_path).positions.tables[DATABASE, RELATION].state is TableState.LIVE
@@ -376,11 +376,11 @@ def test_folders_of_databases_never_meet_whatever_their_names(tmp_path: Path) ->
     table = ScriptedTable()
     table.insert({1: 1, 2: "a", 3: None})
     names = {1: "positions", 2: "..", 3: "a b", 4: "a_b", 5: "A_b", 6: "a-b"}
-    (reported,) = table.delivered()
-    assert isinstance(reported.item, ChangeBatch)
+    (inserted,) = table.delivered()
+    assert isinstance(inserted.item, ChangeBatch)
     databases = {Oid(oid): name for oid, name in names.items()}
     lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of, databases)
-    items = [Delivered(Sequence(n), replace(reported.item, database=Oid(n))) for n in (*names, 7)]
+    items = [Delivered(Sequence(n), replace(inserted.item, database=Oid(n))) for n in (*names, 7)]
     lake.apply(batch(items))
     folders = sorted(position.folder.split("/")[0] for position in lake.positions.tables.values())
     assert folders == ["..-2", "7", "A_b-5", "a-b-6", "a_b", "a_b-3", "positions"]
@@ -390,13 +390,13 @@ def test_folders_of_databases_never_meet_whatever_their_names(tmp_path: Path) ->
 def test_a_database_recreated_under_a_name_has_a_folder_of_its_own(tmp_path: Path) -> None:
     table = ScriptedTable()
     table.insert({1: 1, 2: "a", 3: None})
-    (reported,) = table.delivered()
-    assert isinstance(reported.item, ChangeBatch)
+    (inserted,) = table.delivered()
+    assert isinstance(inserted.item, ChangeBatch)
     databases = {Oid(1): "shop"}
     for number, renamed in ((1, {}), (2, {}), (3, {Oid(1): "old", Oid(2): "old"})):
         databases |= {Oid(number): "shop"} | renamed
         lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of, databases)
-        lake.apply(batch([Delivered(Sequence(number), replace(reported.item, database=Oid(number)))]))
+        lake.apply(batch([Delivered(Sequence(number), replace(inserted.item, database=Oid(number)))]))
     folders = sorted(position.folder.split("/")[0] for position in lake.positions.tables.values())
     assert folders == ["shop", "shop-2", "shop-3"]
 
@@ -497,7 +497,7 @@ def test_a_lake_that_has_no_table_yet_is_its_first_capture_s(
 def test_a_second_pipeline_beside_one_that_runs_is_refused_and_both_are_named(tmp_path: Path) -> None:
     make_state(tmp_path / "second")
     lake = tmp_path / "lake"
-    with LakeLock.take(lake, IDENTITY, tmp_path / "first", "spark", ["key"]):
+    with LakeLock.acquire(lake, IDENTITY, tmp_path / "first", "spark", ["key"]):
         arguments = ["--state", str(tmp_path / "second"), "--lake", str(lake)]
         done = subprocess.run(
             [sys.executable, "-m", "tidemark.pipeline", *arguments], capture_output=True, text=True, check=False
@@ -506,20 +506,20 @@ def test_a_second_pipeline_beside_one_that_runs_is_refused_and_both_are_named(tm
     first, _, second = done.stderr.partition("; this is ")
     assert f"capture 'test' of the cluster 77 (state {tmp_path / 'first'}, process {os.getpid()} on " in first
     assert f"capture 'test' of the cluster 77 (state {tmp_path / 'second'}, process " in second
-    with LakeLock.take(lake, IDENTITY, tmp_path / "second", "spark", []) as free:
+    with LakeLock.acquire(lake, IDENTITY, tmp_path / "second", "spark", []) as free:
         assert free.beside is None
 
 
 @pytest.mark.feature("X11")
 def test_the_hosts_of_one_capture_run_a_pipeline_each_and_one_state_runs_one(tmp_path: Path) -> None:
     lake, first, second = tmp_path / "lake", tmp_path / "first", tmp_path / "second"
-    with LakeLock.take(lake, IDENTITY, first, "spark", ["old", "key"]):
-        with LakeLock.take(lake, IDENTITY, second, "spark", ["key"]) as beside:
+    with LakeLock.acquire(lake, IDENTITY, first, "spark", ["old", "key"]):
+        with LakeLock.acquire(lake, IDENTITY, second, "spark", ["key"]) as beside:
             assert beside.beside is not None
             assert beside.beside.state == str(first)
         for state, keys in ((second, ["other"]), (second, []), (first, ["key"])):
             with pytest.raises(LakeInUse):
-                LakeLock.take(lake, IDENTITY, state, "another reader", keys)
+                LakeLock.acquire(lake, IDENTITY, state, "another reader", keys)
 
 
 def test_a_copy_of_a_new_state_that_breaks_off_leaves_the_rows_of_older_copies_in_the_log(tmp_path: Path) -> None:
@@ -528,7 +528,7 @@ def test_a_copy_of_a_new_state_that_breaks_off_leaves_the_rows_of_older_copies_i
     new_lake(tmp_path).apply(batch(old.delivered(start=50)))
     table = ScriptedTable()
     table.commit(5000)
-    table.copy(1, [{1: 1, 2: "broken off", 3: None}], whole=False)
+    table.copy(1, [{1: 1, 2: "broken off", 3: None}], complete=False)
     table.commit()
     table.copy(2, [{1: 1, 2: "new", 3: None}])
     new_lake(tmp_path).apply(batch(table.delivered(), "outbox-2"))

@@ -8,9 +8,9 @@ from deltalake import DeltaTable
 
 from tests.support.lakes.lakes import CAPTURE, IDENTITY, batch, log_rows, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable, Value
-from tidemark.pipeline.lake.applied import read_applied
+from tidemark.pipeline.delta_log.applied import read_applied
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import FOLDER as FOLDER_OF_POSITIONS
-from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks import sinks
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
@@ -33,8 +33,8 @@ def story() -> tuple[ScriptedTable, list[list[Delivered]], list[list[dict[str, V
         if n > 2:
             table.update((n - 2,), {2: f"changed {n}"})
         table.commit()
-        reported = table.delivered()
-        batches.append(reported[n:])
+        delivered = table.delivered()
+        batches.append(delivered[n:])
         after.append([dict(row) for row in table.expected()])
     return table, batches, after
 
@@ -44,20 +44,20 @@ def test_a_reader_sees_whole_batches_and_the_position_that_belongs_to_them(tmp_p
     _, batches, _ = story()
     done = threading.Event()
     wrong: list[str] = []
-    seen: set[int] = set()
+    row_counts: set[int] = set()
 
-    def look() -> None:
+    def read() -> None:
         while not done.is_set():
             if not DeltaTable.is_deltatable(str(tmp_path / FOLDER / "log")):
                 continue
             table = DeltaTable(str(tmp_path / FOLDER / "log"))
             applied = read_applied(table.transaction_version, LOG_APP)
-            places = [(r["_commit_lsn"], r["_ordinal"]) for r in table.to_pyarrow_table().to_pylist()]
-            if places and max(places) != (applied.position.commit_lsn, applied.position.ordinal):
-                wrong.append(f"{max(places)} seen, {applied} told")
-            seen.add(len(places))
+            positions = [(r["_commit_lsn"], r["_ordinal"]) for r in table.to_pyarrow_table().to_pylist()]
+            if positions and max(positions) != (applied.position.commit_lsn, applied.position.ordinal):
+                wrong.append(f"{max(positions)} in the log, whose position is {applied}")
+            row_counts.add(len(positions))
 
-    reader = threading.Thread(target=look)
+    reader = threading.Thread(target=read)
     reader.start()
     try:
         for some in batches:
@@ -66,7 +66,7 @@ def test_a_reader_sees_whole_batches_and_the_position_that_belongs_to_them(tmp_p
         done.set()
         reader.join(DEADLINE_S)
     assert wrong == []
-    assert len(seen) > 2
+    assert len(row_counts) > 2
 
 
 @pytest.mark.feature("X21")
@@ -99,13 +99,13 @@ def test_a_table_that_makes_several_commits_a_batch_is_compacted_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sinks, "COMPACT_EVERY", 4)
-    table, seen = ScriptedTable(), 0
+    table, applied_count = ScriptedTable(), 0
     for n in range(BATCHES):  # versions 1, 3, 5, ...: none is a multiple
         if n:
             table.truncate()
         table.insert({1: n, 2: "new", 3: None})
         table.commit()
-        reported = table.delivered()
-        Lake(str(tmp_path), IDENTITY, shape_of, constants_of, keep_hours=0).apply(batch(reported[seen:]))
-        seen = len(reported)
+        delivered = table.delivered()
+        Lake(str(tmp_path), IDENTITY, shape_of, constants_of, keep_hours=0).apply(batch(delivered[applied_count:]))
+        applied_count = len(delivered)
     assert len(list((tmp_path / FOLDER / "replica").glob("*.parquet"))) < BATCHES / 2

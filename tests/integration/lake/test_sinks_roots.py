@@ -8,8 +8,8 @@ import pytest
 from tests.support.lakes.lakes import IDENTITY, batch, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable, column
 from tidemark.model.relation import TABLEOID_NUMBER
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TableState
-from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import PARTITIONED, Lake
 
 FOLDER = f"{DATABASE}/{RELATION}-public.Orders"
@@ -22,10 +22,10 @@ def test_a_new_copy_and_a_truncate_of_a_root_without_a_key_keep_its_replica_live
     columns = (*table.relation.columns, column(TABLEOID_NUMBER, "tableoid", "int8"))
     key = (1, TABLEOID_NUMBER)
     of_leaf = replace(table.relation, kind=PARTITIONED, columns=columns, identity_columns=key, primary_key=key)
-    own = replace(of_leaf, identity_columns=(), primary_key=())
+    of_root = replace(of_leaf, identity_columns=(), primary_key=())
     applied = 0
 
-    def bring_up() -> TableState:
+    def apply_pending() -> TableState:
         nonlocal applied
         lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of)
         lake.apply(batch(table.delivered()[applied:]))
@@ -41,13 +41,13 @@ def test_a_new_copy_and_a_truncate_of_a_root_without_a_key_keep_its_replica_live
         table.update((number,), {2: "changed"})
         table.commit()
         table.cut()
-        table.relation = own
+        table.relation = of_root
 
     change(1)
-    assert bring_up() is TableState.LIVE
+    assert apply_pending() is TableState.LIVE
     table.copy(2, [*table.rows.values(), {1: 2, 2: "copied", 3: None, TABLEOID_NUMBER: LEAF}])
     change(3)
-    assert bring_up() is TableState.LIVE
+    assert apply_pending() is TableState.LIVE
     table.truncate()
     change(4)
-    assert bring_up() is TableState.LIVE
+    assert apply_pending() is TableState.LIVE

@@ -15,7 +15,8 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, GroupItem
 from tidemark.model.errors import ConfigError, InternalError
 from tidemark.model.position import Sequence
-from tidemark.pipeline.driver.feed import Feed, LakeGap, check_joins, check_whole, in_order, make_feed
+from tidemark.pipeline.delta_log.applied import BEFORE_ALL, NOTHING, Applied
+from tidemark.pipeline.driver.feed import Feed, LakeGap, check_complete, check_joins, in_order, make_feed
 from tidemark.pipeline.driver.portions import PORTION_BYTES, feeds
 from tidemark.pipeline.driver.source import (
     PARTITION_BYTES,
@@ -26,7 +27,6 @@ from tidemark.pipeline.driver.source import (
     OutboxStreamReader,
     SourceOptions,
 )
-from tidemark.pipeline.lake.applied import BEFORE_ALL, NOTHING, Applied
 from tidemark.wire.items import decode_item, encode_item
 from tidemark.wire.values import HEADER_BYTES, ValueKind, decode_header
 
@@ -49,7 +49,7 @@ def open_feed(values: pa.Table, outbox: str) -> Feed | None:
         for header, value in zip(headers, stored, strict=True)
         if header.kind is not ValueKind.TRANSACTIONS
     ]
-    check_whole(headers[0], headers[-1])
+    check_complete(headers[0], headers[-1])
     return make_feed(headers, items, outbox)
 
 
@@ -101,12 +101,12 @@ def test_a_batch_ends_at_a_group_end_and_within_its_bytes(state: Path) -> None:
 def test_a_batch_waits_a_bounded_time_for_the_rest_of_a_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = groups.group(100, [groups.batch(100, [1])])
+    complete = groups.group(100, [groups.batch(100, [1])])
     begun = replace(groups.group(200, [groups.batch(200, [2])]), transactions=())
     ended = groups.group(300, [groups.batch(300, [3])])
     state = tmp_path / "state"
     make_state(state)
-    feed(state, [whole, begun])
+    feed(state, [complete, begun])
     reader, limit = reader_of(state), ReadMaxBytes(PORTION_BYTES)
     assert reader.latestOffset(offset(0), limit) == offset(2)
     assert reader.latestOffset(offset(2), limit) == offset(2)
@@ -159,13 +159,13 @@ def test_partitions_cover_a_range_once_and_in_order(state: Path, monkeypatch: py
 def test_a_trimmed_start_has_a_separate_error(state: Path) -> None:
     with OutboxReader.open(StateFolder(state)) as outbox, StateStore.open(StateFolder(state)) as store:
         outbox.register("spark")
-        held = Sequence(group_ends(state)[3])
-        outbox.confirm("spark", held, held)
+        applied = Sequence(group_ends(state)[3])
+        outbox.confirm("spark", applied, applied)
         with store.transaction(None) as transaction:
             transaction.settle()
     reader = reader_of(state)
     with pytest.raises(OutboxTrimmed, match="requested were the values after 0"):
-        reader.partitions(offset(0), offset(held))
+        reader.partitions(offset(0), offset(applied))
     with pytest.raises(OutboxTrimmed):
         reader.latestOffset(offset(0), ReadMaxBytes(1000))
 
@@ -236,22 +236,22 @@ def test_a_batch_that_leaves_out_what_the_lake_lacks_is_refused(state: Path) -> 
 
 def test_headers_alone_stand_for_the_same_values_whatever_the_portions(state: Path) -> None:
     reader = reader_of(state)
-    whole = open_feed(read(reader, offset(0), reader.latestOffset(offset(0), ReadAllAvailable())), "0a0b")
-    assert whole is not None
-    reported = headers_of(state)
-    assert reported.nbytes < whole.byte_count / 2
+    complete = open_feed(read(reader, offset(0), reader.latestOffset(offset(0), ReadAllAvailable())), "0a0b")
+    assert complete is not None
+    headers = headers_of(state)
+    assert headers.nbytes < complete.byte_count / 2
     for bytes_max in (1, 20_000, PORTION_BYTES):
         with OutboxReader.open(StateFolder(state)) as outbox:
-            parts = list(feeds(reported, outbox, "0a0b", bytes_max))
+            parts = list(feeds(headers, outbox, "0a0b", bytes_max))
         items = [item for part in parts for item in part.lake_batch.items]
-        assert [s for s, _ in items] == [s for s, _ in whole.lake_batch.items]
+        assert [s for s, _ in items] == [s for s, _ in complete.lake_batch.items]
         assert list(map(encode_item, (item for _, item in items))) == [
-            encode_item(item) for _, item in whole.lake_batch.items
+            encode_item(item) for _, item in complete.lake_batch.items
         ]
-        assert sum(part.row_count for part in parts) == whole.row_count
-        assert sum(part.byte_count for part in parts) == whole.byte_count
+        assert sum(part.row_count for part in parts) == complete.row_count
+        assert sum(part.byte_count for part in parts) == complete.byte_count
         assert [part.after for part in parts] == [0, *(part.lake_batch.end for part in parts[:-1])]
-        assert parts[-1].lake_batch.end == whole.lake_batch.end
+        assert parts[-1].lake_batch.end == complete.lake_batch.end
         assert {part.lake_batch.end for part in parts} <= set(group_ends(state))
         assert (bytes_max == 1) == (len(parts) == len(group_ends(state)))
         assert all(part.byte_count <= bytes_max or len(part.commit_times_us) == 1 for part in parts)
@@ -259,32 +259,32 @@ def test_headers_alone_stand_for_the_same_values_whatever_the_portions(state: Pa
 
 def test_portions_are_returned_in_order_and_one_is_read_ahead(state: Path) -> None:
     with OutboxReader.open(StateFolder(state)) as outbox:
-        taken = feeds(headers_of(state), outbox, "0a0b", 1)
-        first = next(taken)
-        taken.close()
+        portions_read = feeds(headers_of(state), outbox, "0a0b", 1)
+        first = next(portions_read)
+        portions_read.close()
     assert first.lake_batch.end == group_ends(state)[0]
 
 
 def test_headers_with_a_hole_or_without_their_end_are_refused(state: Path) -> None:
-    reported = headers_of(state)
+    headers = headers_of(state)
     for damaged in (
-        reported.slice(1),
-        reported.slice(0, reported.num_rows - 1),
-        pa.concat_tables([reported[:5], reported[6:]]),
+        headers.slice(1),
+        headers.slice(0, headers.num_rows - 1),
+        pa.concat_tables([headers[:5], headers[6:]]),
     ):
         with OutboxReader.open(StateFolder(state)) as outbox, pytest.raises(InternalError, match="incomplete"):
             list(feeds(damaged, outbox, "0a0b"))
 
 
 def test_a_hole_between_two_groups_is_refused(state: Path) -> None:
-    reported, ends = headers_of(state), group_ends(state)
-    damaged = pa.concat_tables([reported[: ends[2]], reported[ends[3] :]])
+    headers, ends = headers_of(state), group_ends(state)
+    damaged = pa.concat_tables([headers[: ends[2]], headers[ends[3] :]])
     with OutboxReader.open(StateFolder(state)) as outbox, pytest.raises(InternalError, match="incomplete"):
         list(feeds(damaged, outbox, "0a0b", 1))
 
 
 def test_a_value_that_is_another_one_than_its_header_said_is_refused(state: Path, tmp_path: Path) -> None:
-    reported = headers_of(state)
+    headers = headers_of(state)
     other = tmp_path / "other"
     make_state(other)
     feed(other, RandomTables(6).groups(GROUPS))
@@ -292,4 +292,4 @@ def test_a_value_that_is_another_one_than_its_header_said_is_refused(state: Path
         OutboxReader.open(StateFolder(other)) as outbox,
         pytest.raises(OutboxReplaced, match="is not the value whose header Spark read"),
     ):
-        list(feeds(reported, outbox, "0a0b"))
+        list(feeds(headers, outbox, "0a0b"))

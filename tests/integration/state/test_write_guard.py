@@ -23,7 +23,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import LOOKS_MIN, WriteGuard, WriterWatch
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
-from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.failpoints import Failpoint
 
 WATCHDOG_S = 0.6
 NS = 1_000_000_000

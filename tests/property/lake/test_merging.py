@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidemark.model.position import Sequence
-from tidemark.pipeline.lake import clustering, data_files
-from tidemark.pipeline.lake.applied import NOTHING
-from tidemark.pipeline.lake.clustering import recluster
-from tidemark.pipeline.lake.key_ranges import KeyRanges, SoughtKeys
-from tidemark.pipeline.lake.lake import LakeTable
-from tidemark.pipeline.sinks.compaction import Compacted, Key
-from tidemark.pipeline.sinks.merging import append_rows, merge_rows, rows_of
+from tidemark.pipeline.delta_log.applied import NOTHING
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.merge import clustering, data_files
+from tidemark.pipeline.merge.clustering import recluster
+from tidemark.pipeline.merge.compaction import Compacted, Key
+from tidemark.pipeline.merge.key_ranges import KeyRanges, SoughtKeys
+from tidemark.pipeline.merge.merging import append_rows, merge_rows, rows_of
 
 APP = "tidemark:test:replica"
 FILE_ROWS = 4
@@ -54,7 +54,7 @@ def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def equal_form(value: object) -> object:
-    """Return one value for all that PostgreSQL takes for equal."""
+    """Return one value for all values that are equal in PostgreSQL."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0
     return value

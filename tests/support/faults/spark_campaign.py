@@ -28,8 +28,8 @@ from tests.support.processes.spark_process import (
     wait_for,
 )
 from tests.support.workloads.feeder import RandomTables, make_state
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake, folder_of
 
 BATCH_BYTES = 60_000

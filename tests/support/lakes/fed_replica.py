@@ -9,8 +9,8 @@ from tidemark.decode.types.registry import UTF8
 from tidemark.model.change import RewriteBoundary, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
 from tidemark.model.relation import Relation
-from tidemark.pipeline.lake.lake import LakeTable
-from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.sinks.replica import UNKEYED, Replica
 from tidemark.pipeline.sinks.steps import TableItem
 
@@ -26,20 +26,20 @@ class ScriptedReplica:
         self.table = table
         self.uri = str(root / "replica")
         self.replica = Replica(self.uri, APP, shape_of, constants_of, UTF8)
-        self._reported = 0
+        self._applied = 0
 
     def feed(self) -> LakeTable:
         """Apply the new changes, and then all of them again."""
         found = self.apply()
         version = found.version
         again = self.replica.apply(self.table.delivered())
-        assert again.version == version, "repeated changes make no commit"
+        assert again.version == version, "applied changes make no commit"
         return again
 
     def apply(self) -> LakeTable:
         items = self.table.delivered()
-        reported, self._reported = self._reported, len(items)
-        return self.replica.apply(items[reported:])
+        applied, self._applied = self._applied, len(items)
+        return self.replica.apply(items[applied:])
 
     def happens(self, event: TableItem) -> None:
         self.table.add_event(event)
@@ -78,5 +78,5 @@ def schema_event(
     fed.happens(SchemaEvent(at, AT, DATABASE, XID, change, effect, before, after, brings_rows))
 
 
-def gathered(fed: ScriptedReplica) -> LakeTable:
+def unkeyed_table(fed: ScriptedReplica) -> LakeTable:
     return LakeTable(f"{fed.uri}-{UNKEYED}", f"{APP}-{UNKEYED}")

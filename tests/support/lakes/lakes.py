@@ -9,19 +9,18 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from tests.support.lakes.scripted_table import TEST_TIMELINE
 from tidemark.io.host.failpoints import arm
 from tidemark.io.state.accepted_breaks import accepted_breaks
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, LogicalMessage
-from tidemark.model.lsn import Lsn, SystemIdentifier
+from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.position import NO_SEQUENCE, Position
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.lake.layout import constants_of, position_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake, LakeBatch, LakeItem
-from tidemark.pipeline.sinks.steps import Delivered, TableItem, position_of
+from tidemark.pipeline.sinks.steps import Delivered, TableItem
 from tidemark.wire.state import Identity
 from tidemark.wire.values import ValueKind
 
@@ -80,8 +79,8 @@ class CrashingFeed:
                 arm(None)
                 what = self.chance.random()
                 if what < 0.3:  # the checkpoint is lost: continue from the positions table
-                    held = Lake(str(self.root), IDENTITY, shape_of, constants_of).positions.applied.sequence
-                    at = next((i for i, d in enumerate(numbered) if d.sequence > held), len(numbered))
+                    applied = Lake(str(self.root), IDENTITY, shape_of, constants_of).positions.applied.sequence
+                    at = next((i for i, d in enumerate(numbered) if d.sequence > applied), len(numbered))
                 elif what < 0.5:  # the state is lost: a new outbox continues the sequence, from any earlier position
                     greatest = max(d.sequence for d in numbered)
                     outbox += "+"
@@ -125,11 +124,6 @@ def rows_by_key(root: Path, table: str) -> dict[object, list[object]]:
     found = {next(iter(row.values())): list(row.values())[1:] for row in rows}
     assert len(found) == len(rows), "a row is there twice"
     return found
-
-
-def nowhere() -> Position:
-    """Return a position before all others of a test."""
-    return Position(TEST_TIMELINE, Lsn(1), 0)
 
 
 def _read(path: Path) -> pa.Table:

@@ -39,7 +39,7 @@ Row = dict[int, object]  # by column number
 Key = tuple[str, ...]
 ORDINARY_TABLE = "r"  # pg_class.relkind
 VIRTUAL = "v"  # pg_attribute.attgenerated: not stored, so not in WAL
-ROWS_REPORTED_MAX = 3  # of each side, where they differ
+ROWS_SHOWN_MAX = 3  # of each side, where they differ
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Table:
         self.is_lost = False
         self._by_key = None
 
-    def drop_lookup(self) -> None:
+    def forget_keys(self) -> None:
         """Drop the lookup table: rows were changed by something other than a row change."""
         self.rows = list(self._all())
         self._by_key = None
@@ -81,7 +81,7 @@ class Table:
         else:
             self._by_key.setdefault(_key(row, self._numbers), []).append(row)
 
-    def remove(self, old: Row, numbers: tuple[int, ...]) -> Row | None:
+    def pop(self, old: Row, numbers: tuple[int, ...]) -> Row | None:
         """Remove and return the row that equals `old` in the columns `numbers`; None if there is none."""
         if self._by_key is None or numbers != self._numbers:
             rows, self._numbers, self._by_key = self.all_rows(), numbers, {}
@@ -134,8 +134,8 @@ class MemoryReplica:
 
     def pop_effects(self) -> list[str]:
         """Return the effects since the last call."""
-        popped, self._effects = self._effects, []
-        return popped
+        effects, self._effects = self._effects, []
+        return effects
 
     def _table(self, relation: Relation) -> Table:
         table = self.tables.setdefault(relation.oid, Table(relation))
@@ -144,7 +144,7 @@ class MemoryReplica:
 
     def _batches(self, batches: Iterable[ChangeBatch]) -> None:
         changes = [change for batch in batches for change in _changes(batch)]
-        for change in sorted(changes, key=lambda change: change.place):
+        for change in sorted(changes, key=lambda change: change.position):
             self._change(change)
 
     def _change(self, change: "_Change") -> None:
@@ -154,10 +154,10 @@ class MemoryReplica:
         assert is_rewritten == (relation.oid in self.rewriting), "rewritten rows stand in boundaries"
         previous: Row | None = None
         if change.op in (Op.UPDATE.value, Op.DELETE.value):
-            reported = _reported(change)
-            previous = table.remove(*reported) if reported is not None and not table.is_lost else None
+            identified = _identified(change)
+            previous = table.pop(*identified) if identified is not None and not table.is_lost else None
             if previous is None:
-                assert reported is None or table.is_lost, f"no row of {relation.qualified_name} is as {reported}"
+                assert identified is None or table.is_lost, f"no row of {relation.qualified_name} is as {identified}"
                 table.is_lost = True
                 return
         if change.new is not None and not table.is_lost:
@@ -173,7 +173,7 @@ class MemoryReplica:
             self.tables.pop(described.oid, None)
             return
         table = self._table(event.after)
-        table.drop_lookup()
+        table.forget_keys()
         if event.effect is SchemaEffect.CONSTANT:
             known = {column.number for column in event.before.columns} if event.before is not None else set()
             for column in event.after.live_columns:
@@ -195,7 +195,7 @@ class _Change:
     """A row change."""
 
     relation: Relation
-    place: tuple[int, int]
+    position: tuple[int, int]
     op: str
     before_kind: BeforeKind
     old: Row
@@ -218,14 +218,14 @@ def _changes(batch: ChangeBatch) -> Iterator[_Change]:
             ]
         )
     meta = ("_commit_lsn", "_ordinal", "_op", "_before_kind", "_unchanged")
-    reported = zip(*(batch.rows.column(name).to_pylist() for name in meta), *sides, strict=True)
-    for commit_lsn, ordinal, op, before_kind, bitmap, old, new in reported:
+    changes = zip(*(batch.rows.column(name).to_pylist() for name in meta), *sides, strict=True)
+    for commit_lsn, ordinal, op, before_kind, bitmap, old, new in changes:
         bits = int.from_bytes(bitmap or b"", "little")
-        unchanged = frozenset(number for place, number in enumerate(numbers) if bits >> place & 1)
+        unchanged = frozenset(number for index, number in enumerate(numbers) if bits >> index & 1)
         yield _Change(batch.relation, (commit_lsn, ordinal), op, BeforeKind(before_kind), old or {}, new, unchanged)
 
 
-def _reported(change: _Change) -> tuple[Row, tuple[int, ...]] | None:
+def _identified(change: _Change) -> tuple[Row, tuple[int, ...]] | None:
     """Return the old values in the change, and their columns; None if they are too few to find the row."""
     relation = change.relation
     if change.before_kind is BeforeKind.FULL:
@@ -305,7 +305,7 @@ def differences(cluster: Cluster, database: str, table: Table) -> list[str]:
         return []
     name = table.relation.qualified_name
     return [
-        f"{name}: {left.total()} rows are only in {where}: {list(left)[:ROWS_REPORTED_MAX]}"
+        f"{name}: {left.total()} rows are only in {where}: {list(left)[:ROWS_SHOWN_MAX]}"
         for where, left in (("the table", expected - found), ("the replica", found - expected))
         if left
     ]

@@ -12,7 +12,7 @@ from tests.support.servers.postgres import Cluster
 from tidemark.engine.selection import Selection
 from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem, LogicalMessage
 from tidemark.model.position import Sequence
-from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake, LakeBatch, LakeItem
 
 ROOTS = ("public.r*",)
@@ -29,11 +29,11 @@ class Routing(GroupCollector):
 
     def news(self) -> list[GroupItem]:
         """Read up to now; return the items since the last call."""
-        return self._note(self.catch_up())
+        return self._record(self.catch_up())
 
-    def _note(self, groups: list[ChangeGroup]) -> list[GroupItem]:
-        reported = (item for group in groups for item in group.items)
-        found: list[GroupItem] = [item for item in reported if not isinstance(item, LogicalMessage)]
+    def _record(self, groups: list[ChangeGroup]) -> list[GroupItem]:
+        items = (item for group in groups for item in group.items)
+        found: list[GroupItem] = [item for item in items if not isinstance(item, LogicalMessage)]
         self.items += found
         return found
 
@@ -52,7 +52,7 @@ class Routing(GroupCollector):
                 for _ in range(2):
                     lake = known or Lake(str(root), replace(IDENTITY), shape_of, constants_of)
                     lake.apply(LakeBatch("outbox-1", Sequence(self._sequence), group.last.position, items))
-        return self._note(groups)
+        return self._record(groups)
 
 
 def source_rows(cluster: Cluster, database: str, root: str) -> list[str]:

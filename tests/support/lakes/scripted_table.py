@@ -23,7 +23,7 @@ from tidemark.model.change import (
 from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
 from tidemark.model.relation import Align, Column, Relation, ReplicaIdentity, TypeDescription, TypeKind
-from tidemark.pipeline.lake.types import shape_of
+from tidemark.pipeline.lake.layout import shape_of
 from tidemark.pipeline.sinks.steps import Delivered, TableItem
 
 DATABASE = Oid(16384)
@@ -149,13 +149,13 @@ class ScriptedTable:
             self.cut()
         self._boundary(begin=False)
 
-    def copy(self, generation: int, rows: Iterable[Row], *, whole: bool = True) -> None:
+    def copy(self, generation: int, rows: Iterable[Row], *, complete: bool = True) -> None:
         """Make the first copy, complete or not."""
         self.rows.clear()
         self.add_event(CopyBoundary(self.next_position(), DATABASE, self.relation, generation, True, "1:1:"))
         for row in rows:
             self.insert(row, "c")
-        if whole:
+        if complete:
             self.add_event(CopyBoundary(self.next_position(), DATABASE, self.relation, generation, False, "1:1:"))
         else:
             self.cut()
@@ -210,9 +210,9 @@ class ScriptedTable:
         after = None if new is None else {c.name: new[c.number] for c in live if c.number not in unchanged}
         before = None
         if kind is not BeforeKind.NONE and old is not None:
-            reported = self.key if kind is BeforeKind.KEY else tuple(old)
-            before = {c.name: old[c.number] for c in live if c.number in reported}
-        bits = sum(1 << place for place, c in enumerate(live) if c.number in unchanged)
+            numbers = self.key if kind is BeforeKind.KEY else tuple(old)
+            before = {c.name: old[c.number] for c in live if c.number in numbers}
+        bits = sum(1 << index for index, c in enumerate(live) if c.number in unchanged)
         self._pending.append(
             {
                 "_op": op,
@@ -235,13 +235,13 @@ class ScriptedTable:
 def act(table: ScriptedTable, action: str, key: int, step: int) -> None:
     """Apply one random action to the table, if it is possible."""
     text = key_is_text(table)
-    own = str(key) if text else key
+    present = str(key) if text else key
     moved = str(key + 7) if text else key + 7
     live = [c.number for c in table.relation.live_columns]
-    if (own,) in table.rows:
-        act_on_row(table, action, (own, moved), step)
+    if (present,) in table.rows:
+        act_on_row(table, action, (present, moved), step)
     elif action == "insert":
-        table.insert({n: own if n == 1 else f"{n} at {step}" for n in live})
+        table.insert({n: present if n == 1 else f"{n} at {step}" for n in live})
     if action == "truncate":
         table.truncate()
     elif action in ("cut", "commit"):

@@ -19,7 +19,8 @@ from tidemark.model.change import ChangeBatch, ChangeGroup, TransactionEnd
 from tidemark.model.lsn import FullXid, Lsn, Oid, Xid
 from tidemark.model.position import NO_SEQUENCE, Pointer
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.sinks.steps import TableItem, position_of
+from tidemark.pipeline.lake.layout import position_of
+from tidemark.pipeline.sinks.steps import TableItem
 from tidemark.wire.outbox import encode_group
 from tidemark.wire.state import Owner
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.pipeline.lake import commits
-from tidemark.pipeline.lake.commits import CommitUnreadable, changed_columns, read_commit
+from tidemark.pipeline.delta_log import commits
+from tidemark.pipeline.delta_log.commits import CommitUnreadable, changed_columns, read_commit
 
 
 def test_a_commit_that_is_there_and_cannot_be_read_is_named_with_what_to_do(tmp_path: Path) -> None:

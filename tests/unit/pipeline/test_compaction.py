@@ -11,13 +11,13 @@ from tests.support.lakes.scripted_table import Row, ScriptedTable, Value
 from tidemark.model.change import ChangeBatch
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.lake.layout import lake_columns
-from tidemark.pipeline.sinks.compaction import Compacted, Key, compact
+from tidemark.pipeline.merge.compaction import Compacted, Key, compact
 
 Rows = dict[tuple[Value, ...], Row]
 KEYS = st.integers(0, 4)
 
 
-def fold_script(table: ScriptedTable, before: Rows) -> Compacted:
+def compact_script(table: ScriptedTable, before: Rows) -> Compacted:
     """Compact all changes of `table` since it had the rows `before`."""
     table.cut()
     batches = [item.rows for item in table.items if isinstance(item, ChangeBatch)]
@@ -69,7 +69,7 @@ def test_a_compacted_run_has_the_effect_of_its_changes_one_by_one(
             table.update((key,), {1: other, 2: f"note {step}"}, (3,) if keeps else ())
     if not table.changes:
         return
-    compacted = fold_script(table, before)
+    compacted = compact_script(table, before)
     keys = compacted.removed.column("id").to_pylist() + compacted.puts.column("id").to_pylist()
     assert len(keys) == len(set(keys))
     assert applied(compacted, before) == table.expected()
@@ -80,7 +80,7 @@ def test_an_unchanged_value_comes_from_the_insert_in_the_same_run() -> None:
     table = ScriptedTable()
     table.insert({1: 1, 2: "a", 3: "long"})
     table.update((1,), {2: "b"}, unchanged=(3,))
-    compacted = fold_script(table, {})
+    compacted = compact_script(table, {})
     assert compacted.puts.to_pylist() == [{"id": 1, "note": "b", "big": "long"}]
     assert not compacted.kept
 
@@ -89,7 +89,7 @@ def test_an_unchanged_value_comes_from_the_insert_in_the_same_run() -> None:
 def test_an_unchanged_value_that_only_the_replica_has_is_flagged_and_not_null_by_guess() -> None:
     table = ScriptedTable(rows={(1,): {1: 1, 2: "a", 3: "long"}})
     table.update((1,), {2: "b"}, unchanged=(3,))
-    compacted = fold_script(table, {})
+    compacted = compact_script(table, {})
     assert compacted.kept["big"].to_pylist() == [True]
 
 
@@ -99,7 +99,7 @@ def test_an_unchanged_value_stays_in_the_replica_also_beside_rows_whose_value_ch
     table = ScriptedTable(rows=dict(before))
     table.update((1,), {2: "c"}, unchanged=(3,))
     table.update((2,), {3: "changed"})
-    compacted = fold_script(table, before)
+    compacted = compact_script(table, before)
     assert compacted.kept["big"].to_pylist() == [True, False]
     assert applied(compacted, before) == table.expected()
 
@@ -110,15 +110,15 @@ def test_rows_that_swap_keys_take_their_unchanged_values_along() -> None:
     table.update((1,), {1: 9}, unchanged=(3,))
     table.update((2,), {1: 1}, unchanged=(3,))
     table.update((9,), {1: 2}, unchanged=(3,))
-    assert applied(fold_script(table, before), before) == table.expected()
+    assert applied(compact_script(table, before), before) == table.expected()
 
 
 def test_only_inserts_of_new_keys_may_be_appended() -> None:
     table = ScriptedTable()
     table.insert({1: 1, 2: "a", 3: None})
-    assert fold_script(table, {}).only_new
+    assert compact_script(table, {}).only_new
     table.update((1,), {2: "b"})
-    assert not fold_script(table, {}).only_new
+    assert not compact_script(table, {}).only_new
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_inserts_are_appended_in_any_order_but_not_two_of_one_key(keys: list[int
     table = ScriptedTable()
     for step, key in enumerate(keys):
         table.insert({1: key, 2: f"note {step}", 3: None})
-    compacted = fold_script(table, {})
+    compacted = compact_script(table, {})
     assert compacted.only_new is only_new
     assert applied(compacted, {}) == table.expected()
 
@@ -139,4 +139,4 @@ def test_a_row_that_moved_and_that_the_replica_lacks_is_not_made_up_from_what_is
     table = ScriptedTable(rows={(1,): {1: 1, 2: "a", 3: "long"}, (5,): dict(there)})
     table.update((1,), {1: 2}, unchanged=(3,))
     table.update((5,), {1: 6}, unchanged=(3,))
-    assert applied(fold_script(table, {(5,): there}), {(5,): there}) == [{"id": 6, "note": "b", "big": "there"}]
+    assert applied(compact_script(table, {(5,): there}), {(5,): there}) == [{"id": 6, "note": "b", "big": "there"}]

@@ -10,7 +10,7 @@ import pytest
 from tidemark.model.change import BeforeKind, batch_schema
 from tidemark.model.errors import InternalError
 from tidemark.pipeline.lake.layout import LakeColumn
-from tidemark.pipeline.sinks.compaction import Compacted, Key, compact
+from tidemark.pipeline.merge.compaction import Compacted, Key, compact
 
 COLUMNS = (LakeColumn(1, 0, "id"), LakeColumn(2, 1, "big"))
 BIG_UNCHANGED = b"\2\0"
@@ -34,17 +34,17 @@ def change(
 
 
 def nothing_to_fetch(keys: Sequence[Key], names: Sequence[str]) -> dict[Key, dict[str, object]]:
-    pytest.fail(f"the replica is asked for {names} of {keys}")
+    pytest.fail(f"the replica is read for {names} of {keys}")
 
 
 def compacted(*changes: Change, key_type: pa.DataType = FLOAT8) -> Compacted:
     """Compact changes for which the replica need not be read."""
     schema = batch_schema(pa.struct([pa.field("id", key_type), pa.field("big", pa.string())]))
-    places = [
+    positions = [
         {"_tli": 1, "_commit_lsn": 1000, "_ordinal": ordinal, "_lsn": 900, "_xid": 7, "_commit_time": 0, "_origin": 0}
         for ordinal in range(len(changes))
     ]
-    rows = [{**place, **change} for place, change in zip(places, changes, strict=True)]
+    rows = [{**position, **change} for position, change in zip(positions, changes, strict=True)]
     return compact(pa.Table.from_pylist(rows, schema=schema), COLUMNS, ("id",), nothing_to_fetch)
 
 

@@ -39,14 +39,14 @@ def executors(metrics: PipelineMetrics) -> float | None:
 
 def test_absent_executors_are_reported_within_ten_seconds_and_once_a_minute_and_so_is_their_coming() -> None:
     metrics = PipelineMetrics("main")
-    reported: list[tuple[float, str]] = []
+    events: list[tuple[float, str]] = []
     with capture_logs() as lines:
         watch = ExecutorWatch(MASTER, metrics, get_log("test"))
         for now_s in range(100):
             watch.record(0 if now_s < 90 else 2, float(now_s))
-            reported += [(now_s, line["event"]) for line in lines]
+            events += [(now_s, line["event"]) for line in lines]
             lines.clear()
-    assert reported == [(ABSENT_S, NO_EXECUTORS), (ABSENT_S + AGAIN_S, NO_EXECUTORS), (90, "spark has executors")]
+    assert events == [(ABSENT_S, NO_EXECUTORS), (ABSENT_S + AGAIN_S, NO_EXECUTORS), (90, "spark has executors")]
     assert ABSENT_S + COUNT_EVERY_S < REPORT_S
     assert executors(metrics) == 2
 

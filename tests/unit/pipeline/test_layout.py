@@ -13,6 +13,7 @@ from tidemark.model.relation import Align, EnumLabel, Relation, ReplicaIdentity,
 from tidemark.pipeline.lake.layout import (
     Reshape,
     UnfitRows,
+    constants_of,
     convert,
     key_names,
     lake_columns,
@@ -21,8 +22,8 @@ from tidemark.pipeline.lake.layout import (
     relabelled,
     renamed_labels,
     replica_schema,
+    shape_of,
 )
-from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.logshape import loses_nothing
 
 ACLITEM = TypeDescription(Oid(1033), "pg_catalog", "aclitem", "aclitem", TypeKind.BASE, 16, False, Align.DOUBLE)
@@ -76,7 +77,7 @@ def test_virtual_columns_are_not_in_the_lake_and_reserved_names_give_way() -> No
             column(8, "Id", "text"),
         )
     )
-    assert [(c.number, c.place, c.name) for c in lake_columns(of)] == [
+    assert [(c.number, c.index, c.name) for c in lake_columns(of)] == [
         (1, 0, "id"),
         (4, 2, "ID_4"),
         (5, 3, "_seq_"),
@@ -90,7 +91,7 @@ def test_a_column_is_known_by_its_number_whatever_its_name() -> None:
     of = relation()
     renamed = relation(columns=(*of.columns[:1], replace(of.columns[1], name="remark"), of.columns[2]))
     assert plan_reshape(layout(of), layout(of), {}) is None
-    assert plan_reshape(layout(of), layout(renamed), {}) == Reshape((), whole=True)
+    assert plan_reshape(layout(of), layout(renamed), {}) == Reshape((), rewrites=True)
     assert numbered(layout(renamed))[2].name == "remark"
 
 
@@ -100,11 +101,11 @@ def test_a_new_column_costs_no_rewrite_unless_old_rows_have_a_value_in_it() -> N
     wider = relation(columns=(*of.columns, added))
     plan = plan_reshape(layout(of), layout(wider), constants_of(wider))
     assert plan is not None
-    assert not plan.whole
+    assert not plan.rewrites
     assert [field.name for field in plan.added] == ["extra"]
     constant = relation(columns=(*of.columns, replace(added, missing=missing_text("x"))))
     assert constants_of(constant)[4].as_py() == "x"
-    assert plan_reshape(layout(of), layout(constant), constants_of(constant)) == Reshape((), whole=True)
+    assert plan_reshape(layout(of), layout(constant), constants_of(constant)) == Reshape((), rewrites=True)
 
 
 def test_a_constant_of_a_database_in_another_encoding_is_transcoded() -> None:
@@ -115,8 +116,8 @@ def test_a_constant_of_a_database_in_another_encoding_is_transcoded() -> None:
 
 def test_labels_with_new_names_are_found_by_their_oids_and_given_to_the_rows() -> None:
     def version(*labels: str) -> Relation:
-        reported = tuple(EnumLabel(Oid(n), n, label) for n, label in enumerate(labels))
-        mood = TypeDescription(Oid(1), "public", "mood", "mood", TypeKind.ENUM, 4, True, Align.INT, labels=reported)
+        enum_labels = tuple(EnumLabel(Oid(n), n, label) for n, label in enumerate(labels))
+        mood = TypeDescription(Oid(1), "public", "mood", "mood", TypeKind.ENUM, 4, True, Align.INT, labels=enum_labels)
         moods = replace(mood, oid=Oid(2), kind=TypeKind.BASE, length=-1, labels=(), element=mood)
         one, many = (replace(column(n, f"c{n}", "int4"), type=kind) for n, kind in ((4, mood), (5, moods)))
         return relation(columns=(*relation().columns, one, many))

@@ -18,13 +18,13 @@ from deltalake import DeltaTable
 from tests.support.lakes.lakes import Crash, CrashAt
 from tidemark.io.host.failpoints import arm
 from tidemark.model.position import Sequence
-from tidemark.pipeline.lake import clustering, data_files
-from tidemark.pipeline.lake.applied import NOTHING, Applied
-from tidemark.pipeline.lake.clustering import DEPTH_MAX, recluster
-from tidemark.pipeline.lake.data_files import FILE_ROWS_MAX, FILE_ROWS_MIN, FILES_WANTED, file_rows
-from tidemark.pipeline.lake.lake import LakeTable
-from tidemark.pipeline.sinks.compaction import Compacted
-from tidemark.pipeline.sinks.merging import append_rows, merge_rows
+from tidemark.pipeline.delta_log.applied import NOTHING, Applied
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.merge import clustering, data_files
+from tidemark.pipeline.merge.clustering import DEPTH_MAX, recluster
+from tidemark.pipeline.merge.compaction import Compacted
+from tidemark.pipeline.merge.data_files import FILE_ROWS_MAX, FILE_ROWS_MIN, FILES_WANTED, file_rows
+from tidemark.pipeline.merge.merging import append_rows, merge_rows
 
 APP = "tidemark:test:replica"
 KEY = ("id",)

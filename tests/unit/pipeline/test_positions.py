@@ -11,11 +11,11 @@ from deltalake import DeltaTable, write_deltalake
 from tests.support.lakes.lakes import IDENTITY
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import Position, Sequence
+from tidemark.pipeline.delta_log.applied import NOTHING, Applied
+from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.lake import positions as positions_module
-from tidemark.pipeline.lake.applied import NOTHING, Applied
 from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
-from tidemark.pipeline.lake.lake import REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
-from tidemark.pipeline.lake.lineage import Recorded
+from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
 from tidemark.pipeline.lake.positions import FOLDER, LakeTaken, Positions, TablePosition, TableState
 
 DATABASE = Oid(5)
@@ -94,12 +94,12 @@ def test_a_blocked_table_with_a_replica_of_before_is_stale(tmp_path: Path) -> No
 
 @pytest.mark.feature("L01")
 def test_a_lake_that_was_removed_under_its_pipeline_is_noticed_and_a_new_one_is_not_taken_for_it(lake: Path) -> None:
-    opened(lake / "new").check_place()
+    opened(lake / "new").check_present()
     found = opened(lake)
-    found.check_place()
+    found.check_present()
     shutil.rmtree(lake / FOLDER)
     with pytest.raises(LakeFailed, match=r"version 2 of .* is gone: the lake is not mounted, or was removed"):
-        found.check_place()
+        found.check_present()
 
 
 @pytest.mark.feature("L01")

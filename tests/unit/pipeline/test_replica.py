@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lakes.fed_replica import APP, AT, XID, ScriptedReplica, boundary, gathered, schema_event
+from tests.support.lakes.fed_replica import APP, AT, XID, ScriptedReplica, boundary, schema_event, unkeyed_table
 from tests.support.lakes.scripted_table import DATABASE, TYPES, ScriptedTable, Value, column
 from tidemark.model.change import SchemaEffect, Truncation
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.model.relation import Column, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
-from tidemark.pipeline.lake.applied import NOTHING
-from tidemark.pipeline.lake.lake import LakeTable
+from tidemark.pipeline.delta_log.applied import NOTHING
+from tidemark.pipeline.lake.lake_table import LakeTable
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_the_replica_equals_its_table_after_each_piece_of_its_life(tmp_path: Pat
         fed.feed()
         assert fed.rows == fed.table.expected(), what
         fed.table.commit()
-    assert not gathered(fed).exists, "it had a key at all times"
+    assert not unkeyed_table(fed).exists, "it had a key at all times"
 
 
 def test_new_rows_are_appended_in_one_commit_and_others_merged_in_one(fed: ScriptedReplica) -> None:
@@ -141,7 +141,7 @@ def test_a_numeric_that_is_nan_is_null_in_the_lake_and_one_row(tmp_path: Path) -
 
 
 def test_a_copy_replaces_all_rows_at_its_begin_and_is_known_to_go_on_until_its_end(fed: ScriptedReplica) -> None:
-    fed.table.copy(2, [{1: 7, 2: "copied", 3: None}], whole=False)
+    fed.table.copy(2, [{1: 7, 2: "copied", 3: None}], complete=False)
     applied = fed.feed().applied
     assert (applied.generation, applied.copy_sequence > NO_SEQUENCE) == (2, True)
     assert [row["id"] for row in fed.rows] == [7]
@@ -154,7 +154,7 @@ def test_a_copy_replaces_all_rows_at_its_begin_and_is_known_to_go_on_until_its_e
 
 def test_a_copy_that_has_begun_and_has_no_rows_yet_is_known_to_have_begun(tmp_path: Path) -> None:
     fed = ScriptedReplica(tmp_path, ScriptedTable())
-    fed.table.copy(1, [], whole=False)
+    fed.table.copy(1, [], complete=False)
     assert fed.feed().applied.generation == 1
     assert fed.rows == []
 
@@ -169,7 +169,7 @@ def begin_rewrite(fed: ScriptedReplica) -> None:
 
 
 def test_rewritten_rows_are_seen_at_the_end_alone_and_staged_once_however_often_they_come(fed: ScriptedReplica) -> None:
-    before, reported = fed.rows, len(fed.table.delivered())
+    before, applied_count = fed.rows, len(fed.table.delivered())
     begin_rewrite(fed)
     fed.table.rows.clear()
     for key in ("1", "2"):
@@ -178,10 +178,10 @@ def test_rewritten_rows_are_seen_at_the_end_alone_and_staged_once_however_often_
     aside = fed.replica.staging_table()
     assert (fed.rows, aside.scan().read_all().num_rows) == (before, 2)
     fed.table.insert({1: "3", 2: "rewritten", 3: None}, "r")  # in the same batch as the rows before it
-    fed.replica.apply(fed.table.delivered()[reported:])
+    fed.replica.apply(fed.table.delivered()[applied_count:])
     version = fed.replica.staging_table().version
     assert version == aside.version + 1
-    fed.replica.apply(fed.table.delivered()[reported:])
+    fed.replica.apply(fed.table.delivered()[applied_count:])
     assert fed.replica.staging_table().version == version
     assert fed.rows == before
     boundary(fed, begin=False)
@@ -247,12 +247,12 @@ def set_key(fed: ScriptedReplica, *, key: bool) -> None:
 def test_rows_of_a_table_without_a_key_are_collected_once_and_become_the_replica_with_the_key(tmp_path: Path) -> None:
     fed = unkeyed(tmp_path)
     assert not fed.exists
-    assert gathered(fed).scan().read_all().num_rows == 2
+    assert unkeyed_table(fed).scan().read_all().num_rows == 2
     set_key(fed, key=True)
     fed.feed()
     assert [row["note"] for row in fed.rows] == ["a", "b"]
-    assert gathered(fed).scan().read_all().num_rows == 0
-    assert gathered(fed).applied == NOTHING
+    assert unkeyed_table(fed).scan().read_all().num_rows == 0
+    assert unkeyed_table(fed).applied == NOTHING
     fed.table.rows = {(1,): {1: 1, 2: "a", 3: None}, (2,): {1: 2, 2: "b", 3: None}}
     fed.table.update((1,), {2: "c"})
     fed.feed()
@@ -270,7 +270,7 @@ def test_a_table_that_had_no_row_before_it_got_its_key_has_its_replica_from_then
 
 def test_a_replica_that_was_made_and_not_filled_when_the_pipeline_was_killed_is_filled(tmp_path: Path) -> None:
     fed = unkeyed(tmp_path)
-    LakeTable(fed.uri, APP).create(gathered(fed).schema, NOTHING)
+    LakeTable(fed.uri, APP).create(unkeyed_table(fed).schema, NOTHING)
     set_key(fed, key=True)
     fed.feed()
     assert [row["note"] for row in fed.rows] == ["a", "b"]
@@ -283,7 +283,7 @@ def test_a_change_without_a_key_blocks_the_table_until_all_its_rows_come_again(t
     assert fed.feed().applied.blocked
     fed.table.insert({1: 3, 2: "late", 3: None})
     assert fed.feed().applied.blocked
-    assert gathered(fed).scan().read_all().num_rows == 0
+    assert unkeyed_table(fed).scan().read_all().num_rows == 0
     set_key(fed, key=True)
     fed.table.insert({1: 4, 2: "later", 3: None})
     assert fed.feed().applied.blocked
@@ -314,7 +314,7 @@ def test_a_replica_whose_table_lost_its_key_is_kept_as_it_was(fed: ScriptedRepli
     fed.table.add_column("extra")
     fed.table.insert({1: 9, 2: "unseen", 3: None, 4: None})
     last = fed.feed()
-    assert (last.version, last.applied.position) == (left.version, left.applied.position), "noted once"
+    assert (last.version, last.applied.position) == (left.version, left.applied.position), "recorded once"
     assert (fed.rows, fed.delta.schema().to_arrow()) == (there, columns)
 
 
@@ -335,7 +335,7 @@ def test_a_truncate_unblocks_a_table_without_a_key(tmp_path: Path) -> None:
     assert not fed.feed().applied.blocked
     fed.table.insert({1: 3, 2: "new", 3: None})
     fed.feed()
-    assert [row["note"] for row in gathered(fed).scan().read_all().to_pylist()] == ["new"]
+    assert [row["note"] for row in unkeyed_table(fed).scan().read_all().to_pylist()] == ["new"]
 
 
 def test_a_truncate_makes_the_replica_of_a_table_that_got_a_key_too_late(tmp_path: Path) -> None:

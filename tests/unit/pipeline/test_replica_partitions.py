@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lakes.fed_replica import AT, XID, ScriptedReplica, boundary, gathered, schema_event
+from tests.support.lakes.fed_replica import AT, XID, ScriptedReplica, boundary, schema_event, unkeyed_table
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable, Value, column
 from tidemark.model.change import PartitionChange, PartitionEvent, SchemaEffect, Truncation
 from tidemark.model.lsn import INVALID_OID, Oid
@@ -150,4 +150,4 @@ def test_a_partition_that_is_rewritten_unblocks_no_table(tmp_path: Path) -> None
     fed.table.insert({1: 1, 2: "rewritten", 3: None, TABLEOID_NUMBER: LOW}, "r")
     boundary(fed, begin=False, partition=LOW)
     assert fed.feed().applied.blocked
-    assert gathered(fed).scan().read_all().num_rows == 0
+    assert unkeyed_table(fed).scan().read_all().num_rows == 0

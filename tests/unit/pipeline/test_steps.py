@@ -3,14 +3,14 @@
 import pytest
 
 from tests.support.lakes.scripted_table import ScriptedTable
-from tidemark.pipeline.lake.applied import NOTHING
+from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.sinks import steps as module
 from tidemark.pipeline.sinks.steps import Rows, steps
 
 
 @pytest.fixture
 def table() -> ScriptedTable:
-    """Return a table with ten rows, each in a transaction and an item of its own."""
+    """Return a table with ten rows, each in a separate transaction and item."""
     made = ScriptedTable()
     for key in range(10):
         made.insert({1: key, 2: "new", 3: None})

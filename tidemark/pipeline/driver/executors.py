@@ -97,7 +97,7 @@ class ExecutorWatch:
 def executor_count(spark: SparkSession) -> int:
     """Return the number of registered executors; 0 if the JVM does not answer."""
     try:
-        infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001 - PySpark has no way
+        infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001 - PySpark has no public method
         return len(infos) - 1  # the driver is one of them
     except (Py4JError, OSError):
         return 0

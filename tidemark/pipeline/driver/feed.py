@@ -10,12 +10,12 @@ from tidemark.model.change import GroupItem
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.lake.applied import Applied
+from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.sinks.sinks import LakeBatch, LakeItem
 from tidemark.wire.items import decode_item
 from tidemark.wire.values import HEADER_BYTES, ValueHeader, ValueKind, decode_header
 
-NOT_WHOLE = "a batch of outbox values is incomplete"
+INCOMPLETE = "a batch of outbox values is incomplete"
 
 
 class LakeGap(InternalError):
@@ -55,7 +55,7 @@ def in_order(values: pa.Table) -> pa.Table:
     if not (sequences[1:] > sequences[:-1]).all():
         values, sequences = values.sort_by("sequence"), np.sort(sequences)
     if (np.diff(sequences) != 1).any():
-        raise InternalError(f"{NOT_WHOLE}: {len(sequences)} of {sequences[0]} to {sequences[-1]}")
+        raise InternalError(f"{INCOMPLETE}: {len(sequences)} of {sequences[0]} to {sequences[-1]}")
     return values
 
 
@@ -78,8 +78,8 @@ def check_joins(feed: Feed, applied: Applied, outbox_of_lake: str) -> None:
         raise LakeGap(f"the lake contains values up to {applied.sequence}, but a batch begins after {feed.after}")
 
 
-def check_whole(first: ValueHeader, last: ValueHeader) -> None:
+def check_complete(first: ValueHeader, last: ValueHeader) -> None:
     """Raise `InternalError` unless values from `first` to `last` are whole groups."""
     if first.sequence != first.group_first or last.sequence != last.group_last:
         had, wanted = (first.sequence, last.sequence), (first.group_first, last.group_last)
-        raise InternalError(f"{NOT_WHOLE}: {had[0]} to {had[1]} of {wanted[0]} to {wanted[1]}")
+        raise InternalError(f"{INCOMPLETE}: {had[0]} to {had[1]} of {wanted[0]} to {wanted[1]}")

@@ -54,12 +54,12 @@ def _candidates(environment: Mapping[str, str], jvm_folder: Path) -> Iterator[Pa
 def java_major(java: Path) -> int | None:
     """Return the major version of a `java` program; None if it does not run."""
     try:
-        reported = subprocess.run(
+        process = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_VERSION_WAIT_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', reported.stderr)
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', process.stderr)
     if found is None:
         return None
     major = int(found.group(1))

@@ -9,7 +9,7 @@ ROWS = "tidemark_pipeline_rows_total"
 BYTES = "tidemark_pipeline_bytes_total"
 BATCH_SECONDS = "tidemark_pipeline_batch_seconds"
 VISIBLE_SECONDS = "tidemark_pipeline_commit_to_visible_seconds"
-HELD_LSN = "tidemark_pipeline_held_lsn_bytes"
+APPLIED_LSN = "tidemark_pipeline_held_lsn_bytes"
 BACKLOG = "tidemark_pipeline_backlog_values"
 TABLES = "tidemark_pipeline_tables"
 TABLES_BLOCKED = "tidemark_pipeline_tables_blocked"
@@ -33,7 +33,7 @@ class PipelineMetrics:
         self.visible_seconds = self._histogram(
             VISIBLE_SECONDS, "Time from commit at the source to visibility in the lake."
         )
-        self.held_lsn = self._gauge(HELD_LSN, "Commit LSN up to which the lake contains all changes.")
+        self.applied_lsn = self._gauge(APPLIED_LSN, "Commit LSN up to which the lake contains all changes.")
         self.backlog = self._gauge(BACKLOG, "Values in the outbox that are not in the lake.")
         self.tables = self._gauge(TABLES, "Tables in the lake.")
         self.tables_blocked = self._gauge(TABLES_BLOCKED, "Tables without a usable key: log only.")
@@ -46,12 +46,12 @@ class PipelineMetrics:
         )
         self.restarts = self._counter(RESTARTS, "Restarts of the query after a failure.")
 
-    def _gauge(self, name: str, reported: str) -> Gauge:
-        return Gauge(name, reported, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
+    def _gauge(self, name: str, description: str) -> Gauge:
+        return Gauge(name, description, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
 
-    def _counter(self, name: str, reported: str) -> Counter:
-        return Counter(name, reported, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
+    def _counter(self, name: str, description: str) -> Counter:
+        return Counter(name, description, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
 
-    def _histogram(self, name: str, reported: str) -> Histogram:
+    def _histogram(self, name: str, description: str) -> Histogram:
         labels = [CAPTURE_LABEL]
-        return Histogram(name, reported, labels, registry=self.registry, buckets=LAG_BUCKETS_S).labels(self._capture)
+        return Histogram(name, description, labels, registry=self.registry, buckets=LAG_BUCKETS_S).labels(self._capture)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.driver.feed import Feed, check_whole, in_order, make_feed
+from tidemark.pipeline.driver.feed import Feed, check_complete, in_order, make_feed
 from tidemark.pipeline.driver.source import OutboxReplaced
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.values import HEADER_BYTES, KINDS, ValueHeader, ValueKind, decode_header
@@ -24,12 +24,12 @@ PORTION_BYTES = 64 << 20
 ITEMS = KINDS - {ValueKind.TRANSACTIONS}
 
 
-def feeds(reported: pa.Table, outbox: OutboxReader, outbox_id: str, bytes_max: int = PORTION_BYTES) -> Generator[Feed]:
+def feeds(headers: pa.Table, outbox: OutboxReader, outbox_id: str, bytes_max: int = PORTION_BYTES) -> Generator[Feed]:
     """Yield the portions of a batch in order; each is read while the previous one is written."""
     with ThreadPoolExecutor(1, "tidemark-portion") as pool:
         ahead: Future[Feed] | None = None
-        for headers in portions(reported, bytes_max):
-            reading = pool.submit(_read, headers, outbox, outbox_id)
+        for portion in portions(headers, bytes_max):
+            reading = pool.submit(_read, portion, outbox, outbox_id)
             if ahead is not None:
                 yield ahead.result()
             ahead = reading
@@ -37,13 +37,13 @@ def feeds(reported: pa.Table, outbox: OutboxReader, outbox_id: str, bytes_max: i
             yield ahead.result()
 
 
-def portions(reported: pa.Table, bytes_max: int) -> Iterator[Sequence[ValueHeader]]:
+def portions(headers: pa.Table, bytes_max: int) -> Iterator[Sequence[ValueHeader]]:
     """Split the headers of a batch at group ends: at least one group each, then as many as fit into `bytes_max`."""
     portion: list[ValueHeader] = []
     group: list[ValueHeader] = []
     portion_bytes = group_bytes = 0
-    reported = in_order(reported)
-    for number, blob in zip(reported.column("sequence").to_pylist(), reported.column("value").to_pylist(), strict=True):
+    headers = in_order(headers)
+    for number, blob in zip(headers.column("sequence").to_pylist(), headers.column("value").to_pylist(), strict=True):
         header = decode_header(blob, OutboxSequence(number))
         group.append(header)
         group_bytes += HEADER_BYTES + header.payload_length
@@ -55,21 +55,19 @@ def portions(reported: pa.Table, bytes_max: int) -> Iterator[Sequence[ValueHeade
             portion_bytes += group_bytes
             group, group_bytes = [], 0
     if portion or group:
-        yield [*portion, *group]  # check_whole rejects a group without its end
+        yield [*portion, *group]  # check_complete rejects a group without its end
 
 
 def _read(headers: Sequence[ValueHeader], outbox: OutboxReader, outbox_id: str) -> Feed:
-    check_whole(headers[0], headers[-1])
+    check_complete(headers[0], headers[-1])
     values = zip(headers, outbox.read(_before(headers[0]), headers[-1].sequence), strict=True)
-    items = [
-        (reported.sequence, _matching(reported, value).item()) for reported, value in values if reported.kind in ITEMS
-    ]
+    items = [(header.sequence, _matching(header, value).item()) for header, value in values if header.kind in ITEMS]
     return make_feed(headers, items, outbox_id)
 
 
-def _matching(reported: ValueHeader, value: OutboxValue) -> OutboxValue:
-    if value.header != reported:
-        raise OutboxReplaced(f"value {reported.sequence} is not the value whose header Spark read")
+def _matching(header: ValueHeader, value: OutboxValue) -> OutboxValue:
+    if value.header != header:
+        raise OutboxReplaced(f"value {header.sequence} is not the value whose header Spark read")
     return value
 
 

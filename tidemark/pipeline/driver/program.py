@@ -30,14 +30,14 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ExitCode
+from tidemark.pipeline.delta_log.log_cleanup import KEEP_S
 from tidemark.pipeline.driver.executors import wait_for_master
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, Pipeline, Settings, full_disks
 from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
-from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_lock import LakeLock
-from tidemark.pipeline.lake.log_cleanup import KEEP_S
 
 REVIVALS_MAX = 20  # restarts of a pipeline whose JVM died, each as a new process image
 REVIVALS_VARIABLE = "TIDEMARK_PIPELINE_REVIVALS"
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.warning("spark died", **describe_error(error))
         _revive(log)
         return report_ending(log, "pipeline ends", error)
-    except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
+    except Exception as error:  # noqa: BLE001 - any error ends the process
         return report_ending(log, "pipeline ends", error)
     log.info("pipeline stopped", reason=_reason(stop))
     return ExitCode.SUCCESS
@@ -77,15 +77,15 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
     wait = partial(_wait_to_start, stop)
     with ExitStack() as stack:
 
-        def opened(take: Callable[[], AbstractContextManager[OpenedT]], place: Path) -> OpenedT:
-            return stack.enter_context(when_space_allows(take, place, log, wait=wait))
+        def opened(opening: Callable[[], AbstractContextManager[OpenedT]], folder: Path) -> OpenedT:
+            return stack.enter_context(when_space_allows(opening, folder, log, wait=wait))
 
         outbox = opened(partial(OutboxReader.open, folder, guarded=reporting_stuck_writers), folder.root)
         role = opened(partial(RoleLock.acquire, folder, f"pipeline-{given.reader}"), folder.root)
         store = opened(partial(StateStore.open, folder, guarded=reporting_stuck_writers), folder.root)
         run = stack.enter_context(recorded(store, role.owner, log))
         keys = set(store.marker_keys().names.values())  # the keys with which the capture's daemons were started
-        lock = opened(partial(LakeLock.take, root, outbox.identity, folder.root, given.reader, keys), root)
+        lock = opened(partial(LakeLock.acquire, root, outbox.identity, folder.root, given.reader, keys), root)
         if lock.beside is not None:
             log.info("another host of the capture has a pipeline on this lake", other=str(lock.beside))
         when_space_allows(partial(outbox.register, given.reader), folder.root, log, wait=wait)
@@ -135,15 +135,15 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
 
 def _started(make: Callable[[], SparkSession], disks: FullDisks) -> SparkSession:
     """Start Spark; raise `StateFull` if a disk is full, because the JVM would end without giving a reason."""
-    _check_room(disks)
+    _check_space(disks)
     try:
         return make()
     except (SparkGone, SparkRefused) as error:
-        _check_room(disks, error)
+        _check_space(disks, error)
         raise
 
 
-def _check_room(disks: FullDisks, cause: BaseException | None = None) -> None:
+def _check_space(disks: FullDisks, cause: BaseException | None = None) -> None:
     if not disks.have_room_for_a_file():
         reason = f": {cause}" if cause is not None else ""
         raise StateFull(f"a disk of the pipeline is full, and Spark cannot start{reason}", hint=FULL_HINT) from cause
@@ -187,7 +187,7 @@ def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, o
 
 
 def _wait_to_start(stop: threading.Event, wait_s: float) -> None:
-    """Wait for room on a full disk; exit the process if a signal stops it meanwhile. No work has begun yet."""
+    """Wait for space on a full disk; exit the process if a signal stops it meanwhile. No work has begun yet."""
     if stop.wait(wait_s):
         sys.exit(ExitCode.SUCCESS)
 

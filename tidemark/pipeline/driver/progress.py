@@ -1,13 +1,13 @@
 """The progress of the pipeline: exported as metrics, logged at intervals, and written to a small file.
 
 `cdcctl status` and the demonstration read this file, `pipeline-<reader>.json` in the state folder. It is
-replaced as a whole and never synced, and nothing depends on it.
+replaced as a whole and never synced, and nothing depends on it. Tables whose state a batch changed are logged at once.
 """
 
 import json
 import os
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,14 +18,17 @@ from tidemark.io.host.logs import Log
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import format_lsn
 from tidemark.model.position import Sequence
+from tidemark.pipeline.delta_log.lineage import TableDiverged, TableStopped
 from tidemark.pipeline.driver.feed import Feed
 from tidemark.pipeline.driver.metrics import PipelineMetrics
-from tidemark.pipeline.driver.reporting import faults_of
-from tidemark.pipeline.lake.faults import Fault
-from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
+from tidemark.pipeline.lake.faults import Fault, FaultKind
+from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
 
 LAGS_KEPT = 10_000  # number of newest groups from which the percentiles are computed
 REPORT_INTERVAL_S = 5.0
+HINTS = {FaultKind.DIVERGED: TableDiverged.hint, FaultKind.STOPPED: TableStopped.hint}
+EVENTS = {FaultKind.DIVERGED: "table diverged", FaultKind.STOPPED: "table stopped"}
+STALE_HINT = "give the table a primary key, then cdcctl table recopy"
 _US_PER_S = 1_000_000
 
 
@@ -47,7 +50,7 @@ class ProgressFile:
     faults: list[dict[str, str]]  # tables that are not written, see `tidemark.pipeline.lake.faults`
     stale: list[str]  # tables whose replica is not updated
     updated_at_us: int
-    waits_for_room: str = ""  # why the pipeline waits for room on a full disk; empty: it does not wait
+    waits_for_room: str = ""  # why the pipeline waits for space on a full disk; empty: it does not wait
 
 
 class PipelineProgress:
@@ -80,7 +83,7 @@ class PipelineProgress:
             self._lags_s.append(lag_s)
             metrics.visible_seconds.observe(lag_s)
         self.count_tables(positions)
-        metrics.held_lsn.set(feed.commit_lsn)
+        metrics.applied_lsn.set(feed.commit_lsn)
         metrics.backlog.set(head - feed.lake_batch.end)
         self._report(feed, positions, head, now_us)
 
@@ -96,7 +99,7 @@ class PipelineProgress:
     def _report(self, feed: Feed, positions: Positions, head: Sequence, now_us: int) -> None:
         tables = positions.tables.values()
         lags = sorted(self._lags_s)
-        reported = ProgressFile(
+        content = ProgressFile(
             pid=os.getpid(),
             reader=self._reader,
             lake=self._lake,
@@ -108,40 +111,40 @@ class PipelineProgress:
             lag_p50_s=lags[len(lags) // 2] if lags else None,
             lag_p99_s=lags[len(lags) * 99 // 100] if lags else None,
             tables=len(tables),
-            faults=[fault_reported(table, name, fault) for table in tables for name, fault in faults_of(table)],
+            faults=[fault_fields(table, name, fault) for table in tables for name, fault in faults_of(table)],
             stale=[table.qualified_name for table in tables if table.state is TableState.STALE],
             updated_at_us=now_us,
         )
-        self._write(asdict(reported))
+        self._write(asdict(content))
         now_s = self._clock.monotonic_s()
         if now_s - self._reported_at_s >= REPORT_INTERVAL_S:
             self._reported_at_s = now_s
-            fields = asdict(reported)
+            fields = asdict(content)
             del fields["pid"], fields["updated_at_us"], fields["waits_for_room"]
-            fields["faults"] = len(reported.faults)
+            fields["faults"] = len(content.faults)
             self._log.info("wrote a batch into the lake", **fields)
 
-    def waits_for_room(self, reason: str) -> None:
-        """Write into the file, if it exists and the disk has room, why the pipeline waits; "": it does not wait."""
+    def record_disk_wait(self, reason: str) -> None:
+        """Write into the file, if it exists and the disk has space, why the pipeline waits; "": it does not wait."""
         with suppress(OSError, ValueError, StateFull):
-            reported = json.loads(self._file.read_bytes())
-            self._write({**reported, "waits_for_room": reason, "updated_at_us": self._clock.wall_us()})
+            content = json.loads(self._file.read_bytes())
+            self._write({**content, "waits_for_room": reason, "updated_at_us": self._clock.wall_us()})
 
     @property
     def _file(self) -> Path:
         return self._folder.root / f"pipeline-{self._reader}.json"
 
-    def _write(self, reported: Mapping[str, object]) -> None:
+    def _write(self, content: Mapping[str, object]) -> None:
         file = self._file
         written = file.with_suffix(".new")
         with writing(file):
             descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._folder.file_mode)
             with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
-                opened.write(json.dumps(reported))
+                opened.write(json.dumps(content))
             written.rename(file)
 
 
-def fault_reported(table: TablePosition, target: str, fault: Fault) -> dict[str, str]:
+def fault_fields(table: TablePosition, target: str, fault: Fault) -> dict[str, str]:
     """Return a fault as it is written into the file."""
     return {
         "database": str(table.database),
@@ -152,3 +155,39 @@ def fault_reported(table: TablePosition, target: str, fault: Fault) -> dict[str,
         "reason": fault.reason,
         "after": str(fault.position),
     }
+
+
+def faults_of(table: TablePosition) -> Iterator[tuple[str, Fault]]:
+    """Yield the faults of a table, with `log` or `replica`."""
+    for name, target in (("log", table.log), ("replica", table.replica)):
+        if target.fault is not None:
+            yield name, target.fault
+
+
+def report_changes(log: Log, before: Mapping[TableId, TablePosition], after: Mapping[TableId, TablePosition]) -> None:
+    """Log each table that diverged, stopped, became stale or recovered, and each changed reason."""
+    for of, table in after.items():
+        known = before.get(of)
+        if known is not table:
+            _report(log, known, table)
+
+
+def _report(log: Log, known: TablePosition | None, table: TablePosition) -> None:
+    names = {"table": table.qualified_name, "folder": table.folder}
+    were = dict(faults_of(known)) if known is not None else {}
+    present = dict(faults_of(table))
+    for target, fault in present.items():
+        known_fault = were.get(target)
+        if known_fault is None or (known_fault.kind, known_fault.reason) != (fault.kind, fault.reason):
+            hint = HINTS[fault.kind]
+            position = str(fault.position)
+            log.error(EVENTS[fault.kind], **names, target=target, reason=fault.reason, after=position, hint=hint)
+    for target in were.keys() - present.keys():
+        log.info("table continues", **names, target=target)
+    for broke in table.breaks[len(known.breaks) if known is not None else 0 :]:
+        log.warning("log has a break", **names, reason=broke.reason, after=str(broke.after), to=str(broke.to))
+    state = known.state if known is not None else None
+    if table.state is not state and table.state is TableState.STALE:
+        log.warning("replica is stale: the table has no key", **names, hint=STALE_HINT)
+    elif table.state is not state and table.state is TableState.BLOCKED:
+        log.warning("table has no key: log only", **names)

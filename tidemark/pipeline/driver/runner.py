@@ -27,20 +27,19 @@ from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import NO_SEQUENCE, Sequence
-from tidemark.pipeline.driver.databases import CapturedDatabases
+from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup, keep_hours
+from tidemark.pipeline.driver.captured_databases import CapturedDatabases
 from tidemark.pipeline.driver.executors import ExecutorWatch
 from tidemark.pipeline.driver.feed import Feed, check_joins
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.portions import feeds
-from tidemark.pipeline.driver.progress import PipelineProgress
-from tidemark.pipeline.driver.reporting import faults_of, report_changes
+from tidemark.pipeline.driver.progress import PipelineProgress, faults_of, report_changes
 from tidemark.pipeline.driver.session import SparkGone, local_dir_of, scratch_folders
 from tidemark.pipeline.driver.source import FORMAT, OutboxReplaced, OutboxSource
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.failures import first_reason, named_failure, says_full
-from tidemark.pipeline.lake.log_cleanup import KEEP_S, LogCleanup, keep_hours
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.failures import first_reason, named_failure, says_full
+from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import Positions
-from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake
 
 OVER = (OutboxReplaced, OutboxTrimmed)  # raised by a query whose sequences ended at a promotion of this host's node
@@ -49,7 +48,7 @@ BATCH_BYTES = 256 << 20  # processed in portions; Spark's share of a batch takes
 ALREADY_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"  # Spark's error condition
 POLL_S = 0.2
 RESTARTS_MAX = 5  # in a row, without a batch between them
-LASTS_S = 60.0  # a query that runs this long has found room on the disk; starting one takes seconds
+LASTS_S = 60.0  # a query that runs this long has found space on the disk; starting one takes seconds
 BATCH_S_MAX = 60.0  # limit for the current batch at a stop if Spark's JVM is gone; below TimeoutStopSec of the unit
 RESTART_WAIT_S = 2.0  # a killed driver's JVM lives for up to three seconds and may hold the checkpoint
 FULL_HINT = "free space on the disks of the state folder, the lake, the checkpoint and Spark's temporary files (/tmp)"
@@ -104,7 +103,7 @@ class Pipeline:
         failed, self._stop = 0, stop
         self._disk_space.disks = full_disks(self._settings, local_dir_of(spark))
         while not stop.is_set():
-            if not self._has_room():
+            if not self._has_space():
                 stop.wait(POLL_S)
                 continue
             self._failure = None
@@ -121,7 +120,7 @@ class Pipeline:
                 full = self._full_disk(error)
                 if full is not None:
                     self._disk_space.met_full(full)
-                    self._progress.waits_for_room(self._disk_space.reason)
+                    self._progress.record_disk_wait(self._disk_space.reason)
                     continue
                 failed = failed + 1 if self._progress.batches == batches else 1
                 self._judge(error, failed)
@@ -130,14 +129,14 @@ class Pipeline:
             else:
                 return
 
-    def _has_room(self) -> bool:
-        """Return whether the pipeline may run; if it waits for room on a disk, notify the service manager."""
+    def _has_space(self) -> bool:
+        """Return whether the pipeline may run; if it waits for space on a disk, notify the service manager."""
         was_waiting = self._disk_space.is_waiting
         if self._disk_space.has_come():
             if was_waiting:
-                self._progress.waits_for_room("")
+                self._progress.record_disk_wait("")
             return True
-        notify(READY)  # otherwise the service manager takes the process for hung
+        notify(READY)  # otherwise the service manager considers the process hung
         notify(ALIVE)
         return False
 
@@ -173,8 +172,8 @@ class Pipeline:
             is_over=self._stop.is_set,
         )
         if lake.positions.foreign_change:
-            reported = lake.positions.foreign_change
-            self._log.warning("another writer changed the positions table; ignoring its change", change=reported)
+            change = lake.positions.foreign_change
+            self._log.warning("another writer changed the positions table; ignoring its change", change=change)
         self._progress.count_tables(lake.positions)
         return lake
 
@@ -234,7 +233,8 @@ class Pipeline:
         started = time.monotonic()
         for feed in feeds(rows.toArrow(), self._outbox, self._outbox_id):
             replayable = feed.after if replayable is None else replayable
-            if self._holds(feed):  # NB: a replay contains portions written before the failed one; they are no progress
+            # NB: a replay contains portions written before the failed one; they are no progress.
+            if self._contains(feed):
                 self._confirm(replayable)
                 continue
             self._land_portion(feed, replayable)
@@ -243,7 +243,7 @@ class Pipeline:
             started = time.monotonic()
             del feed  # two portions at once, not three: the next one but one is read during the next write
 
-    def _holds(self, feed: Feed) -> bool:
+    def _contains(self, feed: Feed) -> bool:
         """Return whether the lake contains all of a portion."""
         positions, batch = self._lake.positions, feed.lake_batch
         return positions.outbox == batch.outbox and batch.end <= positions.applied.sequence
@@ -274,8 +274,8 @@ class Pipeline:
         if failure is not None and failure.disposition is not Disposition.RETRY:
             raise failure
         cause = failure or self._failure or error
-        reported = {**describe_error(cause), "error": first_reason(str(cause))}  # the whole text may have column values
-        self._log.warning("query failed", attempt=failed, **reported)
+        fields = {**describe_error(cause), "error": first_reason(str(cause))}  # the whole text may have column values
+        self._log.warning("query failed", attempt=failed, **fields)
         if failed > RESTARTS_MAX:
             raise QueryFailed(f"the query failed {failed} times in a row: {first_reason(str(error))}") from error
 
@@ -318,6 +318,6 @@ def starting_sequence(positions: Positions, outbox: OutboxReader) -> Sequence:
 def is_alive(spark: SparkSession) -> bool:
     """Return whether the JVM answers."""
     try:
-        return not spark.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - PySpark has no public way to ask
+        return not spark.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - PySpark has no public method
     except (Py4JError, OSError):
         return False

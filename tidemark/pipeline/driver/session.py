@@ -15,7 +15,7 @@ import tidemark
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition
 from tidemark.pipeline.driver.java import java_home
-from tidemark.pipeline.lake.failures import first_reason
+from tidemark.pipeline.failures import first_reason
 
 
 class SparkRefused(ConfigError):
@@ -85,7 +85,7 @@ def _start(master: str, folder: StateFolder, umask: int, *, driver_memory: str, 
     settings = {
         "spark.driver.memory": driver_memory,
         "spark.hadoop.fs.permissions.umask-mode": f"{umask:03o}",  # Hadoop sets modes explicitly
-        "spark.driver.maxResultSize": "0",  # a batch is bounded by bytes before Spark sees it
+        "spark.driver.maxResultSize": "0",  # a batch is bounded by bytes before Spark receives it
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",

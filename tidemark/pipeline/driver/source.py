@@ -143,10 +143,10 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             end = max(after, min(end, self._target))
         elif bytes_max is not None:
-            end = self._whole_transactions(reader, after, end)
+            end = self._complete_transactions(reader, after, end)
         return self._offset(end)
 
-    def _whole_transactions(self, reader: OutboxReader, after: Sequence, end: Sequence) -> Sequence:
+    def _complete_transactions(self, reader: OutboxReader, after: Sequence, end: Sequence) -> Sequence:
         """Wait a bounded time for the rest of a transaction, so that one merge applies it, and one batch shows it."""
         if end < after + 2 or end != reader.head():
             return end
@@ -192,14 +192,14 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         sequences: list[int] = []
         waiting: list[bytes] = []
-        held = 0
+        byte_count = 0
         for value in self._reader().read(Sequence(partition.after), Sequence(partition.upto)):
             sequences.append(value.header.sequence)
             waiting.append(encode_header(value.header) + value.payload)
-            held += len(waiting[-1])
-            if held >= RECORD_BATCH_BYTES:
+            byte_count += len(waiting[-1])
+            if byte_count >= RECORD_BATCH_BYTES:
                 yield _batch(sequences, waiting)
-                sequences, waiting, held = [], [], 0
+                sequences, waiting, byte_count = [], [], 0
         if waiting:
             yield _batch(sequences, waiting)
 

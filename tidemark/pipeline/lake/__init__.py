@@ -1,1 +1,1 @@
-"""The Delta tables of the lake: commits, layouts, positions, locks, and the detection of damage and foreign writes."""
+"""The lake and its Delta tables: access, layouts, the positions table, the lock, and a comparison with the source."""

@@ -30,7 +30,7 @@ from tidemark.model.lsn import Lsn, Oid, TimelineId, format_lsn
 from tidemark.model.mapping import TypeMapping
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
-from tidemark.pipeline.lake.lake import LakeTable
+from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import key_names, lake_columns
 from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
 from tidemark.wal.versions import wal_format
@@ -38,13 +38,13 @@ from tidemark.wire.state import CopyProgress
 
 POLL_S = 0.2
 ROWS_MAX = 50_000  # of COPY, converted to Arrow together
-_NOWHERE = Position(TimelineId(0), Lsn(0), 0)  # compared rows have no position
+_NO_POSITION = Position(TimelineId(0), Lsn(0), 0)  # compared rows have no position
 
 
 class LakeBehind(TidemarkError):
     """The lake did not reach the source's position within the time limit."""
 
-    hint = "look at `cdcctl status`, and if the pipeline runs; then compare again, with a greater --wait-s"
+    hint = "check `cdcctl status` and whether the pipeline runs; then compare again, with a greater --wait-s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def compare_table(source: CopySource, table: TablePosition, lake: Path, types: T
         relation = as_target(snapshot.relation) if known.is_partitioned else alone(snapshot.relation)
         builder = CopyBatchBuilder(table.database, relation, source.dialect_of(snapshot).dialect.mapped(types))
         blocks = (block for block in source.rows(relation) if block.rows)
-        batches = [builder.build(*block, _NOWHERE, 0).rows.column(AFTER) for block in blocks]
+        batches = [builder.build(*block, _NO_POSITION, 0).rows.column(AFTER) for block in blocks]
     expected = _source_table(relation, batches, builder)
     found = pa.table(LakeTable(f"{lake.absolute()}/{table.folder}/replica", "").scan().read_all())
     return Compared(
@@ -115,16 +115,16 @@ def _count_events(uri: str) -> tuple[int, int]:
     log = LakeTable(uri, "")
     if not log.exists:
         return 0, 0
-    places = pa.table(log.scan(["_commit_lsn", "_ordinal"]).read_all())
-    distinct = places.group_by(places.column_names).aggregate([]).num_rows
-    return places.num_rows, places.num_rows - distinct
+    positions = pa.table(log.scan(["_commit_lsn", "_ordinal"]).read_all())
+    distinct = positions.group_by(positions.column_names).aggregate([]).num_rows
+    return positions.num_rows, positions.num_rows - distinct
 
 
 def _source_table(relation: Relation, batches: Sequence[pa.StructArray], builder: CopyBatchBuilder) -> pa.Table:
     """Return the source's rows with the columns that the lake stores, under the lake's names."""
-    structs = batches or [builder.build(b"", 0, _NOWHERE, 0).rows.column(AFTER)]
+    structs = batches or [builder.build(b"", 0, _NO_POSITION, 0).rows.column(AFTER)]
     columns = lake_columns(relation)
-    arrays = [pa.chunked_array([struct.field(column.place) for struct in structs]) for column in columns]
+    arrays = [pa.chunked_array([struct.field(column.index) for struct in structs]) for column in columns]
     return pa.table(arrays, names=[column.name for column in columns])
 
 
@@ -197,9 +197,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TidemarkError as error:
         print(f"compare: {error}\n  hint: {error.hint}", file=sys.stderr)  # noqa: T201 - a program's own output
         return error.exit_code
-    reported = [{**asdict(one), "identical": one.identical} for one in tables]
+    results = [{**asdict(one), "identical": one.identical} for one in tables]
     if given.json:
-        print(json.dumps({"lsn": format_lsn(lsn), "tables": reported}))  # noqa: T201
+        print(json.dumps({"lsn": format_lsn(lsn), "tables": results}))  # noqa: T201
     else:
         for one in tables:
             verdict = "identical" if one.identical else "DIFFERENT"

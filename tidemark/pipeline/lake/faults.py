@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position
-from tidemark.pipeline.lake.lineage import NEVER_WRITTEN, Recorded
+from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded
 
 _POSITION = (pa.field("timeline", pa.int32()), pa.field("commit_lsn", pa.int64()), pa.field("ordinal", pa.int64()))
 FAULT = pa.struct([pa.field("kind", pa.string()), pa.field("reason", pa.string()), *_POSITION])
@@ -82,10 +82,10 @@ def parse_target(name: str, row: Mapping[str, object]) -> LakeEntry:
     return LakeEntry(recorded, Fault(FaultKind(fault["kind"]), str(fault["reason"]), _position(fault)))
 
 
-def break_columns(reported: LogBreak) -> dict[str, object]:
+def break_columns(gap: LogBreak) -> dict[str, object]:
     """Return a break as stored in the positions table."""
-    to = {f"to_{name}": value for name, value in _columns(reported.to).items()}
-    return {"reason": reported.reason, **_columns(reported.after), **to}
+    to = {f"to_{name}": value for name, value in _columns(gap.to).items()}
+    return {"reason": gap.reason, **_columns(gap.after), **to}
 
 
 def parse_breaks(value: object) -> tuple[LogBreak, ...]:

@@ -12,7 +12,7 @@ from tidemark.model.lsn import INVALID_OID, SystemIdentifier
 from tidemark.pipeline.lake.positions import Positions, TableState
 from tidemark.wire.state import Identity
 
-_WHOLE = (TableState.LIVE, TableState.BLOCKED, TableState.STALE)
+_COPIED = (TableState.LIVE, TableState.BLOCKED, TableState.STALE)
 
 
 def main(arguments: list[str]) -> int:
@@ -28,18 +28,18 @@ def main(arguments: list[str]) -> int:
         return error.exit_code
     sequences = [positions.applied.sequence, *(table.sequence for table in positions.tables.values())]
     tables = [
-        [*key, table.generation, table.state in _WHOLE]
+        [*key, table.generation, table.state in _COPIED]
         for key, table in positions.tables.items()
         if table.relation != INVALID_OID
     ]
     # NB: an interrupted batch is in some tables already, and not yet in the row for the whole lake.
     at = max([positions.applied.position, *(table.position for table in positions.tables.values())])
-    reported = {
+    content = {
         "sequence": max(sequences),
         "position": [at.timeline, at.commit_lsn, at.ordinal],
         "tables": tables,
     }
-    sys.stdout.write(json.dumps(reported) + "\n")
+    sys.stdout.write(json.dumps(content) + "\n")
     return ExitCode.SUCCESS
 
 

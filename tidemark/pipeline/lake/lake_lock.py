@@ -5,7 +5,7 @@ under the same name. The lock refuses a second pipeline that is not such a succe
 kernel releases it when the holder dies. The hosts of one capture, which share one marker key, each run a pipeline:
 after a switchover, the one at the new deliverer writes, while the other still holds the lock and has nothing to write.
 Such a pair, and a pair on hosts whose file system does not share locks, is fenced by the commits of the tables
-(`tidemark.pipeline.lake.lake.TableFenced`).
+(`tidemark.pipeline.lake.lake_table.TableFenced`).
 """
 
 import fcntl
@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tidemark.io.host.clock import host_name
 from tidemark.io.host.disk import is_full
-from tidemark.pipeline.lake.lake import LakeFailed, LakeFull
+from tidemark.pipeline.lake.lake_table import LakeFailed, LakeFull
 from tidemark.pipeline.lake.positions import LakeTaken
 from tidemark.wire.state import Identity
 
@@ -82,9 +82,9 @@ class LakeLock:
         self.beside = beside
 
     @classmethod
-    def take(cls, lake: Path, identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> Self:
+    def acquire(cls, lake: Path, identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> Self:
         """Acquire the lock of `lake`; create a missing folder; raise `LakeInUse` if another process has the lock."""
-        own = LakeHolder(
+        pipeline = LakeHolder(
             identity.capture,
             str(identity.system_identifier),
             str(state.absolute()),
@@ -103,13 +103,13 @@ class LakeLock:
                     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
             except BlockingIOError:
                 holder = _holder(descriptor)
-                if holder is not None and own.is_beside(holder):
+                if holder is not None and pipeline.is_beside(holder):
                     return cls(descriptor, holder)
                 by = holder or "another pipeline, which starts at this moment"
-                raise LakeInUse(f"{lake} is written by {by}; this is {own}") from None
+                raise LakeInUse(f"{lake} is written by {by}; this is {pipeline}") from None
             with _writing_lake(path):
                 os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, _HOLDER.dump_json(own), 0)
+                os.pwrite(descriptor, _HOLDER.dump_json(pipeline), 0)
         except BaseException:
             os.close(descriptor)
             raise
@@ -129,8 +129,8 @@ def _writing_lake(path: Path) -> Iterator[None]:
     except PermissionError as error:
         with suppress(OSError):
             owner = path.stat().st_uid
-            reported = f"{path} belongs to the user {_name(owner)} and is not writable for {_name(os.geteuid())}"
-            raise LakeFailed(reported, hint=OTHER_USER) from error
+            reason = f"{path} belongs to the user {_name(owner)} and is not writable for {_name(os.geteuid())}"
+            raise LakeFailed(reason, hint=OTHER_USER) from error
         raise LakeFailed(f"{path}: {error.strerror}") from error
     except OSError as error:
         raise (LakeFull if is_full(error) else LakeFailed)(f"{path}: {error.strerror}") from error

@@ -2,7 +2,7 @@
 
 Each column of a replica has its number (`pg_attribute.attnum`) in the metadata of the Delta field. The table therefore
 records which source column has which name: a rename, a drop and a new column with an old name are distinguished
-without history. Types are already mapped (`tidemark.decode.types`); no PostgreSQL types are used here.
+without history. Types are those of the decoder's codecs (`tidemark.decode.types`).
 """
 
 import re
@@ -14,10 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.decode.datum.tuples import missing_value
 from tidemark.decode.types.codec import Dialect, without_escapes
-from tidemark.decode.types.registry import fits_key
+from tidemark.decode.types.registry import UTF8, arrow_struct, column_codec, fits_key
 from tidemark.model.errors import TidemarkError
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import Lsn, Oid, TimelineId
+from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
+from tidemark.model.position import Position
 from tidemark.model.relation import Column, Relation, ReplicaIdentity, TypeDescription
 
 NUMBER = b"tidemark.number"
@@ -29,7 +32,7 @@ Labels = Mapping[int, Mapping[str, str]]
 """By column: the renamed labels of an enum."""
 Mask = npt.NDArray[np.bool_]
 
-PLACE = tuple(
+POSITION_COLUMNS = tuple(
     pa.field(name, kind)
     for name, kind in (
         ("_seq", pa.int64()),
@@ -57,25 +60,25 @@ class UnfitRows(TidemarkError):
 
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
-    """A column of a relation in the lake; `place` is its index among the relation's live columns."""
+    """A column of a relation in the lake; `index` is its number among the relation's live columns."""
 
     number: int
-    place: int
+    index: int
     name: str
 
 
 def lake_columns(relation: Relation) -> tuple[LakeColumn, ...]:
     """Return the columns that the lake stores, in order: all live columns except virtual generated ones."""
-    taken: set[str] = set()
+    used: set[str] = set()
     columns = []
-    for place, column in enumerate(relation.live_columns):
+    for index, column in enumerate(relation.live_columns):
         if column.is_virtual:
             continue
         name = column.name + "_" if RESERVED.fullmatch(column.name) else column.name
-        while name.lower() in taken:  # Delta's column names are case-insensitive, unlike PostgreSQL's
+        while name.lower() in used:  # Delta's column names are case-insensitive, unlike PostgreSQL's
             name = f"{name}_{column.number}"
-        taken.add(name.lower())
-        columns.append(LakeColumn(column.number, place, name))
+        used.add(name.lower())
+        columns.append(LakeColumn(column.number, index, name))
     return tuple(columns)
 
 
@@ -99,11 +102,30 @@ def key_names(relation: Relation) -> tuple[str, ...]:
     return tuple(names[number] for number in numbers)
 
 
+def shape_of(relation: Relation, types: TypeMapping = DEFAULT_MAPPING) -> pa.StructType:
+    """Return the live columns of `relation` as Arrow types."""
+    return arrow_struct(relation.live_columns, UTF8.mapped(types))
+
+
+def constants_of(relation: Relation, dialect: Dialect = UTF8) -> dict[int, pa.Scalar]:
+    """Return the values of columns in rows that are older than the column (attmissingval), by number."""
+    found = {}
+    for column in relation.live_columns:
+        missing = missing_value(column)
+        codec = column_codec(column, dialect)
+        # Bytes if the catalog's own row was decoded, text if it was read by SQL.
+        if isinstance(missing, bytes):
+            found[column.number] = pa.array([codec.arrow_value(missing)], codec.arrow_type)[0]
+        elif isinstance(missing, str):
+            found[column.number] = pa.array([codec.parse_text(missing)], codec.arrow_type)[0]
+    return found
+
+
 def replica_schema(relation: Relation, columns: pa.StructType) -> pa.Schema:
     """Return the schema of the replica of `relation`, whose live columns are `columns` in Arrow."""
     return pa.schema(
         [
-            pa.field(column.name, columns.field(column.place).type, metadata={NUMBER: str(column.number).encode()})
+            pa.field(column.name, columns.field(column.index).type, metadata={NUMBER: str(column.number).encode()})
             for column in lake_columns(relation)
         ]
     )
@@ -119,7 +141,7 @@ class Reshape:
     """The steps from a replica's present layout to the wanted one: new columns only, or a rewrite of all rows."""
 
     added: tuple[pa.Field, ...]
-    whole: bool
+    rewrites: bool
 
 
 def plan_reshape(applied: pa.Schema, wanted: pa.Schema, constants: Mapping[int, pa.Scalar]) -> Reshape | None:
@@ -131,8 +153,8 @@ def plan_reshape(applied: pa.Schema, wanted: pa.Schema, constants: Mapping[int, 
         if not added:
             return None
         if not any(number in constants for number in new.keys() - old.keys()):
-            return Reshape(added, whole=False)
-    return Reshape((), whole=True)
+            return Reshape(added, rewrites=False)
+    return Reshape((), rewrites=True)
 
 
 def reshaper(
@@ -202,8 +224,8 @@ def relabelled(column: pa.Array, names: Mapping[str, str]) -> pa.Array:
     if pa.types.is_list(column.type):
         lists = column.to_pylist()
         return pa.array([old and [names.get(label, label) for label in old] for old in lists], column.type)
-    places = pc.index_in(column, value_set=pa.array(names.keys(), pa.string()))
-    return pc.coalesce(pa.array(names.values(), pa.string()).take(places), column)
+    found = pc.index_in(column, value_set=pa.array(names.keys(), pa.string()))
+    return pc.coalesce(pa.array(names.values(), pa.string()).take(found), column)
 
 
 def convert(column: pa.Array, field: pa.Field) -> pa.Array:
@@ -240,5 +262,11 @@ def unchanged_masks(changes: pa.Table, columns: Sequence[LakeColumn]) -> dict[st
     if bitmaps.null_count == len(bitmaps):
         return {}
     numbers = [int.from_bytes(bitmap, "little") if bitmap else 0 for bitmap in bitmaps.to_pylist()]
-    masks = {c.name: np.array([number >> c.place & 1 for number in numbers], np.bool_) for c in columns}
+    masks = {c.name: np.array([number >> c.index & 1 for number in numbers], np.bool_) for c in columns}
     return {name: mask for name, mask in masks.items() if mask.any()}
+
+
+def position_of(rows: pa.RecordBatch | pa.Table, index: int) -> Position:
+    """Return the position of one change."""
+    timeline, commit_lsn, ordinal = (rows.column(name)[index].as_py() for name in ("_tli", "_commit_lsn", "_ordinal"))
+    return Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)

@@ -15,8 +15,9 @@ import pyarrow as pa
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
-from tidemark.pipeline.lake.applied import NOTHING, Applied
-from tidemark.pipeline.lake.commits import has_commit, read_commit
+from tidemark.pipeline.delta_log.applied import NOTHING, Applied
+from tidemark.pipeline.delta_log.commits import has_commit, read_commit
+from tidemark.pipeline.delta_log.lineage import NO_VERSION, TableDiverged
 from tidemark.pipeline.lake.faults import (
     BREAK,
     FAULT,
@@ -28,8 +29,7 @@ from tidemark.pipeline.lake.faults import (
     parse_target,
     target_columns,
 )
-from tidemark.pipeline.lake.lake import KEEP_HOURS, REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
-from tidemark.pipeline.lake.lineage import NO_VERSION, TableDiverged
+from tidemark.pipeline.lake.lake_table import KEEP_HOURS, REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
 from tidemark.wire.state import Identity
 
 FOLDER = "_positions"
@@ -130,7 +130,7 @@ class TablePosition:
             "generation": self.generation,
             **target_columns("log", self.log),
             **target_columns("replica", self.replica),
-            "log_breaks": [break_columns(reported) for reported in self.breaks],
+            "log_breaks": [break_columns(gap) for gap in self.breaks],
         }
 
 
@@ -166,7 +166,7 @@ class Positions:
         """Return the version of the positions table."""
         return self._table.version
 
-    def check_place(self) -> None:
+    def check_present(self) -> None:
         """Raise `LakeFailed` if the whole lake was removed or restored, so that its tables do not count as diverged."""
         if self._table.exists and not has_commit(self._uri, self._table.version):
             reason = "the lake is not mounted, or was removed, renamed or restored from a copy as a whole"
@@ -193,8 +193,8 @@ class Positions:
                 return
 
     def _rows_of(self, outbox: str, tables: Iterable[TablePosition], applied: Applied) -> pa.Table:
-        whole = TablePosition(INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, applied.sequence, applied.position)
-        rows = [{**table.row(), **self._owner, "outbox": outbox} for table in (whole, *tables)]
+        lake = TablePosition(INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, applied.sequence, applied.position)
+        rows = [{**table.row(), **self._owner, "outbox": outbox} for table in (lake, *tables)]
         return pa.Table.from_pylist(rows, schema=SCHEMA)
 
     def _rows(self) -> list[dict[str, object]]:
@@ -218,17 +218,17 @@ class Positions:
         return applied
 
     def _check_owner(self, rows: Iterable[Mapping[str, object]]) -> None:
-        own = self._owner
+        owner = self._owner
         for row in rows:
-            if any(row[name] != value for name, value in own.items()):
-                owner = f"capture {row['capture']!r} of the cluster {row['system_identifier']}"
+            if any(row[name] != value for name, value in owner.items()):
+                other = f"capture {row['capture']!r} of the cluster {row['system_identifier']}"
                 raise LakeTaken(
-                    f"{self._root} contains the tables of {owner}, not of {own['capture']!r} of "
-                    f"{own['system_identifier']}"
+                    f"{self._root} contains the tables of {other}, not of {owner['capture']!r} of "
+                    f"{owner['system_identifier']}"
                 )
 
     def lake_id(self) -> str:
-        """Return the id of this lake; a lake that replaces it at the same place has another id."""
+        """Return the id of this lake; a lake that replaces it in the same folder has another id."""
         self._make()
         return str(self._table.delta.metadata().id)
 

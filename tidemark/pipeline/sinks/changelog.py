@@ -15,12 +15,12 @@ import pyarrow as pa
 from tidemark.io.host.failpoints import passed
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, CopyBoundary, Op, Truncation
 from tidemark.model.position import NO_SEQUENCE
-from tidemark.pipeline.lake.applied import Applied
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.lake import LakeTable, quoted
+from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.delta_log.lineage import Recorded
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.lake_table import LakeTable, quoted
 from tidemark.pipeline.lake.layout import Shapes, lake_columns, unchanged_masks
-from tidemark.pipeline.lake.lineage import Recorded
-from tidemark.pipeline.sinks.logshape import META, OLD, UNCHANGED, log_schema, settle_types, spelled
+from tidemark.pipeline.sinks.logshape import META, OLD, UNCHANGED, convert_types, log_schema, spelled
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, steps
 
 
@@ -65,7 +65,7 @@ class ChangeLog:
             table.create(rows.schema, table.applied)
         else:
             rows = spelled(rows, table.schema)
-            settle_types(table, rows.schema)
+            convert_types(table, rows.schema)
         table.append(rows, applied, merge_schema=True)
         passed(Failpoint.LOG_APPENDED)
 
@@ -114,12 +114,12 @@ def log_rows(step: Rows) -> pa.Table:
     meta["_seq"] = pa.array(step.sequences)
     meta[UNCHANGED] = _unchanged_names(step)
     new = changes.column(AFTER).combine_chunks().flatten()
-    arrays = [*(meta[name] for name in META.names), *(new[column.place] for column in columns)]
+    arrays = [*(meta[name] for name in META.names), *(new[column.index] for column in columns)]
     if columns:
         before = changes.column(BEFORE).combine_chunks()
         old = before.flatten()
         fields = list(schema.field(OLD).type)
-        arrays.append(pa.StructArray.from_arrays([old[c.place] for c in columns], fields=fields, mask=before.is_null()))
+        arrays.append(pa.StructArray.from_arrays([old[c.index] for c in columns], fields=fields, mask=before.is_null()))
     return pa.table(arrays, schema=schema)
 
 

@@ -14,16 +14,16 @@ import pyarrow.compute as pc
 
 from tidemark.io.host.failpoints import passed
 from tidemark.model.relation import Relation
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.lake import LakeTable
-from tidemark.pipeline.lake.layout import PLACE, convert, lake_columns
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.layout import POSITION_COLUMNS, convert, lake_columns
 
 OLD = "_old"
 UNCHANGED = "_unchanged"
 META = pa.schema(
     [
         pa.field("_op", pa.string()),
-        *PLACE,
+        *POSITION_COLUMNS,
         pa.field("_commit_time", pa.timestamp("us", tz="UTC")),
         pa.field("_origin", pa.int32()),
         pa.field("_before_kind", pa.int8()),
@@ -36,7 +36,7 @@ _INTEGER_DIGITS = {16: 5, 32: 10, 64: 19}
 
 def log_schema(relation: Relation, columns: pa.StructType) -> pa.Schema:
     """Return the schema of log rows for `relation`, whose live columns are `columns` in Arrow."""
-    fields = [pa.field(column.name, columns.field(column.place).type) for column in lake_columns(relation)]
+    fields = [pa.field(column.name, columns.field(column.index).type) for column in lake_columns(relation)]
     old = [pa.field(OLD, pa.struct(fields))] if fields else []  # Parquet has no empty struct
     return pa.schema([*META, *fields, *old])
 
@@ -45,7 +45,7 @@ def spelled(rows: pa.Table, stored: pa.Schema) -> pa.Table:
     """Return `rows` with the log's spelling of the column names."""
     first = {name.lower(): name for name in stored.names}
     names = {name: first.get(name.lower(), name) for name in rows.schema.names}
-    if all(name == as_held for name, as_held in names.items()):
+    if all(name == stored_name for name, stored_name in names.items()):
         return rows
     columns = []
     for field, values in zip(rows.schema, rows.columns, strict=True):
@@ -55,14 +55,14 @@ def spelled(rows: pa.Table, stored: pa.Schema) -> pa.Table:
                 pa.StructArray.from_arrays(old.flatten(), [names[part.name] for part in field.type], mask=old.is_null())
             )
         elif field.name == UNCHANGED:
-            reported = [kept and [names[name] for name in kept] for kept in values.to_pylist()]
-            columns.append(pa.array(reported, field.type))
+            spelled_names = [kept and [names[name] for name in kept] for kept in values.to_pylist()]
+            columns.append(pa.array(spelled_names, field.type))
         else:
             columns.append(values)
     return pa.table(columns, names=list(names.values()))
 
 
-def settle_types(table: LakeTable, wanted: pa.Schema) -> None:
+def convert_types(table: LakeTable, wanted: pa.Schema) -> None:
     """Rewrite the log if a column of `wanted` has another type there; its values do not change."""
     stored = table.schema
     changed = {
@@ -133,9 +133,9 @@ def _moves(stored: pa.Schema, wanted: pa.Schema, changed: Mapping[str, pa.DataTy
 def _aside(name: str, old: pa.DataType, stored: pa.Schema, wanted: pa.Schema) -> str:
     """Return the column for values of type `old`, which must not be a column of the table, now or with another type."""
     aside = f"{name}__{re.sub(r'[^a-z0-9]+', '_', str(old)).strip('_')}"
-    taken = {column.lower() for column in wanted.names}
-    taken.update(field.name.lower() for field in stored if field.name != aside or field.type != old)
-    while aside.lower() in taken:
+    used = {column.lower() for column in wanted.names}
+    used.update(field.name.lower() for field in stored if field.name != aside or field.type != old)
+    while aside.lower() in used:
         aside += "_"
     return aside
 
@@ -146,10 +146,10 @@ def loses_nothing(old: pa.DataType, new: pa.DataType) -> bool:
     if pa.types.is_signed_integer(new):
         return bool(integers and old.bit_width < new.bit_width)
     if pa.types.is_decimal(new):
-        whole = new.precision - new.scale
+        integer_digits = new.precision - new.scale
         if integers:
-            return bool(whole >= _INTEGER_DIGITS[old.bit_width])
-        return bool(pa.types.is_decimal(old) and old.scale <= new.scale and old.precision - old.scale <= whole)
+            return bool(integer_digits >= _INTEGER_DIGITS[old.bit_width])
+        return bool(pa.types.is_decimal(old) and old.scale <= new.scale and old.precision - old.scale <= integer_digits)
     if pa.types.is_string(new):
         return bool(integers or pa.types.is_decimal(old))
     return bool(old == pa.float32() and new == pa.float64())

@@ -8,15 +8,15 @@ import pyarrow as pa
 from tidemark.io.host.failpoints import passed
 from tidemark.model.change import LogicalMessage
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.lake import LakeTable
-from tidemark.pipeline.lake.layout import PLACE
-from tidemark.pipeline.lake.lineage import Recorded
+from tidemark.pipeline.delta_log.lineage import Recorded
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.layout import POSITION_COLUMNS
 
 FOLDER = "messages"
 SCHEMA = pa.schema(
     [
-        *PLACE,
+        *POSITION_COLUMNS,
         pa.field("transactional", pa.bool_()),
         pa.field("prefix", pa.string()),
         pa.field("content", pa.binary()),

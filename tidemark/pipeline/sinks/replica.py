@@ -35,10 +35,10 @@ from tidemark.model.change import (
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.model.relation import TABLEOID_NUMBER, Relation
-from tidemark.pipeline.lake.applied import NOTHING, Applied
-from tidemark.pipeline.lake.clustering import recluster
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.lake import LakeTable, quoted
+from tidemark.pipeline.delta_log.applied import NOTHING, Applied
+from tidemark.pipeline.delta_log.lineage import Recorded
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.lake_table import LakeTable, quoted
 from tidemark.pipeline.lake.layout import (
     Constants,
     Shapes,
@@ -48,9 +48,9 @@ from tidemark.pipeline.lake.layout import (
     replica_schema,
     reshaper,
 )
-from tidemark.pipeline.lake.lineage import Recorded
-from tidemark.pipeline.sinks.compaction import compact, only_adds
-from tidemark.pipeline.sinks.merging import append_rows, merge_rows, rows_of
+from tidemark.pipeline.merge.clustering import recluster
+from tidemark.pipeline.merge.compaction import compact, only_adds
+from tidemark.pipeline.merge.merging import append_rows, merge_rows, rows_of
 from tidemark.pipeline.sinks.rerendering import Conversions, rerendered_rows, rerenderings
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, after, steps
 
@@ -161,7 +161,7 @@ class Replica:
             return
         if table.applied.blocked:
             return
-        self._settle(table, step.relation, step.changes.schema.field(AFTER).type, table.applied)
+        self._reshape(table, step.relation, step.changes.schema.field(AFTER).type, table.applied)
         applied = replace(table.applied, sequence=step.sequence, position=step.last)
         key = self._key
         if key:
@@ -195,7 +195,7 @@ class Replica:
         applied = replace(table.applied, sequence=step.sequence, position=event.position)
         match event:
             case Truncation():
-                self._settle(table, event.relation, self._shapes(event.relation), table.applied)
+                self._reshape(table, event.relation, self._shapes(event.relation), table.applied)
                 if event.partition:
                     table.delete(_of_partition(event.relation, event.partition), applied)
                 else:
@@ -210,7 +210,7 @@ class Replica:
                 # NB: an existing table that was unlogged for a while: its deletions in that time are not in WAL.
                 _empty(table, replica_schema(relation, self._shapes(relation)), replace(applied, blocked=False))
             case SchemaEvent(after=Relation() as relation) if event.effect is not SchemaEffect.REWRITE:
-                self._settle(table, relation, self._shapes(relation), applied, rerenderings(event.before, relation))
+                self._reshape(table, relation, self._shapes(relation), applied, rerenderings(event.before, relation))
             case _:  # a rewrite changes columns and rows together; a dropped table stays unchanged
                 return
         passed(Failpoint.REPLICA_CHANGED)
@@ -252,7 +252,7 @@ class Replica:
 
     # Layout
 
-    def _settle(
+    def _reshape(
         self,
         table: LakeTable,
         relation: Relation,
@@ -270,7 +270,7 @@ class Replica:
         plan = plan_reshape(schema, wanted, constants)
         if plan is None and not conversions:
             return
-        if plan is None or plan.whole or conversions:
+        if plan is None or plan.rewrites or conversions:
             reshape = reshaper(schema, wanted, constants, conversions)
             table.overwrite(pa.RecordBatchReader.from_batches(wanted, map(reshape, table.scan())), applied)
         else:
@@ -285,14 +285,14 @@ def _needs_no_key(table: LakeTable, step: Rows | EventStep) -> bool:
     partitioned table may have no key although its partitions, and so the rows, have one: a copy of its rows, and events
     on all rows of a partition, need no key.
     """
-    gathers, blocked = step.relation.gathers_partitions, table.applied.blocked
+    is_root, blocked = step.relation.gathers_partitions, table.applied.blocked
     if isinstance(step, Rows):
-        return gathers and not blocked and only_adds(step.changes)
+        return is_root and not blocked and only_adds(step.changes)
     event = step.event
     if isinstance(event, SchemaEvent):
         return not blocked
-    is_anew = isinstance(event, CopyBoundary) or (isinstance(event, Truncation) and not event.partition)
-    return gathers and (is_anew or not blocked)
+    replaces_rows = isinstance(event, CopyBoundary) or (isinstance(event, Truncation) and not event.partition)
+    return is_root and (replaces_rows or not blocked)
 
 
 def new_rows(step: Rows, changes: pa.Table | None = None) -> pa.Table:
@@ -300,7 +300,7 @@ def new_rows(step: Rows, changes: pa.Table | None = None) -> pa.Table:
     after_rows = (step.changes if changes is None else changes).column(AFTER).combine_chunks()
     children = after_rows.flatten()
     schema = replica_schema(step.relation, after_rows.type)
-    return pa.table([children[column.place] for column in lake_columns(step.relation)], schema=schema)
+    return pa.table([children[column.index] for column in lake_columns(step.relation)], schema=schema)
 
 
 def _of_partition(relation: Relation, partition: Oid) -> str:

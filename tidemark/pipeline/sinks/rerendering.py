@@ -48,8 +48,8 @@ def rerendered_rows(changes: pa.Table, was: Relation, now: Relation) -> pa.Table
             conversions[column.number](values) if column.number in conversions else values
             for column, values in zip(was.live_columns, rows.flatten(), strict=True)
         ]
-        reported = pa.StructArray.from_arrays(children, fields=list(rows.type), mask=rows.is_null())
-        changes = changes.set_column(changes.schema.get_field_index(name), changes.schema.field(name), reported)
+        rendered = pa.StructArray.from_arrays(children, fields=list(rows.type), mask=rows.is_null())
+        changes = changes.set_column(changes.schema.get_field_index(name), changes.schema.field(name), rendered)
     return changes
 
 
@@ -85,13 +85,13 @@ def _of_row(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
     if TypeKind.COMPOSITE not in (old.kind, new.kind) or old.kind is not new.kind or old.oid != new.oid:
         return None
     live = [column for column in old.attributes if not column.dropped]
-    there = {column.number: (place, column) for place, column in enumerate(live)}
+    there = {column.number: (index, column) for index, column in enumerate(live)}
     parts: list[tuple[int, _Reshape | None] | None] = []
     for column in new.attributes:
         if not column.dropped:
             known = there.get(column.number)
             parts.append((known[0], _of_part(known[1], column)) if known is not None else None)
-    same = [(place, None) for place in range(len(live))]
+    same = [(index, None) for index in range(len(live))]
     return None if parts == same else partial(_reshaped, parts=parts)
 
 
@@ -117,21 +117,21 @@ def _renamed(label: str, names: Mapping[str, str]) -> str:
 
 def _reshaped(text: str, parts: list[tuple[int, _Reshape | None] | None]) -> str:
     stored = split_row(text)
-    reported = []
+    rendered = []
     for part in parts:
         # NB: a row rendered in an older form than `old` has fewer parts; later attributes are NULL.
         raw = stored[part[0]] if part is not None and part[0] < len(stored) else ""
         if part is not None and part[1] is not None and raw:
             raw = quoted_part(part[1](unquoted(raw)), ROW_SPECIAL)
-        reported.append(raw)
-    return f"({','.join(reported)})"
+        rendered.append(raw)
+    return f"({','.join(rendered)})"
 
 
 def _bounded(text: str, reshape: _Reshape) -> str:
     if text == "empty":
         return text
-    reported = [raw and quoted_part(reshape(unquoted(raw)), RANGE_SPECIAL) for raw in split_row(text)]
-    return f"{text[0]}{','.join(reported)}{text[-1]}"
+    rendered = [raw and quoted_part(reshape(unquoted(raw)), RANGE_SPECIAL) for raw in split_row(text)]
+    return f"{text[0]}{','.join(rendered)}{text[-1]}"
 
 
 def _each_range(text: str, reshape: _Reshape) -> str:
@@ -158,10 +158,10 @@ def unquoted(raw: str) -> str:
 
 
 def _rerendered(values: pa.Array, reshape: _Reshape) -> pa.Array:
-    return pa.array([_reported(value, reshape) for value in values.to_pylist()], values.type)
+    return pa.array([_rendered(value, reshape) for value in values.to_pylist()], values.type)
 
 
-def _reported(value: _Value, reshape: _Reshape) -> _Value:
+def _rendered(value: _Value, reshape: _Reshape) -> _Value:
     if isinstance(value, list):
-        return [_reported(one, reshape) for one in value]
+        return [_rendered(one, reshape) for one in value]
     return value and reshape(value)

@@ -25,13 +25,13 @@ from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
-from tidemark.pipeline.lake.applied import NOTHING, Applied
-from tidemark.pipeline.lake.commits import has_commit
-from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.delta_log.applied import NOTHING, Applied
+from tidemark.pipeline.delta_log.commits import has_commit
+from tidemark.pipeline.delta_log.lineage import Recorded
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LogBreak
-from tidemark.pipeline.lake.lake import KEEP_HOURS, LakeTable
+from tidemark.pipeline.lake.lake_table import KEEP_HOURS, LakeTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
-from tidemark.pipeline.lake.lineage import Recorded
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
 from tidemark.pipeline.sinks.changelog import ChangeLog
@@ -47,7 +47,7 @@ from tidemark.wire.state import Identity
 LOG, REPLICA = "log", "replica"  # the Delta tables of a source table, below its folder
 TARGETS_AT_ONCE = 4
 COMPACT_EVERY = 100  # commits of one table
-LOOKED_AT = 50  # idle tables checked in each batch: 1,000 tables are checked within 20 batches
+CHECKED_PER_BATCH = 50  # idle tables checked in each batch: 1,000 tables are checked within 20 batches
 PARTITIONED = "p"  # pg_class.relkind
 _PLAIN = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _NAME_LENGTH = 80  # of a folder; the OID before it makes it unique
@@ -119,7 +119,7 @@ class Lake:
     def apply(self, batch: LakeBatch) -> None:
         """Apply `batch` to every table, then record it in the positions table."""
         passed(Failpoint.BATCH_RECEIVED)
-        self.positions.check_place()
+        self.positions.check_present()
         split = _split(batch.items)
         self._add_stopped(split)
         self._add_changed(split)
@@ -134,18 +134,18 @@ class Lake:
             done = [target.result() for _, _, *targets in written for target in targets]
             done += [target.result() for _, target in messages]
         passed(Failpoint.TABLES_DONE)
-        self.positions.check_place()  # a lake that disappeared meanwhile is no fault of its tables
+        self.positions.check_present()  # a lake that disappeared meanwhile is no fault of its tables
         applied = replace(self.positions.applied, sequence=batch.end, position=batch.position)
         if applied.position < self.positions.applied.position:
             applied = replace(applied, position=self.positions.applied.position)
         # NB: after a crash, a table without items may be ahead; it is recorded with its next changes. All recorded
         # positions belong to one moment of the source.
-        looked_at = {of for of, items in split.tables.items() if not items}
-        looked_at |= {(of, INVALID_OID) for of, items in split.messages.items() if not items}
+        idle = {of for of, items in split.tables.items() if not items}
+        idle |= {(of, INVALID_OID) for of, items in split.messages.items() if not items}
         touched = [
             table
             for table in touched
-            if (table.database, table.relation) not in looked_at or table.position <= applied.position
+            if (table.database, table.relation) not in idle or table.position <= applied.position
         ]
         self.positions.write(batch.outbox, touched, applied)
         self._touched = touched
@@ -164,13 +164,13 @@ class Lake:
     def _add_changed(self, split: _Split) -> None:
         """Add some tables without items, in rotation, if another writer may have committed to them.
 
-        The check asks the file system two questions for each log or replica: whether the recorded commit exists, and
-        whether a later one does. Only a table that fails the check is opened.
+        For each log or replica the check tests two files: whether the recorded commit exists, and whether a later one
+        does. Only a table that fails the check is opened.
         """
         tables = self.positions.tables
         if not self._unchecked:
             self._unchecked.extend(tables)
-        for _ in range(min(LOOKED_AT, len(self._unchecked))):
+        for _ in range(min(CHECKED_PER_BATCH, len(self._unchecked))):
             of = self._unchecked.popleft()
             known = tables.get(of)
             if known is None or known.state is TableState.DROPPED:
@@ -261,8 +261,8 @@ class Lake:
         uri, app = f"{self.root}/{self._messages_folder(database)}", f"tidemark:{self.capture}:{database}:{MESSAGES}"
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
-            reported = [(sequence, item) for sequence, item in some if isinstance(item, LogicalMessage)]
-            log = append_messages(uri, app, reported, recorded)
+            known_messages = [(sequence, item) for sequence, item in some if isinstance(item, LogicalMessage)]
+            log = append_messages(uri, app, known_messages, recorded)
             if log.has_passed(COMPACT_EVERY):
                 log.compact(self._keep_hours)
             return log
@@ -399,8 +399,8 @@ def _fault_state(*targets: Outcome) -> TableState | None:
 
 def _state(items: Sequence[Delivered], log: Outcome, replica: Outcome, known: TablePosition | None) -> TableState:
     # A table that becomes unlogged and logged again is dropped and created under one OID.
-    reported = [i.item.change for i in items if isinstance(i.item, SchemaEvent)]
-    born_or_gone = [change for change in reported if change is not SchemaChange.ALTER]
+    schema_changes = [i.item.change for i in items if isinstance(i.item, SchemaEvent)]
+    born_or_gone = [change for change in schema_changes if change is not SchemaChange.ALTER]
     if born_or_gone[-1:] == [SchemaChange.DROP] or (not born_or_gone and known and known.state is TableState.DROPPED):
         return TableState.DROPPED
     fault = _fault_state(log, replica)
@@ -411,5 +411,5 @@ def _state(items: Sequence[Delivered], log: Outcome, replica: Outcome, known: Ta
         return TableState.COPYING
     if replica.applied.blocked and replica.target.recorded.version >= 0:
         return TableState.STALE
-    is_gathered = replica.table.exists and replica.target.recorded.version < 0
-    return TableState.BLOCKED if is_gathered or replica.applied.blocked else TableState.LIVE
+    is_collected = replica.table.exists and replica.target.recorded.version < 0
+    return TableState.BLOCKED if is_collected or replica.applied.blocked else TableState.LIVE

@@ -23,11 +23,11 @@ from tidemark.model.change import (
     Truncation,
 )
 from tidemark.model.errors import InternalError
-from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
-from tidemark.pipeline.lake.applied import Applied
+from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.lake.layout import position_of
 from tidemark.wire.items import relation_of
 
 MERGE_ROWS = 1_000_000  # of a step, so that the memory of a merge is bounded
@@ -134,12 +134,6 @@ def after(rows: RowsT, position: Position) -> RowsT:
         else:
             low = middle + 1
     return rows.slice(low)
-
-
-def position_of(rows: pa.RecordBatch | pa.Table, index: int) -> Position:
-    """Return the position of one change."""
-    timeline, commit_lsn, ordinal = (rows.column(name)[index].as_py() for name in ("_tli", "_commit_lsn", "_ordinal"))
-    return Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)
 
 
 def _rows(run: Sequence[tuple[OutboxSequence, ChangeBatch]]) -> Rows:

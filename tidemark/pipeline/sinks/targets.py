@@ -17,12 +17,13 @@ from deltalake.exceptions import DeltaError
 from tidemark.io.host.disk import is_full
 from tidemark.model.change import CopyBoundary
 from tidemark.model.position import Position
-from tidemark.pipeline.lake.applied import NOTHING, Applied
-from tidemark.pipeline.lake.commits import changed_columns, read_commit
-from tidemark.pipeline.lake.damage import ScanStopped, damage_of
-from tidemark.pipeline.lake.failures import first_reason, is_of_host, says_full
+from tidemark.pipeline.delta_log.applied import NOTHING, Applied
+from tidemark.pipeline.delta_log.commits import changed_columns, read_commit
+from tidemark.pipeline.delta_log.damage import ScanStopped, damage_of
+from tidemark.pipeline.delta_log.lineage import NO_VERSION, Recorded, TableDiverged, TableStopped
+from tidemark.pipeline.failures import first_reason, is_of_host, says_full
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak
-from tidemark.pipeline.lake.lake import (
+from tidemark.pipeline.lake.lake_table import (
     REASON_MAX,
     REOPENED_MAX,
     LakeFailed,
@@ -32,7 +33,6 @@ from tidemark.pipeline.lake.lake import (
     check_writable,
     table_id,
 )
-from tidemark.pipeline.lake.lineage import NO_VERSION, Recorded, TableDiverged, TableStopped
 from tidemark.pipeline.sinks.waiting import StoredItem, WaitingItems
 
 Applying = Callable[[Sequence[StoredItem], Recorded | None], LakeTable]
@@ -123,9 +123,9 @@ def _damage(target: TargetTable, is_over: Callable[[], bool]) -> str:
 
 def _parts(target: TargetTable) -> list[str]:
     """Return the Delta tables of a target: itself, and existing ones beside it (staged or waiting rows)."""
-    place = Path(target.uri)
-    beside = sorted(place.parent.glob(f"{place.name}-*"))
-    return [target.uri, *(str(path) for path in beside if f".{FaultKind.DIVERGED.value}-" not in path.name)]
+    path = Path(target.uri)
+    beside = sorted(path.parent.glob(f"{path.name}-*"))
+    return [target.uri, *(str(other) for other in beside if f".{FaultKind.DIVERGED.value}-" not in other.name)]
 
 
 def _written(target: TargetTable, table: LakeTable, broke: LogBreak | None = None) -> Outcome:

@@ -14,9 +14,10 @@ import pyarrow.dataset as ds
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.lake.applied import Applied
-from tidemark.pipeline.lake.lake import KEEP_HOURS, LakeTable
-from tidemark.pipeline.sinks.steps import after, position_of
+from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.lake.lake_table import KEEP_HOURS, LakeTable
+from tidemark.pipeline.lake.layout import position_of
+from tidemark.pipeline.sinks.steps import after
 from tidemark.wire.items import decode_item, encode_item
 from tidemark.wire.values import ValueKind
 

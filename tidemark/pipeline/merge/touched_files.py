@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidemark.pipeline.lake.data_files import DataFile, FileReader
-from tidemark.pipeline.lake.key_ranges import KeyRanges, SoughtKeys
-from tidemark.pipeline.lake.keys import Places, comparable_keys, places_of
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.merge.data_files import DataFile, FileReader
+from tidemark.pipeline.merge.key_ranges import KeyRanges, SoughtKeys
+from tidemark.pipeline.merge.keys import Indexes, comparable_keys, indexes_of
 
 READ_ROWS_MIN = 1 << 16  # rows whose keys are compared together, and twice the sought keys
 READ_ROWS_MAX = 1 << 20
@@ -20,10 +21,10 @@ READ_ROWS_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hit:
-    """The rows of one file that have sought keys, and the places of these keys."""
+    """The rows of one file that have sought keys, and the indexes of these keys."""
 
-    rows: Places
-    sought: Places
+    rows: Indexes
+    sought: Indexes
 
 
 class KeyedFiles:
@@ -45,7 +46,7 @@ class KeyedFiles:
         """Return the number of rows in the table."""
         return sum(file.rows for file in self.files)
 
-    def touched(self, sought: SoughtKeys, inside: Mapping[int, Places]) -> dict[int, Hit]:
+    def touched(self, sought: SoughtKeys, inside: Mapping[int, Indexes]) -> dict[int, Hit]:
         """Return the files that contain sought keys; `inside` are the candidates (`KeyRanges.inside`)."""
         missing = np.ones(sought.keys.num_rows, np.bool_)
         found = {}
@@ -58,21 +59,21 @@ class KeyedFiles:
         return found
 
     def _compare(
-        self, files: Sequence[int], wanted: Mapping[int, Places], sought: SoughtKeys
+        self, files: Sequence[int], wanted: Mapping[int, Indexes], sought: SoughtKeys
     ) -> Iterator[tuple[int, Hit]]:
         if not files:
             return
         tables = [comparable_keys(self.reader.columns(self.files[file], self.key), self.key) for file in files]
         among = np.unique(np.concatenate([wanted[file] for file in files]))
-        places = places_of(pa.concat_tables(tables), sought.keys.take(pa.array(among)))
+        indexes = indexes_of(pa.concat_tables(tables), sought.keys.take(pa.array(among)))
         end = 0
         for file, table in zip(files, tables, strict=True):
             begin, end = end, end + table.num_rows
-            rows = np.flatnonzero(places[begin:end] >= 0)
+            rows = np.flatnonzero(indexes[begin:end] >= 0)
             if len(rows):
-                yield file, Hit(rows, among[places[begin:end][rows]])
+                yield file, Hit(rows, among[indexes[begin:end][rows]])
 
-    def _chunks(self, inside: Mapping[int, Places], sought: SoughtKeys) -> Iterator[list[int]]:
+    def _chunks(self, inside: Mapping[int, Indexes], sought: SoughtKeys) -> Iterator[list[int]]:
         """Group files whose keys are compared together: a comparison costs something for each sought key, too."""
         rows_min = min(max(READ_ROWS_MIN, 2 * sought.keys.num_rows), READ_ROWS_MAX)
         chunk: list[int] = []
@@ -85,3 +86,11 @@ class KeyedFiles:
                 chunk, rows = [], 0
         if chunk:
             yield chunk
+
+
+def keyed_files(table: LakeTable, key: Sequence[str]) -> KeyedFiles:
+    """Return the files of the snapshot `table`, and the ranges of keys in them."""
+    table.remove_deletion_vectors()
+    schema = table.schema
+    added = pa.table(table.delta.get_add_actions())
+    return KeyedFiles(FileReader(table.uri, schema), added, [schema.field(name) for name in key])

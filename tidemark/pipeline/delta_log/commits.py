@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.model.errors import ConfigError
-from tidemark.pipeline.lake.failures import is_of_host
+from tidemark.pipeline.failures import is_of_host
 
 MARK = "tidemark.commit"
 TOKEN = "commit"  # noqa: S105 - the name of an application transaction
@@ -106,18 +106,18 @@ def _judge(app: str, version: int, actions: list[Mapping[str, object]], *, unmar
     rows_differ = changes_metadata = False
     for action in actions:
         for kind, body in action.items():
-            reported = _object(body)
+            fields = _object(body)
             if kind == "commitInfo":
-                info = reported
+                info = fields
             elif kind == "txn":
-                transactions[str(reported.get("appId"))] = reported.get("version")
+                transactions[str(fields.get("appId"))] = fields.get("version")
             elif kind in _FILES:
-                rows_differ = rows_differ or reported.get("dataChange", True) is not False
+                rows_differ = rows_differ or fields.get("dataChange", True) is not False
             elif kind in ("metaData", "protocol"):
                 changes_metadata = True
-    own = {name for name in transactions if name.startswith(f"{app}:")}
+    names = {name for name in transactions if name.startswith(f"{app}:")}
     token = transactions.get(f"{app}:{TOKEN}")
-    is_ours = info.get(MARK) == f"{app}:{token}" if token is not None else unmarked and bool(own)
+    is_ours = info.get(MARK) == f"{app}:{token}" if token is not None else unmarked and bool(names)
     operation = str(info.get("operation", "an unnamed operation"))
     by = f"{operation} at version {version} by {info.get('engineInfo', 'an unnamed writer')}"
     if is_ours:
@@ -125,7 +125,7 @@ def _judge(app: str, version: int, actions: list[Mapping[str, object]], *, unmar
     elif rows_differ or operation == _RESTORE:
         changes = by
     else:
-        changes = f"{by}, which sets Tidemark's application transactions" if own else ""
+        changes = f"{by}, which sets Tidemark's application transactions" if names else ""
     return TableCommit(version, not is_ours, token if isinstance(token, int) else None, changes, changes_metadata)
 
 

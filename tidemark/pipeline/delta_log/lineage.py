@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 
 from tidemark.model.errors import ConsumerFailed
-from tidemark.pipeline.lake.commits import changed_columns, commits_after
-from tidemark.pipeline.lake.restrictions import column_restrictions, restrictions
+from tidemark.pipeline.delta_log.commits import changed_columns, commits_after
+from tidemark.pipeline.delta_log.restrictions import column_restrictions, restrictions
 
 NO_VERSION = -1
 
@@ -41,7 +41,7 @@ class TableStopped(ConsumerFailed):
 
 
 def check_lineage(uri: str, app: str, table: DeltaTable | None, token: int | None, recorded: Recorded) -> None:
-    """Raise `TableDiverged` or `TableStopped` unless `table`, whose last own commit has `token`, may be written."""
+    """Raise `TableDiverged` or `TableStopped` unless `table` may be written; `token` is that of its last commit."""
     if table is None:
         if recorded.version != NO_VERSION:
             raise TableDiverged(f"{uri} does not exist; its recorded version is {recorded.version}")
@@ -63,8 +63,8 @@ def check_restrictions(uri: str, table: DeltaTable, *, columns: bool = False) ->
     if columns:
         found += column_restrictions(table, uri)
     if found:
-        reported = "; ".join(f"{one.what} restricts writes; undo it with {one.undo}" for one in found)
-        raise TableStopped(f"{uri}: {reported}")
+        reasons = "; ".join(f"{one.what} restricts writes; undo it with {one.undo}" for one in found)
+        raise TableStopped(f"{uri}: {reasons}")
 
 
 def _check_commits(uri: str, app: str, table: DeltaTable, recorded: Recorded, token: int | None) -> bool:

@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
 from tidemark.model.errors import InternalError
-from tidemark.pipeline.lake.keys import NAN, comparable, comparable_keys
-from tidemark.pipeline.lake.layout import LakeColumn, Mask, unchanged_masks
-from tidemark.pipeline.sinks.steps import position_of
+from tidemark.pipeline.lake.layout import LakeColumn, Mask, position_of, unchanged_masks
+from tidemark.pipeline.merge.keys import NAN, comparable, comparable_keys
 
 Key = tuple[object, ...]
 _ORDER = "__tidemark_order"
@@ -171,21 +170,21 @@ def _puts(run: _Run, rows: Sequence[tuple[Key, _Row]], fetch: Fetch) -> tuple[pa
     away: dict[str, dict[Key, int]] = {}  # column -> keys under which the replica has values of rows whose key changed
     for key, row in rows:
         for name, source in _moved(key, row):
-            places = away.setdefault(name, {})
-            places.setdefault(source, run.new.num_rows + len(places))
-    found = fetch(list({key: None for places in away.values() for key in places}), list(away)) if away else {}
+            indexes = away.setdefault(name, {})
+            indexes.setdefault(source, run.new.num_rows + len(indexes))
+    found = fetch(list({key: None for indexes in away.values() for key in indexes}), list(away)) if away else {}
     rows = [(key, row) for key, row in rows if all(source in found for _, source in _moved(key, row))]
     kept: dict[str, pa.Array] = {}
     columns = []
     for column in run.new.schema:
-        name, places = column.name, away.get(column.name, {})
+        name, indexes = column.name, away.get(column.name, {})
         values = run.new.column(name)
-        if places:
-            brought = pa.array([found[key][name] if key in found else None for key in places], column.type)
-            values = pa.chunked_array([*values.chunks, brought], column.type)
+        if indexes:
+            fetched = pa.array([found[key][name] if key in found else None for key in indexes], column.type)
+            values = pa.chunked_array([*values.chunks, fetched], column.type)
         sources = [(key, row.sources.get(name, row.change), row.change) for key, row in rows]
         # A value that the replica keeps in place is not written, so any value may be here.
-        at = [places.get(source, change) if isinstance(source, tuple) else source for _, source, change in sources]
+        at = [indexes.get(source, change) if isinstance(source, tuple) else source for _, source, change in sources]
         columns.append(values.take(pa.array(at, pa.int64())))
         stays = [source == key for key, source, _ in sources]
         if any(stays):
@@ -203,7 +202,7 @@ def _moved(key: Key, row: _Row) -> Iterator[tuple[str, Key]]:
 def _flat(changes: pa.Table, struct: str, columns: Sequence[LakeColumn]) -> pa.Table:
     """Return the struct's children as columns; NULL where the struct is NULL."""
     children = changes.column(struct).combine_chunks().flatten()
-    return pa.table([children[column.place] for column in columns], names=[column.name for column in columns])
+    return pa.table([children[column.index] for column in columns], names=[column.name for column in columns])
 
 
 def keys_of(table: pa.Table, key: Sequence[str]) -> list[Key]:

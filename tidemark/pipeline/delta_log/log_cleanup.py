@@ -8,7 +8,7 @@ A *base* is a checkpoint that replaces all commits before it. Files below a base
 * the base is older than `keep_s`: every version that was the newest one at some moment since then can still be read,
   and a reader that began with an older checkpoint had that long to finish;
 * each removed file itself is older than `keep_s`;
-* the base and `_last_checkpoint` have been synced to disk, and the checkpoint that this names is whole.
+* the base and `_last_checkpoint` have been synced to disk, and the checkpoint that this names can be read.
 A crash between any two removals therefore leaves a table that opens from the base.
 
 Not done here: `LakeTable.forget_files` removes data files. Object stores are not supported.
@@ -30,7 +30,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.io.host.logs import Log, describe_error
-from tidemark.pipeline.lake.failures import first_reason
+from tidemark.pipeline.failures import first_reason
 
 KEEP_S = 600.0
 EVERY_COMMITS = (
@@ -76,7 +76,7 @@ class LogCleanup:
         `written` are the tables that the last batch wrote: folder below the lake's root, and the version that
         `_positions` records. A table without writes needs no work.
         """
-        made = sum(self._note(folder, version) for folder, version in written)
+        made = sum(self._record(folder, version) for folder, version in written)
         listed_max, self._unlisted = divmod(self._unlisted + made, EVERY_COMMITS)
         for folder in list(self._due)[: LISTED_MAX + listed_max]:
             del self._due[folder]
@@ -89,7 +89,7 @@ class LogCleanup:
                 self._warn(folder, error)
         return self._remove(removed_max + FILES_PER_COMMIT * made)
 
-    def _note(self, folder: str, version: int) -> int:
+    def _record(self, folder: str, version: int) -> int:
         """Record the present version of a table; return the number of commits since the last record."""
         known = self._logs.get(folder)
         path = self._root / folder / LOG_FOLDER
@@ -130,7 +130,7 @@ class LogCleanup:
         versions = (int(found[1]) for found in map(_CHECKPOINT_FILE.fullmatch, names) if found is not None)
         for version in sorted(versions, reverse=True):
             checkpoint = path / _CHECKPOINT.format(version)
-            if version <= min(last, recorded) and self._is_old(checkpoint) and _is_whole(checkpoint):
+            if version <= min(last, recorded) and self._is_old(checkpoint) and _is_readable(checkpoint):
                 return version
         return 0
 
@@ -159,8 +159,8 @@ class LogCleanup:
         return removed
 
     def _warn(self, folder: str, error: Exception) -> None:
-        reported = {**describe_error(error), "error": first_reason(str(error))}  # the whole text may have column values
-        self._log.warning("commit log not cleaned", table=folder, **reported)
+        fields = {**describe_error(error), "error": first_reason(str(error))}  # the whole text may have column values
+        self._log.warning("commit log not cleaned", table=folder, **fields)
 
     def _is_old(self, path: Path) -> bool:
         return path.stat().st_mtime <= time.time() - self._keep_s
@@ -180,16 +180,16 @@ def _below(names: Iterable[str], base: int) -> Iterator[str]:
 
 
 def _last_checkpoint(path: Path) -> int | None:
-    """Return the version that `_last_checkpoint` names, if that is a whole checkpoint in one file."""
+    """Return the version that `_last_checkpoint` names, if that is a readable checkpoint in one file."""
     try:
-        reported = json.loads((path / LAST_CHECKPOINT).read_bytes())
-        version = int(reported["version"])
+        named = json.loads((path / LAST_CHECKPOINT).read_bytes())
+        version = int(named["version"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return version if _is_whole(path / _CHECKPOINT.format(version)) else None
+    return version if _is_readable(path / _CHECKPOINT.format(version)) else None
 
 
-def _is_whole(checkpoint: Path) -> bool:
+def _is_readable(checkpoint: Path) -> bool:
     """Return whether a checkpoint can be read: a truncated Parquet file has no footer."""
     try:
         return bool(pq.read_metadata(checkpoint).num_rows)

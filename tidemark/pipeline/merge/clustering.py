@@ -12,19 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidemark.pipeline.lake.data_files import FILE_BYTES, DataFile, FileWriter, file_rows
-from tidemark.pipeline.lake.lake import LakeTable
-from tidemark.pipeline.lake.touched_files import KeyedFiles
+from tidemark.pipeline.lake.file_format import FILE_BYTES
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.merge.data_files import DataFile, FileWriter, file_rows
+from tidemark.pipeline.merge.touched_files import KeyedFiles, keyed_files
 
 WORK_ROWS = 1 << 20  # rewritten by one call: about a second of CPU
 WORK_BYTES = 64 << 20  # of their files
-DEPTH_MAX = 4  # files between whose bounds a key may be: each costs half a millisecond to look into
+DEPTH_MAX = 4  # files between whose bounds a key may be: each costs half a millisecond to check
 
 
 def recluster(table: LakeTable, key: Sequence[str]) -> None:
     """Rewrite files that are small or overlap; without such files make no commit."""
     with table.reading():
-        files = table.keyed_files(key)
+        files = keyed_files(table, key)
         rows_max = file_rows(files.rows)
         groups = planned(files, rows_max)
     if not groups:
@@ -38,14 +39,14 @@ def recluster(table: LakeTable, key: Sequence[str]) -> None:
 
 
 @dataclass(slots=True)
-class _Room:
+class _Budget:
     """What may still be added to a group or a call."""
 
     rows: int
     size: int
 
-    def take(self, files: Sequence[DataFile]) -> bool:
-        """Add `files` if there is room for all of them."""
+    def spend(self, files: Sequence[DataFile]) -> bool:
+        """Subtract `files` if all of them fit; return whether they do."""
         rows, size = sum(file.rows for file in files), sum(file.size for file in files)
         if rows > self.rows or size > self.size:
             return False
@@ -56,11 +57,11 @@ class _Room:
 
 def planned(files: KeyedFiles, rows_max: int) -> list[list[int]]:
     """Return the groups of files that one call sorts together; no file is in two of them."""
-    room = _Room(WORK_ROWS, WORK_BYTES)
-    groups = [[file for file in crowd if room.take([files.files[file]])] for crowd in crowds(files)]
-    taken = {file for group in groups for file in group}
-    runs = [run for run in neighbours(files, rows_max, taken) if len(run) > 1]
-    groups += [run for run in runs if room.take([files.files[file] for file in run])]
+    budget = _Budget(WORK_ROWS, WORK_BYTES)
+    groups = [[file for file in crowd if budget.spend([files.files[file]])] for crowd in crowds(files)]
+    grouped = {file for group in groups for file in group}
+    runs = [run for run in neighbours(files, rows_max, grouped) if len(run) > 1]
+    groups += [run for run in runs if budget.spend([files.files[file] for file in run])]
     return [group for group in groups if len(group) > 1]
 
 
@@ -82,15 +83,15 @@ def crowds(files: KeyedFiles) -> Iterator[list[int]]:
         yield crowd.tolist()
 
 
-def neighbours(files: KeyedFiles, rows_max: int, taken: Collection[int]) -> Iterator[list[int]]:
-    """Yield runs of files that are adjacent in key order and fit into one file; none of them is `taken`."""
+def neighbours(files: KeyedFiles, rows_max: int, grouped: Collection[int]) -> Iterator[list[int]]:
+    """Yield runs of files that are adjacent in key order and fit into one file; none of them is `grouped`."""
     run: list[int] = []
-    room = _Room(rows_max, FILE_BYTES)
+    budget = _Budget(rows_max, FILE_BYTES)
     for file in files.ranges.order.tolist():
-        if file in taken or not room.take([files.files[file]]):
+        if file in grouped or not budget.spend([files.files[file]]):
             yield run
-            run, room = [], _Room(rows_max, FILE_BYTES)
-            if file in taken or not room.take([files.files[file]]):
+            run, budget = [], _Budget(rows_max, FILE_BYTES)
+            if file in grouped or not budget.spend([files.files[file]]):
                 continue
         run.append(file)
     yield run

@@ -22,14 +22,18 @@ from deltalake.transaction import AddAction, RemoveAction
 from tidemark.io.host.disk import StateFull
 from tidemark.io.host.failpoints import passed
 from tidemark.model.errors import ConsumerFailed, Disposition, Fenced, InternalError, TidemarkError
-from tidemark.pipeline.lake.applied import NOTHING, Applied, commit_properties, read_applied
-from tidemark.pipeline.lake.commits import TOKEN, has_commit, new_token, read_commit
-from tidemark.pipeline.lake.data_files import FILE_BYTES, FileReader
-from tidemark.pipeline.lake.encodings import SAMPLE_ROWS, properties_for
-from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.failures import first_reason, is_of_host, named_failure, says_full
-from tidemark.pipeline.lake.lineage import NEVER_WRITTEN, Recorded, TableDiverged, check_lineage, check_restrictions
-from tidemark.pipeline.lake.touched_files import KeyedFiles
+from tidemark.pipeline.delta_log.applied import NOTHING, Applied, commit_properties, read_applied
+from tidemark.pipeline.delta_log.commits import TOKEN, has_commit, new_token, read_commit
+from tidemark.pipeline.delta_log.lineage import (
+    NEVER_WRITTEN,
+    Recorded,
+    TableDiverged,
+    check_lineage,
+    check_restrictions,
+)
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.failures import first_reason, is_of_host, named_failure, says_full
+from tidemark.pipeline.lake.file_format import FILE_BYTES, SAMPLE_ROWS, properties_for
 
 KEEP_HOURS = 1  # for readers of older versions: files that a commit replaced; versions are kept for ten minutes
 REOPENED_MAX = 5  # reopenings in a row for foreign maintenance, without a commit of Tidemark in between
@@ -229,14 +233,13 @@ class LakeTable:
         version = self.version
         with self._commit(applied) as properties:
             self.delta.delete(where, commit_properties=properties)
-        self._settle(version, applied)
+        self._ensure_commit(version, applied)
 
-    def keyed_files(self, key: Sequence[str]) -> KeyedFiles:
-        """Return the files of the snapshot, and the ranges of keys in them."""
-        self._remove_deletion_vectors()
-        schema = self.schema
-        added = pa.table(self.delta.get_add_actions())
-        return KeyedFiles(FileReader(self.uri, schema), added, [schema.field(name) for name in key])
+    def remove_deletion_vectors(self) -> None:
+        """Write all rows again if a file has a deletion vector: the feature remains after its property is removed."""
+        features = self.delta.protocol().reader_features or []
+        if _DELETION_VECTORS in features and any(batch.num_rows for batch in self.delta.deletion_vectors()):
+            self.overwrite(self.scan(), self.applied)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -287,13 +290,7 @@ class LakeTable:
             with self._commit(self.applied) as properties:
                 self.delta.alter.set_table_properties(changed, commit_properties=properties)
 
-    def _remove_deletion_vectors(self) -> None:
-        """Write all rows again if a file has a deletion vector: the feature remains after its property is removed."""
-        features = self.delta.protocol().reader_features or []
-        if _DELETION_VECTORS in features and any(batch.num_rows for batch in self.delta.deletion_vectors()):
-            self.overwrite(self.scan(), self.applied)
-
-    def _settle(self, version: int, applied: Applied) -> None:
+    def _ensure_commit(self, version: int, applied: Applied) -> None:
         if self.version == version:
             self.append(self.schema.empty_table(), applied)
 

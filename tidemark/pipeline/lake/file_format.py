@@ -1,4 +1,4 @@
-"""The encoding of columns in Parquet files, chosen from a sample of their values, for delta-rs and PyArrow.
+"""The format of data files: their size, and the encoding of columns by a sample of values, for delta-rs and PyArrow.
 
 By default every column has a dictionary, which makes repeated values small. If nearly all values differ, a dictionary
 only costs: each value is hashed and kept until the dictionary is full and is abandoned. Such columns have none, and
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import ColumnProperties, WriterProperties
 
+FILE_BYTES = 48 << 20  # between 32 and 64 MB: large enough to scan
 SAMPLE_ROWS = 4096
 SAMPLE_ROWS_MIN = 1000  # fewer are not representative of the rows that a merge rewrites with them
 DISTINCT_MIN = 0.9  # share of distinct values among the sample's non-NULL values

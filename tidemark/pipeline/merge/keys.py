@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 NAN = float("nan")  # one object for all NaN: Python compares tuple elements by identity first
-Places = npt.NDArray[np.int64]
-_NOWHERE = -1
+Indexes = npt.NDArray[np.int64]
+_MISSING = -1
 
 
 def comparable(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -24,28 +24,28 @@ def comparable_keys(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     return pa.table([comparable(rows.column(name)) for name in key], names=list(key))
 
 
-def places_of(rows: pa.Table, keys: pa.Table) -> Places:
-    """Return for each row of `rows` the place of its key in `keys`, or -1; both are comparable, `keys` are distinct."""
+def indexes_of(rows: pa.Table, keys: pa.Table) -> Indexes:
+    """Return for each row of `rows` the index of its key in `keys`, or -1; both are comparable, `keys` are distinct."""
     row_codes, key_codes = np.zeros(rows.num_rows, np.int64), np.zeros(keys.num_rows, np.int64)
     for row_values, key_values in zip(rows.columns, keys.columns, strict=True):
         found = pc.unique(key_values)
         more = _codes(row_values, found)
-        row_codes = np.where((row_codes < 0) | (more < 0), _NOWHERE, row_codes * len(found) + more)
+        row_codes = np.where((row_codes < 0) | (more < 0), _MISSING, row_codes * len(found) + more)
         known, key_codes = np.unique(key_codes * len(found) + _codes(key_values, found), return_inverse=True)
         row_codes = _search(known, row_codes)
-    places = np.full(keys.num_rows, _NOWHERE, np.int64)
-    places[key_codes] = np.arange(keys.num_rows)
-    return np.where(row_codes < 0, _NOWHERE, places[row_codes])
+    indexes = np.full(keys.num_rows, _MISSING, np.int64)
+    indexes[key_codes] = np.arange(keys.num_rows)
+    return np.where(row_codes < 0, _MISSING, indexes[row_codes])
 
 
-def _codes(values: pa.ChunkedArray, found: pa.Array) -> Places:
-    places = pc.fill_null(pc.index_in(values, value_set=found), _NOWHERE).to_numpy()
-    return np.asarray(places, np.int64)
+def _codes(values: pa.ChunkedArray, found: pa.Array) -> Indexes:
+    indexes = pc.fill_null(pc.index_in(values, value_set=found), _MISSING).to_numpy()
+    return np.asarray(indexes, np.int64)
 
 
-def _search(known: Places, codes: Places) -> Places:
-    """Return the place of each code in `known`, which is sorted; -1 where it is missing."""
+def _search(known: Indexes, codes: Indexes) -> Indexes:
+    """Return the index of each code in `known`, which is sorted; -1 where it is missing."""
     if not len(known):
-        return np.full(len(codes), _NOWHERE, np.int64)
-    places = np.minimum(np.searchsorted(known, codes), len(known) - 1)
-    return np.where(known[places] == codes, places, _NOWHERE)
+        return np.full(len(codes), _MISSING, np.int64)
+    indexes = np.minimum(np.searchsorted(known, codes), len(known) - 1)
+    return np.where(known[indexes] == codes, indexes, _MISSING)

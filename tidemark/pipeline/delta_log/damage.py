@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from tidemark.pipeline.lake.commits import has_commit
-from tidemark.pipeline.lake.failures import first_reason, is_of_host
+from tidemark.pipeline.delta_log.commits import has_commit
+from tidemark.pipeline.failures import first_reason, is_of_host
 
 LOG_FOLDER = "_delta_log"
 REASON_MAX = 200  # characters of a foreign error message

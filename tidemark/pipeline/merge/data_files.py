@@ -18,11 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction, RemoveAction
 
-from tidemark.pipeline.lake.encodings import COMPRESSION, ArrowEncodings, arrow_encodings
-from tidemark.pipeline.lake.file_statistics import statistics
-from tidemark.pipeline.lake.keys import comparable
+from tidemark.pipeline.lake.file_format import COMPRESSION, FILE_BYTES, ArrowEncodings, arrow_encodings
+from tidemark.pipeline.merge.file_statistics import statistics
+from tidemark.pipeline.merge.keys import comparable
 
-FILE_BYTES = 48 << 20  # between 32 and 64 MB: large enough to scan
 FILE_ROWS_MIN, FILE_ROWS_MAX = 8192, 65536  # fewer cost an opening for few rows, more are rewritten for one change
 FILES_WANTED = 2000  # of a table: opening it costs 6 microseconds for each
 PIECE_BYTES = 128 << 20  # of a file, uncompressed, that are read and sorted together
@@ -124,9 +123,9 @@ class FileWriter:
 def ordered(rows: pa.Table, key: Collection[str]) -> pa.Table:
     """Return `rows` in the order of the key."""
     keys = pa.table([comparable(rows.column(name)) for name in key], names=list(key))
-    places = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in key])
-    is_sorted = bool(np.array_equal(places.to_numpy(), np.arange(rows.num_rows)))
-    return rows if is_sorted else rows.take(places)
+    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in key])
+    is_sorted = bool(np.array_equal(order.to_numpy(), np.arange(rows.num_rows)))
+    return rows if is_sorted else rows.take(order)
 
 
 def laid_out(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -1,7 +1,7 @@
 """Merges a compacted run into a replica by *copy-on-write*: files that contain a changed row are written again.
 
 A merge therefore costs what changed, not what the table contains. All files of one merge are added and removed in one
-commit. New rows go into files that are written anyway, else into one file that has room for them and whose range of
+commit. New rows go into files that are written anyway, else into one file that has space for them and whose range of
 keys they extend least, else into new files.
 """
 
@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.transaction import AddAction
 
-from tidemark.pipeline.lake.applied import Applied
-from tidemark.pipeline.lake.data_files import FILE_BYTES, FileWriter, file_rows, laid_out
-from tidemark.pipeline.lake.key_ranges import SoughtKeys
-from tidemark.pipeline.lake.keys import Places, comparable_keys
-from tidemark.pipeline.lake.lake import LakeTable
-from tidemark.pipeline.lake.touched_files import Hit, KeyedFiles
-from tidemark.pipeline.sinks.compaction import Compacted, Key, keys_of
+from tidemark.pipeline.delta_log.applied import Applied
+from tidemark.pipeline.lake.file_format import FILE_BYTES
+from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.merge.compaction import Compacted, Key, keys_of
+from tidemark.pipeline.merge.data_files import FileWriter, file_rows, laid_out
+from tidemark.pipeline.merge.key_ranges import SoughtKeys
+from tidemark.pipeline.merge.keys import Indexes, comparable_keys
+from tidemark.pipeline.merge.touched_files import Hit, KeyedFiles, keyed_files
 
 _NONE = np.zeros(0, np.int64)
 _NOTHING = Hit(_NONE, _NONE)
@@ -27,7 +28,7 @@ _NOTHING = Hit(_NONE, _NONE)
 def append_rows(table: LakeTable, rows: pa.Table, key: Sequence[str], applied: Applied) -> None:
     """Append rows whose keys the replica does not contain."""
     with table.writing(applied) as change:
-        files = table.keyed_files(key)
+        files = keyed_files(table, key)
         writer = FileWriter(table.uri, key, file_rows(files.rows + rows.num_rows))
         change.added += writer.write(laid_out(rows, table.schema))
 
@@ -35,7 +36,7 @@ def append_rows(table: LakeTable, rows: pa.Table, key: Sequence[str], applied: A
 def merge_rows(table: LakeTable, compacted: Compacted, key: Sequence[str], applied: Applied) -> None:
     """Put and remove the rows of `compacted`."""
     with table.writing(applied) as change:
-        merge = _Merge(table.keyed_files(key), compacted, table.schema)
+        merge = _Merge(keyed_files(table, key), compacted, table.schema)
         writer = FileWriter(table.uri, key, merge.rows_max)
         for added in merge.rewritten(writer):
             change.added += added
@@ -50,7 +51,7 @@ def rows_of(
     columns = [*key, *(name for name in names if name not in key)]
     keys = [pa.array([values[i] for values in wanted], schema.field(name).type) for i, name in enumerate(key)]
     with table.reading():
-        files = table.keyed_files(key)
+        files = keyed_files(table, key)
         sought = SoughtKeys(comparable_keys(pa.table(keys, names=list(key)), key))
         for file, hit in files.touched(sought, files.ranges.inside(sought)).items():
             rows = files.reader.columns(files.files[file], columns).take(pa.array(hit.rows))
@@ -71,8 +72,8 @@ class _Merge:
         self.rows_max = file_rows(files.rows + compacted.puts.num_rows)
         inside = files.ranges.inside(self._sought)
         self.hits = files.touched(self._sought, inside)
-        self._new: dict[int, Places] = {}
-        self._left = self._place_new_rows(inside)
+        self._new: dict[int, Indexes] = {}
+        self._left = self._assign_new_rows(inside)
 
     def rewritten(self, writer: FileWriter) -> Iterator[list[AddAction]]:
         """Write the touched files again, and the new rows that are in none of them."""
@@ -83,7 +84,7 @@ class _Merge:
             if rank != last + 1:
                 yield pool.written()
             for piece in self._pieces(file):
-                if not pool.has_room(piece):
+                if not pool.fits(piece):
                     yield pool.written()
                 pool.add(piece)
             last = rank
@@ -100,7 +101,7 @@ class _Merge:
             changed = self._changed(rows, hit.rows[here] - begin, hit.sought[here])
             yield changed if begin else pa.concat_tables([changed, new])
 
-    def _changed(self, rows: pa.Table, at: Places, sought: Places) -> pa.Table:
+    def _changed(self, rows: pa.Table, at: Indexes, sought: Indexes) -> pa.Table:
         """Return `rows` without those `at`, and with the new rows for these keys instead."""
         stays = np.ones(rows.num_rows, np.bool_)
         stays[at] = False
@@ -108,11 +109,11 @@ class _Merge:
         put, old = self._puts.take(pa.array(sought[is_put])), rows.take(pa.array(at[is_put]))
         for name, flags in self._kept.items():
             values = pc.if_else(pa.array(flags[sought[is_put]]), old.column(name), put.column(name))
-            place = put.schema.get_field_index(name)
-            put = put.set_column(place, put.schema.field(place), values)
+            index = put.schema.get_field_index(name)
+            put = put.set_column(index, put.schema.field(index), values)
         return pa.concat_tables([rows.filter(pa.array(stays)), put])
 
-    def _place_new_rows(self, inside: Mapping[int, Places]) -> Places:
+    def _assign_new_rows(self, inside: Mapping[int, Indexes]) -> Indexes:
         """Assign the rows that the replica lacks to files; return those that need new files."""
         is_new = np.ones(self._puts.num_rows, np.bool_)
         for hit in self.hits.values():
@@ -120,18 +121,18 @@ class _Merge:
         for flags in self._kept.values():
             is_new &= ~flags  # a row with a kept value is not new; it must not be inserted incompletely
         for file in self.hits:
-            places = inside[file][inside[file] < len(is_new)]
-            self._new[file] = places[is_new[places]]
+            indexes = inside[file][inside[file] < len(is_new)]
+            self._new[file] = indexes[is_new[indexes]]
             is_new[self._new[file]] = False
         left = np.flatnonzero(is_new)
-        roomy = self._roomy_file(inside, left) if len(left) else None
-        if roomy is None:
+        target = self._file_for_new_rows(inside, left) if len(left) else None
+        if target is None:
             return left
-        self.hits.setdefault(roomy, _NOTHING)
-        self._new[roomy] = np.concatenate([self._new.get(roomy, _NONE), left])
+        self.hits.setdefault(target, _NOTHING)
+        self._new[target] = np.concatenate([self._new.get(target, _NONE), left])
         return _NONE
 
-    def _roomy_file(self, inside: Mapping[int, Places], left: Places) -> int | None:
+    def _file_for_new_rows(self, inside: Mapping[int, Indexes], left: Indexes) -> int | None:
         """Return a file to which `left` is added, so that small batches do not leave a file each.
 
         If no file's range contains or separates the keys, as at the end of the table, it is the file before them; else
@@ -141,11 +142,11 @@ class _Merge:
         rank, last = ranges.ranks_before(self._sought, left)
         among = np.zeros(self._sought.keys.num_rows, np.bool_)
         among[left] = True
-        if 0 <= rank == last and not any(among[places].any() for places in inside.values()):
+        if 0 <= rank == last and not any(among[indexes].any() for indexes in inside.values()):
             before = int(ranges.order[rank])
             return before if files[before].rows + len(left) <= self.rows_max else None
-        room = self.rows_max // 2 - len(left)
-        small = [file for file, found in enumerate(files) if found.rows <= room]
+        rows_max = self.rows_max // 2 - len(left)
+        small = [file for file, found in enumerate(files) if found.rows <= rows_max]
         return min(small, key=lambda file: abs(ranges.ranks[file] - rank), default=None)
 
 
@@ -157,7 +158,7 @@ class _Pool:
         self._rows_max = rows_max
         self._pieces: list[pa.Table] = []
 
-    def has_room(self, piece: pa.Table) -> bool:
+    def fits(self, piece: pa.Table) -> bool:
         pieces = [*self._pieces, piece]
         rows = sum(one.num_rows for one in pieces)
         return not self._pieces or (rows <= self._rows_max and sum(one.nbytes for one in pieces) <= FILE_BYTES)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.pipeline.lake.keys import Places
+from tidemark.pipeline.merge.keys import Indexes
 
 Flags = npt.NDArray[np.bool_]
 _End = tuple[tuple[int, object], ...]
@@ -28,7 +28,7 @@ _MILLISECOND_US = 1000
 _TIME_US_MAX = 1 << 61  # beyond it lies only infinity
 _ZERO = Decimal(0)
 _EXACT = Context(prec=80)  # NB: Python's default context rounds to 28 digits; a decimal of the lake has up to 38
-_WHOLE_TEXT = 32  # characters: a shorter bound is not truncated, by any writer
+_COMPLETE_TEXT = 32  # characters: a shorter bound is not truncated, by any writer
 _SUPPLEMENTARY = "\U00010000"  # the first character that JSON may escape as a surrogate pair
 _LAST = "\U0010ffff"  # greater than every character that a truncated maximum can lack
 
@@ -52,13 +52,13 @@ def _axis(values: pa.ChunkedArray) -> Axis | None:
 
 
 def _special(values: pa.ChunkedArray) -> Flags:
-    """Return which values have no place on the axis: NULL and NaN."""
+    """Return which values are not on the axis: NULL and NaN."""
     unknown = pc.is_nan(values) if pa.types.is_floating(values.type) else values.is_null()
     return np.asarray(pc.fill_null(unknown, fill_value=True).to_numpy(), np.bool_)
 
 
 class SoughtKeys:
-    """Keys to look for, and their order by the first column."""
+    """Keys to find, and their order by the first column."""
 
     def __init__(self, keys: pa.Table) -> None:
         """`keys` are comparable."""
@@ -99,15 +99,15 @@ class KeyRanges:
         self.order = np.concatenate([self._by_begin, np.flatnonzero(~known)])
         self.ranks = dict(zip(self.order.tolist(), range(self.count), strict=True))
 
-    def _intervals(self) -> tuple[Places, Places]:
+    def _intervals(self) -> tuple[Indexes, Indexes]:
         """Return where each file with known bounds begins and ends in the order of whole keys."""
         begins, ends = np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
         known = np.flatnonzero(self.known)
         if len(self.columns) == 1:
-            _, places = np.unique(np.concatenate([self.least[known], self.most[known]]), return_inverse=True)
-            begins[known], ends[known] = places[: len(known)], places[len(known) :]
+            _, ranks = np.unique(np.concatenate([self.least[known], self.most[known]]), return_inverse=True)
+            begins[known], ends[known] = ranks[: len(known)], ranks[len(known) :]
             # Keys are distinct, so equal minima are truncated ones.
-            self.separable[known] = np.bincount(begins[known], minlength=len(places))[begins[known]] == 1
+            self.separable[known] = np.bincount(begins[known], minlength=len(ranks))[begins[known]] == 1
             return begins, ends
         found = [self._interval(int(file)) for file in known]
         numbers = {end: number for number, end in enumerate(sorted({end for pair in found for end in pair}))}
@@ -129,43 +129,43 @@ class KeyRanges:
                 break
         return tuple(begin), (*end, (1, None))  # a shorter tuple is less; (1, None) is greater than every value
 
-    def ranks_before(self, sought: SoughtKeys, places: Places) -> tuple[int, int]:
-        """Return the ranks of the last files that begin before the least and the greatest key at `places`; -1: none."""
+    def ranks_before(self, sought: SoughtKeys, indexes: Indexes) -> tuple[int, int]:
+        """Return the ranks of the last files that begin before the least and the greatest of some keys; -1: none."""
         axis = sought.axes[0]
-        if axis is None or sought.special[0][places].any():
+        if axis is None or sought.special[0][indexes].any():
             return -1, -1
-        ends = np.array([axis[places].min(), axis[places].max()], axis.dtype)
+        ends = np.array([axis[indexes].min(), axis[indexes].max()], axis.dtype)
         low, high = np.searchsorted(self.least[self._by_begin], ends, "right").tolist()
         return int(low) - 1, int(high) - 1
 
-    def inside(self, sought: SoughtKeys) -> dict[int, Places]:
-        """Return the files that can contain sought keys, in key order, and the places of these keys."""
+    def inside(self, sought: SoughtKeys) -> dict[int, Indexes]:
+        """Return the files that can contain sought keys, in key order, and the indexes of these keys."""
         begin = np.zeros(self.count, np.int64)
         end = np.full(self.count, len(sought.order), np.int64)
         first = self.columns[0]
         if first is not None and sought.sorted is not None:
             begin[self.known] = np.searchsorted(sought.sorted, self.least[self.known], "left")
             end[self.known] = np.searchsorted(sought.sorted, self.most[self.known], "right")
-        holds_special = first.special if first is not None else np.ones(self.count, np.bool_)
+        has_special = first.special if first is not None else np.ones(self.count, np.bool_)
         found = {}
-        for file in self.order[(begin < end)[self.order] | (holds_special[self.order] & bool(len(sought.apart)))]:
-            places = sought.order[begin[file] : end[file]]
-            if holds_special[file] and len(sought.apart):
-                places = np.concatenate([places, sought.apart])
-            places = self._within(int(file), sought, places)
-            if len(places):
-                found[int(file)] = places
+        for file in self.order[(begin < end)[self.order] | (has_special[self.order] & bool(len(sought.apart)))]:
+            indexes = sought.order[begin[file] : end[file]]
+            if has_special[file] and len(sought.apart):
+                indexes = np.concatenate([indexes, sought.apart])
+            indexes = self._within(int(file), sought, indexes)
+            if len(indexes):
+                found[int(file)] = indexes
         return found
 
-    def _within(self, file: int, sought: SoughtKeys, places: Places) -> Places:
-        """Reduce `places` by the ranges of the further key columns."""
+    def _within(self, file: int, sought: SoughtKeys, indexes: Indexes) -> Indexes:
+        """Reduce `indexes` by the ranges of the further key columns."""
         for column, axis, special in zip(self.columns[1:], sought.axes[1:], sought.special[1:], strict=True):
             if column is None or axis is None:
                 continue
-            values, is_special = axis[places], special[places]
+            values, is_special = axis[indexes], special[indexes]
             fits = (values >= column.least[file]) & (values <= column.most[file]) if column.known[file] else True
-            places = places[(fits & ~is_special) | (is_special & column.special[file])]
-        return places
+            indexes = indexes[(fits & ~is_special) | (is_special & column.special[file])]
+        return indexes
 
 
 def _column_range(added: pa.Table, field: pa.Field) -> ColumnRange | None:
@@ -180,7 +180,7 @@ def _column_range(added: pa.Table, field: pa.Field) -> ColumnRange | None:
     known = ~(_special(least) | _special(most))
     single = known & np.asarray(low == high, np.bool_)
     if pa.types.is_string(field.type):
-        single &= np.array([len(value) < _WHOLE_TEXT for value in high], np.bool_)
+        single &= np.array([len(value) < _COMPLETE_TEXT for value in high], np.bool_)
     low, high, known = _widened(field.type, low, high, known)
     return ColumnRange(low, high, known, single, special)
 
@@ -227,7 +227,7 @@ def _child(added: pa.Table, name: str, field: pa.Field) -> pa.ChunkedArray:
     """Return a statistic of one column; NULL where it is unknown."""
     if name in added.schema.names:
         found = added.column(name).combine_chunks()
-        place = found.type.get_field_index(field.name) if pa.types.is_struct(found.type) else -1
-        if place >= 0:
-            return pa.chunked_array([found.flatten()[place].cast(field.type)])
+        index = found.type.get_field_index(field.name) if pa.types.is_struct(found.type) else -1
+        if index >= 0:
+            return pa.chunked_array([found.flatten()[index].cast(field.type)])
     return pa.chunked_array([pa.nulls(added.num_rows, field.type)])

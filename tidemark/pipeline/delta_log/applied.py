@@ -12,7 +12,7 @@ from deltalake import CommitProperties, Transaction
 
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import NO_SEQUENCE, Position, Sequence
-from tidemark.pipeline.lake.commits import MARK, TOKEN, mark_of
+from tidemark.pipeline.delta_log.commits import MARK, TOKEN, mark_of
 
 BEFORE_ALL = Position(TimelineId(0), Lsn(0), 0)
 """Below every position: timelines count from 1."""

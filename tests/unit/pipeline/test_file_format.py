@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidemark.pipeline.lake.applied import NOTHING
-from tidemark.pipeline.lake.encodings import DIFFERENCES, PLAIN, SAMPLE_ROWS_MIN, encodings
-from tidemark.pipeline.lake.lake import LakeTable
+from tidemark.pipeline.delta_log.applied import NOTHING
+from tidemark.pipeline.lake.file_format import DIFFERENCES, PLAIN, SAMPLE_ROWS_MIN, encodings
+from tidemark.pipeline.lake.lake_table import LakeTable
 
 ROWS = 6000
 DAY, MOMENT = date(1, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)

@@ -18,13 +18,13 @@ _OF_FILES = {errno.ENOENT, errno.ENOTDIR}  # a file that is lost, or that has re
 def named_failure(text: str) -> TidemarkError | None:
     """Return the Tidemark error that a failure's text names last, with its disposition, exit code and hint."""
     known = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in _kinds(TidemarkError)}
-    named = [(known[name], reported) for name, reported in _LINE.findall(text) if name in known]
+    named = [(known[name], message) for name, message in _LINE.findall(text) if name in known]
     if not named:
         return None
-    kind, reported = named[-1]
+    kind, message = named[-1]
     # NB: this class may have another constructor, so the base class's constructor is used: only the message is known.
     failure = kind.__new__(kind)
-    TidemarkError.__init__(failure, reported)
+    TidemarkError.__init__(failure, message)
     return failure
 
 
