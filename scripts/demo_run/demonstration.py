@@ -16,7 +16,7 @@ from scripts.demo_run import workload as shop
 from scripts.demo_run.archiving import archive_line, archive_program
 from scripts.demo_run.lag import DestinationLags, LagWatch, quantile
 from scripts.demo_run.processes import CTL, DemoProcess, run, tail
-from tidemark.io.process.ports import assigned_ports
+from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateMarks

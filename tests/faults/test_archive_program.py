@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 from tidemark_archiver import archive_command
 from tidemark_archiver.archive_command import (
+    BACKLOG_BYTES_PER_S,
+    BACKLOG_COPY_S,
     CLOCK_STEP_S,
     COPY_S_DEFAULT,
-    HURRIED_BYTES_PER_S,
-    HURRIED_S,
     UNLISTED_HOLDS,
     Job,
+    unarchived_bytes,
 )
 
 from tests.support.servers.archiving import segment_bytes
 from tidemark.io.archive.hole_ledger import ATTEMPTS_APART_S, LEDGER_BYTES, HoleLedger, boot_clock_ns
 from tidemark.io.archive.spool import Spool
-from tidemark.io.archive.unarchived_wal import unarchived_bytes
 
 CLUSTER = 7_123_456_789_012_345_678
 NAME = "000000010000000000000001"
@@ -258,11 +258,11 @@ def test_a_copy_gets_a_deadline_by_its_size_only_where_files_queue_up(server: Ar
         os.truncate(server.segment, byte_count)
         return archive_command.copy_deadline_s(server.job(**more))  # type: ignore[arg-type]
 
-    assert copy_s(HURRIED_BYTES_PER_S) == COPY_S_DEFAULT
+    assert copy_s(BACKLOG_BYTES_PER_S) == COPY_S_DEFAULT
     server.age(HOLD_S + 1)
-    assert copy_s(HURRIED_BYTES_PER_S) == HURRIED_S + 1
-    assert copy_s(HURRIED_BYTES_PER_S, copy_s=0.5) == 0.5
-    assert copy_s(HURRIED_BYTES_PER_S, hold_bytes=1 << 40) == COPY_S_DEFAULT
+    assert copy_s(BACKLOG_BYTES_PER_S) == BACKLOG_COPY_S + 1
+    assert copy_s(BACKLOG_BYTES_PER_S, copy_s=0.5) == 0.5
+    assert copy_s(BACKLOG_BYTES_PER_S, hold_bytes=1 << 40) == COPY_S_DEFAULT
 
 
 def test_a_clock_that_was_set_back_by_a_step_counts_as_an_unbounded_wait(

@@ -19,11 +19,11 @@ from tests.support.processes.cdcctl import cdcctl, refused, succeeded
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.archiving import ArchivingServer, archive_script
 from tests.support.servers.postgres import Cluster, new_cluster
-from tidemark.io.archive.archive_setup import adopt_archive, try_program
+from tidemark.io.archive.archive_setup import prepare_archive, try_program
 from tidemark.io.archive.archive_state import archive_state
 from tidemark.io.archive.spool import Spool
-from tidemark.io.archive.spool_access import ServerCannotArchive, known_user, spool_obstacle
-from tidemark.io.host.file_access import READ, ServerUser, obstacle
+from tidemark.io.archive.spool_access import ServerCannotArchive, known_user, spool_access_error
+from tidemark.io.host.file_access import READ, ServerUser, access_error
 from tidemark.io.host.logs import get_log
 from tidemark.io.node.node import Node
 from tidemark.io.process.config import Config
@@ -145,7 +145,7 @@ def test_a_spool_that_only_root_can_read_is_reported_until_init_gives_it_a_group
     assert {mode(path) for path in spool.folder.iterdir() if path.is_file()} == {0o640, 0o660}
     assert {path.group() for path in spool.folder.iterdir()} == {group_of(node)}
     with StateStore.open(StateFolder(state)) as store:
-        assert spool_obstacle(config, known_user(store.archiving())) is None
+        assert spool_access_error(config.archive, known_user(store.archiving())) is None
 
 
 @as_root
@@ -161,7 +161,7 @@ def test_a_capture_of_a_third_user_shares_the_spool_by_a_group_or_is_refused(nod
     assert user is not None
 
     def adopt(config: Config) -> str:
-        return str(adopt_archive(config, system, user))
+        return str(prepare_archive(config, system, user))
 
     reported = as_user(CAPTURE_UID, [CAPTURE_UID], lambda: adopt(alone))
     assert reported.startswith("ServerCannotArchive: ")
@@ -178,10 +178,12 @@ def test_a_capture_of_a_third_user_shares_the_spool_by_a_group_or_is_refused(nod
     assert archived.stat().st_uid == server.st_uid
 
     def read() -> str:
-        return f"{len(archived.read_bytes())} {spool_obstacle(shared, user)}"
+        return f"{len(archived.read_bytes())} {spool_access_error(shared.archive, user)}"
 
     assert as_user(CAPTURE_UID, [CAPTURE_UID, server.st_gid], read) == f"{1 << 20} None"
-    assert "is not in the group" in as_user(CAPTURE_UID, [CAPTURE_UID], lambda: str(spool_obstacle(shared, user)))
+    assert "is not in the group" in as_user(
+        CAPTURE_UID, [CAPTURE_UID], lambda: str(spool_access_error(shared.archive, user))
+    )
 
 
 def test_bits_are_read_as_the_kernel_reads_them(tmp_path: Path) -> None:
@@ -193,8 +195,8 @@ def test_bits_are_read_as_the_kernel_reads_them(tmp_path: Path) -> None:
     member = ServerUser(owner.st_uid + 1, owner.st_gid + 1, (owner.st_gid,))
     for bits, expected in ((0o640, (False, True)), (0o604, (True, False)), (0o600, (False, False))):
         file.chmod(bits)
-        found = tuple(obstacle(user, file, READ) is None for user in (stranger, member))
-        above = tuple(obstacle(user, tmp_path, 0) is None for user in (stranger, member))
+        found = tuple(access_error(user, file, READ) is None for user in (stranger, member))
+        above = tuple(access_error(user, tmp_path, 0) is None for user in (stranger, member))
         assert found == tuple(fine and way for fine, way in zip(expected, above, strict=True))
 
 
@@ -246,7 +248,7 @@ class WatchedNode:
 
     def seen(self) -> None:
         """Ask the node, and then check the folder."""
-        self.watch = ArchivingWatch(self.watch.context, self.node_requests)
+        self.watch = ArchivingWatch(self.watch.context, self.watch.archive, self.node_requests)
 
         def is_answered() -> bool:
             self.watch.poll()
@@ -272,9 +274,9 @@ def watched(node: Cluster, root: Path) -> Iterator[WatchedNode]:
     initialise(config, folder)
     make_marker_key(config, folder)
     with StateStore.open(folder) as store:
-        context = CaptureContext(config, store, Metrics("main"), get_log("test"))
+        context = CaptureContext(store, Metrics("main"), get_log("test"))
         node_requests = NodeRequests(
-            NodeSettings.of(context.config),
+            NodeSettings.of(config),
             store,
             load_marker_key(config, folder),
             metrics=context.metrics,
@@ -282,7 +284,7 @@ def watched(node: Cluster, root: Path) -> Iterator[WatchedNode]:
         )
         try:
             archiving = ArchivingServer(node, Spool(Path(config.archive.folder)))
-            yield WatchedNode(archiving, store, node_requests, ArchivingWatch(context, node_requests))
+            yield WatchedNode(archiving, store, node_requests, ArchivingWatch(context, config.archive, node_requests))
         finally:
             node_requests.close()
 

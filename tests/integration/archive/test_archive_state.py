@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.io.archive.archive_state import ArchiveState, NoArchive, SegmentRun, Stretch, archive_state
+from tidemark.io.archive.archive_state import ArchiveState, NoArchive, SegmentRun, WalSpan, archive_state
 from tidemark.io.archive.hole_ledger import HoleLedger
 from tidemark.io.archive.spool import Spool
 from tidemark.model.lsn import Lsn, TimelineId
@@ -25,8 +25,8 @@ def fill(folder: Path, *numbers: int, timeline: int = 1, more: str = "") -> None
         (folder / (name(number, timeline) + more)).write_bytes(b"x" * 10)
 
 
-def stretch(first: int, behind: int) -> Stretch:
-    return Stretch(Lsn(first), Lsn(behind))
+def stretch(first: int, behind: int) -> WalSpan:
+    return WalSpan(Lsn(first), Lsn(behind))
 
 
 def taken(folder: Path) -> ArchiveState:

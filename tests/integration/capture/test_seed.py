@@ -32,7 +32,7 @@ from tidemark.runtime.seed.seeding import (
     Seed,
     SilentObserver,
     read_seed,
-    settle,
+    wait_for_start,
 )
 
 DEADLINE_S = 120
@@ -128,7 +128,7 @@ def test_a_transaction_that_wrote_before_the_seed_was_exact_is_waited_for_and_ne
         ours = OurSide(node, ["postgres"])
         sql(session, "INSERT INTO t VALUES ('behind the seed')")
         with Node(ours.dsn, "postgres") as asked, pytest.raises(OlderTransactions):
-            settle(asked, ours.seed, wait_s=0)
+            wait_for_start(asked, ours.seed, wait_s=0)
         session.commit()
         ours.settle()
     node.sql("INSERT INTO t VALUES ('after')")

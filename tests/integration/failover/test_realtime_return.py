@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tidemark_sidecar import realtime_return
-from tidemark_sidecar.realtime import Realtime
+from tidemark_sidecar.realtime import Realtime, RealtimeSettings
 
 from tests.support.processes.captures import config_for
 from tests.support.processes.failover import archiving_node
@@ -52,8 +52,7 @@ STEPS = 5  # more than the sidecar needs to detect a stalled archive, and to req
 class SlowRequests(NodeRequests):
     """Reports an old position of the node."""
 
-    def __init__(self, context: CaptureContext, key: bytes) -> None:
-        settings = NodeSettings.of(context.config)
+    def __init__(self, context: CaptureContext, settings: NodeSettings, key: bytes) -> None:
         super().__init__(settings, context.store, key, metrics=context.metrics, log=context.log)
         self._node = (settings.captured_dsn, context.store.identity.system_identifier)
         self.look_again()
@@ -112,13 +111,14 @@ def made(
     folder = StateFolder(root / "state")
     initialise(config, folder)
     with StateStore.open(folder) as store, RoleLock.acquire(folder, "sidecar") as lock:
-        context = CaptureContext(config, store, Metrics("main"), get_log("test"))
+        context = CaptureContext(store, Metrics("main"), get_log("test"))
         key = load_marker_key(config, folder)
         incarnation = begin_incarnation(store, Role.SIDECAR, context.log)
-        node_requests = SlowRequests(context, key)
+        node_requests = SlowRequests(context, NodeSettings.of(config), key)
         fence = Fence(context.store, incarnation, node_requests, context.log)
         markers = MarkerReader(store.identity, key, context.metrics, context.log)
-        realtime = Realtime(DaemonContext(context, lock.owner, node_requests, markers, fence))
+        daemon = DaemonContext(context, lock.owner, node_requests, markers, fence)
+        realtime = Realtime(daemon, RealtimeSettings.of(config, store.identity.segment_bytes))
         try:
             yield realtime, store, node_requests
         finally:

@@ -18,9 +18,9 @@ from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem
-from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.capture import Capture, CaptureSettings
 from tidemark.runtime.capture.consumers import NullConsumer
-from tidemark.runtime.capture.wal_source import from_node
+from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.state import CopyPhase, CopyProgress
@@ -57,8 +57,9 @@ def captured(
         store = stack.enter_context(StateStore.open(folder))
         lock = stack.enter_context(RoleLock.acquire(folder, "sidecar"))
         epoch = store.begin_epoch(lock.owner)
-        context = CaptureContext(config, store, Metrics("main"), get_log("test"))
-        capture = Capture(context, epoch, partial(from_node, context), consumer=consumer)
+        context = CaptureContext(store, Metrics("main"), get_log("test"))
+        make_wal_source = partial(from_node, context, WalSettings.of(config, store.identity.segment_bytes))
+        capture = Capture(context, CaptureSettings.of(config), epoch, make_wal_source, consumer=consumer)
         capture.start()
         stack.callback(capture.stop)
 

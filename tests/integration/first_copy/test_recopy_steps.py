@@ -242,7 +242,7 @@ def test_a_refused_copy_is_a_failed_request_and_leaves_a_table_complete_only_if_
             transaction.put_copy(*TABLE, begun)
     refuse(store, epoch, TABLE, Recopy("db.public.account", 0, REACHED, 0, failed="too large"))
     assert step(store) is RecopyStep.FAILED
-    refused_copy = replace(begun.blind(), phase=CopyPhase.REFUSED, refused_name="db.public.account")
+    refused_copy = replace(begun.without_snapshot(), phase=CopyPhase.REFUSED, refused_name="db.public.account")
     assert store.copy(*TABLE) == (refused_copy if has_begun else WHOLE)
     assert store.refused_copies() == ({TABLE: refused_copy} if has_begun else {})
     request(store)  # again

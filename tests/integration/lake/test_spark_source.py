@@ -162,7 +162,7 @@ def test_a_trimmed_start_has_a_separate_error(state: Path) -> None:
         applied = Sequence(group_ends(state)[3])
         outbox.confirm("spark", applied, applied)
         with store.transaction(None) as transaction:
-            transaction.settle()
+            transaction.apply_confirmations()
     reader = reader_of(state)
     with pytest.raises(OutboxTrimmed, match="requested were the values after 0"):
         reader.partitions(offset(0), offset(applied))

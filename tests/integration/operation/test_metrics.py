@@ -22,8 +22,8 @@ from tests.support.servers.postgres import Cluster, database_in
 from tidemark.engine.handover import Event
 from tidemark.io.process import metrics
 from tidemark.io.process.metrics import Metrics
+from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.process.metrics_server import MetricsServer
-from tidemark.io.process.ports import assigned_ports
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Stage

@@ -47,7 +47,7 @@ def watch_on(store: StateStore) -> Watch:
 
 
 def looks(watch: Watch, began_ns: int, *seconds: float) -> list[Condition]:
-    return [watch.look(began_ns + int(second * NS)) for second in seconds]
+    return [watch.condition(began_ns + int(second * NS)) for second in seconds]
 
 
 def test_a_process_that_was_never_seen_is_waited_for_as_long_as_for_a_heartbeat(watch: Watch) -> None:
@@ -210,7 +210,7 @@ def test_a_process_with_a_heartbeat_at_the_last_moment_is_not_killed(store: Stat
 
 def test_an_owner_is_killed_only_if_it_is_the_same_process(store: StateStore) -> None:
     with StoppedWriter(store.folder, role=SIDECAR) as sidecar:
-        owner = RoleLock.seen(store.folder, SIDECAR).owner
+        owner = RoleLock.status(store.folder, SIDECAR).owner
         assert owner is not None
         assert owner.pid == sidecar.pid
         assert not kill_process(replace(owner, host="another"))
@@ -260,5 +260,5 @@ def test_the_watch_works_beside_an_environment_that_others_write(tmp_path: Path)
     environment = Environment.open(folder, map_bytes=1 << 30, create=True)
     watch = Watch(folder, environment.heartbeat, Role.ARCHIVER, stale_s=STALE_S, restart_s=RESTART_S)
     with RoleLock.acquire(folder, Role.ARCHIVER.value), environment.write():
-        assert watch.look(boot_ns()) is ALIVE
+        assert watch.condition(boot_ns()) is ALIVE
     environment.close()

@@ -69,7 +69,7 @@ def deliver(store: StateStore, epoch: Epoch, commit_lsn: int, ids: int = 3, note
 
 def settle(store: StateStore, epoch: Epoch) -> None:
     with store.transaction(epoch) as transaction:
-        transaction.settle()
+        transaction.apply_confirmations()
 
 
 def test_only_the_owner_reads_the_files(store: StateStore) -> None:

@@ -329,7 +329,7 @@ def test_a_group_without_values_is_confirmed_once_all_before_it_is(store: StateS
 def test_nothing_is_confirmed_or_trimmed_while_no_reader_is_registered(store: StateStore) -> None:
     deliver(store, 100)
     before = store.view()
-    assert moved(store, lambda transaction: transaction.settle()) == before.ledger
+    assert moved(store, lambda transaction: transaction.apply_confirmations()) == before.ledger
     assert store.view() == before
 
 
@@ -341,7 +341,7 @@ def test_a_reader_that_confirms_what_is_no_end_of_a_group_is_refused(store: Stat
         with store.transaction(None) as transaction:
             transaction.put_reader("spark", word)
         with pytest.raises(StateError, match=f"readers confirmed {held}, which is not the end of a group"):
-            moved(store, lambda transaction: transaction.settle())
+            moved(store, lambda transaction: transaction.apply_confirmations())
     assert store.view().confirmed is None
 
 
@@ -351,14 +351,14 @@ def test_the_lowest_confirmed_sequence_of_the_readers_is_recorded_once(store: St
     first, second = deliver(store, 100), deliver(store, 200)
     reader.confirm("spark", Sequence(4), Sequence(0))
     reader.confirm("other", Sequence(2), Sequence(0))
-    moved(store, lambda transaction: transaction.settle())
+    moved(store, lambda transaction: transaction.apply_confirmations())
     assert store.view().confirmed == first
     reader.confirm("other", Sequence(4), Sequence(0))
-    moved(store, lambda transaction: transaction.settle())
+    moved(store, lambda transaction: transaction.apply_confirmations())
     assert store.view().confirmed == second
     moved(store, lambda transaction: transaction.drop(CONFIRMED))
     moved(store, lambda transaction: transaction.put(LEDGER, replace(transaction.ledger(), trimmed=Sequence(4))))
-    moved(store, lambda transaction: transaction.settle())
+    moved(store, lambda transaction: transaction.apply_confirmations())
     assert store.view().confirmed is None, "what is trimmed was confirmed: there is no header to read it from"
 
 
@@ -369,10 +369,10 @@ def test_confirmed_values_stay_confirmed_when_another_reader_begins_after_them(
     deliver(store, 100)
     second = deliver(store, 200)
     reader.confirm("spark", Sequence(4), Sequence(0))
-    moved(store, lambda transaction: transaction.settle())
+    moved(store, lambda transaction: transaction.apply_confirmations())
     reader.register("other")
     reader.confirm("other", Sequence(2), Sequence(2))
-    moved(store, lambda transaction: transaction.settle())
+    moved(store, lambda transaction: transaction.apply_confirmations())
     assert store.view().confirmed == second
 
 
@@ -455,16 +455,16 @@ def test_the_journal_mark_moves_on_with_what_is_durable_and_back_where_the_journ
 
 def test_databases_that_join_the_capture_are_added_to_its_beginning(store: StateStore) -> None:
     reported = {Oid(2): KnownDatabase("two", "LATIN1")}
-    moved(store, lambda transaction: transaction.learn_databases(reported))
+    moved(store, lambda transaction: transaction.record_databases(reported))
     assert store.view().beginning is None
     begun = Beginning(TimelineId(1), Lsn(1), FullXid(5), {Oid(1): "one"}, encodings={Oid(1): "UTF8"})
     moved(store, lambda transaction: transaction.put(BEGINNING, begun))
-    moved(store, lambda transaction: transaction.learn_databases({}))
+    moved(store, lambda transaction: transaction.record_databases({}))
     assert store.view().beginning == begun
-    moved(store, lambda transaction: transaction.learn_databases(reported))
+    moved(store, lambda transaction: transaction.record_databases(reported))
     after = replace(begun, databases={Oid(1): "one", Oid(2): "two"}, encodings={Oid(1): "UTF8", Oid(2): "LATIN1"})
     assert store.view().beginning == after
-    moved(store, lambda transaction: transaction.learn_databases({Oid(2): KnownDatabase("two", "UTF8")}))
+    moved(store, lambda transaction: transaction.record_databases({Oid(2): KnownDatabase("two", "UTF8")}))
     assert store.view().beginning == replace(after, encodings={Oid(1): "UTF8", Oid(2): "UTF8"})
 
 

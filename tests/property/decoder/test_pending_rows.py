@@ -197,7 +197,7 @@ class RowsAndLists:
         if kernel.is_arranged:
             self._kept()
         if settle:
-            kernel.settle()
+            kernel.sort_rows()
         self._compare_ends()
         self._compare_others()
         if settle or kernel.is_sorted:
@@ -207,7 +207,7 @@ class RowsAndLists:
         firsts = [pending.first_lsn for pending in self.pending.values()]
         assert kernel.first_lsn() == min(firsts, default=NONE)
         assert kernel.pending_count == len(firsts)
-        assert not kernel.is_crowded
+        assert not kernel.needs_moves
         for pending in self.pending.values():
             columns = [self.kernel.slots[number][pending.slot] for number in (0, 1, 2, 3, 6)]
             expected = [
@@ -355,22 +355,22 @@ def test_a_record_is_added_while_a_slot_is_free_and_slots_are_reused(kernel: Ker
     assert kernel.pending.first_lsn() == 2000, "the one that was held first, though slots before it are in use again"
 
 
-@pytest.mark.parametrize(("rows", "crowded"), [(SMALL_ROWS, False), (SMALL_ROWS + 1, True)])
-def test_a_transaction_of_many_rows_is_crowded(kernel: Kernel, rows: int, crowded: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize(("rows", "needs_moves"), [(SMALL_ROWS, False), (SMALL_ROWS + 1, True)])
+def test_a_transaction_of_many_rows_needs_a_move(kernel: Kernel, rows: int, needs_moves: bool) -> None:  # noqa: FBT001
     for slot in each_slot(kernel, 2):
         for _ in range(rows if slot == 0 else 1):
             kernel.add(slot, wanted(length=0))
-    kernel.pending.settle()
-    assert kernel.pending.is_crowded is crowded
+    kernel.pending.sort_rows()
+    assert kernel.pending.needs_moves is needs_moves
 
 
-@pytest.mark.parametrize(("length", "crowded"), [(SMALL_BYTES, False), (SMALL_BYTES + 1, True)])
-def test_a_transaction_of_many_bytes_is_crowded(kernel: Kernel, length: int, crowded: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize(("length", "needs_moves"), [(SMALL_BYTES, False), (SMALL_BYTES + 1, True)])
+def test_a_transaction_of_many_bytes_needs_a_move(kernel: Kernel, length: int, needs_moves: bool) -> None:  # noqa: FBT001
     kernel.begin(block=bytes(length))
     for slot in each_slot(kernel, 2):
         kernel.add(slot, ListedRow(TOPS[0], 8, bytes(length if slot == 0 else 1), None))
-    kernel.pending.settle()
-    assert kernel.pending.is_crowded is crowded
+    kernel.pending.sort_rows()
+    assert kernel.pending.needs_moves is needs_moves
 
 
 def test_a_large_transaction_that_has_ended_crowds_nothing(kernel: Kernel) -> None:
@@ -381,7 +381,7 @@ def test_a_large_transaction_that_has_ended_crowds_nothing(kernel: Kernel) -> No
     kernel.pending.commit(large, 8, 16, 0, 5)
     kernel.pending.finish()
     assert kernel.pending.end_count == 1
-    assert not kernel.pending.is_crowded
+    assert not kernel.pending.needs_moves
 
 
 def test_a_transaction_whose_rows_were_all_rolled_back_stays_pending(kernel: Kernel) -> None:
@@ -405,28 +405,28 @@ def test_an_unwanted_row_is_not_counted_with_one_that_was_rolled_back_or_removed
     assert not kernel.pending.count(slot, TOPS[0])
     kernel.add(slot, unwanted)
     kernel.pending.finish()
-    kernel.pending.settle()
+    kernel.pending.sort_rows()
     kernel.pending.release(slot)
     kernel.begin()
     assert not kernel.pending.count(NONE, TOPS[0]), "it is one of the others from now on"
 
 
-@pytest.mark.parametrize(("count", "crowded"), [(LONG, False), (LONG + 1, True)])
-def test_a_transaction_since_which_many_have_begun_is_crowded_until_nothing_is_held(
+@pytest.mark.parametrize(("count", "needs_moves"), [(LONG, False), (LONG + 1, True)])
+def test_a_transaction_since_which_many_have_begun_needs_a_move_until_nothing_is_held(
     kernel: Kernel,
     count: int,
-    crowded: bool,  # noqa: FBT001
+    needs_moves: bool,  # noqa: FBT001
 ) -> None:
     slots = list(each_slot(kernel, count))
     kernel.add(slots[0], wanted())
     kernel.pending.drop(slots[0], TOPS[0])
-    kernel.pending.settle()
-    assert kernel.pending.is_crowded is crowded
+    kernel.pending.sort_rows()
+    assert kernel.pending.needs_moves is needs_moves
     kernel.begin()
     for slot in slots:
         kernel.pending.release(slot)
     kernel.pending.finish()
-    assert not kernel.pending.is_crowded
+    assert not kernel.pending.needs_moves
     assert kernel.pending.head == kernel.pending.tail
 
 

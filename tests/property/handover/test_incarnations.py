@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemark.engine.incarnations import (
-    EPOCHS_LEAPT,
+    EPOCHS_SKIPPED,
     KEPT_MAX,
     Claim,
     ReadingProcess,
@@ -80,7 +80,7 @@ class StateCopies:
         if moved and state.process is None:
             reached = max(state.epoch, state.overtaken.epoch.number if state.overtaken is not None else 0)
             state.history, state.is_confirmed = ended(state.history, state.extent), True
-            state.epoch, state.overtaken = reached + EPOCHS_LEAPT, None
+            state.epoch, state.overtaken = reached + EPOCHS_SKIPPED, None
         if state.process is not None or state.overtaken is not None:
             return
         number = next(self._born)
@@ -436,7 +436,7 @@ def test_the_epochs_of_a_restored_state_are_above_all_known_ones_even_if_the_clo
     timeline: int, number: int, now_us: int
 ) -> None:
     known = Epoch(TimelineId(timeline), number)
-    assert replacing_epoch(FIRST, known, now_us) >= replace(known, number=number + EPOCHS_LEAPT)
+    assert replacing_epoch(FIRST, known, now_us) >= replace(known, number=number + EPOCHS_SKIPPED)
 
 
 def test_an_incarnation_ends_once_and_a_running_one_of_a_role_that_continues_does_not() -> None:

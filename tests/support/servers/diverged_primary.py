@@ -53,7 +53,7 @@ class DivergedPrimary:
         with OutboxReader.open(self.sidecar.folder) as reader:
             reader.confirm("lake", reader.head(), reader.head())
         with StateStore.open(self.sidecar.folder) as store, store.transaction(None) as transaction:
-            transaction.settle()
+            transaction.apply_confirmations()
 
     def keep_standby_back(self) -> None:
         """Stop the standby, which then misses later changes."""

@@ -99,7 +99,7 @@ def feed(root: Path, groups: Iterable[ChangeGroup], pause_s: float = 0.0) -> Non
             while True:
                 try:
                     with store.transaction(epoch) as transaction:
-                        transaction.settle()
+                        transaction.apply_confirmations()
                         transaction.deliver(encoded)
                     break
                 except StateFull:

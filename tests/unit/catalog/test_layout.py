@@ -3,7 +3,7 @@ import struct
 import pytest
 
 from tests.support.forged.catalog_rows import attribute_row, enum_row, heap, layout, varlena
-from tidemark.decode.catalog.heap import COMMITTED_SIGHT, ELIDED, format_tid, make_tid
+from tidemark.decode.catalog.heap import COMMITTED_SNAPSHOT, ELIDED, format_tid, make_tid
 from tidemark.decode.catalog.layout import (
     PG_ATTRIBUTE,
     PG_ENUM,
@@ -76,36 +76,36 @@ def test_rows_of_system_columns_are_kept_as_locations_only() -> None:
     attributes.insert(make_tid(0, 1), attribute_row(7, -6))
     attributes.insert(make_tid(0, 2), attribute_row(7, 1))
     assert attributes.rows[make_tid(0, 1)] == ELIDED
-    assert list(attributes.find("attrelid", 7, COMMITTED_SIGHT)) == [attribute_row(7, 1)]
+    assert list(attributes.find("attrelid", 7, COMMITTED_SNAPSHOT)) == [attribute_row(7, 1)]
 
 
 def test_an_insert_replaces_the_earlier_tuple_at_its_offset() -> None:
     enums = heap(PG_ENUM)
     tid = make_tid(3, 4)
     enums.insert(tid, enum_row(1, 2))
-    assert list(enums.find("enumtypid", 2, COMMITTED_SIGHT))
+    assert list(enums.find("enumtypid", 2, COMMITTED_SNAPSHOT))
     enums.deleter[tid] = Xid(9)
     enums.insert(tid, enum_row(5, 6), Xid(10))
-    assert not list(enums.find("enumtypid", 2, COMMITTED_SIGHT))
+    assert not list(enums.find("enumtypid", 2, COMMITTED_SNAPSHOT))
     enums.commit(tid, Xid(9))
     assert tid in enums.rows
     assert format_tid(tid) == "(3,4)"
 
 
 def test_during_the_seed_wal_takes_precedence_over_sql() -> None:
-    enums = heap(PG_ENUM, learning=True)
+    enums = heap(PG_ENUM, seeding=True)
     inserted, dead, reused, imaged, open_end, plain = (make_tid(0, offset) for offset in range(1, 7))
     enums.insert(inserted, enum_row(1, 1))
     enums.deleter[dead] = Xid(9)
     enums.commit(dead, Xid(9))
     enums.insert(reused, enum_row(2, 1), Xid(10))
     enums.abort(reused, Xid(10))
-    assert enums.learning is not None
-    enums.learning.images[imaged] = enum_row(3, 1, "real")
+    assert enums.seeding is not None
+    enums.seeding.images[imaged] = enum_row(3, 1, "real")
     enums.deleter[open_end] = Xid(11)
     seen = [inserted, dead, reused, imaged, open_end, plain]
-    enums.adopt([(tid, enum_row(100 + tid, 1, "seed")) for tid in seen])
-    enums.stop_learning()
+    enums.add_seeded([(tid, enum_row(100 + tid, 1, "seed")) for tid in seen])
+    enums.end_seed()
     assert enums.rows.keys() == {inserted, imaged, open_end, plain}
     assert enums.rows[inserted] == enum_row(1, 1)
     assert enums.rows[imaged] == enum_row(3, 1, "real")

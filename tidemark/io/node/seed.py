@@ -75,17 +75,17 @@ class SeedSession:
 
     def read(self, mirror: CatalogMirror, meanwhile: Callable[[], None]) -> Answers:
         """Copy the catalogs under one snapshot; call `meanwhile` between pieces, to answer keepalives of a stream."""
-        with self._settled():
+        with self._one_snapshot():
             return self._copied(seed.queries(mirror), meanwhile)
 
     def read_tables(self, mirror: CatalogMirror) -> Answers:
         """Copy the catalog rows that describe users' tables under one snapshot."""
-        with self._settled():
+        with self._one_snapshot():
             ((relations, types),) = self.node.query(seed.DESCRIBING.encode())
             return self._copied(seed.queries_of_tables(mirror, relations, types), _nothing)
 
     @contextmanager
-    def _settled(self) -> Iterator[None]:
+    def _one_snapshot(self) -> Iterator[None]:
         """Run the body under one snapshot, with the settings on which texts depend."""
         self.node.query("; ".join(seed.SESSION).encode())
         with self.node.repeatable_read():

@@ -188,10 +188,10 @@ class StateStore(OpenedState):
                     f"the stage of {self.folder.root} is {stage.value}: the {owner.role} may not deliver"
                 )
             epoch = transaction.begin_epoch(owner)
-        self.learn_versions()
+        self.read_versions()
         return epoch
 
-    def learn_versions(self) -> None:
+    def read_versions(self) -> None:
         """Read the schema versions again, as the owner of an earlier epoch has left them."""
         self._versions = {(oid, relation): version for version, (oid, relation) in self.relations().items()}
 

@@ -22,7 +22,7 @@ from tests.support.servers.postgres import Cluster
 from tests.support.servers.proxies import Cable, cable
 from tests.support.servers.small_disk import SmallDisk, small_disk
 from tests.support.workloads.mixed_load import MixedLoad, create_tables
-from tidemark.io.process.control import DaemonAway, request
+from tidemark.io.process.control import DaemonUnreachable, request
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import INVALID_LSN, Lsn, parse_lsn
@@ -236,7 +236,7 @@ class ChaosWorld:
         try:
             command = {"command": f"realtime-{self.wish}"}
             answer = request(self.pair.sidecar.folder.socket("sidecar"), command, ANSWER_S)
-        except (DaemonAway, BadRequest):  # it is dead, or dies while it answers
+        except (DaemonUnreachable, BadRequest):  # it is dead, or dies while it answers
             return
         if answer.get("ok"):
             self.print_progress(f"  operator: {self.wish}, {answer['before']} -> {answer['stage']}")

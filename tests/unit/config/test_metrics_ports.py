@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.io.process import ports as ports_module
+from tidemark.io.process import metrics_ports
 from tidemark.io.process.config import load_config
-from tidemark.io.process.ports import DamagedPorts, MetricsPorts, assign_ports, assigned_ports
+from tidemark.io.process.metrics_ports import DamagedPorts, MetricsPorts, assign_ports, assigned_ports
 from tidemark.io.state.state_folder import StateFolder
 
 
@@ -25,7 +25,7 @@ def first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
                     stack.enter_context(socket.socket()).bind(("", port))
             except OSError:
                 continue
-        monkeypatch.setattr(ports_module, "FIRST_PORT", first)
+        monkeypatch.setattr(metrics_ports, "FIRST_PORT", first)
         yield first
         return
     pytest.fail("no thirty ports in a row are free")
