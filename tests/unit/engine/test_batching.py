@@ -51,9 +51,7 @@ def test_after_a_quiet_moment_a_commit_is_delivered_at_once(gaps_s: list[float])
 
 
 @given(GAPS_S, st.floats(0, 0.05))
-def test_a_quiet_moment_is_no_longer_after_deliveries_faster_than_the_rate(
-    gaps_s: list[float], linger_s: float
-) -> None:
+def test_deliveries_faster_than_the_rate_do_not_prolong_the_quiet_time(gaps_s: list[float], linger_s: float) -> None:
     """A linger time shorter than the interval of the rate permits them, and full groups never wait."""
     pacing = DeliveryPacing(RATE_MAX, linger_s)
     last_s, _ = delivered_at(pacing, gaps_s)[-1]
@@ -84,6 +82,6 @@ def test_without_a_rate_each_commit_is_delivered_at_once(gaps_s: list[float]) ->
     assert len(made) == len(gaps_s)
 
 
-def test_while_commits_keep_arriving_they_are_delivered_together() -> None:
+def test_commits_that_arrive_close_together_are_delivered_together() -> None:
     made = delivered_at(DeliveryPacing(RATE_MAX, FOREVER_S), [0.0005] * 2000)  # 2,000 commits a second for a second
     assert RATE_MAX * 0.9 <= len(made) <= RATE_MAX + BURST + 2
