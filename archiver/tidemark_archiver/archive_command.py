@@ -131,7 +131,7 @@ def archive(job: Job) -> int:
     copied = _in_child(lambda: _keep(job), copy_s)
     if copied == ARCHIVED:
         return ARCHIVED
-    reason = f"the copy took over {copy_s:.0f} s" if copied is None else "the copy failed"
+    reason = f"the copy took longer than {copy_s:.0f} s" if copied is None else "the copy failed"
     recorded = _in_child(lambda: _record(job, reason), LEDGER_S)
     if recorded == _GIVEN_UP:
         return ARCHIVED

@@ -103,7 +103,7 @@ class Following:
             if self._run.goes_back(error):
                 return
             raise error
-        assert marks.followed is not None, "the stage says that it follows"
+        assert marks.followed is not None, "the stage is FOLLOWER"
         if self._writes_on is not None and marks.followed.pointer.position.timeline >= self._writes_on:
             check_start(self._store.view())
             self.release()

@@ -120,6 +120,8 @@ class Realtime:
         self._recopies = RecopyRestart(daemon)
         bytes_min = settings.markers.min_bytes or identity.segment_bytes
         self._pacing = ConfirmPacing(settings.markers.confirm_s, bytes_min)
+        self._last_commit = 0  # of the state, at the last step
+        self._is_quiet = False
 
     def start(self) -> None:
         """Start; the unfinished return of an earlier process is lost with its buffer."""
@@ -166,6 +168,14 @@ class Realtime:
                 self._following.follow(marks)
         self._confirm(marks)
         self._check_archive(marks)
+        last_commit = self._store.environment.last_commit
+        self._is_quiet = self._is_steady(marks) and last_commit == self._last_commit
+        self._last_commit = last_commit
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether delivery from the node runs, and the state did not change between the last two steps."""
+        return self._is_quiet
 
     def pause(self) -> None:
         """Release the capture; the buffer of a return uses no disk."""
@@ -236,6 +246,13 @@ class Realtime:
             self._link_watch.check(link, received_lsn, archived_lsn, now_s)
         except NodeOutOfReach as error:
             self._fail_over(error)
+
+    def _is_steady(self, marks: StateMarks) -> bool:
+        """Return whether the stream arrives and everything goes to the target; a first copy is not steady."""
+        if marks.stage is not Stage.REALTIME or self._run.capture is None:
+            return False
+        status = self._run.capture.status()
+        return status.link is Link.STREAMING and not status.copying
 
     def _waits_for_node(self, marks: StateMarks) -> bool:
         """Return whether capture has not begun because the node has not reported that it is a primary."""

@@ -110,7 +110,7 @@ class RealtimeReturn:
     def write_marker(self) -> None:
         """Request the try-start marker of this attempt."""
         view = self._store.view()
-        assert view.term is not None, "somebody has delivered"
+        assert view.term is not None, "a process has delivered"
         pointer = view.horizon.pointer if view.horizon else None
         attempt = view.hand_over.attempt
         self._marker = self._node_requests.write(MarkerKind.TRY_START, view.term.epoch, pointer, sequence=attempt)

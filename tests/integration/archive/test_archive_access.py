@@ -17,7 +17,7 @@ import pytest
 from tests.support.processes.captures import config_for
 from tests.support.processes.cdcctl import cdcctl, refused, succeeded
 from tests.support.processes.waiting import wait_until
-from tests.support.servers.archiving import Archiving, archive_script
+from tests.support.servers.archiving import ArchivingServer, archive_script
 from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.io.archive.archive_setup import prepare_archive, try_program
 from tidemark.io.archive.archive_state import archive_state
@@ -95,7 +95,7 @@ def as_user(uid: int, gids: list[int], work: Callable[[], str]) -> str:
 # --- (a) the spool
 
 
-def test_the_servers_user_is_learnt_by_socket_and_by_loopback(node: Cluster) -> None:
+def test_the_servers_user_is_found_by_socket_and_by_loopback(node: Cluster) -> None:
     owner = node.data.stat()
     for dsn in (node.dsn(), f"host=127.0.0.1 port={node.port} user=postgres dbname=postgres"):
         with Node(dsn) as session:
@@ -106,7 +106,7 @@ def test_the_servers_user_is_learnt_by_socket_and_by_loopback(node: Cluster) -> 
 
 @as_root
 @pytest.mark.feature("I25")
-def test_a_spool_that_the_servers_user_cannot_fill_is_refused_before_anything_is_made(
+def test_a_spool_that_the_servers_user_cannot_fill_is_refused_before_anything_is_created(
     node: Cluster, root: Path
 ) -> None:
     options = ("--state", root / "state", "--dsn", node.dsn(), "--archive", root / "spool")
@@ -116,7 +116,7 @@ def test_a_spool_that_the_servers_user_cannot_fill_is_refused_before_anything_is
 
 @as_root
 @pytest.mark.feature("I25")
-def test_a_spool_of_root_alone_is_repaired_by_init_with_a_group_and_found_until_then(node: Cluster, root: Path) -> None:
+def test_a_spool_that_only_root_can_read_is_reported_until_init_gives_it_a_group(node: Cluster, root: Path) -> None:
     config, state, spool = configured(node, root), root / "state", Spool(root / "spool")
     (row,) = node.sql("SELECT system_identifier FROM pg_control_system()")
     spool.create(int(str(row[0])))
@@ -167,7 +167,7 @@ def test_a_capture_of_a_third_user_shares_the_spool_by_a_group_or_is_refused(nod
     assert reported.startswith("ServerCannotArchive: ")
     assert not (root / "spool").exists()
     assert as_user(CAPTURE_UID, [CAPTURE_UID, server.st_gid], lambda: adopt(shared)) == "ArchiveKind.SPOOL"
-    with_servers = Archiving(node, Spool(root / "spool"))
+    with_servers = ArchivingServer(node, Spool(root / "spool"))
     node.configure(archive_command=f"{archive_script()} --spool {root}/spool --free-bytes-min 0 %p %f")
     try:
         (name,) = with_servers.switch()
@@ -229,7 +229,7 @@ def test_a_program_that_the_servers_user_cannot_run_is_refused(
 
 @as_root
 @pytest.mark.feature("I25")
-def test_init_does_not_say_start_with_a_program_that_the_server_cannot_run(node: Cluster, root: Path) -> None:
+def test_init_does_not_recommend_a_start_with_a_program_that_the_server_cannot_run(node: Cluster, root: Path) -> None:
     options = ("--state", root / "state", "--dsn", node.dsn(), "--archive", root / "spool")
     chosen = {"TIDEMARK_CAPTURE__GROUP": group_of(node), "TIDEMARK_ARCHIVE__PROGRAM": "/etc/passwd"}
     done = cdcctl("init", *options, **chosen)
@@ -238,10 +238,10 @@ def test_init_does_not_say_start_with_a_program_that_the_server_cannot_run(node:
 
 
 @dataclass
-class Watched:
+class WatchedNode:
     """A node with a spool, and a daemon's requests and results."""
 
-    node: Archiving
+    node: ArchivingServer
     store: StateStore
     node_requests: NodeRequests
     watch: ArchivingWatch
@@ -268,7 +268,7 @@ class Watched:
 
 
 @contextmanager
-def watched(node: Cluster, root: Path) -> Iterator[Watched]:
+def watched(node: Cluster, root: Path) -> Iterator[WatchedNode]:
     node.sql("SELECT pg_stat_reset_shared('archiver')")
     config, folder = configured(node, root, group=group_of(node)), StateFolder(root / "state")
     initialise(config, folder)
@@ -283,8 +283,8 @@ def watched(node: Cluster, root: Path) -> Iterator[Watched]:
             log=context.log,
         )
         try:
-            archiving = Archiving(node, Spool(Path(config.archive.folder)))
-            yield Watched(archiving, store, node_requests, ArchivingWatch(context, config.archive, node_requests))
+            archiving = ArchivingServer(node, Spool(Path(config.archive.folder)))
+            yield WatchedNode(archiving, store, node_requests, ArchivingWatch(context, config.archive, node_requests))
         finally:
             node_requests.close()
 

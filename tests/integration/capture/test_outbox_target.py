@@ -62,7 +62,7 @@ class CountedWaits(threading.Event):
         return len(self.waits_s) >= self._count
 
 
-class Target:
+class RecordingTarget:
     """Receives groups, or fails."""
 
     def __init__(
@@ -181,7 +181,7 @@ def test_slots_of_killed_readers_are_freed_every_few_seconds_and_no_more_often(
 
 
 def application(
-    store: StateStore, target: Target, metrics: Metrics, stopping: threading.Event
+    store: StateStore, target: RecordingTarget, metrics: Metrics, stopping: threading.Event
 ) -> tuple[ApplicationThread, GroupQueue]:
     group_queue = GroupQueue(1 << 20, Signal())
     thread = ApplicationThread(
@@ -207,7 +207,7 @@ def test_delivered_changes_are_counted_unless_the_target_counts_itself(
 
     lag_us, lag_s = lag
     clock.now_us = COMMITTED_US + lag_us
-    thread, group_queue = application(store, Target(counts=counts, on_group=on_group), metrics, stopping)
+    thread, group_queue = application(store, RecordingTarget(counts=counts, on_group=on_group), metrics, stopping)
     assert thread.join(0.0), "not started, so it is not running"
     group_queue.put(group(100))
     thread.start()
@@ -223,7 +223,7 @@ def test_a_target_is_polled_while_the_queue_is_empty_and_then_delivers_the_next_
     store: StateStore, metrics: Metrics
 ) -> None:
     stopping = threading.Event()
-    target = Target(on_group=stopping.set)
+    target = RecordingTarget(on_group=stopping.set)
     thread, group_queue = application(store, target, metrics, stopping)
     thread.start()
     assert target.idled.wait(DEADLINE_S)
@@ -242,7 +242,7 @@ def test_joining_waits_for_the_delivery_in_hand_up_to_its_bound(store: StateStor
         received.set()
         may_end.wait(DEADLINE_S)
 
-    thread, group_queue = application(store, Target(on_group=on_group), metrics, stopping)
+    thread, group_queue = application(store, RecordingTarget(on_group=on_group), metrics, stopping)
     group_queue.put(group(100))
     thread.start()
     assert received.wait(DEADLINE_S)
@@ -264,7 +264,7 @@ def test_the_first_error_is_kept_when_closing_fails_as_well(
         if delivering is not None:
             raise delivering
 
-    target = Target(on_group=on_group)
+    target = RecordingTarget(on_group=on_group)
     target.closing = ZeroDivisionError()
     thread, group_queue = application(store, target, metrics, stopping)
     group_queue.put(group(100))
@@ -295,7 +295,7 @@ def test_an_idle_target_is_called_less_often_until_it_has_work_or_a_group_comes(
 ) -> None:
     stopping, answers = threading.Event(), iter([False] * 5 + [True] + [False] * 4)
     groups = ScriptedGroups([None] * 8 + [group(100), None], stopping)
-    target = Target(on_idle=lambda: next(answers))
+    target = RecordingTarget(on_idle=lambda: next(answers))
     thread = ApplicationThread(
         groups, target, empty_history(store), prelude=lambda: None, metrics=metrics, stopping=stopping
     )

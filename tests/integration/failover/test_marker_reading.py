@@ -44,7 +44,7 @@ def counted(context: CaptureContext, name: str) -> dict[str, float]:
 
 
 @pytest.mark.feature("I10")
-def test_markers_of_ours_are_read_and_counted_by_kind_and_a_check_is_kept(context: CaptureContext) -> None:
+def test_valid_markers_are_read_and_counted_by_kind_and_a_check_is_kept(context: CaptureContext) -> None:
     reader = MarkerReader(context.store.identity, KEY, context.metrics, context.log)
     with capture_logs() as reported:
         found = reader.read(Lsn(100), content(MarkerKind.STOP))

@@ -126,7 +126,9 @@ def test_a_copy_started_elsewhere_is_refused_and_once_confirmed_the_other_one_is
 
 
 @pytest.mark.feature("I21")
-def test_a_copy_whose_place_shows_nothing_is_fenced_if_the_original_continued(original: Sidecar, copy: Sidecar) -> None:
+def test_a_copy_whose_folder_does_not_identify_it_is_fenced_if_the_original_continued(
+    original: Sidecar, copy: Sidecar
+) -> None:
     resume(original, 2)
     with StateStore.open(copy.folder) as store, store.transaction(None) as transaction:
         transaction.drop(PLACE)  # as on a clone of the volume

@@ -107,7 +107,7 @@ def test_a_second_process_of_a_role_is_refused_naming_the_first_until_that_dies(
 
 
 @pytest.mark.feature("I38")
-def test_asking_who_holds_a_lock_never_disturbs_a_process_that_takes_it(folder: StateFolder) -> None:
+def test_a_query_for_a_locks_holder_never_disturbs_a_process_that_acquires_it(folder: StateFolder) -> None:
     over = threading.Event()
 
     def ask() -> None:
@@ -139,7 +139,7 @@ def test_a_lock_file_with_other_text_names_no_process(folder: StateFolder, text:
     assert RoleLock.status(folder, "sidecar") == LockStatus(is_locked=False, owner=None)
 
 
-def test_a_killed_reader_holds_no_pages_once_it_is_cleared(folder: StateFolder) -> None:
+def test_a_killed_reader_keeps_no_pages_once_it_is_cleared(folder: StateFolder) -> None:
     environment = Environment.open(folder, map_bytes=1 << 30, create=True)
     try:
         holder = Holder(HOLD_READER, folder)
@@ -259,7 +259,7 @@ def test_a_command_is_answered_beside_more_half_open_clients_than_are_served(fol
         assert json.loads(clients[-1].makefile().readline()) == {"ok": True, "heard": "late"}
 
 
-def test_a_command_that_takes_long_delays_no_other(folder: StateFolder) -> None:
+def test_a_slow_command_delays_no_other(folder: StateFolder) -> None:
     path, begun, may_end = folder.socket("sidecar"), threading.Event(), threading.Event()
 
     def wait(_request: dict[str, Json]) -> dict[str, Json]:

@@ -123,7 +123,7 @@ def test_a_watermark_moves_forward_only_and_a_later_timeline_is_forward(store: S
     assert moved(store, lambda transaction: transaction.get(key)) == Watermark(pointer(2, 100), Sequence(5))
 
 
-def test_a_follower_moves_forward_only_until_it_follows_no_more(store: StateStore) -> None:
+def test_a_follower_moves_forward_only_until_it_delivers(store: StateStore) -> None:
     moved(store, lambda transaction: transaction.put(FOLLOWED, FOLLOWS))
     behind = replace(FOLLOWS, pointer=pointer(1, 199))
     with pytest.raises(InternalError, match="followed would move back"):
@@ -184,7 +184,7 @@ def test_a_value_that_is_damaged_is_replaced_without_a_comparison(store: StateSt
 
 
 @pytest.mark.feature("I21")
-def test_an_epoch_that_was_never_taken_is_over_and_the_error_names_the_present_one(store: StateStore) -> None:
+def test_an_epoch_that_never_began_is_over_and_the_error_names_the_present_one(store: StateStore) -> None:
     with pytest.raises(Fenced, match="the current one is none"), store.transaction(Epoch(TimelineId(1), 1)):
         pass
     store.begin_epoch(OWNER)
@@ -345,7 +345,7 @@ def test_a_reader_that_confirms_what_is_no_end_of_a_group_is_refused(store: Stat
     assert store.view().confirmed is None
 
 
-def test_settling_confirms_the_least_that_is_held_once(store: StateStore, reader: OutboxReader) -> None:
+def test_the_lowest_confirmed_sequence_of_the_readers_is_recorded_once(store: StateStore, reader: OutboxReader) -> None:
     for name in ("spark", "other"):
         reader.register(name)
     first, second = deliver(store, 100), deliver(store, 200)
@@ -376,7 +376,9 @@ def test_confirmed_values_stay_confirmed_when_another_reader_begins_after_them(
     assert store.view().confirmed == second
 
 
-def test_an_outbox_is_full_while_one_of_its_readers_holds_anything(store: StateStore, reader: OutboxReader) -> None:
+def test_an_outbox_is_full_while_one_of_its_readers_has_unconfirmed_values(
+    store: StateStore, reader: OutboxReader
+) -> None:
     for name in ("spark", "other"):
         reader.register(name)
     deliver(store, 100)
@@ -388,7 +390,7 @@ def test_an_outbox_is_full_while_one_of_its_readers_holds_anything(store: StateS
 
 
 @pytest.mark.feature("I24")
-def test_a_damaged_confirmation_halts_where_a_reader_is_damaged_or_holds_nothing(
+def test_a_damaged_confirmation_halts_if_a_reader_is_damaged_or_has_confirmed_nothing(
     store: StateStore, reader: OutboxReader
 ) -> None:
     first = deliver(store, 100)
@@ -451,7 +453,7 @@ def test_the_journal_mark_moves_on_with_what_is_durable_and_back_where_the_journ
     assert marked(lambda transaction: transaction.put_history(index())) == 0
 
 
-def test_databases_that_come_into_the_capture_are_added_to_its_beginning(store: StateStore) -> None:
+def test_databases_that_join_the_capture_are_added_to_its_beginning(store: StateStore) -> None:
     reported = {Oid(2): KnownDatabase("two", "LATIN1")}
     moved(store, lambda transaction: transaction.record_databases(reported))
     assert store.view().beginning is None
@@ -473,7 +475,7 @@ def test_the_hand_over_record_is_as_it_was_written(store: StateStore) -> None:
     assert store.view().hand_over == met
 
 
-def test_the_copies_of_a_capture_are_its_own_and_end_with_their_table(store: StateStore) -> None:
+def test_the_copies_of_a_capture_are_separate_and_end_with_their_table(store: StateStore) -> None:
     done, waiting = CopyProgress(CopyPhase.DONE, 1), CopyProgress(CopyPhase.WAITING, 0)
     moved(store, lambda transaction: transaction.put_copy(Oid(1), Oid(7), done))
     moved(store, lambda transaction: transaction.put_copy(Oid(1), Oid(8), waiting))
@@ -493,7 +495,7 @@ def test_refused_copies_are_found_by_their_phase_beside_a_copy_that_is_damaged(s
     assert store.refused_copies() == {(Oid(1), Oid(7)): refused}
 
 
-def test_readers_of_another_capture_in_the_same_database_are_not_ours(store: StateStore, reader: OutboxReader) -> None:
+def test_readers_of_another_capture_in_the_same_database_are_separate(store: StateStore, reader: OutboxReader) -> None:
     reader.register("spark")
     for key in (b"", b"\xff" * 8):  # before and after all of ours
         with store.environment.write() as transaction:
@@ -501,7 +503,7 @@ def test_readers_of_another_capture_in_the_same_database_are_not_ours(store: Sta
     assert set(store.view().readers) == {"spark"}
 
 
-def test_room_is_kept_back_on_the_disk_and_the_bound_itself_may_be_reached(
+def test_disk_space_is_reserved_and_the_bound_itself_may_be_reached(
     store: StateStore, reader: OutboxReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader.register("spark")
@@ -525,7 +527,9 @@ def test_room_is_kept_back_on_the_disk_and_the_bound_itself_may_be_reached(
                     transaction.deliver(wanted)
 
 
-def test_a_relation_version_has_one_number_however_often_it_comes(store: StateStore, reader: OutboxReader) -> None:
+def test_a_relation_version_has_one_number_however_often_it_is_delivered(
+    store: StateStore, reader: OutboxReader
+) -> None:
     other = groups.relation("other", 20000)
     batches = [groups.batch(100, [1]), groups.batch(100, [2]), groups.batch(100, [3], of=other)]
     encoded = encode_group(groups.group(100, batches))

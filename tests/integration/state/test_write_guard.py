@@ -110,7 +110,7 @@ def test_the_log_names_the_role_of_the_killed_writer(environment: Environment, l
 
 
 @pytest.mark.parametrize("point", WritePoint)
-def test_a_writer_that_continues_in_time_is_spared(environment: Environment, point: WritePoint) -> None:
+def test_a_writer_that_continues_in_time_is_not_killed(environment: Environment, point: WritePoint) -> None:
     watch = WriterWatch(environment, 15.0)
     with StoppedWriter(environment.folder, point) as writer:
         assert looks(watch, boot_ns()) == [None] * CHECKS_MIN
@@ -152,7 +152,7 @@ def test_a_guard_that_begins_later_measures_how_long_a_writer_is_stuck(environme
         assert looks(late, boot_ns() + HOUR_NS) == [*[None] * (CHECKS_MIN - 1), writer.pid]
 
 
-def test_after_a_suspend_a_writer_gets_a_few_looks_time_to_continue(environment: Environment) -> None:
+def test_after_a_suspend_a_writer_has_time_for_a_few_checks_to_continue(environment: Environment) -> None:
     watch = WriterWatch(environment, 15.0)
     with environment.write():
         assert looks(watch, boot_ns(), 1) == [None]
@@ -170,7 +170,7 @@ def test_consecutive_transactions_do_not_count_as_one(environment: Environment) 
 
 
 @pytest.mark.feature("I20")
-def test_a_slot_that_names_another_process_than_the_lock_does_is_not_believed(environment: Environment) -> None:
+def test_a_slot_that_names_another_process_than_the_lock_is_ignored(environment: Environment) -> None:
     with StoppedWriter(environment.folder, WritePoint.LOCKED) as writer:
         environment.heartbeat.beat(Slot.WRITER)  # an earlier writer's entry with our id: never cleared
         with WriteGuard(environment, watchdog_s=WATCHDOG_S, log=get_log("test")), environment.write():

@@ -53,7 +53,7 @@ def tree_of(value: object) -> object:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
-def test_values_are_json_of_their_fields_and_come_back(shape: type) -> None:
+def test_values_are_json_of_their_fields_and_are_read_back(shape: type) -> None:
     form: JsonForm[object] = JsonForm(shape)
 
     @settings(max_examples=EXAMPLES)
@@ -66,7 +66,7 @@ def test_values_are_json_of_their_fields_and_come_back(shape: type) -> None:
     both_ways()
 
 
-def test_a_relation_comes_back_without_what_is_of_one_process() -> None:
+def test_a_relation_is_read_back_without_the_fields_of_one_process() -> None:
     version = groups.relation(missing=b"\xff\x00\x80>?")
     form: JsonForm[tuple[relation.Relation]] = JsonForm(tuple[relation.Relation])
     written = form.write((version,))

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from tests.support.lakes.lakes import feed_by_hand
 from tests.support.processes.captures import Sidecar
 from tests.support.processes.cdcctl import Done, cdcctl, succeeded
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster, StopMode
 from tests.support.servers.standby import copy_of, promote
 from tidemark.io.state.outbox import OutboxReader
@@ -128,6 +128,6 @@ def branching(
             diverged.sidecar.close()
 
 
-def of_archive(node: Archiving) -> dict[str, str]:
+def of_archive(node: ArchivingServer) -> dict[str, str]:
     """Return the options of a capture that reads the node's archive."""
     return {"TIDEMARK_ARCHIVE__FOLDER": str(node.spool.folder)}

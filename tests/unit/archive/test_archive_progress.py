@@ -38,7 +38,7 @@ def folder(*stretches: tuple[int, int], holes: tuple[int, ...] = ()) -> ArchiveS
     )
 
 
-def test_segments_are_missing_up_to_where_archive_mode_was_off_or_up_to_a_later_one() -> None:
+def test_segments_are_missing_up_to_the_end_of_archive_mode_off_or_up_to_a_later_segment() -> None:
     assert missing(folder(), FIRST, at(3.5), INVALID_LSN) == Missing()
     assert missing(folder(), FIRST, at(3.5), at(3)) == Missing()
     assert missing(folder(), FIRST, at(3.5), at(5)) == Missing(name(3), 2)

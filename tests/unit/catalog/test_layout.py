@@ -28,7 +28,7 @@ def test_fixed_columns_are_placed_by_alignment() -> None:
     assert layout(PG_ATTRIBUTE).fixed_bytes == 75
 
 
-def test_a_catalog_without_a_column_that_rows_are_found_by_is_refused() -> None:
+def test_a_catalog_without_a_key_column_is_refused() -> None:
     columns = [CatalogColumn(1, "oid", Oid(26), 4, "i", not_null=True)]
     with pytest.raises(UnknownCatalogShape, match="enumtypid"):
         CatalogLayout(PG_ENUM, columns)
@@ -45,7 +45,7 @@ def test_a_projection_in_another_order_than_the_catalog_has_is_refused() -> None
         layout(PG_ENUM).projection("enumlabel", "oid")
 
 
-def test_a_value_behind_nulls_is_found() -> None:
+def test_a_value_after_nulls_is_found() -> None:
     datum = varlena(b"value")
     packed = attribute_row(7, 1, missing=datum)
     place = layout(PG_ATTRIBUTE).locate(packed, "attmissingval")
@@ -71,7 +71,7 @@ def test_bytes_that_are_no_row_do_not_fit(damage: bytes) -> None:
     assert not layout(PG_ENUM).fits(enum_row(1, 2)[:-1])
 
 
-def test_rows_of_system_columns_are_kept_as_places_only() -> None:
+def test_rows_of_system_columns_are_kept_as_locations_only() -> None:
     attributes = heap(PG_ATTRIBUTE)
     attributes.insert(make_tid(0, 1), attribute_row(7, -6))
     attributes.insert(make_tid(0, 2), attribute_row(7, 1))

@@ -24,11 +24,11 @@ def test_other_forms_than_those_of_the_state_are_refused_by_their_key() -> None:
     assert raised.value.exit_code is ExitCode.CONFIG
 
 
-def test_the_forms_of_the_state_are_taken() -> None:
+def test_the_forms_of_the_state_are_accepted() -> None:
     check_types(TypesConfig(), BEGINNING)
 
 
-def test_a_beginning_keeps_its_forms_and_one_from_before_there_were_any_has_the_defaults() -> None:
+def test_a_beginning_keeps_its_forms_and_one_of_an_earlier_version_has_the_defaults() -> None:
     adapter = TypeAdapter(Beginning)
     kept = Beginning(TimelineId(1), Lsn(8), FullXid(3), {}, types=TypeMapping(decimals=Decimals.DOUBLE))
     stored = adapter.dump_json(kept)

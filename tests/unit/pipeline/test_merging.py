@@ -39,7 +39,7 @@ def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_files, "FILE_ROWS_MAX", ROWS_MAX)
 
 
-class Replica:
+class NotesReplica:
     """A replica of notes by number, in files of at most eight rows."""
 
     def __init__(self, root: Path, rows: Iterable[int] = ()) -> None:
@@ -94,7 +94,7 @@ def _rows(notes: dict[int, str]) -> pa.Table:
 
 @pytest.mark.feature("L09")
 def test_a_file_without_a_changed_row_is_not_written_again(tmp_path: Path) -> None:
-    replica = Replica(tmp_path, range(0, 64, 2))
+    replica = NotesReplica(tmp_path, range(0, 64, 2))
     before = replica.files
     assert sorted(before.values()) == [(8, 0, 14), (8, 16, 30), (8, 32, 46), (8, 48, 62)]
     replica.change([18], removed=[40, 41, 1])  # 41 and 1 do not exist
@@ -119,7 +119,7 @@ def test_a_key_beyond_the_first_two_planes_is_found_again(tmp_path: Path, key: s
 
 
 def test_a_change_of_nothing_makes_a_commit_without_files(tmp_path: Path) -> None:
-    replica = Replica(tmp_path, range(8))
+    replica = NotesReplica(tmp_path, range(8))
     before, version = replica.files, DeltaTable(replica.uri).version()
     replica.change([], removed=[100])
     assert replica.files == before
@@ -128,14 +128,14 @@ def test_a_change_of_nothing_makes_a_commit_without_files(tmp_path: Path) -> Non
 
 
 def test_new_rows_go_into_a_file_that_is_written_anyway(tmp_path: Path) -> None:
-    replica = Replica(tmp_path, range(0, 32, 2))
+    replica = NotesReplica(tmp_path, range(0, 32, 2))
     replica.change([4, 5], removed=[6])
     assert sorted(replica.files.values()) == [(8, 0, 14), (8, 16, 30)]
     replica.check()
 
 
 def test_rows_at_the_end_of_the_table_fill_its_last_file(tmp_path: Path) -> None:
-    replica = Replica(tmp_path, range(8))
+    replica = NotesReplica(tmp_path, range(8))
     for key in range(8, 40):
         replica.change([key])
     assert sorted(replica.files.values()) == [(8, first, first + 7) for first in range(0, 40, 8)]
@@ -143,7 +143,7 @@ def test_rows_at_the_end_of_the_table_fill_its_last_file(tmp_path: Path) -> None
 
 
 def test_small_batches_of_new_rows_anywhere_do_not_leave_a_file_each(tmp_path: Path) -> None:
-    replica = Replica(tmp_path, range(0, 800, 10))
+    replica = NotesReplica(tmp_path, range(0, 800, 10))
     keys = [key for key in range(800) if key % 10]
     random.Random(1).shuffle(keys)
     for key in keys[:60]:
@@ -153,7 +153,7 @@ def test_small_batches_of_new_rows_anywhere_do_not_leave_a_file_each(tmp_path: P
 
 
 def test_small_neighbours_that_are_touched_together_become_one_file(tmp_path: Path) -> None:
-    replica = Replica(tmp_path)
+    replica = NotesReplica(tmp_path)
     for first in (0, 2, 4, 20, 40):
         replica.insert([first, first + 1])
     replica.change([0, 2, 4, 40])  # the file of 20 is between the last two
@@ -163,7 +163,7 @@ def test_small_neighbours_that_are_touched_together_become_one_file(tmp_path: Pa
 
 @pytest.mark.feature("L09")
 def test_maintenance_combines_small_neighbours_and_is_a_commit_of_ours_that_changes_no_row(tmp_path: Path) -> None:
-    replica = Replica(tmp_path)
+    replica = NotesReplica(tmp_path)
     for key in range(40):
         replica.insert([key])
     applied = LakeTable(replica.uri, APP).applied
@@ -181,7 +181,7 @@ def test_maintenance_combines_small_neighbours_and_is_a_commit_of_ours_that_chan
 
 @pytest.mark.feature("L09")
 def test_maintenance_sorts_overlapping_files_until_few_contain_a_key_between_their_bounds(tmp_path: Path) -> None:
-    replica = Replica(tmp_path)
+    replica = NotesReplica(tmp_path)
     numbers = random.Random(2).sample(range(100_000), 160)
     for begin in range(0, 160, 4):
         replica.insert(numbers[begin : begin + 4])
@@ -196,7 +196,7 @@ def test_a_call_of_maintenance_is_bounded_and_the_next_one_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clustering, "WORK_ROWS", 40)
-    replica = Replica(tmp_path)
+    replica = NotesReplica(tmp_path)
     numbers = random.Random(3).sample(range(100_000), 120)
     for begin in range(0, 120, 4):
         replica.insert(numbers[begin : begin + 4])
@@ -214,7 +214,7 @@ def test_a_call_of_maintenance_is_bounded_and_the_next_one_continues(
     replica.check()
 
 
-def deepest(replica: Replica) -> int:
+def deepest(replica: NotesReplica) -> int:
     """Return the greatest number of files between whose bounds one key is."""
     spans = [(least, most) for _, least, most in replica.files.values()]
     return max(sum(least <= point <= most for least, most in spans) for point, _ in spans)
@@ -229,20 +229,20 @@ def test_the_rows_of_a_file_grow_with_the_table(monkeypatch: pytest.MonkeyPatch)
 
 def test_wide_rows_are_bounded_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_files, "FILE_BYTES", 100)
-    replica = Replica(tmp_path, range(8))
+    replica = NotesReplica(tmp_path, range(8))
     assert max(rows for rows, *_ in replica.files.values()) < ROWS_MAX
     replica.check()
 
 
 @pytest.mark.feature("L09")
 @pytest.mark.parametrize(
-    "act", [lambda replica: replica.change([3, 99]), Replica.maintain], ids=["merge", "maintenance"]
+    "act", [lambda replica: replica.change([3, 99]), NotesReplica.maintain], ids=["merge", "maintenance"]
 )
 def test_a_kill_between_files_and_commit_leaves_only_orphans_which_the_vacuum_removes(
     tmp_path: Path, act: object
 ) -> None:
     assert callable(act)
-    replica = Replica(tmp_path)
+    replica = NotesReplica(tmp_path)
     for key in range(6):
         replica.insert([key])
     before, files, notes = replica.files, set(tmp_path.glob("*.parquet")), dict(replica.notes)
@@ -265,7 +265,7 @@ def test_a_kill_between_files_and_commit_leaves_only_orphans_which_the_vacuum_re
 
 
 def test_a_deletion_vector_that_remains_after_its_property_is_applied(tmp_path: Path) -> None:
-    replica = Replica(tmp_path, range(4))
+    replica = NotesReplica(tmp_path, range(4))
     (name,) = replica.files
     delete_by_vector(tmp_path, name, [1, 2])
     replica.notes = {0: "new", 3: "new"}

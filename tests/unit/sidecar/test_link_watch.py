@@ -21,7 +21,7 @@ def test_a_node_that_archives_out_of_reach_is_given_up_when_the_time_is_over() -
         link_watch.check(Link.CONNECTING, RECEIVED, PAST, 41.0)
 
 
-def test_a_node_that_is_down_and_archives_nothing_is_waited_for() -> None:
+def test_a_stopped_node_that_archives_nothing_is_waited_for() -> None:
     link_watch = LinkWatch(DOWN_S_MAX)
     for now_s in range(0, 10_000, 100):
         link_watch.check(Link.CONNECTING, RECEIVED, BEHIND, float(now_s))

@@ -277,7 +277,7 @@ class TransactionTable:
             if self.port is None:
                 largest = max(self._open.values(), key=lambda transaction: transaction.byte_count)
                 raise TransactionTooLarge(
-                    f"open transactions take {total} bytes, more than the allowed {bound}; the largest, "
+                    f"open transactions use {total} bytes, more than the allowed {bound}; the largest, "
                     f"{largest.xid}, began at {format_lsn(largest.first_lsn)}"
                 )
             total -= self._spill(self.port, total - int(bound * SPILL_DOWN_TO))

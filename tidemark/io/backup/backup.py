@@ -101,8 +101,8 @@ class BackupFolder:
             "manifest"
         )
         if manifest.system_identifier not in (None, control.system_identifier):
-            identifiers = f"of system {manifest.system_identifier}, pg_control of {control.system_identifier}"
-            raise NotAsListed(f"{where} is {identifiers}", hint=hint)
+            identifiers = f"system {manifest.system_identifier}, pg_control to {control.system_identifier}"
+            raise NotAsListed(f"{where} belongs to {identifiers}", hint=hint)
         begun = {(wal.timeline, wal.start_lsn) for wal in manifest.wal_ranges}
         if begun and (label.timeline, label.start_lsn) not in begun:
             starts = ", ".join(f"{format_lsn(lsn)} on timeline {timeline}" for timeline, lsn in sorted(begun))

@@ -19,7 +19,7 @@ class StateFull(StateError):
     """The bound of the outbox, the disk or the LMDB map is reached; delivery waits and tries again."""
 
     hint = (
-        "see `cdcctl reader list` for the readers that hold the outbox, and check the free space under the state folder"
+        "see `cdcctl reader list` for readers that have not confirmed, and check the free space under the state folder"
     )
 
 

@@ -102,7 +102,9 @@ class SeedSession:
                         pieces.append(bytes(piece))
                         total += len(piece)
                         if total > CATALOG_BYTES_MAX:
-                            raise CatalogsTooLarge(f"the catalogs of {self.node.where} take over {total} bytes")
+                            raise CatalogsTooLarge(
+                                f"the catalogs of {self.node.where} are larger than {CATALOG_BYTES_MAX} bytes"
+                            )
                         meanwhile()
         return answers
 

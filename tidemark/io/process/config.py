@@ -1,6 +1,6 @@
 """Configuration: TOML, then the environment, into frozen dataclasses; an unknown key is an error.
 
-`conf/tidemark.toml` lists every key with meaning, unit, default and bound; a test compares both.
+`conf/tidemark.toml` lists every key with meaning, unit, default and bound; a test compares names and defaults.
 `TIDEMARK_<SECTION>__<KEY>` overrides a key (two underscores between them; lists are separated by commas). Secrets are
 never keys: passwords come from PGPASSFILE or a service file, as libpq reads them.
 """

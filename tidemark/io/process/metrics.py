@@ -3,7 +3,8 @@
 Prefix `tidemark_`, base units, counters end in `_total`. No relation's name is a label. Sidecar and archiver export the
 same set, each with its own work and observations; values of the state are the same in both. Every series exists from
 the start, so that a rate sees the first event: counters by kind at 0 for each kind, and NaN for values of the archive
-that the process has not read yet, where a 0 would be an alarm.
+that the process has not read yet, where a 0 would be an alarm. A tally or a spread is cheaper than a counter or a
+histogram, and is written by one thread: they are for what each commit does.
 """
 
 import math

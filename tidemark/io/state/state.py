@@ -208,7 +208,7 @@ class StateStore(OpenedState):
 def _check_same(folder: StateFolder, found: Identity, wanted: Identity) -> None:
     if (found.capture, found.system_identifier) != (wanted.capture, wanted.system_identifier):
         raise StateError(
-            f"{folder.root} is the state of capture {found.capture!r} of system {found.system_identifier}, "
-            f"not of {wanted.capture!r} of system {wanted.system_identifier}",
+            f"{folder.root} belongs to capture {found.capture!r} of system {found.system_identifier}, "
+            f"not to {wanted.capture!r} of system {wanted.system_identifier}",
             hint="choose another state folder, or the DSN for which this one was created",
         )

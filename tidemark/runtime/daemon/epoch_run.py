@@ -63,7 +63,7 @@ class EpochRun:
         except DecodingStuck as stuck:
             self._stuck = stuck
             raise
-        except Exception as error:  # noqa: BLE001 - it is over, and the mode says who goes on
+        except Exception as error:  # noqa: BLE001 - the run is over, and the mode defines which process continues
             self._context.log.warning("the capture did not stop cleanly", **describe_error(error))
         del capture
         gc.unfreeze()

@@ -144,7 +144,7 @@ def _number_on(transaction: StateTransaction, followed: Followed, lake: LakeInve
 
     The outbox gets a new name: earlier sequences in Spark's checkpoints and in the lake become invalid.
     """
-    assert followed.leader is not None, "somebody else has delivered"
+    assert followed.leader is not None, "another process has delivered"
     ledger, delivered = transaction.ledger(), transaction.delivered()
     assert delivered is not None, "it began somewhere"
     transaction.outbox.trim(ledger, ledger.head)

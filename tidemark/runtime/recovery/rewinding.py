@@ -123,7 +123,7 @@ def _at_fork(store: StateStore, kept: StateView, plan: RewindPlan, selection: Se
 
     If nothing behind the fork was delivered: how it resumes after the last delivered change, with the catalogs then.
     """
-    assert plan.restart_lsn is not None, "decoding goes on"
+    assert plan.restart_lsn is not None, "decoding continues"
     assert kept.delivered is not None, "it was planned"
     captured = by_name(selection.selects_database)
     after = None if plan.is_delivered else kept.delivered.pointer.position

@@ -17,7 +17,13 @@ SWITCHES_DEFAULT = 10
 @click.command()
 @state_option
 @config_option
-@click.option("--switches", type=click.IntRange(min=0), default=SWITCHES_DEFAULT, show_default=True, help="Latest.")
+@click.option(
+    "--switches",
+    type=click.IntRange(min=0),
+    default=SWITCHES_DEFAULT,
+    show_default=True,
+    help="How many of the latest switches to show.",
+)
 @json_option
 def status(state: Path, *, config: Path | None, switches: int, as_json: bool) -> None:
     """Show which process delivers, since when and why, and the past switches; works without a daemon."""
