@@ -99,7 +99,7 @@ class Archive:
         """Do the work of the present stage."""
         marks = self._store.marks()
         self._context.metrics.mode.set(marks.stage.number)
-        self._fence.step(marks, self._run.capture)
+        self._fence.step(marks, self._run.progress)
         is_active = marks.stage.deliverer is Role.ARCHIVER and not is_waited_for(marks)
         self._context.metrics.archiver_active.set(is_active)
         if is_active:

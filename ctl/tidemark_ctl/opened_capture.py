@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 from tidemark.io.host.failpoints import arm_from_environment
-from tidemark.io.host.logs import get_log
 from tidemark.io.process.config import Config
 from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.process.metrics import Metrics
@@ -18,6 +17,7 @@ from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
 from tidemark_ctl import settings
+from tidemark_ctl.terminal_log import TerminalLog
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def opened_capture(
     chosen = settings.load(state, config)
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
     folder.relax_umask()
-    log = get_log("cdcctl")
+    log = TerminalLog()
     guard = partial(WriteGuard, watchdog_s=chosen.watchdog.watchdog_s, log=log, kills=kills)
     with StateStore.open(folder, guarded=guard) as store:
         context = CaptureContext(store, Metrics(store.identity.capture), log)

@@ -44,7 +44,7 @@ class LogEntry(NamedTuple):
 
 
 @dataclass(slots=True)
-class Log:
+class CountedLog:
     """The counted content of the change log."""
 
     changes: Counter[EntryKind] = field(default_factory=Counter)
@@ -71,7 +71,7 @@ class LogVerdict:
         return bool(self.changes) and not (self.lost or self.doubled or self.duplicate_positions or self.numbers_wrong)
 
 
-def judge(journal: Sequence[LogEntry], snapshots: Mapping[str, Snapshot], log: Log) -> LogVerdict:
+def judge(journal: Sequence[LogEntry], snapshots: Mapping[str, Snapshot], log: CountedLog) -> LogVerdict:
     """Compare the committed changes with the log; `snapshots`: those of the first copy, by table."""
     expected: Counter[EntryKind] = Counter(dict(_reported(journal, snapshots)))
     written: Counter[tuple[object, object]] = Counter((entry.client, entry.number) for entry in journal)
@@ -92,9 +92,9 @@ def read_journal(dsn: str) -> list[LogEntry]:
         return [LogEntry(*row) for row in connection.execute(query.encode())]
 
 
-def read_log(view: StateView, lake: Path) -> tuple[Log, dict[str, Snapshot]]:
+def read_log(view: StateView, lake: Path) -> tuple[CountedLog, dict[str, Snapshot]]:
     """Read the change log of every table, and the snapshot of each first copy."""
-    log, snapshots = Log(), {}
+    log, snapshots = CountedLog(), {}
     for table in Positions(str(lake.absolute()), view.identity).tables.values():
         if table.relation == INVALID_OID or table.log_version < 0:
             continue
@@ -109,7 +109,7 @@ def _name(table: TablePosition) -> str:
     return f"{table.namespace}.{table.name}"
 
 
-def _count(table: TablePosition, lake: Path, log: Log) -> None:
+def _count(table: TablePosition, lake: Path, log: CountedLog) -> None:
     name = _name(table)
     more = ["client", "number"] if name == JOURNAL else []
     kept = LakeTable(f"{lake.absolute()}/{table.folder}/log", "")

@@ -43,12 +43,8 @@ PLANS = {
     "tidemark/decode/transactions/pending_children.py": MutationTests(
         ("tests/property/decoder/test_pending_children.py",), _SMALL_TRANSACTIONS, interpreted=True
     ),
-    "tidemark/decode/transactions/committed_run.py": MutationTests(
-        ("tests/unit/decoder/test_committed_run.py",), _SMALL_TRANSACTIONS
-    ),
-    "tidemark/decode/groups/stream_order.py": MutationTests(
-        ("tests/unit/decoder/test_stream_order.py",), ("tests/unit/decoder",)
-    ),
+    "tidemark/decode/transactions/committed_run.py": MutationTests(("tests/unit/decoder/test_committed_run.py",)),
+    "tidemark/decode/groups/stream_order.py": MutationTests(("tests/unit/decoder/test_stream_order.py",)),
     "tidemark/wire/marker.py": MutationTests(("tests/property/wire/test_markers.py", "tests/property/bytes")),
     "tidemark/io/archive/trimming.py": MutationTests(
         ("tests/unit/archive/test_trimming.py", "tests/integration/archive/test_trimming.py")
@@ -59,8 +55,7 @@ PLANS = {
     "tidemark/io/state/switching.py": MutationTests(("tests/integration/failover/test_switching.py",)),
     "tidemark/io/state/state_transaction.py": MutationTests(_STATE),
     "tidemark/runtime/capture/delivery.py": MutationTests(
-        ("tests/integration/capture/test_outbox_target.py", "tests/integration/capture/test_idle_time.py"),
-        ("tests/integration/capture/test_delivery.py",),
+        ("tests/integration/capture/test_outbox_target.py", "tests/integration/capture/test_idle_time.py")
     ),
     "tidemark/runtime/capture/confirming.py": MutationTests(("tests/unit/delivery/test_confirming.py",)),
     "tidemark/runtime/daemon/marker_reading.py": MutationTests(("tests/integration/failover/test_marker_reading.py",)),
@@ -91,9 +86,7 @@ PLANS = {
             "tests/integration/lake/test_lake_quiet.py",
         ),
     ),
-    "tidemark/runtime/daemon/fencing.py": MutationTests(
-        ("tests/integration/failover/test_realtime_return.py",), ("tests/integration/state/test_state_copies.py",)
-    ),
+    "tidemark/runtime/daemon/fencing.py": MutationTests(("tests/integration/state/test_fence_steps.py",)),
     "archiver/tidemark_archiver/archive_command.py": MutationTests(
         ("tests/faults/test_archive_program.py",), ("tests/faults/test_archive_command.py",)
     ),

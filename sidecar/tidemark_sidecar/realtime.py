@@ -145,7 +145,7 @@ class Realtime:
         self._following.poll_node()
         marks = self._store.marks()
         self._context.metrics.mode.set(marks.stage.number)
-        self._fence.step(marks, self._run.capture)
+        self._fence.step(marks, self._run.progress)
         if marks.stage is not Stage.REALTIME:
             self._run.release()
         if marks.stage is not Stage.FOLLOWER:

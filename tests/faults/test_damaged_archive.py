@@ -11,9 +11,10 @@ from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.failover import QUICK, Archiver, archiving_node
 from tests.support.servers.archiving import ArchivingServer
 from tidemark.io.state.state import StateStore
-from tidemark.model.change import LOSS_PREFIX, LogicalMessage
+from tidemark.model.change import LogicalMessage
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, format_lsn
+from tidemark.model.message_prefix import LOSS_PREFIX
 from tidemark.model.mode import Stage
 from tidemark.runtime.replay.archive_damage import find_damage
 from tidemark.wire.state import STAGE

@@ -13,7 +13,15 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "ARCHITECTURE.md").read_text()
 CONTRACTS = ConfigParser()
 CONTRACTS.read(ROOT / ".importlinter")
-OUTSIDE_ROOMS = {"__main__", "main", "opened_capture", "settings", "options", "loading"}  # single modules
+OUTSIDE_ROOMS = {
+    "__main__",
+    "main",
+    "opened_capture",
+    "settings",
+    "options",
+    "loading",
+    "terminal_log",
+}  # single modules
 APPLICATION_READS = (LeaseState.READING, LeaseState.LEAVING)
 APPLICATION_DECODES = (LeaseState.INLINE, LeaseState.RECALLED)
 

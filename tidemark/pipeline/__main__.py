@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 
 from tidemark.io.host.extras import SPARK, MissingExtra
-from tidemark.io.host.logs import configure_logs, get_log
+from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.process.ending import report_ending
 
 

@@ -17,6 +17,7 @@ from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.runtime.recovery.archive_repair import ArchiveBreak, RepairPoint, find_break, give_up
 from tidemark_ctl import settings
 from tidemark_ctl.output.seed_progress import SeedProgress
+from tidemark_ctl.terminal_log import TerminalLog
 from tidemark_ctl.views.archive_tree import US_PER_S, archive_of, clock_text, loss_text, names_text
 
 
@@ -27,7 +28,7 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
     folder.relax_umask()
     with (
-        StateStore.open(folder, guarded=reporting_stuck_writers) as store,
+        StateStore.open(folder, guarded=reporting_stuck_writers(TerminalLog())) as store,
         RoleLock.acquire(folder, "archiver") as lock,
     ):
         view = store.view()

@@ -26,6 +26,7 @@ from tidemark.io.process.marker_key import make_marker_key
 from tidemark.io.process.metrics_ports import assign_ports
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ConfigError, NodeUnreachable
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Stage
@@ -39,8 +40,10 @@ from tidemark.runtime.seed.initialise import archiving_user, initialise, initial
 from tidemark.runtime.seed.steady_stream import check_stream
 from tidemark_ctl import settings
 from tidemark_ctl.output.seed_progress import OF_BACKUP, SeedProgress
+from tidemark_ctl.terminal_log import TerminalLog
 
 ALL_TABLES = ("*.*",)
+_GUARDED = reporting_stuck_writers(TerminalLog())
 
 
 def init(
@@ -79,7 +82,9 @@ def init(
     _close_to_others(folder)
     folder.share(chosen.capture.group)
     is_new = (
-        initialise(chosen, folder, SeedProgress()) if from_spool is None else _rebuild(chosen, folder, from_spool, lake)
+        initialise(chosen, folder, SeedProgress(), guarded=_GUARDED)
+        if from_spool is None
+        else _rebuild(chosen, folder, from_spool, lake)
     )
     if chosen.has_archive:
         _report_archive(chosen, folder)
@@ -171,7 +176,7 @@ def _init_from_backup(
         raise ConfigError(f"{backup} has no database {', '.join(missing)}", hint="choose with --database")
     _close_to_others(folder)
     folder.share(chosen.capture.group)
-    is_new = initialise_from_backup(chosen, folder, seed)
+    is_new = initialise_from_backup(chosen, folder, seed, guarded=_GUARDED)
     _report_ports(folder, config)
     if config is not None:
         settings.keep(folder, config)
@@ -195,7 +200,7 @@ def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path |
     manifest = read_manifest(spool)
     inventory = lake_inventory(lake, manifest.identity) if lake is not None else None
     prepare_archive(config, manifest.identity.system_identifier, None)
-    stage = rebuild(config, folder, spool, inventory)
+    stage = rebuild(config, folder, spool, inventory, guarded=_GUARDED)
     make_marker_key(config, folder)
     if stage is Stage.FOLLOWER:
         what = "as a follower: it delivers nothing until the node is a primary"

@@ -18,6 +18,7 @@ from tidemark.runtime.recovery.rewinding import RewindPoint
 from tidemark.runtime.recovery.rewinding import rewind as go_back
 from tidemark_ctl import settings
 from tidemark_ctl.output.seed_progress import SeedProgress
+from tidemark_ctl.terminal_log import TerminalLog
 from tidemark_ctl.views.archive_tree import loss_text
 from tidemark_ctl.views.realtime_tree import rewind_text
 
@@ -29,7 +30,7 @@ def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
     folder.relax_umask()
     with (
-        StateStore.open(folder, guarded=reporting_stuck_writers) as store,
+        StateStore.open(folder, guarded=reporting_stuck_writers(TerminalLog())) as store,
         RoleLock.acquire(folder, "sidecar"),
         RoleLock.acquire(folder, "archiver") as lock,
     ):

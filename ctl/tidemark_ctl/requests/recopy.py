@@ -10,20 +10,27 @@ from dataclasses import dataclass
 
 from tidemark.engine.selection import Selection
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.node.copy_source import CopyDenied
+from tidemark.io.node.database_names import database_names
+from tidemark.io.node.named_relations import NamedRelation, named_relations
 from tidemark.io.node.node import Node
-from tidemark.io.node.source_tables import NamedRelation, named_relations
+from tidemark.io.node.node_errors import CopyDenied
 from tidemark.io.state.locks import AlreadyRunning, RoleLock
-from tidemark.io.state.state import StateStore
+from tidemark.io.state.state import NotInitialised, StateStore
 from tidemark.io.state.state_views import StateMarks
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.table_name import TableName
-from tidemark.runtime.capture.capture import NotInitialised
 from tidemark.runtime.first_copy.recopying import request_recopies
-from tidemark.runtime.seed.copy_plan import TableKey, database_names
-from tidemark.wire.recopies import RecopyStep, Wanted, decode_generations, encode_request, recopies_by_table, step_of
+from tidemark.wire.recopies import (
+    RecopyStep,
+    TableKey,
+    Wanted,
+    decode_generations,
+    encode_request,
+    recopies_by_table,
+    step_of,
+)
 from tidemark.wire.state import Recopy
 from tidemark_ctl.requests.waiting import POLL_S, Echo, NotComplete, WaitReport
 from tidemark_ctl.views.processes import process_now, send_request, start_hint
@@ -69,7 +76,7 @@ class TableFinder:
             if not requested or not self._selection.selects_database(database):
                 continue
             with Node(self._dsn, database) as node:
-                named = named_relations(node, self._identity.server_major, {(n.schema, n.table) for n in requested})
+                named = named_relations(node, {(name.schema, name.table) for name in requested})
             for name in requested:
                 if (relation := named.get((name.schema, name.table))) is not None:
                     found[name].append((oid, database, relation))

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tidemark.io.host.logs import configure_logs, get_log
+from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.node.replication import WalStream
 from tidemark.io.process.config import CaptureConfig, Config, CopyConfig, SelectConfig
 from tidemark.io.process.metrics import Metrics

@@ -24,7 +24,7 @@ from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_run import CommittedRun
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.io.archive.archive import ArchiveFolder
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore

@@ -29,7 +29,7 @@ from scripts.bench.measuring.machine import machine
 from tests.support.lakes.aged_logs import age, lengthen, versions
 from tests.support.lakes.lakes import IDENTITY, batch
 from tests.support.lakes.scripted_table import RELATION, ScriptedTable
-from tidemark.io.host.logs import configure_logs, get_log
+from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup

@@ -24,7 +24,7 @@ from tidemark.io.archive.archive_state import archive_state
 from tidemark.io.archive.spool import Spool
 from tidemark.io.archive.spool_access import ServerCannotArchive, known_user, spool_access_error
 from tidemark.io.host.file_access import READ, ServerUser, access_error
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.node.node import Node
 from tidemark.io.process.config import Config
 from tidemark.io.process.marker_key import load_marker_key, make_marker_key

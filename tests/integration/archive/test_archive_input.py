@@ -15,7 +15,7 @@ from tests.support.servers.postgres import Cluster
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring
 from tidemark.io.archive.archive import ArchiveFolder, Hole
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import Metrics
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.runtime.capture.archive_input import POLL_S, ArchiveInput

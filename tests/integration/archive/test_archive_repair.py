@@ -18,17 +18,10 @@ from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
-from tidemark.model.change import (
-    LOSS_PREFIX,
-    ChangeBatch,
-    CopyBoundary,
-    GroupItem,
-    LogicalMessage,
-    SchemaChange,
-    SchemaEvent,
-)
+from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem, LogicalMessage, SchemaChange, SchemaEvent
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, format_lsn
+from tidemark.model.message_prefix import LOSS_PREFIX
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.lake.positions import Positions, TableState

@@ -10,7 +10,7 @@ from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import Ring
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.state.wal_spool import WalSpool
 from tidemark.model.lsn import Lsn, TimelineId, parse_lsn
 from tidemark.runtime.capture.inputs import SpooledInput

@@ -19,7 +19,7 @@ from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff, RetryPolicy
 from tidemark.io.host.clock import boot_id as this_boot
 from tidemark.io.host.clock import host_name, own_start_ticks
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.process.config import Config
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.heartbeat import Slot

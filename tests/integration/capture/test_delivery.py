@@ -14,7 +14,7 @@ from tests.support.forged.deliveries import BOUND, OWNER, SELECTED_TABLES, START
 from tests.support.servers.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore

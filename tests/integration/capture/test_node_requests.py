@@ -7,7 +7,7 @@ import pytest
 from tests.support.processes.captures import config_for
 from tests.support.processes.failover import archiving_node
 from tests.support.servers.postgres import Cluster
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore

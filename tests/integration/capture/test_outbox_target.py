@@ -1,7 +1,8 @@
 """The outbox's target and the application thread: waits for space, metrics, and the end of the thread."""
 
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -10,7 +11,7 @@ from tests.support.forged.deliveries import IDENTITY, SELECTED_TABLES, START, gr
 from tests.support.processes.clocks import HandClock
 from tests.support.servers.histories import empty_history
 from tidemark.engine.progress import Progress
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import (
     CAPTURE_LABEL,
     DELIVERY_SECONDS,
@@ -30,6 +31,8 @@ from tidemark.model.change import ChangeGroup
 from tidemark.model.errors import Fenced
 from tidemark.model.position import Epoch, Sequence
 from tidemark.runtime.capture.delivery import (
+    IDLE_POLL_S,
+    IDLE_POLL_S_MAX,
     ROOM_FIRST_S,
     ROOM_MAX_S,
     STALE_READERS_S,
@@ -62,11 +65,18 @@ class CountedWaits(threading.Event):
 class RecordingTarget:
     """Receives groups, or fails."""
 
-    def __init__(self, *, counts: bool = True, on_group: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        *,
+        counts: bool = True,
+        on_group: Callable[[], None] = lambda: None,
+        on_idle: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.counts = counts
         self.idled = threading.Event()
         self.closing: Exception | None = None
         self._on_group = on_group
+        self._on_idle = on_idle
 
     def begin(self) -> None:
         """Do nothing."""
@@ -80,7 +90,7 @@ class RecordingTarget:
 
     def idle(self) -> bool:
         self.idled.set()
-        return False
+        return self._on_idle()
 
     def close(self) -> None:
         if self.closing is not None:
@@ -261,3 +271,36 @@ def test_the_first_error_is_kept_when_closing_fails_as_well(
     thread.start()
     assert thread.join(DEADLINE_S)
     assert thread.error is (delivering or target.closing)
+
+
+class ScriptedGroups:
+    """Returns set answers at once, and stops the thread after the last one."""
+
+    def __init__(self, answers: Iterable[ChangeGroup | None], stopping: threading.Event) -> None:
+        self.waits_s: list[float] = []
+        self._answers = deque(answers)
+        self._stopping = stopping
+
+    def receive(self, timeout_s: float) -> ChangeGroup | None:
+        """Return the next answer."""
+        self.waits_s.append(timeout_s)
+        if self._answers:
+            return self._answers.popleft()
+        self._stopping.set()
+        return None
+
+
+def test_an_idle_target_is_called_less_often_until_it_has_work_or_a_group_comes(
+    store: StateStore, metrics: Metrics
+) -> None:
+    stopping, answers = threading.Event(), iter([False] * 5 + [True] + [False] * 4)
+    groups = ScriptedGroups([None] * 8 + [group(100), None], stopping)
+    target = RecordingTarget(on_idle=lambda: next(answers))
+    thread = ApplicationThread(
+        groups, target, empty_history(store), prelude=lambda: None, metrics=metrics, stopping=stopping
+    )
+    thread.start()
+    assert thread.join(DEADLINE_S)
+    assert thread.error is None
+    slower_s = [IDLE_POLL_S, 2 * IDLE_POLL_S, 4 * IDLE_POLL_S, 8 * IDLE_POLL_S, IDLE_POLL_S_MAX, IDLE_POLL_S_MAX]
+    assert groups.waits_s == [*slower_s, IDLE_POLL_S, 2 * IDLE_POLL_S, 4 * IDLE_POLL_S, IDLE_POLL_S, 2 * IDLE_POLL_S]

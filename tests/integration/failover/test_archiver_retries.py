@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tidemark_archiver.archive import Archive, ArchiveSettings
 
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.process.config import load_config
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.incarnations import begin_incarnation

@@ -12,7 +12,7 @@ from tidemark_sidecar.stalled import StalledArchive
 from tests.support.processes.waiting import wait_until
 from tidemark.engine.handover import Event
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.process.config import Config, load_config
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.heartbeat import Slot

@@ -10,7 +10,7 @@ from tests.support.servers.archiving import ArchivingServer, archive_script
 from tidemark.engine.handover import Event
 from tidemark.io.archive.spool_manifest import read_manifest
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.switching import switch
 from tidemark.model.mode import Stage

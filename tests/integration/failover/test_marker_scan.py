@@ -8,11 +8,11 @@ from pathlib import Path
 from tests.support.processes.captures import config_for
 from tests.support.processes.failover import archiving_node
 from tests.support.processes.waiting import wait_until
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.change import MARKER_PREFIX
+from tidemark.model.message_prefix import MARKER_PREFIX
 from tidemark.runtime.daemon.marker_scan import MarkerScan
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wal.segments import parse_segment_name, segment_start

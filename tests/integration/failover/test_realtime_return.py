@@ -16,8 +16,9 @@ from tests.support.processes.waiting import wait_until
 from tests.support.servers.archiving import ArchivingServer
 from tidemark.engine.handover import Event
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.node.replication import NodeIdentity
+from tidemark.io.node.wal_end import where_the_node_is
 from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.heartbeat import Slot
@@ -32,7 +33,6 @@ from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer
 from tidemark.runtime.capture.capture import Capture, DecodingStuck
-from tidemark.runtime.capture.wal_source import where_the_node_is
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.daemon.marker_reading import MarkerReader

@@ -10,9 +10,9 @@ from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.failover import Pair, paired
 from tests.support.servers.archiving import ArchivingServer
 from tidemark.engine.handover import Event
+from tidemark.io.node.wal_end import streams_from, where_the_node_is
 from tidemark.io.state.state import StateStore
 from tidemark.model.mode import Stage
-from tidemark.runtime.capture.wal_source import streams_from, where_the_node_is
 
 BROKEN = "false"
 WAIT_S = {"TIDEMARK_REALTIME__ARCHIVE_WAIT_S": "1"}

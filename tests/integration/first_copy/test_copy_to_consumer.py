@@ -11,7 +11,7 @@ from tests.integration.first_copy.test_first_copy import fill, newest_generation
 from tests.support.processes.captures import change_log, config_for, replayed
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.process.config import Config
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.locks import RoleLock

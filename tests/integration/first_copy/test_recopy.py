@@ -295,8 +295,11 @@ def test_the_stream_continues_while_a_request_waits_for_older_transactions(
             assert "the copy would wait for open transactions: process" in str(reported_of["error"])
             cluster.sql("INSERT INTO account VALUES (101, 'beside it')", database)
             assert generations(sidecar.catch_up()) == [(1, True), (1, False)]
-            session.commit()
-        assert set(steps(succeeded(recopy(sidecar, "account"))).values()) == {"done"}
+            request = ("table", "recopy", "account", "--state", sidecar.folder.root, "--json")
+            with running_cdcctl(tmp_path, *request, **sidecar.options) as waiting:
+                waiting.wait_for_err("the copy would wait for open transactions")
+                session.commit()
+                assert set(steps(succeeded(waiting.ended())).values()) == {"done"}
         items = sidecar.catch_up()
         assert generations(items)[-1] == (2, False)
         assert replayed(change_log(newest_generation(items), "account")) == source_rows(sidecar)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.servers.postgres import Cluster
 from tidemark.engine.progress import Progress
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.node.node_errors import AuthenticationFailed
 from tidemark.io.process.config import load_config
 from tidemark.io.process.metrics import Metrics

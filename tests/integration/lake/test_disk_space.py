@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.servers.small_disk import needs_mount, small_disk
 from tidemark.io.host.disk import StateFull
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.process.disk_space import REFUSALS_MAX, FullDisks, when_space_allows
 
 MB = 1 << 20

@@ -22,7 +22,7 @@ from tests.support.lakes.aged_logs import commit_path
 from tests.support.lakes.lakes import Crash, batch, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.io.host.failpoints import arm
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.model.change import SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.model.position import Sequence

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from tests.support.lakes.lakes import CAPTURE, IDENTITY
 from tests.support.processes.cdcctl import cdcctl, succeeded
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import CAPTURE_LABEL
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from tests.support.lakes.aged_logs import age, checkpoint_path, commit_path, lengthen, versions
 from tests.support.lakes.lakes import IDENTITY, batch
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.delta_log.log_cleanup import (
     CHECKPOINT_BEHIND_MAX,

@@ -20,9 +20,10 @@ from tidemark.io.archive.spool import Spool
 from tidemark.io.archive.spool_manifest import read_manifest
 from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.state.state import StateStore
-from tidemark.model.change import MARKER_PREFIX, GroupItem
+from tidemark.model.change import GroupItem
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.model.message_prefix import MARKER_PREFIX
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch, Pointer, Position, Sequence
 from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker

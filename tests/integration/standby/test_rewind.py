@@ -20,9 +20,9 @@ from tidemark.io.process.control import request
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
-from tidemark.model.change import LOSS_PREFIX, REWIND_PREFIX
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn
+from tidemark.model.message_prefix import LOSS_PREFIX, REWIND_PREFIX
 from tidemark.model.mode import Stage
 from tidemark.wal.segments import segment_name, segment_of, segment_start
 from tidemark.wire.state import DELIVERED, STAGE

@@ -10,8 +10,8 @@ from tests.support.processes.cdcctl import refused, succeeded
 from tests.support.servers.diverged_primary import DATABASE, DivergedPrimary, branching
 from tests.support.servers.postgres import Cluster, StopMode, new_cluster
 from tests.support.servers.standby import promote, wait_until_replayed
-from tidemark.model.change import REWIND_PREFIX
 from tidemark.model.errors import ExitCode
+from tidemark.model.message_prefix import REWIND_PREFIX
 
 TABLES = ("busy", "altered", "dropped", "renamed")
 CHANGED = ("fresh", "altered", "busy")

@@ -11,7 +11,7 @@ from tests.support.oracles.oracle import ROLE, ensure_role
 from tests.support.processes.captures import Sidecar
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.servers.postgres import Cluster
-from tidemark.io.host.logs import configure_logs, get_log
+from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.process.metrics import LAST_END, LAST_EXIT_CODE
 from tidemark.io.process.process_ends import KILLED, last_ends
 from tidemark.io.process.run_record import REASON_CHARACTERS_MAX, recorded

@@ -14,10 +14,10 @@ from tidemark_ctl.views.realtime_tree import observe, stage_tree
 from tests.support.processes.captures import Sidecar, change_log, config_for, running
 from tests.support.processes.failover import Archiver, Pair
 from tests.support.servers.postgres import Cluster
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.process.config import Config
 from tidemark.io.process.metrics import Metrics
-from tidemark.io.state.incarnations import begin_incarnation, record_overtaken
+from tidemark.io.state.incarnations import begin_incarnation
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -33,7 +33,7 @@ from tidemark.runtime.seed.initialise import initialise_from_backup
 from tidemark.runtime.seed.seeding import read_seed
 from tidemark.wal.segments import history_name
 from tidemark.wire.marker import Instance, Marker, MarkerKind
-from tidemark.wire.state import DELIVERED, PLACE, Identity, Overtaken, Owner, Watermark
+from tidemark.wire.state import PLACE, Identity, Owner
 
 PROGRAM = ("-m", "tidemark_sidecar")
 MOVED = (*PROGRAM, "--moved")
@@ -194,35 +194,6 @@ def test_an_archiver_that_delivers_is_fenced_by_the_archived_marker_and_its_side
         assert delivered(pair.archiver) == [1]
     finally:
         copy.close()
-
-
-@pytest.mark.feature("I21")
-def test_a_confirmed_state_stays_confirmed_until_it_has_delivered_what_precedes_its_start_marker(
-    tmp_path: Path,
-) -> None:
-    identity = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, 4 << 20)
-    first, log = TimelineId(1), get_log("test")
-
-    def deliver_to(store: StateStore, lsn: int) -> None:
-        with store.transaction(None) as transaction:
-            transaction.put(DELIVERED, Watermark(Pointer(Position(first, Lsn(lsn), 0), Lsn(lsn)), NO_SEQUENCE))
-
-    with StateStore.create(StateFolder(tmp_path / "state"), identity) as store:
-        deliver_to(store, 100)
-        rival = Overtaken(Incarnation("f"), Epoch(first, 7), first, Lsn(900), Incarnation("a"), None)
-        record_overtaken(store, rival)
-        incarnation = begin_incarnation(store, Role.SIDECAR, log, moved=True)
-        context = CaptureContext(store, Metrics("main"), log)
-        with closing(requests_of(NodeRequests, Config(), context, incarnation)) as node_requests:
-            fence = Fence(context.store, incarnation, node_requests, context.log)
-            instance, epoch = Instance(identity.system_identifier, "main"), Epoch(first, 8)
-            start = Marker(MarkerKind.START, instance, epoch, NO_SEQUENCE, None, incarnation=incarnation)
-            assert fence.check(Lsn(1000), first, start)
-            fence.step(store.marks(), None)
-            assert store.incarnations()[0].is_confirmed
-            deliver_to(store, 1100)
-            fence.step(store.marks(), None)
-            assert not store.incarnations()[0].is_confirmed
 
 
 def requests_of(kind: type[RequestsT], config: Config, context: CaptureContext, incarnation: Incarnation) -> RequestsT:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tidemark.io.host.clock import boot_id, own_start_ticks, process_start_ticks
-from tidemark.io.host.logs import configure_logs, describe_error, get_log
+from tidemark.io.host.log_output import configure_logs, get_log
+from tidemark.io.host.logs import describe_error
 from tidemark.io.process.control import (
     CONNECTIONS_MAX,
     DEADLINE_S,
@@ -403,9 +404,9 @@ def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
 
 def test_logs_are_events_with_lsns_as_postgresql_prints_them() -> None:
     stream = io.StringIO()
-    configure_logs("json", "info", stream)
+    configure_logs("json", "warning", stream)
     log = get_log("sidecar")
-    log.debug("too small to be told")
+    log.info("too small to be told")
     log.warning("ring is full", read_lsn=0x16B3748, timeline=1, **describe_error(WalGap("gone", hint="restore it")))
     (line,) = stream.getvalue().splitlines()
     event = json.loads(line)

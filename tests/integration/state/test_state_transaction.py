@@ -484,6 +484,17 @@ def test_the_copies_of_a_capture_are_separate_and_end_with_their_table(store: St
     assert store.view().copies == {(Oid(1), Oid(8)): waiting}
 
 
+def test_refused_copies_are_found_by_their_phase_beside_a_copy_that_is_damaged(store: StateStore) -> None:
+    refused = CopyProgress(CopyPhase.REFUSED, 1, refused_name="app.public.large")
+    named_so = CopyProgress(CopyPhase.DONE, 2, refused_name=CopyPhase.REFUSED.value)
+    moved(store, lambda transaction: transaction.put_copy(Oid(1), Oid(7), refused))
+    moved(store, lambda transaction: transaction.put_copy(Oid(1), Oid(8), named_so))
+    damage(store, "1/9", "copies")
+    with pytest.raises(DamagedValue):
+        store.view()
+    assert store.refused_copies() == {(Oid(1), Oid(7)): refused}
+
+
 def test_readers_of_another_capture_in_the_same_database_are_separate(store: StateStore, reader: OutboxReader) -> None:
     reader.register("spark")
     for key in (b"", b"\xff" * 8):  # before and after all of ours

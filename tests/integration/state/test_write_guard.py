@@ -15,7 +15,7 @@ import pytest
 from tests.support.faults.stopped_writer import StoppedWriter
 from tidemark.io.host import failpoints
 from tidemark.io.host.clock import boot_ns
-from tidemark.io.host.logs import configure_logs, get_log
+from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.process.watchdog import Condition, Watch
 from tidemark.io.state.environment import Environment, WritePoint
 from tidemark.io.state.heartbeat import Slot

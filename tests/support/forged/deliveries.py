@@ -6,7 +6,7 @@ from tests.support.forged import groups
 from tests.support.servers.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.engine.selection import Selection
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeGroup

@@ -26,8 +26,9 @@ from tidemark.decode.transactions.committed_transaction import CommittedTransact
 from tidemark.decode.transactions.decoder import Decoded
 from tidemark.decode.transactions.ports import SpillPort
 from tidemark.io.node.node import REFERENCE_SETTINGS
-from tidemark.model.change import MARKER_PREFIX, LogicalMessage
+from tidemark.model.change import LogicalMessage
 from tidemark.model.lsn import Lsn, Oid, parse_lsn
+from tidemark.model.message_prefix import MARKER_PREFIX
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT
 from tidemark.runtime.seed.live_changes import LiveChanges
 from tidemark.runtime.seed.seeding import Seed, read_seed

@@ -16,7 +16,8 @@ from tidemark.io.process.control import request
 from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
-from tidemark.model.change import MARKER_PREFIX, GroupItem
+from tidemark.model.change import GroupItem
+from tidemark.model.message_prefix import MARKER_PREFIX
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.wal.page import Framer, Invalid, NeedMore

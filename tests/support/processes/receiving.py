@@ -3,7 +3,7 @@
 from tests.support.servers.postgres import Cluster
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.node.replication import WalStream
 from tidemark.io.process.metrics import Metrics
 from tidemark.runtime.capture.network import NetworkThread, WalSink

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tidemark.io.host.logs import get_log
+from tidemark.io.host.log_output import get_log
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.pipeline.driver.metrics import PipelineMetrics

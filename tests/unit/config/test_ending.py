@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tidemark.io.host.logs import configure_logs, get_log
+from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.process.ending import report_ending
 from tidemark.model.errors import ExitCode, InternalError, WalGap
 from tidemark.wire.envelope import DamagedValue, unseal

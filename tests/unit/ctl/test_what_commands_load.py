@@ -1,4 +1,4 @@
-"""The packages that a command imports: only those that it uses, and only click for help."""
+"""The packages that a command imports, as it runs: only those that it uses, and only click for help."""
 
 import inspect
 import re
@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -13,13 +14,18 @@ import click
 import pytest
 from tidemark_ctl.loading import Deferred, Entry, LazyGroup
 from tidemark_ctl.main import cdcctl
+from tidemark_ctl.settings import WRITTEN_BY_INIT
 
+from tidemark.io.process.config import load_config
+from tidemark.io.process.marker_key import make_marker_key
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.wire.state import Identity
 
 ROOT = Path(__file__).resolve().parents[3]
+ARCHIVE = "archive"  # in the state folder
 PROGRAM = """
 import sys
 from {module} import main
@@ -27,7 +33,7 @@ status = 0
 try:
     main()
 except SystemExit as ended:
-    status = ended.code
+    status = int(ended.code or 0)
 print(status, *{{name.partition(".")[0] for name in sys.modules}}, file=sys.stderr)
 """
 GROUPS = ("archive", "reader", "realtime", "run", "spark", "table")
@@ -37,8 +43,42 @@ LEAVES = (
     *("status", "table recopy", "tail"),
 )
 READ_ALONE = ("archive status", "reader list", "realtime status", "status")
-HELP_ALONE = {"click", "msgspec", "pydantic"}
-STATE_ALONE = {"click", "google_crc32c", "lmdb", "lz4", "msgspec", "pydantic", "zstandard"}
+HELP_ALONE = frozenset({"click", "msgspec", "pydantic"})
+STATE_ALONE = frozenset({"click", "google_crc32c", "lmdb", "lz4", "msgspec", "pydantic", "zstandard"})
+NODE = STATE_ALONE | {"prometheus_client", "psycopg"}
+DECODER = STATE_ALONE | {"numpy", "pyarrow"}
+NOWHERE = "postgresql:///postgres?host=/nowhere"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRun:
+    """A command that runs on a new state, without a server, and the packages that it may load."""
+
+    options: str
+    may_load: frozenset[str]
+    exit_code: ExitCode = ExitCode.SUCCESS
+
+    def arguments(self, command: str, state: Path) -> list[str]:
+        """Return its command line, for a state of `new_state`."""
+        options = self.options.format(archive=state / ARCHIVE, state=state)
+        return [*command.split(), *options.split()]
+
+
+RUNS = {
+    **{command: CommandRun("--state {state}", STATE_ALONE) for command in READ_ALONE},
+    "archive repair": CommandRun("--state {state} --yes", NODE | DECODER, ExitCode.CONFIG),
+    "check": CommandRun("--state {state} --deadline-s 1", NODE, ExitCode.UNEXPECTED),
+    "decode": CommandRun("--state {state} --archive {archive}", DECODER, ExitCode.CONFIG),
+    "init": CommandRun("--state {state}", NODE | DECODER, ExitCode.NODE_UNREACHABLE),
+    "reader drop": CommandRun("--state {state} --yes nobody", STATE_ALONE, ExitCode.STATE),
+    "realtime off": CommandRun("--state {state} --deadline-s 1", NODE),
+    "realtime on": CommandRun("--state {state} --deadline-s 1", NODE, ExitCode.UNEXPECTED),
+    "rewind": CommandRun("--state {state} --yes", NODE | DECODER, ExitCode.CONFIG),
+    "spark accept-break": CommandRun("--state {state} --accept-break", STATE_ALONE),
+    "table recopy": CommandRun("--state {state} public.account", NODE, ExitCode.STATE),
+    "tail": CommandRun(NOWHERE, NODE | DECODER, ExitCode.NODE_UNREACHABLE),
+}
+DAEMONS = {"run archiver", "run sidecar", "spark run"}  # the command is replaced by another program
 
 
 def declared() -> set[str]:
@@ -56,21 +96,26 @@ def declared() -> set[str]:
     }
 
 
-def new_state(folder: Path) -> None:
-    """Create a state and its empty archive."""
-    archive = folder / "archive"
-    archive.mkdir()
-    (folder / "tidemark.toml").write_text(f'[archive]\nfolder = "{archive}"\n')
+def new_state(folder: Path) -> Path:
+    """Create a state and its empty archive; its node does not exist. Return the folder."""
+    archive = folder / ARCHIVE
+    archive.mkdir(parents=True)
+    (folder / WRITTEN_BY_INIT).write_text(f'[capture]\ndsn = "{NOWHERE}"\n\n[archive]\nfolder = "{archive}"\n')
     identity = Identity("main", SystemIdentifier(1), "00" * 16, 15, 16 << 20, 1 << 24)
-    StateStore.create(StateFolder(folder), identity).close()
+    made = StateFolder(folder)
+    StateStore.create(made, identity).close()
+    make_marker_key(load_config(None, {}), made)
+    return folder
 
 
-def loaded(module: str, *arguments: str) -> set[str]:
+def loaded(module: str, *arguments: str, exit_code: ExitCode = ExitCode.SUCCESS) -> set[str]:
     """Run a program to its end; return the declared packages that it imported."""
     command = [sys.executable, "-c", PROGRAM.format(module=module), *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=60, cwd=ROOT, stdin=subprocess.DEVNULL
+    )
     status, *names = done.stderr.splitlines()[-1].split()
-    assert status in ("0", "None"), done.stderr
+    assert int(status) == exit_code, done.stderr
     assert "importlib" in names
     return set(names) & declared()
 
@@ -92,10 +137,15 @@ def test_the_help_of_a_command_loads_no_more_than_the_state_needs(command: str) 
     assert used <= (STATE_ALONE if command in READ_ALONE else HELP_ALONE)
 
 
-@pytest.mark.parametrize("command", READ_ALONE)
-def test_a_command_that_reads_the_state_loads_no_more_than_that(command: str, tmp_path: Path) -> None:
-    new_state(tmp_path)
-    assert loaded("tidemark_ctl.main", *command.split(), "--state", str(tmp_path)) <= STATE_ALONE
+@pytest.mark.parametrize("command", RUNS)
+def test_a_command_that_runs_loads_no_more_than_it_needs(command: str, tmp_path: Path) -> None:
+    run = RUNS[command]
+    arguments = run.arguments(command, new_state(tmp_path))
+    assert loaded("tidemark_ctl.main", *arguments, exit_code=run.exit_code) <= run.may_load
+
+
+def test_every_command_is_run_unless_a_daemon_replaces_it() -> None:
+    assert set(LEAVES) == RUNS.keys() | DAEMONS
 
 
 def test_every_action_accepts_the_options_of_its_command() -> None:

@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 
-from scripts.demo_run.exactly_once import EntryKind, Log, LogEntry, judge
+from scripts.demo_run.exactly_once import CountedLog, EntryKind, LogEntry, judge
 from scripts.demo_run.workload import JOURNAL
 from tidemark.model.snapshot import parse_snapshot
 
@@ -18,8 +18,8 @@ ENTRIES = [
 
 
 @pytest.fixture
-def log() -> Log:
-    made = Log()
+def log() -> CountedLog:
+    made = CountedLog()
     for kind in (
         EntryKind(10, ORDERS, "i"),
         EntryKind(10, ORDERS, "i"),
@@ -34,13 +34,13 @@ def log() -> Log:
     return made
 
 
-def test_a_log_with_each_change_once_is_right(log: Log) -> None:
+def test_a_log_with_each_change_once_is_right(log: CountedLog) -> None:
     verdict = judge(ENTRIES, SNAPSHOTS, log)
     assert verdict.is_right
     assert (verdict.transactions, verdict.changes) == (3, 6)
 
 
-def test_a_missing_or_additional_change_is_found_anywhere(log: Log) -> None:
+def test_a_missing_or_additional_change_is_found_anywhere(log: CountedLog) -> None:
     for kind in list(log.changes):
         fewer, more = deepcopy(log), deepcopy(log)
         fewer.changes[kind] -= 1
@@ -50,27 +50,27 @@ def test_a_missing_or_additional_change_is_found_anywhere(log: Log) -> None:
         assert (doubled.lost, doubled.doubled, doubled.is_right) == (0, 1, False)
 
 
-def test_a_change_in_another_transaction_is_one_lost_and_one_doubled(log: Log) -> None:
+def test_a_change_in_another_transaction_is_one_lost_and_one_doubled(log: CountedLog) -> None:
     log.changes[EntryKind(13, ORDERS, "d")] -= 1
     log.changes[EntryKind(10, ORDERS, "d")] += 1
     verdict = judge(ENTRIES, SNAPSHOTS, log)
     assert (verdict.lost, verdict.doubled, verdict.is_right) == (1, 1, False)
 
 
-def test_changes_visible_to_the_copy_must_not_be_streamed_as_well(log: Log) -> None:
+def test_changes_visible_to_the_copy_must_not_be_streamed_as_well(log: CountedLog) -> None:
     log.changes[EntryKind(9, ORDERS, "i")] += 1
     assert judge(ENTRIES, SNAPSHOTS, log).doubled == 1
 
 
-def test_a_transaction_that_was_rolled_back_is_wrong_in_the_log(log: Log) -> None:
+def test_a_transaction_that_was_rolled_back_is_wrong_in_the_log(log: CountedLog) -> None:
     log.numbers[1, 2] += 1
     assert not judge(ENTRIES, SNAPSHOTS, log).is_right
 
 
-def test_two_changes_at_one_place_are_wrong_even_if_all_are_there(log: Log) -> None:
+def test_two_changes_at_one_place_are_wrong_even_if_all_are_there(log: CountedLog) -> None:
     log.positions[1, 0, 0, ""] += 1
     assert not judge(ENTRIES, SNAPSHOTS, log).is_right
 
 
 def test_an_empty_log_is_never_right() -> None:
-    assert not judge([], {}, Log()).is_right
+    assert not judge([], {}, CountedLog()).is_right

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from tidemark.io.host.logs import configure_logs, get_log
+from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.pipeline.driver.executors import (
     ABSENT_S,
     AGAIN_S,

@@ -24,16 +24,9 @@ from tidemark.decode.transactions.committed_transaction import CommittedTransact
 from tidemark.decode.transactions.itemlog import Item
 from tidemark.decode.transactions.schema_changes import CAPTURED_KINDS
 from tidemark.decode.types.codec import Dialect
-from tidemark.model.change import (
-    CAPTURE_PREFIXES,
-    ChangeGroup,
-    GroupItem,
-    LogicalMessage,
-    SchemaEvent,
-    TransactionEnd,
-    Truncation,
-)
+from tidemark.model.change import ChangeGroup, GroupItem, LogicalMessage, SchemaEvent, TransactionEnd, Truncation
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
+from tidemark.model.message_prefix import CAPTURE_PREFIXES
 from tidemark.model.origins import NO_ORIGIN_EXCLUDED, ExcludedOrigins
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation

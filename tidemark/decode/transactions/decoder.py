@@ -25,9 +25,10 @@ from tidemark.decode.transactions.ports import Catalog, Databases, DatabaseSelec
 from tidemark.decode.transactions.schema_changes import UNPLACED, SchemaTracker, is_captured, whole_database_event
 from tidemark.decode.transactions.skim import Skimmer
 from tidemark.decode.transactions.transactions import TransactionTable
-from tidemark.model.change import MARKER_PREFIX, LogicalMessage, TransactionEnd
+from tidemark.model.change import LogicalMessage, TransactionEnd
 from tidemark.model.errors import CorruptWal, NodeUnfit
 from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, FullXid, Lsn, TimelineId, Xid, format_lsn
+from tidemark.model.message_prefix import MARKER_PREFIX
 from tidemark.model.position import Position
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.record import BadRecord, Record

@@ -18,7 +18,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from tidemark.decode.datum.varlena import BadDatum
-from tidemark.decode.types.encodings import PYTHON_ENCODINGS, UnsupportedEncoding, decode_text
+from tidemark.decode.types.encodings import decode_text, python_encoding
 from tidemark.model.lsn import Oid
 from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 
@@ -51,10 +51,8 @@ class Dialect:
     @classmethod
     def of(cls, encoding: str, major: int, mapping: TypeMapping = DEFAULT_MAPPING) -> "Dialect":
         """Return the dialect of a database; `encoding` is PostgreSQL's name."""
-        if encoding not in PYTHON_ENCODINGS:
-            raise UnsupportedEncoding(f"database encoding {encoding} is not supported")
         return cls(
-            PYTHON_ENCODINGS[encoding],
+            python_encoding(encoding),
             number_brackets=major >= NUMBER_BRACKETS_SINCE,
             char_escapes=major >= CHAR_ESCAPES_SINCE,
             infinite_intervals=major >= INFINITE_INTERVALS_SINCE,

@@ -118,6 +118,13 @@ SEQUENCE_BYTES = (2, 3)
 _ESCAPE = codecs.lookup_error("surrogateescape")
 
 
+def python_encoding(encoding: str) -> str:
+    """Return Python's name of a database encoding, which is given by PostgreSQL's name."""
+    if encoding not in PYTHON_ENCODINGS:
+        raise UnsupportedEncoding(f"database encoding {encoding} is not supported")
+    return PYTHON_ENCODINGS[encoding]
+
+
 def decode_text(data: bytes, encoding: str) -> str:
     """Return `data` as text; `encoding` is Python's name. Invalid bytes are kept as surrogate escapes."""
     if encoding not in _REPLACED:

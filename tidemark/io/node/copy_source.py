@@ -24,11 +24,11 @@ from tidemark.decode.types.codec import Dialect, without_escapes
 from tidemark.decode.types.registry import holds_oids
 from tidemark.io.node.copy_stream import BLOCK, BlockBounds, CopyBlock, copied_blocks
 from tidemark.io.node.node import Node
-from tidemark.io.node.node_errors import DatabaseMissing, DataUnreadable
+from tidemark.io.node.node_errors import CopyDenied, DatabaseMissing, DataUnreadable
 from tidemark.io.node.seed import SeedSession
 from tidemark.io.node.source_tables import SourceTable, source_tables, value_forms
 from tidemark.io.node.standby_snapshot import ReplayWindow
-from tidemark.model.errors import NodeUnfit, NodeUnreachable
+from tidemark.model.errors import NodeUnreachable
 from tidemark.model.lsn import FIRST_USER_OID, INVALID_LSN, NO_TIMELINE, Lsn, Oid, TimelineId, Xid
 from tidemark.model.relation import Column, Relation
 from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility, parse_snapshot
@@ -53,12 +53,6 @@ _TABLE_BYTES = """
         SELECT %s::oid::regclass AS relid UNION SELECT relid FROM pg_catalog.pg_partition_tree(%s::oid::regclass)) t
 """
 SNAPSHOTS_MAX = 200  # of a table on a standby; each takes some milliseconds
-
-
-class CopyDenied(NodeUnfit):
-    """Tables that the role may not read."""
-
-    hint = "GRANT SELECT on them (and USAGE on their schemas), exclude them, or set copy.enabled = false"
 
 
 class TableChanging(NodeUnreachable):

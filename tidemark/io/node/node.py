@@ -17,9 +17,9 @@ from tidemark.io.host.file_access import ServerUser
 from tidemark.io.node.dsn import complete_dsn, describe_dsn
 from tidemark.io.node.node_errors import WrongNode, connection_error, query_error
 from tidemark.io.node.server_user import server_user
-from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import NodeUnfit
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, SystemIdentifier, TimelineId, parse_lsn
+from tidemark.model.message_prefix import MARKER_PREFIX
 from tidemark.model.snapshot import Snapshot, parse_snapshot
 from tidemark.wal.versions import PAGE_BYTES, wal_format
 

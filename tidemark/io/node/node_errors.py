@@ -77,6 +77,12 @@ class PermissionMissing(NodeUnfit):
     hint = "grant the privilege that the message names to the role"
 
 
+class CopyDenied(NodeUnfit):
+    """Tables that the role may not read."""
+
+    hint = "GRANT SELECT on them (and USAGE on their schemas), exclude them, or set copy.enabled = false"
+
+
 class QueryTimedOut(NodeUnreachable):
     """A statement of ours exceeded its timeout, usually behind a lock on a system catalog."""
 

@@ -6,19 +6,15 @@ that something changed, not what: a caller that sees another stamp reads the cat
 it, since an index that was created and dropped changes no other row: the stamp is the same as before.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from tidemark.decode.catalog.seed import TYPE_PARTS
 from tidemark.decode.types.codec import Dialect
+from tidemark.io.node.named_relations import ANCESTOR_NAMES, ANCESTORS, NAMES
 from tidemark.io.node.node import Node
 from tidemark.model.lsn import FIRST_USER_OID, Oid
 
 PARTITIONED = "p"  # pg_class.relkind
-_NAMES = """
-    pg_catalog.convert_to(n.nspname::text, pg_catalog.getdatabaseencoding()),
-    pg_catalog.convert_to(c.relname::text, pg_catalog.getdatabaseencoding())
-"""
 _COLUMNS = """
     SELECT pg_catalog.string_agg(pg_catalog.concat(a.attnum, ':', a.xmin), ',' ORDER BY a.attnum)
     FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
@@ -28,13 +24,9 @@ _INDEXES = """
         pg_catalog.concat(i.indexrelid, ':', i.xmin), ',' ORDER BY i.indexrelid))
     FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid
 """
-_ANCESTORS = """
-    pg_catalog.pg_partition_ancestors(c.oid) WITH ORDINALITY AS a (relid, level)
-    JOIN pg_catalog.pg_class ac ON ac.oid = a.relid JOIN pg_catalog.pg_namespace an ON an.oid = ac.relnamespace
-"""
 _LINEAGE = f"""
     SELECT pg_catalog.string_agg(pg_catalog.concat(a.relid, ':', ac.xmin, ':', an.xmin), ',' ORDER BY a.level)
-    FROM {_ANCESTORS}
+    FROM {ANCESTORS}
 """  # noqa: S608 - a constant of ours
 # The types of the columns with their element, base, attribute and subtypes, recursively.
 _USED = f"""
@@ -68,31 +60,16 @@ _PARTITIONS = """
         UNION ALL SELECT i.inhrelid, i.xmin FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid)
     SELECT pg_catalog.concat(pg_catalog.string_agg(pg_catalog.concat(oid, ':', made), ',' ORDER BY oid)) FROM below
 """
-_ANCESTOR_NAMES = f"""
-    SELECT ARRAY[pg_catalog.convert_to(an.nspname::text, pg_catalog.getdatabaseencoding()),
-        pg_catalog.convert_to(ac.relname::text, pg_catalog.getdatabaseencoding())]
-    FROM {_ANCESTORS} WHERE a.relid <> c.oid ORDER BY a.level
-"""  # noqa: S608 - a constant of ours
 _QUERY = f"""
-    SELECT c.oid::int8, {_NAMES}, pg_catalog.has_table_privilege(c.oid, 'SELECT'),
+    SELECT c.oid::int8, {NAMES}, pg_catalog.has_table_privilege(c.oid, 'SELECT'),
         pg_catalog.sha256(pg_catalog.convert_to(
             pg_catalog.concat_ws('/', c.xmin, n.xmin, ({_COLUMNS}), ({_LINEAGE}), ({_TYPES})),
             pg_catalog.getdatabaseencoding())),
-        ({_INDEXES}), ({_PARTITIONS}), pg_catalog.getdatabaseencoding()::text, c.relkind::text, ARRAY({_ANCESTOR_NAMES})
+        ({_INDEXES}), ({_PARTITIONS}), pg_catalog.getdatabaseencoding()::text, c.relkind::text, ARRAY({ANCESTOR_NAMES})
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.relrewrite = 0
 """  # noqa: S608 - constants of ours
 
-_RELATIONS = f"""
-    SELECT c.oid::int8, {_NAMES}, pg_catalog.getdatabaseencoding()::text
-    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relrewrite = 0
-"""  # noqa: S608 - a constant of ours
-_RIGHTS = f"""
-    SELECT c.relkind::text, c.relpersistence::text, pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE'),
-        pg_catalog.has_table_privilege(c.oid, 'SELECT'), pg_catalog.row_security_active(c.oid),
-        ARRAY({_ANCESTOR_NAMES})
-    FROM pg_catalog.pg_class c WHERE c.oid = %s
-"""  # noqa: S608 - a constant of ours
 _LACKING = f"""
     SELECT c.oid::int8, pg_catalog.quote_ident(n.nspname), pg_catalog.format('%I.%I', n.nspname, c.relname),
         pg_catalog.has_schema_privilege(n.oid, 'USAGE'), pg_catalog.has_table_privilege(c.oid, 'SELECT'),
@@ -103,19 +80,6 @@ _LACKING = f"""
             AND NOT pg_catalog.row_security_active(c.oid))
     ORDER BY n.nspname, c.relname
 """  # noqa: S608 - a constant of ours
-
-
-@dataclass(frozen=True, slots=True)
-class NamedRelation:
-    """The kind of a relation, and the role's privileges on it."""
-
-    oid: Oid
-    kind: str  # pg_class.relkind
-    persistence: str  # pg_class.relpersistence
-    usable: bool  # USAGE on its schema
-    readable: bool  # SELECT
-    row_security: bool  # policies hide rows from the role
-    ancestors: tuple[tuple[str, str], ...] = ()  # of a partition: namespace and name, its parent first
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,22 +126,6 @@ def source_tables(node: Node, major: int, oid: Oid | None = None) -> list[Source
             )
         )
     return tables
-
-
-def named_relations(node: Node, major: int, names: Collection[tuple[str, str]]) -> dict[tuple[str, str], NamedRelation]:
-    """Return the existing relations with these namespaces and names, of any kind."""
-    found: dict[tuple[str, str], NamedRelation] = {}
-    # NB: compared here, since a statement cannot contain a name that is invalid in the database's encoding.
-    for oid, raw_namespace, raw_name, encoding in node.query(_RELATIONS.encode()):
-        dialect = Dialect.of(encoding, major)
-        name = (dialect.decode(raw_namespace), dialect.decode(raw_name))
-        if name not in names:
-            continue
-        for kind, persistence, usable, readable, row_security, lineage in node.query(_RIGHTS.encode(), (oid,)):
-            if readable is not None:  # None: dropped after the statement began
-                above = tuple((dialect.decode(namespace), dialect.decode(named)) for namespace, named in lineage)
-                found[name] = NamedRelation(Oid(oid), kind, persistence, usable, readable, row_security, above)
-    return found
 
 
 def value_forms(node: Node, oid: Oid) -> frozenset[str]:

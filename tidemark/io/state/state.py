@@ -50,6 +50,12 @@ class NotDeliverer(Fenced):
     hint = "switch with `cdcctl realtime on` or `off`"
 
 
+class NotInitialised(StateError):
+    """A state folder in which `init` did not complete."""
+
+    hint = "run `cdcctl init` again"
+
+
 class StateStore(OpenedState):
     """The state of one capture for the programs that change it."""
 

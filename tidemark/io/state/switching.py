@@ -64,7 +64,7 @@ def switch(
             transaction.put(HAND_OVER, hand_over)
         delivered = transaction.delivered()
         # NB: if the start was not found yet, `followed` is still stored; nothing has been delivered since.
-        if found.stage is Stage.FOLLOWER and before is not found.stage and transaction.followed() is None:
+        if found.stage is Stage.FOLLOWER and transaction.followed() is None:
             # The follower continues from what was delivered here, unless markers of others show a later position.
             assert delivered is not None, "it has delivered, or was to"
             transaction.put(FOLLOWED, Followed(delivered.pointer, delivered.pointer, has_start=True))

@@ -13,6 +13,7 @@ daemon's guard kills it, or the supervisor of the process.
 import os
 import threading
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -25,9 +26,9 @@ from tidemark.io.host.clock import (
     process_start_ticks,
     program_name,
 )
-from tidemark.io.host.logs import Log, describe_error, get_log
+from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.process_kill import DEATH_S, kill_process
-from tidemark.io.state.environment import Environment
+from tidemark.io.state.environment import Environment, Guarded
 from tidemark.io.state.heartbeat import WATCHDOG_S_DEFAULT, Slot
 from tidemark.io.state.locks import RoleLock
 from tidemark.model.mode import Role
@@ -163,6 +164,6 @@ class WriteGuard:
         return program_name(stuck.pid)
 
 
-def reporting_stuck_writers(environment: Environment) -> WriteGuard:
+def reporting_stuck_writers(log: Log) -> Guarded:
     """Return the guard of a program that is not a daemon: it only reports the process it waits for."""
-    return WriteGuard(environment, watchdog_s=WATCHDOG_S_DEFAULT, log=get_log("state"), kills=False)
+    return partial(WriteGuard, watchdog_s=WATCHDOG_S_DEFAULT, log=log, kills=False)

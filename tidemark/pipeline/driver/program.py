@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 from tidemark.io.host.disk import StateFull
 from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.host.local_path import local_path
-from tidemark.io.host.logs import Log, configure_logs, describe_error, get_log
+from tidemark.io.host.log_output import configure_logs, get_log
+from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import ALIVE, READY, notify
 from tidemark.io.process.disk_space import FullDisks, when_space_allows
 from tidemark.io.process.ending import report_ending
@@ -74,15 +75,15 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
     root = local_path(given.lake, "--lake").absolute()
     if not _comes_to_deliver(folder, stop, log, once=given.once):
         return
-    wait = partial(_wait_to_start, stop)
+    wait, guarded = partial(_wait_to_start, stop), reporting_stuck_writers(get_log("state"))
     with ExitStack() as stack:
 
         def opened(opening: Callable[[], AbstractContextManager[OpenedT]], folder: Path) -> OpenedT:
             return stack.enter_context(when_space_allows(opening, folder, log, wait=wait))
 
-        outbox = opened(partial(OutboxReader.open, folder, guarded=reporting_stuck_writers), folder.root)
+        outbox = opened(partial(OutboxReader.open, folder, guarded=guarded), folder.root)
         role = opened(partial(RoleLock.acquire, folder, f"pipeline-{given.reader}"), folder.root)
-        store = opened(partial(StateStore.open, folder, guarded=reporting_stuck_writers), folder.root)
+        store = opened(partial(StateStore.open, folder, guarded=guarded), folder.root)
         run = stack.enter_context(recorded(store, role.owner, log))
         keys = set(store.marker_keys().names.values())  # the keys with which the capture's daemons were started
         lock = opened(partial(LakeLock.acquire, root, outbox.identity, folder.root, given.reader, keys), root)
@@ -172,7 +173,7 @@ def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, o
     NB: a promotion advances the numbering of the outbox: a reader that started before it would request sequences that
     never existed.
     """
-    opening = partial(StateStore.open, folder, guarded=reporting_stuck_writers)
+    opening = partial(StateStore.open, folder, guarded=reporting_stuck_writers(get_log("state")))
     with when_space_allows(opening, folder.root, log, wait=partial(_wait_to_start, stop)) as store:
         is_reported = False
         while (marks := store.marks()).followed is not None and marks.ledger.head == marks.ledger.trimmed:

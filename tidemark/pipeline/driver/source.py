@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
+from tidemark.io.host.log_output import get_log
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import reporting_stuck_writers
@@ -245,5 +246,5 @@ def open_once(folder: StateFolder) -> OutboxReader:
         opened[1].close()
         opened = None
     if opened is None:
-        opened = _OPEN[key] = (number, OutboxReader.open(folder, guarded=reporting_stuck_writers))
+        opened = _OPEN[key] = (number, OutboxReader.open(folder, guarded=reporting_stuck_writers(get_log("state"))))
     return opened[1]

@@ -35,8 +35,9 @@ from tidemark.io.process.config import (
     TypesConfig,
 )
 from tidemark.io.state.history_files import DamagedBase, HistoryWriter, load_catalogs
+from tidemark.io.state.state import NotInitialised
 from tidemark.io.state.state_views import StateView
-from tidemark.model.errors import ConsumerFailed, CorruptWal, StateError
+from tidemark.model.errors import ConsumerFailed, CorruptWal
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_visibility
@@ -63,12 +64,6 @@ from tidemark.wire.state import Beginning, HistoryIndex
 
 MS_PER_S = 1000
 PRELUDE_S = 0.05  # without a first copy the prelude ends at once: decoding need not wait for the first `poll`
-
-
-class NotInitialised(StateError):
-    """A state folder in which `init` did not complete."""
-
-    hint = "run `cdcctl init` again"
 
 
 class DecodingStuck(ConsumerFailed):

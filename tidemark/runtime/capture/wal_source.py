@@ -7,7 +7,6 @@ LiveBuffer     node ─► ring, archive before it  the sidecar returning to rea
 """
 
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
@@ -16,12 +15,11 @@ from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff
 from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
 from tidemark.io.archive.archive import ArchiveFolder, Hole
-from tidemark.io.node.replication import NodeIdentity, WalStream
+from tidemark.io.node.replication import NodeIdentity
 from tidemark.io.process.config import Config, RetryConfig
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.wal_spool import WalSpool
-from tidemark.model.errors import NodeUnreachable, WalGap
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.model.position import Position
 from tidemark.runtime.capture.archive_input import ArchiveInput
@@ -30,8 +28,6 @@ from tidemark.runtime.capture.network import MayOverflow, NetworkThread, WalSink
 from tidemark.runtime.capture.stream_lease import StreamLease
 from tidemark.runtime.context import CaptureContext
 from tidemark.wal.segments import WalSlice, first_page_lsn
-
-FIRST_MESSAGE_S = 10.0  # a walsender that has nothing to send reports that at once
 
 
 class Slices(Protocol):
@@ -189,29 +185,6 @@ def from_archive(
         delivered=delivered,
     )
     return WalSource(ring, ring, lease, progress, source, Path(settings.archive_folder))
-
-
-def where_the_node_is(dsn: str, system_identifier: SystemIdentifier) -> NodeIdentity:
-    """Ask the node for the end of its WAL; wait for it, and raise if it does not answer."""
-    with closing(WalStream(dsn)) as stream:
-        return stream.identify(system_identifier)
-
-
-def streams_from(dsn: str, system_identifier: SystemIdentifier, lsn: Lsn) -> bool:
-    """Return whether the node sends its WAL from `lsn`; false if it has removed that."""
-    start_lsn = first_page_lsn(lsn)
-    with closing(WalStream(dsn)) as stream:
-        here = stream.identify(system_identifier)
-        history = stream.timeline_history(here.timeline)
-        try:
-            if stream.start(start_lsn, history.timeline_at(start_lsn)) is not None:
-                return True  # the timeline ends exactly there
-            # NB: an error for removed WAL replaces the first message, which otherwise is WAL, or that there is none.
-            if stream.read(FIRST_MESSAGE_S) is None:
-                raise NodeUnreachable(f"{stream.where} sends no WAL from {format_lsn(start_lsn)} on")
-        except WalGap:
-            return False
-    return True
 
 
 class LiveBuffer:

@@ -4,6 +4,7 @@ import gc
 import sys
 
 from tidemark.decode.transactions.decoder import OnMarker
+from tidemark.engine.progress import Progress
 from tidemark.io.host.logs import describe_error
 from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX, Slot
 from tidemark.model.position import Epoch
@@ -26,6 +27,11 @@ class EpochRun:
         self._settings = settings
         self._slot = slot
         self._stuck: DecodingStuck | None = None
+
+    @property
+    def progress(self) -> Progress | None:
+        """The watermarks of the capture; None: there is none."""
+        return self.capture.progress if self.capture is not None else None
 
     def begin(
         self, epoch: Epoch, make_wal_source: MakeWalSource, on_marker: OnMarker, query_leader: QueryLeader | None = None

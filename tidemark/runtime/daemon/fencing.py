@@ -9,6 +9,8 @@ import threading
 from concurrent.futures import Future
 
 from tidemark.engine.incarnations import Claim, ReadingProcess, Verdict, judge
+from tidemark.engine.ports import Clock
+from tidemark.engine.progress import Progress
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.node.replication import NodeIdentity
@@ -18,8 +20,6 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateMarks
 from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import NO_TIMELINE, Lsn, TimelineId
-from tidemark.model.mode import Stage
-from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.daemon.node_requests import MarkersLeftOut, NodeRequests
 from tidemark.runtime.recovery.promotion import is_waited_for
 from tidemark.wal.versions import PAGE_BYTES
@@ -34,12 +34,19 @@ ANSWERED_MAX = 16  # rivals; each costs one marker
 class Fence:
     """Of one process. The thread that reads the WAL calls `check` and `watch`, the daemon's loop the rest."""
 
-    def __init__(self, store: StateStore, incarnation: Incarnation, node_requests: NodeRequests, log: Log) -> None:
+    def __init__(
+        self,
+        store: StateStore,
+        incarnation: Incarnation,
+        node_requests: NodeRequests,
+        log: Log,
+        clock: Clock | None = None,
+    ) -> None:
         self._store = store
         self._log = log
         self._incarnation = incarnation
         self._node_requests = node_requests
-        self._clock = SystemClock()
+        self._clock = clock or SystemClock()
         self._began = self._store.marks().extent  # before this process took its first epoch
         self._start_lsn: Lsn | None = None  # of our own start marker, once it was read
         self._start: Marker | None = None
@@ -49,7 +56,6 @@ class Fence:
         self._answered: set[Incarnation] = set()
         self._node_query: Future[NodeIdentity] | None = None
         self._written: Future[Lsn] | None = None
-        self._is_left_out = False
         self._not_before_s = 0.0
 
     # --- called by the thread that reads
@@ -66,9 +72,8 @@ class Fence:
         return self._judge(lsn, timeline, marker, delivers=True, has_started=has_started)
 
     def watch(self, lsn: Lsn, timeline: TimelineId | None, marker: Marker) -> None:
-        """Judge a marker where this process delivers nothing: a follower's leader is ahead of it. See `check`."""
-        marks = self._store.marks()
-        if marker.kind is not MarkerKind.CHECK and marks.stage is not Stage.FOLLOWER and not is_waited_for(marks):
+        """Judge a marker where this process delivers nothing; not in a follower's state, which others are ahead of."""
+        if marker.kind is not MarkerKind.CHECK and not is_waited_for(self._store.marks()):
             self._judge(lsn, timeline, marker, delivers=False, has_started=True)
 
     def _judge(
@@ -79,7 +84,7 @@ class Fence:
         position = marker.pointer.position if marker.pointer is not None else None
         is_first = marker.kind is MarkerKind.START and marker.sequence == FIRST_START
         claim = Claim(marker.incarnation, marker.epoch, position, is_first)
-        start_epoch = self._start.epoch if delivers and self._start is not None else None
+        start_epoch = self._start.epoch if self._start is not None else None
         reader = ReadingProcess(self._incarnation, now, began, known.is_confirmed, start_epoch, delivers=delivers)
         verdict = judge(claim, known.kept, reader)
         if verdict is Verdict.OVERTAKEN:
@@ -109,25 +114,26 @@ class Fence:
 
     # --- called by the loop
 
-    def step(self, marks: StateMarks, capture: Capture | None) -> None:
+    def step(self, marks: StateMarks, progress: Progress | None) -> None:
         """Write the start marker when it is due, and again if a rival has to be stopped.
 
-        Raises `OvertakenState` if any process of this state has met a marker that fences it.
+        `progress`: of the capture; None: there is none. Raises `OvertakenState` if any process of this state has met a
+        marker that fences it.
         """
         check_not_overtaken(marks.overtaken)
         self._record_started(marks)
-        if capture is None:
+        if progress is None:
             if self._node_query is None:
                 self._began = marks.extent
             return
         now_s = self._clock.monotonic_s()
-        if self._is_left_out or now_s < self._not_before_s:
+        if now_s < self._not_before_s:
             return
         if self._written is not None:
             self._look_after(self._written, marks, now_s)
         elif self._node_query is None:
             self._node_query = self._node_requests.find_node()
-        elif self._node_query.done() and self._is_due(capture, self._node_query, now_s):
+        elif self._node_query.done() and self._is_due(progress, self._node_query, now_s):
             self._write(marks)
 
     def _record_started(self, marks: StateMarks) -> None:
@@ -138,22 +144,22 @@ class Fence:
         record_started(self._store)
         self._is_recorded = True
 
-    def _is_due(self, capture: Capture, query: Future[NodeIdentity], now_s: float) -> bool:
+    def _is_due(self, progress: Progress, query: Future[NodeIdentity], now_s: float) -> bool:
         if self._store.incarnations()[0].is_confirmed:
             return True
         if query.exception() is not None:
             self._node_query, self._not_before_s = self._node_requests.find_node(), now_s + TRY_AGAIN_S
             return False
         # NB: a page's header may be between the end of the last record and the place where the node continues.
-        return capture.progress.decoded_lsn + PAGE_BYTES >= query.result().flush_lsn
+        return progress.decoded_lsn + PAGE_BYTES >= query.result().flush_lsn
 
     def _look_after(self, written: Future[Lsn], marks: StateMarks, now_s: float) -> None:
         if not written.done():
             return
         error = written.exception()
         if isinstance(error, MarkersLeftOut):
-            self._is_left_out = True
-        elif error is not None:
+            return  # for good: the same answer in every step
+        if error is not None:
             self._log.warning("the start marker was not written", **describe_error(error))
             self._written, self._not_before_s = None, now_s + TRY_AGAIN_S
         elif self._unanswered:
@@ -164,8 +170,9 @@ class Fence:
         if term is None:
             return
         with self._lock:
-            is_answer, self._unanswered = self._unanswered, False
-        is_first = not is_answer and self._start_lsn is None and not self._store.incarnations()[0].is_confirmed
+            self._unanswered = False
+        # NB: a rival is answered only after the own start marker was read.
+        is_first = self._start_lsn is None and not self._store.incarnations()[0].is_confirmed
         pointer = horizon.pointer if horizon is not None else None
         sequence = FIRST_START if is_first else 0
         self._written = self._node_requests.write(MarkerKind.START, term.epoch, pointer, sequence=sequence)

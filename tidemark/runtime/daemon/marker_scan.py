@@ -11,9 +11,9 @@ from tidemark.io.archive.archive import ArchiveFolder, NoWal
 from tidemark.io.host.folder_changes import FolderChanges
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.process.metrics import Metrics
-from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import CorruptWal, TidemarkError, WalGap
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
+from tidemark.model.message_prefix import MARKER_PREFIX
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.capture.source_thread import Link, SourceThread
 from tidemark.runtime.replay.archive_damage import in_archive

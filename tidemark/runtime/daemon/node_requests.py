@@ -24,15 +24,15 @@ from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.node.node import Node, NodeArchiving
 from tidemark.io.node.node_errors import PermissionMissing
 from tidemark.io.node.replication import NodeIdentity
+from tidemark.io.node.wal_end import streams_from, where_the_node_is
 from tidemark.io.process.config import Config
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
-from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
 from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, TimelineId, parse_lsn
+from tidemark.model.message_prefix import MARKER_PREFIX
 from tidemark.model.position import Epoch, Pointer, Sequence
-from tidemark.runtime.capture.wal_source import streams_from, where_the_node_is
 from tidemark.wal.segments import segment_of, segment_start
 from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
 

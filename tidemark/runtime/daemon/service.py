@@ -14,7 +14,8 @@ from pathlib import Path
 import click
 
 from tidemark.io.host.failpoints import arm_from_environment
-from tidemark.io.host.logs import Log, configure_logs, get_log
+from tidemark.io.host.log_output import configure_logs, get_log
+from tidemark.io.host.logs import Log
 from tidemark.io.process.config import Config, load_config
 from tidemark.io.process.control import ControlServer
 from tidemark.io.process.disk_space import DiskSpace, FullDisks, when_space_allows

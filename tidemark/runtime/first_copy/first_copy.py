@@ -36,6 +36,7 @@ from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.node.copy_source import CopySource, SnapshotUnclear, TableChanging, TableSnapshot
 from tidemark.io.node.copy_spool import CopySpool, TableTooLarge
 from tidemark.io.node.copy_stream import BlockBounds
+from tidemark.io.node.database_names import database_names
 from tidemark.io.node.node import Blocker, Node
 from tidemark.io.node.node_errors import ConnectionRejected, DataUnreadable, RecoveryConflict
 from tidemark.io.node.source_tables import SourceTable
@@ -51,14 +52,7 @@ from tidemark.model.table_name import TableName
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.copy_reading import CopyReading, until_stopped
 from tidemark.runtime.first_copy.recopying import fail, not_begun, older_wait_s, postpone, refuse
-from tidemark.runtime.seed.copy_plan import (
-    CopyTask,
-    TableKey,
-    database_names,
-    is_requested_alone,
-    plan_copies,
-    selection_reported,
-)
+from tidemark.runtime.seed.copy_plan import CopyTask, TableKey, is_requested_alone, plan_copies, selection_reported
 from tidemark.runtime.seed.copy_sessions import CopySessions
 from tidemark.runtime.seed.seeding import OlderTransactions, Waiting
 from tidemark.wire.state import FINGERPRINT, Beginning, CopyPhase, CopyProgress, Fingerprint, Recopy

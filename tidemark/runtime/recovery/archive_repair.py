@@ -22,9 +22,9 @@ from tidemark.io.node.node import Node
 from tidemark.io.process.config import Config
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
-from tidemark.model.change import LOSS_PREFIX
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import format_lsn
+from tidemark.model.message_prefix import LOSS_PREFIX
 from tidemark.model.mode import Stage
 from tidemark.runtime.recovery.resumption import (
     Message,

@@ -15,9 +15,9 @@ from tidemark.io.node.replication import WalStream
 from tidemark.io.process.config import Config
 from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.state.state import StateStore
-from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import ConfigError, CorruptWal, NodeUnreachable, WalGap
 from tidemark.model.lsn import Lsn, format_lsn
+from tidemark.model.message_prefix import MARKER_PREFIX
 from tidemark.model.mode import Stage
 from tidemark.model.position import Pointer
 from tidemark.runtime.capture.wal_source import read_between

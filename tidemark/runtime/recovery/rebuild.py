@@ -12,6 +12,7 @@ another host may deliver. The sidecar determines that, and takes over if no othe
 
 import uuid
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 from tidemark.engine.incarnations import replacing_epoch
@@ -20,10 +21,10 @@ from tidemark.io.archive.spool import Spool
 from tidemark.io.archive.spool_manifest import read_manifest
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.config import Config
+from tidemark.io.state.environment import Guarded
 from tidemark.io.state.incarnations import expect_markers_ahead
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ConfigError, NodeUnfit, NodeUnreachable
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Position, Sequence
@@ -66,7 +67,9 @@ class OtherCapture(ConfigError):
     hint = "capture.name in the configuration must be the name in the lost state"
 
 
-def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeInventory | None) -> Stage | None:
+def rebuild(
+    config: Config, folder: StateFolder, spool: Spool, lake: LakeInventory | None, *, guarded: Guarded = nullcontext
+) -> Stage | None:
     """Create the state of a capture from a spool; return its first stage, or None if the state exists already.
 
     Without a lake all tables are copied; a follower's tables are as its deliverer has them.
@@ -82,7 +85,7 @@ def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeInvento
     folder.socket("sidecar")  # rejects a path that is too long for a socket, before anything is written
     stage = _stage(config, manifest)
     after, epoch = _numbers_after(manifest, lake), _epoch_after(config, manifest)
-    with StateStore.create(folder, identity, numbers_after=after, guarded=reporting_stuck_writers) as store:
+    with StateStore.create(folder, identity, numbers_after=after, guarded=guarded) as store:
         if store.view().beginning is not None:
             return None
         fetch_history(spool, manifest, folder.history, folder.file_mode)

@@ -30,8 +30,8 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.io.state.state_views import StateView
 from tidemark.io.state.wal_spool import WalSpool
-from tidemark.model.change import REWIND_PREFIX
 from tidemark.model.lsn import Lsn, format_lsn
+from tidemark.model.message_prefix import REWIND_PREFIX
 from tidemark.model.position import Position
 from tidemark.runtime.recovery.archive_repair import loss_message, seeded
 from tidemark.runtime.recovery.resumption import (

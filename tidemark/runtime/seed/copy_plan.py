@@ -9,10 +9,9 @@ What the stream reports is recorded with the group that contains it (`tidemark.r
 from collections.abc import Collection, Container
 from dataclasses import dataclass, field, replace
 
-from tidemark.decode.catalog.layout import HALF_DROPPED
 from tidemark.engine.selection import Selection
-from tidemark.io.node.copy_source import CopyDenied
-from tidemark.io.node.node import Node
+from tidemark.io.node.database_names import database_names
+from tidemark.io.node.node_errors import CopyDenied
 from tidemark.io.node.source_tables import SourceTable
 from tidemark.io.process.config import CopyConfig, SelectConfig
 from tidemark.io.state.state_views import StateView
@@ -134,13 +133,6 @@ def waits_for(view: StateView) -> Lsn | None:
 
 def _delivered_lsn(view: StateView) -> Lsn:
     return view.delivered.pointer.position.commit_lsn if view.delivered is not None else INVALID_LSN
-
-
-def database_names(node: Node, databases: Container[Oid]) -> dict[Oid, str]:
-    """Return the current names of the databases that exist; not those of an interrupted DROP DATABASE."""
-    query = f"SELECT oid::int8, datname::text FROM pg_catalog.pg_database WHERE datconnlimit <> {HALF_DROPPED}"  # noqa: S608 - a constant of ours
-    rows = node.query(query)
-    return {Oid(oid): str(name) for oid, name in rows if oid in databases}
 
 
 def _move(

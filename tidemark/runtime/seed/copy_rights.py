@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 
+from tidemark.io.node.database_names import database_names
 from tidemark.io.node.node import Node
 from tidemark.io.node.source_tables import LackingTable, lacking_tables, role_name
 from tidemark.io.process.config import Config
@@ -10,7 +11,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Oid
 from tidemark.model.mode import Stage
-from tidemark.runtime.seed.copy_plan import database_names, is_captured
+from tidemark.runtime.seed.copy_plan import is_captured
 from tidemark.runtime.seed.copy_sessions import CopySessions
 
 TABLES_NAMED_MAX = 20  # named in one database; for a schema with more, GRANT names the schema

@@ -6,7 +6,7 @@ first copy, `init` waits for its end, so that everything that commits after `ini
 
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,13 +23,13 @@ from tidemark.io.node.node import Node, NodeFacts
 from tidemark.io.node.replication import WalStream
 from tidemark.io.process.config import Config
 from tidemark.io.process.marker_key import make_marker_key
+from tidemark.io.state.environment import Guarded
 from tidemark.io.state.history_files import HistoryWriter
 from tidemark.io.state.incarnations import expect_markers_ahead
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.io.state.state_views import StateView
-from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ConfigError, NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mapping import TypeMapping
@@ -92,6 +92,7 @@ def initialise(
     observer: SeedObserver | None = None,
     *,
     numbers_after: OutboxSequence = NO_SEQUENCE,
+    guarded: Guarded = nullcontext,
 ) -> bool:
     """Create the state of a capture; return False if it is already complete."""
     with Node(config.capture.dsn) as node:
@@ -100,7 +101,7 @@ def initialise(
         user = archiving_user(node)
     if config.markers.dsn:
         _check_primary(config.markers.dsn, facts.system_identifier)
-    with _create(config, folder, facts, numbers_after, user) as store:
+    with _create(config, folder, facts, guarded, numbers_after=numbers_after, user=user) as store:
         if store.view().beginning is not None:
             return False
         select = partial(databases_of, config=config)
@@ -147,14 +148,14 @@ def _begin_to_follow(config: Config, store: StateStore, seed: Seed, observer: Se
     return extra_writes
 
 
-def initialise_from_backup(config: Config, folder: StateFolder, seed: Seed) -> bool:
+def initialise_from_backup(config: Config, folder: StateFolder, seed: Seed, *, guarded: Guarded = nullcontext) -> bool:
     """Create the state of a capture from a seed without a server; return False if it is already complete.
 
     It is unknown where WAL from the seed on is available: in the archive, if one is configured. That WAL may have
     markers of an earlier state of the capture, signed by the same key; they must not fence this one. For that the
     latest timeline is read from the archive, or, without an archive, from the node if it answers.
     """
-    with _create(config, folder, seed.node) as store:
+    with _create(config, folder, seed.node, guarded) as store:
         if store.view().beginning is not None:
             return False
         snapshot = "" if config.copy.enabled else str(ReplayedSnapshot(seed.complete_from, seed.lsn))
@@ -190,6 +191,8 @@ def _create(
     config: Config,
     folder: StateFolder,
     facts: NodeFacts,
+    guarded: Guarded,
+    *,
     numbers_after: OutboxSequence = NO_SEQUENCE,
     user: ServerUser | None = None,
 ) -> StateStore:
@@ -206,7 +209,7 @@ def _create(
         segment_bytes=facts.segment_bytes,
         outbox_bytes_max=config.outbox.bytes_max,
     )
-    return StateStore.create(folder, identity, numbers_after=numbers_after, guarded=reporting_stuck_writers)
+    return StateStore.create(folder, identity, numbers_after=numbers_after, guarded=guarded)
 
 
 def _check_primary(dsn: str, system_identifier: SystemIdentifier) -> None:

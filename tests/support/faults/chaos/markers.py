@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.support.oracles.log_oracle import ServerLog
 from tidemark.io.state.state_views import StateView
-from tidemark.model.change import MARKER_PREFIX
+from tidemark.model.message_prefix import MARKER_PREFIX
 from tidemark.model.mode import Stage
 from tidemark.wire.marker import MarkerKind
 
