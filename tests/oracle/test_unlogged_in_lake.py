@@ -12,9 +12,7 @@ DATABASE = "unlogged_in_lake"
 
 @pytest.mark.feature("P21")
 @pytest.mark.parametrize("changed", ["TRUNCATE t", "DELETE FROM t", "DELETE FROM t WHERE id > 2", "SELECT"])
-def test_a_replica_has_what_a_table_has_that_is_logged_again(
-    oracle_cluster: Cluster, tmp_path: Path, changed: str
-) -> None:
+def test_a_replica_equals_a_table_that_is_logged_again(oracle_cluster: Cluster, tmp_path: Path, changed: str) -> None:
     with database_in(oracle_cluster, DATABASE):
         ours = Routing(oracle_cluster, [DATABASE])
         ours.settle()

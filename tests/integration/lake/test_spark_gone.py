@@ -30,7 +30,7 @@ class DeadSpark(SparkSession):
         raise Py4JNetworkError("java.io.EOFException\ntidemark.io.state.outbox.OutboxTrimmed: outbox 0a0b holds 5 to 9")
 
 
-def test_a_dead_jvm_is_named_before_the_failure_that_it_left_behind(tmp_path: Path) -> None:
+def test_a_dead_jvm_is_reported_instead_of_the_failure_that_it_caused(tmp_path: Path) -> None:
     make_state(tmp_path / "state")
     with pytest.raises(SparkGone):
         land(

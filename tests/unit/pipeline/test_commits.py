@@ -10,7 +10,7 @@ from tidemark.pipeline.delta_log import commits
 from tidemark.pipeline.delta_log.commits import CommitUnreadable, changed_columns, read_commit
 
 
-def test_a_commit_that_is_there_and_cannot_be_read_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_a_commit_that_exists_and_cannot_be_read_is_reported_with_a_hint(tmp_path: Path) -> None:
     log = tmp_path / "_delta_log"
     (log / f"{1:020}.json").mkdir(parents=True)  # the file system refuses, as for a file without permission
     (log / f"{2:020}.json").write_text("{")
@@ -21,7 +21,7 @@ def test_a_commit_that_is_there_and_cannot_be_read_is_named_with_what_to_do(tmp_
     assert read_commit(str(tmp_path), "app", 3) is None
 
 
-def test_blank_lines_of_a_commit_mean_nothing_and_one_without_actions_is_damaged(tmp_path: Path) -> None:
+def test_blank_lines_of_a_commit_are_ignored_and_a_commit_without_actions_is_damaged(tmp_path: Path) -> None:
     log = tmp_path / "_delta_log"
     log.mkdir()
     action = '{"commitInfo":{"operation":"WRITE"}}'

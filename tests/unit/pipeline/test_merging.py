@@ -118,7 +118,7 @@ def test_a_key_beyond_the_first_two_planes_is_found_again(tmp_path: Path, key: s
     assert added["min"][schema.names[0]] == added["max"][schema.names[0]] == key
 
 
-def test_a_change_of_nothing_makes_a_commit_without_files(tmp_path: Path) -> None:
+def test_an_empty_change_makes_a_commit_without_files(tmp_path: Path) -> None:
     replica = Replica(tmp_path, range(8))
     before, version = replica.files, DeltaTable(replica.uri).version()
     replica.change([], removed=[100])
@@ -127,7 +127,7 @@ def test_a_change_of_nothing_makes_a_commit_without_files(tmp_path: Path) -> Non
     replica.check()
 
 
-def test_new_rows_go_into_a_file_that_is_written_anyway(tmp_path: Path) -> None:
+def test_new_rows_are_added_to_a_file_that_is_rewritten_for_other_rows(tmp_path: Path) -> None:
     replica = Replica(tmp_path, range(0, 32, 2))
     replica.change([4, 5], removed=[6])
     assert sorted(replica.files.values()) == [(8, 0, 14), (8, 16, 30)]
@@ -142,7 +142,7 @@ def test_rows_at_the_end_of_the_table_fill_its_last_file(tmp_path: Path) -> None
     replica.check()
 
 
-def test_small_batches_of_new_rows_anywhere_do_not_leave_a_file_each(tmp_path: Path) -> None:
+def test_small_batches_of_new_rows_do_not_leave_a_file_each(tmp_path: Path) -> None:
     replica = Replica(tmp_path, range(0, 800, 10))
     keys = [key for key in range(800) if key % 10]
     random.Random(1).shuffle(keys)
@@ -162,7 +162,7 @@ def test_small_neighbours_that_are_touched_together_become_one_file(tmp_path: Pa
 
 
 @pytest.mark.feature("L09")
-def test_maintenance_combines_small_neighbours_and_is_a_commit_of_ours_that_changes_no_row(tmp_path: Path) -> None:
+def test_maintenance_combines_small_neighbours_in_a_commit_of_tidemark_that_changes_no_row(tmp_path: Path) -> None:
     replica = Replica(tmp_path)
     for key in range(40):
         replica.insert([key])
@@ -238,9 +238,7 @@ def test_wide_rows_are_bounded_by_bytes(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "act", [lambda replica: replica.change([3, 99]), Replica.maintain], ids=["merge", "maintenance"]
 )
-def test_a_kill_between_files_and_commit_leaves_only_orphans_which_the_vacuum_removes(
-    tmp_path: Path, act: object
-) -> None:
+def test_a_kill_between_files_and_commit_leaves_only_orphans_that_vacuum_removes(tmp_path: Path, act: object) -> None:
     assert callable(act)
     replica = Replica(tmp_path)
     for key in range(6):
