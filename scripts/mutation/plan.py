@@ -21,6 +21,12 @@ _SMALL_TRANSACTIONS = (
     "tests/property/decoder/test_savepoints.py",
     "tests/property/decoder/test_skimming.py",
 )
+_MERGE = (
+    "tests/unit/pipeline/test_key_ranges.py",
+    "tests/unit/pipeline/test_file_statistics.py",
+    "tests/unit/pipeline/test_merging.py",
+)
+_MERGE_EXAMPLES = ("tests/property/lake/test_merging.py",)
 _STATE = ("tests/integration/state/test_state_store.py", "tests/integration/state/test_state_transaction.py")
 
 PLANS = {
@@ -68,6 +74,15 @@ PLANS = {
     "tidemark/pipeline/merge/compaction.py": Plan(
         ("tests/unit/pipeline/test_compaction_keys.py", "tests/unit/pipeline/test_compaction.py")
     ),
+    "tidemark/pipeline/merge/keys.py": Plan(_MERGE, _MERGE_EXAMPLES),
+    "tidemark/pipeline/merge/key_ranges.py": Plan(_MERGE, _MERGE_EXAMPLES),
+    "tidemark/pipeline/merge/touched_files.py": Plan(
+        ("tests/unit/pipeline/test_touched_files.py", *_MERGE), _MERGE_EXAMPLES
+    ),
+    "tidemark/pipeline/merge/merging.py": Plan(_MERGE, _MERGE_EXAMPLES),
+    "tidemark/pipeline/merge/data_files.py": Plan(_MERGE, _MERGE_EXAMPLES),
+    "tidemark/pipeline/merge/file_statistics.py": Plan(_MERGE, _MERGE_EXAMPLES),
+    "tidemark/pipeline/merge/clustering.py": Plan(_MERGE, _MERGE_EXAMPLES),
     "tidemark/pipeline/lake/positions.py": Plan(
         ("tests/unit/pipeline/test_positions.py",), ("tests/integration/lake/test_sinks.py",)
     ),
