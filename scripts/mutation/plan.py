@@ -91,11 +91,10 @@ PLANS = {
         ("tests/integration/lake/test_sinks.py",),
     ),
     "tidemark/pipeline/delta_log/lineage.py": Plan(
-        ("tests/integration/lake/test_lake_changes.py", "tests/integration/lake/test_log_breaks.py"),
-        ("tests/integration/lake/test_lake_damage.py",),
+        ("tests/unit/pipeline/test_lineage.py",), ("tests/integration/lake/test_lake_changes.py",)
     ),
     "tidemark/pipeline/delta_log/commits.py": Plan(
-        ("tests/unit/pipeline/test_commits.py", "tests/integration/lake/test_lake_changes.py")
+        ("tests/unit/pipeline/test_commits.py",), ("tests/integration/lake/test_lake_changes.py",)
     ),
     "tidemark/pipeline/delta_log/log_cleanup.py": Plan(("tests/integration/lake/test_log_cleanup.py",)),
     "tidemark/pipeline/sinks/targets.py": Plan(
