@@ -13,7 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, WriterProperties, write_deltalake
+from deltalake.transaction import AddAction
 
 from tests.support.lakes.lakes import Crash, CrashAt
 from tidemark.io.host.failpoints import arm
@@ -24,7 +25,7 @@ from tidemark.pipeline.merge import clustering, data_files
 from tidemark.pipeline.merge.clustering import DEPTH_MAX, recluster
 from tidemark.pipeline.merge.compaction import Compacted
 from tidemark.pipeline.merge.data_files import FILE_ROWS_MAX, FILE_ROWS_MIN, FILES_WANTED, file_rows
-from tidemark.pipeline.merge.merging import append_rows, merge_rows
+from tidemark.pipeline.merge.merging import append_rows, merge_rows, rows_of
 
 APP = "tidemark:test:replica"
 KEY = ("id",)
@@ -139,6 +140,55 @@ def test_rows_at_the_end_of_the_table_fill_its_last_file(tmp_path: Path) -> None
     for key in range(8, 40):
         replica.change([key])
     assert sorted(replica.files.values()) == [(8, first, first + 7) for first in range(0, 40, 8)]
+    replica.check()
+
+
+def test_rows_at_the_end_of_a_table_of_one_file_fill_it(tmp_path: Path) -> None:
+    replica = Replica(tmp_path, range(5))
+    replica.change([5])
+    assert sorted(replica.files.values()) == [(6, 0, 5)]
+
+
+@pytest.mark.feature("L09")
+@pytest.mark.parametrize("changed", range(8))
+def test_a_file_that_is_read_in_pieces_gets_each_change_and_each_new_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: int
+) -> None:
+    monkeypatch.setattr(data_files, "PIECE_BYTES", 1)
+    replica = Replica(tmp_path)
+    replica.notes = dict.fromkeys(range(0, 16, 2), "new")
+    groups = WriterProperties(max_row_group_size=2)
+    write_deltalake(replica.uri, _rows(replica.notes), mode="append", writer_properties=groups)
+    replica.change([2 * changed, 2 * changed + 1], removed=[(2 * changed + 6) % 16])
+    replica.check()
+
+
+def test_a_new_row_is_added_to_a_file_without_rows(tmp_path: Path) -> None:
+    replica = Replica(tmp_path)
+    pq.ParquetWriter(tmp_path / "empty.parquet", SCHEMA).close()
+    size = (tmp_path / "empty.parquet").stat().st_size
+    empty = AddAction("empty.parquet", size, {}, 0, False, '{"numRecords":0}')
+    table = DeltaTable(replica.uri)
+    table.create_write_transaction([empty], "append", table.schema())
+    replica.change([1])
+    replica.check()
+
+
+def test_columns_of_the_key_are_read_once(tmp_path: Path) -> None:
+    replica = Replica(tmp_path, range(3))
+    found = rows_of(LakeTable(replica.uri, APP), KEY, [(1,), (7,)], ["id", "note"])
+    assert found == {(1,): {"id": 1, "note": "new"}}
+
+
+def test_the_rows_of_a_file_depend_on_the_rows_of_the_table_after_the_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("FILES_WANTED", 1), ("FILE_ROWS_MIN", 1), ("FILE_ROWS_MAX", 64)):
+        monkeypatch.setattr(data_files, name, value)
+    replica = Replica(tmp_path, range(16))
+    assert sorted(replica.files.values()) == [(16, 0, 15)]
+    replica.change(range(16, 32))
+    assert sorted(replica.files.values()) == [(32, 0, 31)]
     replica.check()
 
 
