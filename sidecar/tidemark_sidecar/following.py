@@ -17,7 +17,7 @@ from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Stage
 from tidemark.runtime.capture.capture import Capture
-from tidemark.runtime.capture.following import Met
+from tidemark.runtime.capture.following import LeaderMarker
 from tidemark.runtime.capture.wal_source import followed_from_node
 from tidemark.runtime.daemon.epoch_run import EpochRun
 from tidemark.runtime.daemon.service import DaemonContext
@@ -48,7 +48,7 @@ class Following:
         self._mover = mover
         self._clock = SystemClock()
         self._run = EpochRun(daemon.context, Slot.SIDECAR)
-        self._met: Met | None = None  # written by the decode thread
+        self._met: LeaderMarker | None = None  # written by the decode thread
         self._reported_strange = False
         self._timeline_query: Future[TimelineId | None] | None = None
         self._queried_s = 0.0
@@ -145,7 +145,7 @@ class Following:
         place = marker.pointer.position
         # A deliverer on a dead branch may write to the new primary; its positions refer to other WAL.
         if place.timeline == capture.timeline and place.commit_lsn < lsn:
-            self._met = Met(marker, marker.pointer, lsn)
+            self._met = LeaderMarker(marker, marker.pointer, lsn)
         elif not self._reported_strange:
             self._reported_strange = True
             self._context.log.warning(

@@ -23,7 +23,6 @@ NAMESAKES = {  # of a class of the product, in tests and scripts: to be renamed
     "Spread",
     "Stretch",
     "Target",
-    "Way",
 }
 
 

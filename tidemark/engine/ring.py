@@ -70,9 +70,9 @@ class Ring:
             return None
         return next(timeline for begin_lsn, timeline in reversed(tuple(self._timelines)) if begin_lsn <= lsn)
 
-    def put(self, segment: WalSlice) -> None:
+    def put(self, wal_slice: WalSlice) -> None:
         """Copy a slice in; it must begin at the end of the last one. The writer must ensure that there is room."""
-        data, start_lsn = segment.data, segment.start_lsn
+        data, start_lsn = wal_slice.data, wal_slice.start_lsn
         length, end_lsn = len(data), Lsn(start_lsn + len(data))
         used_bytes = end_lsn - self._read_lsn
         if start_lsn != self._write_lsn:
@@ -81,8 +81,8 @@ class Ring:
             )
         if used_bytes > self.capacity:
             raise RingFull
-        if not self._timelines or self._timelines[-1][1] != segment.timeline:
-            self._timelines.append((self._write_lsn, segment.timeline))
+        if not self._timelines or self._timelines[-1][1] != wal_slice.timeline:
+            self._timelines.append((self._write_lsn, wal_slice.timeline))
         at = start_lsn % self.capacity
         until_end = self.capacity - at
         if length <= until_end:

@@ -18,7 +18,7 @@ from tidemark.io.archive.archive import ArchiveFolder, Hole
 from tidemark.io.host.logs import get_log
 from tidemark.io.process.metrics import Metrics
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
-from tidemark.runtime.capture.archive_input import LOOK_S, ArchiveInput
+from tidemark.runtime.capture.archive_input import POLL_S, ArchiveInput
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.replay.diverged import WalDiverged
 from tidemark.runtime.replay.offline import ForeignArchive
@@ -50,9 +50,9 @@ class WatchedRing(Ring):
         super().__init__(RING_BYTES_MIN, progress.received_lsn)
         self._progress = progress
 
-    def put(self, segment: WalSlice) -> None:
-        assert self._progress.received_lsn == segment.end_lsn, "it can be decoded from here on, so it was received"
-        super().put(segment)
+    def put(self, wal_slice: WalSlice) -> None:
+        assert self._progress.received_lsn == wal_slice.end_lsn, "it can be decoded from here on, so it was received"
+        super().put(wal_slice)
 
 
 def record_listings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
@@ -87,9 +87,9 @@ class Drained:
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
             assert time.monotonic() < deadline, self.source.error
-            while (segment := self.ring.peek()) is not None:
-                self.content += segment.data
-                self.ring.release(len(segment.data))
+            while (wal_slice := self.ring.peek()) is not None:
+                self.content += wal_slice.data
+                self.ring.release(len(wal_slice.data))
             self._arrived.wait(0.05)
 
 
@@ -168,8 +168,8 @@ def test_a_folder_that_has_just_changed_is_not_listed_again_and_again(
     (copy / "some.backup").touch()
     with following(copy, archive.first_lsn(), archive.system_identifier) as drained:
         drained.until(lambda: len(drained.content) == len(content))
-        drained.until(lambda: time.monotonic() - begun_s > 3 * LOOK_S)
-        assert 2 <= len(listed) <= 2 + (time.monotonic() - begun_s) / LOOK_S
+        drained.until(lambda: time.monotonic() - begun_s > 3 * POLL_S)
+        assert 2 <= len(listed) <= 2 + (time.monotonic() - begun_s) / POLL_S
 
 
 @pytest.mark.feature("I28")

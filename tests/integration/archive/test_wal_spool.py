@@ -71,10 +71,10 @@ class HangingSpool(WalSpool):
         self.hangs = threading.Event()
         self.goes_on = threading.Event()
 
-    def put(self, segment: WalSlice) -> None:
+    def put(self, wal_slice: WalSlice) -> None:
         self.hangs.set()
         assert self.goes_on.wait(DEADLINE_S)
-        super().put(segment)
+        super().put(wal_slice)
 
 
 def test_no_other_thread_receives_while_a_hanging_disk_blocks_the_thread_that_fills_the_spool(

@@ -36,7 +36,7 @@ def table_of(sidecar: Sidecar, name: str = "account") -> dict[object, dict[str, 
     return {number: {"id": number, "note": note} for number, note in rows}
 
 
-def test_changes_reach_the_outbox_whole_and_in_order(sidecar: Sidecar, cluster: Cluster, database: str) -> None:
+def test_changes_reach_the_outbox_complete_and_in_order(sidecar: Sidecar, cluster: Cluster, database: str) -> None:
     with cluster.connect(database) as session:
         session.execute("INSERT INTO account SELECT n, 'a' || n FROM generate_series(1, 100) n")
         session.execute("UPDATE account SET note = 'b' WHERE id % 3 = 0")
@@ -62,7 +62,7 @@ def test_commits_that_keep_arriving_are_delivered_together_and_in_order(
     assert sum(isinstance(item, ChangeBatch) for item in items) <= most < COMMITS
 
 
-def test_ddl_and_messages_stand_between_the_rows_that_they_separate(
+def test_ddl_and_messages_are_between_the_rows_that_they_separate(
     sidecar: Sidecar, cluster: Cluster, database: str
 ) -> None:
     with cluster.connect(database) as session:
@@ -83,7 +83,7 @@ def test_ddl_and_messages_stand_between_the_rows_that_they_separate(
 
 @pytest.mark.feature("I18")
 @pytest.mark.feature("P03")
-def test_a_killed_sidecar_goes_on_exactly_where_it_was(sidecar: Sidecar, cluster: Cluster, database: str) -> None:
+def test_a_killed_sidecar_continues_exactly_where_it_was(sidecar: Sidecar, cluster: Cluster, database: str) -> None:
     stop = threading.Event()
 
     def work() -> None:
@@ -176,7 +176,7 @@ def test_a_node_that_restarts_is_connected_to_again(new_cluster: NewCluster, tmp
 
 
 @pytest.mark.feature("P10")
-def test_messages_come_with_prefix_and_bytes_the_transactional_ones_only_if_they_commit(
+def test_messages_are_emitted_with_prefix_and_bytes_and_transactional_ones_only_if_they_commit(
     sidecar: Sidecar, cluster: Cluster, database: str
 ) -> None:
     with cluster.connect(database) as session:
@@ -193,7 +193,7 @@ def test_messages_come_with_prefix_and_bytes_the_transactional_ones_only_if_they
     ]
 
 
-def test_a_forced_segment_switch_is_passed_with_nothing_open_though_its_padding_comes_in_many_slices(
+def test_a_forced_segment_switch_leaves_nothing_open_when_its_padding_arrives_in_many_slices(
     sidecar: Sidecar, cluster: Cluster, database: str
 ) -> None:
     for number in range(3):
@@ -203,7 +203,7 @@ def test_a_forced_segment_switch_is_passed_with_nothing_open_though_its_padding_
     assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {0, 1, 2}
 
 
-def test_the_control_socket_says_how_capture_does(sidecar: Sidecar) -> None:
+def test_the_control_socket_reports_the_status_of_capture(sidecar: Sidecar) -> None:
     sidecar.catch_up()
     status = sidecar.status()
     assert status["ok"] is True
@@ -234,14 +234,14 @@ def test_the_ring_drains_while_the_reader_is_slow(cluster: Cluster, database: st
                 return parse_lsn(str(status["decoded_lsn"])) >= end_lsn and status["ring_used_bytes"] == 0
 
             started.wait_until(is_decoded_with_an_empty_ring, "an empty ring")
-            taken: list[GroupItem] = []
+            received: list[GroupItem] = []
             assert reader.ledger().byte_count <= bound < count << 20
-            while len(change_log(taken, "account")) < count:
+            while len(change_log(received, "account")) < count:
                 started.wait_until(lambda: reader.head() > seen, "more")  # noqa: B023 - called at once
                 end = reader.plan(seen, bound // 2)
-                taken += [value.item() for value in reader.read(seen, end) if value.header.relation]
+                received += [value.item() for value in reader.read(seen, end) if value.header.relation]
                 reader.confirm("slow", end, end)
                 seen = end
-        assert set(replayed(change_log(taken, "account"))) == set(range(count))
+        assert set(replayed(change_log(received, "account"))) == set(range(count))
     finally:
         started.close()

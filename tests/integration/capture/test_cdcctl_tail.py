@@ -102,7 +102,7 @@ def test_a_wait_that_takes_too_long_ends_with_the_names(cluster: Cluster, databa
         refused(done, ExitCode.NODE_UNFIT, f"process {session.info.backend_pid}")
 
 
-def test_a_state_gives_the_past_and_then_the_present(cluster: Cluster, database: str, tmp_path: Path) -> None:
+def test_a_state_shows_the_past_and_then_the_present(cluster: Cluster, database: str, tmp_path: Path) -> None:
     state, dsn = tmp_path / "state", cluster.dsn(database, ROLE)
     server = ServerSide(cluster, database)
     succeeded(cdcctl("init", "--state", state, "--dsn", dsn))
@@ -153,7 +153,7 @@ def test_wal_removed_before_the_first_change_makes_tail_begin_again(new_cluster:
     assert json.loads(line)["after"]["id"] == 2
 
 
-def test_a_stream_that_breaks_is_said_and_made_again(new_cluster: NewCluster, tmp_path: Path) -> None:
+def test_a_stream_that_breaks_is_reported_and_opened_again(new_cluster: NewCluster, tmp_path: Path) -> None:
     cluster = new_cluster(15)
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
     with running(tmp_path, "tail", cluster.dsn()) as tail:
@@ -166,7 +166,7 @@ def test_a_stream_that_breaks_is_said_and_made_again(new_cluster: NewCluster, tm
     assert json.loads(line)["after"]["id"] == 1
 
 
-def test_a_reader_that_has_seen_enough_ends_it_without_an_error(cluster: Cluster, database: str) -> None:
+def test_a_reader_that_has_read_enough_ends_it_without_an_error(cluster: Cluster, database: str) -> None:
     tail = subprocess.Popen(
         command("tail", cluster.dsn(database, ROLE)),
         stdout=subprocess.PIPE,

@@ -111,8 +111,8 @@ def test_a_confirmation_from_on_revoked_after_the_stop_moves_nothing(
 class Failing(Scripted):
     """Receives the groups, then raises, in the first calls."""
 
-    def __init__(self, *errors: Exception, take: int = 1 << 30) -> None:
-        super().__init__([], take)
+    def __init__(self, *errors: Exception, accepts: int = 1 << 30) -> None:
+        super().__init__([], accepts)
         self.errors = list(errors)
 
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
@@ -123,7 +123,7 @@ class Failing(Scripted):
 
 
 @pytest.mark.feature("I34")
-def test_after_an_error_the_same_groups_come_again_and_their_schemas_do_not(
+def test_after_an_error_the_same_groups_are_offered_again_without_their_schemas(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     consumer = Failing(OSError("a value"), NodeUnreachable("away"), OSError("a value"))
@@ -156,7 +156,7 @@ def test_changes_accepted_before_the_failing_call_are_not_offered_again(
 
 
 @pytest.mark.feature("I34")
-def test_a_consumer_that_goes_on_to_fail_ends_delivery_after_its_tries_and_confirms_nothing(
+def test_a_consumer_that_keeps_failing_ends_delivery_after_its_retries_and_confirms_nothing(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     consumer = Failing(*[OSError("a row's secret value")] * 10)
@@ -173,7 +173,7 @@ def test_a_consumer_that_goes_on_to_fail_ends_delivery_after_its_tries_and_confi
 
 
 @pytest.mark.feature("I34")
-def test_a_consumer_that_says_that_it_failed_is_not_asked_again(
+def test_a_consumer_that_reports_its_failure_is_not_polled_again(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     consumer = Failing(ConsumerFailed("the target's schema is another one"))
@@ -223,7 +223,7 @@ def wait_for(capture: Capture, condition: Callable[[], bool]) -> None:
 
 @pytest.mark.feature("I20")
 @pytest.mark.feature("I38")
-def test_an_embedded_capture_holds_the_sidecars_role_and_gives_signs_of_life(
+def test_an_embedded_capture_holds_the_sidecars_role_and_sends_heartbeats(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     config, folder = config_for(cluster, database), StateFolder(tmp_path / "state")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.forged import groups
-from tests.support.forged.deliveries import BOUND, OWNER, START, WHOLE, group, outbox_target
+from tests.support.forged.deliveries import BOUND, OWNER, SELECTED_TABLES, START, group, outbox_target
 from tests.support.servers.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
@@ -45,7 +45,7 @@ def is_beyond(reader: OutboxReader, seen: Sequence) -> bool:
     return reader.head() > seen
 
 
-def test_a_full_outbox_holds_delivery_until_a_reader_confirms(
+def test_a_full_outbox_stops_delivery_until_a_reader_confirms(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     target = outbox_target(store, epoch, progress, stopping)
@@ -99,7 +99,7 @@ def test_an_owner_of_an_older_epoch_delivers_nothing_more(
         target.deliver(group(200))
 
 
-def test_idle_time_takes_the_readers_word(
+def test_idle_time_processes_confirmations_of_readers(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     target = outbox_target(store, epoch, progress, stopping)
@@ -116,13 +116,13 @@ def test_idle_time_takes_the_readers_word(
 class Scripted(NullConsumer):
     """Answers and receives as scripted."""
 
-    def __init__(self, answers: list[bool], take: int = 1 << 30) -> None:
+    def __init__(self, answers: list[bool], accepts: int = 1 << 30) -> None:
         super().__init__()
         self.calls: list[str] = []
         self.seen: list[int] = []
         self.alive_now = True
         self.answers = answers
-        self._take = take
+        self._accepts = accepts
 
     def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
         del partition, start
@@ -133,9 +133,9 @@ class Scripted(NullConsumer):
         self.calls.append(f"schema {event.after.name}")
 
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
-        taken = 0
-        while taken < self._take and (group := next(groups, None)) is not None:
-            taken += 1
+        accepted = 0
+        while accepted < self._accepts and (group := next(groups, None)) is not None:
+            accepted += 1
             self.seen.append(group.last.position.commit_lsn)
             self.calls.append(f"group {group.last.position.commit_lsn}")
         return self.answers.pop(0) if self.answers else True
@@ -168,7 +168,7 @@ def new_target(
         store,
         epoch,
         history=empty_history(store),
-        whole=WHOLE,
+        selected_tables=SELECTED_TABLES,
         unconfirmed_bytes_max=1000,
         progress=progress,
         stopping=stopping,
@@ -207,7 +207,7 @@ def test_rows_of_a_copy_that_broke_off_are_confirmed_with_those_of_the_next_gene
 
 
 @pytest.mark.feature("I34")
-def test_true_confirms_what_was_taken_and_false_goes_on_unconfirmed(
+def test_true_confirms_the_accepted_groups_and_false_continues_without_confirmation(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     target = consumer_target(Scripted([False, False, True]), store, epoch, progress, stopping)
@@ -222,7 +222,7 @@ def test_true_confirms_what_was_taken_and_false_goes_on_unconfirmed(
 
 
 @pytest.mark.feature("I34")
-def test_changes_go_on_while_what_was_confirmed_waits_for_the_disk(
+def test_delivery_continues_while_confirmations_wait_for_the_disk(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     consumer = Scripted([])
@@ -261,7 +261,7 @@ def test_confirmations_that_are_not_durable_are_bounded(
 
 
 @pytest.mark.feature("I21")
-def test_a_consumer_of_an_older_epoch_gets_no_more_once_that_is_known(
+def test_a_consumer_of_an_older_epoch_receives_nothing_after_the_fence(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     consumer = Scripted([])
@@ -287,11 +287,11 @@ def test_a_consumer_of_an_older_epoch_gets_no_more_once_that_is_known(
 
 
 @pytest.mark.feature("I34")
-def test_a_consumer_that_takes_nothing_is_found_out(
+def test_a_consumer_that_accepts_nothing_is_detected(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidemark.runtime.capture.consumer_target.ROOM_MAX_S", 0.001)
-    target = consumer_target(Scripted([False] * 100, take=0), store, epoch, progress, stopping)
+    target = consumer_target(Scripted([False] * 100, accepts=0), store, epoch, progress, stopping)
     with pytest.raises(ConsumerFailed, match="neither read nor confirmed any"):
         target.deliver(group(100))
 
@@ -432,7 +432,7 @@ class Gated(Scripted):
 
 
 @pytest.mark.feature("I36")
-def test_a_consumer_that_hangs_in_its_callback_is_found_out_while_it_is_in_there(
+def test_a_consumer_that_hangs_in_its_callback_is_detected_during_the_call(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     consumer = Gated()
@@ -456,7 +456,7 @@ def test_a_consumer_that_hangs_in_its_callback_is_found_out_while_it_is_in_there
 def test_offers_that_are_refused_are_no_hang_and_the_watch_ends_before_the_consumer_is_stopped(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.runtime.capture.liveness.ASK_S", 0.001)
+    monkeypatch.setattr("tidemark.runtime.capture.liveness.POLL_S", 0.001)
 
     class Refusing(Gated):
         def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
@@ -498,7 +498,7 @@ def test_the_consumers_exception_ends_delivery_and_nothing_is_confirmed(
 
 
 @pytest.mark.feature("I36")
-def test_a_consumer_that_hangs_before_its_first_change_is_found_out_and_named(
+def test_a_consumer_that_hangs_before_its_first_change_is_detected_and_named(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     leave = threading.Event()
@@ -550,7 +550,7 @@ def test_the_queue_is_bounded_and_wakes_its_putter_when_closed() -> None:
     worker.start()
     worker.join(0.05)
     assert worker.is_alive()
-    assert group_queue.take(1.0) is not None
+    assert group_queue.receive(1.0) is not None
     worker.join(DEADLINE_S)
     assert put == [True]
     worker = threading.Thread(target=lambda: put.append(group_queue.put(group(300))))
@@ -558,4 +558,4 @@ def test_the_queue_is_bounded_and_wakes_its_putter_when_closed() -> None:
     group_queue.close()
     worker.join(DEADLINE_S)
     assert put == [True, False]
-    assert group_queue.take(1.0) is None
+    assert group_queue.receive(1.0) is None

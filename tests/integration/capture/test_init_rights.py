@@ -27,8 +27,8 @@ def test_init_prints_the_grants_that_the_first_copy_lacks(cluster: Cluster, data
     state.mkdir()
     state.chmod(0o777)
     chosen = ("--table", "public.[!e]*", "--table", "closed.*", "--table", "many.*")
-    place = ("--dsn", cluster.dsn(database, ROLE), "--state", state)
-    done = succeeded(cdcctl("init", *place, *chosen))
+    common = ("--dsn", cluster.dsn(database, ROLE), "--state", state)
+    done = succeeded(cdcctl("init", *common, *chosen))
     assert f"{state} had mode 0777; its mode is now 0700" in done.err
     grants = [line.strip() for line in done.err.splitlines() if line.startswith("  ")]
     assert grants == [
@@ -43,7 +43,7 @@ def test_init_prints_the_grants_that_the_first_copy_lacks(cluster: Cluster, data
     try:
         for grant in grants:
             cluster.sql(grant, database)
-        again = succeeded(cdcctl("init", *place))
+        again = succeeded(cdcctl("init", *common))
         assert "GRANT" not in again.err
         assert "cannot read" not in again.err
     finally:

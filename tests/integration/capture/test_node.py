@@ -57,7 +57,7 @@ def test_each_thing_that_a_node_lacks_has_its_own_name(new_cluster: NewCluster) 
         node.query("SELECT * FROM pg_authid")
 
 
-def test_connections_that_fail_say_why(new_cluster: NewCluster) -> None:
+def test_connections_that_fail_report_the_reason(new_cluster: NewCluster) -> None:
     made = new_cluster()
     with pytest.raises(DatabaseMissing):
         Node(made.dsn("nowhere"))
@@ -117,7 +117,7 @@ def test_a_snapshot_sees_what_the_server_sees_in_it(cluster: Cluster, text: str)
     assert seen == [xid for (xid,) in cluster.sql(f"{query} ORDER BY n")]
 
 
-def test_a_standby_tells_what_it_has_replayed_and_is_written_nothing_to(new_cluster: NewCluster) -> None:
+def test_a_standby_reports_what_it_has_replayed_and_nothing_is_written_to_it(new_cluster: NewCluster) -> None:
     primary = new_cluster()
     with standby_of(primary) as standby:
         primary.sql("CREATE TABLE t (a int)")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.integration.capture.test_delivery import DEADLINE_S
-from tests.support.forged.deliveries import IDENTITY, START, WHOLE, group
+from tests.support.forged.deliveries import IDENTITY, SELECTED_TABLES, START, group
 from tests.support.servers.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.io.host.logs import get_log
@@ -124,7 +124,7 @@ def outbox_target(store: StateStore, epoch: Epoch, metrics: Metrics, stopping: t
         store,
         epoch,
         history=empty_history(store),
-        whole=WHOLE,
+        selected_tables=SELECTED_TABLES,
         progress=Progress(delivered=START),
         metrics=metrics,
         log=get_log("test"),
@@ -204,13 +204,13 @@ def test_delivered_changes_are_counted_unless_the_target_counts_itself(
 ) -> None:
     stopping = threading.Event()
 
-    def take() -> None:
+    def on_group() -> None:
         clock.now_s += DELIVERY_S
         stopping.set()
 
     lag_us, lag_s = lag
     clock.now_us = COMMITTED_US + lag_us
-    thread, group_queue = application(store, Target(counts=counts, on_group=take), metrics, stopping)
+    thread, group_queue = application(store, Target(counts=counts, on_group=on_group), metrics, stopping)
     assert thread.join(0.0), "not started, so it is not running"
     group_queue.put(group(100))
     thread.start()
@@ -222,7 +222,7 @@ def test_delivered_changes_are_counted_unless_the_target_counts_itself(
     assert shown(metrics, f"{LAG_SECONDS}_count") == (1 if counts else 0)
 
 
-def test_a_target_is_idle_while_nothing_comes_and_delivers_what_comes_after_that(
+def test_a_target_is_polled_while_the_queue_is_empty_and_then_delivers_the_next_group(
     store: StateStore, metrics: Metrics
 ) -> None:
     stopping = threading.Event()
@@ -238,17 +238,17 @@ def test_a_target_is_idle_while_nothing_comes_and_delivers_what_comes_after_that
 
 
 def test_joining_waits_for_the_delivery_in_hand_up_to_its_bound(store: StateStore, metrics: Metrics) -> None:
-    stopping, taken, may_end = threading.Event(), threading.Event(), threading.Event()
+    stopping, received, may_end = threading.Event(), threading.Event(), threading.Event()
 
-    def take() -> None:
+    def on_group() -> None:
         stopping.set()
-        taken.set()
+        received.set()
         may_end.wait(DEADLINE_S)
 
-    thread, group_queue = application(store, Target(on_group=take), metrics, stopping)
+    thread, group_queue = application(store, Target(on_group=on_group), metrics, stopping)
     group_queue.put(group(100))
     thread.start()
-    assert taken.wait(DEADLINE_S)
+    assert received.wait(DEADLINE_S)
     assert not thread.join(0.01)
     later = threading.Timer(0.1, may_end.set)
     later.start()
@@ -262,12 +262,12 @@ def test_the_first_error_is_kept_when_closing_fails_as_well(
 ) -> None:
     stopping = threading.Event()
 
-    def take() -> None:
+    def on_group() -> None:
         stopping.set()
         if delivering is not None:
             raise delivering
 
-    target = Target(on_group=take)
+    target = Target(on_group=on_group)
     target.closing = ZeroDivisionError()
     thread, group_queue = application(store, target, metrics, stopping)
     group_queue.put(group(100))

@@ -92,7 +92,7 @@ def test_a_stream_never_reports_a_flushed_position(cluster: Cluster) -> None:
         assert parse_lsn(str(row[0])) == stream.received_lsn
 
 
-def test_a_keepalive_comes_well_before_our_own_time_out(cluster: Cluster) -> None:
+def test_a_keepalive_arrives_well_before_our_timeout(cluster: Cluster) -> None:
     with WalStream(cluster.dsn()) as stream:
         identity = stream.identify()
         stream.start(identity.flush_lsn, identity.timeline)
@@ -114,7 +114,7 @@ def test_a_fast_shutdown_does_not_wait_for_us_and_ends_the_stream(new_cluster: N
         assert node.wait_stopped(DEADLINE_S)
 
 
-def test_a_crash_breaks_the_stream_and_it_goes_on_where_it_stood(new_cluster: NewCluster) -> None:
+def test_a_crash_breaks_the_stream_and_it_continues_where_it_ended(new_cluster: NewCluster) -> None:
     node = new_cluster()
     stream = WalStream(node.dsn())
     identity = stream.identify()
@@ -218,7 +218,7 @@ def test_a_password_in_a_dsn_is_refused_and_not_repeated() -> None:
         assert "PGPASSFILE" in error.hint
 
 
-def test_the_end_of_a_timeline_is_reported_and_the_next_goes_on_contiguously() -> None:
+def test_the_end_of_a_timeline_is_reported_and_the_next_continues_contiguously() -> None:
     with new_cluster() as primary, cluster_without_data(15) as standby:
         copy = [str(primary.server.client("pg_basebackup")), "-h", str(primary.folder), "-p", str(primary.port)]
         standby.run(Path(copy[0]), *copy[1:], "-U", "postgres", "-D", str(standby.data), "-R", "-c", "fast")

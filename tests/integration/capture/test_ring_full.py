@@ -48,7 +48,7 @@ def has_confirmed(pair: Pair) -> bool:
 
 
 @pytest.mark.feature("I06")
-def test_a_full_ring_stops_realtime_for_good_and_its_memory_is_given_back(node: Archiving, tmp_path: Path) -> None:
+def test_a_full_ring_stops_realtime_until_a_switch_and_its_memory_is_released(node: Archiving, tmp_path: Path) -> None:
     with (
         paired(node, tmp_path, options=OPTIONS, bytes_max=1 << 20) as pair,
         OutboxReader.open(pair.sidecar.folder) as reader,
@@ -56,7 +56,7 @@ def test_a_full_ring_stops_realtime_for_good_and_its_memory_is_given_back(node: 
         on_demand = OnDemandReader(reader)
         pair.insert(1)
         pair.catch_up()
-        on_demand.take()
+        on_demand.receive()
         pair.sidecar.wait_until(lambda: has_confirmed(pair), "the confirmation")
         received, used = (
             f'tidemark_{name}{{capture="main"}}' for name in ("wal_received_bytes_total", "ring_used_bytes")
@@ -70,18 +70,18 @@ def test_a_full_ring_stops_realtime_for_good_and_its_memory_is_given_back(node: 
         assert pair.sidecar.status()["link"] is None
         pair.wait_for(lambda: peak_bytes - resident_bytes(pair.sidecar) > RING_BYTES // 2, "the ring's memory")
         assert pair.sidecar.metric(used) == 0
-        taken_bytes = pair.sidecar.metric(received)
+        received_bytes = pair.sidecar.metric(received)
         number = write_rows(pair, number)
         pair.wait_for(lambda: pair.archiver.status().get("role") == "active", "active")
         assert pair.node.sql("SELECT count(*) FROM pg_stat_replication") == [(0,)], "nobody streams any more"
 
         def has_all() -> bool:
-            return sum(len(item.rows) for item in on_demand.take() if isinstance(item, ChangeBatch)) >= number - 1
+            return sum(len(item.rows) for item in on_demand.receive() if isinstance(item, ChangeBatch)) >= number - 1
 
         pair.wait_for(has_all, "all rows, by the archiver")
         assert list(replayed(change_log(on_demand.items, "account"))) == list(range(1, number))
         assert pair.stage is Stage.ARCHIVE
-        assert pair.sidecar.metric(received) == taken_bytes
+        assert pair.sidecar.metric(received) == received_bytes
         lines = [event["event"] for event in pair.sidecar.events() if event["event"] in STOPS]
         assert sorted(map(str, lines)) == sorted(STOPS), "one line each"
         (switched,) = pair.switches()

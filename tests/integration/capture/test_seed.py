@@ -68,7 +68,7 @@ def test_a_seed_names_the_sessions_and_prepared_transactions_that_it_waits_for(n
         assert session.info.backend_pid in {blocker.pid for blocker in recorder.blockers}
 
 
-def test_a_seed_goes_on_when_those_it_waits_for_are_done(new_cluster: NewCluster) -> None:
+def test_a_seed_continues_when_the_transactions_that_it_waits_for_have_ended(new_cluster: NewCluster) -> None:
     node = new_cluster()
     ensure_role(node)
     with node.connect(autocommit=False) as session:
@@ -156,7 +156,7 @@ def test_after_the_seed_physical_replication_is_all_that_is_needed(new_cluster: 
         assert len(oracle.check("after three restarts")) == 3
 
 
-def test_a_stream_goes_on_across_crashes_in_the_middle_of_transactions(new_cluster: NewCluster) -> None:
+def test_a_stream_continues_across_crashes_in_the_middle_of_transactions(new_cluster: NewCluster) -> None:
     node = new_cluster()
     with Oracle(node, "postgres") as oracle:
         node.sql("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -175,7 +175,7 @@ def test_a_stream_goes_on_across_crashes_in_the_middle_of_transactions(new_clust
             oracle.check(f"crash {round_}")
 
 
-def test_several_databases_come_from_one_stream(new_cluster: NewCluster) -> None:
+def test_several_databases_are_captured_from_one_stream(new_cluster: NewCluster) -> None:
     node = new_cluster()
     for name in ("one", "two", "three"):
         node.sql(f"CREATE DATABASE {name}")
@@ -230,7 +230,7 @@ def test_a_seed_survives_a_rewrite_of_the_catalogs_that_it_reads(new_cluster: Ne
         thread.join(DEADLINE_S)
 
 
-def test_a_seed_looks_for_its_end_again_where_a_catalog_is_rewritten_right_behind_it(
+def test_a_seed_determines_its_end_again_if_a_catalog_is_rewritten_right_behind_it(
     new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = new_cluster()
@@ -330,7 +330,9 @@ def test_a_seed_whose_wal_is_removed_begins_again_at_a_newer_checkpoint(new_clus
     assert lsn >= end_lsn > start_lsn + UNREAD_BYTES
 
 
-def test_a_table_of_a_catalogs_shape_that_is_rewritten_is_not_taken_for_the_catalog(new_cluster: NewCluster) -> None:
+def test_a_rewritten_table_with_the_columns_of_a_catalog_is_not_confused_with_the_catalog(
+    new_cluster: NewCluster,
+) -> None:
     node = new_cluster()
     ensure_role(node)
     padding = "x" * 80  # wide enough for the fixed columns of pg_namespace and pg_enum, which also have four columns

@@ -57,7 +57,7 @@ def test_a_verified_connection_carries_seed_and_stream_and_nothing_else_gets_thr
         sidecar.close()
 
 
-def test_rows_that_come_by_tls_are_reported_in_whole_blocks(node: Cluster) -> None:
+def test_rows_received_by_tls_are_returned_in_complete_blocks(node: Cluster) -> None:
     copy = sql.SQL("COPY (SELECT n, 'note ' || n FROM generate_series(1, 300000) n) TO STDOUT").format()
     with psycopg.connect(tls_dsn(node, "postgres", "sslmode=require")) as session:
         begun_s = time.monotonic()

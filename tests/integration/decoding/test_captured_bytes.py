@@ -27,11 +27,11 @@ class Collector:
         self.content = bytearray()
         self.progress = Progress(received_lsn=begin)
 
-    def put(self, segment: WalSlice) -> None:
-        assert segment.start_lsn == self.write_lsn
-        assert self.progress.received_lsn == segment.end_lsn, "it can be decoded from here on, so it was received"
-        self.content += segment.data
-        self.write_lsn = segment.end_lsn
+    def put(self, wal_slice: WalSlice) -> None:
+        assert wal_slice.start_lsn == self.write_lsn
+        assert self.progress.received_lsn == wal_slice.end_lsn, "it can be decoded from here on, so it was received"
+        self.content += wal_slice.data
+        self.write_lsn = wal_slice.end_lsn
 
 
 def collect(node: Cluster, collector: Collector, upto: Lsn) -> None:

@@ -99,7 +99,7 @@ def test_any_base_and_the_journal_after_it_lead_to_the_same_mirror(quiet: Cluste
     assert_history_leads_here(observed, bases, journal, end)
 
 
-def test_bases_saved_in_a_storm_hold_what_is_half_done(quiet: Cluster) -> None:
+def test_bases_saved_during_much_ddl_contain_open_transactions(quiet: Cluster) -> None:
     quiet.sql("CREATE DATABASE stormy")
     observed = observe(quiet, "stormy")
     with storm(quiet, "stormy", 11, rewrites=0.15) as crew:

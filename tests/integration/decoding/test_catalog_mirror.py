@@ -126,14 +126,12 @@ def test_a_rewrite_that_begins_while_an_abort_is_logged_but_not_over(quiet: Clus
     for record in (*records[:start], end, *records[start:]):
         observed.follower.follow(record)
     assert_equal(observed)
-    assert not observed.mirror.store.marks.aborted, "RUNNING_XACTS told that nobody takes it for running any more"
+    assert not observed.mirror.store.marks.aborted, "RUNNING_XACTS showed that it no longer runs"
 
 
 @pytest.mark.parametrize("catalog", ["pg_class", "pg_type"])
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
-def test_a_seed_knows_what_a_copy_before_it_carried_along_of_open_transactions(
-    quiet: Cluster, catalog: str, end: str
-) -> None:
+def test_a_seed_includes_open_transactions_of_an_earlier_copy(quiet: Cluster, catalog: str, end: str) -> None:
     database = new_database(quiet)
     for table in ("changed", "dropped"):
         quiet.sql(f"CREATE TABLE {table} (id int PRIMARY KEY, a int)", database)
@@ -197,7 +195,7 @@ def seed_in_storm(cluster: Cluster, database: str) -> Observed:
 
 
 @pytest.mark.parametrize(("seed", "rewrites", "crashes"), [(1, 0.0, 0), (2, 0.15, 0), (3, 0.15, 2)])
-def test_a_seed_taken_in_a_storm_of_ddl_is_exact_and_stays_so(
+def test_a_seed_read_during_much_ddl_is_exact_and_remains_exact(
     new_cluster: NewCluster, seed: int, rewrites: float, crashes: int
 ) -> None:
     cluster = new_cluster(15, autovacuum_naptime="1s", wal_keep_size="2GB")
@@ -228,7 +226,7 @@ def test_a_relation_map_written_before_the_copy_of_another_catalog_leaves_that_o
     assert_equal(observe(quiet, database))
 
 
-def test_a_role_that_may_only_log_in_and_replicate_can_take_a_seed(quiet: Cluster) -> None:
+def test_a_role_that_may_only_log_in_and_replicate_can_read_a_seed(quiet: Cluster) -> None:
     database = new_database(quiet)
     quiet.sql("CREATE ROLE plain LOGIN REPLICATION")
     quiet.sql("CREATE TABLE hidden (a int PRIMARY KEY, b text DEFAULT 'x')", database)
@@ -314,7 +312,7 @@ def test_equal_versions_are_one_object_and_only_what_changed_is_described_again(
     assert observed.mirror.relation(u.oid) is u
 
 
-def test_only_what_was_told_and_may_be_another_now_is_outdated_by_a_commit(quiet: Cluster) -> None:
+def test_a_commit_outdates_only_descriptions_that_were_reported_and_may_have_changed(quiet: Cluster) -> None:
     database = new_database(quiet)
     quiet.sql("CREATE TYPE mood AS ENUM ('a'); CREATE TABLE t (m mood); CREATE TABLE u (a int)", database)
     observed = observe(quiet, database)
@@ -451,7 +449,7 @@ class Witness:
             reported.update({oid: tables.get(oid) for oid in different})
             self.different += len(different)
 
-    def take(self) -> None:
+    def check_some(self) -> None:
         """Check some moments of some transactions, and the committed view."""
         self.reported = {xid: reported for xid, reported in self.reported.items() if xid in self.mirror.store.open}
         for xid in list(self.mirror.store.open):
@@ -477,7 +475,7 @@ def test_a_transactions_view_under_much_ddl_equals_an_independent_description(
         until = flush_lsn(session)
     for record in observed.wal.read(until):
         if observed.follower.follow(record):
-            witness.take()
+            witness.check_some()
     assert witness.compared > 1000
     assert witness.different > 20
 
@@ -509,7 +507,7 @@ def test_a_row_of_the_seed_is_never_patched_as_if_it_were_the_servers(new_cluste
         observed.catch_up()
 
 
-def test_a_page_image_beside_the_visibility_map_tells_the_rows_of_a_seed() -> None:
+def test_a_page_image_beside_the_visibility_map_shows_the_rows_of_a_seed() -> None:
     with new_cluster(15, {"autovacuum": "off"}, initdb=["--data-checksums"]) as cluster:
         cluster.sql("CREATE TABLE t AS SELECT generate_series(1, 1000)")
         cluster.sql("VACUUM FULL pg_class")  # nothing is left to be pruned, nor hint bits to be set
@@ -537,7 +535,7 @@ def test_a_database_is_followed_to_another_tablespace(new_cluster: NewCluster) -
     assert {relation.name for relation in observed.mirror.relations()} == {"before", "behind"}
 
 
-def test_databases_come_and_go(quiet: Cluster) -> None:
+def test_databases_are_created_and_dropped(quiet: Cluster) -> None:
     database = new_database(quiet)
     observed = observe(quiet, database)
     quiet.sql("CREATE DATABASE another ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")

@@ -226,7 +226,9 @@ def test_with_the_server_gone_every_database_decodes_as_test_decoding_did(record
     assert list((recorded.state / "spill").iterdir()) == []
 
 
-def test_a_range_holds_what_completes_in_it_whether_commit_prepared_transaction_or_message(recorded: Recorded) -> None:
+def test_a_range_contains_what_completes_in_it_whether_commit_prepared_transaction_or_message(
+    recorded: Recorded,
+) -> None:
     plain = recorded.find("'round 2'").begin_lsn
     message = recorded.find("content:message 3").begin_lsn
     spanning = recorded.find("'long done'").begin_lsn
@@ -246,7 +248,7 @@ def test_a_range_holds_what_completes_in_it_whether_commit_prepared_transaction_
 
 
 @pytest.mark.feature("N06")
-def test_a_range_of_times_holds_what_sql_shows_to_have_committed_in_it(recorded: Recorded) -> None:
+def test_a_range_of_times_contains_what_sql_shows_to_have_committed_in_it(recorded: Recorded) -> None:
     times = [piece.commit_time for piece in recorded.pieces["app"] if piece.commit_time is not None]
     assert times == sorted(times)
     assert len(times) > 10
@@ -266,7 +268,7 @@ def test_a_range_of_times_holds_what_sql_shows_to_have_committed_in_it(recorded:
     assert decode((None, third)) + decode((third, two_thirds)) + decode((two_thirds, None)) == whole
 
 
-def test_a_range_of_times_that_the_archive_or_the_history_does_not_reach_says_which(recorded: Recorded) -> None:
+def test_a_range_of_times_outside_the_archive_or_the_history_is_an_error_that_names_which(recorded: Recorded) -> None:
     times = [piece.commit_time for pieces in recorded.pieces.values() for piece in pieces if piece.commit_time]
     early, late = min(times).earlier_by(3600), CommitTime(max(times).us + 1)
     refused(recorded.decode("null", "--from", str(early)), ExitCode.STATE, "no catalog base", str(early))
@@ -334,18 +336,18 @@ def segment_number(path: Path) -> int:
     return int(path.name[8:16], 16) * 4096 + int(path.name[16:], 16)
 
 
-def test_json_lines_parse_and_stand_in_the_order_of_the_stream(recorded: Recorded) -> None:
+def test_json_lines_parse_and_are_in_stream_order(recorded: Recorded) -> None:
     done = succeeded(recorded.decode("jsonl", "--database", "app", "--table", "public.*"))
-    places = []
+    positions = []
     values = {}
     for line in done.lines:
         item = json.loads(line)
         timeline, commit_lsn, ordinal = item["position"].split(":")
-        places.append((int(timeline), parse_lsn(commit_lsn), int(ordinal)))
+        positions.append((int(timeline), parse_lsn(commit_lsn), int(ordinal)))
         assert item["database"] == "app"
         if item["op"] in ("i", "u"):
             values[item["after"]["id"]] = item["after"]
-    assert places == sorted(places)
+    assert positions == sorted(positions)
     assert values[40] == {"id": 40, "note": "round 4", "c1": 1, "c2": 2, "c3": 3}
     assert values[45]["c4"] == 4
     assert values[-1]["note"] == "last"

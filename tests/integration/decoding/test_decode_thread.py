@@ -29,10 +29,10 @@ class Stuck(WalReader):
         self.inside, self.leave = threading.Event(), threading.Event()
         self.cpu_s = 0.0
 
-    def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
+    def feed(self, wal_slice: WalSlice) -> Iterator[ChangeGroup]:
         self.inside.set()
         assert self.leave.wait(30)
-        raise ZeroDivisionError(segment.start_lsn)
+        raise ZeroDivisionError(wal_slice.start_lsn)
 
 
 def test_a_stop_returns_whether_the_thread_may_still_write_to_the_journal() -> None:
@@ -60,7 +60,7 @@ NUMBERS_FROM = 1000
 SLICES = 300
 START_LSN = Lsn(8192)
 DEADLINE_S = 60
-LOOK_S = 0.01
+CHECK_S = 0.01
 READ_S = 0.005
 
 
@@ -71,27 +71,27 @@ class Numbering(WalReader):
         self.cpu_s = 0.0
         self.threads: list[str] = []
         self._read_lsn = START_LSN
-        self._is_gathering = False
+        self._is_collecting = False
         self.made = 0
 
-    def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
+    def feed(self, wal_slice: WalSlice) -> Iterator[ChangeGroup]:
         self.threads.append(threading.current_thread().name)
-        self._read_lsn = segment.end_lsn  # before its groups, as a framer has it
+        self._read_lsn = wal_slice.end_lsn  # before its groups, as a framer has it
         for _ in range(FULL_OF_SLICE):
             yield self._next()
-        self._is_gathering = True
+        self._is_collecting = True
 
     def flush(self, *, also_empty: bool) -> ChangeGroup | None:
         assert not also_empty
-        was_gathering, self._is_gathering = self._is_gathering, False
-        return self._next() if was_gathering else None
+        was_collecting, self._is_collecting = self._is_collecting, False
+        return self._next() if was_collecting else None
 
-    def tend(self, segment: WalSlice) -> None:
-        assert segment.end_lsn == self._read_lsn
+    def maintain(self, wal_slice: WalSlice) -> None:
+        assert wal_slice.end_lsn == self._read_lsn
 
     @property
-    def is_gathering(self) -> bool:
-        return self._is_gathering
+    def is_collecting(self) -> bool:
+        return self._is_collecting
 
     @property
     def is_halted(self) -> bool:
@@ -125,16 +125,16 @@ class Network:
 
     def send(self) -> None:
         """Let a slice arrive at the socket."""
-        segment = WalSlice(self._sent_lsn, bytes(100), TimelineId(1))
-        self._sent_lsn = segment.end_lsn
-        self._socket.put(segment)
+        wal_slice = WalSlice(self._sent_lsn, bytes(100), TimelineId(1))
+        self._sent_lsn = wal_slice.end_lsn
+        self._socket.put(wal_slice)
 
     @property
     def sent_lsn(self) -> Lsn:
         """The end of what was sent."""
         return self._sent_lsn
 
-    def read_lent(self, timeout_s: float) -> bool:
+    def read_leased(self, timeout_s: float) -> bool:
         """Read as the application thread."""
         assert self._lease.state in (LeaseState.READING, LeaseState.LEAVING)
         self._read(timeout_s)
@@ -149,7 +149,7 @@ class Network:
         while not self._stopping.is_set():
             if self.is_offering and self._lease.may_offer and self._socket.empty():
                 self._lease.offer()
-                while self._lease.is_used_within(LOOK_S) and not self._stopping.is_set():
+                while self._lease.is_used_within(CHECK_S) and not self._stopping.is_set():
                     pass
                 assert self._lease.recall(DEADLINE_S)
             if self._read(READ_S):
@@ -157,12 +157,12 @@ class Network:
 
     def _read(self, timeout_s: float) -> bool:
         try:
-            segment = self._socket.get(timeout=timeout_s)
+            wal_slice = self._socket.get(timeout=timeout_s)
         except Empty:
             return False
         self.readers.append(threading.current_thread().name)
-        self._progress.receive(segment.end_lsn)
-        self._ring.put(segment)
+        self._progress.receive(wal_slice.end_lsn)
+        self._ring.put(wal_slice)
         return True
 
 
@@ -187,21 +187,21 @@ class Between:
         self.thread.start()
         self.group_reader.decode_with(self.thread)
 
-    def take(self, timeout_s: float = DEADLINE_S) -> int:
-        """Take a group; return its number."""
-        group = self.group_reader.take(timeout_s)
+    def receive(self, timeout_s: float = DEADLINE_S) -> int:
+        """Receive a group; return its number."""
+        group = self.group_reader.receive(timeout_s)
         assert group is not None
         return group.last.position.commit_lsn - NUMBERS_FROM
 
-    def take_inline(self) -> None:
-        """Take until a group was decoded in this thread."""
+    def receive_inline(self) -> None:
+        """Receive until a group was decoded in this thread."""
         self.network.is_offering = True
         here = threading.current_thread().name
         for _ in range(DEADLINE_S):
             later = threading.Timer(0.05, self.network.send)
             later.start()
             for _ in range(FULL_OF_SLICE + 1):
-                self.take()
+                self.receive()
             later.join()
             if self.reader.threads[-1] == self.network.readers[-1] == here:
                 return
@@ -231,10 +231,10 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def test_in_a_quiet_stream_the_application_thread_reads_and_decodes(between: Between) -> None:
-    between.take_inline()
+    between.receive_inline()
     before = len(between.reader.threads)
     for _ in range(20):
-        between.take_inline()
+        between.receive_inline()
     assert (
         set(between.reader.threads[before:])
         == set(between.network.readers[before:])
@@ -248,18 +248,18 @@ def test_the_decode_thread_decodes_while_the_application_is_busy(between: Betwee
     between.network.send()
     eventually(lambda: len(between.reader.threads) == 2)
     assert set(between.reader.threads) == {"decode"}
-    assert between.take() == 1
+    assert between.receive() == 1
 
 
-def test_gathered_changes_are_queued_once_the_application_waits(between: Between) -> None:
-    """The decode thread has gathered the third group of a slice, and sleeps."""
+def test_collected_changes_are_queued_once_the_application_waits(between: Between) -> None:
+    """The decode thread has collected the third group of a slice, and sleeps."""
     between.network.send()
-    eventually(lambda: between.reader.is_gathering)
-    assert [between.take() for _ in range(3)] == [1, 2, 3]
+    eventually(lambda: between.reader.is_collecting)
+    assert [between.receive() for _ in range(3)] == [1, 2, 3]
 
 
-def test_an_application_that_stays_away_delays_no_slice(between: Between) -> None:
-    between.take_inline()
+def test_an_application_that_does_not_read_delays_no_slice(between: Between) -> None:
+    between.receive_inline()
     between.network.send()
     eventually(lambda: between.reader.read_lsn == between.network.sent_lsn)
     assert between.network.readers[-1] == "network"
@@ -267,18 +267,18 @@ def test_an_application_that_stays_away_delays_no_slice(between: Between) -> Non
 
 
 def test_the_rest_of_a_slice_is_decoded_while_its_first_changes_are_delivered(between: Between) -> None:
-    between.take_inline()
+    between.receive_inline()
     made = between.reader.made
     between.network.send()
-    assert between.take() == made + 1
+    assert between.receive() == made + 1
     eventually(lambda: between.group_queue.byte_count > 0)
-    assert [between.take(), between.take()] == [made + 2, made + 3]
+    assert [between.receive(), between.receive()] == [made + 2, made + 3]
 
 
 class NoSocket:
     """An input from which nothing may be read."""
 
-    def read_lent(self, timeout_s: float) -> bool:
+    def read_leased(self, timeout_s: float) -> bool:
         raise AssertionError(timeout_s)
 
 
@@ -291,14 +291,14 @@ def test_only_the_last_group_of_a_slice_leaves_the_stream_with_the_application_t
     reader.decode_with(
         DecodeThread(ring, lease, Numbering(), queue, delivered=position, progress=progress, idle_pointer_s=1000.0)
     )
-    segment = WalSlice(START_LSN, bytes(100), TimelineId(1))
-    progress.receive(segment.end_lsn)
-    ring.put(segment)
+    wal_slice = WalSlice(START_LSN, bytes(100), TimelineId(1))
+    progress.receive(wal_slice.end_lsn)
+    ring.put(wal_slice)
     states = []
     for _ in range(FULL_OF_SLICE + 1):
         lease.offer()
         lease.drained()
-        assert reader.take(DEADLINE_S) is not None
+        assert reader.receive(DEADLINE_S) is not None
         states.append(lease.state)
     assert states == [LeaseState.THREADED] * FULL_OF_SLICE + [LeaseState.OFFERED]
 
@@ -313,13 +313,13 @@ def test_wal_that_arrived_after_the_last_group_is_decoded_before_anyone_waits_fo
         DecodeThread(ring, lease, Numbering(), queue, delivered=position, progress=progress, idle_pointer_s=1000.0)
     )
     for start_lsn in (START_LSN, Lsn(START_LSN + 100)):
-        segment = WalSlice(start_lsn, bytes(100), TimelineId(1))
-        progress.receive(segment.end_lsn)
-        ring.put(segment)
+        wal_slice = WalSlice(start_lsn, bytes(100), TimelineId(1))
+        progress.receive(wal_slice.end_lsn)
+        ring.put(wal_slice)
         for _ in range(FULL_OF_SLICE + 1):
             lease.offer()
             lease.drained()
-            assert reader.take(DEADLINE_S) is not None
+            assert reader.receive(DEADLINE_S) is not None
         assert lease.recall(0)
 
 
@@ -334,13 +334,13 @@ def test_groups_have_one_order_whichever_thread_decodes(between: Between) -> Non
 
     sender = threading.Thread(target=send_all)
     sender.start()
-    taken: list[ChangeGroup] = []
+    received: list[ChangeGroup] = []
     while sender.is_alive() or between.reader.read_lsn < between.network.sent_lsn or between.group_queue.byte_count:
-        group = between.group_reader.take(0.05)
-        taken += [group] if group is not None else []
-        threading.Event().wait(draw.choice((0.0, 0.0, 0.0001, 0.003, 2 * LOOK_S)))
-    taken += iter(partial(between.group_reader.take, 0.05), None)
-    numbers = [group.last.position.commit_lsn - NUMBERS_FROM for group in taken]
+        group = between.group_reader.receive(0.05)
+        received += [group] if group is not None else []
+        threading.Event().wait(draw.choice((0.0, 0.0, 0.0001, 0.003, 2 * CHECK_S)))
+    received += iter(partial(between.group_reader.receive, 0.05), None)
+    numbers = [group.last.position.commit_lsn - NUMBERS_FROM for group in received]
     assert numbers == list(range(1, between.reader.made + 1))
     assert len(set(between.reader.threads)) == 2
     assert len(set(between.network.readers)) == 2
@@ -354,25 +354,25 @@ class Slow(Numbering):
         self.inside, self.leave = threading.Event(), threading.Event()
         self._application = application
 
-    def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
+    def feed(self, wal_slice: WalSlice) -> Iterator[ChangeGroup]:
         if threading.current_thread().name == self._application:
             self.inside.set()
             assert self.leave.wait(DEADLINE_S)
-        yield from super().feed(segment)
+        yield from super().feed(wal_slice)
 
 
 def test_the_network_thread_reads_while_the_application_thread_decodes_for_long() -> None:
     reader = Slow("application")
     between = Between(reader)
-    taken: list[int] = []
+    received: list[int] = []
     stopping = threading.Event()
 
-    def take_all() -> None:
+    def receive_all() -> None:
         while not stopping.is_set():
-            group = between.group_reader.take(LOOK_S)
-            taken.extend([] if group is None else [group.last.position.commit_lsn - NUMBERS_FROM])
+            group = between.group_reader.receive(CHECK_S)
+            received.extend([] if group is None else [group.last.position.commit_lsn - NUMBERS_FROM])
 
-    application = threading.Thread(target=take_all, name="application", daemon=True)
+    application = threading.Thread(target=receive_all, name="application", daemon=True)
     application.start()
     between.network.is_offering = True
     eventually(lambda: between.lease.state is LeaseState.READING)
@@ -384,11 +384,11 @@ def test_the_network_thread_reads_while_the_application_thread_decodes_for_long(
     assert between.network.readers[-1] == "network"
     assert reader.threads == []
     reader.leave.set()
-    eventually(lambda: not (between.ring.used_bytes or reader.is_gathering) and len(taken) == reader.made)
+    eventually(lambda: not (between.ring.used_bytes or reader.is_collecting) and len(received) == reader.made)
     stopping.set()
     application.join(DEADLINE_S)
     between.stop()
-    assert taken == list(range(1, reader.made + 1))
+    assert received == list(range(1, reader.made + 1))
 
 
 class Endless(Numbering):
@@ -398,23 +398,23 @@ class Endless(Numbering):
         super().__init__()
         self._ring, self._progress, self._lease = ring, progress, lease
 
-    def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
+    def feed(self, wal_slice: WalSlice) -> Iterator[ChangeGroup]:
         assert self._lease.recall(DEADLINE_S)
-        assert segment.start_lsn == START_LSN, "the visit goes on"
-        self.put(segment.end_lsn)
+        assert wal_slice.start_lsn == START_LSN, "the lease did not end"
+        self.put(wal_slice.end_lsn)
         yield from ()
 
     def put(self, start_lsn: Lsn) -> None:
-        segment = WalSlice(start_lsn, bytes(100), TimelineId(1))
-        self._progress.receive(segment.end_lsn)
-        self._ring.put(segment)
+        wal_slice = WalSlice(start_lsn, bytes(100), TimelineId(1))
+        self._progress.receive(wal_slice.end_lsn)
+        self._ring.put(wal_slice)
         self._read_lsn = start_lsn
 
-    def tend(self, segment: WalSlice) -> None:
-        assert segment.end_lsn == self._read_lsn
+    def maintain(self, wal_slice: WalSlice) -> None:
+        assert wal_slice.end_lsn == self._read_lsn
 
 
-def test_a_visit_ends_after_the_slice_during_which_the_stream_was_recalled() -> None:
+def test_a_lease_ends_after_the_slice_during_which_the_stream_was_recalled() -> None:
     """The network thread may put slices as fast as they are decoded, and the application thread has other work."""
     ring, lease, progress = Ring(1 << 20, START_LSN), StreamLease(), Progress(received_lsn=START_LSN)
     queue, endless = GroupQueue(4000, lease.woken), Endless(ring, progress, lease)
@@ -425,7 +425,7 @@ def test_a_visit_ends_after_the_slice_during_which_the_stream_was_recalled() -> 
     endless.put(START_LSN)
     lease.offer()
     lease.drained()
-    assert reader.take(LOOK_S) is None
+    assert reader.receive(CHECK_S) is None
     assert lease.state is LeaseState.THREADED
     assert decoder.error is None
     assert ring.used_bytes == 100
@@ -446,7 +446,7 @@ REPORTERS = {LeaseEvent.OFFER: NETWORK, LeaseEvent.DRAINED: DECODE, LeaseEvent.R
 
 
 @pytest.mark.parametrize(("state", "event"), NEXT)
-def test_no_event_takes_reading_or_decoding_from_a_thread_other_than_the_one_that_reports_it(
+def test_an_event_ends_the_reading_or_decoding_of_the_thread_that_reports_it_only(
     state: LeaseState, event: LeaseEvent
 ) -> None:
     reporter = REPORTERS.get(event, APPLICATION)
@@ -458,7 +458,7 @@ def test_no_event_takes_reading_or_decoding_from_a_thread_other_than_the_one_tha
 def test_from_each_state_a_recall_leads_to_the_threads_once_the_application_has_left(state: LeaseState) -> None:
     after = NEXT.get((state, LeaseEvent.RECALL), state)
     assert LeaseEvent.RECALL not in {event for of, event in NEXT if of is after}
-    for event in (LeaseEvent.HAVE_READ, LeaseEvent.LEAVE):  # one of the two ends the visit
+    for event in (LeaseEvent.HAVE_READ, LeaseEvent.LEAVE):  # one of the two ends the lease
         after = NEXT.get((after, event), after)
     assert after is LeaseState.THREADED
 
@@ -481,7 +481,7 @@ def test_the_socket_is_recalled_while_the_application_decodes_and_decoding_after
     assert permissions == [(True, False), (False, False), (True, True)]
 
 
-def test_the_socket_is_recalled_only_after_the_read_which_then_ends_the_visit() -> None:
+def test_the_socket_is_recalled_only_after_the_read_which_then_ends_the_lease() -> None:
     lease = StreamLease()
     lease.offer()
     lease.drained()

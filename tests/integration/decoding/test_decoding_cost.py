@@ -47,7 +47,7 @@ TRANSACTIONS = """
 """
 
 
-class Way(Protocol):
+class DecodeUpTo(Protocol):
     """A path that prints WAL up to an LSN."""
 
     def __call__(self, *, to: str) -> Callable[[], object]:
@@ -75,12 +75,12 @@ class Recorded:
 
     def decoded(self, *options: str, to: str) -> Callable[[], object]:
         archive = str(self.cluster.data / "pg_wal")
-        place = ["--state", str(self.state), "--archive", archive, "--from", self.archived.begin, "--to", to]
-        return partial(decode.main, [*place, *options], standalone_mode=False)
+        common = ["--state", str(self.state), "--archive", archive, "--from", self.archived.begin, "--to", to]
+        return partial(decode.main, [*common, *options], standalone_mode=False)
 
     def tailed(self, *options: str, to: str) -> Callable[[], object]:
-        place = [self.cluster.dsn(DATABASE), "--state", str(self.state), "--from", self.streamed.begin, "--until", to]
-        return partial(tail.main, [*place, *options], standalone_mode=False)
+        common = [self.cluster.dsn(DATABASE), "--state", str(self.state), "--from", self.streamed.begin, "--until", to]
+        return partial(tail.main, [*common, *options], standalone_mode=False)
 
 
 def committed(cluster: Cluster, database: str, first: int, count: int) -> str:
@@ -112,10 +112,10 @@ def recorded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield Recorded(cluster, folder.root, str(time), segments, stream)
 
 
-def lines_a_transaction(way: Way, span: Span, *, runs: int = 1) -> float:
+def lines_a_transaction(decode: DecodeUpTo, span: Span, *, runs: int = 1) -> float:
     """Return the lines of Python that each transaction adds on a path that prints WAL up to an LSN."""
-    way(to=span.few)()  # some work is done once
-    few, many = (min(lines_outside_kernels(way(to=end)) for _ in range(runs)) for end in (span.few, span.many))
+    decode(to=span.few)()  # some work is done once
+    few, many = (min(lines_outside_kernels(decode(to=end)) for _ in range(runs)) for end in (span.few, span.many))
     return (many - few) / (MANY - FEW)
 
 
@@ -134,31 +134,31 @@ def lines_a_transaction(way: Way, span: Span, *, runs: int = 1) -> float:
     ],
     ids=" ".join,
 )
-def test_no_option_of_decode_takes_small_transactions_one_by_one(recorded: Recorded, options: tuple[str, ...]) -> None:
-    way = partial(recorded.decoded, "--format", "null", *options)
-    assert lines_a_transaction(way, recorded.archived) < LINES_A_TRANSACTION
+def test_each_option_of_decode_handles_small_transactions_in_runs(recorded: Recorded, options: tuple[str, ...]) -> None:
+    decode = partial(recorded.decoded, "--format", "null", *options)
+    assert lines_a_transaction(decode, recorded.archived) < LINES_A_TRANSACTION
 
 
-def test_a_time_as_the_begin_takes_no_small_transactions_one_by_one(recorded: Recorded) -> None:
-    way = partial(recorded.decoded, "--format", "null", "--from", recorded.time)
-    assert lines_a_transaction(way, recorded.archived) < LINES_A_TRANSACTION
-
-
-@pytest.mark.parametrize("form", ["jsonl", "debezium", "arrow"])
-def test_no_columnar_format_takes_small_transactions_one_by_one(recorded: Recorded, form: str) -> None:
-    way = partial(recorded.decoded, "--format", form, "--database", DATABASE)
-    assert lines_a_transaction(way, recorded.archived) < LINES_A_TRANSACTION
+def test_a_begin_by_time_handles_small_transactions_in_runs(recorded: Recorded) -> None:
+    decode = partial(recorded.decoded, "--format", "null", "--from", recorded.time)
+    assert lines_a_transaction(decode, recorded.archived) < LINES_A_TRANSACTION
 
 
 @pytest.mark.parametrize("form", ["jsonl", "debezium", "arrow"])
-def test_no_format_takes_small_transactions_one_by_one_to_tell_of_them(recorded: Recorded, form: str) -> None:
-    way = partial(recorded.decoded, "--format", form, "--transactions")
-    assert lines_a_transaction(way, recorded.archived) < LINES_WITH_BOUNDS
+def test_each_columnar_format_handles_small_transactions_in_runs(recorded: Recorded, form: str) -> None:
+    decode = partial(recorded.decoded, "--format", form, "--database", DATABASE)
+    assert lines_a_transaction(decode, recorded.archived) < LINES_A_TRANSACTION
 
 
-def test_the_text_of_test_decoding_takes_no_small_transactions_one_by_one(recorded: Recorded) -> None:
-    way = partial(recorded.decoded, "--format", "test_decoding", "--database", DATABASE)
-    assert lines_a_transaction(way, recorded.archived) < LINES_FOR_TEXT
+@pytest.mark.parametrize("form", ["jsonl", "debezium", "arrow"])
+def test_each_format_reports_the_bounds_of_small_transactions_in_runs(recorded: Recorded, form: str) -> None:
+    decode = partial(recorded.decoded, "--format", form, "--transactions")
+    assert lines_a_transaction(decode, recorded.archived) < LINES_WITH_BOUNDS
+
+
+def test_the_text_of_test_decoding_handles_small_transactions_in_runs(recorded: Recorded) -> None:
+    decode = partial(recorded.decoded, "--format", "test_decoding", "--database", DATABASE)
+    assert lines_a_transaction(decode, recorded.archived) < LINES_FOR_TEXT
 
 
 @pytest.mark.parametrize(
@@ -166,12 +166,12 @@ def test_the_text_of_test_decoding_takes_no_small_transactions_one_by_one(record
     [("--format", "null"), ("--format", "jsonl"), ("--format", "test_decoding"), ("--table", "no.such")],
     ids=" ".join,
 )
-def test_tail_by_a_state_takes_no_small_transactions_one_by_one(recorded: Recorded, options: tuple[str, ...]) -> None:
-    way = partial(recorded.tailed, *options)
-    assert lines_a_transaction(way, recorded.streamed, runs=RUNS) < LINES_TAILED
+def test_tail_by_a_state_handles_small_transactions_in_runs(recorded: Recorded, options: tuple[str, ...]) -> None:
+    decode = partial(recorded.tailed, *options)
+    assert lines_a_transaction(decode, recorded.streamed, runs=RUNS) < LINES_TAILED
 
 
-def test_tail_from_now_on_takes_no_small_transactions_one_by_one(cluster: Cluster, database: str) -> None:
+def test_tail_from_now_on_handles_small_transactions_in_runs(cluster: Cluster, database: str) -> None:
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
     cluster.sql("CHECKPOINT")
     seed = read_seed(cluster.dsn(database))

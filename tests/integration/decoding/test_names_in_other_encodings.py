@@ -48,7 +48,7 @@ def test_a_table_that_no_statement_can_name_is_refused_by_name_for_the_copy(
     sidecar.refuses(ExitCode.NODE_UNFIT, "the name sch\ufffdma.caf\ufffd is not valid in the encoding")
 
 
-def test_invalid_bytes_in_names_and_values_are_reported_with_a_mark_in_their_place(
+def test_invalid_bytes_in_names_and_values_are_replaced_by_a_mark(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     run(cluster, database, PLAIN)

@@ -87,7 +87,7 @@ def test_known_columns_of_an_old_row_are_those_of_its_replica_identity(
 
 @pytest.mark.feature("P05")
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
-def test_a_toasted_value_comes_whole_when_it_is_written_and_is_marked_where_it_is_not(
+def test_a_toasted_value_is_complete_when_it_is_written_and_is_marked_when_it_is_not(
     cluster: Cluster, database: str, ours: GroupCollector, identity: str
 ) -> None:
     first, second = "first " * 3000, "second " * 3000

@@ -183,7 +183,7 @@ def test_a_restart_reads_into_the_middle_of_a_value(cluster: Cluster, database: 
 
 
 @pytest.mark.feature("N04")
-def test_decoding_an_archive_begins_in_the_middle_of_any_transaction_that_is_not_asked_for(
+def test_decoding_an_archive_begins_in_the_middle_of_any_transaction_that_is_not_requested(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     with (

@@ -41,14 +41,14 @@ def test_a_spool_that_is_trimmed_is_decoded_from_where_everything_can_be_had(
     for path in (cluster.data / "pg_wal").iterdir():
         if len(path.name) == len(first) and path.name >= first:
             shutil.copy2(path, archive)
-    place = ("--state", str(sidecar.folder.root), "--archive", str(archive), "--to", end, "--table", "public.account")
-    done = succeeded(cdcctl("decode", *place, "--message", "none"))
+    common = ("--state", str(sidecar.folder.root), "--archive", str(archive), "--to", end, "--table", "public.account")
+    done = succeeded(cdcctl("decode", *common, "--message", "none"))
     items = [json.loads(line) for line in done.lines]
     assert [item["after"] for item in items] == [{"id": 3, "note": "x", "more": "last"}]
     behind = format_lsn(confirmed.pointer.position.commit_lsn + 1)
     assert f"decoding begins at {behind}" in done.err
     assert "archive.keep_bytes" in done.err
-    assert succeeded(cdcctl("decode", *place, "--message", "none", "--from", behind)).out == done.out
-    too_early = cdcctl("decode", *place, "--from", early)
+    assert succeeded(cdcctl("decode", *common, "--message", "none", "--from", behind)).out == done.out
+    too_early = cdcctl("decode", *common, "--from", early)
     refused(too_early, ExitCode.GAP, early, f"decoding is possible from {behind} on")
     assert "archive.keep_bytes" in reported(too_early.err)[1]

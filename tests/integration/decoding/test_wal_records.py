@@ -62,9 +62,9 @@ def stored_segments(cluster: Cluster, begin: Lsn, end: Lsn) -> list[tuple[Lsn, b
     size = int(str(cluster.sql("SELECT setting FROM pg_settings WHERE name = 'wal_segment_size'")[0][0]))
     found = []
     for path in sorted(Path(cluster.data, "pg_wal").iterdir()):
-        place = parse_segment_name(path.name, size)
-        if place is not None and begin < segment_start(place[1] + 1, size) and segment_start(place[1], size) < end:
-            found.append((segment_start(place[1], size), path.read_bytes()))
+        named = parse_segment_name(path.name, size)
+        if named is not None and begin < segment_start(named[1] + 1, size) and segment_start(named[1], size) < end:
+            found.append((segment_start(named[1], size), path.read_bytes()))
     return sorted(found)
 
 
@@ -114,9 +114,9 @@ def waldump_reported(text: str) -> Iterator[tuple[object, ...]]:
             blocks = []
         elif found := BLOCK.match(line):
             numbers = [None if found[name] is None else int(found[name]) for name in ("offset", "hole", "saved")]
-            place = [int(found[name]) for name in ("id", "spc", "db", "rel")]
+            block_id = [int(found[name]) for name in ("id", "spc", "db", "rel")]
             image = found["image"] is not None
-            blocks.append((*place, found["fork"], int(found["block"]), image, *numbers, found["method"]))
+            blocks.append((*block_id, found["fork"], int(found["block"]), image, *numbers, found["method"]))
         else:
             assert not line.startswith(("rmgr", "\tblkref")), line
     if head:

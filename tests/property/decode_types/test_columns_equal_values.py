@@ -160,7 +160,7 @@ def test_columns_equal_values(table: tuple[Relation, list[bytes]]) -> None:
 
 
 @given(tables())
-def test_values_put_in_place_of_pointers_leave_the_others_as_they_are(table: tuple[Relation, list[bytes]]) -> None:
+def test_values_that_replace_pointers_leave_the_others_unchanged(table: tuple[Relation, list[bytes]]) -> None:
     relation, tuples = table
     layout = TupleLayout.of(relation)
     for packed in tuples:
@@ -195,7 +195,7 @@ def test_both_builds_of_the_kernels_agree_on_any_bytes(data: bytes, cells: list[
             assert getattr(module, name)(data, cells_at, 0, rows, *bounds, numbers) == columns.DONE
         assert outs[0] == outs[1], name
     results = []
-    for module, place, texts in ((columns, deforming, text_columns), (twin_columns, twin_deforming, twin_texts)):
+    for module, locating, texts in ((columns, deforming, text_columns), (twin_columns, twin_deforming, twin_texts)):
         offsets = array("i", bytes(4 * (rows + 1)))
         found: list[object] = [module.measure(cells_at, sizes, 0, rows, offsets), offsets.tobytes()]
         out = bytearray(max(offsets[rows], 0))
@@ -203,16 +203,19 @@ def test_both_builds_of_the_kernels_agree_on_any_bytes(data: bytes, cells: list[
         bits = bytearray(rows + 7 >> 3)
         found += [module.build_bool(data, cells_at, 0, rows, bits), bytes(bits)]
         bits = bytearray(rows + 7 >> 3)
-        found += [place.present(cells_at, 0, rows, bits), bytes(bits)]
+        found += [locating.present(cells_at, 0, rows, bits), bytes(bits)]
         wide = array("Q", bytes(16 * rows))
         found += [module.build_decimal(data, cells_at, sizes, 0, rows, 30, 5, wide, bits), wide.tobytes(), bytes(bits)]
         text = bytearray(36 * rows)
         found += [module.build_uuid(data, cells_at, sizes, 0, rows, b"0123456789abcdef", offsets, text), bytes(text)]
-        total = place.measure_arrays(data, cells_at, sizes, 0, rows, offsets)
+        total = locating.measure_arrays(data, cells_at, sizes, 0, rows, offsets)
         found += [total, offsets.tobytes()]
         if total >= 0:
             inner = [array("q", bytes(8 * total)) for _ in range(2)]
-            found += [place.locate_elements(data, cells_at, sizes, 0, rows, -1, 4, offsets, *inner), *map(bytes, inner)]
+            found += [
+                locating.locate_elements(data, cells_at, sizes, 0, rows, -1, 4, offsets, *inner),
+                *map(bytes, inner),
+            ]
         for room in (4, 400):
             offsets = array("i", bytes(4 * (rows + 1)))
             out = bytearray(room)
@@ -227,7 +230,9 @@ def test_both_builds_of_the_kernels_agree_on_any_bytes(data: bytes, cells: list[
 
 @settings(max_examples=300)
 @given(tables(), st.data())
-def test_both_builds_locate_alike_in_damaged_tuples(table: tuple[Relation, list[bytes]], data: st.DataObject) -> None:
+def test_both_builds_locate_the_same_in_damaged_tuples(
+    table: tuple[Relation, list[bytes]], data: st.DataObject
+) -> None:
     relation, tuples = table
     layout = TupleLayout.of(relation)
     damaged = bytearray(b"".join(tuples))
@@ -263,7 +268,7 @@ def test_both_builds_locate_alike_in_damaged_tuples(table: tuple[Relation, list[
 
 @settings(max_examples=300)
 @given(tables(), st.data())
-def test_damaged_tuples_give_a_valid_batch_or_say_that_wal_is_corrupt(
+def test_damaged_tuples_result_in_a_valid_batch_or_in_corrupt_wal(
     table: tuple[Relation, list[bytes]], data: st.DataObject
 ) -> None:
     relation, tuples = table
@@ -288,7 +293,7 @@ COUNTS_AND_LENGTHS = st.lists(st.sampled_from([0, 0, 0, 1, 2, 3, 4, 8, 12, 16, 1
 
 @settings(max_examples=2000)
 @given(st.sampled_from(EVERY_TYPE), st.binary(max_size=60) | COUNTS_AND_LENGTHS)
-def test_a_codec_gives_text_for_any_bytes_or_says_that_wal_is_corrupt(
+def test_a_codec_returns_text_for_any_bytes_or_reports_corrupt_wal(
     one: tuple[TypeDescription, int], payload: bytes
 ) -> None:
     codec = column_codec(forms.column(1, one[0], typmod=one[1]))

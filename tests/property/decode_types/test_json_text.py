@@ -99,7 +99,7 @@ def test_texts_are_written_as_python_writes_them(values: list[str | None]) -> No
 
 
 @given(st.binary())
-def test_bytes_that_are_no_text_come_as_sound_text(raw: bytes) -> None:
+def test_bytes_that_are_no_text_are_converted_to_valid_text(raw: bytes) -> None:
     value = without_escapes(raw.decode("utf-8", "surrogateescape"))
     assert read(pa.array([value], pa.string()), strings) == [value]
 

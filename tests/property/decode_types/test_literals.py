@@ -187,7 +187,7 @@ def test_damage_in_a_dropped_column_is_not_read() -> None:
 
 @settings(max_examples=150)
 @given(tables(), st.data())
-def test_damaged_tuples_give_lines_or_say_that_wal_is_corrupt(
+def test_damaged_tuples_result_in_lines_or_in_corrupt_wal(
     table: tuple[Relation, list[bytes]], data: st.DataObject
 ) -> None:
     relation, tuples = table
@@ -221,7 +221,9 @@ WAYS = {
 
 @settings(max_examples=200)
 @given(st.sampled_from(list(WAYS)), st.data(), st.integers(0, 200))
-def test_both_builds_write_and_stop_alike(way: datum_text.TextWay, data: st.DataObject, room: int) -> None:
+def test_both_builds_write_the_same_and_stop_at_the_same_row(
+    way: datum_text.TextWay, data: st.DataObject, room: int
+) -> None:
     values, width = WAYS[way]
     payloads = data.draw(st.lists(values, min_size=1, max_size=6))
     arena = b"".join(payloads) + bytes(8)
@@ -269,7 +271,7 @@ class Refusing:
         return datum_text.ODD
 
 
-def test_bytes_that_the_kernel_refuses_and_the_codec_takes_are_an_error_of_ours(
+def test_bytes_that_the_kernel_refuses_and_the_codec_accepts_are_an_internal_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     relation = forms.relation_of(forms.INT4)

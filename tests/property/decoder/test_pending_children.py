@@ -29,7 +29,7 @@ class Model:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["add", "add", "remove", "take"]), st.integers(0, 2), st.integers(700, 705)), max_size=60
+    st.tuples(st.sampled_from(["add", "add", "remove", "pop"]), st.integers(0, 2), st.integers(700, 705)), max_size=60
 )
 
 
@@ -51,15 +51,15 @@ def test_pending_children_are_a_list_for_each_slot(steps: list[tuple[str, int, i
         assert [children.pop(slot) for _ in range(len(model.lists[slot]) + 1)] == [*reversed(model.lists[slot]), 0]
 
 
-def test_there_is_room_for_exactly_so_many_children_again_and_again() -> None:
+def test_exactly_the_maximum_number_of_children_fits_repeatedly() -> None:
     children = PendingChildren()
-    for release in ("take", "remove"):
+    for release in ("pop", "remove"):
         for number in range(CHILDREN_MAX):
             assert children.has_room()
             children.add(number % 2, 700 + number)
         assert not children.has_room()
         for number in reversed(range(CHILDREN_MAX)):
-            if release == "take":
+            if release == "pop":
                 assert children.pop(number % 2) == 700 + number
             else:
                 children.remove(number % 2, 700 + number)

@@ -325,7 +325,7 @@ def each_slot(kernel: Kernel, count: int, lsn: int = 1000) -> Iterator[int]:
     return (kernel.pending.hold(EPOCH + 1 + number, lsn + number) for number in range(count))
 
 
-def test_a_record_is_taken_as_long_as_all_of_its_rows_fit(kernel: Kernel) -> None:
+def test_a_record_is_added_while_all_of_its_rows_fit(kernel: Kernel) -> None:
     slot = kernel.pending.hold(EPOCH + TOPS[0], 8)
     for _ in range(ROWS_MAX - RECORD_ROWS_MAX):
         assert kernel.pending.has_room()
@@ -335,7 +335,7 @@ def test_a_record_is_taken_as_long_as_all_of_its_rows_fit(kernel: Kernel) -> Non
     assert not kernel.pending.has_room()
 
 
-def test_a_record_is_taken_as_long_as_a_slot_is_free_and_slots_are_used_again(kernel: Kernel) -> None:
+def test_a_record_is_added_while_a_slot_is_free_and_slots_are_reused(kernel: Kernel) -> None:
     gone = 10
     for slot in each_slot(kernel, gone):
         kernel.add(slot, wanted())
@@ -382,7 +382,7 @@ def test_a_large_transaction_that_has_ended_crowds_nothing(kernel: Kernel) -> No
     assert not kernel.pending.is_crowded
 
 
-def test_a_transaction_whose_rows_were_all_rolled_back_is_held(kernel: Kernel) -> None:
+def test_a_transaction_whose_rows_were_all_rolled_back_stays_pending(kernel: Kernel) -> None:
     (slot,) = each_slot(kernel, 1)
     kernel.add(slot, wanted())
     kernel.pending.drop(slot, TOPS[0])
@@ -395,7 +395,7 @@ def test_a_transaction_whose_rows_were_all_rolled_back_is_held(kernel: Kernel) -
     assert (kernel.pending.end_count, kernel.pending.first_lsn()) == (0, NONE)
 
 
-def test_an_unwanted_row_is_not_counted_with_one_that_was_rolled_back_or_taken_out(kernel: Kernel) -> None:
+def test_an_unwanted_row_is_not_counted_with_one_that_was_rolled_back_or_removed(kernel: Kernel) -> None:
     unwanted = Row(TOPS[0], 8, None, None, 1)
     (slot,) = each_slot(kernel, 1)
     kernel.add(slot, unwanted)
@@ -429,7 +429,7 @@ def test_a_transaction_since_which_many_have_begun_is_crowded_until_nothing_is_h
 
 
 @pytest.mark.parametrize("slot", [0, NONE])
-def test_an_entry_that_stands_for_all_that_it_can_count_is_followed_by_another(kernel: Kernel, slot: int) -> None:
+def test_an_entry_with_the_maximum_count_is_followed_by_another(kernel: Kernel, slot: int) -> None:
     if slot != NONE:
         kernel.pending.hold(EPOCH + TOPS[0], 8)
     kernel.add(slot, Row(TOPS[0], 8, None, None, 1))

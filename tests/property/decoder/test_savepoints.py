@@ -105,7 +105,7 @@ def play(stream: Wal, steps: Sequence[str]) -> list[int]:
 @given(STEPS)
 @example(SILENT)
 @settings(max_examples=200)
-def test_a_transaction_holds_the_rows_of_the_savepoints_that_were_kept(steps: list[str]) -> None:
+def test_a_transaction_contains_the_rows_of_the_savepoints_that_were_not_rolled_back(steps: list[str]) -> None:
     stream = Wal(relation())
     expected = play(stream, steps)
     found = reported(stream.committed[0]) if stream.committed else []

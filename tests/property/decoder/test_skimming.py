@@ -215,7 +215,9 @@ def check_restarts(committed: list[CommittedTransaction]) -> None:
 
 @given(STEPS, st.data())
 @settings(max_examples=150)
-def test_blocks_give_what_records_give_wherever_they_are_cut(steps: list[tuple[str, int]], data: st.DataObject) -> None:
+def test_blocks_yield_the_same_as_records_wherever_they_are_cut(
+    steps: list[tuple[str, int]], data: st.DataObject
+) -> None:
     by_record = played(steps)
     raws = by_record.raws
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raws)), max_size=5)))
@@ -343,7 +345,7 @@ def test_other_records_of_ddl_are_skipped_once_its_transaction_is_known() -> Non
 
 @given(STEPS, st.sets(st.sampled_from([ACCOUNT, LEDGER, TOAST])), st.data())
 @settings(max_examples=150)
-def test_twins_take_the_same_rows_out_of_sound_and_of_damaged_records(
+def test_twins_extract_the_same_rows_from_valid_and_damaged_records(
     steps: list[tuple[str, int]], files: set[int], data: st.DataObject
 ) -> None:
     raws = played(steps).raws
@@ -362,7 +364,7 @@ def test_twins_take_the_same_rows_out_of_sound_and_of_damaged_records(
 
 @given(st.dictionaries(st.integers(1, 2**64 - 1), st.integers(-(2**62), 2**62), max_size=400))
 @settings(max_examples=50)
-def test_twins_keep_the_same_table_of_what_they_are_told(values: dict[int, int]) -> None:
+def test_twins_keep_the_same_table_of_relations(values: dict[int, int]) -> None:
     tables = [lookup.LookUp(), slow_lookup.LookUp()]
     for table in tables:
         for key, value in values.items():

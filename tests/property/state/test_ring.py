@@ -40,12 +40,12 @@ class RingBesideList(RuleBasedStateMachine):
     def put(self, length: int, seed: int) -> None:
         data = bytes([(seed + number) % 251 for number in range(min(length, 16))]) * (length // 16 + 1)
         data = data[:length]
-        segment = WalSlice(Lsn(self.model.read_lsn + len(self.model.content)), data, TimelineId(self.model.timeline))
+        wal_slice = WalSlice(Lsn(self.model.read_lsn + len(self.model.content)), data, TimelineId(self.model.timeline))
         if len(self.model.content) + length > RING_BYTES_MIN:
             with pytest.raises(RingFull):
-                self.ring.put(segment)
+                self.ring.put(wal_slice)
             return
-        self.ring.put(segment)
+        self.ring.put(wal_slice)
         self.model.content += [(byte, self.model.timeline) for byte in data]
         self.model.high = max(self.model.high, len(self.model.content))
 
@@ -55,17 +55,17 @@ class RingBesideList(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1))
     def take(self, share: float) -> None:
-        segment = self.ring.peek()
+        wal_slice = self.ring.peek()
         if not self.model.content:
-            assert segment is None
+            assert wal_slice is None
             return
-        assert segment is not None
-        length = len(segment.data)
+        assert wal_slice is not None
+        length = len(wal_slice.data)
         assert 0 < length <= SLICE_BYTES_MAX
-        assert segment.start_lsn == self.model.read_lsn
+        assert wal_slice.start_lsn == self.model.read_lsn
         expected = self.model.content[:length]
-        assert bytes(segment.data) == bytes(byte for byte, _ in expected)
-        assert {timeline for _, timeline in expected} == {segment.timeline}
+        assert bytes(wal_slice.data) == bytes(byte for byte, _ in expected)
+        assert {timeline for _, timeline in expected} == {wal_slice.timeline}
         released = int(length * share)
         self.ring.release(released)
         del self.model.content[:released]
@@ -75,9 +75,9 @@ class RingBesideList(RuleBasedStateMachine):
     @rule()
     def drain(self) -> None:
         drained = bytearray()
-        while (segment := self.ring.peek()) is not None:
-            drained += segment.data
-            self.ring.release(len(segment.data))
+        while (wal_slice := self.ring.peek()) is not None:
+            drained += wal_slice.data
+            self.ring.release(len(wal_slice.data))
         assert bytes(drained) == bytes(byte for byte, _ in self.model.content)
         self.model.read_lsn += len(self.model.content)
         self.model.content.clear()
@@ -113,9 +113,9 @@ def test_two_threads_pass_more_than_the_capacity_through_in_order() -> None:
         while at < total:
             length = min(SLICE_BYTES_MAX, total - at, 1 + at * 7 % SLICE_BYTES_MAX)
             data = pattern[at % 251 : at % 251 + length]
-            segment = WalSlice(Lsn(START + at), data, TimelineId(1 + at // (10 * RING_BYTES_MIN)))
+            wal_slice = WalSlice(Lsn(START + at), data, TimelineId(1 + at // (10 * RING_BYTES_MIN)))
             try:
-                ring.put(segment)
+                ring.put(wal_slice)
             except RingFull:
                 continue
             at += length
@@ -124,12 +124,12 @@ def test_two_threads_pass_more_than_the_capacity_through_in_order() -> None:
     producer.start()
     at = 0
     while at < total:
-        segment = ring.peek()
-        if segment is not None:
-            assert segment.start_lsn == START + at
-            assert segment.data == pattern[at % 251 : at % 251 + len(segment.data)]
-            at += len(segment.data)
-            ring.release(len(segment.data))
+        wal_slice = ring.peek()
+        if wal_slice is not None:
+            assert wal_slice.start_lsn == START + at
+            assert wal_slice.data == pattern[at % 251 : at % 251 + len(wal_slice.data)]
+            at += len(wal_slice.data)
+            ring.release(len(wal_slice.data))
     producer.join()
     assert ring.high_water_bytes <= RING_BYTES_MIN
 
@@ -161,9 +161,9 @@ def test_a_timeline_is_known_however_many_slices_it_came_in() -> None:
     for number in range(TIMELINES_MAX + 1):
         ring.put(WalSlice(Lsn(START + number), b"x", TimelineId(7)))
     assert ring.timeline_at(START) == 7
-    segment = ring.peek()
-    assert segment is not None
-    assert (segment.timeline, len(segment.data)) == (7, TIMELINES_MAX + 1)
+    wal_slice = ring.peek()
+    assert wal_slice is not None
+    assert (wal_slice.timeline, len(wal_slice.data)) == (7, TIMELINES_MAX + 1)
 
 
 def test_a_slice_that_does_not_follow_is_refused() -> None:

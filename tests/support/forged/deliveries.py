@@ -20,7 +20,7 @@ BOUND = 4 << 20
 IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, BOUND)
 OWNER = Owner("sidecar", "host", "boot", 1, 1)
 START = Pointer(groups.position(1), groups.end(20).first_lsn)
-WHOLE = SelectedTables(Selection(), copying=True, log=get_log("test"))
+SELECTED_TABLES = SelectedTables(Selection(), copying=True, log=get_log("test"))
 
 
 def group(lsn: int, note_bytes: int = 10) -> ChangeGroup:
@@ -32,7 +32,7 @@ def outbox_target(store: StateStore, epoch: Epoch, progress: Progress, stopping:
         store,
         epoch,
         history=empty_history(store),
-        whole=WHOLE,
+        selected_tables=SELECTED_TABLES,
         progress=progress,
         metrics=Metrics("main"),
         log=get_log("test"),

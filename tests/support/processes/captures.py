@@ -233,13 +233,13 @@ class Sidecar:
 class OnDemandReader:
     """A registered reader that reads on request: the outbox need not keep what it has read."""
 
-    def __init__(self, outbox: OutboxReader, name: str = "taking") -> None:
+    def __init__(self, outbox: OutboxReader, name: str = "on_demand") -> None:
         self.items: list[GroupItem] = []
         self._outbox = outbox
         self._name = name
         self._held = outbox.register(name).held
 
-    def take(self) -> list[GroupItem]:
+    def receive(self) -> list[GroupItem]:
         """Read all values of the outbox; return everything that was ever read."""
         head = self._outbox.head()
         self.items += Sidecar.items(self._outbox, self._held, head)
@@ -251,7 +251,7 @@ class OnDemandReader:
         prefix = f"end-{time.monotonic_ns()}"
         with process.written_to.connect(process.database) as session:
             session.execute("SELECT pg_logical_emit_message(true, %s, '')", (prefix,))
-        process.wait_until(lambda: any(_is_message(item, prefix) for item in self.take()), "what was written last")
+        process.wait_until(lambda: any(_is_message(item, prefix) for item in self.receive()), "what was written last")
         return self.items
 
 
@@ -275,10 +275,10 @@ def change_log(items: list[GroupItem], table: str) -> list[dict[str, object]]:
     """Return the rows of all batches of a table, in stream order."""
     batches = [item.rows for item in items if isinstance(item, ChangeBatch) and item.relation.name == table]
     rows: list[dict[str, object]] = [row for batch in batches for row in pa.RecordBatch.to_pylist(batch)]
-    return sorted(rows, key=_place)
+    return sorted(rows, key=_position)
 
 
-def _place(row: dict[str, object]) -> tuple[int, int]:
+def _position(row: dict[str, object]) -> tuple[int, int]:
     commit_lsn, ordinal = row["_commit_lsn"], row["_ordinal"]
     assert isinstance(commit_lsn, int)
     assert isinstance(ordinal, int)
@@ -287,8 +287,8 @@ def _place(row: dict[str, object]) -> tuple[int, int]:
 
 def replayed(rows: list[dict[str, object]], key: str = "id") -> dict[object, dict[str, object]]:
     """Return the rows of a table after these changes; raise if a row is there twice or a change does not fit."""
-    places = [_place(row) for row in rows]
-    assert len(set(places)) == len(places), "a change came twice"
+    positions = [_position(row) for row in rows]
+    assert len(set(positions)) == len(positions), "a change came twice"
     table: dict[object, dict[str, object]] = {}
     for row in rows:
         before, after = row["_before"], row["_after"]

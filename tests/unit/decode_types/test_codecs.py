@@ -69,7 +69,7 @@ def test_char_over_ascii_prints_as_the_major_does(major: int, text: str) -> None
 
 
 @pytest.mark.parametrize(("major", "text"), [(16, "178956970 years 7 mons 2147483647 days"), (17, "infinity")])
-def test_interval_knows_infinity_since_17(major: int, text: str) -> None:
+def test_interval_has_infinity_since_17(major: int, text: str) -> None:
     payload = struct.pack("<qii", 2**63 - 1, 2**31 - 1, 2**31 - 1)
     assert codec_for(forms.INTERVAL, dialect=Dialect.of("UTF8", major)).text(payload).startswith(text)
 
@@ -127,7 +127,7 @@ def test_no_object_is_the_oid_zero(text: str) -> None:
     assert codec_for(forms.BY_NAME["regproc"]).parse_text(text) == 0
 
 
-def test_a_name_that_stands_for_an_oid_is_null_where_it_is_all_that_is_known() -> None:
+def test_a_name_in_place_of_an_oid_is_null_if_only_the_name_is_known() -> None:
     assert codec_for(forms.BY_NAME["regproc"]).parse_text("now") is None
 
 

@@ -58,7 +58,7 @@ def test_a_row_of_another_shape_names_table_and_row() -> None:
         build(forms.relation_of(forms.INT4, forms.TEXT), [b"1\tx\n", b"2\n"])
 
 
-def test_a_side_that_no_row_has_takes_no_room_for_each_of_its_columns() -> None:
+def test_a_side_that_no_row_has_needs_no_space_for_each_column() -> None:
     relation, rows = forms.relation_of(*[forms.INT4] * 20), 1000
     lines = b"\t".join([b"7"] * 20) + b"\n"
     given = CopyBatchBuilder(Oid(1), relation).build(lines * rows, rows, Position(TimelineId(1), Lsn(8), 1), 0).given

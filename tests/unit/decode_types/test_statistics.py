@@ -19,7 +19,7 @@ DEPENDENCIES = struct.pack("<IIIdh2hdh3h", 0xB4549A2C, 1, 2, 0.5, 2, 1, 2, 1.0, 
         (DependenciesCodec(), DEPENDENCIES, '{"1 => 2": 0.500000, "1, 3 => 2": 1.000000}'),
     ],
 )
-def test_statistics_print_group_by_group_and_only_whole(codec: Codec, payload: bytes, text: str) -> None:
+def test_statistics_are_printed_group_by_group_and_only_if_complete(codec: Codec, payload: bytes, text: str) -> None:
     assert codec.text(payload) == text
     for length in range(len(payload)):
         with pytest.raises(BadDatum):

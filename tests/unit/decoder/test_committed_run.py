@@ -40,7 +40,7 @@ def test_a_part_of_a_run_has_the_transactions_and_the_bytes_of_that_part_alone(r
         assert part.byte_count == sum(sizes[start:stop])
 
 
-def test_a_run_gives_its_transactions_one_by_one_and_lets_all_else_pass(run: CommittedRun) -> None:
+def test_a_run_yields_its_transactions_one_by_one_and_passes_other_items_on(run: CommittedRun) -> None:
     single, between = run.transaction(0), message(900, b"between")
     passed = list(singly([single, run, between]))
     assert (passed[0], passed[-1]) == (single, between)
@@ -48,7 +48,7 @@ def test_a_run_gives_its_transactions_one_by_one_and_lets_all_else_pass(run: Com
     assert [content(each) for each in found[1:]] == [content(run.transaction(index)) for index in range(len(run))]
 
 
-def test_unwanted_rows_keep_their_places_in_each_transaction_of_a_run() -> None:
+def test_unwanted_rows_keep_their_ordinals_in_each_transaction_of_a_run() -> None:
     stream = tellers(20)
     decoder = new_wal().decoder
     decoder.want_only(lambda _: False)

@@ -32,7 +32,7 @@ def reported(event: Event) -> tuple[object, object, object]:
     return event["op"], event["before"], event["after"]
 
 
-def test_lines_come_in_stream_order_though_batches_do_not() -> None:
+def test_lines_are_in_stream_order_although_batches_are_not() -> None:
     stream = wal()
     for number in range(3):
         stream.insert(701, ACCOUNT, packed_row(number))
@@ -85,7 +85,7 @@ def test_a_delete_has_the_known_columns_of_the_row() -> None:
     ]
 
 
-def test_a_value_that_is_not_in_wal_is_named_so_or_taken_from_the_old_row() -> None:
+def test_a_value_that_is_not_in_wal_is_marked_or_read_from_the_old_row() -> None:
     stream = wal()
     stream.update(701, ACCOUNT, packed_row(3, external(POINTER)))
     stream.update(
@@ -104,7 +104,7 @@ def test_a_value_that_is_not_in_wal_is_named_so_or_taken_from_the_old_row() -> N
     ]
 
 
-def test_a_value_that_is_not_in_wal_is_taken_from_the_old_row_of_another_key_as_well() -> None:
+def test_a_value_that_is_not_in_wal_is_read_from_an_old_row_with_another_key_as_well() -> None:
     stream = wal()
     old = packed_row(3, b"kept")
     stream.update(701, ACCOUNT, packed_row(4, external(POINTER)), old=old, old_flag=heap.UPDATE_CONTAINS_OLD_TUPLE)
@@ -125,7 +125,7 @@ def test_a_truncate_is_one_event_for_each_table_and_ddl_is_not_an_event() -> Non
     assert [event["source"]["table"] for event in found] == ["konto", "Ledger"]  # type: ignore[index]
 
 
-def test_with_counts_events_know_their_place_and_transactions_their_bounds() -> None:
+def test_with_counts_events_have_their_number_and_transactions_their_bounds() -> None:
     for rows_max in (1, 3, 100):
         stream = wal()
         for number in range(2):
@@ -140,8 +140,8 @@ def test_with_counts_events_know_their_place_and_transactions_their_bounds() -> 
             {"data_collection": "public.account", "event_count": 2},
             {"data_collection": "public.Ledger", "event_count": 2},
         ]
-        places = [event["transaction"] for event in rows]
-        assert places == [
+        positions = [event["transaction"] for event in rows]
+        assert positions == [
             {"id": name, "total_order": total, "data_collection_order": order}
             for total, order in ((1, 1), (2, 1), (3, 2), (4, 2))
         ]

@@ -11,7 +11,7 @@ from tests.unit.decoder.test_group_builder import DIALECTS, groups_of
 from tests.unit.decoder.test_small_transactions import (
     ACCOUNT,
     calls_outside_kernels,
-    gathered,
+    collected,
     lines_outside_kernels,
     new_wal,
 )
@@ -47,7 +47,7 @@ def blocks_of(stream: Wal, count: int) -> list[RecordBlock]:
 def decode(blocks: Sequence[RecordBlock]) -> int:
     """Decode from blocks to batches; return how many rows there are."""
     decoder, builder = new_wal().decoder, GroupBuilder(DIALECTS)
-    groups = [group for block in blocks for found in decoder.decode_runs(block) for group in gathered(builder, found)]
+    groups = [group for block in blocks for found in decoder.decode_runs(block) for group in collected(builder, found)]
     last = builder.flush()
     assert last is not None
     items = [item for group in (*groups, last) for item in group.items]

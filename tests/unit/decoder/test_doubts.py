@@ -122,7 +122,7 @@ def test_nothing_of_a_transaction_in_doubt_is_kept() -> None:
     assert (transaction.byte_count, transaction.is_kept) == (0, False)
 
 
-def test_the_abort_of_a_stray_takes_nothing_from_its_transaction() -> None:
+def test_the_abort_of_an_unassigned_subtransaction_removes_nothing_from_its_transaction() -> None:
     wal = stream(INVALID_LSN)
     wal.insert(702, ACCOUNT, packed_row(1))
     wal.insert(703, ACCOUNT, packed_row(1), top=702)
@@ -132,7 +132,7 @@ def test_the_abort_of_a_stray_takes_nothing_from_its_transaction() -> None:
     assert reported(wal.committed[0]) == ["i account 2/-"]
 
 
-def test_a_stray_below_an_aborted_savepoint_holds_back_nothing() -> None:
+def test_an_unassigned_subtransaction_below_an_aborted_savepoint_delays_nothing() -> None:
     wal = stream()
     wal.insert(703, ACCOUNT, packed_row(1))
     wal.insert(702, ACCOUNT, packed_row(1), top=701)

@@ -78,7 +78,7 @@ def test_a_full_group_ends_inside_a_transaction_and_points_before_it() -> None:
     assert [len(group.transactions) for group in (first, second, third)] == [0, 0, 1]
 
 
-def test_a_group_that_is_full_at_a_commit_holds_that_commit() -> None:
+def test_a_group_that_is_full_at_a_commit_contains_that_commit() -> None:
     stream = wal()
     stream.insert(701, ACCOUNT, packed_row(1))
     stream.insert(701, ACCOUNT, packed_row(2))

@@ -50,35 +50,35 @@ def read_again(stream: Wal, start_lsn: Lsn) -> Wal:
     return again
 
 
-def places(groups: list[ChangeGroup]) -> list[Position]:
-    return sorted(place for group in groups for place in _places(group))
+def positions(groups: list[ChangeGroup]) -> list[Position]:
+    return sorted(position for group in groups for position in _positions(group))
 
 
-def _places(group: ChangeGroup) -> Iterator[Position]:
+def _positions(group: ChangeGroup) -> Iterator[Position]:
     for item in group.items:
         if isinstance(item, ChangeBatch):
             columns = (item.rows.column(name).to_pylist() for name in ("_tli", "_commit_lsn", "_ordinal"))
-            yield from (Position(*place) for place in zip(*columns, strict=True))
+            yield from (Position(*position) for position in zip(*columns, strict=True))
         elif isinstance(item, Truncation | LogicalMessage):
             yield item.position
 
 
 @pytest.mark.feature("P03")
 def test_changes_after_any_position_are_emitted_exactly_once() -> None:
-    everything = places(groups_of(stream(), GroupBuilder(DIALECTS)))
+    everything = positions(groups_of(stream(), GroupBuilder(DIALECTS)))
     assert len(everything) == 19
-    for index, place in enumerate(everything):
-        rest = places(groups_of(stream(), GroupBuilder(DIALECTS, after=place, rows_max=2)))
+    for index, position in enumerate(everything):
+        rest = positions(groups_of(stream(), GroupBuilder(DIALECTS, after=position, rows_max=2)))
         assert rest == everything[index + 1 :]
 
 
 @pytest.mark.feature("P03")
 @pytest.mark.parametrize("rows_max", [1, 2, 5])
 def test_the_pointer_of_any_cut_begins_where_all_of_the_rest_can_be_read(rows_max: int) -> None:
-    everything = places(groups_of(overlapping(), GroupBuilder(DIALECTS)))
+    everything = positions(groups_of(overlapping(), GroupBuilder(DIALECTS)))
     for group in groups_of(overlapping(), GroupBuilder(DIALECTS, rows_max=rows_max)):
         again = read_again(overlapping(), group.last.restart_lsn)
-        rest = places(groups_of(again, GroupBuilder(DIALECTS, after=group.last.position)))
+        rest = positions(groups_of(again, GroupBuilder(DIALECTS, after=group.last.position)))
         assert rest == everything[everything.index(group.last.position) + 1 :]
 
 

@@ -8,8 +8,8 @@ import pytest
 from tests.support.forged.forged_records import Wal, packed_row
 from tests.support.forged.groups import relation
 from tests.unit.decoder.test_group_builder import DIALECTS
-from tests.unit.decoder.test_group_builder_restart import places
-from tests.unit.decoder.test_small_transactions import by_blocks, gathered, groups, tellers
+from tests.unit.decoder.test_group_builder_restart import positions
+from tests.unit.decoder.test_small_transactions import by_blocks, collected, groups, tellers
 from tidemark.decode.arrow import batch_shapes
 from tidemark.decode.arrow.batch_costs import batch_bytes
 from tidemark.decode.arrow.batches import BatchBuilder, RowSpans
@@ -44,14 +44,14 @@ def message_bytes(group: ChangeGroup) -> list[int]:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_group_is_full_when_batches_take_its_bytes_beside_their_rows(*, at_once: bool) -> None:
+def test_a_group_is_full_when_the_fixed_size_of_its_batches_reaches_the_bound(*, at_once: bool) -> None:
     stream = one_row_each(at_once=at_once)
     unbounded = groups(stream, GroupBuilder(DIALECTS), 50, *TABLES)
     found = groups(stream, GroupBuilder(DIALECTS, batch_bytes_max=10 * OF_ONE), 50, *TABLES)
     assert [len(message_bytes(group)) for group in unbounded] == [60]
     assert max(len(message_bytes(group)) for group in found) <= 11  # few tables are not counted
     assert len(found) == 6
-    assert places(found) == places(unbounded)
+    assert positions(found) == positions(unbounded)
 
 
 @pytest.mark.parametrize("bytes_max", [1 << 20, 2 * OF_ONE, 1000, 300])
@@ -60,7 +60,7 @@ def test_a_group_that_is_full_where_versions_are_numbered_again_ends_before_the_
         return [found for _ in range(2) for found in by_blocks(tellers(30))]  # each time with different numbers
 
     runs, one_by_one = (GroupBuilder(DIALECTS, bytes_max=bytes_max) for _ in range(2))
-    made = [group for found in twice() for group in gathered(runs, found)]
+    made = [group for found in twice() for group in collected(runs, found)]
     expected = [group for found in twice() for one in _singly(found) for group in one_by_one.add_transaction(one)]
     assert [group.last for group in made] == [group.last for group in expected]
     assert [group.row_count for group in made] == [group.row_count for group in expected]
@@ -101,7 +101,7 @@ def test_a_message_states_how_many_rows_it_has_and_where_they_begin_and_end() ->
         assert [[*astuple(rows.first)], [*astuple(rows.last)], rows.row_count] == [*ends, unpacked.num_rows]
 
 
-def test_a_group_says_what_its_batches_take() -> None:
+def test_a_group_counts_the_bytes_of_its_batches() -> None:
     (group,) = groups(one_row_each(at_once=True), GroupBuilder(DIALECTS), 50, *TABLES)
     assert group.byte_count == pytest.approx(sum(message_bytes(group)) + OBJECT_BYTES * 60, rel=0.3)
 
@@ -116,11 +116,11 @@ def test_a_shape_that_was_forgotten_is_recreated_and_its_batches_are_the_same() 
     assert after.unpacked().equals(before.unpacked())
 
 
-def test_tables_alike_share_their_shape() -> None:
+def test_tables_with_equal_columns_share_their_shape() -> None:
     assert _message(relation()).schema is _message(relation("another", 16391)).schema
 
 
-def test_a_small_message_holds_no_more_than_its_own_bytes() -> None:
+def test_a_small_message_keeps_only_its_bytes_in_memory() -> None:
     assert isinstance(_message(_wide(20)).message, bytes)
 
 

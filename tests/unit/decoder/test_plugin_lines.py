@@ -70,7 +70,7 @@ def test_transactions_together_have_the_lines_that_they_have_one_by_one(stream: 
     assert together(stream, PluginLines(15, DIALECTS, selected=selected)) == expected
 
 
-def test_the_lines_of_a_transaction_stand_in_the_order_of_its_changes() -> None:
+def test_the_lines_of_a_transaction_are_in_the_order_of_its_changes() -> None:
     lines = together(mixed(40), PluginLines(15, DIALECTS))
     at = lines.index("BEGIN 812")
     assert lines[at : at + 6] == [
@@ -100,7 +100,9 @@ def test_a_transaction_without_a_selected_row_has_no_line_among_those_that_have_
 
 
 @pytest.mark.parametrize("name", ["CELLS_MAX", "EXPANDED_BYTES_MAX"])
-def test_more_than_can_be_located_at_once_comes_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_exceed_the_cells_located_at_once_are_printed_in_parts(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stream = mixed(60)
     expected = one_by_one(stream, PluginLines(15, DIALECTS))
     monkeypatch.setattr(renderer, name, 8)

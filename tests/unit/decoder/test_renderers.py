@@ -79,7 +79,7 @@ def test_test_decoding_shows_no_rewritten_rows() -> None:
     assert printed(stream) == []
 
 
-def test_json_lines_come_in_stream_order_though_batches_do_not() -> None:
+def test_json_lines_are_in_stream_order_although_batches_are_not() -> None:
     stream = wal()
     for number in range(3):
         stream.insert(701, ACCOUNT, packed_row(number))

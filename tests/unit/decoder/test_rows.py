@@ -72,7 +72,7 @@ def test_chunks_of_a_multi_insert_live_until_its_last_record() -> None:
     assert notes(stream) == [b"x", b"x", VALUE, POINTER]
 
 
-def test_chunks_of_a_rolled_back_savepoint_are_gone() -> None:
+def test_chunks_of_a_rolled_back_savepoint_are_removed() -> None:
     stream = wal()
     stream.insert(701, ACCOUNT, packed_row(1))
     stream.insert(702, TOAST, packed_chunk(77, 0, b"z"), top=701)
@@ -107,7 +107,7 @@ def test_a_speculative_row_counts_at_its_confirmation_with_its_toasted_value() -
     assert notes(stream) == [b"x", VALUE]
 
 
-def test_a_speculative_row_that_is_taken_back_never_was() -> None:
+def test_a_speculative_row_that_is_aborted_is_not_emitted() -> None:
     stream = wal()
     toast_value(stream)
     stream.insert(701, ACCOUNT, packed_row(1, external(POINTER)), flags=heap.INSERT_IS_SPECULATIVE, offset=4)

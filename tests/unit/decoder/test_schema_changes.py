@@ -75,7 +75,7 @@ def test_ddl_that_only_changes_storage_is_not_an_event() -> None:
     assert stream.out == []
 
 
-def test_a_rolled_back_savepoint_takes_its_events_and_leaves_those_from_before_it() -> None:
+def test_a_rolled_back_savepoint_removes_its_events_and_keeps_earlier_ones() -> None:
     stream = Wal(relation())
     stream.change_catalog(701, 16390, relation("before", 16390))
     stream.change_catalog(702, ACCOUNT, RENAMED, top=701)
@@ -86,7 +86,7 @@ def test_a_rolled_back_savepoint_takes_its_events_and_leaves_those_from_before_i
     assert brief(stream) == ["create metadata before", "i account 2/-"]
 
 
-def test_a_savepoints_row_does_not_take_the_parents_event_along_when_it_is_rolled_back() -> None:
+def test_a_rolled_back_savepoints_row_does_not_remove_an_event_of_its_parent() -> None:
     stream = Wal(relation())
     stream.change_catalog(701, ACCOUNT, RENAMED)
     stream.insert(702, ACCOUNT, packed_row(1), top=701)
@@ -95,7 +95,7 @@ def test_a_savepoints_row_does_not_take_the_parents_event_along_when_it_is_rolle
     assert brief(stream) == ["alter metadata konto"]
 
 
-def test_rewritten_rows_stand_between_boundaries_after_an_event_that_announces_them() -> None:
+def test_rewritten_rows_are_between_boundaries_after_an_event_that_announces_them() -> None:
     stream = Wal(relation())
     stream.change_catalog(701, ACCOUNT, RENAMED)
     stream.change_catalog(701, HEAP, transient(RENAMED))
@@ -130,7 +130,7 @@ def test_two_rewrites_of_one_table_are_two_pairs_of_boundaries() -> None:
     assert brief(stream) == ["begin", "r account 1/-", "end", "begin", "r account 2/-", "end"]
 
 
-def test_a_rewrite_in_a_rolled_back_savepoint_is_gone_and_may_come_again() -> None:
+def test_a_rewrite_in_a_rolled_back_savepoint_is_removed_and_may_be_repeated() -> None:
     stream = Wal(relation())
     stream.insert(701, ACCOUNT, packed_row(1))
     stream.change_catalog(702, HEAP, transient(relation()), top=701)
@@ -142,7 +142,7 @@ def test_a_rewrite_in_a_rolled_back_savepoint_is_gone_and_may_come_again() -> No
     assert brief(stream) == ["i account 1/-", "begin", "r account 3/-", "end"]
 
 
-def test_a_rewrite_is_announced_even_where_another_tables_row_comes_first() -> None:
+def test_a_rewrite_is_announced_even_if_a_row_of_another_table_precedes_it() -> None:
     stream = Wal(relation(), relation("log", 16390))
     stream.change_catalog(701, ACCOUNT, RENAMED)
     stream.change_catalog(701, HEAP, transient(RENAMED))
@@ -184,7 +184,7 @@ def test_the_effect_of_a_rewrite_is_reported_even_of_an_unchanged_description() 
     assert SchemaEffect.REWRITE.value == "rewrite"
 
 
-def test_an_event_looks_at_what_changed_since_the_last_one_not_at_all_that_the_transaction_changed() -> None:
+def test_an_event_compares_with_the_previous_event_and_not_with_the_start_of_the_transaction() -> None:
     def questions(tables: int) -> int:
         stream = Wal()
         for oid in range(20000, 20000 + tables):

@@ -51,7 +51,7 @@ def transactions(stream: Wal, size: int = 50) -> list[CommittedTransaction]:
     return [found for found in singly(by_blocks(stream, size)) if isinstance(found, CommittedTransaction)]
 
 
-def test_transactions_with_savepoints_come_out_together() -> None:
+def test_transactions_with_savepoints_are_emitted_together() -> None:
     found = list(by_blocks(savers(100)))
     runs = [len(each) for each in found if isinstance(each, CommittedRun)]
     assert sum(runs) > 90
@@ -69,7 +69,7 @@ def test_rolled_back_changes_are_removed_and_released_ones_are_kept(size: int) -
     assert content(groups(stream, GroupBuilder(DIALECTS, rows_max=20), size)) == expected
 
 
-def test_a_transaction_with_savepoints_more_takes_no_call_more() -> None:
+def test_one_more_transaction_with_savepoints_needs_no_further_call() -> None:
     few, many = (calls_of(savers(count)) for count in (1000, 3000))
     assert many - few < CALLS_PER_TRANSACTION * 2000, (few, many)
 
@@ -88,7 +88,7 @@ def test_a_lookup_of_a_pending_subtransaction_finds_the_whole_transaction() -> N
     assert decoder.transactions.open_count == 20
 
 
-def test_a_transaction_that_rolled_all_back_does_not_come_out() -> None:
+def test_a_transaction_that_rolled_back_all_rows_is_not_emitted() -> None:
     stream = savers(10)
     for xid in (901, 905):
         stream.insert(xid + 1, ACCOUNT, packed_row(1), top=xid)

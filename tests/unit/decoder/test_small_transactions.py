@@ -11,7 +11,7 @@ import pytest
 from tests.support.forged.forged_records import Wal, block_of, locator, packed_row, reported
 from tests.support.forged.groups import relation
 from tests.unit.decoder.test_group_builder import DIALECTS
-from tests.unit.decoder.test_group_builder_restart import places
+from tests.unit.decoder.test_group_builder_restart import positions
 from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_run import CommittedRun, singly
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
@@ -52,7 +52,7 @@ def by_blocks(stream: Wal, size: int = BLOCK_RECORDS, *tables: Relation) -> Iter
         yield from decoder.decode_runs(block_of(stream.raws[begin : begin + size]))
 
 
-def gathered(builder: GroupBuilder, found: DecodedRun) -> Iterator[ChangeGroup]:
+def collected(builder: GroupBuilder, found: DecodedRun) -> Iterator[ChangeGroup]:
     if isinstance(found, CommittedRun):
         return builder.add_run(found)
     assert isinstance(found, CommittedTransaction)
@@ -60,7 +60,7 @@ def gathered(builder: GroupBuilder, found: DecodedRun) -> Iterator[ChangeGroup]:
 
 
 def groups(stream: Wal, builder: GroupBuilder, size: int = BLOCK_RECORDS, *tables: Relation) -> list[ChangeGroup]:
-    made = [group for found in by_blocks(stream, size, *tables) for group in gathered(builder, found)]
+    made = [group for found in by_blocks(stream, size, *tables) for group in collected(builder, found)]
     last = builder.flush()
     return made if last is None else [*made, last]
 
@@ -79,7 +79,7 @@ def content(made: list[ChangeGroup]) -> list[object]:
     ]
 
 
-def test_small_transactions_come_out_together() -> None:
+def test_small_transactions_are_emitted_together() -> None:
     found = list(by_blocks(tellers(100)))
     runs = [len(each) for each in found if isinstance(each, CommittedRun)]
     assert sum(runs) > 90
@@ -89,7 +89,7 @@ def test_small_transactions_come_out_together() -> None:
 @pytest.mark.parametrize(
     "bounds", [(1, 1 << 20), (7, 1 << 20), (100, 1 << 20), (1 << 20, 1000), (1 << 20, 1), (64, 3000)]
 )
-def test_runs_give_the_groups_that_their_transactions_give_one_by_one(bounds: tuple[int, int]) -> None:
+def test_runs_result_in_the_same_groups_as_their_transactions_one_by_one(bounds: tuple[int, int]) -> None:
     stream = tellers(100)
     rows_max, bytes_max = bounds
     one_by_one = GroupBuilder(DIALECTS, rows_max=rows_max, bytes_max=bytes_max)
@@ -99,7 +99,7 @@ def test_runs_give_the_groups_that_their_transactions_give_one_by_one(bounds: tu
     found = groups(stream, GroupBuilder(DIALECTS, rows_max=rows_max, bytes_max=bytes_max))
     pointers = [group.last.position for group in expected]
     assert [group.last.position for group in found] == pointers
-    assert places(found) == places(expected)
+    assert positions(found) == positions(expected)
     reported_of = [[end.xid for end in group.transactions] for group in expected]
     assert [[end.xid for end in group.transactions] for group in found] == reported_of
     assert [group.row_count for group in found] == [group.row_count for group in expected]
@@ -118,16 +118,16 @@ def test_delivered_or_copied_changes_are_omitted_from_runs_as_well() -> None:
     def copied(table: Oid, end: TransactionEnd) -> bool:
         return table == LEDGER and end.full_xid <= 820
 
-    everything = places(groups(stream, GroupBuilder(DIALECTS)))
+    everything = positions(groups(stream, GroupBuilder(DIALECTS)))
     for index in (0, 1, 50, len(everything) - 1):
-        assert places(groups(stream, GroupBuilder(DIALECTS, after=everything[index]))) == everything[index + 1 :]
+        assert positions(groups(stream, GroupBuilder(DIALECTS, after=everything[index]))) == everything[index + 1 :]
     kept = content(groups(stream, GroupBuilder(DIALECTS, copied=copied)))
     snapshot = Snapshot(FullXid(821), FullXid(821), frozenset())
     assert content(groups(stream, GroupBuilder(DIALECTS, copied=copied, copied_by=(snapshot,)))) == kept
-    assert len(places(groups(stream, GroupBuilder(DIALECTS, copied=copied)))) == len(everything) - 2 * 20
-    assert len(places(groups(stream, GroupBuilder(DIALECTS, behind=snapshot)))) == len(everything) - 3 * 20
+    assert len(positions(groups(stream, GroupBuilder(DIALECTS, copied=copied)))) == len(everything) - 2 * 20
+    assert len(positions(groups(stream, GroupBuilder(DIALECTS, behind=snapshot)))) == len(everything) - 3 * 20
     standby = ReplayedSnapshot(FullXid(801), stream.committed[20].end.commit_lsn)
-    assert len(places(groups(stream, GroupBuilder(DIALECTS, behind=standby)))) == len(everything) - 3 * 20
+    assert len(positions(groups(stream, GroupBuilder(DIALECTS, behind=standby)))) == len(everything) - 3 * 20
 
 
 def test_a_transaction_with_pending_rows_is_open_and_keeps_the_restart_lsn() -> None:
@@ -139,7 +139,7 @@ def test_a_transaction_with_pending_rows_is_open_and_keeps_the_restart_lsn() -> 
     assert decoder.transactions.open_count == 2
 
 
-def test_rows_of_a_growing_transaction_do_not_stay_pending_and_are_emitted_whole() -> None:
+def test_rows_of_a_growing_transaction_do_not_stay_pending_and_are_emitted_completely() -> None:
     stream = new_wal()
     for number in range(3):
         stream.insert(801 + number, ACCOUNT, packed_row(number))
@@ -181,7 +181,7 @@ def test_rows_of_a_long_transaction_do_not_stay_pending(rows: int) -> None:
     assert decoder.transactions.open_count == 0
 
 
-def test_a_small_transaction_more_takes_no_call_more() -> None:
+def test_one_more_small_transaction_needs_no_further_call() -> None:
     few, many = (calls_of(tellers(count)) for count in (1000, 3000))
     assert many - few < CALLS_PER_TRANSACTION * 2000, (few, many)
 
@@ -195,7 +195,7 @@ def calls_of(stream: Wal) -> int:
     def work() -> None:
         for block in blocks:
             for found in decoder.decode_runs(block):
-                made.extend(gathered(builder, found))
+                made.extend(collected(builder, found))
         last = builder.flush()
         assert last is not None
         made.append(last)
@@ -249,7 +249,7 @@ def lines_outside_kernels(work: Callable[[], object]) -> int:
     return lines.outside_kernels()
 
 
-def test_a_transaction_begins_with_the_first_record_that_says_something_of_it() -> None:
+def test_a_transaction_begins_with_the_first_record_that_names_it() -> None:
     stream = new_wal()
     for xid in (801, 802):
         stream.record(RM_BTREE, 0, b"", xid=xid, file=locator(ACCOUNT))

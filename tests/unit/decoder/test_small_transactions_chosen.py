@@ -8,7 +8,7 @@ import pytest
 from tests.support.forged.forged_records import Wal, packed_row
 from tests.support.forged.groups import relation
 from tests.unit.decoder.test_group_builder import DIALECTS
-from tests.unit.decoder.test_group_builder_restart import places
+from tests.unit.decoder.test_group_builder_restart import positions
 from tests.unit.decoder.test_small_transactions import BLOCK_RECORDS, by_blocks, groups, tellers
 from tidemark.decode.groups.group_builder import GroupBuilder
 from tidemark.decode.transactions.committed_run import CommittedRun
@@ -40,7 +40,7 @@ def column(made: list[ChangeGroup], name: str, table: str) -> list[object]:
     return [value for each in batches if each.relation.name == table for value in each.rows.column(name).to_pylist()]
 
 
-def test_each_row_comes_with_its_own_origin() -> None:
+def test_each_row_has_its_own_origin() -> None:
     made = groups(replicated(), GroupBuilder(DIALECTS))
     assert column(made, "_origin", "ledger") == list(ORIGINS) * 20
     assert set(column(made, "_origin", "account")) == {0}
@@ -73,11 +73,11 @@ def test_transactions_are_counted_as_one_by_one() -> None:
 @pytest.mark.feature("P03")
 def test_changes_after_any_position_are_emitted_exactly_once_in_runs() -> None:
     stream = tellers(40)
-    everything = places(groups(stream, GroupBuilder(DIALECTS)))
+    everything = positions(groups(stream, GroupBuilder(DIALECTS)))
     assert len(everything) > 100
-    for index, place in enumerate(everything):
-        rest = groups(stream, GroupBuilder(DIALECTS, after=place))
-        assert places(rest) == everything[index + 1 :]
+    for index, position in enumerate(everything):
+        rest = groups(stream, GroupBuilder(DIALECTS, after=position))
+        assert positions(rest) == everything[index + 1 :]
 
 
 def partitioned() -> tuple[Relation, Relation]:
@@ -87,7 +87,7 @@ def partitioned() -> tuple[Relation, Relation]:
     return replace(first, ancestors=(root,)), replace(second, ancestors=(root,))
 
 
-def test_rows_of_partitions_come_under_the_name_of_the_table_above_in_stream_order() -> None:
+def test_rows_of_partitions_have_the_name_of_the_partitioned_table_and_are_in_stream_order() -> None:
     stream = Wal(*partitioned())
     for number in range(60):
         stream.insert(801 + number, (ACCOUNT, LEDGER)[number // 2 % 2], packed_row(number))
@@ -102,4 +102,4 @@ def test_rows_of_partitions_come_under_the_name_of_the_table_above_in_stream_ord
     assert [after["id"] for after in rows.column("_after").to_pylist()] == list(range(60))
     expected = [Oid((ACCOUNT, LEDGER)[number // 2 % 2]) for number in range(60)]
     assert [after["tableoid"] for after in rows.column("_after").to_pylist()] == expected
-    assert len(places(made)) == 60
+    assert len(positions(made)) == 60

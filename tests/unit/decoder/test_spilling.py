@@ -16,7 +16,7 @@ MEMORY_BYTES = 100_000
 CONTENTS = [bytes([number]) * 20_000 for number in range(20)]
 
 
-def test_messages_larger_than_memory_come_out_whole_and_in_their_places() -> None:
+def test_messages_larger_than_memory_are_emitted_complete_and_in_order() -> None:
     spill = MemorySpill()
     wal = Wal(relation(), memory_bytes=MEMORY_BYTES, spill=spill)
     for number, content in enumerate(CONTENTS):
@@ -41,7 +41,7 @@ def test_messages_larger_than_memory_come_out_whole_and_in_their_places() -> Non
     assert not spill.kept
 
 
-def test_the_abort_of_a_transaction_takes_its_spilled_messages() -> None:
+def test_the_abort_of_a_transaction_removes_its_spilled_messages() -> None:
     spill = MemorySpill()
     wal = Wal(relation(), memory_bytes=MEMORY_BYTES, spill=spill)
     for content in CONTENTS:
@@ -51,7 +51,7 @@ def test_the_abort_of_a_transaction_takes_its_spilled_messages() -> None:
     assert not spill.kept
 
 
-def test_messages_without_a_place_to_spill_to_are_refused() -> None:
+def test_messages_without_a_spill_folder_are_refused() -> None:
     wal = Wal(relation(), memory_bytes=MEMORY_BYTES)
     wal.message(b"large", bytes(MEMORY_BYTES // 2), xid=701)
     with pytest.raises(TransactionTooLarge, match="701"):

@@ -10,13 +10,13 @@ from tidemark.model.change import ChangeBatch
 from tidemark.model.relation import Relation
 
 VERSIONS = tuple(relation(f"account_{number}") for number in range(3))
-Place = tuple[int, int]
+StreamPosition = tuple[int, int]
 
 
-def batch_of(version: Relation, places: list[Place]) -> ChangeBatch:
+def batch_of(version: Relation, positions: list[StreamPosition]) -> ChangeBatch:
     """Return a row for each commit LSN and ordinal."""
-    rows = pa.Table.from_batches([batch(lsn, [ordinal], of=version).rows for lsn, ordinal in places])
-    ordinals = pa.array([ordinal for _, ordinal in places], pa.int64())
+    rows = pa.Table.from_batches([batch(lsn, [ordinal], of=version).rows for lsn, ordinal in positions])
+    ordinals = pa.array([ordinal for _, ordinal in positions], pa.int64())
     at = rows.schema.get_field_index("_ordinal")
     (whole,) = rows.set_column(at, rows.schema.field(at), ordinals).combine_chunks().to_batches()
     return ChangeBatch(DATABASE, version, whole)
@@ -33,20 +33,22 @@ def rows_of(batches: object) -> list[tuple[int, int, str]]:
 
 @given(
     st.sets(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=12).flatmap(
-        lambda places: st.lists(
-            st.tuples(st.integers(0, 2), st.integers(0, 1)), min_size=len(places), max_size=len(places)
-        ).map(lambda drawn: list(zip(sorted(places), drawn, strict=True)))
+        lambda positions: st.lists(
+            st.tuples(st.integers(0, 2), st.integers(0, 1)), min_size=len(positions), max_size=len(positions)
+        ).map(lambda drawn: list(zip(sorted(positions), drawn, strict=True)))
     )
 )
-def test_rows_come_in_stream_order_each_with_its_own_version(drawn: list[tuple[Place, tuple[int, int]]]) -> None:
+def test_rows_are_in_stream_order_each_with_its_own_version(
+    drawn: list[tuple[StreamPosition, tuple[int, int]]],
+) -> None:
     batches = []
     for version in range(3):
         for part in range(2):  # of one version, one batch follows another
-            places = [place for place, (number, _) in drawn if number == version]
-            half = places[: len(places) // 2] if part == 0 else places[len(places) // 2 :]
+            positions = [position for position, (number, _) in drawn if number == version]
+            half = positions[: len(positions) // 2] if part == 0 else positions[len(positions) // 2 :]
             if half:
                 batches.append(batch_of(VERSIONS[version], half))
-    expected = [(*place, VERSIONS[number].name) for place, (number, _) in drawn]
+    expected = [(*position, VERSIONS[number].name) for position, (number, _) in drawn]
     ordered = in_stream_order(batches)
     assert rows_of(ordered) == expected
     assert all(each.rows.num_rows for each in ordered)
@@ -60,7 +62,7 @@ def test_batches_that_are_in_order_are_not_copied() -> None:
     assert in_stream_order([]) == []
 
 
-def test_two_batches_that_take_turns_are_ordered_also_if_a_third_follows_them() -> None:
+def test_two_interleaved_batches_are_ordered_also_if_a_third_follows_them() -> None:
     first, second = batch_of(VERSIONS[0], [(1, 1), (3, 1)]), batch_of(VERSIONS[1], [(2, 1)])
     third = batch_of(VERSIONS[2], [(4, 1)])
     expected = [(1, 1, "account_0"), (2, 1, "account_1"), (3, 1, "account_0"), (4, 1, "account_2")]

@@ -11,12 +11,12 @@ from tests.support.forged.forged_records import Wal, block_of, packed_row
 from tests.support.forged.groups import DATABASE, end, relation
 from tests.support.processes.json_lines import lines_in
 from tests.unit.decoder.test_group_builder import DIALECTS, groups_of
-from tests.unit.decoder.test_group_builder_restart import places, stream
+from tests.unit.decoder.test_group_builder_restart import positions, stream
 from tests.unit.decoder.test_small_transactions import (
     ACCOUNT,
     BLOCK_RECORDS,
     LEDGER,
-    gathered,
+    collected,
     lines_outside_kernels,
     new_wal,
     tellers,
@@ -54,9 +54,9 @@ def counts(groups: Sequence[ChangeGroup]) -> Counts:
 
 def test_changes_are_numbered_and_counted_by_table() -> None:
     groups = groups_of(stream(), GroupBuilder(DIALECTS, counting=True))
-    reported = counts(groups)
-    assert reported[701] == {"account": 2, "ledger": 4}
-    assert reported[702] == {"account": 2, "ledger": 5}, "the TRUNCATE is one of its table's"
+    counted = counts(groups)
+    assert counted[701] == {"account": 2, "ledger": 4}
+    assert counted[702] == {"account": 2, "ledger": 5}, "the TRUNCATE is one of its table's"
     assert sorted(numbers(groups).values()) == [0] * 6 + [1] * 6 + [2] * 3 + [3] * 3
 
 
@@ -65,8 +65,8 @@ def test_cuts_and_restarts_anywhere_leave_numbers_and_counts_as_they_are() -> No
     for rows_max in (1, 2, 3):
         cut = groups_of(stream(), GroupBuilder(DIALECTS, counting=True, rows_max=rows_max))
         assert (numbers(cut), counts(cut)) == (numbers(whole), counts(whole))
-    for place in places(whole):
-        rest = groups_of(stream(), GroupBuilder(DIALECTS, counting=True, after=place, rows_max=2))
+    for position in positions(whole):
+        rest = groups_of(stream(), GroupBuilder(DIALECTS, counting=True, after=position, rows_max=2))
         assert numbers(rest).items() <= numbers(whole).items()
         assert counts(rest).items() <= counts(whole).items()
 
@@ -76,7 +76,7 @@ def test_unselected_changes_are_not_counted() -> None:
     assert set(map(str, counts(groups_of(stream(), builder)).values())) == {"{'ledger': 4}", "{'ledger': 5}"}
 
 
-def test_each_transaction_is_told_of_once_around_its_changes_however_groups_are_cut() -> None:
+def test_each_transaction_is_reported_once_around_its_changes_however_groups_are_cut() -> None:
     for rows_max in (1, 2, 100):
         groups = groups_of(stream(), GroupBuilder(DIALECTS, counting=True, rows_max=rows_max))
         printed = JsonLines({})
@@ -84,19 +84,19 @@ def test_each_transaction_is_told_of_once_around_its_changes_however_groups_are_
         ops = "".join({"begin": "(", "end": ")"}.get(line["op"], ".") for line in lines)
         assert ops == "(......)" + "(.......)" + "(......)"
         assert [line["tables"][0]["count"] for line in lines if line["op"] == "end"] == [2, 2, 2]
-        places_reported = [line["position"].split(":")[1:] for line in lines if line["op"] not in ("begin", "end")]
-        assert places_reported == sorted(places_reported)
+        printed_positions = [line["position"].split(":")[1:] for line in lines if line["op"] not in ("begin", "end")]
+        assert printed_positions == sorted(printed_positions)
 
 
 def test_a_transaction_that_went_on_before_a_restart_is_not_begun_again() -> None:
-    first = places(groups_of(stream(), GroupBuilder(DIALECTS)))[0]
+    first = positions(groups_of(stream(), GroupBuilder(DIALECTS)))[0]
     groups = groups_of(stream(), GroupBuilder(DIALECTS, counting=True, after=first))
     printed = JsonLines({})
     ops = [json.loads(line)["op"] for group in groups for line in lines_in(printed.lines(group))]
     assert ops[:7] == ["i"] * 5 + ["end", "begin"]
 
 
-def test_nothing_is_counted_unless_it_is_asked_for() -> None:
+def test_nothing_is_counted_unless_it_is_requested() -> None:
     (group,) = groups_of(stream(), GroupBuilder(DIALECTS))
     assert {end.tables for end in group.transactions} == {None}
     assert not any(TABLE_ORDINAL in item.rows.schema.names for item in group.items if isinstance(item, ChangeBatch))
@@ -161,7 +161,7 @@ def in_runs(stream: Wal) -> list[DecodedRun]:
 
 
 def grouped(builder: GroupBuilder, decoded: Sequence[DecodedRun]) -> list[ChangeGroup]:
-    made = [group for each in decoded for group in gathered(builder, each)]
+    made = [group for each in decoded for group in collected(builder, each)]
     last = builder.flush()
     return made if last is None else [*made, last]
 
@@ -228,11 +228,11 @@ def counted_by_groups(groups: int) -> None:
     for _ in range(groups):
         counts.count(Lsn(1000), DATABASE, relation(), 2)
         counts.count(Lsn(1000), DATABASE, relation("ledger", LEDGER), 1)
-        assert len(counts.reported(EndsInGroup())) == 0
+        assert len(counts.counted_ends(EndsInGroup())) == 0
     last = EndsInGroup()
     last.append(end(1000))
-    (reported,) = counts.reported(last)
-    assert [(table.name, table.count) for table in reported.tables or ()] == [
+    (counted,) = counts.counted_ends(last)
+    assert [(table.name, table.count) for table in counted.tables or ()] == [
         ("account", 2 * groups),
         ("ledger", groups),
     ]

@@ -25,7 +25,7 @@ def wal() -> Wal:
     return Wal(relation(), relation("ledger", 16390))
 
 
-def test_rows_come_out_at_the_commit_in_the_order_of_their_records() -> None:
+def test_rows_are_emitted_at_the_commit_in_the_order_of_their_records() -> None:
     stream = wal()
     first = stream.insert(701, ACCOUNT, packed_row(1))
     stream.update(701, ACCOUNT, packed_row(2))
@@ -38,7 +38,7 @@ def test_rows_come_out_at_the_commit_in_the_order_of_their_records() -> None:
     assert (end.first_lsn, end.commit_lsn, end.item_count, end.timeline) == (first, commit, 3, TIMELINE)
 
 
-def test_transactions_come_in_the_order_of_their_commits_not_of_their_first_records() -> None:
+def test_transactions_are_emitted_in_the_order_of_their_commits_not_of_their_first_records() -> None:
     stream = wal()
     stream.insert(701, ACCOUNT, packed_row(1))
     stream.insert(702, ACCOUNT, packed_row(2))
@@ -47,7 +47,7 @@ def test_transactions_come_in_the_order_of_their_commits_not_of_their_first_reco
     assert [transaction.end.xid for transaction in stream.committed] == [702, 701]
 
 
-def test_an_aborted_transaction_is_never_seen() -> None:
+def test_an_aborted_transaction_is_never_emitted() -> None:
     stream = wal()
     stream.insert(701, ACCOUNT, packed_row(1))
     stream.abort(701)
@@ -61,7 +61,7 @@ def test_a_transaction_without_items_is_not_reported() -> None:
     assert stream.out == []
 
 
-def test_a_rolled_back_savepoint_takes_its_rows_and_those_of_released_savepoints_inside_it() -> None:
+def test_a_rolled_back_savepoint_removes_its_rows_and_those_of_released_savepoints_inside_it() -> None:
     stream = wal()
     stream.insert(701, ACCOUNT, packed_row(1))
     stream.insert(702, ACCOUNT, packed_row(2), top=701)
@@ -73,7 +73,7 @@ def test_a_rolled_back_savepoint_takes_its_rows_and_those_of_released_savepoints
     assert reported(stream.committed[0]) == ["i account 1/-", "i account 5/-"]
 
 
-def test_a_rolled_back_savepoint_that_wrote_nothing_itself_is_known_by_those_released_inside_it() -> None:
+def test_a_rolled_back_savepoint_without_rows_is_recognised_by_those_released_inside_it() -> None:
     stream = wal()
     stream.insert(701, ACCOUNT, packed_row(1))
     stream.insert(702, ACCOUNT, packed_row(2), top=701)
@@ -84,7 +84,7 @@ def test_a_rolled_back_savepoint_that_wrote_nothing_itself_is_known_by_those_rel
     assert reported(stream.committed[0]) == ["i account 1/-"]
 
 
-def test_a_rolled_back_savepoint_costs_what_it_did_and_not_what_its_transaction_holds() -> None:
+def test_the_cost_of_a_rolled_back_savepoint_depends_on_its_rows_and_not_on_its_transaction() -> None:
     note = LogicalMessage(Position(TimelineId(0), Lsn(0), 0), Lsn(8), Oid(1), Xid(701), True, "p", b"note")
 
     def cost_ns(pending: int) -> int:
@@ -120,7 +120,7 @@ def test_ordinals_count_what_is_left_across_rows_and_other_items() -> None:
     ]
 
 
-def test_a_message_outside_a_transaction_comes_at_once_at_its_own_lsn() -> None:
+def test_a_message_outside_a_transaction_is_emitted_at_once_at_its_lsn() -> None:
     stream = wal()
     stream.insert(701, ACCOUNT, packed_row(1))
     lsn = stream.message(b"note", b"now")
@@ -131,7 +131,7 @@ def test_a_message_outside_a_transaction_comes_at_once_at_its_own_lsn() -> None:
     assert len(stream.out) == 1
 
 
-def test_a_prepared_transaction_waits_for_commit_prepared_and_holds_the_restart_lsn() -> None:
+def test_a_prepared_transaction_waits_for_commit_prepared_and_keeps_the_restart_lsn() -> None:
     stream = wal()
     first = stream.insert(701, ACCOUNT, packed_row(1))
     stream.prepare(701, b"gid")
@@ -192,7 +192,7 @@ def test_an_incomplete_old_transaction_is_recognised_by_64_bits_also_two_billion
     assert not table.enter(Xid(901), INVALID_XID, Lsn(32)).partial
 
 
-def test_the_rollback_of_a_prepared_transaction_takes_savepoints_from_the_middle() -> None:
+def test_the_rollback_of_a_prepared_transaction_removes_savepoints_from_the_middle() -> None:
     stream = wal()
     stream.insert(701, ACCOUNT, packed_row(1))
     stream.insert(702, ACCOUNT, packed_row(2), top=701)
@@ -217,7 +217,7 @@ def test_another_database_leaves_no_trace() -> None:
     assert stream.out == []
 
 
-def test_memory_without_a_place_to_spill_to_names_the_largest_transaction() -> None:
+def test_without_a_spill_folder_the_error_names_the_largest_transaction() -> None:
     stream = Wal(relation(), memory_bytes=1000)
     row = packed_row(1, bytes(500))
     stream.insert(701, ACCOUNT, row)

@@ -13,7 +13,7 @@ from tests.support.forged.forged_records import Wal, block_of, packed_row
 from tests.support.forged.groups import relation
 from tests.unit.decoder.test_group_builder import DIALECTS
 from tests.unit.decoder.test_small_savepoints import savers
-from tests.unit.decoder.test_small_transactions import ACCOUNT, LEDGER, gathered, new_wal, tellers
+from tests.unit.decoder.test_small_transactions import ACCOUNT, LEDGER, collected, new_wal, tellers
 from tidemark.decode.arrow.batch_costs import NO_END
 from tidemark.decode.datum.row_entries import ENTRY_BYTES
 from tidemark.decode.groups.group_builder import GroupBuilder
@@ -62,7 +62,7 @@ def groups(decoder: Decoder, builder: GroupBuilder, stream: Wal, size: int) -> l
             if isinstance(found, LogicalMessage):
                 made += builder.add_message(found, decoder.restart_lsn)
             else:
-                made += gathered(builder, found)
+                made += collected(builder, found)
     last = builder.flush()
     return made if last is None else [*made, last]
 
@@ -77,7 +77,7 @@ def rows(group: ChangeGroup) -> list[object]:
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize("made", [tellers, savers], ids=["small", "savepoints"])
-def test_wanted_rows_and_their_places_do_not_change(made: Callable[[int], Wal], size: int) -> None:
+def test_wanted_rows_and_their_ordinals_do_not_change(made: Callable[[int], Wal], size: int) -> None:
     stream = made(60)
     decoder, builder = new_wal().decoder, GroupBuilder(DIALECTS, selected=is_ledger, rows_max=20)
     decoder.want_only(builder.wants)
@@ -96,7 +96,7 @@ def test_rows_of_a_large_transaction_keep_their_ordinals(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 50, 1000])
-def test_an_unwanted_row_takes_no_more_than_its_entry(size: int) -> None:
+def test_an_unwanted_row_needs_only_its_entry(size: int) -> None:
     stream = large()
     decoder = new_wal().decoder
     decoder.want_only(lambda _: False)
@@ -112,7 +112,7 @@ def test_an_unwanted_row_takes_no_more_than_its_entry(size: int) -> None:
 
 @given(STEPS, st.sets(st.sampled_from(["account", "ledger"])), st.integers(1, 40), st.integers(1, 9))
 @settings(max_examples=150)
-def test_rows_beside_unwanted_ones_come_out_as_ever(
+def test_rows_beside_unwanted_ones_are_emitted_unchanged(
     steps: list[tuple[str, int]], names: set[str], size: int, rows_max: int
 ) -> None:
     stream = played(steps)
@@ -137,7 +137,7 @@ def flat(made: list[ChangeGroup]) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 50, 1000])
-def test_a_restart_among_unwanted_rows_gives_the_rest(size: int) -> None:
+def test_a_restart_among_unwanted_rows_emits_the_rest(size: int) -> None:
     stream = committed()
     (end,) = (one for one in stream.committed if one.end.xid == 801)
     for ordinal in (0, 3, 4, 5, 297, 298, 299, 300, 597, 598, 599):
@@ -146,8 +146,8 @@ def test_a_restart_among_unwanted_rows_gives_the_rest(size: int) -> None:
         decoder.want_only(builder.wants)
         made = groups(decoder, builder, stream, size)
         batches = [item for group in made for item in group.items if isinstance(item, ChangeBatch)]
-        found = [place for batch in batches for place in batch.rows.column("_ordinal").to_pylist()]
-        assert found == [place for place in range(4, 600, 6) if place > ordinal]
+        found = [number for batch in batches for number in batch.rows.column("_ordinal").to_pylist()]
+        assert found == [number for number in range(4, 600, 6) if number > ordinal]
         assert all(group.first > after for group in made)
 
 
@@ -159,13 +159,13 @@ def test_unwanted_rows_of_small_transactions_are_counted_and_not_collected() -> 
     runs = [run for run in found if isinstance(run, CommittedRun)]
     assert sum(map(len, runs)) > 50
     for run in runs:
-        gathered_rows = GroupRows(run.versions, arenas, uncounted_bytes=NO_END)
-        gathered_rows.take_transactions(run, 0, len(run))
-        assert (len(gathered_rows), gathered_rows.byte_count) == (run.row_ends[-1], run.row_ends[-1] * ENTRY_BYTES)
+        collected_rows = GroupRows(run.versions, arenas, uncounted_bytes=NO_END)
+        collected_rows.append_transactions(run, 0, len(run))
+        assert (len(collected_rows), collected_rows.byte_count) == (run.row_ends[-1], run.row_ends[-1] * ENTRY_BYTES)
         assert (arenas.entries.size, arenas.tuples.size, arenas.runs.count) == (0, 0, 0)
 
 
-def test_unwanted_rows_come_back_from_disk_as_many_as_they_were() -> None:
+def test_the_count_of_unwanted_rows_survives_a_spill() -> None:
     spill = MemorySpill()
     stream = new_wal()
     for number in range(300):

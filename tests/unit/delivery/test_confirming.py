@@ -142,7 +142,7 @@ def test_a_failure_to_store_is_raised_by_every_call_that_confirms_waits_or_polls
     assert not [thread for thread in threading.enumerate() if thread.name == "confirm" and thread.is_alive()]
 
 
-def test_a_wait_ends_by_the_error_that_came_while_more_was_confirmed(disk: Disk, made: Confirming[int]) -> None:
+def test_a_wait_ends_with_the_error_that_occurred_while_more_was_confirmed(disk: Disk, made: Confirming[int]) -> None:
     disk.may_store.clear()
     made.confirm([1], 10)
     assert disk.is_asked.acquire(timeout=DEADLINE_S)

@@ -21,13 +21,13 @@ class BrokenOff(Exception):
     """The error that ended the writer."""
 
 
-def test_blocks_come_back_in_order_and_what_holds_no_row_does_not(tmp_path: Path) -> None:
+def test_blocks_are_returned_in_order_and_empty_ones_are_not(tmp_path: Path) -> None:
     with CopySpool(tmp_path, 1 << 30) as spool:
         spool.fill([QUIET, *BLOCKS, QUIET, LONG], "public.t")
         assert list(spool.blocks()) == [*BLOCKS, LONG]
 
 
-def test_a_block_is_given_back_while_the_next_is_still_to_come(tmp_path: Path) -> None:
+def test_a_block_is_returned_before_the_next_one_arrives(tmp_path: Path) -> None:
     is_given = threading.Event()
 
     def blocks() -> Iterator[CopyBlock]:
@@ -44,23 +44,23 @@ def test_a_block_is_given_back_while_the_next_is_still_to_come(tmp_path: Path) -
         filled.result()
 
 
-@pytest.mark.parametrize("taken_between", [0, 1, 2, 3, 7, 12])
-def test_blocks_keep_their_order_whichever_thread_is_faster(tmp_path: Path, taken_between: int) -> None:
-    taken: list[CopyBlock] = []
+@pytest.mark.parametrize("read_between", [0, 1, 2, 3, 7, 12])
+def test_blocks_keep_their_order_whichever_thread_is_faster(tmp_path: Path, read_between: int) -> None:
+    read: list[CopyBlock] = []
 
     def blocks() -> Iterator[CopyBlock]:
         for number, block in enumerate(BLOCKS):
             yield block
             if number % 12 == 11:  # the others lag by some
-                taken.extend(islice(given, taken_between))
+                read.extend(islice(given, read_between))
 
     with CopySpool(tmp_path, 1 << 30) as spool:
         given = spool.blocks()
         spool.fill(blocks(), "public.t")
-        assert [*taken, *given] == BLOCKS
+        assert [*read, *given] == BLOCKS
 
 
-def test_of_blocks_that_are_taken_at_once_nothing_goes_to_disk(tmp_path: Path) -> None:
+def test_blocks_that_are_read_at_once_are_not_written_to_disk(tmp_path: Path) -> None:
     def blocks() -> Iterator[CopyBlock]:
         for block in BLOCKS:
             yield block
@@ -73,7 +73,7 @@ def test_of_blocks_that_are_taken_at_once_nothing_goes_to_disk(tmp_path: Path) -
         assert spool.stored_bytes == 0
 
 
-def test_nothing_more_is_given_back_once_filling_was_broken_off(tmp_path: Path) -> None:
+def test_nothing_is_returned_after_filling_was_aborted(tmp_path: Path) -> None:
     def blocks() -> Iterator[CopyBlock]:
         yield from BLOCKS
         raise BrokenOff

@@ -72,7 +72,7 @@ def received(kind: str, data: bytes, bounds: BlockBounds, pieces: list[int]) -> 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bounds", [BlockBounds(1 << 20, 1 << 30), BlockBounds(7, 1 << 30), BlockBounds(1 << 20, 1000)])
 @pytest.mark.parametrize("pieces", [[8192], [1, 2, 3, 5, 100_000], [300_000]])
-def test_blocks_are_whole_lines_and_what_is_not_the_rows_stays_on_the_socket(
+def test_blocks_are_complete_lines_and_other_bytes_stay_on_the_socket(
     kind: str, bounds: BlockBounds, pieces: list[int]
 ) -> None:
     blocks, left = received(kind, sent(LINES), bounds, pieces)
@@ -84,7 +84,7 @@ def test_blocks_are_whole_lines_and_what_is_not_the_rows_stays_on_the_socket(
         assert len(block.lines) - len(block.lines.splitlines(keepends=True)[-1]) < bounds.bytes_max
 
 
-def test_pieces_of_any_size_give_the_same() -> None:
+def test_pieces_of_any_size_yield_the_same_blocks() -> None:
     chance = random.Random(6)
     pieces = [chance.randint(1, 40) for _ in range(500)]
     blocks, left = received("compiled", sent(SHORT), BlockBounds(100, 5000), pieces)
@@ -94,7 +94,7 @@ def test_pieces_of_any_size_give_the_same() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cut", [0, 3, len(BEGIN), len(BEGIN) + 2, len(sent(SHORT[:5])) - 40])
-def test_a_connection_that_ends_gives_no_row_in_part(kind: str, cut: int) -> None:
+def test_a_connection_that_ends_returns_no_partial_row(kind: str, cut: int) -> None:
     blocks, left = received(kind, sent(SHORT[:5])[:cut], BlockBounds(2, 1000), [8192])
     assert [block.lines for block in blocks] in ([], [SHORT[0] + SHORT[1], SHORT[2] + SHORT[3]])
     assert left == b""

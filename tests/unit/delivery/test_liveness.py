@@ -54,7 +54,7 @@ def clock() -> HandClock:
 
 @pytest.fixture
 def consumer(monkeypatch: pytest.MonkeyPatch) -> Patient:
-    monkeypatch.setattr(liveness_module, "ASK_S", 0.001)
+    monkeypatch.setattr(liveness_module, "POLL_S", 0.001)
     return Patient()
 
 
@@ -97,7 +97,7 @@ def test_a_consumer_that_reports_that_it_is_dead_counts_as_dead(consumer: Patien
 
 
 @pytest.mark.feature("I36")
-def test_a_consumer_that_raises_when_it_is_asked_is_dead_and_its_text_stays_with_it(
+def test_a_consumer_that_raises_in_alive_is_dead_and_its_text_is_not_reported(
     consumer: Patient, clock: HandClock
 ) -> None:
     consumer.raises = ValueError("a row's secret value")
@@ -122,7 +122,7 @@ def test_a_consumer_that_does_not_answer_is_dead_after_its_time(consumer: Patien
         clock.now_s += 0.1
         error = found(liveness)
         consumer.may_answer.set()
-        assert liveness.error() is error, "a late answer takes nothing back"
+        assert liveness.error() is error, "a late answer does not clear the error"
     assert str(error) == "the consumer Patient has not answered alive() within 5 s"
 
 
@@ -137,7 +137,7 @@ def test_a_call_that_takes_too_long_is_detected_by_its_duration(consumer: Patien
 
 
 @pytest.mark.feature("I36")
-def test_a_consumer_that_is_slow_but_alive_is_left_in_peace(consumer: Patient, clock: HandClock) -> None:
+def test_a_consumer_that_is_slow_but_alive_is_no_error(consumer: Patient, clock: HandClock) -> None:
     with watching(consumer, clock) as liveness, liveness.calling("on_events"):
         for _ in range(10):
             clock.now_s += ALIVE_S - 1
@@ -154,7 +154,7 @@ def test_time_between_calls_is_no_hang(consumer: Patient, clock: HandClock) -> N
         assert liveness.error() is None
 
 
-def test_a_consumer_is_asked_no_more_once_the_watch_has_stopped(consumer: Patient, clock: HandClock) -> None:
+def test_a_consumer_is_not_polled_after_the_watch_has_stopped(consumer: Patient, clock: HandClock) -> None:
     with watching(consumer, clock) as liveness:
         asked_again(consumer)
     consumer.was_asked = threading.Semaphore(0)

@@ -127,11 +127,11 @@ def put_rows(
 ) -> int:  # fmt: skip
     """Put the metadata columns of all rows except `_unchanged`; return the end offset."""
     rows = len(op)
-    place = at >> 2
+    first_offset = at >> 2
     for row in range(rows + 1):  # one byte for each row
-        offsets[place + row] = row
+        offsets[first_offset + row] = row
     if not rows & 1:
-        offsets[place + rows + 1] = 0
+        offsets[first_offset + rows + 1] = 0
     put_buffer(words, buffers, at - body, 0)
     put_buffer(words, buffers + 2, at - body, (rows + 1) * 4)
     at += (rows + 1) * 4 + 7 & ~7
@@ -174,9 +174,14 @@ def put_unchanged(
     clear(out, at, end)
     marked = 0
     if found:
-        place = offsets_at >> 2
+        first_offset = offsets_at >> 2
         marked = mark_unchanged(
-            locations, tuple_at, columns, out[start:end], offsets[place : place + rows + 1], out[at:offsets_at]
+            locations,
+            tuple_at,
+            columns,
+            out[start:end],
+            offsets[first_offset : first_offset + rows + 1],
+            out[at:offsets_at],
         )
     put_node(words, nodes + MARKED_NODE * 2, rows, rows - marked)
     buffer = buffers + MARKED_BUFFER * 2

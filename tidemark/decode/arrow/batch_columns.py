@@ -12,7 +12,7 @@ next column and its number.
 
 NB: assign a byte to a variable before shifting it, and use no literal over 31 bits: see the `.pxd`.
 """
-# ruff: noqa: C901 - a branch for each way
+# ruff: noqa: C901 - a branch for each kernel
 # ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 COMPILED = bool(cython.compiled)
 
 
-class Way(IntEnum):
+class ColumnKernel(IntEnum):
     """The kernel that puts a column into the body."""
 
     OTHER = 0  # the caller puts the column
@@ -81,26 +81,26 @@ class Stop(IntEnum):
 
 
 # The numbers of a column in a plan.
-STEP = 6  # way, node, buffer; for a decimal precision and scale; for a date or timestamp its bounds and the epoch; for
-# labels their index in the plan, their number, and the bytes of the longest
+STEP = 6  # kernel, node, buffer; for a decimal precision and scale; for a date or timestamp its bounds and the epoch;
+# for labels their index in the plan, their number, and the bytes of the longest
 ROWS_TOGETHER = 1024  # their tuples and locations fit into the processor's second-level cache; a multiple of 64
 
 # Copies as C integers, which Python code does not see.
-WAY_OTHER = int(Way.OTHER)
-WAY_BOOL = int(Way.BOOL)
-WAY_16 = int(Way.FIXED_16)
-WAY_32 = int(Way.FIXED_32)
-WAY_64 = int(Way.FIXED_64)
-WAY_UNSIGNED = int(Way.UNSIGNED)
-WAY_DATE = int(Way.DATE)
-WAY_TIMESTAMP = int(Way.TIMESTAMP)
-WAY_DECIMAL = int(Way.DECIMAL)
-WAY_BYTES = int(Way.BYTES)
-WAY_TEXT = int(Way.TEXT)
-WAY_UUID = int(Way.UUID)
-WAY_LABELS = int(Way.LABELS)
-WAY_NUMERIC_TEXT = int(Way.NUMERIC_TEXT)
-WAY_JSONB = int(Way.JSONB)
+KERNEL_OTHER = int(ColumnKernel.OTHER)
+KERNEL_BOOL = int(ColumnKernel.BOOL)
+KERNEL_16 = int(ColumnKernel.FIXED_16)
+KERNEL_32 = int(ColumnKernel.FIXED_32)
+KERNEL_64 = int(ColumnKernel.FIXED_64)
+KERNEL_UNSIGNED = int(ColumnKernel.UNSIGNED)
+KERNEL_DATE = int(ColumnKernel.DATE)
+KERNEL_TIMESTAMP = int(ColumnKernel.TIMESTAMP)
+KERNEL_DECIMAL = int(ColumnKernel.DECIMAL)
+KERNEL_BYTES = int(ColumnKernel.BYTES)
+KERNEL_TEXT = int(ColumnKernel.TEXT)
+KERNEL_UUID = int(ColumnKernel.UUID)
+KERNEL_LABELS = int(ColumnKernel.LABELS)
+KERNEL_NUMERIC_TEXT = int(ColumnKernel.NUMERIC_TEXT)
+KERNEL_JSONB = int(ColumnKernel.JSONB)
 STOP_DONE = int(Stop.DONE)
 STOP_OTHER = int(Stop.OTHER)
 STOP_FULL = int(Stop.FULL)
@@ -155,17 +155,17 @@ def put_columns(
     return halt
 
 
-def byte_count(way: int, rows: int) -> int:
+def byte_count(kernel: int, rows: int) -> int:
     """Return the size of a column's values, or of the offsets if the values have variable length."""
-    if way >= WAY_BYTES:
+    if kernel >= KERNEL_BYTES:
         return (rows + 1) * 4
-    if way == WAY_BOOL:
+    if kernel == KERNEL_BOOL:
         return rows + 7 >> 3
-    if way == WAY_16:
+    if kernel == KERNEL_16:
         return rows * 2
-    if way in (WAY_32, WAY_DATE):
+    if kernel in (KERNEL_32, KERNEL_DATE):
         return rows * 4
-    return rows * 16 if way == WAY_DECIMAL else rows * 8
+    return rows * 16 if kernel == KERNEL_DECIMAL else rows * 8
 
 
 def reserve(
@@ -179,22 +179,22 @@ def reserve(
         slot = state[1]
         at = state[0]
         step = slot * NUMBERS
-        way = plan[step]
+        kernel = plan[step]
         nulls = absent[slot]
         first = slot * rows
         needed = 0
-        size = byte_count(way, rows)
-        start = at + (bitmap + 7 & ~7 if nulls > 0 or way == WAY_DECIMAL else 0)
+        size = byte_count(kernel, rows)
+        start = at + (bitmap + 7 & ~7 if nulls > 0 or kernel == KERNEL_DECIMAL else 0)
         end = start + (size + 7 & ~7)
-        if way == WAY_OTHER:
+        if kernel == KERNEL_OTHER:
             halt = STOP_OTHER
-        elif way > WAY_UUID:
+        elif kernel > KERNEL_UUID:
             halt = STOP_WRITTEN
         elif end > len(out):
             halt = STOP_FULL
-        elif way >= WAY_BYTES:
+        elif kernel >= KERNEL_BYTES:
             needed = (rows - nulls) * UUID_TEXT_BYTES
-            if way != WAY_UUID:
+            if kernel != KERNEL_UUID:
                 needed = measure(locations, sizes, first, rows, offsets[start >> 2 : (start >> 2) + rows + 1])
             if needed < 0 or needed > TEXT_BYTES_MAX:
                 halt = STOP_TOO_LONG
@@ -205,15 +205,15 @@ def reserve(
         if start > at:
             clear(out, at, start)
             present(locations, first, rows, out[at:start])
-        clear(out, start if way == WAY_BOOL or (nulls > 0 and way < WAY_BYTES) else start + size, end)
+        clear(out, start if kernel == KERNEL_BOOL or (nulls > 0 and kernel < KERNEL_BYTES) else start + size, end)
         buffer = buffers + plan[step + 2] * 2
         put_node(out_64, nodes + plan[step + 1] * 2, rows, nulls)
         put_buffer(out_64, buffer, at - body, bitmap if nulls > 0 else 0)
         put_buffer(out_64, buffer + 2, start - body, size)
-        if way >= WAY_BYTES:
+        if kernel >= KERNEL_BYTES:
             put_buffer(out_64, buffer + 4, end - body, needed)
             end += needed + 7 & ~7
-            if way == WAY_UUID:
+            if kernel == KERNEL_UUID:
                 offsets[start >> 2] = 0
         state[0] = end
         state[1] = slot + 1
@@ -232,40 +232,40 @@ def fill(
         index = slot
         while index < last:
             step = index * NUMBERS
-            way = plan[step]
+            kernel = plan[step]
             buffer = buffers + plan[step + 2] * 2
             first = index * rows + begin
             at = body + out_64[buffer]
             start = body + out_64[buffer + 2]
             odd = STOP_DONE
-            if way == WAY_BOOL:
+            if kernel == KERNEL_BOOL:
                 start += begin >> 3
                 build_bool(data, locations, first, count, out[start : start + (count + 7 >> 3)])
-            elif way == WAY_16:
+            elif kernel == KERNEL_16:
                 start = (start >> 1) + begin
                 build_16(data, locations, first, count, out_16[start : start + count])
-            elif way == WAY_32:
+            elif kernel == KERNEL_32:
                 start = (start >> 2) + begin
                 build_32(data, locations, first, count, out_32[start : start + count])
-            elif way == WAY_64:
+            elif kernel == KERNEL_64:
                 start = (start >> 3) + begin
                 build_64(data, locations, first, count, out_64[start : start + count])
-            elif way == WAY_UNSIGNED:
+            elif kernel == KERNEL_UNSIGNED:
                 start = (start >> 3) + begin
                 build_widened(data, locations, first, count, out_64[start : start + count])
-            elif way == WAY_DATE:
+            elif kernel == KERNEL_DATE:
                 start = (start >> 2) + begin
                 build_clamped_32(
                     data, locations, first, count, plan[step + 3], plan[step + 4], plan[step + 5],
                     out_32[start : start + count],
                 )  # fmt: skip
-            elif way == WAY_TIMESTAMP:
+            elif kernel == KERNEL_TIMESTAMP:
                 start = (start >> 3) + begin
                 build_clamped_64(
                     data, locations, first, count, plan[step + 3], plan[step + 4], plan[step + 5],
                     out_64[start : start + count],
                 )  # fmt: skip
-            elif way == WAY_DECIMAL:
+            elif kernel == KERNEL_DECIMAL:
                 at += begin >> 3
                 start = (start >> 3) + begin * 2
                 odd = build_decimal(
@@ -276,7 +276,7 @@ def fill(
                 start = (start >> 2) + begin
                 at = body + out_64[buffer + 4]
                 odd = fill_texts(
-                    data, locations, sizes, first, count, way, offsets[start : start + count + 1],
+                    data, locations, sizes, first, count, kernel, offsets[start : start + count + 1],
                     out[at : at + (out_64[buffer + 5] + 7 & ~7)],
                 )  # fmt: skip
             if odd != STOP_DONE:
@@ -287,10 +287,10 @@ def fill(
 
 
 def fill_texts(
-    data: Buffer, locations: Integers, sizes: Integers, first: int, count: int, way: int, ends: Integers, out: Room
+    data: Buffer, locations: Integers, sizes: Integers, first: int, count: int, kernel: int, ends: Integers, out: Room
 ) -> int:
     """Fill a column of variable length; each value's end comes from its size. Return why it stopped, or DONE."""
-    if way == WAY_UUID:
+    if kernel == KERNEL_UUID:
         return build_uuid(data, locations, sizes, first, count, DIGITS, ends, out)
     return copy_bytes(data, locations, sizes, first, count, ends, out)
 
@@ -303,20 +303,20 @@ def seal(
     bitmap = rows + 7 >> 3
     for index in range(slot, last):
         step = index * NUMBERS
-        way = plan[step]
+        kernel = plan[step]
         buffer = buffers + plan[step + 2] * 2
         start = body + out_64[buffer + 2]
-        if way == WAY_DECIMAL:
+        if kernel == KERNEL_DECIMAL:
             at = body + out_64[buffer]
             nulls = unset(out[at:start], rows)
             put_node(out_64, nodes + plan[step + 1] * 2, rows, nulls)
             put_buffer(out_64, buffer, at - body, bitmap if nulls > 0 else 0)
-        elif way >= WAY_BYTES:
+        elif kernel >= KERNEL_BYTES:
             at = body + out_64[buffer + 4]
             size = out_64[buffer + 5]
             clear(out, at + size, at + (size + 7 & ~7))
             ends = offsets[start >> 2 : (start >> 2) + rows + 1]
-            if way == WAY_TEXT and not valid_utf8(out[at : at + size], ends, rows):
+            if kernel == KERNEL_TEXT and not valid_utf8(out[at : at + size], ends, rows):
                 return index  # invalid text, although the database's encoding promises valid text
     return last
 
@@ -328,7 +328,7 @@ def put_written(
 ) -> int:  # fmt: skip
     """Put a column whose length is known only after its texts are written; return why it stopped, or DONE."""
     step = slot * NUMBERS
-    way = plan[step]
+    kernel = plan[step]
     bitmap = rows + 7 >> 3
     first = slot * rows
     at = state[0]
@@ -343,7 +343,7 @@ def put_written(
     clear(out, start + size, end)
     ends = offsets[start >> 2 : (start >> 2) + rows + 1]
     room = min(len(out) - end, TEXT_BYTES_MAX)
-    if way == WAY_LABELS:
+    if kernel == KERNEL_LABELS:
         needed = rows * plan[step + 5]
         if needed > room:
             return STOP_TOO_LONG if needed > TEXT_BYTES_MAX else STOP_FULL
@@ -352,7 +352,7 @@ def put_written(
         )
     else:
         ends[0] = 0
-        if way == WAY_NUMERIC_TEXT:
+        if kernel == KERNEL_NUMERIC_TEXT:
             odd = build_numeric_text(data, locations, sizes, first, 0, rows, ends, out[end : end + room])
         else:
             odd = build_jsonb_text(data, locations, sizes, first, 0, rows, ends, out[end : end + room], stack)
@@ -361,7 +361,7 @@ def put_written(
     if odd != STOP_DONE:
         return STOP_OTHER
     needed = ends[rows]
-    if way == WAY_JSONB and not valid_utf8(out[end : end + needed], ends, rows):
+    if kernel == KERNEL_JSONB and not valid_utf8(out[end : end + needed], ends, rows):
         return STOP_OTHER  # invalid text, although the database's encoding promises valid text
     buffer = buffers + plan[step + 2] * 2
     put_node(out_64, nodes + plan[step + 1] * 2, rows, nulls)

@@ -5,7 +5,7 @@ With few tables the fixed size is negligible, and no row is inspected for it.
 
 from array import array
 
-from tidemark.decode.datum.row_entries import meet
+from tidemark.decode.datum.row_entries import add_costs
 from tidemark.model.relation import Relation
 
 BATCH_BYTES = 1300  # head and smallest body of a message without columns, and its Python objects
@@ -18,28 +18,30 @@ def batch_bytes(relation: Relation) -> int:
     return BATCH_BYTES + COLUMN_BYTES * len(relation.columns)
 
 
-class SeenVersions:
-    """The relation versions that occur in some rows; used only if there are many versions."""
+class VersionCosts:
+    """The fixed size of the batches of some rows, each version counted once; used only if there are many versions."""
 
-    __slots__ = ("_costs", "_seen", "byte_count")
+    __slots__ = ("_costs", "_counted", "byte_count")
 
     def __init__(self, costs: "array[int]") -> None:
         """`costs` has the fixed size of each version's batch; the array may grow."""
         self._costs = costs
-        self._seen = bytearray()
+        self._counted = bytearray()
         self.byte_count = 0  # fixed size of one batch for each version
 
-    def take(self, entries: bytes | bytearray, start: int, stop: int) -> None:
+    def add(self, entries: bytes | bytearray, start: int, stop: int) -> None:
         """Record the versions of some entries."""
         self._grow()
         total = array("q", [self.byte_count])
-        meet(entries, start, stop, self._costs, self._seen, total, NO_END)
+        add_costs(entries, start, stop, self._costs, self._counted, total, NO_END)
         self.byte_count = total[0]
 
     def within(self, entries: bytes | bytearray, start: int, stop: int, most: int) -> int:
-        """Return the end of the entries whose batches take `most` bytes, the last entry included; or `stop`."""
+        """Return the end of the entries whose batches have `most` bytes, the last entry included; or `stop`."""
         self._grow()
-        return meet(entries, start, stop, self._costs, bytearray(self._seen), array("q", [self.byte_count]), most)
+        return add_costs(
+            entries, start, stop, self._costs, bytearray(self._counted), array("q", [self.byte_count]), most
+        )
 
     def _grow(self) -> None:
-        self._seen += bytes(len(self._costs) - len(self._seen))
+        self._counted += bytes(len(self._costs) - len(self._counted))

@@ -78,10 +78,10 @@ class BatchMessage:
         """Allocate about `body_bytes`."""
         self._form = form
         self.at = self.body = len(form.head)
-        self._take(self.body + body_bytes)
+        self._allocate(self.body + body_bytes)
         self.out[: self.body] = form.head
 
-    def _take(self, byte_count: int) -> None:
+    def _allocate(self, byte_count: int) -> None:
         self._bytes = pa.allocate_buffer(padded(byte_count), MEMORY_POOL)  # NB: not initialized
         self.out = memoryview(self._bytes).cast("B")
         self.out_16: memoryview[int] = self.out.cast("H")
@@ -92,7 +92,7 @@ class BatchMessage:
     def grow(self, byte_count: int = GROWN_BYTES_MIN) -> None:
         """Add room for at least `byte_count` bytes and at least half of the current size."""
         kept = self.out[: self.at]
-        self._take(len(self.out) + max(byte_count, len(self.out) // 2))
+        self._allocate(len(self.out) + max(byte_count, len(self.out) // 2))
         self.out[: self.at] = kept
 
     def require(self, byte_count: int) -> None:

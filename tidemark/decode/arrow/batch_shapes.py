@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from tidemark.decode.arrow.batch_body import META_BUFFERS, META_NODES
-from tidemark.decode.arrow.batch_columns import Way
+from tidemark.decode.arrow.batch_columns import ColumnKernel
 from tidemark.decode.arrow.batch_message import message_form
 from tidemark.decode.arrow.column_plans import ColumnPlan
 from tidemark.decode.datum.tuples import TupleLayout
@@ -48,7 +48,7 @@ class BatchShape:
         self.missing = [self.layout.missing[index] for index in live]
         self.texts = {slot: missing for slot, missing in enumerate(self.missing) if isinstance(missing, str)}
         self.plan = ColumnPlan([column_codec(columns[index], dialect) for index in live])
-        self.fits_small = Way.OTHER not in self.plan.ways  # every column has a kernel
+        self.fits_small = ColumnKernel.OTHER not in self.plan.kernels  # every column has a kernel
         self.struct_type = arrow_struct([columns[index] for index in live], dialect)
         self.schema = batch_schema(self.struct_type)
         nodes, buffers = len(self.plan.levels), len(self.plan.units)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from tidemark.decode.arrow.batch_body import BITS, OFFSETS
-from tidemark.decode.arrow.batch_columns import STEP, Way
+from tidemark.decode.arrow.batch_columns import STEP, ColumnKernel
 from tidemark.decode.types.arrays import ArrayCodec
 from tidemark.decode.types.calendar import EPOCH_2000_DAYS, USECS_PER_DAY
 from tidemark.decode.types.codec import Codec, ColumnKind, without_escapes
@@ -22,28 +22,28 @@ INSTANT_BOUNDS = (
     LAST_INSTANT - EPOCH_2000_USECS + (1 << 63),
     EPOCH_2000_USECS,
 )
-FIXED = {16: Way.FIXED_16, 32: Way.FIXED_32, 64: Way.FIXED_64}
-WAYS = {
-    ColumnKind.BOOL: Way.BOOL,
-    ColumnKind.BYTES: Way.BYTES,
-    ColumnKind.DATE: Way.DATE,
-    ColumnKind.ENUM: Way.LABELS,
-    ColumnKind.JSONB: Way.JSONB,
-    ColumnKind.NUMERIC: Way.DECIMAL,
-    ColumnKind.NUMERIC_TEXT: Way.NUMERIC_TEXT,
-    ColumnKind.TEXT: Way.TEXT,
-    ColumnKind.TIMESTAMP: Way.TIMESTAMP,
-    ColumnKind.UNSIGNED4: Way.UNSIGNED,
-    ColumnKind.UUID: Way.UUID,
+FIXED = {16: ColumnKernel.FIXED_16, 32: ColumnKernel.FIXED_32, 64: ColumnKernel.FIXED_64}
+KERNELS = {
+    ColumnKind.BOOL: ColumnKernel.BOOL,
+    ColumnKind.BYTES: ColumnKernel.BYTES,
+    ColumnKind.DATE: ColumnKernel.DATE,
+    ColumnKind.ENUM: ColumnKernel.LABELS,
+    ColumnKind.JSONB: ColumnKernel.JSONB,
+    ColumnKind.NUMERIC: ColumnKernel.DECIMAL,
+    ColumnKind.NUMERIC_TEXT: ColumnKernel.NUMERIC_TEXT,
+    ColumnKind.TEXT: ColumnKernel.TEXT,
+    ColumnKind.TIMESTAMP: ColumnKernel.TIMESTAMP,
+    ColumnKind.UNSIGNED4: ColumnKernel.UNSIGNED,
+    ColumnKind.UUID: ColumnKernel.UUID,
 }
 # Bytes of text for each row beyond those of its tuple: an estimate, exact for UUIDs.
-TEXT_BYTES = {Way.UUID: 36, Way.NUMERIC_TEXT: 16, Way.JSONB: 32}
+TEXT_BYTES = {ColumnKernel.UUID: 36, ColumnKernel.NUMERIC_TEXT: 16, ColumnKernel.JSONB: 32}
 
 
 class ColumnPlan:
     """The columns of a struct, or the single column of a list's elements."""
 
-    __slots__ = ("codecs", "elements", "has_jsonb", "labels", "levels", "numbers", "row_bytes", "units", "ways")
+    __slots__ = ("codecs", "elements", "has_jsonb", "kernels", "labels", "levels", "numbers", "row_bytes", "units")
 
     def __init__(self, codecs: Sequence[Codec], *, in_struct: bool = True) -> None:
         self.codecs = codecs
@@ -52,28 +52,28 @@ class ColumnPlan:
         self.units = array("q", [BITS] if in_struct else [])
         self.numbers = array("Q")
         self.elements: dict[int, ColumnPlan] = {}  # element plans of list columns, by slot
-        reported: list[tuple[int, EnumCodec]] = []
+        enums: list[tuple[int, EnumCodec]] = []
         for slot, codec in enumerate(codecs):
-            numbers = [_way(codec), len(self.levels), len(self.units), *_reported(codec)]
+            numbers = [_kernel(codec), len(self.levels), len(self.units), *_parameters(codec)]
             self.numbers.extend(numbers + [0] * (STEP - len(numbers)))
             for level, units in _shape(codec.arrow_type):
                 self.levels.append(level)
                 self.units.extend(units)
             if isinstance(codec, ArrayCodec) and codec.kind is ColumnKind.ARRAY:
                 self.elements[slot] = ColumnPlan([codec.element_codec], in_struct=False)
-            if numbers[0] == Way.LABELS and isinstance(codec, EnumCodec):
-                reported.append((slot, codec))
-        self.labels = self._take_labels(reported)
-        self.ways = [Way(way) for way in self.numbers[: len(codecs) * STEP : STEP]]
-        self.has_jsonb = Way.JSONB in self.ways
+            if numbers[0] == ColumnKernel.LABELS and isinstance(codec, EnumCodec):
+                enums.append((slot, codec))
+        self.labels = self._append_labels(enums)
+        self.kernels = [ColumnKernel(kernel) for kernel in self.numbers[: len(codecs) * STEP : STEP]]
+        self.has_jsonb = ColumnKernel.JSONB in self.kernels
         widths = sum(unit if unit > 0 else 4 for unit in self.units)
-        longest = sum(self.numbers[slot * STEP + 5] for slot, _ in reported)
-        self.row_bytes = widths + longest + sum(TEXT_BYTES.get(way, 0) for way in self.ways)
+        longest = sum(self.numbers[slot * STEP + 5] for slot, _ in enums)
+        self.row_bytes = widths + longest + sum(TEXT_BYTES.get(kernel, 0) for kernel in self.kernels)
 
-    def _take_labels(self, reported: list[tuple[int, EnumCodec]]) -> bytes:
+    def _append_labels(self, enums: list[tuple[int, EnumCodec]]) -> bytes:
         """Append the labels' OIDs and the offsets of their texts (start of each, end of the last); return the texts."""
         texts = bytearray()
-        for slot, codec in reported:
+        for slot, codec in enums:
             oids = sorted(codec.labels)
             labels = [without_escapes(codec.labels[oid]).encode() for oid in oids]
             self.numbers[slot * STEP + 3 : slot * STEP + 6] = array(
@@ -86,15 +86,15 @@ class ColumnPlan:
         return bytes(texts)
 
 
-def _way(codec: Codec) -> Way:
+def _kernel(codec: Codec) -> ColumnKernel:
     if codec.kind is ColumnKind.FIXED:
         return FIXED[codec.arrow_type.bit_width]
     if isinstance(codec, EnumCodec) and not codec.labels:
-        return Way.OTHER
-    return WAYS.get(codec.kind, Way.OTHER)
+        return ColumnKernel.OTHER
+    return KERNELS.get(codec.kind, ColumnKernel.OTHER)
 
 
-def _reported(codec: Codec) -> tuple[int, ...]:
+def _parameters(codec: Codec) -> tuple[int, ...]:
     """Return the additional parameters of a type's kernel."""
     if codec.kind is ColumnKind.DATE:
         return DAY_BOUNDS

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tidemark.decode.arrow import batch_body, batch_columns, text_columns
-from tidemark.decode.arrow.batch_columns import STEP, Stop, Way
+from tidemark.decode.arrow.batch_columns import STEP, ColumnKernel, Stop
 from tidemark.decode.arrow.batch_message import MEMORY_POOL, BatchMessage, padded
 from tidemark.decode.arrow.column_plans import ColumnPlan
 from tidemark.decode.datum import deforming
@@ -18,7 +18,7 @@ from tidemark.model.relation import TypeDescription
 
 NO_STACK = array("q")
 # Bytes of values that are copied unchanged.
-PLAIN_WIDTHS: Mapping[int, int] = {Way.FIXED_16: 2, Way.FIXED_32: 4, Way.FIXED_64: 8}
+PLAIN_WIDTHS: Mapping[int, int] = {ColumnKernel.FIXED_16: 2, ColumnKernel.FIXED_32: 4, ColumnKernel.FIXED_64: 8}
 NONE_MISSING: Mapping[int, ArrowValue] = {}
 
 
@@ -73,7 +73,7 @@ def put(
     if missing:  # NB: such values have no payload that a kernel could read
         numbers = numbers[:]
         for slot in missing:
-            numbers[slot * STEP] = Way.OTHER
+            numbers[slot * STEP] = ColumnKernel.OTHER
     stack = array("q", bytes(8 * text_columns.STACK_INTEGERS)) if plan.has_jsonb else NO_STACK
     state = array("q", [message.at, 0])
     while True:
@@ -220,15 +220,15 @@ def _objects(codec: Codec, located: Located, slot: int, missing: ArrowValue) -> 
     values: list[ArrowValue] = []
     for row in range(located.rows):
         cell = slot * located.rows + row
-        place = located.locations[cell]
-        if place >= 0:
-            payload = bytes(located.data[place : place + located.sizes[cell]])
+        location = located.locations[cell]
+        if location >= 0:
+            payload = bytes(located.data[location : location + located.sizes[cell]])
             try:
                 values.append(codec.arrow_value(payload))
             except CorruptWal as error:
                 raise BadCell(slot, row, error) from error
         else:
-            values.append(missing if place == Location.MISSING else None)
+            values.append(missing if location == Location.MISSING else None)
     made = pa.array(values, codec.arrow_type)
     if isinstance(made, pa.ChunkedArray):  # NB: pyarrow returns chunks if one array cannot hold the values
         raise TooLong

@@ -17,38 +17,38 @@ cdef unsigned int NUMERIC_WEIGHT_SIGN, NUMERIC_WEIGHT, GROUP_MAX
 cdef u128 GROUP_BASE, TEN, ZERO
 
 
-@cython.locals(row="long long", place="long long")
+@cython.locals(row="long long", location="long long")
 cpdef long long build_bool(const unsigned char[::1] data, const long long[::1] locations, long long first,
                            long long rows, unsigned char[::1] out) except? -2
 
 
-@cython.locals(row="long long", place="long long")
+@cython.locals(row="long long", location="long long")
 cpdef long long build_16(const unsigned char[::1] data, const long long[::1] locations, long long first, long long rows,
                          unsigned short[::1] out) except? -2
 
 
-@cython.locals(row="long long", place="long long")
+@cython.locals(row="long long", location="long long")
 cpdef long long build_32(const unsigned char[::1] data, const long long[::1] locations, long long first, long long rows,
                          unsigned int[::1] out) except? -2
 
 
-@cython.locals(row="long long", place="long long")
+@cython.locals(row="long long", location="long long")
 cpdef long long build_64(const unsigned char[::1] data, const long long[::1] locations, long long first, long long rows,
                          unsigned long long[::1] out) except? -2
 
 
-@cython.locals(row="long long", place="long long")
+@cython.locals(row="long long", location="long long")
 cpdef long long build_widened(const unsigned char[::1] data, const long long[::1] locations, long long first,
                               long long rows, unsigned long long[::1] out) except? -2
 
 
-@cython.locals(row="long long", place="long long", ordered="unsigned int")
+@cython.locals(row="long long", location="long long", ordered="unsigned int")
 cpdef long long build_clamped_32(const unsigned char[::1] data, const long long[::1] locations, long long first,
                                  long long rows, unsigned int low, unsigned int high, unsigned int epoch,
                                  unsigned int[::1] out) except? -2
 
 
-@cython.locals(row="long long", place="long long", ordered="unsigned long long")
+@cython.locals(row="long long", location="long long", ordered="unsigned long long")
 cpdef long long build_clamped_64(const unsigned char[::1] data, const long long[::1] locations, long long first,
                                  long long rows, unsigned long long low, unsigned long long high,
                                  unsigned long long epoch, unsigned long long[::1] out) except? -2
@@ -59,18 +59,18 @@ cpdef long long measure(const long long[::1] locations, const long long[::1] siz
                         int[::1] offsets) except? -2
 
 
-@cython.locals(row="long long", place="long long", size="long long", at="long long")
+@cython.locals(row="long long", location="long long", size="long long", at="long long")
 cpdef long long copy_bytes(const unsigned char[::1] data, const long long[::1] locations, const long long[::1] sizes,
                            long long first, long long rows, const int[::1] offsets, unsigned char[::1] out) except? -2
 
 
-@cython.locals(at="long long", row="long long", place="long long", index="long long", byte="unsigned int")
+@cython.locals(at="long long", row="long long", location="long long", index="long long", byte="unsigned int")
 cpdef long long build_uuid(const unsigned char[::1] data, const long long[::1] locations, const long long[::1] sizes,
                            long long first, long long rows, const unsigned char[::1] digits, int[::1] offsets,
                            unsigned char[::1] out) except? -2
 
 
-@cython.locals(row="long long", place="long long", taken=int)
+@cython.locals(row="long long", location="long long", converted=int)
 cpdef long long build_decimal(const unsigned char[::1] data, const long long[::1] locations, const long long[::1] sizes,
                               long long first, long long rows, long long precision, long long scale,
                               unsigned long long[::1] out, unsigned char[::1] validity) except? -2
@@ -79,11 +79,11 @@ cpdef long long build_decimal(const unsigned char[::1] data, const long long[::1
 @cython.locals(head="unsigned int", at="long long", negative="unsigned int", weight="long long", groups="long long",
                coefficient=u128, left="long long", index="long long", step="long long", group="unsigned int",
                low="unsigned long long", high="unsigned long long")
-cdef inline int decimal(const unsigned char[::1] data, long long place, long long size, long long precision,
+cdef inline int decimal(const unsigned char[::1] data, long long location, long long size, long long precision,
                         long long scale, long long row, unsigned long long[::1] out) except? -1 nogil
 
 
-@cython.locals(written="long long", row="long long", place="long long", wanted="unsigned int", low="long long",
+@cython.locals(written="long long", row="long long", location="long long", wanted="unsigned int", low="long long",
                high="long long", middle="long long", start="long long", size="long long", index="long long")
 cpdef long long build_labels(const unsigned char[::1] data, const long long[::1] locations, long long first,
                              long long rows, const unsigned long long[::1] labels, long long at, long long count,

@@ -67,8 +67,8 @@ def build_bool(data: Buffer, locations: Integers, first: int, rows: int, out: Ro
         for row in range(rows):
             if cython.compiled:
                 fetch(data, locations, first + row + AHEAD, first + rows - 1)
-            place = locations[first + row]
-            if place >= 0 and data[place] != 0:
+            location = locations[first + row]
+            if location >= 0 and data[location] != 0:
                 out[row >> 3] |= 1 << (row & 7)
     return ALL_DONE
 
@@ -79,9 +79,9 @@ def build_16(data: Buffer, locations: Integers, first: int, rows: int, out: Inte
         for row in range(rows):
             if cython.compiled:
                 fetch(data, locations, first + row + AHEAD, first + rows - 1)
-            place = locations[first + row]
-            if place >= 0:
-                out[row] = read_u16(data, place)
+            location = locations[first + row]
+            if location >= 0:
+                out[row] = read_u16(data, location)
     return ALL_DONE
 
 
@@ -91,9 +91,9 @@ def build_32(data: Buffer, locations: Integers, first: int, rows: int, out: Inte
         for row in range(rows):
             if cython.compiled:
                 fetch(data, locations, first + row + AHEAD, first + rows - 1)
-            place = locations[first + row]
-            if place >= 0:
-                out[row] = read_u32(data, place)
+            location = locations[first + row]
+            if location >= 0:
+                out[row] = read_u32(data, location)
     return ALL_DONE
 
 
@@ -103,9 +103,9 @@ def build_64(data: Buffer, locations: Integers, first: int, rows: int, out: Inte
         for row in range(rows):
             if cython.compiled:
                 fetch(data, locations, first + row + AHEAD, first + rows - 1)
-            place = locations[first + row]
-            if place >= 0:
-                out[row] = read_u64(data, place)
+            location = locations[first + row]
+            if location >= 0:
+                out[row] = read_u64(data, location)
     return ALL_DONE
 
 
@@ -115,9 +115,9 @@ def build_widened(data: Buffer, locations: Integers, first: int, rows: int, out:
         for row in range(rows):
             if cython.compiled:
                 fetch(data, locations, first + row + AHEAD, first + rows - 1)
-            place = locations[first + row]
-            if place >= 0:
-                out[row] = read_u32(data, place)
+            location = locations[first + row]
+            if location >= 0:
+                out[row] = read_u32(data, location)
     return ALL_DONE
 
 
@@ -132,9 +132,9 @@ def build_clamped_32(
         for row in range(rows):
             if cython.compiled:
                 fetch(data, locations, first + row + AHEAD, first + rows - 1)
-            place = locations[first + row]
-            if place >= 0:
-                ordered = read_u32(data, place) ^ SIGN_32
+            location = locations[first + row]
+            if location >= 0:
+                ordered = read_u32(data, location) ^ SIGN_32
                 ordered = max(min(ordered, high), low)
                 out[row] = ((ordered ^ SIGN_32) + epoch) & MASK_32
     return ALL_DONE
@@ -148,9 +148,9 @@ def build_clamped_64(
         for row in range(rows):
             if cython.compiled:
                 fetch(data, locations, first + row + AHEAD, first + rows - 1)
-            place = locations[first + row]
-            if place >= 0:
-                ordered = read_u64(data, place) ^ SIGN_64
+            location = locations[first + row]
+            if location >= 0:
+                ordered = read_u64(data, location) ^ SIGN_64
                 ordered = max(min(ordered, high), low)
                 out[row] = ((ordered ^ SIGN_64) + epoch) & MASK_64
     return ALL_DONE
@@ -178,18 +178,22 @@ def copy_bytes(
         for row in range(rows):
             if cython.compiled:
                 fetch(data, locations, first + row + AHEAD, first + rows - 1)
-            place = locations[first + row]
+            location = locations[first + row]
             size = sizes[first + row]
-            if place >= 0 and size > 0:
-                if place + size > len(data) or offsets[row] + size > len(out):
+            if location >= 0 and size > 0:
+                if location + size > len(data) or offsets[row] + size > len(out):
                     return row
                 at = offsets[row]
                 if cython.compiled:  # NB: this also copies bytes after a short value; they are overwritten or cleared
                     copy_within(
-                        cython.address(out[at]), len(out) - at, cython.address(data[place]), len(data) - place, size
+                        cython.address(out[at]),
+                        len(out) - at,
+                        cython.address(data[location]),
+                        len(data) - location,
+                        size,
                     )
                 else:
-                    out[at : at + size] = data[place : place + size]
+                    out[at : at + size] = data[location : location + size]
     return ALL_DONE
 
 
@@ -204,19 +208,19 @@ def build_uuid(
             offsets[row] = at
             if cython.compiled:
                 fetch(data, locations, first + row + AHEAD, first + rows - 1)
-            place = locations[first + row]
-            if place < 0:
+            location = locations[first + row]
+            if location < 0:
                 continue
             if sizes[first + row] != UUID_BYTES:
                 return row
             if cython.compiled:
-                byte = data[place + UUID_BYTES - 1]
+                byte = data[location + UUID_BYTES - 1]
                 out[at + UUID_TEXT_BYTES - 1] = 0
-                uuid_text(cython.address(out[at]), cython.address(data[place]))
+                uuid_text(cython.address(out[at]), cython.address(data[location]))
                 at += UUID_TEXT_BYTES
                 continue
             for index in range(UUID_BYTES):
-                byte = data[place + index]
+                byte = data[location + index]
                 if index in (4, 6, 8, 10):
                     out[at] = 45  # -
                     at += 1
@@ -243,27 +247,27 @@ def build_decimal(
         for row in range(rows):
             if cython.compiled:
                 fetch(data, locations, first + row + AHEAD, first + rows - 1)
-            place = locations[first + row]
-            if place < 0:
+            location = locations[first + row]
+            if location < 0:
                 continue
-            taken = decimal(data, place, sizes[first + row], precision, scale, row, out)
-            if taken < 0:
+            converted = decimal(data, location, sizes[first + row], precision, scale, row, out)
+            if converted < 0:
                 return row
-            if taken == 0:
+            if converted == 0:
                 validity[row >> 3] &= 255 - (1 << (row & 7))
                 out[row * 2] = 0
                 out[row * 2 + 1] = 0
     return ALL_DONE
 
 
-def decimal(data: Buffer, place: int, size: int, precision: int, scale: int, row: int, out: Integers) -> int:
+def decimal(data: Buffer, location: int, size: int, precision: int, scale: int, row: int, out: Integers) -> int:
     """Return 1 for a decimal, 0 for NaN and infinities, -1 for values left to the codec: too long, or not a numeric."""
     if size < 2:
         return -1
-    head = read_u16(data, place)
+    head = read_u16(data, location)
     if head & NUMERIC_SPECIAL == NUMERIC_SPECIAL:
         return 0
-    at = place + 2
+    at = location + 2
     if head & NUMERIC_SHORT:
         negative = head & NUMERIC_SHORT_NEGATIVE
         weight = head & NUMERIC_WEIGHT
@@ -277,7 +281,7 @@ def decimal(data: Buffer, place: int, size: int, precision: int, scale: int, row
         if weight > 32767:
             weight -= 65536
         at += 2
-    groups = (place + size - at) >> 1
+    groups = (location + size - at) >> 1
     # Decimal digits from the first group's highest digit to the column's last one.
     left = weight * 4 + 4 + scale
     coefficient = ZERO
@@ -318,10 +322,10 @@ def build_labels(
     with cython.nogil:
         for row in range(rows):
             offsets[row] = written
-            place = locations[first + row]
-            if place < 0:
+            location = locations[first + row]
+            if location < 0:
                 continue
-            wanted = read_u32(data, place)
+            wanted = read_u32(data, location)
             low = at
             high = at + count
             while low < high:

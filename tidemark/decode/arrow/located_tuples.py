@@ -97,9 +97,9 @@ class TupleLocator:
         end = len(side.data)
         cell = deforming.next_compressed(side.locations, side.sizes, 0) if side.kinds[deforming.COMPRESSED] else DONE
         while cell != DONE:
-            place = side.locations[cell]
+            location = side.locations[cell]
             try:
-                payload = decompress(bytes(side.data[place + PLAIN_HEADER_BYTES : place - side.sizes[cell]]))
+                payload = decompress(bytes(side.data[location + PLAIN_HEADER_BYTES : location - side.sizes[cell]]))
             except CorruptWal as error:
                 raise self.bad(side, cell % side.rows, error, cell // side.rows) from error
             side.locations[cell] = end + len(expanded)
@@ -110,9 +110,9 @@ class TupleLocator:
             cell = deforming.next_compressed(side.locations, side.sizes, cell + 1)
         for slot, missing in enumerate(self._shape.missing if side.kinds[deforming.MISSING] else ()):
             if isinstance(missing, bytes):
-                place = end + len(expanded)
+                location = end + len(expanded)
                 filled = deforming.fill_missing(
-                    side.locations, side.sizes, slot * side.rows, side.rows, place, len(missing)
+                    side.locations, side.sizes, slot * side.rows, side.rows, location, len(missing)
                 )
                 if filled:
                     expanded += missing

@@ -26,21 +26,21 @@ cdef inline long long write_group(unsigned long long group, long long zeros, uns
 @cython.locals(head="unsigned int", first="long long", negative="unsigned int", scale="long long", weight="long long",
                groups="long long", start="long long", index="long long", group="unsigned int", zeros="long long",
                left="long long", rest="long long")
-cdef inline long long write_numeric(const unsigned char[::1] data, long long place, long long size,
+cdef inline long long write_numeric(const unsigned char[::1] data, long long location, long long size,
                                     unsigned char[::1] out, long long at) except? -9 nogil
 
 
 @cython.locals(room="long long", begin="long long", length="long long", byte="unsigned char",
                letter="unsigned char", low="unsigned char")
-cdef inline long long write_string(const unsigned char[::1] data, long long place, long long end,
+cdef inline long long write_string(const unsigned char[::1] data, long long location, long long end,
                                    unsigned char[::1] out, long long at) except? -9 nogil
 
 
-cdef long long write_numeric_value(const unsigned char[::1] data, long long place, long long size,
+cdef long long write_numeric_value(const unsigned char[::1] data, long long location, long long size,
                                    unsigned char[::1] out, long long at) except? -9 nogil
 
 
-cdef long long write_string_value(const unsigned char[::1] data, long long place, long long end,
+cdef long long write_string_value(const unsigned char[::1] data, long long location, long long end,
                                   unsigned char[::1] out, long long at) except? -9 nogil
 
 
@@ -57,17 +57,17 @@ cdef inline long long datum_end(const unsigned char[::1] data, long long at) exc
                index="long long", entry="unsigned int", length="long long", end="long long", child="long long",
                key_at="long long", value_at="long long", start="long long", stop="long long", kind="unsigned int",
                header="long long")
-cdef inline long long write_jsonb(const unsigned char[::1] data, long long place, long long size,
+cdef inline long long write_jsonb(const unsigned char[::1] data, long long location, long long size,
                                   unsigned char[::1] out, long long at, long long[::1] stack) except? -9 nogil
 
 
-@cython.locals(at="long long", place="long long", written="long long")
+@cython.locals(at="long long", location="long long", written="long long")
 cpdef long long build_numeric_text(const unsigned char[::1] data, const long long[::1] locations,
                                    const long long[::1] sizes, long long first, long long row, long long rows,
                                    int[::1] offsets, unsigned char[::1] out) except? -9
 
 
-@cython.locals(at="long long", place="long long", written="long long")
+@cython.locals(at="long long", location="long long", written="long long")
 cpdef long long build_jsonb_text(const unsigned char[::1] data, const long long[::1] locations,
                                  const long long[::1] sizes, long long first, long long row, long long rows,
                                  int[::1] offsets, unsigned char[::1] out, long long[::1] stack) except? -9

@@ -113,18 +113,18 @@ def write_group(group: int, zeros: int, out: Room, at: int) -> int:
     return at + 4 - zeros
 
 
-def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> int:
+def write_numeric(data: Buffer, location: int, size: int, out: Room, at: int) -> int:
     """Write the output of `numeric_out`; return the end offset, FULL or BAD."""
     if size < 2:
         return BAD
-    head = read_u16(data, place)
+    head = read_u16(data, location)
     if head & NUMERIC_SPECIAL == NUMERIC_SPECIAL:
         if head & NUMERIC_SPECIAL_SIGNS == NUMERIC_PLUS_INFINITY:
             return write_word(WORD_INFINITY, 8, out, at)
         if head & NUMERIC_SPECIAL_SIGNS == NUMERIC_MINUS_INFINITY:
             return write_word(WORD_MINUS_INFINITY, 9, out, at)
         return write_word(WORD_NAN, 3, out, at)
-    first = place + 2
+    first = location + 2
     if head & NUMERIC_SHORT:
         negative = head & NUMERIC_SHORT_NEGATIVE
         scale = (head & NUMERIC_SHORT_SCALE) >> 7
@@ -140,7 +140,7 @@ def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> in
         if weight > 32767:
             weight -= 65536
         first += 2
-    groups = (place + size - first) >> 1
+    groups = (location + size - first) >> 1
     if at + 12 + max(weight, 0) * 4 + scale > len(out):  # a group that the scale cuts off is first written whole
         return FULL
     if negative:
@@ -178,7 +178,7 @@ def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> in
     return at
 
 
-def write_string(data: Buffer | Room, place: int, end: int, out: Room, at: int) -> int:
+def write_string(data: Buffer | Room, location: int, end: int, out: Room, at: int) -> int:
     """Write a JSON string (`escape_json`); return the end offset, or FULL."""
     room = len(out)
     if at + 2 > room:
@@ -186,27 +186,27 @@ def write_string(data: Buffer | Room, place: int, end: int, out: Room, at: int) 
     out[at] = 34  # "
     at += 1
     while True:
-        begin = place
+        begin = location
         if cython.compiled:
-            if place < end:
+            if location < end:
                 byte = data[end - 1]
-                place += plain_bytes(cython.address(data[place]), end - place, len(data) - place)
+                location += plain_bytes(cython.address(data[location]), end - location, len(data) - location)
         else:
-            while place < end and data[place] >= 32 and data[place] != 34 and data[place] != 92:
-                place += 1
-        length = place - begin
+            while location < end and data[location] >= 32 and data[location] != 34 and data[location] != 92:
+                location += 1
+        length = location - begin
         if at + length + 7 > room:
             return FULL
         if cython.compiled:
             if length > 0:
                 copy_within(cython.address(out[at]), room - at, cython.address(data[begin]), len(data) - begin, length)
         else:
-            out[at : at + length] = data[begin:place]
+            out[at : at + length] = data[begin:location]
         at += length
-        if place >= end:
+        if location >= end:
             break
-        byte = data[place]
-        place += 1
+        byte = data[location]
+        location += 1
         out[at] = 92  # a backslash, then a letter for some bytes, the hex code for others
         letter = byte
         if byte == 8:
@@ -234,14 +234,14 @@ def write_string(data: Buffer | Room, place: int, end: int, out: Room, at: int) 
     return at + 1
 
 
-def write_numeric_value(data: Buffer, place: int, size: int, out: Room, at: int) -> int:
+def write_numeric_value(data: Buffer, location: int, size: int, out: Room, at: int) -> int:
     """Write a numeric for kernels of other modules, which cannot inline `write_numeric`."""
-    return write_numeric(data, place, size, out, at)
+    return write_numeric(data, location, size, out, at)
 
 
-def write_string_value(data: Buffer | Room, place: int, end: int, out: Room, at: int) -> int:
+def write_string_value(data: Buffer | Room, location: int, end: int, out: Room, at: int) -> int:
     """Write a JSON string for kernels of other modules, which cannot inline `write_string`."""
-    return write_string(data, place, end, out, at)
+    return write_string(data, location, end, out, at)
 
 
 def datum_header(data: Buffer, at: int, end: int) -> int:
@@ -268,15 +268,15 @@ def datum_end(data: Buffer, at: int) -> int:
     return at + (read_u32(data, at) >> 2)
 
 
-def write_jsonb(data: Buffer, place: int, size: int, out: Room, at: int, stack: Integers) -> int:
+def write_jsonb(data: Buffer, location: int, size: int, out: Room, at: int, stack: Integers) -> int:
     """Write the output of `jsonb_out`; return the end offset, FULL or BAD.
 
     The stack has a frame for each container around the current one: 0 entries, 1 children's data, 2 end, 3 count,
     4 next child, 5 and 6 the starts of the next key and value in the data, 7 is an object, 8 is a bare scalar.
     """
     top = 0
-    node = place
-    end = place + size
+    node = location
+    end = location + size
     opening = 1
     child = count = entries = base = key_at = value_at = is_object = is_scalar = 0
     while True:
@@ -359,7 +359,7 @@ def write_jsonb(data: Buffer, place: int, size: int, out: Room, at: int, stack: 
         if kind == STRING:
             at = write_string(data, start, stop, out, at)
         elif kind == NUMERIC:
-            start += (place - start) & 3
+            start += (location - start) & 3
             header = datum_header(data, start, stop)
             if header < 0:
                 return BAD
@@ -381,7 +381,7 @@ def write_jsonb(data: Buffer, place: int, size: int, out: Room, at: int, stack: 
             stack[top + 7] = is_object
             stack[top + 8] = is_scalar
             top += FRAME_INTEGERS
-            node = start + ((place - start) & 3)
+            node = start + ((location - start) & 3)
             end = stop
             opening = 1
         else:
@@ -400,9 +400,9 @@ def build_numeric_text(
         while row < rows:
             if cython.compiled:
                 fetch(data, locations, first + row + AHEAD, first + rows - 1)
-            place = locations[first + row]
-            if place >= 0:
-                written = write_numeric(data, place, sizes[first + row], out, at)
+            location = locations[first + row]
+            if location >= 0:
+                written = write_numeric(data, location, sizes[first + row], out, at)
                 if written == FULL:
                     return row
                 if written < 0:
@@ -423,9 +423,9 @@ def build_jsonb_text(
         while row < rows:
             if cython.compiled:
                 fetch(data, locations, first + row + AHEAD, first + rows - 1)
-            place = locations[first + row]
-            if place >= 0:
-                written = write_jsonb(data, place, sizes[first + row], out, at, stack)
+            location = locations[first + row]
+            if location >= 0:
+                written = write_jsonb(data, location, sizes[first + row], out, at, stack)
                 if written == FULL:
                     return row
                 if written < 0:

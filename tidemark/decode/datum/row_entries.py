@@ -96,24 +96,24 @@ def rows_within(entries: Buffer, start: int, stop: int, room: int) -> int:
     return row - start
 
 
-def meet(
-    entries: Buffer, start: int, stop: int, costs: array[int], met: bytearray, total: array[int], most: int
+def add_costs(
+    entries: Buffer, start: int, stop: int, costs: array[int], counted: bytearray, total: array[int], most: int
 ) -> int:
     """Mark the relation versions of the entries from `start` on, and add the costs of newly marked ones to the total.
 
     Return where it stopped: after the entry with which the total reaches `most`, or at `stop`.
     """
     words = memoryview(entries).cast("I")
-    taken = total[0]
+    cost = total[0]
     row = start
     with cython.nogil:
-        while row < stop and taken < most:
+        while row < stop and cost < most:
             relation = words[row * STEP + TO_RELATION]
-            if met[relation] == 0:
-                met[relation] = 1
-                taken += costs[relation]
+            if counted[relation] == 0:
+                counted[relation] = 1
+                cost += costs[relation]
             row += 1
-    total[0] = taken
+    total[0] = cost
     return row
 
 

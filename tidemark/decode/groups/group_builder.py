@@ -119,7 +119,7 @@ class GroupBuilder:
         self._counts = TransactionCounts() if counting else None
         self._copied = copied
         self._snapshots = tuple(copied_by) if behind is None else (behind, *copied_by)
-        self._asks_always = copied is not nothing_copied and not copied_by
+        self._checks_each_row = copied is not nothing_copied and not copied_by
         self._after = after
         self._behind = behind
         self._rows_max = rows_max
@@ -134,7 +134,7 @@ class GroupBuilder:
         self._first: _Reached | None = None
         self._last: _Reached | None = None
         self._items: list[GroupItem] = []
-        self._gathered: GroupRows | None = None
+        self._collected: GroupRows | None = None
         self._transactions = EndsInGroup()
         self._begun = EndsInGroup()  # used only with `counting`
         self._row_count = 0
@@ -143,7 +143,7 @@ class GroupBuilder:
     @property
     def byte_count(self) -> int:
         """Approximate bytes collected since the last group."""
-        return self._byte_count + (self._gathered.byte_count if self._gathered is not None else 0)
+        return self._byte_count + (self._collected.byte_count if self._collected is not None else 0)
 
     def add_transaction(self, transaction: CommittedTransaction) -> Iterator[ChangeGroup]:
         """Add a transaction and release it; yield the groups that it fills."""
@@ -165,7 +165,7 @@ class GroupBuilder:
             row = item.row_at(first)
             self._count_rows(item, item.start, row, end)
             while row < item.stop:
-                self._gather(item)  # NB: rows with other versions end the batches, which can fill the group
+                self._collection_for(item)  # NB: rows with other versions end the batches, which can fill the group
                 if self._is_full:
                     yield self._close()
                 row = self._add_rows(item, row, first, transaction)
@@ -178,7 +178,7 @@ class GroupBuilder:
 
     def add_run(self, run: CommittedRun) -> Iterator[ChangeGroup]:
         """Add small transactions; yield the groups that they fill, as if they were added one by one."""
-        if not self._takes_all_of(run):
+        if not self._is_all_new(run):
             for index in range(len(run)):
                 yield from self.add_transaction(run.transaction(index))
             return
@@ -212,8 +212,8 @@ class GroupBuilder:
 
     @property
     def _is_full(self) -> bool:
-        rows = self._row_count + (len(self._gathered) if self._gathered is not None else 0)
-        if self._gathered is not None and self._gathered.met.byte_count >= self._batch_bytes_max:
+        rows = self._row_count + (len(self._collected) if self._collected is not None else 0)
+        if self._collected is not None and self._collected.costs.byte_count >= self._batch_bytes_max:
             return True
         return rows >= self._rows_max or self.byte_count >= self._bytes_max
 
@@ -227,10 +227,10 @@ class GroupBuilder:
             return self._after.ordinal + 1
         return end.item_count if Position(end.timeline, end.commit_lsn, 0) < self._after else 0
 
-    def _takes_all_of(self, run: CommittedRun) -> bool:
+    def _is_all_new(self, run: CommittedRun) -> bool:
         """Return whether the whole run is new: nothing was delivered or copied, and no row needs a check."""
         after, ends = self._after, run.ends
-        if self._asks_always or has_excluded(run.entries, self._excluded):
+        if self._checks_each_row or has_excluded(run.entries, self._excluded):
             return False
         if after is not None and ends.timeline != after.timeline:
             return False
@@ -243,39 +243,39 @@ class GroupBuilder:
 
     def _fitting(self, run: CommittedRun, index: int) -> int:
         """Return the first transaction of a run, from `index` on, that fills the group; or the run's end."""
-        gathered = self._gather(run)  # NB: first, as above
-        rows = self._rows_max - self._row_count - len(gathered)
+        collected = self._collection_for(run)  # NB: first, as above
+        rows = self._rows_max - self._row_count - len(collected)
         room = self._bytes_max - self.byte_count
         stop = len(run)
         rows_before, bytes_before = run.rows_before(index), run.bytes_before(index)
 
         if run.versions.all_batch_bytes > self._uncounted_bytes:
             end = run.rows_before(stop)
-            within = gathered.within(run, rows_before, end, self._batch_bytes_max)
+            within = collected.within(run, rows_before, end, self._batch_bytes_max)
             stop = stop if within == end else bisect_left(run.row_ends, within, lo=index)
 
         def fills(number: int) -> bool:
-            taken = run.row_ends[number] - rows_before
-            return taken >= rows or taken * ENTRY_BYTES + run.byte_ends[number] - bytes_before >= room
+            added = run.row_ends[number] - rows_before
+            return added >= rows or added * ENTRY_BYTES + run.byte_ends[number] - bytes_before >= room
 
         if stop == index or not fills(stop - 1):
             return stop
         return bisect_left(range(stop), True, lo=index, key=fills)
 
-    def _gather(self, run: RowRun | CommittedRun) -> GroupRows:
+    def _collection_for(self, run: RowRun | CommittedRun) -> GroupRows:
         """Return the collection to which the rows of `run` belong."""
-        if self._gathered is None or not self._gathered.fits(run):
+        if self._collected is None or not self._collected.fits(run):
             self._end_batches()
-            self._gathered = GroupRows(run.versions, self._arenas, self._uncounted_bytes)
-        return self._gathered
+            self._collected = GroupRows(run.versions, self._arenas, self._uncounted_bytes)
+        return self._collected
 
     def _add_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
-        gathered = self._gather(run)
+        collected = self._collection_for(run)
         ends, last = run.ends, stop - 1
         self._reach(_Reached(ends.timeline, Lsn(ends.commit_lsns[start]), 0, run.inner_restart_lsn(start)))
         commit_lsn, restart_lsn = Lsn(ends.commit_lsns[last]), Lsn(run.restart_lsns[last])
         self._last = _Reached(ends.timeline, commit_lsn, ends.row_counts[last] - 1, restart_lsn)
-        gathered.take_transactions(run, start, stop)
+        collected.append_transactions(run, start, stop)
         self._transactions.extend(ends.part(start, stop))
         if self._counts is not None:
             self._begun.extend(ends.part(start, stop))
@@ -290,7 +290,7 @@ class GroupBuilder:
                 self._items.append(item)
                 self._byte_count += ITEM_BYTES + len(item.content)
             return
-        wanted = [reported for reported in self._routes.items(item) if self._wants_item(reported, end)]
+        wanted = [routed for routed in self._routes.items(item) if self._wants_item(routed, end)]
         if wanted:
             self._end_batches()
             self._count_item(item, end)
@@ -303,19 +303,19 @@ class GroupBuilder:
         Unwanted rows before the ordinal `first` may have been skipped already.
         """
         end = transaction.end
-        gathered, chunk = self._gather(run), run.chunk
-        stop = min(run.stop, row + self._rows_max - self._row_count - len(gathered))
+        collected, chunk = self._collection_for(run), run.chunk
+        stop = min(run.stop, row + self._rows_max - self._row_count - len(collected))
         room = self._bytes_max - self.byte_count
         if chunk.byte_count >= room:
             stop = row + rows_within(chunk.entries, row, stop, room)
         if run.versions.all_batch_bytes > self._uncounted_bytes:
-            stop = gathered.within(run, row, stop, self._batch_bytes_max)
+            stop = collected.within(run, row, stop, self._batch_bytes_max)
         ordinal = max(first, run.ordinal(row))
         here = _Reached(end.timeline, end.commit_lsn, ordinal, transaction.inner_restart_lsn)
         self._reach(here)
         self._last = here._replace(ordinal=run.ordinal(stop) - 1)
         for begin, finish in self._wanted_rows(run, row, stop, end):
-            gathered.take(run, begin, finish, end)
+            collected.append(run, begin, finish, end)
         return stop
 
     def _wanted_rows(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> Iterator[tuple[int, int]]:
@@ -345,9 +345,9 @@ class GroupBuilder:
         """Count a TRUNCATE that is delivered now or was delivered before a restart."""
         if self._counts is None or end is None or not isinstance(item, Truncation) or self._is_excluded(item, end):
             return
-        for reported in self._routes.items(item):
-            if isinstance(reported, Truncation) and self._wants_item(reported, end):
-                self._counts.count(end.commit_lsn, reported.database, reported.relation, 1)
+        for routed in self._routes.items(item):
+            if isinstance(routed, Truncation) and self._wants_item(routed, end):
+                self._counts.count(end.commit_lsn, routed.database, routed.relation, 1)
 
     def _count_rows(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
         """Count rows that were delivered before a restart."""
@@ -365,8 +365,8 @@ class GroupBuilder:
         return bool(self._excluded) and self._excluded.holds(item.origin, end.origin if end is not None else 0)
 
     def _wants_item(self, item: RoutedItem, end: TransactionEnd | None) -> bool:
-        reported = (item.before, item.after) if isinstance(item, SchemaEvent) else (item.relation,)
-        versions = [relation for relation in reported if relation is not None]
+        named = (item.before, item.after) if isinstance(item, SchemaEvent) else (item.relation,)
+        versions = [relation for relation in named if relation is not None]
         if end is not None and self._copied(versions[0].oid, replace(end, database=item.database)):
             return False
         return any(self.wants(relation) for relation in versions)
@@ -387,11 +387,11 @@ class GroupBuilder:
         self._last = reached
 
     def _end_batches(self) -> None:
-        gathered, self._gathered = self._gathered, None
-        if gathered is None:
+        collected, self._collected = self._collected, None
+        if collected is None:
             return
-        tables, row_count, byte_count = self._builders.build(gathered)
-        self._byte_count += gathered.byte_count + byte_count
+        tables, row_count, byte_count = self._builders.build(collected)
+        self._byte_count += collected.byte_count + byte_count
         self._row_count += row_count
         for batches in tables:
             ordered = in_stream_order(batches)
@@ -406,7 +406,7 @@ class GroupBuilder:
             self._first.position,
             self._last.pointer,
             self._items,
-            ends if counts is None else counts.reported(ends),
+            ends if counts is None else counts.counted_ends(ends),
             self._row_count,
             self._byte_count,
             self._begun,

@@ -7,7 +7,7 @@ compiled loop (`row_entries`).
 from array import array
 from collections.abc import Callable
 
-from tidemark.decode.arrow.batch_costs import SeenVersions
+from tidemark.decode.arrow.batch_costs import VersionCosts
 from tidemark.decode.arrow.batches import RowSpans
 from tidemark.decode.datum.row_entries import ENTRY_BYTES, arrange, has_wanted, put_runs, tally, tuple_bytes
 from tidemark.decode.transactions.committed_run import CommittedRun
@@ -62,8 +62,8 @@ class Runs:
     def put(self, rows: int, ordinal: int, end: TransactionEnd) -> None:
         """Append a run of the transaction `end`."""
         at = self._make_room(1)
-        reported = (rows, ordinal, end.timeline, end.commit_lsn, end.commit_time_us, end.xid)
-        for column, value in zip(self._columns, reported, strict=True):
+        attributes = (rows, ordinal, end.timeline, end.commit_lsn, end.commit_time_us, end.xid)
+        for column, value in zip(self._columns, attributes, strict=True):
             column[at] = value
 
     def put_transactions(self, run: CommittedRun, start: int, stop: int, more_rows: int) -> None:
@@ -115,7 +115,7 @@ class Arenas:
 class GroupRows:
     """Rows in stream order, and each run's transaction attributes."""
 
-    __slots__ = ("_entries", "_passed_over", "_runs", "_tuples", "_uncounted_bytes", "_versions", "met")
+    __slots__ = ("_entries", "_passed_over", "_runs", "_tuples", "_uncounted_bytes", "_versions", "costs")
 
     def __init__(self, versions: RelationVersions, arenas: Arenas, uncounted_bytes: int) -> None:
         """Collect in `arenas` and clear them first.
@@ -123,7 +123,7 @@ class GroupRows:
         Tables are counted if batches of all tables together exceed `uncounted_bytes` without their rows.
         """
         self._versions = versions
-        self.met = SeenVersions(versions.batch_bytes)
+        self.costs = VersionCosts(versions.batch_bytes)
         self._uncounted_bytes = uncounted_bytes
         self._entries, self._tuples, self._runs = arenas.entries, arenas.tuples, arenas.runs
         self._entries.clear()
@@ -150,13 +150,13 @@ class GroupRows:
 
     def within(self, run: RowRun | CommittedRun, start: int, stop: int, most: int) -> int:
         """Return the end of the entries from `start` on whose batches' fixed size reaches `most`; or `stop`."""
-        return self.met.within(run.chunk.entries if isinstance(run, RowRun) else run.entries, start, stop, most)
+        return self.costs.within(run.chunk.entries if isinstance(run, RowRun) else run.entries, start, stop, most)
 
-    def take(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
+    def append(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
         """Add the rows `start` to `stop` of a run of the transaction `end`."""
         chunk = run.chunk
         if self._versions.all_batch_bytes > self._uncounted_bytes:
-            self.met.take(chunk.entries, start, stop)
+            self.costs.add(chunk.entries, start, stop)
         if stop - start == len(chunk):  # most transactions are small
             self._entries.put(chunk.entries)
             self._tuples.put(chunk.tuples)
@@ -167,11 +167,11 @@ class GroupRows:
             self._tuples.put(memoryview(chunk.tuples)[begin : begin + size])
         self._runs.put(self._entries.size // ENTRY_BYTES, run.ordinal(start), end)
 
-    def take_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
+    def append_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
         """Add the rows of the transactions `start` to `stop`."""
         first, last = run.rows_before(start), run.rows_before(stop)
         if self._versions.all_batch_bytes > self._uncounted_bytes:
-            self.met.take(run.entries, first, last)
+            self.costs.add(run.entries, first, last)
         if not has_wanted(run.entries, first, last):
             self._passed_over += last - first
             return

@@ -95,11 +95,11 @@ def as_target(root: Relation, of: Relation | None = None, *, constants: bool = F
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """The target of one version's rows, and the location of each target column in them."""
+class _Route:
+    """The target of one version's rows, and the index of each target column in them."""
 
     target: Relation
-    places: tuple[int, ...]
+    indexes: tuple[int, ...]
     struct: pa.StructType
     schema: pa.Schema
 
@@ -111,7 +111,7 @@ class PartitionRoutes:
         self._dialects = dialects
         self._root_of = root_of
         self._targets: dict[Relation, Relation] = {}
-        self._ways: dict[Relation, _Way] = {}
+        self._routes: dict[Relation, _Route] = {}
         self._reported: dict[tuple[Oid, Oid], Relation | None] = {}  # the last reported version of a table, by its OID
 
     def root(self, relation: Relation) -> Relation | None:
@@ -141,28 +141,28 @@ class PartitionRoutes:
         return replace(batch, relation=self.target(batch.relation)) if batch.relation.ancestors else batch
 
     def _routed(self, batch: ChangeBatch) -> ChangeBatch:
-        way = self._way(batch)
+        route = self._route(batch)
         columns, rows = [], batch.rows
         for field, values in zip(rows.schema, rows.columns, strict=True):
             if field.name in (BEFORE, AFTER):
-                columns.append(_struct(values, way, batch.relation.oid))
+                columns.append(_struct(values, route, batch.relation.oid))
             elif field.name == "_unchanged":
-                columns.append(_moved_bits(values, way.places))
+                columns.append(_moved_bits(values, route.indexes))
             else:
                 columns.append(values)
-        return ChangeBatch(batch.database, way.target, pa.RecordBatch.from_arrays(columns, schema=way.schema))
+        return ChangeBatch(batch.database, route.target, pa.RecordBatch.from_arrays(columns, schema=route.schema))
 
-    def _way(self, batch: ChangeBatch) -> _Way:
-        way = self._ways.get(batch.relation)
-        if way is None:
-            if len(self._ways) >= ROUTES_MAX:
-                self._ways.clear()
+    def _route(self, batch: ChangeBatch) -> _Route:
+        route = self._routes.get(batch.relation)
+        if route is None:
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes.clear()
             target = self.target(batch.relation)
-            there = {column.name: place for place, column in enumerate(batch.relation.live_columns)}
-            places = tuple(there[column.name] for column in target.live_columns[:-1])
+            index_of = {column.name: index for index, column in enumerate(batch.relation.live_columns)}
+            indexes = tuple(index_of[column.name] for column in target.live_columns[:-1])
             struct = arrow_struct(target.live_columns, self._dialects[batch.database])
-            way = self._ways[batch.relation] = _Way(target, places, struct, batch_schema(struct))
-        return way
+            route = self._routes[batch.relation] = _Route(target, indexes, struct, batch_schema(struct))
+        return route
 
     # Events
 
@@ -269,28 +269,28 @@ def _partition_event(
     return PartitionEvent(event.position, event.lsn, event.database, event.xid, change, target, alone(partition))
 
 
-def _struct(values: pa.StructArray, way: _Way, partition: Oid) -> pa.StructArray:
+def _struct(values: pa.StructArray, route: _Route, partition: Oid) -> pa.StructArray:
     """Return rows of a partition as rows of the table above it."""
     count = len(values)
     if values.null_count == count:
-        return pa.nulls(count, way.struct)
-    last = way.struct.field(way.struct.num_fields - 1).type
+        return pa.nulls(count, route.struct)
+    last = route.struct.field(route.struct.num_fields - 1).type
     children = [
-        *(values.field(place) for place in way.places),
+        *(values.field(index) for index in route.indexes),
         pa.repeat(pa.scalar(int(partition), last), count),
     ]
-    return pa.StructArray.from_arrays(children, fields=list(way.struct), mask=values.is_null())
+    return pa.StructArray.from_arrays(children, fields=list(route.struct), mask=values.is_null())
 
 
-def _moved_bits(bitmaps: pa.Array, places: Sequence[int]) -> pa.Array:
+def _moved_bits(bitmaps: pa.Array, indexes: Sequence[int]) -> pa.Array:
     """Return bitmaps over a partition's columns as bitmaps over the columns of the table above it."""
     if bitmaps.null_count == len(bitmaps):
         return bitmaps
     coded = bitmaps.dictionary_encode()
-    size = (len(places) >> 3) + 1
+    size = (len(indexes) >> 3) + 1
     moved = []
     for bitmap in coded.dictionary.to_pylist():
         bits = int.from_bytes(bitmap, "little")
-        number = sum((bits >> place & 1) << at for at, place in enumerate(places))
+        number = sum((bits >> index & 1) << at for at, index in enumerate(indexes))
         moved.append(number.to_bytes(size, "little"))
     return pa.array(moved, bitmaps.type).take(coded.indices)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tidemark.model.change import ChangeBatch
 
-_PLACE = ("_commit_lsn", "_ordinal")  # NB: without timeline: a commit on a later timeline also has a later LSN
+_POSITION = ("_commit_lsn", "_ordinal")  # NB: without timeline: a commit on a later timeline also has a later LSN
 
 
 def in_stream_order(batches: Sequence[ChangeBatch]) -> Sequence[ChangeBatch]:
@@ -17,12 +17,12 @@ def in_stream_order(batches: Sequence[ChangeBatch]) -> Sequence[ChangeBatch]:
 
     A batch has rows of one version, so it ends where the next row has another version.
     """
-    if len(batches) < 2 or all(_place(left, -1) < _place(right, 0) for left, right in pairwise(batches)):
+    if len(batches) < 2 or all(_position(left, -1) < _position(right, 0) for left, right in pairwise(batches)):
         return batches
     versions = {relation: number for number, relation in enumerate({batch.relation: None for batch in batches})}
     unpacked = [batch.rows for batch in batches]
     lengths = [rows.num_rows for rows in unpacked]
-    lsns, ordinals = (np.concatenate([rows.column(name).to_numpy() for rows in unpacked]) for name in _PLACE)
+    lsns, ordinals = (np.concatenate([rows.column(name).to_numpy() for rows in unpacked]) for name in _POSITION)
     order = np.lexsort((ordinals, lsns))
     version = np.repeat([versions[batch.relation] for batch in batches], lengths)
     # `tables` has the rows of one version after another; `at` is each row's index in its version.
@@ -38,7 +38,7 @@ def in_stream_order(batches: Sequence[ChangeBatch]) -> Sequence[ChangeBatch]:
     ]
     relations = list(versions)
     return [
-        ChangeBatch(batches[0].database, relations[number], _taken(tables[number], at[rows]))
+        ChangeBatch(batches[0].database, relations[number], _selected_rows(tables[number], at[rows]))
         for number, rows in _runs(order, version)
     ]
 
@@ -51,11 +51,11 @@ def _runs(order: npt.NDArray[np.int64], version: npt.NDArray[np.int64]) -> Itera
         yield int(version[rows[0]]), rows
 
 
-def _taken(table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
+def _selected_rows(table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
     return table.take(pa.array(rows)).combine_chunks().to_batches()[0]
 
 
-def _place(batch: ChangeBatch, row: int) -> tuple[int, int]:
+def _position(batch: ChangeBatch, row: int) -> tuple[int, int]:
     rows = batch.rows
-    lsn, ordinal = (rows.column(name)[row].as_py() for name in _PLACE)
+    lsn, ordinal = (rows.column(name)[row].as_py() for name in _POSITION)
     return lsn, ordinal

@@ -96,14 +96,14 @@ class TransactionCounts:
         """Return batches of one table, in stream order, with each change's number in its transaction."""
         return [self._numbered(batch) for batch in batches]
 
-    def reported(self, ends: EndsInGroup) -> CountedEnds:
+    def counted_ends(self, ends: EndsInGroup) -> CountedEnds:
         """Return the ends of transactions with their counts, and remove these counts."""
         ended = np.concatenate([np.zeros(0, np.int64), *map(_commit_lsns, ends.parts)])
         found, left = [], []
         for tally in self._tallies:
-            is_reported = np.isin(tally.commit_lsns, ended)
-            found.append(_chosen(tally, is_reported))
-            left += [] if is_reported.all() else [_chosen(tally, ~is_reported)]
+            has_ended = np.isin(tally.commit_lsns, ended)
+            found.append(_chosen(tally, has_ended))
+            left += [] if has_ended.all() else [_chosen(tally, ~has_ended)]
         self._tallies = _merged(left)
         waiting = {(tally.key, int(lsn)) for tally in self._tallies for lsn in tally.commit_lsns[-1:]}
         self._last = {key: last for key, last in self._last.items() if (key, last.commit_lsn) in waiting}

@@ -49,7 +49,7 @@ class VersionBuilders:
         rows, ranges = collected.by_version(partial(self._is_wanted, collected.versions))
         for number, start, stop in ranges:
             version = self._known[number]
-            assert version is not None, "`by_version` asked for it"
+            assert version is not None, "`by_version` requested it"
             batches = version.builder.build(rows, start, stop)
             if version.is_routed:
                 batches = self._routes.batches(batches)

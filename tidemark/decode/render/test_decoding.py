@@ -150,9 +150,9 @@ class TestDecodingRenderer:
             first, last = run.rows_before(start), run.rows_before(stop)
             try:
                 self._check_cells(run.versions, last - first)
-                gathered = self._gathered(run.versions)
-                gathered.take_transactions(run, start, stop)
-                parts = self._parts(gathered)
+                collected = self._collected(run.versions)
+                collected.append_transactions(run, start, stop)
+                parts = self._parts(collected)
             except TooLong:
                 if stop - start == 1:
                     yield from self.transaction(run.transaction(start))
@@ -213,22 +213,22 @@ class TestDecodingRenderer:
             try:
                 if stop - start > 1:
                     self._check_cells(run.versions, stop - start)
-                gathered = self._gathered(run.versions)
-                gathered.take(run, start, stop, transaction.end)
-                parts = self._parts(gathered)
+                collected = self._collected(run.versions)
+                collected.append(run, start, stop, transaction.end)
+                parts = self._parts(collected)
             except TooLong:
                 middle = (start + stop) // 2
                 pending += [(middle, stop), (start, middle)]
             else:
                 yield from self._writer.blocks(parts)
 
-    def _gathered(self, versions: RelationVersions) -> GroupRows:
+    def _collected(self, versions: RelationVersions) -> GroupRows:
         return GroupRows(versions, self._arenas, NEVER_COUNTED)
 
-    def _parts(self, gathered: GroupRows) -> list[Lines]:
+    def _parts(self, collected: GroupRows) -> list[Lines]:
         """Return the collected rows, one part for each table."""
-        databases, relations = gathered.versions.databases, gathered.versions.relations
-        rows, ranges = gathered.by_version(lambda number: self._is_selected(relations[number]))
+        databases, relations = collected.versions.databases, collected.versions.relations
+        rows, ranges = collected.by_version(lambda number: self._is_selected(relations[number]))
         return [
             self._table(relations[number], databases[number]).lines(rows.part(start, stop))
             for number, start, stop in ranges

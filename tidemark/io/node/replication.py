@@ -213,9 +213,9 @@ class WalStream:
                 f"{self.where} sent WAL from {format_lsn(message.start_lsn)}; expected was "
                 f"{format_lsn(self._received_lsn)}"
             )
-        segment = WalSlice(message.start_lsn, message.payload, self._timeline)
+        wal_slice = WalSlice(message.start_lsn, message.payload, self._timeline)
         self._received_lsn = Lsn(message.start_lsn + len(message.payload))
-        return segment
+        return wal_slice
 
     def _copy_ended(self) -> TimelineEnd:
         """Determine why the server left COPY mode: the timeline's end, an error, or a shutdown."""

@@ -79,23 +79,23 @@ class WalSpool:
         self.drop_below(None)
         self._begin_file(lsn, timeline)
 
-    def put(self, segment: WalSlice) -> None:
+    def put(self, wal_slice: WalSlice) -> None:
         """Append a slice; it must begin where the last one ended."""
         last = self._files[-1]
-        if segment.start_lsn != last.end_lsn:
+        if wal_slice.start_lsn != last.end_lsn:
             raise InternalError(
-                f"WAL from {format_lsn(segment.start_lsn)} arrived; expected was {format_lsn(last.end_lsn)}"
+                f"WAL from {format_lsn(wal_slice.start_lsn)} arrived; expected was {format_lsn(last.end_lsn)}"
             )
-        if segment.timeline != last.timeline or last.end_lsn - last.start_lsn >= FILE_BYTES:
+        if wal_slice.timeline != last.timeline or last.end_lsn - last.start_lsn >= FILE_BYTES:
             self._end_file()
-            self._begin_file(segment.start_lsn, segment.timeline)
+            self._begin_file(wal_slice.start_lsn, wal_slice.timeline)
             last = self._files[-1]
         if self._descriptor < 0:
             self._descriptor = os.open(last.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         with writing(last.path):
-            write_whole(self._descriptor, segment.data)
+            write_whole(self._descriptor, wal_slice.data)
         # NB: assigned last, since the reader compares with it.
-        last.end_lsn = segment.end_lsn
+        last.end_lsn = wal_slice.end_lsn
 
     def read(self, lsn: Lsn) -> WalSlice | None:
         """Return the slice at `lsn`, at most one message long; None at the spool's end."""

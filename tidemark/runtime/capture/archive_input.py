@@ -25,7 +25,7 @@ from tidemark.runtime.replay.diverged import WalDiverged
 from tidemark.runtime.replay.offline import check_same_cluster
 from tidemark.wal.segments import WalSlice
 
-LOOK_S = 0.2  # how often the folder is looked at; a segment is 16 MB
+POLL_S = 0.2  # how often the folder is checked for new WAL; a segment is 16 MB
 ROOM_S = 0.02
 HOLE_S = 5.0  # tools that archive in parallel may write a segment later than its successor, but not so much later
 
@@ -53,7 +53,7 @@ class ArchiveInput(SourceThread):
         self._system_identifier = system_identifier
         self._timeline = timeline
         self._delivered = Reached.by_delivering(delivered)
-        self._reported = timeline  # the latest one, in the log
+        self._logged_timeline = timeline  # the latest one
         self._is_behind = False  # the archive does not contain the delivered timeline yet
         self._progress = progress
         self._metrics = metrics
@@ -66,7 +66,7 @@ class ArchiveInput(SourceThread):
         while not self._stopping.is_set():
             archive = self._read_inventory()
             if archive is None:
-                self._stopping.wait(LOOK_S)
+                self._stopping.wait(POLL_S)
                 continue
             self._check_timeline(archive)
             self._link = Link.STREAMING
@@ -76,12 +76,12 @@ class ArchiveInput(SourceThread):
                     if not self._put(piece):
                         return
                 if self._ring.write_lsn == end_lsn:
-                    self._stopping.wait(LOOK_S)
+                    self._stopping.wait(POLL_S)
             except (Hole, BadSegment, DamagedFile):
                 if self._is_lasting():
                     raise
                 self._changes.forget()
-                self._stopping.wait(LOOK_S)
+                self._stopping.wait(POLL_S)
 
     def _is_lasting(self) -> bool:
         """Return whether the WAL that is missing or incomplete at the ring's end has been so for `HOLE_S`."""
@@ -125,8 +125,8 @@ class ArchiveInput(SourceThread):
             )
             error.fork_lsn = left_lsn if reached == received else None
             raise error
-        if latest not in (self._timeline, self._reported):
-            self._reported = latest
+        if latest not in (self._timeline, self._logged_timeline):
+            self._logged_timeline = latest
             self._log.info("the archive has a later timeline", timeline=self._timeline, next_timeline=latest)
 
     def _put(self, piece: WalSlice) -> bool:
@@ -137,9 +137,9 @@ class ArchiveInput(SourceThread):
                 if self._stopping.wait(ROOM_S):
                     return False
             part = data[at : at + SLICE_BYTES_MAX]
-            segment = WalSlice(Lsn(piece.start_lsn + at), part, piece.timeline)
-            self._progress.receive(segment.end_lsn)  # NB: before the decode thread, which is quick, can read it
-            self._ring.put(segment)
+            wal_slice = WalSlice(Lsn(piece.start_lsn + at), part, piece.timeline)
+            self._progress.receive(wal_slice.end_lsn)  # NB: before the decode thread, which is quick, can read it
+            self._ring.put(wal_slice)
             self._metrics.wal_bytes.inc(len(part))
             self._arrived.set()
         self._timeline = piece.timeline

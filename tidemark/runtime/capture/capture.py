@@ -33,7 +33,7 @@ from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_visibility
 from tidemark.runtime.capture.decoding import DecodeThread, WalReader
 from tidemark.runtime.capture.delivery import ApplicationThread
-from tidemark.runtime.capture.following import AskLeader
+from tidemark.runtime.capture.following import QueryLeader
 from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.group_reader import GroupReader
 from tidemark.runtime.capture.role_holding import RoleHolding
@@ -94,7 +94,7 @@ class Capture:
         *,
         consumer: Consumer | None = None,
         on_marker: OnMarker | None = None,
-        ask_leader: AskLeader | None = None,
+        query_leader: QueryLeader | None = None,
         in_daemon: bool = False,
     ) -> None:
         """Create all parts and start nothing. `consumer`: a custom consumer, in place of the configured one.
@@ -103,7 +103,7 @@ class Capture:
         and beats for it, from `start` to `stop`.
 
         `on_marker`, called by the decode thread, may halt the capture: it delivers what commits before, and no more.
-        `ask_leader`: the capture follows; it delivers nothing, and asks for the deliverer's position.
+        `query_leader`: the capture follows; it delivers nothing, and queries the position of the deliverer.
         """
         config, store = context.config, context.store
         view = store.view()
@@ -141,7 +141,7 @@ class Capture:
         self.progress.delivered = start
         self._start = start
         self._copies_wait_for = waits_for(view)
-        self._fills_outbox = consumer is None and ask_leader is None and config.deliver.consumer == "outbox"
+        self._fills_outbox = consumer is None and query_leader is None and config.deliver.consumer == "outbox"
         self._is_restored = False
         self._error: BaseException | None = None
         self._history = self._make_history(config, view, [each.entry.file for each in damaged])
@@ -158,7 +158,7 @@ class Capture:
         names = base.mirrors.remember(beginning.databases)
         maker = TargetMaker(context, epoch, self._history, self.progress, self._stopping)
         target, self._liveness = (
-            maker.deliver(consumer, names) if ask_leader is None else (maker.follow(ask_leader), None)
+            maker.deliver(consumer, names) if query_leader is None else (maker.follow(query_leader), None)
         )
         self._target = target
         first_copy = FirstCopy(
@@ -176,7 +176,7 @@ class Capture:
             target,
             self._history,
             prelude=first_copy.run
-            if ask_leader is None and is_due(config.select, config.copy, view)
+            if query_leader is None and is_due(config.select, config.copy, view)
             else _nothing_before,
             metrics=self._metrics,
             stopping=self._stopping,
@@ -202,7 +202,7 @@ class Capture:
             needed = marks.horizon.pointer.restart_lsn
             self._decoding.reader.horizon_lsn = history_horizon_lsn(needed, self._keep_bytes)
         if marks.start is not None:
-            self._wal_source.input.tend(marks.start.restart_lsn)
+            self._wal_source.input.maintain(marks.start.restart_lsn)
         self._report()
         decoding_error = self._decoding_error() if self._error is None else None
         consumer_error = self._liveness.error() if self._liveness is not None else None

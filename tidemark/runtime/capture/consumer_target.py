@@ -40,7 +40,7 @@ from tidemark.wire.state import CONFIRMED
 from tidemark.wire.values import EncodedGroup
 
 ABANDON_S = 5.0  # for a transaction of two syncs that is running when a stop abandons the consumer
-UNTAKEN_MAX = 50  # times that a consumer may be offered groups and accept none
+REFUSALS_MAX = 50  # times that a consumer may be offered groups and accept none
 Announced = dict[tuple[Oid, Oid], Relation]  # the version that the consumer knows, by database and relation
 
 
@@ -71,7 +71,7 @@ class ConsumerTarget:
         epoch: Epoch,
         *,
         history: HistoryWriter,
-        whole: SelectedTables,
+        selected_tables: SelectedTables,
         unconfirmed_bytes_max: int,
         progress: Progress,
         stopping: threading.Event,
@@ -86,7 +86,7 @@ class ConsumerTarget:
         self._store = store
         self._epoch = epoch
         self._history = history
-        self._whole = whole
+        self._selected_tables = selected_tables
         self._unconfirmed_bytes_max = unconfirmed_bytes_max
         self._progress = progress
         self._stopping = stopping
@@ -96,9 +96,9 @@ class ConsumerTarget:
         self._clock = SystemClock()
         self._announced: Announced = {}
         self._waiting: deque[_Offered] = deque()
-        self._announced_count = 0  # of them, from the first one on: reset after an error
-        self._taken: list[_Offered] = []
-        self._unconfirmed_bytes = 0  # of them
+        self._announced_count = 0  # of the waiting ones, from the first one on: reset after an error
+        self._accepted: list[_Offered] = []
+        self._unconfirmed_bytes = 0  # of the accepted ones
         self._confirming = Confirming(self._store_confirmed)
         self._partition = Partition(store.identity.system_identifier)
 
@@ -109,7 +109,7 @@ class ConsumerTarget:
 
     def deliver(self, group: ChangeGroup) -> None:
         """Offer a group until the consumer has accepted it and its confirmations are within the bound."""
-        self._offer_until_taken(_Offered(group))
+        self._offer_until_accepted(_Offered(group))
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
         """Offer a group of a first copy; its position is not one of the stream's."""
@@ -119,15 +119,15 @@ class ConsumerTarget:
             # An offered generation is used up: after a kill before its confirmation, the next one is greater.
             with self._store.transaction(self._epoch) as transaction:
                 transaction.put_copy(*progress)
-        self._offer_until_taken(_Offered(replace(group, last=start), progress))
+        self._offer_until_accepted(_Offered(replace(group, last=start), progress))
         self._confirming.wait()  # the progress of the copy is read from the state
 
     def idle(self) -> bool:
         """Poll for a confirmation of accepted groups."""
         self._confirming.check()
-        if self._taken:
+        if self._accepted:
             self._offer()
-        return bool(self._taken)
+        return bool(self._accepted)
 
     def close(self) -> None:
         """Revoke the partition, make all confirmations so far durable, and stop the consumer."""
@@ -137,7 +137,7 @@ class ConsumerTarget:
                 with self._liveness.calling("on_revoked"):
                     is_confirmed = self._consumer.on_revoked(self._partition)
                 if is_confirmed:
-                    self._confirm_taken()
+                    self._confirm_accepted()
             finally:
                 self._confirming.close()
         finally:
@@ -151,40 +151,40 @@ class ConsumerTarget:
         )
         self._confirming.abandon(late, ABANDON_S)
 
-    def _offer_until_taken(self, offered: _Offered) -> None:
+    def _offer_until_accepted(self, offered: _Offered) -> None:
         self._confirming.check()
         self._waiting.append(offered)
-        refused = 0
+        refusals = 0
         while self._waiting or self._unconfirmed_bytes > self._unconfirmed_bytes_max:
             if self._offer():
-                refused = 0
+                refusals = 0
                 if self._confirming.byte_count > self._unconfirmed_bytes_max:
                     self._confirming.wait(self._unconfirmed_bytes_max)
                 continue
-            refused += 1
-            if refused > UNTAKEN_MAX:
+            refusals += 1
+            if refusals > REFUSALS_MAX:
                 raise ConsumerFailed(
-                    f"the consumer was offered changes {refused} times, and neither read nor confirmed any",
+                    f"the consumer was offered changes {refusals} times, and neither read nor confirmed any",
                     hint="on_events must read from its iterator, and must sometimes return true",
                 )
-            if self._stopping.wait(min(ROOM_MAX_S, ROOM_FIRST_S * refused)):
+            if self._stopping.wait(min(ROOM_MAX_S, ROOM_FIRST_S * refusals)):
                 raise Stopped
 
     def _offer(self) -> bool:
         """Call the consumer until it returns; return whether it accepted or confirmed anything."""
         before = len(self._waiting)
         while True:
-            taken = len(self._taken)
+            accepted_before = len(self._accepted)
             try:
                 is_confirmed = self._call()
             except TidemarkError as error:
-                self._put_back(taken)
+                self._requeue(accepted_before)
                 self._wait_to_retry(error)
             else:
                 break
         self._retry.succeeded()
-        if is_confirmed and self._taken:
-            self._confirm_taken()
+        if is_confirmed and self._accepted:
+            self._confirm_accepted()
             return True
         return len(self._waiting) < before
 
@@ -196,10 +196,10 @@ class ConsumerTarget:
             raise ConsumerFailed("the consumer reports that it is not alive")
         return is_confirmed
 
-    def _put_back(self, taken: int) -> None:
-        """Queue a call's groups again, in order; `taken`: how many were accepted before it."""
-        failed = self._taken[taken:]
-        del self._taken[taken:]
+    def _requeue(self, accepted_before: int) -> None:
+        """Queue a call's groups again, in order; `accepted_before`: how many were accepted before it."""
+        failed = self._accepted[accepted_before:]
+        del self._accepted[accepted_before:]
         self._waiting.extendleft(reversed(failed))
         self._announced_count += len(failed)
         self._unconfirmed_bytes -= sum(offered.group.byte_count for offered in failed)
@@ -217,10 +217,10 @@ class ConsumerTarget:
         if self._stopping.wait(delay_s):
             raise Stopped from error
 
-    def _confirm_taken(self) -> None:
-        if self._taken:
-            self._confirming.confirm([offered.without_rows() for offered in self._taken], self._unconfirmed_bytes)
-            self._taken.clear()
+    def _confirm_accepted(self) -> None:
+        if self._accepted:
+            self._confirming.confirm([offered.without_rows() for offered in self._accepted], self._unconfirmed_bytes)
+            self._accepted.clear()
             self._unconfirmed_bytes = 0
 
     def _draw(self) -> Iterator[ChangeGroup]:
@@ -230,7 +230,7 @@ class ConsumerTarget:
             else:
                 self._announce(self._waiting[0].group)
             offered = self._waiting.popleft()
-            self._taken.append(offered)
+            self._accepted.append(offered)
             self._unconfirmed_bytes += offered.group.byte_count
             yield offered.group
 
@@ -256,7 +256,7 @@ class ConsumerTarget:
                 if offered.copying is not None:
                     _record_copied(transaction, offered.copying)
             transaction.rely_on_journal(self._history.durable_lsn)
-            self._whole.note(transaction, [offered.group for offered in confirmed])
+            self._selected_tables.record(transaction, [offered.group for offered in confirmed])
             for offered in confirmed:
                 transaction.learn_databases(offered.group.databases)
             delivered = transaction.deliver(EncodedGroup(last.last, latest, ()))

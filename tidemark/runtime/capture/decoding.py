@@ -87,13 +87,13 @@ class WalReader:
         self._spilled_bytes = 0
         self._open_transactions = 0
         self._journal_bytes = 0
-        self._looks_reported = 0  # looks at pg_database: the databases found are reported with the next group
-        self._looks_logged = 0
+        self._databases_reported = 0  # value of `DatabaseMirrors.looks` at the last group with databases
+        self._databases_logged = 0
         self._left_out: set[str] = set()
 
-    def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
+    def feed(self, wal_slice: WalSlice) -> Iterator[ChangeGroup]:
         """Decode the next slice; return the groups that became full."""
-        for decoded in self._decoding.feed_runs(segment):
+        for decoded in self._decoding.feed_runs(wal_slice):
             if isinstance(decoded, CommittedRun):
                 yield from map(self._with_databases, self._builder.add_run(decoded))
             elif isinstance(decoded, CommittedTransaction):
@@ -107,12 +107,12 @@ class WalReader:
         return self._open_transactions
 
     def flush(self, *, also_empty: bool) -> ChangeGroup | None:
-        """Return the gathered changes as a group; `also_empty`: also a group that has only its position."""
+        """Return the collected changes as a group; `also_empty`: also a group that has only its position."""
         group = self._builder.flush() if self._builder.byte_count or also_empty else None
         return group and self._with_databases(group)
 
     @property
-    def is_gathering(self) -> bool:
+    def is_collecting(self) -> bool:
         """Return whether there are changes that are in no group yet."""
         return self._builder.byte_count > 0
 
@@ -133,14 +133,14 @@ class WalReader:
 
     def _with_databases(self, group: ChangeGroup) -> ChangeGroup:
         """Add the captured databases if they changed. They may be ahead of the group, never behind it."""
-        if self._looks_reported == self._mirrors.looks:
+        if self._databases_reported == self._mirrors.looks:
             return group
-        self._looks_reported = self._mirrors.looks
+        self._databases_reported = self._mirrors.looks
         return replace(group, databases=self._mirrors.known())
 
     def _log_databases(self) -> None:
         """Log, once each, the selected databases that are not followed."""
-        self._looks_logged = self._mirrors.looks
+        self._databases_logged = self._mirrors.looks
         left_out = self._mirrors.left_out_by_name()
         for name in left_out.keys() - self._left_out:
             self._log.warning(
@@ -194,14 +194,14 @@ class WalReader:
         """Where the last decoded record begins; invalid before the first."""
         return self.decoder.last_lsn
 
-    def tend(self, segment: WalSlice) -> None:
+    def maintain(self, wal_slice: WalSlice) -> None:
         """Do the work due after a slice that no change has to wait for: report progress, and save a base."""
-        if self._looks_logged != self._mirrors.looks:
+        if self._databases_logged != self._mirrors.looks:
             self._log_databases()
         self._metrics.records.inc(self._decoding.records - self._records_reported)
         self._records_reported = self._decoding.records
         segment_bytes = self._decoding.framer.segment_bytes
-        if segment_bytes and (read := segment.end_lsn // segment_bytes - segment.start_lsn // segment_bytes):
+        if segment_bytes and (read := wal_slice.end_lsn // segment_bytes - wal_slice.start_lsn // segment_bytes):
             self._metrics.segments.inc(read)
             self._metrics.segment_seconds.observe(self.cpu_s - self._segment_began_s)
             self._segment_began_s = self.cpu_s
@@ -275,9 +275,9 @@ class DecodeThread:
         return self._is_within_slice or self._progress.received_lsn > self.reader.read_lsn
 
     @property
-    def is_gathering(self) -> bool:
+    def is_collecting(self) -> bool:
         """Return whether decoded changes wait for more in the same group."""
-        return self.reader.is_gathering
+        return self.reader.is_collecting
 
     def next_group(self) -> ChangeGroup | None:
         """Decode up to the next group, in the application thread; None if the received WAL has no more.
@@ -328,20 +328,20 @@ class DecodeThread:
         """Yield the groups, with a pause after each slice and when there is none."""
         try:
             while self.halted_at is None:
-                segment = self._slices.peek()
-                if segment is not None:
+                wal_slice = self._slices.peek()
+                if wal_slice is not None:
                     self._is_within_slice = True
-                    for group in self.reader.feed(segment):
+                    for group in self.reader.feed(wal_slice):
                         yield self._record_group(group)
                     if self.reader.is_halted:
-                        self.reader.tend(segment)
+                        self.reader.maintain(wal_slice)
                         yield from self._last_groups()
                         return
-                    self._release_slice(segment)
-                if self._is_awaited(segment) and (waiting := self.reader.flush(also_empty=False)) is not None:
+                    self._release_slice(wal_slice)
+                if self._is_awaited(wal_slice) and (waiting := self.reader.flush(also_empty=False)) is not None:
                     yield self._record_group(waiting)
-                if segment is not None:
-                    self.reader.tend(segment)
+                if wal_slice is not None:
+                    self.reader.maintain(wal_slice)
                     yield _Pause.SLICE
                     continue
                 if (idle := self._idle_group()) is not None:
@@ -352,18 +352,18 @@ class DecodeThread:
             yield from self._groups_before_invalid()
             raise
 
-    def _is_awaited(self, segment: WalSlice | None) -> bool:
+    def _is_awaited(self, wal_slice: WalSlice | None) -> bool:
         """Return whether the application thread waits: inline it waits for the group of all that has arrived."""
-        return segment is None if self._lease.is_inline else self._group_queue.is_wanted
+        return wal_slice is None if self._lease.is_inline else self._group_queue.is_wanted
 
-    def _release_slice(self, segment: WalSlice) -> None:
+    def _release_slice(self, wal_slice: WalSlice) -> None:
         """Release a slice, all of whose groups were accepted."""
-        self._slices.release(len(segment.data))
+        self._slices.release(len(wal_slice.data))
         self._is_within_slice = False
         if self.reader.last_record_lsn:
             decoder = self.reader.decoder
             # NB: a segment switch ends where its segment does, and the padding up to there comes slice by slice.
-            end_lsn = segment.end_lsn
+            end_lsn = wal_slice.end_lsn
             self._progress.decode(min(decoder.decoded_lsn, end_lsn), min(decoder.restart_lsn, end_lsn))
 
     def _groups_before_invalid(self) -> "Iterator[ChangeGroup | _Pause]":

@@ -29,8 +29,8 @@ from tidemark.wire.outbox import encode_group
 from tidemark.wire.state import CopyProgress, OutboxLedger, Watermark
 from tidemark.wire.values import EncodedGroup
 
-TAKE_S = 0.2  # how often the target has its turn while nothing is delivered, at first
-TAKE_S_MAX = 2.0  # ... and when it had nothing to do again and again
+IDLE_POLL_S = 0.2  # first interval between polls of the target while nothing is delivered
+IDLE_POLL_S_MAX = 2.0  # the interval doubles up to this while the target has nothing to do
 ROOM_FIRST_S = 0.02
 ROOM_MAX_S = 1.0
 STALE_READERS_S = 5.0  # how often slots of killed readers are freed
@@ -42,7 +42,7 @@ CopyKeep = tuple[Oid, Oid, CopyProgress]  # database, relation, progress of its 
 class Groups(Protocol):
     """The source of groups."""
 
-    def take(self, timeout_s: float) -> ChangeGroup | None:
+    def receive(self, timeout_s: float) -> ChangeGroup | None:
         """Return the next group; None if there is none within `timeout_s`."""
 
 
@@ -81,7 +81,7 @@ class OutboxTarget:
         epoch: Epoch,
         *,
         history: HistoryWriter,
-        whole: SelectedTables,
+        selected_tables: SelectedTables,
         progress: Progress,
         metrics: Metrics,
         log: Log,
@@ -90,7 +90,7 @@ class OutboxTarget:
         self._store = store
         self._epoch = epoch
         self._history = history
-        self._whole = whole
+        self._selected_tables = selected_tables
         self._progress = progress
         self._metrics = metrics
         self._log = log
@@ -106,7 +106,7 @@ class OutboxTarget:
 
         def extra_writes(transaction: StateTransaction) -> None:
             transaction.rely_on_journal(self._history.durable_lsn)
-            self._whole.note(transaction, [group])
+            self._selected_tables.record(transaction, [group])
             transaction.learn_databases(group.databases)
 
         self._store_group(encode_group(group), extra_writes)
@@ -221,16 +221,16 @@ class ApplicationThread:
             self._target.begin()
             self._prelude()
             self.prelude_is_over.set()
-            take_s = TAKE_S
+            poll_s = IDLE_POLL_S
             while not self._stopping.is_set():
-                group = self._groups.take(take_s)
+                group = self._groups.receive(poll_s)
                 if group is not None:
                     self._deliver(group)
-                    take_s = TAKE_S
+                    poll_s = IDLE_POLL_S
                 elif self._target.idle():
-                    take_s = TAKE_S
+                    poll_s = IDLE_POLL_S
                 else:
-                    take_s = min(TAKE_S_MAX, 2 * take_s)
+                    poll_s = min(IDLE_POLL_S_MAX, 2 * poll_s)
         except Stopped:
             pass
         except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it
@@ -255,5 +255,5 @@ class ApplicationThread:
     def _close(self) -> None:
         try:
             self._target.close()
-        except BaseException as error:  # noqa: BLE001 - the first error is the one to tell
+        except BaseException as error:  # noqa: BLE001 - the first error is the one to report
             self.error = self.error or error

@@ -27,8 +27,8 @@ from tidemark.wire.state import DELIVERED, FOLLOWED, Followed, Leader, Watermark
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
-    """A marker of the deliverer and its place; it states the positions of its own timeline, up to itself."""
+class LeaderMarker:
+    """A marker of the deliverer and its LSN; it states the positions of its own timeline, up to itself."""
 
     marker: Marker
     pointer: Pointer
@@ -43,7 +43,7 @@ class Met:
         return leader is None or self.lsn > leader.lsn
 
 
-AskLeader = Callable[[], Met | None]  # the newest marker that was read; from any thread
+QueryLeader = Callable[[], LeaderMarker | None]  # the newest marker that was read; from any thread
 
 
 class FollowTarget:
@@ -55,20 +55,20 @@ class FollowTarget:
         self,
         store: StateStore,
         epoch: Epoch,
-        ask_leader: AskLeader,
+        query_leader: QueryLeader,
         *,
         unmarked_bytes_max: int,
         history: HistoryWriter,
-        whole: SelectedTables,
+        selected_tables: SelectedTables,
         progress: Progress,
         metrics: Metrics,
         log: Log,
     ) -> None:
         self._store = store
         self._epoch = epoch
-        self._ask_leader = ask_leader
+        self._query_leader = query_leader
         self._history = history
-        self._whole = whole
+        self._selected_tables = selected_tables
         self._progress = progress
         self._metrics = metrics
         self._log = log
@@ -79,15 +79,15 @@ class FollowTarget:
 
     def deliver(self, group: ChangeGroup) -> None:
         """Record how far decoding is, and the deliverer's known position."""
-        met = self._ask_leader()
+        newest = self._query_leader()
         with self._store.transaction(self._epoch) as transaction:
             transaction.rely_on_journal(self._history.durable_lsn)
-            self._whole.note(transaction, [group])
+            self._selected_tables.record(transaction, [group])
             transaction.learn_databases(group.databases)
             before = transaction.followed()
             if before is None:
                 raise InternalError("the state of the follower has no position")
-            followed = self._led(transaction, replace(before, pointer=group.last), met)
+            followed = self._with_leader(transaction, replace(before, pointer=group.last), newest)
             transaction.put(FOLLOWED, followed)
             known = transaction.delivered()
         self._progress.deliver(group.last)
@@ -110,15 +110,19 @@ class FollowTarget:
     def abandon(self) -> None:
         """Do nothing: no outside code is called."""
 
-    def _led(self, transaction: StateTransaction, followed: Followed, met: Met | None) -> Followed:
+    def _with_leader(self, transaction: StateTransaction, followed: Followed, newest: LeaderMarker | None) -> Followed:
         """Move `delivered` to a new marker's pointer; give it up if none came for too long."""
         delivered = transaction.delivered()
         assert delivered is not None, "a follower begins with one"
-        if met is not None and met.lsn <= followed.pointer.position.commit_lsn and met.is_news(followed.leader):
-            followed = replace(followed, leader=_leader(met, followed.leader))
-            if met.pointer.position >= max(followed.floor.position, delivered.pointer.position):
-                restart_lsn = max(met.pointer.restart_lsn, followed.floor.restart_lsn)
-                self._move(transaction, Pointer(met.pointer.position, restart_lsn))
+        if (
+            newest is not None
+            and newest.lsn <= followed.pointer.position.commit_lsn
+            and newest.is_news(followed.leader)
+        ):
+            followed = replace(followed, leader=_leader(newest, followed.leader))
+            if newest.pointer.position >= max(followed.floor.position, delivered.pointer.position):
+                restart_lsn = max(newest.pointer.restart_lsn, followed.floor.restart_lsn)
+                self._move(transaction, Pointer(newest.pointer.position, restart_lsn))
                 return replace(followed, has_start=True)
         here = followed.pointer
         if here.restart_lsn - delivered.pointer.restart_lsn <= self._unmarked_bytes_max:
@@ -139,8 +143,8 @@ class FollowTarget:
         transaction.put(DELIVERED, Watermark(pointer, transaction.ledger().head))
 
 
-def _leader(met: Met, before: Leader | None) -> Leader:
+def _leader(newest: LeaderMarker, before: Leader | None) -> Leader:
     """Return what is known of the deliverer after another marker; only confirm markers describe its outbox."""
     known = before.sequence if before is not None else NO_SEQUENCE
-    reported = met.marker.sequence if met.marker.kind is MarkerKind.CONFIRM else NO_SEQUENCE
-    return Leader(met.marker.epoch, met.lsn, max(known, reported))
+    confirmed = newest.marker.sequence if newest.marker.kind is MarkerKind.CONFIRM else NO_SEQUENCE
+    return Leader(newest.marker.epoch, newest.lsn, max(known, confirmed))

@@ -13,8 +13,8 @@ class GroupQueue:
     """First in, first out; a put waits while the queue is over its bound, however large the group is."""
 
     def __init__(self, bytes_max: int, woken: Signal) -> None:
-        """`woken` wakes the taker: for a group, for the end, or for another reason of the thread that sets it."""
-        self.is_wanted = False  # the taker waits, or is about to
+        """`woken` wakes the receiving thread: for a group, at the end, or for a reason of the thread that sets it."""
+        self.is_wanted = False  # the receiving thread waits, or is about to
         self._bytes_max = bytes_max
         self._woken = woken
         self._groups: deque[tuple[ChangeGroup, int]] = deque()
@@ -46,17 +46,17 @@ class GroupQueue:
             self._woken.set()
         return True
 
-    def take(self, timeout_s: float) -> ChangeGroup | None:
-        """Return the next group; None if there is none within `timeout_s`, or until the taker is woken otherwise."""
+    def receive(self, timeout_s: float) -> ChangeGroup | None:
+        """Return the next group; None if there is none within `timeout_s`, or until it is woken for another reason."""
         self.is_wanted = True
-        group = self.take_queued()
+        group = self.receive_queued()
         if group is None and timeout_s > 0 and not self._is_closed:
             self._woken.wait(timeout_s)
-            group = self.take_queued()
+            group = self.receive_queued()
         self.is_wanted = False
         return group
 
-    def take_queued(self) -> ChangeGroup | None:
+    def receive_queued(self) -> ChangeGroup | None:
         """Return the next group without waiting; None if the queue is empty."""
         if not self._groups:
             return None

@@ -9,10 +9,10 @@ from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.stream_lease import StreamLease
 
 
-class LentInput(Protocol):
+class LeasedInput(Protocol):
     """The WAL input, while the application thread has the stream."""
 
-    def read_lent(self, timeout_s: float) -> bool:
+    def read_leased(self, timeout_s: float) -> bool:
         """Read what arrives within `timeout_s` into the ring; false if the network thread has to continue."""
 
 
@@ -24,7 +24,7 @@ class InlineDecoder(Protocol):
         """Return whether WAL has arrived that is not decoded."""
 
     @property
-    def is_gathering(self) -> bool:
+    def is_collecting(self) -> bool:
         """Return whether decoded changes wait for more in the same group."""
 
     def next_group(self) -> ChangeGroup | None:
@@ -34,7 +34,7 @@ class InlineDecoder(Protocol):
 class GroupReader:
     """The source of the application thread's groups."""
 
-    def __init__(self, queue: GroupQueue, lease: StreamLease, wal_input: LentInput, pacing: DeliveryPacing) -> None:
+    def __init__(self, queue: GroupQueue, lease: StreamLease, wal_input: LeasedInput, pacing: DeliveryPacing) -> None:
         self._queue = queue
         self._lease = lease
         self._wal_input = wal_input
@@ -45,9 +45,9 @@ class GroupReader:
         """Permit inline decoding from now on."""
         self._decoder = decoder
 
-    def take(self, timeout_s: float) -> ChangeGroup | None:
+    def receive(self, timeout_s: float) -> ChangeGroup | None:
         """Return the next group; None if there is none within `timeout_s`, or if the queue is closed."""
-        group = self._queue.take_queued() or self._wait(timeout_s)
+        group = self._queue.receive_queued() or self._wait(timeout_s)
         if group is not None:
             self._pacing.delivered(time.monotonic())
         return group
@@ -60,24 +60,26 @@ class GroupReader:
             if linger_s >= timeout_s:
                 return None
         while True:
-            group = self._take_inline(until_s) if self._enters() else self._take_threaded(until_s - time.monotonic())
+            group = (
+                self._receive_inline(until_s) if self._enters() else self._receive_threaded(until_s - time.monotonic())
+            )
             if group is not None or self._queue.is_closed or time.monotonic() >= until_s:
                 return group
 
     def _enters(self) -> bool:
         return self._decoder is not None and self._lease.enter()
 
-    def _take_threaded(self, timeout_s: float) -> ChangeGroup | None:
+    def _receive_threaded(self, timeout_s: float) -> ChangeGroup | None:
         self._queue.is_wanted = True  # NB: set before the check: the decode thread checks it after each slice
-        if self._decoder is not None and self._decoder.is_gathering:
+        if self._decoder is not None and self._decoder.is_collecting:
             self._lease.arrived.set()
-        return self._queue.take(timeout_s)
+        return self._queue.receive(timeout_s)
 
-    def _take_inline(self, until_s: float) -> ChangeGroup | None:
+    def _receive_inline(self, until_s: float) -> ChangeGroup | None:
         assert self._decoder is not None, "it enters with a decoder"
         gives_back = True  # also after an error
         try:
-            group = self._queue.take_queued()  # from before the offer
+            group = self._queue.receive_queued()  # from before the offer
             while group is None:
                 group = self._decoder.next_group()
                 remaining_s = until_s - time.monotonic()
@@ -95,9 +97,9 @@ class GroupReader:
 
     def _read(self, timeout_s: float) -> bool:
         """Read from the socket; false if another thread has to continue."""
-        may_continue = is_lent = False
+        may_continue = is_leased = False
         try:
-            may_continue = self._wal_input.read_lent(timeout_s)
+            may_continue = self._wal_input.read_leased(timeout_s)
         finally:
-            is_lent = self._lease.end_read()
-        return may_continue and is_lent
+            is_leased = self._lease.end_read()
+        return may_continue and is_leased

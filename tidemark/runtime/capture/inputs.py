@@ -39,13 +39,13 @@ class WalInput(Protocol):
     def start(self) -> None:
         """Start to receive."""
 
-    def read_lent(self, timeout_s: float) -> bool:
+    def read_leased(self, timeout_s: float) -> bool:
         """Read WAL into the ring in the application thread, which has the stream's lease."""
 
     def drain(self) -> None:
         """Move WAL that waits outside of the ring into it: decoding begins."""
 
-    def tend(self, lsn: Lsn) -> None:
+    def maintain(self, lsn: Lsn) -> None:
         """Maintain the storage beside the ring; no restart begins before `lsn`."""
 
     def stop(self) -> None:
@@ -83,9 +83,9 @@ class SpooledInput:
         """Receive into the spool; the ring gets nothing before `drain`."""
         self._network.start()
 
-    def read_lent(self, timeout_s: float) -> bool:
+    def read_leased(self, timeout_s: float) -> bool:
         """Read from the node in the application thread; only the direct connection is ever offered."""
-        return self._network.read_lent(timeout_s)
+        return self._network.read_leased(timeout_s)
 
     def drain(self) -> None:
         """Begin to feed the ring."""
@@ -100,7 +100,7 @@ class SpooledInput:
         self._network.stop()
         self._spool.close()
 
-    def tend(self, lsn: Lsn) -> None:
+    def maintain(self, lsn: Lsn) -> None:
         """Check the spool; remove what no restart at or after `lsn` needs, once the node feeds the ring itself."""
         self._warn()
         if self._draining.is_set() and not self._thread.is_alive():
@@ -144,10 +144,10 @@ class SpooledInput:
     def _move(self) -> bool:
         if self._ring.free_bytes < SLICE_BYTES_MAX:
             return False
-        segment = self._spool.read(self._ring.write_lsn)
-        if segment is None:
+        wal_slice = self._spool.read(self._ring.write_lsn)
+        if wal_slice is None:
             return False
-        self._ring.put(segment)
+        self._ring.put(wal_slice)
         self._arrived.set()
         return True
 

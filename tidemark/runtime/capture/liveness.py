@@ -13,7 +13,7 @@ from tidemark.engine.ports import Clock, Consumer
 from tidemark.io.host.clock import SystemClock
 from tidemark.model.errors import ConsumerFailed, TidemarkError
 
-ASK_S = 2.0
+POLL_S = 2.0
 _AGAIN = "unconfirmed changes are delivered again after a restart"
 
 
@@ -46,7 +46,7 @@ class Liveness:
         self._alive_s = alive_s
         self._hang_s = hang_s
         self._clock = clock or SystemClock()
-        self._asked_s: float | None = None
+        self._polled_s: float | None = None
         self._call: tuple[str, float] | None = None  # the running call, and since when
         self._error: ConsumerFailed | None = None
         self._stopping = threading.Event()
@@ -80,8 +80,8 @@ class Liveness:
         return self._error
 
     def _overdue(self) -> ConsumerFailed | None:
-        now_s, asked_s, call = self._clock.monotonic_s(), self._asked_s, self._call
-        if asked_s is not None and now_s - asked_s > self._alive_s:
+        now_s, polled_s, call = self._clock.monotonic_s(), self._polled_s, self._call
+        if polled_s is not None and now_s - polled_s > self._alive_s:
             return self._failed(f"has not answered alive() within {self._alive_s:g} s", "see deliver.alive_s")
         if call is not None and now_s - call[1] > self._hang_s:
             return self._failed(f"has been in {call[0]} for over {self._hang_s:g} s", "see deliver.hang_s")
@@ -89,12 +89,12 @@ class Liveness:
 
     def _run(self) -> None:
         while not self._stopping.is_set() and self._error is None:
-            self._asked_s = self._clock.monotonic_s()
-            self._error = self._ask() or self._error
-            self._asked_s = None
-            self._stopping.wait(ASK_S)
+            self._polled_s = self._clock.monotonic_s()
+            self._error = self._poll() or self._error
+            self._polled_s = None
+            self._stopping.wait(POLL_S)
 
-    def _ask(self) -> ConsumerFailed | None:
+    def _poll(self) -> ConsumerFailed | None:
         try:
             alive = self._consumer.alive()
         except ConsumerFailed as error:

@@ -7,9 +7,9 @@ ring was full, once a share of the ring is free. Closing costs the node nothing,
 its shutdown. An error that cannot heal (WAL removed, another cluster) ends the thread; `error` has the reason.
 
 In a quiet stream it offers the stream to the application thread (`stream_lease`), so that no commit waits for one
-thread to wake another. This thread keeps the connection: every `LOOK_S` it checks whether the application thread has
+thread to wake another. This thread keeps the connection: every `CHECK_S` it checks whether the application thread has
 read the socket since, and if not it reads again, so that neither a slow consumer nor a long decode delays WAL. It also
-reads again if more WAL arrives than one visit reads, and at the end of the stream: the node has to be asked for the
+reads again if more WAL arrives than one lease reads, and at the end of the stream, for the node's
 reason.
 """
 
@@ -34,11 +34,11 @@ from tidemark.wal.segments import TimelineHistory, WalSlice
 from tidemark.wire.replication import Keepalive
 
 READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
-LOOK_S = 0.05  # how often it is checked whether the application thread reads; it may stay away for twice that
-LOOK_QUIET_S = 2.0  # while no WAL comes: it waits in one read
+CHECK_S = 0.05  # how often it is checked whether the application thread reads; it may stay away for twice that
+CHECK_QUIET_S = 2.0  # while no WAL comes: it waits in one read
 OFFER_BYTES_MAX = 64 << 10  # how much the ring may have: more is a backlog, which the decode thread decodes first
-VISIT_BYTES_MAX = 1 << 20  # how much the application thread reads in a visit: more is a backlog, for this thread
-RECALL_S = 60.0  # a visit is far shorter, unless the consumer's process hangs
+LEASED_BYTES_MAX = 1 << 20  # how much the application thread reads in a lease: more is a backlog, for this thread
+RECALL_S = 60.0  # a lease is far shorter, unless the consumer's process hangs
 
 
 class RingOverflowed(TidemarkError):
@@ -89,7 +89,7 @@ class WalSink(Protocol):
     def free_bytes(self) -> int:
         """Room for more."""
 
-    def put(self, segment: WalSlice) -> None:
+    def put(self, wal_slice: WalSlice) -> None:
         """Accept a slice."""
 
 
@@ -147,8 +147,8 @@ class NetworkThread(SourceThread):
         self.is_located = False  # the sink's end was found in the node's history, by any connection so far
         self._clock = SystemClock()
         self._lease = lease
-        self._lent: WalStream | None = None  # the stream that is offered
-        self._lent_error: TidemarkError | None = None  # met by the application thread, for this thread to handle
+        self._leased: WalStream | None = None  # the stream that is offered
+        self._leased_error: TidemarkError | None = None  # raised in the application thread, for this thread to handle
 
     def stop(self) -> None:
         """End the thread, and a read of the application thread."""
@@ -157,20 +157,20 @@ class NetworkThread(SourceThread):
             self._lease.recall(0.0)
         super().stop()
 
-    def read_lent(self, timeout_s: float) -> bool:
+    def read_leased(self, timeout_s: float) -> bool:
         """Read what arrives within `timeout_s`, in the application thread; false if this thread has to continue."""
-        stream = self._lent
+        stream = self._leased
         assert stream is not None, "the lease is entered while the stream is offered"
         read_bytes = 0
         try:
             event = stream.receive_within(timeout_s)
             while event is not None:
                 read_bytes += self._take_event(event)
-                if read_bytes > VISIT_BYTES_MAX or self._sink.free_bytes < SLICE_BYTES_MAX:
+                if read_bytes > LEASED_BYTES_MAX or self._sink.free_bytes < SLICE_BYTES_MAX:
                     return False
                 event = stream.receive()
         except TidemarkError as error:
-            self._lent_error = error
+            self._leased_error = error
             return False
         return not stream.is_over
 
@@ -179,18 +179,18 @@ class NetworkThread(SourceThread):
         return not stream.is_over and self._sink.capacity - self._sink.free_bytes <= OFFER_BYTES_MAX
 
     def _offer(self, lease: StreamLease, stream: WalStream) -> None:
-        """Offer the stream while the application thread keeps reading; raise the error that it met there."""
-        self._lent, self._lent_error = stream, None
+        """Offer the stream while the application thread keeps reading; raise the error of a read there."""
+        self._leased, self._leased_error = stream, None
         lease.offer(stream.wake)
-        reads, look_s = lease.reads, LOOK_S
-        while lease.is_used_within(look_s) and not self._stopping.is_set():
-            look_s = LOOK_QUIET_S if lease.reads == reads else LOOK_S
+        reads, check_s = lease.reads, CHECK_S
+        while lease.is_used_within(check_s) and not self._stopping.is_set():
+            check_s = CHECK_QUIET_S if lease.reads == reads else CHECK_S
             reads = lease.reads
         if not lease.recall(RECALL_S):
             raise InternalError("the application thread did not end its read of the node's stream in time")
-        self._lent = None
-        if self._lent_error is not None:
-            raise self._lent_error
+        self._leased = None
+        if self._leased_error is not None:
+            raise self._leased_error
 
     def _work(self) -> None:
         while not self._stopping.is_set():

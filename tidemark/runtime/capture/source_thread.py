@@ -50,7 +50,7 @@ class SourceThread(ABC):
         if self._thread.ident is not None:
             self._thread.join(STOP_S)
 
-    def read_lent(self, timeout_s: float) -> bool:
+    def read_leased(self, timeout_s: float) -> bool:
         """Return false: only this thread itself reads."""
         del timeout_s
         return False
@@ -58,7 +58,7 @@ class SourceThread(ABC):
     def drain(self) -> None:  # noqa: B027 - a default, not an omission
         """Do nothing: all received WAL is in the ring already."""
 
-    def tend(self, lsn: Lsn) -> None:  # noqa: B027 - a default, not an omission
+    def maintain(self, lsn: Lsn) -> None:  # noqa: B027 - a default, not an omission
         """Do nothing: there is only the ring."""
 
     @abstractmethod

@@ -48,7 +48,7 @@ class LeaseState(Enum):
     LEAVING = "leaving"
     RECALLED = "recalled"
 
-    __hash__ = object.__hash__  # NB: of an `Enum` it is a Python function, and each commit looks up several changes
+    __hash__ = object.__hash__  # NB: of an `Enum` it is a Python function, and each commit needs several lookups
 
 
 class LeaseEvent(Enum):
@@ -93,8 +93,8 @@ class StreamLease:
         self.arrived = Signal()  # the decode thread: WAL arrived, or the stream is its own again
         self.woken = Signal()  # the application thread: a group is queued, or the stream is offered
         self.is_wanted = False  # the application thread waits, and would read inline
-        self.is_inline = False  # the application thread decodes; NB: these two are asked several times at each commit
-        self.is_recalled = False  # the application thread has to end its visit: the network thread reads again
+        self.is_inline = False  # the application thread decodes; NB: both are read several times at each commit
+        self.is_recalled = False  # the application thread has to end its lease: the network thread reads again
         self._state = LeaseState.THREADED
         self._reads = 0  # how often the application thread began to read
         self._interrupt: Callable[[], None] | None = None
@@ -145,15 +145,15 @@ class StreamLease:
         return self._move(LeaseEvent.READ) is not None
 
     def end_read(self) -> bool:
-        """End the read; false if the stream was recalled meanwhile, which ends the visit, too."""
+        """End the read; false if the stream was recalled meanwhile, which ends the lease, too."""
         return self._move(LeaseEvent.HAVE_READ) is LeaseState.INLINE
 
     def leave(self) -> None:
-        """End a visit of the application thread, which will enter again."""
+        """End a lease of the application thread, which will enter again."""
         self._move(LeaseEvent.LEAVE)
 
     def give_back(self) -> None:
-        """End a visit, and have the network thread and the decode thread continue."""
+        """End a lease, and have the network thread and the decode thread continue."""
         self._move(LeaseEvent.GIVE_BACK)
 
     def is_used_within(self, timeout_s: float) -> bool:
@@ -168,7 +168,7 @@ class StreamLease:
         return self._recall(NETWORK_READS, timeout_s)
 
     def recall_all(self, timeout_s: float) -> bool:
-        """Take the stream back; false if the application thread has not ended its visit within `timeout_s`."""
+        """Take the stream back; false if the application thread has not ended its lease within `timeout_s`."""
         return self._recall((LeaseState.THREADED,), timeout_s)
 
     def _recall(self, states: tuple[LeaseState, ...], timeout_s: float) -> bool:

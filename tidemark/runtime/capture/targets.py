@@ -15,7 +15,7 @@ from tidemark.model.position import Epoch
 from tidemark.runtime.capture.consumer_target import ConsumerTarget
 from tidemark.runtime.capture.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.capture.delivery import OutboxTarget, Target
-from tidemark.runtime.capture.following import AskLeader, FollowTarget
+from tidemark.runtime.capture.following import FollowTarget, QueryLeader
 from tidemark.runtime.capture.liveness import Liveness
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
@@ -31,16 +31,16 @@ class TargetMaker:
     progress: Progress
     stopping: threading.Event
 
-    def follow(self, ask_leader: AskLeader) -> Target:
+    def follow(self, query_leader: QueryLeader) -> Target:
         """Return the target that delivers nothing."""
         context = self.context
         return FollowTarget(
             context.store,
             self.epoch,
-            ask_leader,
+            query_leader,
             unmarked_bytes_max=context.config.standby.unmarked_bytes_max,
             history=self.history,
-            whole=self._whole(),
+            selected_tables=self._selected_tables(),
             progress=self.progress,
             metrics=context.metrics,
             log=context.log,
@@ -58,7 +58,7 @@ class TargetMaker:
                 context.store,
                 self.epoch,
                 history=self.history,
-                whole=self._whole(),
+                selected_tables=self._selected_tables(),
                 progress=self.progress,
                 metrics=context.metrics,
                 log=context.log,
@@ -74,7 +74,7 @@ class TargetMaker:
             self.epoch,
             liveness=liveness,
             history=self.history,
-            whole=self._whole(),
+            selected_tables=self._selected_tables(),
             unconfirmed_bytes_max=config.deliver.unconfirmed_bytes_max,
             progress=self.progress,
             stopping=self.stopping,
@@ -84,7 +84,7 @@ class TargetMaker:
         )
         return own, liveness
 
-    def _whole(self) -> SelectedTables:
+    def _selected_tables(self) -> SelectedTables:
         config = self.context.config
         return SelectedTables(config.select.selection(), copying=config.copy.enabled, log=self.context.log)
 

@@ -245,8 +245,8 @@ class ArchiveThenRing:
         if self._is_over:
             self._ring.release(length)
         else:
-            assert self._piece is not None, "it was never given out"
-            assert length == len(self._piece.data), "slices are taken whole"
+            assert self._piece is not None, "it was not returned"
+            assert length == len(self._piece.data), "each slice is released in one piece"
             self._piece = None
 
 

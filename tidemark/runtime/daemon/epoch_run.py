@@ -7,7 +7,7 @@ from tidemark.io.host.logs import describe_error
 from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX, Slot
 from tidemark.model.position import Epoch
 from tidemark.runtime.capture.capture import Capture, DecodingStuck
-from tidemark.runtime.capture.following import AskLeader
+from tidemark.runtime.capture.following import QueryLeader
 from tidemark.runtime.capture.interpreter import put_latency_first
 from tidemark.runtime.capture.wal_source import MakeWalSource, cut_spool
 from tidemark.runtime.context import CaptureContext
@@ -25,14 +25,14 @@ class EpochRun:
         self._stuck: DecodingStuck | None = None
 
     def begin(
-        self, epoch: Epoch, make_wal_source: MakeWalSource, on_marker: OnMarker, ask_leader: AskLeader | None = None
+        self, epoch: Epoch, make_wal_source: MakeWalSource, on_marker: OnMarker, query_leader: QueryLeader | None = None
     ) -> None:
-        """Make a capture under `epoch`, and start it; with `ask_leader` it follows, and delivers nothing."""
+        """Make a capture under `epoch`, and start it; with `query_leader` it follows, and delivers nothing."""
         self._context.log.info("epoch taken", epoch=str(epoch))
         self._context.store.environment.heartbeat.beat(self._slot, ahead_s=START_S_MAX)
         self.epoch = epoch
         self.capture = Capture(
-            self._context, epoch, make_wal_source, on_marker=on_marker, ask_leader=ask_leader, in_daemon=True
+            self._context, epoch, make_wal_source, on_marker=on_marker, query_leader=query_leader, in_daemon=True
         )
         self.capture.start()
         put_latency_first()

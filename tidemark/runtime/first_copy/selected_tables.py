@@ -1,4 +1,4 @@
-"""Tracks which tables are captured whole, by the stream's schema events.
+"""Tracks which tables are captured completely, by the stream's schema events.
 
 A table that RENAME, SET SCHEMA or ALTER SCHEMA RENAME brings into the selection has rows that were never delivered; so
 has a table of a whole database that was copied from a template or renamed into the selection. The transaction that
@@ -33,7 +33,7 @@ class SelectedTables:
         self._copying = copying
         self._log = log
 
-    def note(self, transaction: StateTransaction, groups: Sequence[ChangeGroup]) -> None:
+    def record(self, transaction: StateTransaction, groups: Sequence[ChangeGroup]) -> None:
         """Record in an open transaction what the groups' schema events changed."""
         for database, relation, phase in (change for group in groups for change in self._phase_changes(group)):
             if phase is None:

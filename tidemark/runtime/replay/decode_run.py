@@ -53,18 +53,18 @@ class WalDecoding:
         self._journal = journal
         self._on_fork = on_fork
 
-    def feed(self, segment: WalSlice) -> Iterator[Decoded]:
+    def feed(self, wal_slice: WalSlice) -> Iterator[Decoded]:
         """Feed a slice; yield what it completes, one by one. Consume all of it before the next slice."""
-        return singly(self.feed_runs(segment))
+        return singly(self.feed_runs(wal_slice))
 
-    def feed_runs(self, segment: WalSlice) -> Iterator[DecodedRun]:
+    def feed_runs(self, wal_slice: WalSlice) -> Iterator[DecodedRun]:
         """Do the same, but yield small transactions in runs."""
-        if segment.timeline != self.timeline:
-            self._follow(segment)
+        if wal_slice.timeline != self.timeline:
+            self._follow(wal_slice)
             if self._on_fork is not None:
-                self._on_fork(segment.start_lsn, segment.timeline)
-            self.timeline = self.decoder.timeline = segment.timeline
-        self.framer.feed(segment.start_lsn, segment.data)
+                self._on_fork(wal_slice.start_lsn, wal_slice.timeline)
+            self.timeline = self.decoder.timeline = wal_slice.timeline
+        self.framer.feed(wal_slice.start_lsn, wal_slice.data)
         while not isinstance(block := self.framer.next_block(), NeedMore):
             if isinstance(block, Invalid):
                 raise InvalidWal(block)
@@ -77,14 +77,14 @@ class WalDecoding:
             if self.decoder.is_halted:
                 return
 
-    def _follow(self, segment: WalSlice) -> None:
+    def _follow(self, wal_slice: WalSlice) -> None:
         """Continue on another timeline; at its start, part of a record of the last one may have been received."""
         framer = self.framer
-        if framer.fed_lsn is None or framer.fed_lsn <= segment.start_lsn:
-            framer.follow(segment.timeline)
-        elif framer.position > segment.start_lsn:
+        if framer.fed_lsn is None or framer.fed_lsn <= wal_slice.start_lsn:
+            framer.follow(wal_slice.timeline)
+        elif framer.position > wal_slice.start_lsn:
             raise WalDiverged(
-                f"timeline {segment.timeline} begins at {format_lsn(segment.start_lsn)}, but timeline "
+                f"timeline {wal_slice.timeline} begins at {format_lsn(wal_slice.start_lsn)}, but timeline "
                 f"{self.timeline} was decoded up to {format_lsn(framer.position)}"
             )
         else:
@@ -92,7 +92,7 @@ class WalDecoding:
                 framer.format,
                 system_identifier=framer.system_identifier,
                 segment_bytes=framer.segment_bytes,
-                timeline=segment.timeline,
-                start_lsn=segment.start_lsn,
+                timeline=wal_slice.timeline,
+                start_lsn=wal_slice.start_lsn,
             )
             self.framer.leave_out(self.decoder.quiet)

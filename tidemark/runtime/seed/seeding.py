@@ -387,9 +387,9 @@ class _Replay:
             self._observer.replaying(self._start_lsn, event.end_lsn, self._end_lsn)
         return event is not None
 
-    def _follow(self, segment: WalSlice, stop_lsn: Lsn | None) -> None:
-        self._framer.feed(segment.start_lsn, segment.data)
-        self._next_lsn = segment.end_lsn
+    def _follow(self, wal_slice: WalSlice, stop_lsn: Lsn | None) -> None:
+        self._framer.feed(wal_slice.start_lsn, wal_slice.data)
+        self._next_lsn = wal_slice.end_lsn
         while not isinstance(block := self._framer.next_block(), NeedMore):
             if isinstance(block, Invalid):
                 raise CorruptWal(f"the stream: {block}")

@@ -1,6 +1,6 @@
 """The parts of a campaign: node, load, oracle, both processes behind a proxy, and a target.
 
-One thread tends the campaign: it checks each part, restarts processes that ended, and executes the operator's
+One thread maintains the campaign: it checks each part, restarts processes that ended, and executes the operator's
 requests. Its clock counts the load's commits, and time only while nothing commits: so the same seed has about the same
 effect on a slow machine.
 """

@@ -8,7 +8,7 @@ FIRST, SECOND = 701, 702
 TUPLE = b"t" * 60
 
 
-def test_an_arena_holds_what_was_put_since_it_was_cleared() -> None:
+def test_an_arena_contains_what_was_put_since_it_was_cleared() -> None:
     arena = Arena()
     groups: list[list[bytes]] = [[b"long one", b"and more"], [b"short"], [], [b"a", b"longer than all of them before"]]
     for parts in groups:
@@ -29,7 +29,7 @@ def test_an_arena_that_had_to_be_very_large_is_released() -> None:
     assert arena.content() is not before
 
 
-def test_long_and_short_runs_of_rows_come_back_in_order_and_a_tail_of_both_can_be_cut_off() -> None:
+def test_long_and_short_runs_of_rows_are_read_in_order_and_a_tail_of_both_can_be_cut_off() -> None:
     log = RowLog(RelationVersions())
     counts = {FIRST: 3, SECOND: RUN_BYTES // ENTRY_BYTES}
     for xid in (FIRST, SECOND, FIRST):
@@ -46,7 +46,7 @@ def test_long_and_short_runs_of_rows_come_back_in_order_and_a_tail_of_both_can_b
     assert log.byte_count == 3 * (ENTRY_BYTES + len(TUPLE))
 
 
-def test_entries_that_stand_for_several_rows_count_for_all_of_them() -> None:
+def test_entries_of_several_rows_count_all_of_them() -> None:
     counts = [(FIRST, 0), (FIRST, 3), (SECOND, 2), (FIRST, 0), (SECOND, 0)]
     entries = b"".join(
         ENTRY.pack(ord("i"), 0, 0, 0, xid, 0xFFFFFFFF, 0xFFFFFFFF, 0)[:ROWS_AT]

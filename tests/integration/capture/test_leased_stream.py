@@ -14,14 +14,14 @@ from tidemark.engine.progress import Progress
 from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring
 from tidemark.io.node.replication import StreamEvent, TimelineEnd, WalStream
 from tidemark.model.lsn import Lsn, TimelineId, parse_lsn
-from tidemark.runtime.capture.network import OFFER_BYTES_MAX, VISIT_BYTES_MAX
+from tidemark.runtime.capture.network import LEASED_BYTES_MAX, OFFER_BYTES_MAX
 from tidemark.runtime.capture.source_thread import Link
 from tidemark.runtime.capture.stream_lease import LeaseState, StreamLease
 from tidemark.wal.segments import WalSlice, first_page_lsn
 
 DEADLINE_S = 60.0
-TAKER, NETWORK = "taker", "network"
-VISIT_S = 0.05
+LEASEHOLDER, NETWORK = "leaseholder", "network"
+LEASE_S = 0.05
 COMMITS = 200
 MESSAGE = "SELECT pg_logical_emit_message(true, 'test', repeat('x', {}))"
 
@@ -35,28 +35,28 @@ class Watched(Ring):
         self.putters: list[str] = []
         self.timelines: list[TimelineId] = []
 
-    def put(self, segment: WalSlice) -> None:
-        super().put(segment)
-        if segment.timeline not in self.timelines:
-            self.timelines.append(segment.timeline)
+    def put(self, wal_slice: WalSlice) -> None:
+        super().put(wal_slice)
+        if wal_slice.timeline not in self.timelines:
+            self.timelines.append(wal_slice.timeline)
         self.putters.append(threading.current_thread().name)
         if not self.keeps:
             self.release(self.used_bytes)
 
 
-class Taker:
+class Leaseholder:
     """A thread that reads the socket repeatedly, as the application thread does in a quiet stream."""
 
     def __init__(self, receiver: Receiver, lease: StreamLease) -> None:
         self._lease = lease
         self.is_away = False
         self.decoding_lasts = False
-        self.visit_s = VISIT_S
+        self.lease_s = LEASE_S
         self.waits_s = 0.0  # of the present read, or of the last
         self.pauses_s: Callable[[], float] = lambda: 0.0
         self._receiver = receiver
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=TAKER)
+        self._thread = threading.Thread(target=self._run, name=LEASEHOLDER)
         self._thread.start()
 
     def stop(self) -> None:
@@ -80,8 +80,8 @@ class Taker:
     def _reads(self) -> bool:
         if not self._lease.begin_read():
             return False
-        self.waits_s = self.visit_s
-        may_continue = self._receiver.read_lent(self.waits_s)
+        self.waits_s = self.lease_s
+        may_continue = self._receiver.read_leased(self.waits_s)
         return self._lease.end_read() and may_continue
 
 
@@ -105,10 +105,10 @@ def receiver(cluster: Cluster, ring: Watched, lease: StreamLease) -> Iterator[Re
 
 
 @pytest.fixture
-def taker(receiver: Receiver, lease: StreamLease) -> Iterator[Taker]:
-    taker = Taker(receiver, lease)
-    yield taker
-    taker.stop()
+def leaseholder(receiver: Receiver, lease: StreamLease) -> Iterator[Leaseholder]:
+    leaseholder = Leaseholder(receiver, lease)
+    yield leaseholder
+    leaseholder.stop()
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -125,60 +125,64 @@ def write(cluster: Cluster, ring: Watched, size: int = 10) -> None:
     eventually(lambda: ring.write_lsn >= end_lsn)
 
 
-def is_lent(cluster: Cluster, ring: Watched) -> bool:
+def is_leased(cluster: Cluster, ring: Watched) -> bool:
     write(cluster, ring)
-    return ring.putters[-1] == TAKER
+    return ring.putters[-1] == LEASEHOLDER
 
 
-@pytest.mark.usefixtures("taker")
+@pytest.mark.usefixtures("leaseholder")
 def test_the_application_thread_reads_a_quiet_stream_directly(cluster: Cluster, ring: Watched) -> None:
-    eventually(lambda: is_lent(cluster, ring))
+    eventually(lambda: is_leased(cluster, ring))
     ring.putters.clear()
     for _ in range(5):
         write(cluster, ring)
-    assert set(ring.putters) == {TAKER}
+    assert set(ring.putters) == {LEASEHOLDER}
 
 
-def test_an_application_thread_that_stays_away_delays_no_wal(cluster: Cluster, ring: Watched, taker: Taker) -> None:
-    eventually(lambda: is_lent(cluster, ring))
-    taker.is_away = True
+def test_an_application_thread_that_does_not_read_delays_no_wal(
+    cluster: Cluster, ring: Watched, leaseholder: Leaseholder
+) -> None:
+    eventually(lambda: is_leased(cluster, ring))
+    leaseholder.is_away = True
     write(cluster, ring)  # the message in transit may still arrive this way
     write(cluster, ring)
     assert ring.putters[-1] == NETWORK
-    taker.is_away = False
-    eventually(lambda: is_lent(cluster, ring))
+    leaseholder.is_away = False
+    eventually(lambda: is_leased(cluster, ring))
 
 
 def test_an_application_thread_that_decodes_for_long_delays_no_wal(
-    cluster: Cluster, ring: Watched, receiver: Receiver, taker: Taker
+    cluster: Cluster, ring: Watched, receiver: Receiver, leaseholder: Leaseholder
 ) -> None:
     """It may write a catalog base, or wait for the disk of the journal, for longer than the node waits for a reply."""
-    eventually(lambda: is_lent(cluster, ring))
-    taker.decoding_lasts = True
+    eventually(lambda: is_leased(cluster, ring))
+    leaseholder.decoding_lasts = True
     write(cluster, ring)
     write(cluster, ring)
     assert ring.putters[-1] == NETWORK
-    taker.decoding_lasts = False
-    eventually(lambda: is_lent(cluster, ring))
+    leaseholder.decoding_lasts = False
+    eventually(lambda: is_leased(cluster, ring))
     assert receiver.error is None
 
 
-def test_a_stop_ends_a_read_that_waits(cluster: Cluster, ring: Watched, receiver: Receiver, taker: Taker) -> None:
-    eventually(lambda: is_lent(cluster, ring))
-    taker.visit_s = 100 * DEADLINE_S
-    eventually(lambda: taker.waits_s == taker.visit_s)
+def test_a_stop_ends_a_read_that_waits(
+    cluster: Cluster, ring: Watched, receiver: Receiver, leaseholder: Leaseholder
+) -> None:
+    eventually(lambda: is_leased(cluster, ring))
+    leaseholder.lease_s = 100 * DEADLINE_S
+    eventually(lambda: leaseholder.waits_s == leaseholder.lease_s)
     receiver.stop()
-    taker.stop()
+    leaseholder.stop()
     assert receiver.error is None
 
 
-@pytest.mark.usefixtures("taker")
+@pytest.mark.usefixtures("leaseholder")
 def test_a_backlog_is_received_by_the_network_thread(cluster: Cluster, ring: Watched) -> None:
-    eventually(lambda: is_lent(cluster, ring))
+    eventually(lambda: is_leased(cluster, ring))
     ring.putters.clear()
 
     def is_backlog_received() -> bool:
-        write(cluster, ring, 8 * VISIT_BYTES_MAX)  # a slow server may send less in each visit
+        write(cluster, ring, 8 * LEASED_BYTES_MAX)  # a slow server may send less in each lease
         return NETWORK in ring.putters
 
     eventually(is_backlog_received)
@@ -201,23 +205,23 @@ def test_the_stream_is_not_offered_while_the_decode_thread_has_a_backlog(
     assert receiver.error is None
 
 
-@pytest.mark.usefixtures("taker")
+@pytest.mark.usefixtures("leaseholder")
 def test_a_connection_that_breaks_while_the_application_thread_reads_is_opened_again(
     cluster: Cluster, ring: Watched, receiver: Receiver
 ) -> None:
-    eventually(lambda: is_lent(cluster, ring))
+    eventually(lambda: is_leased(cluster, ring))
     for _ in range(3):
         cluster.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
         write(cluster, ring)
-        eventually(lambda: is_lent(cluster, ring))
+        eventually(lambda: is_leased(cluster, ring))
     assert receiver.error is None
 
 
-@pytest.mark.usefixtures("taker")
+@pytest.mark.usefixtures("leaseholder")
 def test_it_is_stopped_while_the_application_thread_reads_the_socket(
     cluster: Cluster, ring: Watched, receiver: Receiver, lease: StreamLease
 ) -> None:
-    eventually(lambda: is_lent(cluster, ring))
+    eventually(lambda: is_leased(cluster, ring))
     receiver.stop()
     assert receiver.link.value == "ended"
     assert lease.state is LeaseState.THREADED
@@ -225,28 +229,28 @@ def test_it_is_stopped_while_the_application_thread_reads_the_socket(
 
 
 def test_each_byte_arrives_once_and_in_order_from_either_reading_thread(
-    cluster: Cluster, ring: Watched, receiver: Receiver, taker: Taker
+    cluster: Cluster, ring: Watched, receiver: Receiver, leaseholder: Leaseholder
 ) -> None:
     draw = random.Random(1)
-    taker.pauses_s = lambda: draw.choice((0.0, 0.0, 0.001, 0.15))
+    leaseholder.pauses_s = lambda: draw.choice((0.0, 0.0, 0.001, 0.15))
     with cluster.connect() as session:
 
         def both_have_read_after(commits: int) -> bool:
             for number in range(commits):
                 session.execute(MESSAGE.format(draw.choice((10, 10, 10, 300_000)) if number % 10 == 0 else 10).encode())
                 threading.Event().wait(draw.choice((0.0, 0.001, 0.01)))
-            return {TAKER, NETWORK} <= set(ring.putters)
+            return {LEASEHOLDER, NETWORK} <= set(ring.putters)
 
         eventually(lambda: both_have_read_after(COMMITS))
     write(cluster, ring)
     assert receiver.error is None
 
 
-@pytest.mark.usefixtures("taker")
+@pytest.mark.usefixtures("leaseholder")
 def test_a_ring_that_the_application_thread_fills_is_not_used_until_there_is_space(
     cluster: Cluster, ring: Watched, receiver: Receiver
 ) -> None:
-    eventually(lambda: is_lent(cluster, ring))
+    eventually(lambda: is_leased(cluster, ring))
     ring.keeps = True
     while ring.free_bytes >= SLICE_BYTES_MAX:
         write(cluster, ring, SLICE_BYTES_MAX // 4)
@@ -255,7 +259,7 @@ def test_a_ring_that_the_application_thread_fills_is_not_used_until_there_is_spa
     assert receiver.error is None
     ring.keeps = False
     ring.release(ring.used_bytes)
-    eventually(lambda: is_lent(cluster, ring))
+    eventually(lambda: is_leased(cluster, ring))
 
 
 def test_a_timeline_that_ends_while_the_application_thread_reads_is_followed_by_the_network_thread(
@@ -278,14 +282,14 @@ def test_a_timeline_that_ends_while_the_application_thread_reads_is_followed_by_
         lease = StreamLease()
         receiver = Receiver(standby, ring, Progress(received_lsn=ring.write_lsn), lease)
         receiver.start()
-        taker = Taker(receiver, lease)
+        leaseholder = Leaseholder(receiver, lease)
         try:
-            eventually(lambda: is_lent(primary, ring))
+            eventually(lambda: is_leased(primary, ring))
             promote(standby)
-            eventually(lambda: is_lent(standby, ring))
+            eventually(lambda: is_leased(standby, ring))
             assert receiver.error is None
             assert ring.timelines == [1, 2]
             assert followers == [NETWORK]
         finally:
-            taker.stop()
+            leaseholder.stop()
             receiver.stop()
