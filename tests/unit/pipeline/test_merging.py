@@ -21,7 +21,7 @@ from tidemark.io.host.failpoints import arm
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.merge import clustering, data_files
+from tidemark.pipeline.merge import clustering, data_files, merging
 from tidemark.pipeline.merge.clustering import DEPTH_MAX, recluster
 from tidemark.pipeline.merge.compaction import Compacted
 from tidemark.pipeline.merge.data_files import FILE_ROWS_MAX, FILE_ROWS_MIN, FILES_WANTED, file_rows
@@ -172,6 +172,36 @@ def test_a_new_row_is_added_to_a_file_without_rows(tmp_path: Path) -> None:
     table.create_write_transaction([empty], "append", table.schema())
     replica.change([1])
     replica.check()
+
+
+def test_a_new_row_inside_the_range_of_a_file_is_added_only_to_a_small_file(tmp_path: Path) -> None:
+    half_full, small = Replica(tmp_path / "half", range(0, 8, 2)), Replica(tmp_path / "small", range(0, 6, 2))
+    half_full.change([3])
+    assert sorted(half_full.files.values()) == [(1, 3, 3), (4, 0, 6)]
+    small.change([3])
+    assert sorted(small.files.values()) == [(4, 0, 4)]
+
+
+def test_a_new_row_is_added_to_the_nearest_of_several_small_files(tmp_path: Path) -> None:
+    replica = Replica(tmp_path)
+    for keys in ((0, 1), (10, 12), (20, 21)):
+        replica.insert(keys)
+    replica.change([11])
+    assert sorted(replica.files.values()) == [(2, 0, 1), (2, 20, 21), (3, 10, 12)]
+
+
+def test_touched_neighbours_are_combined_up_to_the_bounds_of_rows_and_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_rows, by_bytes = Replica(tmp_path / "rows"), Replica(tmp_path / "bytes")
+    for replica in (by_rows, by_bytes):
+        for first in (0, 4, 8):
+            replica.insert(range(first, first + 4))
+    by_rows.change([0, 4, 8])
+    assert sorted(by_rows.files.values()) == [(4, 8, 11), (8, 0, 7)]
+    monkeypatch.setattr(merging, "FILE_BYTES", 1)
+    by_bytes.change([0, 4, 8])
+    assert sorted(by_bytes.files.values()) == [(4, 0, 3), (4, 4, 7), (4, 8, 11)]
 
 
 def test_columns_of_the_key_are_read_once(tmp_path: Path) -> None:
