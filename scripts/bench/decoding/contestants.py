@@ -1,7 +1,7 @@
 """The contestants of the decoder benchmark: each decodes the same range of WAL as a separate process.
 
-The cost is wall and CPU seconds of all its processes. A turn of pg_recvlogical uses a copy of a slot that precedes the
-workload, so that every turn decodes the same WAL. Its CPU seconds are those of client and walsender together, because
+The cost is wall and CPU seconds of all its processes. A trial of pg_recvlogical uses a copy of a slot that precedes the
+workload, so that every trial decodes the same WAL. Its CPU seconds are those of client and walsender together, because
 the server decodes.
 """
 
@@ -35,11 +35,11 @@ class Contestant:
     """A way to decode a recording."""
 
     name: str
-    turn: Callable[[], Cost]
+    trial: Callable[[], Cost]
 
 
 def contestants(cluster: Cluster, session: Session, recording: Recording) -> list[Contestant]:
-    """Return all contestants. test_decoding's number of rows is checked once, Tidemark's in each turn."""
+    """Return all contestants. test_decoding's number of rows is checked once, Tidemark's in each trial."""
     begin, end = format_lsn(recording.begin), format_lsn(recording.end)
     decode = [*CDCCTL, "decode", "--state", str(recording.state), "--archive", str(recording.archive), "--from", begin]
     ours = [*decode, "--format", "null", "--json"]
@@ -59,12 +59,12 @@ def contestants(cluster: Cluster, session: Session, recording: Recording) -> lis
         if peer.plugin == "test_decoding":
             _check_rows(peer.name, recording, recording.rows, peer.count_rows())
     return [
-        Contestant(OURS, lambda: _our_turn([*ours, "--to", end], recording, recording.rows)),
-        Contestant(SCANNING, lambda: _our_turn([*ours, "--to", end, *NO_TABLE], recording, 0)),
+        Contestant(OURS, lambda: _our_trial([*ours, "--to", end], recording, recording.rows)),
+        Contestant(SCANNING, lambda: _our_trial([*ours, "--to", end, *NO_TABLE], recording, 0)),
         Contestant(STARTING, lambda: timed([*ours, "--to", begin])),
         Contestant(WALDUMP, lambda: timed(waldump)),
         *_other_ways(cluster, recording, [*ours, "--to", end], [*decode, "--to", end]),
-        *(Contestant(peer.name, peer.turn) for peer in peers),
+        *(Contestant(peer.name, peer.trial) for peer in peers),
     ]
 
 
@@ -82,7 +82,7 @@ def _other_ways(
         "--from TIME": ("--from", recording.time),
     }
     for name, option in options.items():
-        yield Contestant(f"tidemark {name}", partial(_our_turn, [*counted, *option], recording, recording.rows))
+        yield Contestant(f"tidemark {name}", partial(_our_trial, [*counted, *option], recording, recording.rows))
     for form in FORMATS:
         yield Contestant(f"tidemark, {form}", partial(timed, [*printed, "--format", form]))
         with_bounds = [*printed, "--format", form, "--transactions"]
@@ -102,13 +102,13 @@ class _Receiver:
         self._session = session
         self._postmaster = psutil.Process(cluster.pid)
         self._source = source_slot(recording.name, plugin)
-        self._slot = f"{self._source}_turn"
+        self._slot = f"{self._source}_trial"
         where = ["-h", str(cluster.folder), "-p", str(cluster.port), "-U", SUPERUSER, "-d", recording.database]
         options = [part for option in PLUGIN_OPTIONS[plugin] for part in ("-o", option)]
         self._command = [str(cluster.server.client("pg_recvlogical")), *where, "--slot", self._slot, "--start"]
         self._command += ["--no-loop", "--endpos", format_lsn(recording.end), "-f", "-", *options]
 
-    def turn(self) -> Cost:
+    def trial(self) -> Cost:
         with copied_slot(self._session, self._source, self._slot):
             others, before_s = self._server_pids(), self._server_cpu_s()
             cost = timed(self._command)
@@ -145,7 +145,7 @@ def _check_rows(name: str, recording: Recording, expected: int, found: int) -> N
         raise SystemExit(f"{recording.name}: {name} found {found} rows in place of {expected}")
 
 
-def _our_turn(command: Sequence[str], recording: Recording, rows: int) -> Cost:
+def _our_trial(command: Sequence[str], recording: Recording, rows: int) -> Cost:
     """Run Tidemark with one line of counts as output."""
     with tempfile.TemporaryFile() as counts:
         cost = timed(command, counts)

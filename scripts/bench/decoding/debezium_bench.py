@@ -1,4 +1,4 @@
-"""Compares Tidemark's decoder with Debezium's embedded engine on the same changes, in alternating turns of one run.
+"""Compares Tidemark's decoder with Debezium's embedded engine on the same changes, in alternating trials of one run.
 
     insert  one INSERT of --rows rows of five columns
     tpcb    pgbench TPC-B, --rows / 50 transactions of four changes
@@ -30,7 +30,7 @@ import psutil
 
 from scripts.bench.measuring.commands import CDCCTL, Cost, init_state, timed, without_start
 from scripts.bench.measuring.machine import machine
-from scripts.bench.measuring.rounds import Turn, number, ratios, spread, take_turns
+from scripts.bench.measuring.rounds import Trial, number, ratios, run_trials, spread
 from scripts.bench.measuring.slots import copied_slot
 from scripts.bench.measuring.workloads import PUBLICATION, SETTINGS, WORKLOADS, Recording, node, record, source_slot
 from tests.support.servers.postgres import SUPERUSER, Cluster, Session
@@ -68,7 +68,7 @@ class Debezium:
     session: Session
     recording: Recording
 
-    def turn(self) -> Cost:
+    def trial(self) -> Cost:
         """Read the changes through a copy of the slot that precedes them."""
         slot = f"{self.recording.name}_engine"
         command = [str(self.python), str(ENGINE), "--port", str(self.cluster.port), "--user", SUPERUSER]
@@ -94,7 +94,7 @@ class Debezium:
         return float(times.children_user + times.children_system)
 
 
-def our_turn(recording: Recording, form: str) -> Cost:
+def our_trial(recording: Recording, form: str) -> Cost:
     """Decode to a format; return the cost without the start."""
     command = [*CDCCTL, "decode", "--state", str(recording.state), "--archive", str(recording.archive)]
     command += ["--format", form, "--from", format_lsn(recording.begin), "--to"]
@@ -103,10 +103,10 @@ def our_turn(recording: Recording, form: str) -> Cost:
     return Cost(without_start(whole.wall_s, start.wall_s), without_start(whole.cpu_s, start.cpu_s))
 
 
-def turns_of(engine: Debezium, recording: Recording) -> dict[str, Turn]:
+def trials_of(engine: Debezium, recording: Recording) -> dict[str, Trial]:
     """Return the contestants."""
-    ours = {name: partial(our_turn, recording, form) for name, form in FORMS.items()}
-    return {THEIRS: engine.turn, **ours}
+    ours = {name: partial(our_trial, recording, form) for name, form in FORMS.items()}
+    return {THEIRS: engine.trial, **ours}
 
 
 def summary(recording: Recording, costs: Mapping[str, Sequence[Cost]]) -> dict[str, object]:
@@ -138,7 +138,7 @@ def show(recording: Recording, costs: Mapping[str, Sequence[Cost]]) -> None:
         reported = (f"{wall:.2f}", f"{cpu:.2f}", speed, f"{wall_ratio:.1f}", f"{cpu_ratio:.1f}")
         print(line.format(name, *reported), flush=True)
     if any(math.isnan(cost.wall_s + cost.cpu_s) for own in costs.values() for cost in own):
-        print("-: a turn took hardly longer than its start, which says nothing: take more --rows", flush=True)
+        print("-: a trial took hardly longer than its start, which says nothing: take more --rows", flush=True)
 
 
 def main() -> None:
@@ -162,7 +162,7 @@ def main() -> None:
         for name in dict.fromkeys(arguments.workload or WORKLOADS):
             recording = record(cluster, name, rows, Path(folder), init_state)
             with cluster.connect(name) as session:
-                costs = take_turns(turns_of(Debezium(python, cluster, session, recording), recording), rounds)
+                costs = run_trials(trials_of(Debezium(python, cluster, session, recording), recording), rounds)
             reported.append(summary(recording, costs))
             if not arguments.json:
                 show(recording, costs)

@@ -1,10 +1,10 @@
-"""Compares Tidemark's decoder with pg_waldump and pg_recvlogical on the same WAL, in alternating turns of one run.
+"""Compares Tidemark's decoder with pg_waldump and pg_recvlogical on the same WAL, in alternating trials of one run.
 
     insert  one INSERT of --rows rows of five columns
     tpcb    pgbench TPC-B, --rows / 50 transactions of four changes
     wide    UPDATEs of --rows / 10 rows of 16 mixed columns
 
-Each turn is a whole process over the same range of WAL; the order changes with each round. Tidemark decodes segment
+Each trial is a whole process over the same range of WAL; the order changes with each round. Tidemark decodes segment
 files to Arrow batches and discards them; pg_recvlogical receives text from a walsender and discards it; pg_waldump only
 reads records and checks their CRC. It is compared with Tidemark with no table selected, minus its start (`scan ratio`:
 Tidemark's CPU seconds divided by pg_waldump's). Tidemark also runs with each option and format that takes another path
@@ -25,7 +25,7 @@ from pathlib import Path
 from scripts.bench.decoding.contestants import OURS, SCANNING, STARTING, WALDUMP, Contestant, contestants
 from scripts.bench.measuring.commands import Cost, init_state, without_start
 from scripts.bench.measuring.machine import machine
-from scripts.bench.measuring.rounds import Spread, number, spread, take_turns
+from scripts.bench.measuring.rounds import Spread, number, run_trials, spread
 from scripts.bench.measuring.workloads import SETTINGS, WORKLOADS, Recording, node, record
 
 NET = "tidemark, less its start"
@@ -61,14 +61,14 @@ class Result:
 
 def run_rounds(entrants: Sequence[Contestant], rounds: int, deadline_s: float) -> list[Result]:
     """Run all contestants in each round, in rotating order; start no round after `deadline_s`, except the first."""
-    costs = take_turns({entrant.name: entrant.turn for entrant in entrants}, rounds, deadline_s)
+    costs = run_trials({entrant.name: entrant.trial for entrant in entrants}, rounds, deadline_s)
     own, scanning, starts = costs.pop(OURS), costs.pop(SCANNING), costs.pop(STARTING)
     ours = {OURS: own, NET: _net(own, starts), SCANNING: _net(scanning, starts)}
     return [Result(name, values) for name, values in {**ours, **costs}.items()]
 
 
 def _net(wholes: Sequence[Cost], starts: Sequence[Cost]) -> list[Cost]:
-    """Return the cost of each turn minus the start in the same round."""
+    """Return the cost of each trial minus the start in the same round."""
     return [
         Cost(without_start(whole.wall_s, start.wall_s), max(whole.inner_cpu_s, LEAST_S))
         for whole, start in zip(wholes, starts, strict=True)

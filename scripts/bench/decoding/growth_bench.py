@@ -5,8 +5,8 @@
              each row is a transaction
     WAL      the same rows up to this number of GB of WAL; each length is decoded from its beginning
 
-Each turn is a process, `cdcctl decode --format null` over segment files. "Start" is a turn with nothing to decode: the
-interpreter, the imports and the catalog; "beside it" is the additional cost of decoding. Memory is the greatest
+Each trial is a process, `cdcctl decode --format null` over segment files. "Start" is a trial with nothing to decode:
+the interpreter, the imports and the catalog; "beside it" is the additional cost of decoding. Memory is the greatest
 resident size that the kernel reports. More tables at the start add the catalog itself; rows in all tables instead of
 one add the descriptions of the tables in use, and the batches of a group.
 The WAL remains in the server's folder and is linked from there: its disk needs 1.5 times the greatest length.
@@ -60,7 +60,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class RangeCost:
     """The cost of decoding a range."""
 
     name: str
@@ -162,7 +162,7 @@ def spread_out(cluster: Cluster, folder: Path, tables: int) -> list[Stretch]:
     ]
 
 
-def decode(stretch: Stretch) -> Turn:
+def decode(stretch: Stretch) -> RangeCost:
     """Decode a range in a separate process."""
     command = [*CDCCTL, "decode", "--state", str(stretch.state), "--archive", str(stretch.archive)]
     command += ["--format", "null", "--json", "--from", format_lsn(stretch.begin), "--to"]
@@ -173,7 +173,7 @@ def decode(stretch: Stretch) -> Turn:
     if int(said["rows"]) != stretch.rows:
         raise SystemExit(f"{stretch.name}: {said['rows']} rows were decoded, {stretch.rows} written")
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Turn(stretch.name, stretch.end - stretch.begin, stretch.rows, cpu_s, wall_s, peak_mb, start_peak_mb)
+    return RangeCost(stretch.name, stretch.end - stretch.begin, stretch.rows, cpu_s, wall_s, peak_mb, start_peak_mb)
 
 
 def _run(command: Sequence[str]) -> tuple[dict[str, float], float]:
@@ -199,16 +199,16 @@ def _peak_kib(pid: int) -> int:
     return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")), 0)
 
 
-def show(kind: str, turns: Sequence[Turn]) -> None:
+def show(kind: str, trials: Sequence[RangeCost]) -> None:
     """Print a table."""
     heads = ("WAL MB", "rows", "wall s", "CPU s", "CPU s a GB", "peak MB", "start MB", "beside it")
     print("\n{:>16}{:>10}{:>12}{:>10}{:>10}{:>12}{:>10}{:>10}{:>11}".format(kind, *heads))
-    for turn in turns:
-        per_gb = turn.cpu_s / turn.wal_bytes * (1 << 30)
+    for trial in trials:
+        per_gb = trial.cpu_s / trial.wal_bytes * (1 << 30)
         print(
-            f"{turn.name:>16}{turn.wal_bytes / 1e6:>10,.0f}{turn.rows:>12,}{turn.wall_s:>10.2f}{turn.cpu_s:>10.2f}"
-            f"{per_gb:>12.2f}{turn.peak_mb:>10.0f}{turn.start_peak_mb:>10.0f}"
-            f"{turn.peak_mb - turn.start_peak_mb:>11.0f}",
+            f"{trial.name:>16}{trial.wal_bytes / 1e6:>10,.0f}{trial.rows:>12,}{trial.wall_s:>10.2f}{trial.cpu_s:>10.2f}"
+            f"{per_gb:>12.2f}{trial.peak_mb:>10.0f}{trial.start_peak_mb:>10.0f}"
+            f"{trial.peak_mb - trial.start_peak_mb:>11.0f}",
             flush=True,
         )
 
@@ -230,7 +230,7 @@ def main() -> None:
     started, about = time.monotonic(), machine()
     kept_mb = max(given.gigabytes, default=0) * 1024 + KEPT_MB_MORE
     settings = {**SETTINGS, "wal_keep_size": f"{kept_mb}MB", "max_wal_size": f"{kept_mb}MB"}
-    measured: dict[str, list[Turn]] = {}
+    measured: dict[str, list[RangeCost]] = {}
     with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder, new_cluster(MAJOR, settings) as cluster:
         stretches = {"tables": [each for count in given.tables for each in spread_out(cluster, Path(folder), count)]}
         stretches["rows"], stretches["WAL"] = grow(cluster, Path(folder), given.rows, given.gigabytes)
@@ -240,7 +240,7 @@ def main() -> None:
                 show(kind, measured[kind])
     took_s = round(time.monotonic() - started, 1)
     if given.json:
-        reported = {kind: [asdict(turn) for turn in turns] for kind, turns in measured.items()}
+        reported = {kind: [asdict(trial) for trial in trials] for kind, trials in measured.items()}
         json.dump({**about, "took_s": took_s, "measured": reported}, sys.stdout, indent=2)
         print()
     else:

@@ -1,4 +1,4 @@
-"""Compares Tidemark's scan of WAL, CRC included, with `pg_waldump --quiet` on the same segments, in alternating turns.
+"""Compares Tidemark's scan of WAL, CRC included, with `pg_waldump --quiet` on the same segments, in alternating trials.
 
 Prints medians of wall and processor time and their ratios. Only ratios are meaningful on a shared machine, best those
 of processor time. Without a folder it creates WAL with pgbench on a temporary PostgreSQL 15. Tidemark is timed inside
@@ -76,7 +76,7 @@ def pgbench_wal() -> Iterator[Path]:
 
 
 def measure(folder: Path, waldump: Path, rounds: int, *, parse: bool) -> None:
-    """Time both in alternating turns, and print the results."""
+    """Time both in alternating trials, and print the results."""
     files = segments(folder)
     begin = files[0][0]
     end, count = scan(files, parse=False)  # warms the page cache

@@ -1,10 +1,10 @@
-"""Commit-to-consumer latency of Tidemark's capture and of pg_recvlogical (pgoutput), in alternating turns on one node.
+"""Commit-to-consumer latency of Tidemark's capture and of pg_recvlogical (pgoutput), in alternating trials on one node.
 
 A writer commits one-row INSERTs at a rate. Tidemark is the sidecar's capture (network, decode, application and confirm
 thread, the confirmed position in LMDB) with a custom consumer. The peer is pg_recvlogical's output, read from a pipe.
 "stream" receives the physical stream and decodes nothing; "opened" does so and also reads a prepared batch of one row,
 as Tidemark's consumer does, which is the lower bound for Tidemark. All use the same unix socket and clock. Each
-reader runs alone in its turn, unless --together. Latency is the arrival, with the row's number extracted, minus the
+reader runs alone in its trial, unless --together. Latency is the arrival, with the row's number extracted, minus the
 return of the commit at the writer. It can be negative: a stream may be faster than the answer to the writer. "From
 stamp" counts from before the INSERT, so it includes the commit. CPU time is the reader's, without the walsender's. Only
 comparisons are meaningful on a shared machine.
@@ -35,16 +35,16 @@ SETTINGS = {"autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "4G
 READERS = ("tidemark", "pg_recvlogical", "stream", "opened")
 RATES = (200, 2_000)
 COMMITS_PER_WRITER = 1_000  # maximum rate of a writer, a second
-QUICK_S, QUICK_TURNS = 2.0, 1
+QUICK_S, QUICK_TRIALS = 2.0, 1
 LEAD_NS = 200_000_000  # from "go" to the first commit
-TURN_S_MAX = 120.0
+TRIAL_S_MAX = 120.0
 SECONDS_MAX = 60
 PUBLICATION = SLOT = "bench"
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One reader's turn at one rate; times in milliseconds, the reader's CPU time in microseconds a commit."""
+class ReaderRun:
+    """One reader's trial at one rate; times in milliseconds, the reader's CPU time in microseconds a commit."""
 
     reader: str
     rate: int
@@ -90,16 +90,16 @@ class Child:
 
     def result(self) -> dict[str, list[int]]:
         """Wait for the end; return the result."""
-        output, _ = self._process.communicate(timeout=TURN_S_MAX)
+        output, _ = self._process.communicate(timeout=TRIAL_S_MAX)
         if self._process.returncode:
             raise SystemExit(f"a process of the benchmark ended with {self._process.returncode}")
         found: dict[str, list[int]] = json.loads(output)
         return found
 
 
-def run_turn(
+def run_trial(
     cluster: Cluster, state: Path, readers: Sequence[str], number: int, *, rate: int, seconds: float
-) -> list[Turn]:
+) -> list[ReaderRun]:
     """Run `readers` while rows are committed at `rate` for some seconds."""
     writers = -(-rate // COMMITS_PER_WRITER)
     count = max(int(rate * seconds) // writers, 1)
@@ -122,7 +122,7 @@ def run_turn(
             child.go(begin_ns + index * interval_ns // writers)
         written = [child.result() for child in writing]
         session.execute(f"INSERT INTO {TABLE} VALUES ({number}, {END}, 0, '')".encode())
-        return [_turn(reader, rate, written, child.result()) for reader, child in reading.items()]
+        return [_trial(reader, rate, written, child.result()) for reader, child in reading.items()]
 
 
 def _how(cluster: Cluster, state: Path, reader: str) -> list[str]:
@@ -134,7 +134,7 @@ def _how(cluster: Cluster, state: Path, reader: str) -> list[str]:
     return [*command, "--status-interval", "1", "-f", "-", *options]
 
 
-def _turn(reader: str, rate: int, written: Sequence[dict[str, list[int]]], read: dict[str, list[int]]) -> Turn:
+def _trial(reader: str, rate: int, written: Sequence[dict[str, list[int]]], read: dict[str, list[int]]) -> ReaderRun:
     """Match the written rows with the arrivals; each row must have arrived exactly once."""
     arrived = dict(zip(read["rows"], read["times_ns"], strict=True))
     rows = [row for part in written for row in part["rows"]]
@@ -145,7 +145,7 @@ def _turn(reader: str, rate: int, written: Sequence[dict[str, list[int]]], read:
     since_return = [(arrived[row] - at) / 1e6 for row, at in zip(rows, returns, strict=True)]
     since_stamp = [(arrived[row] - at) / 1e6 for row, at in zip(rows, stamps, strict=True)]
     took_s = (max(returns) - min(stamps)) / 1e9
-    return Turn(
+    return ReaderRun(
         reader,
         rate,
         len(rows) / took_s,
@@ -168,30 +168,30 @@ def reported(values: Sequence[float], digits: int = 2) -> str:
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
-def show(turns: Sequence[Turn]) -> None:
+def show(trials: Sequence[ReaderRun]) -> None:
     """Print the table."""
     heads = ("commits/s", "", "achieved", "p50 ms", "p99 ms", "from stamp p50", "from stamp p99", "CPU us a commit")
     print("{:>9}  {:15}{:>22}{:>24}{:>24}{:>24}{:>24}{:>22}".format(*heads))
-    for rate in dict.fromkeys(turn.rate for turn in turns):
+    for rate in dict.fromkeys(trial.rate for trial in trials):
         for reader in READERS:
-            own = [turn for turn in turns if (turn.rate, turn.reader) == (rate, reader)]
+            own = [trial for trial in trials if (trial.rate, trial.reader) == (rate, reader)]
             cells = (
-                reported([turn.achieved for turn in own], 0),
-                reported([turn.p50 for turn in own]),
-                reported([turn.p99 for turn in own]),
-                reported([turn.stamp_p50 for turn in own]),
-                reported([turn.stamp_p99 for turn in own]),
-                reported([turn.cpu_us for turn in own], 0),
+                reported([trial.achieved for trial in own], 0),
+                reported([trial.p50 for trial in own]),
+                reported([trial.p99 for trial in own]),
+                reported([trial.stamp_p50 for trial in own]),
+                reported([trial.stamp_p99 for trial in own]),
+                reported([trial.cpu_us for trial in own], 0),
             )
             print("{:>9}  {:15}{:>22}{:>24}{:>24}{:>24}{:>24}{:>22}".format(rate, reader, *cells))
 
 
-def measure(rates: Sequence[int], seconds: float, turns: int, *, together: bool) -> list[Turn]:
-    """Run all turns: at each rate the readers alternate in rotating order."""
-    measured: list[Turn] = []
+def measure(rates: Sequence[int], seconds: float, trials: int, *, together: bool) -> list[ReaderRun]:
+    """Run all trials: at each rate the readers alternate in rotating order."""
+    measured: list[ReaderRun] = []
     with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder, new_cluster(MAJOR, SETTINGS) as cluster:
         cluster.sql(
-            f"CREATE TABLE {TABLE} (turn integer, id bigint, stamp_ns bigint, filler text, PRIMARY KEY (turn, id))"
+            f"CREATE TABLE {TABLE} (trial integer, id bigint, stamp_ns bigint, filler text, PRIMARY KEY (trial, id))"
         )
         cluster.sql(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {TABLE}")
         cluster.sql(f"SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput')")
@@ -200,11 +200,11 @@ def measure(rates: Sequence[int], seconds: float, turns: int, *, together: bool)
         initialise(config_of(cluster.dsn(DATABASE)), StateFolder(state))
         number = 0
         for rate in rates:
-            for turn in range(turns):
-                order = READERS[turn % len(READERS) :] + READERS[: turn % len(READERS)]
+            for trial in range(trials):
+                order = READERS[trial % len(READERS) :] + READERS[: trial % len(READERS)]
                 for readers in (order,) if together else tuple((reader,) for reader in order):
                     number += 1
-                    measured += run_turn(cluster, state, readers, number, rate=rate, seconds=seconds)
+                    measured += run_trial(cluster, state, readers, number, rate=rate, seconds=seconds)
     return measured
 
 
@@ -212,32 +212,32 @@ def main() -> None:
     """Read the arguments, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, action="append", help=f"commits a second; may come again (default {RATES})")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of commits in each turn")
-    parser.add_argument("--turns", type=int, default=3, help="of each reader at each rate")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of commits in each trial")
+    parser.add_argument("--trials", type=int, default=3, help="of each reader at each rate")
     parser.add_argument("--together", action="store_true", help="both readers at once")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_S} s, {QUICK_TURNS} turn")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_S} s, {QUICK_TRIALS} trial")
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
     arguments = parser.parse_args()
-    seconds, turns = (QUICK_S, QUICK_TURNS) if arguments.quick else (arguments.seconds, arguments.turns)
+    seconds, trials = (QUICK_S, QUICK_TRIALS) if arguments.quick else (arguments.seconds, arguments.trials)
     rates = tuple(dict.fromkeys(arguments.rate or RATES))
-    if min(rates) < 1 or not 0 < seconds <= SECONDS_MAX or turns < 1:
-        parser.error(f"rates and turns are at least 1, seconds above 0 and at most {SECONDS_MAX}")
+    if min(rates) < 1 or not 0 < seconds <= SECONDS_MAX or trials < 1:
+        parser.error(f"rates and trials are at least 1, seconds above 0 and at most {SECONDS_MAX}")
     started = time.monotonic()
     about: dict[str, object] = {
         **machine(),
         "seconds": seconds,
-        "turns": turns,
+        "trials": trials,
         "together": arguments.together,
     }
-    measured = measure(rates, seconds, turns, together=arguments.together)
+    measured = measure(rates, seconds, trials, together=arguments.together)
     took_s = round(time.monotonic() - started, 1)
     if arguments.json:
-        json.dump({**about, "took_s": took_s, "measured": [asdict(turn) for turn in measured]}, sys.stdout, indent=2)
+        json.dump({**about, "took_s": took_s, "measured": [asdict(trial) for trial in measured]}, sys.stdout, indent=2)
         print()
     else:
         print(", ".join(f"{name} {value}" for name, value in about.items()))
         show(measured)
-        print(f"median of the turns (least to most); {took_s} s in all")
+        print(f"median of the trials (least to most); {took_s} s in all")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 
 The command is `python -m scripts.bench.delay.latency_readers` with one of these:
 
-    tidemark TURN DSN STATE             the sidecar's capture with a custom consumer
-    pg_recvlogical TURN COMMAND...      its standard output, from a pipe
-    stream TURN DSN                     Tidemark's client of the walsender alone
-    opened TURN DSN                     the same, and a batch of one row is read for each WAL
+    tidemark TRIAL DSN STATE             the sidecar's capture with a custom consumer
+    pg_recvlogical TRIAL COMMAND...      its standard output, from a pipe
+    stream TRIAL DSN                     Tidemark's client of the walsender alone
+    opened TRIAL DSN                     the same, and a batch of one row is read for each WAL
 
-Each prints "ready" when it reads the row READY of its turn, and ends when it reads END, with a line of JSON: row
+Each prints "ready" when it reads the row READY of its trial, and ends when it reads END, with a line of JSON: row
 numbers and arrival times on the monotonic clock, which is the same in all processes of a machine. Arrival is the
 moment when the row's number is a Python integer, extracted from the consumer's record batch or from pgoutput's message.
 For "stream" it is the arrival of the WAL that contains the row's commit, before anything is decoded: no reader of the
@@ -53,27 +53,27 @@ DATABASE = "postgres"
 READY, END = -1, -2
 POLL_S = 0.2
 STOP_S = 10
-TURN_S_MAX = 120.0
+TRIAL_S_MAX = 120.0
 PIPE_BYTES = 1 << 16
-COLUMNS = pa.struct({"turn": pa.int32(), "id": pa.int64(), "stamp_ns": pa.int64(), "filler": pa.string()})
-TURN_COLUMN, ROW_COLUMN = struct.Struct("<i4x"), struct.Struct("<q")  # the first two columns, as stored
+COLUMNS = pa.struct({"trial": pa.int32(), "id": pa.int64(), "stamp_ns": pa.int64(), "filler": pa.string()})
+TRIAL_COLUMN, ROW_COLUMN = struct.Struct("<i4x"), struct.Struct("<q")  # the first two columns, as stored
 # pgoutput, protocol version 1: bytes of a message by its letter, and of an INSERT before its columns
 BEGIN_BYTES, COMMIT_BYTES, INSERT_BYTES = 21, 26, 8
 
 
 class Arrivals:
-    """The arrivals of one turn."""
+    """The arrivals of one trial."""
 
-    def __init__(self, turn: int) -> None:
-        self.turn = turn
+    def __init__(self, trial: int) -> None:
+        self.trial = trial
         self.ended = False
         self.rows: list[int] = []
         self.times_ns: list[int] = []
         self._cpu_us_before = 0
 
-    def take(self, turn: int, row: int, arrived_ns: int) -> None:
-        """Record a row; ignore rows of other turns, which were committed while no reader ran."""
-        if turn != self.turn:
+    def take(self, trial: int, row: int, arrived_ns: int) -> None:
+        """Record a row; ignore rows of other trials, which were committed while no reader ran."""
+        if trial != self.trial:
             return
         if row == READY:
             self._cpu_us_before = _cpu_us(resource.RUSAGE_SELF)
@@ -107,24 +107,24 @@ class ArrivalConsumer(NullConsumer):
         for group in groups:
             for item in group.items:
                 if isinstance(item, ChangeBatch) and item.relation.name == TABLE:
-                    turns, rows = numbers(item.rows)
+                    trials, rows = numbers(item.rows)
                     arrived_ns = time.monotonic_ns()
-                    for turn, row in zip(turns, rows, strict=True):
-                        self._arrivals.take(turn, row, arrived_ns)
+                    for trial, row in zip(trials, rows, strict=True):
+                        self._arrivals.take(trial, row, arrived_ns)
         return True
 
 
 def numbers(rows: pa.RecordBatch) -> tuple[list[int], list[int]]:
-    """Return turn and number of each row."""
+    """Return trial and number of each row."""
     after = rows.column("_after")
-    return after.field("turn").to_pylist(), after.field("id").to_pylist()
+    return after.field("trial").to_pylist(), after.field("id").to_pylist()
 
 
 def one_row() -> RowsMessage:
     """Return a batch of one row, as the decoder creates it."""
     schema = batch_schema(COLUMNS)
     said = {field.name: "i" if field.type == pa.string() else 0 for field in META_FIELDS if not field.nullable}
-    row = {**said, "_after": {"turn": 0, "id": 0, "stamp_ns": 0, "filler": ""}}
+    row = {**said, "_after": {"trial": 0, "id": 0, "stamp_ns": 0, "filler": ""}}
     here = Position(TimelineId(1), Lsn(0), 0)
     message = pa.RecordBatch.from_pylist([row], schema).serialize().to_pybytes()
     return RowsMessage(schema, message, 1, here, here)
@@ -138,7 +138,7 @@ def config_of(dsn: str) -> Config:
 
 
 def read_ours(arrivals: Arrivals, dsn: str, state: Path) -> None:
-    """Run the sidecar's capture, without its sockets, until the end of the turn."""
+    """Run the sidecar's capture, without its sockets, until the end of the trial."""
     configure_logs("json", "error")
     folder = StateFolder(state)
     with StateStore.open(folder) as store, RoleLock.acquire(folder, "sidecar") as lock:
@@ -149,28 +149,28 @@ def read_ours(arrivals: Arrivals, dsn: str, state: Path) -> None:
         capture = Capture(context, epoch, partial(from_node, context), consumer=consumer)
         capture.start()
         put_latency_first()
-        deadline = time.monotonic() + TURN_S_MAX
+        deadline = time.monotonic() + TRIAL_S_MAX
         try:
             while not arrivals.ended:
                 if error := capture.poll():
                     raise error
                 if time.monotonic() > deadline:
-                    raise SystemExit("the turn did not end")
+                    raise SystemExit("the trial did not end")
                 time.sleep(POLL_S)
         finally:
             capture.stop()
 
 
 def read_peer(arrivals: Arrivals, command: Sequence[str]) -> None:
-    """Run pg_recvlogical until the end of the turn."""
+    """Run pg_recvlogical until the end of the trial."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdout is not None
         pending = bytearray()
-        deadline = time.monotonic() + TURN_S_MAX
+        deadline = time.monotonic() + TRIAL_S_MAX
         try:
             while not arrivals.ended:
                 if not select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))[0]:
-                    raise SystemExit("the turn did not end")
+                    raise SystemExit("the trial did not end")
                 chunk = os.read(process.stdout.fileno(), PIPE_BYTES)
                 if not chunk:
                     raise SystemExit("pg_recvlogical ended early")
@@ -186,16 +186,16 @@ def read_peer(arrivals: Arrivals, command: Sequence[str]) -> None:
 
 
 def read_stream(arrivals: Arrivals, dsn: str, do: Callable[[], object] = object) -> None:
-    """Receive WAL until the end of the turn, calling `do` first; its content is read after the time is recorded."""
+    """Receive WAL until the end of the trial, calling `do` first; its content is read after the time is recorded."""
     with WalStream(dsn) as stream:
         here = stream.identify()
         framer = Framer(stream.format)
         stream.start(first_page_lsn(here.flush_lsn), here.timeline)
         uncommitted: dict[int, list[int]] = {}
-        deadline = time.monotonic() + TURN_S_MAX
+        deadline = time.monotonic() + TRIAL_S_MAX
         while not arrivals.ended:
             if time.monotonic() > deadline:
-                raise SystemExit("the turn did not end")
+                raise SystemExit("the trial did not end")
             event = stream.read(POLL_S)
             if not isinstance(event, WalSlice):
                 continue
@@ -207,17 +207,17 @@ def read_stream(arrivals: Arrivals, dsn: str, do: Callable[[], object] = object)
 
 
 def _take_records(block: RecordBlock, uncommitted: dict[int, list[int]], arrivals: Arrivals, arrived_ns: int) -> None:
-    """Find the turn's rows by their bytes, and return them with the end of their transaction."""
-    begins_row = TURN_COLUMN.pack(arrivals.turn)
+    """Find the trial's rows by their bytes, and return them with the end of their transaction."""
+    begins_row = TRIAL_COLUMN.pack(arrivals.trial)
     for index in range(len(block)):
         xid, begin = block.xids[index], block.offsets[index]
         if block.rmgrs[index] == RM_XACT:
             for row in uncommitted.pop(xid, ()):
-                arrivals.take(arrivals.turn, row, arrived_ns)
+                arrivals.take(arrivals.trial, row, arrived_ns)
         elif block.rmgrs[index] == RM_HEAP:
             at = block.linear.find(begins_row, begin, begin + block.lengths[index])
             if at >= 0:
-                (row,) = ROW_COLUMN.unpack_from(block.linear, at + TURN_COLUMN.size)
+                (row,) = ROW_COLUMN.unpack_from(block.linear, at + TRIAL_COLUMN.size)
                 uncommitted.setdefault(xid, []).append(row)
 
 
@@ -231,8 +231,8 @@ def _take_messages(pending: bytearray, arrivals: Arrivals) -> int:
         if pending[end] != ord("\n"):
             raise SystemExit(f"pgoutput message {pending[at:end]!r} was misread")
         if pending[at] == ord("I"):
-            turn, row = (int(value) for value in _columns(pending, at + INSERT_BYTES, 2))
-            arrivals.take(turn, row, time.monotonic_ns())
+            trial, row = (int(value) for value in _columns(pending, at + INSERT_BYTES, 2))
+            arrivals.take(trial, row, time.monotonic_ns())
         at = end + 1
 
 
@@ -282,9 +282,9 @@ def _columns(pending: bytearray, at: int, count: int) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """Read one turn."""
-    reader, turn, *rest = sys.argv[1:]
-    arrivals = Arrivals(int(turn))
+    """Read one trial."""
+    reader, trial, *rest = sys.argv[1:]
+    arrivals = Arrivals(int(trial))
     if reader == "tidemark":
         dsn, state = rest
         read_ours(arrivals, dsn, Path(state))

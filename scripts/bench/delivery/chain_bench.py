@@ -1,4 +1,4 @@
-"""The stages after the decoder, compared with the decoder or the server in alternating turns of one run.
+"""The stages after the decoder, compared with the decoder or the server in alternating trials of one run.
 
     outbox   groups written to the outbox and read back, compared with decoding them from WAL
     spark    Spark's source from the outbox to the change log in Delta, and to log and replica, compared with reading
@@ -26,11 +26,11 @@ from scripts.bench.delivery.chain_stages import (
     decoded,
     measured,
     rows_of,
-    spark_turn,
+    spark_trial,
 )
 from scripts.bench.measuring.commands import Cost, init_state
 from scripts.bench.measuring.machine import machine
-from scripts.bench.measuring.rounds import Turn, ratios, spread, take_turns
+from scripts.bench.measuring.rounds import Trial, ratios, run_trials, spread
 from scripts.bench.measuring.workloads import SETTINGS, node, record
 from tests.support.processes.spark import running_spark
 
@@ -39,7 +39,7 @@ QUICK_ROWS = 300_000
 QUICK_ROUNDS = 1
 
 
-def outbox_turns(outbox: Outbox, decode: Turn, rows: int) -> dict[str, Turn]:
+def outbox_trials(outbox: Outbox, decode: Trial, rows: int) -> dict[str, Trial]:
     """Return the contestants of `outbox`."""
 
     def write() -> Cost:
@@ -57,7 +57,7 @@ def result(stage: str, rows: int, costs: Mapping[str, Sequence[Cost]]) -> dict[s
     return {
         "stage": stage,
         "rows": rows,
-        "turns": {
+        "trials": {
             name: {
                 "wall_s": [round(cost.wall_s, 4) for cost in found],
                 "cpu_s": [round(cost.cpu_s, 4) for cost in found],
@@ -113,29 +113,29 @@ def main() -> None:
         if "copy" in stages:
             copying = Copying(cluster, "insert", "narrow", folder)
             copying.server()  # sets hint bits
-            turns = {
+            trials = {
                 "COPY to /dev/null": copying.server,
                 "psql, to /dev/null": copying.client,
                 "first copy": lambda: copying.ours(rows),
             }
-            report("copy", take_turns(turns, rounds))
+            report("copy", run_trials(trials, rounds))
         if "outbox" in stages or "spark" in stages:
             groups = decoded(recording)
         if "outbox" in stages:
             outbox = Outbox(folder, groups)
             decode = lambda: measured(lambda: rows_of(decoded(recording)), rows)  # noqa: E731
-            report("outbox", take_turns(outbox_turns(outbox, decode, rows), rounds))
+            report("outbox", run_trials(outbox_trials(outbox, decode, rows), rounds))
         if "spark" in stages:
             spark = stack.enter_context(running_spark(folder / "spark"))
             feeding = Outbox(folder / "feeding", groups)
             feeding.create_outbox()
             feeding.write()
-            turns = {
+            trials = {
                 "outbox read": lambda: measured(feeding.read, rows),
-                "change log": lambda: spark_turn(spark, feeding.state, rows, LogPipeline),
-                "change log and replica": lambda: spark_turn(spark, feeding.state, rows, MarkedPipeline),
+                "change log": lambda: spark_trial(spark, feeding.state, rows, LogPipeline),
+                "change log and replica": lambda: spark_trial(spark, feeding.state, rows, MarkedPipeline),
             }
-            report("spark", take_turns(turns, rounds))
+            report("spark", run_trials(trials, rounds))
     took_s = round(time.monotonic() - started, 1)
     if arguments.json:
         json.dump({**about, "took_s": took_s, "stages": reported}, sys.stdout, indent=2)

@@ -1,4 +1,4 @@
-"""The stages after the decoder, each as a repeatable turn: outbox, Spark source, first copy."""
+"""The stages after the decoder, each as a repeatable trial: outbox, Spark source, first copy."""
 
 import os
 import shutil
@@ -56,7 +56,7 @@ OUTBOX_BYTES = 4 << 30
 OWNER = Owner("sidecar", "bench", "boot", 1, 1)
 SLICE_ROWS = 65536
 READER = "bench"
-BATCHES_MIN = 4  # Spark batches in a turn: the first one is not counted
+BATCHES_MIN = 4  # Spark batches in a trial: the first one is not counted
 GONE_S, POLL_S = 10.0, 0.005
 
 
@@ -113,7 +113,7 @@ def rows_of(groups: Sequence[ChangeGroup]) -> int:
 
 
 class Outbox:
-    """An outbox that is written and read; it is recreated for each turn of writing."""
+    """An outbox that is written and read; it is recreated for each trial of writing."""
 
     def __init__(self, folder: Path, groups: Sequence[ChangeGroup]) -> None:
         self.state = folder / "outbox"
@@ -186,7 +186,7 @@ class LogPipeline(MarkedPipeline):
         return LogAlone(self._settings.lake, identity, shape_of, constants_of, self._databases)
 
 
-def spark_turn(spark: SparkSession, state: Path, rows: int, pipeline_of: type[MarkedPipeline]) -> Cost:
+def spark_trial(spark: SparkSession, state: Path, rows: int, pipeline_of: type[MarkedPipeline]) -> Cost:
     """Write an outbox into a new lake; the cost is that of all batches but the first, extrapolated to all rows.
 
     A query's first batch includes Spark's start, the start of this query's workers, and the creation of the tables. The

@@ -121,8 +121,8 @@ def measure(commits: int, kept_commits: int, tables: int, batches: int, root: Pa
     def phase(lake: MeasuredLake, count: int) -> Phase:
         lake.apply(given := feed.next_batch())  # reads the commits since the last batch
         fresh.apply(given)
-        turns = [(lake.apply(given), fresh.apply(given)) for given in (feed.next_batch() for _ in range(count))]
-        return Phase(*(statistics.median(values) * 1000 for values in zip(*turns, strict=True)))
+        trials = [(lake.apply(given), fresh.apply(given)) for given in (feed.next_batch() for _ in range(count))]
+        return Phase(*(statistics.median(values) * 1000 for values in zip(*trials, strict=True)))
 
     shutil.copytree(fresh.root, root / "aged")
     for table in logs(root / "aged"):

@@ -7,7 +7,8 @@ Each pattern changes --rows rows of a fresh snapshot:
     range    updates of neighbouring keys in the middle
     tail     half updates of the newest rows, half new rows behind them
 
-The peer merges the same rows into a copy of the same table. Both run in turns, in this process; the best of --repeats.
+The peer merges the same rows into a copy of the same table. Both run in alternating trials, in this
+process; the best of --repeats.
 """
 
 import random

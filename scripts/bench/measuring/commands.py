@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-TURN_TIMEOUT_S = 180
+TRIAL_TIMEOUT_S = 180
 ROOT = Path(__file__).resolve().parents[3]
 CDCCTL = (sys.executable, "-m", "tidemark_ctl")
-LEAST_SHARE = 0.1  # minimum share of the work in a turn, to distinguish it from the start
+LEAST_SHARE = 0.1  # minimum share of the work in a trial, to distinguish it from the start
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a turn; `inner_cpu_s` is what Tidemark reports, without its start."""
+    """The cost of a trial; `inner_cpu_s` is what Tidemark reports, without its start."""
 
     wall_s: float
     cpu_s: float
@@ -31,7 +31,7 @@ def init_state(dsn: str, database: str, state: Path) -> None:
     run_command([*CDCCTL, "init", "--state", str(state), "--dsn", dsn, "--database", database])
 
 
-def timed(command: Sequence[str], output: IO[bytes] | None = None, timeout_s: float = TURN_TIMEOUT_S) -> Cost:
+def timed(command: Sequence[str], output: IO[bytes] | None = None, timeout_s: float = TRIAL_TIMEOUT_S) -> Cost:
     """Run a process, by default without its output; no other child process may end meanwhile."""
     before = _children_cpu_s()
     started = time.perf_counter()
@@ -59,14 +59,14 @@ def without_start(whole_s: float, start_s: float) -> float:
 
 def run_command(command: Sequence[str]) -> bytes:
     """Run a program and return its output."""
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=TURN_TIMEOUT_S, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=TRIAL_TIMEOUT_S, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed ({done.returncode}):\n{done.stderr.decode(errors='replace')}")
     return done.stdout
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment, with byte code that is kept between turns, outside of the tree."""
+    """Return our environment, with byte code that is kept between trials, outside of the tree."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "bench-bytecode")}
 

@@ -1,4 +1,4 @@
-"""Rounds of turns and the statistics of their results, for all comparisons in one run."""
+"""Rounds of trials and the statistics of their results, for all comparisons in one run."""
 
 import math
 import statistics
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from scripts.bench.measuring.commands import Cost
 
 LEAST_S = 1e-3
-Turn = Callable[[], Cost]
+Trial = Callable[[], Cost]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ def ratios(base: Sequence[Cost], own: Sequence[Cost], what: str) -> list[float]:
     return [float(getattr(theirs, what)) / max(float(getattr(ours, what)), LEAST_S) for theirs, ours in pairs]
 
 
-def take_turns(turns: Mapping[str, Turn], rounds: int, deadline_s: float = math.inf) -> dict[str, list[Cost]]:
-    """Run all turns in each round, in rotating order; start no round after `deadline_s`, except the first."""
-    costs: dict[str, list[Cost]] = {name: [] for name in turns}
-    names = list(turns)
+def run_trials(trials: Mapping[str, Trial], rounds: int, deadline_s: float = math.inf) -> dict[str, list[Cost]]:
+    """Run all trials in each round, in rotating order; start no round after `deadline_s`, except the first."""
+    costs: dict[str, list[Cost]] = {name: [] for name in trials}
+    names = list(trials)
     for round_number in range(rounds):
         if round_number and time.monotonic() > deadline_s:
             break
         first = round_number % len(names)
         for name in (*names[first:], *names[:first]):
-            costs[name].append(turns[name]())
+            costs[name].append(trials[name]())
     return costs

@@ -1,4 +1,4 @@
-"""Logical replication slots: the options of the plugins, and a copy of a slot for one turn."""
+"""Logical replication slots: the options of the plugins, and a copy of a slot for one trial."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -150,7 +150,7 @@ def record(cluster: Cluster, name: str, rows: int, folder: Path, init: Callable[
 
 
 def source_slot(name: str, plugin: str) -> str:
-    """Return the slot that precedes a workload and is copied for each turn."""
+    """Return the slot that precedes a workload and is copied for each trial."""
     return f"{name}_{plugin}"
 
 

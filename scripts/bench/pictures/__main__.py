@@ -2,7 +2,7 @@
 
     .venv/bin/python -m scripts.bench.pictures [--decode FILE] [--latency FILE] [--growth FILE] [--into docs/pictures]
 
-Bars are medians of a run's turns; the line over a bar goes from the minimum to the maximum.
+Bars are medians of a run's trials; the line over a bar goes from the minimum to the maximum.
 """
 
 import argparse
@@ -120,13 +120,13 @@ def _tick(value: float, x: float, bottom: float) -> list[str]:
 
 def latency(said: Said) -> Picture:
     """Return p50 and p99 of each reader at each rate."""
-    turns = said["measured"]
+    trials = said["measured"]
     groups = []
-    for rate in dict.fromkeys(turn["rate"] for turn in turns):
+    for rate in dict.fromkeys(trial["rate"] for trial in trials):
         for quantile in ("p50", "p99"):
             bars = [
-                Bar(reader, [turn[quantile] for turn in turns if (turn["rate"], turn["reader"]) == (rate, reader)])
-                for reader in dict.fromkeys(turn["reader"] for turn in turns)
+                Bar(reader, [trial[quantile] for trial in trials if (trial["rate"], trial["reader"]) == (rate, reader)])
+                for reader in dict.fromkeys(trial["reader"] for trial in trials)
             ]
             groups.append((f"{rate:,} commits/s, {quantile}", bars))
     unit = f"milliseconds after the commit's return, logarithmic; {_about(said)}"
@@ -162,9 +162,9 @@ def memory(said: Said) -> Picture:
 
 
 def _named(said: Said, kind: str, what: str) -> list[Bar]:
-    turns = said["measured"].get(kind, ())
-    names = dict.fromkeys(turn["name"] for turn in turns)
-    return [Bar(f"tidemark, {name}", [turn[what] for turn in turns if turn["name"] == name]) for name in names]
+    trials = said["measured"].get(kind, ())
+    names = dict.fromkeys(trial["name"] for trial in trials)
+    return [Bar(f"tidemark, {name}", [trial[what] for trial in trials if trial["name"] == name]) for name in names]
 
 
 def _about(said: Said) -> str:

@@ -32,7 +32,7 @@ POLL_S = 0.05
 STREAMING_S_MAX = 30.0
 CAUGHT_UP_S_MAX = 300.0
 GONE_S_MAX = 90.0  # longer than the node's wal_sender_timeout
-SMALL_BOUNDS = {  # small, so that a hanging consumer affects the connection within a turn
+SMALL_BOUNDS = {  # small, so that a hanging consumer affects the connection within a trial
     "TIDEMARK_RING__BYTES_MAX": str(1 << 20),
     "TIDEMARK_DECODE__QUEUE_BYTES": str(1 << 20),
 }

@@ -1,9 +1,9 @@
-"""The cost of reading a node's changes: pgbench TPC-B next to each companion, in alternating turns of one run.
+"""The cost of reading a node's changes: pgbench TPC-B next to each companion, in alternating trials of one run.
 
-Every round has a turn of each companion, in an order drawn from --seed. Two turns of a round have no companion; their
-difference is the noise. A turn begins with a checkpoint, and ends when the companion has caught up: the server's work
+Every round has a trial of each companion, in an order drawn from --seed. Two trials of a round have no companion; their
+difference is the noise. A trial begins with a checkpoint, and ends when the companion has caught up: the server's work
 for it after the load counts as well. Server CPU is the user and system time of all of the server's processes, walsender
-CPU the part of the process that serves the companion (unknown if it ended within the turn), own CPU the companion's.
+CPU the part of the process that serves the companion (unknown if it ended within the trial), own CPU the companion's.
 All share one host, so a busy companion slows the server by its CPU use alone; the companion *busy*, which has no
 connection, measures this effect. WAL kept is the content of pg_wal up to the present segment, after a checkpoint, while
 the companion still runs, without recycled segments. Only ratios within a round are meaningful on a shared machine.
@@ -52,8 +52,8 @@ MARK = "SELECT pg_logical_emit_message(true, 'bench', '')"
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One companion's turn; CPU in microseconds a transaction, WAL in bytes."""
+class CompanionRun:
+    """One companion's trial; CPU in microseconds a transaction, WAL in bytes."""
 
     companion: str
     round: int
@@ -113,7 +113,7 @@ class ServerCpu:
         return total_s
 
 
-def take_turn(node: Node, name: str, companion: Companion, number: int, load: Sequence[str]) -> Turn:
+def run_trial(node: Node, name: str, companion: Companion, number: int, load: Sequence[str]) -> CompanionRun:
     """Run pgbench next to a companion."""
     sql(node.session, "CHECKPOINT")
     kept_before = _kept(node)
@@ -126,7 +126,7 @@ def take_turn(node: Node, name: str, companion: Companion, number: int, load: Se
         walsender_s, server_s = server.walsender_taken_s(), server.taken_s()
         reader_s = reader.cpu_s() - reader_before_s
         sql(node.session, "CHECKPOINT")
-        return Turn(
+        return CompanionRun(
             name,
             number,
             tps,
@@ -161,10 +161,10 @@ def _kept(node: Node) -> int:
     return int(size)
 
 
-def measure(names: Sequence[str], rounds: int, load: Sequence[str], *, scale: int, seed: int) -> list[Turn]:
+def measure(names: Sequence[str], rounds: int, load: Sequence[str], *, scale: int, seed: int) -> list[CompanionRun]:
     """Run all rounds on one node."""
     order = random.Random(seed)
-    turns: list[Turn] = []
+    trials: list[CompanionRun] = []
     with tempfile.TemporaryDirectory(prefix="tm-bench-") as scratch, new_cluster(MAJOR, SETTINGS) as cluster:
         cluster.client("pgbench", "--initialize", "--quiet", "--scale", str(scale), "postgres")
         cluster.sql(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
@@ -173,15 +173,15 @@ def measure(names: Sequence[str], rounds: int, load: Sequence[str], *, scale: in
             run_load(node, [*load, "--time", str(WARM_UP_S)])
             for number in range(rounds):
                 for name in order.sample(names, len(names)):
-                    turns.append(take_turn(node, name, COMPANIONS[name], number, load))
-                    print(f"round {number + 1}: {name}: {turns[-1].tps:.0f} tps", file=sys.stderr)
-    return turns
+                    trials.append(run_trial(node, name, COMPANIONS[name], number, load))
+                    print(f"round {number + 1}: {name}: {trials[-1].tps:.0f} tps", file=sys.stderr)
+    return trials
 
 
-def ratios(turns: Sequence[Turn], name: str, what: str) -> list[float]:
-    """Return a figure of a companion divided by the mean of the two turns without a companion in the same round."""
-    found = {(turn.companion, turn.round): float(asdict(turn)[what]) for turn in turns}
-    rounds = sorted({turn.round for turn in turns})
+def ratios(trials: Sequence[CompanionRun], name: str, what: str) -> list[float]:
+    """Return a figure of a companion divided by the mean of the two trials without a companion in the same round."""
+    found = {(trial.companion, trial.round): float(asdict(trial)[what]) for trial in trials}
+    rounds = sorted({trial.round for trial in trials})
     return [found[name, number] / statistics.mean((found[NONE, number], found[AGAIN, number])) for number in rounds]
 
 
@@ -192,41 +192,45 @@ def reported(values: Sequence[float], digits: int = 2) -> str:
     return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f}-{max(values):,.{digits}f})"
 
 
-def show(names: Sequence[str], turns: Sequence[Turn]) -> None:
+def show(names: Sequence[str], trials: Sequence[CompanionRun]) -> None:
     """Print the table, and the noise level."""
     heads = ("", "tps", "ratio", "server CPU us/tx", "ratio", "walsender", "own CPU us/tx", "catch-up s")
     line = "{:25}{:>22}{:>18}{:>20}{:>18}{:>14}{:>22}{:>16}{:>25}"
     print(line.format(*heads, "WAL kept MB, of written"))
     for name in names:
-        own = [turn for turn in turns if turn.companion == name]
+        own = [trial for trial in trials if trial.companion == name]
         before, after, written = (
-            statistics.median(getattr(turn, what) for turn in own) / (1 << 20)
+            statistics.median(getattr(trial, what) for trial in own) / (1 << 20)
             for what in ("wal_kept_before", "wal_kept_after", "wal_written")
         )
         cells = (
-            reported([turn.tps for turn in own], 0),
-            reported(ratios(turns, name, "tps")),
-            reported([turn.server_cpu_us for turn in own], 0),
-            reported(ratios(turns, name, "server_cpu_us")),
-            reported([turn.walsender_cpu_us for turn in own], 0),
-            reported([turn.reader_cpu_us for turn in own], 0),
-            reported([turn.catch_up_s for turn in own], 1),
+            reported([trial.tps for trial in own], 0),
+            reported(ratios(trials, name, "tps")),
+            reported([trial.server_cpu_us for trial in own], 0),
+            reported(ratios(trials, name, "server_cpu_us")),
+            reported([trial.walsender_cpu_us for trial in own], 0),
+            reported([trial.reader_cpu_us for trial in own], 0),
+            reported([trial.catch_up_s for trial in own], 1),
             f"{before:.0f} to {after:.0f}, {written:.0f}",
         )
         print(line.format(name, *cells))
     for what, words in (("tps", "tps"), ("server_cpu_us", "server CPU")):
-        apart = reported(_apart(turns, what))
+        apart = reported(_apart(trials, what))
         print(f"nothing again by nothing, {words}: {apart}: a ratio within that says nothing")
 
 
-def _as_json(turn: Turn) -> dict[str, str | float | None]:
-    """Return a turn as a JSON value."""
-    return {name: None if value != value else value for name, value in asdict(turn).items()}  # noqa: PLR0124 - nan
+def _as_json(trial: CompanionRun) -> dict[str, str | float | None]:
+    """Return a trial as a JSON value."""
+    return {name: None if value != value else value for name, value in asdict(trial).items()}  # noqa: PLR0124 - nan
 
 
-def _apart(turns: Sequence[Turn], what: str) -> list[float]:
+def _apart(trials: Sequence[CompanionRun], what: str) -> list[float]:
     first, second = (
-        [float(asdict(turn)[what]) for turn in sorted(turns, key=lambda turn: turn.round) if turn.companion == name]
+        [
+            float(asdict(trial)[what])
+            for trial in sorted(trials, key=lambda trial: trial.round)
+            if trial.companion == name
+        ]
         for name in (NONE, AGAIN)
     )
     return [later / earlier for earlier, later in zip(first, second, strict=True)]
@@ -236,11 +240,11 @@ def main() -> None:
     """Read the arguments, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=int, default=10, help="of load in each turn")
+    parser.add_argument("--seconds", type=int, default=10, help="of load in each trial")
     parser.add_argument("--clients", type=int, default=2, help="of pgbench")
     parser.add_argument("--rate", type=int, default=0, help="transactions a second; 0: as many as go")
     parser.add_argument("--scale", type=int, default=10, help="of pgbench")
-    parser.add_argument("--seed", type=int, default=1, help="of the order of turns")
+    parser.add_argument("--seed", type=int, default=1, help="of the order of trials")
     parser.add_argument("--only", action="append", choices=list(COMPANIONS)[2:], help="these; may come again")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} round of {QUICK_S} s")
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
@@ -261,14 +265,14 @@ def main() -> None:
     started = time.monotonic()
     load = ["--client", str(given.clients), "--jobs", str(given.clients), "--time", str(seconds)]
     load += ["--rate", str(given.rate)] if given.rate else []
-    turns = measure(names, rounds, load, scale=given.scale, seed=given.seed)
+    trials = measure(names, rounds, load, scale=given.scale, seed=given.seed)
     took_s = round(time.monotonic() - started, 1)
     if given.json:
-        json.dump({**about, "took_s": took_s, "turns": [_as_json(turn) for turn in turns]}, sys.stdout, indent=2)
+        json.dump({**about, "took_s": took_s, "trials": [_as_json(trial) for trial in trials]}, sys.stdout, indent=2)
         print()
     else:
         print(", ".join(f"{name} {value}" for name, value in about.items()))
-        show(names, turns)
+        show(names, trials)
         print(f"median of the rounds (least-most); {took_s} s in all")
 
 

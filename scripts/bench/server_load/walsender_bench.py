@@ -1,10 +1,10 @@
 """CPU of the walsender that serves Tidemark, and of one that decodes with pgoutput, for the same WAL.
 
-The turns alternate in one run. The workloads are those of `scripts/bench/decode`. The WAL exists before a turn begins,
-so walsenders send as much at once as they can; `scripts/bench/overhead` measures a load whose commits are sent one by
-one. Tidemark is the client of the sidecar's network thread, which receives and discards; the peer is pg_recvlogical
-without output. The CPU time is that of the walsender process, from its start to the end of the range, by the
-scheduler's clock.
+The trials alternate in one run. The workloads are those of `scripts/bench/decode`. The WAL exists before a trial
+begins, so walsenders send as much at once as they can; `scripts/bench/overhead` measures a load whose commits are sent
+one by one. Tidemark is the client of the sidecar's network thread, which receives and discards; the peer is
+pg_recvlogical without output. The CPU time is that of the walsender process, from its start to the end of the range, by
+the scheduler's clock.
 """
 
 import argparse
@@ -30,13 +30,13 @@ from tidemark.wal.segments import first_page_lsn
 
 OURS, PEER = "tidemark", "pgoutput"
 PLUGIN = "pgoutput"
-TURN_S_MAX = 300.0
+TRIAL_S_MAX = 300.0
 POLL_S = 0.02
 QUICK_ROWS, QUICK_ROUNDS = 100_000, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class WalsenderRun:
     """One walsender's work on one range of WAL."""
 
     workload: str
@@ -62,7 +62,7 @@ def receive(cluster: Cluster, session: Session, recording: Recording) -> float:
     with WalStream(cluster.dsn(recording.database)) as stream:
         here = stream.identify()
         stream.start(first_page_lsn(recording.begin), here.timeline)
-        deadline = time.monotonic() + TURN_S_MAX
+        deadline = time.monotonic() + TRIAL_S_MAX
         while stream.received_lsn < recording.end:
             stream.read(POLL_S)
             if time.monotonic() > deadline:
@@ -72,7 +72,7 @@ def receive(cluster: Cluster, session: Session, recording: Recording) -> float:
 
 def decode(cluster: Cluster, session: Session, recording: Recording) -> float:
     """Receive from begin to end with pg_recvlogical, without output; return the walsender's CPU seconds."""
-    slot = f"{source_slot(recording.name, PLUGIN)}_turn"
+    slot = f"{source_slot(recording.name, PLUGIN)}_trial"
     where = ["-h", str(cluster.folder), "-p", str(cluster.port), "-U", SUPERUSER, "-d", recording.database]
     options = [part for option in PLUGIN_OPTIONS[PLUGIN] for part in ("-o", option)]
     command = [str(cluster.server.client("pg_recvlogical")), *where, "--slot", slot, "--start", "--no-loop"]
@@ -106,7 +106,7 @@ def _sent(session: Session) -> Lsn:
 
 
 def _wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TURN_S_MAX
+    deadline = time.monotonic() + TRIAL_S_MAX
     while not condition():
         if time.monotonic() > deadline:
             raise SystemExit("a walsender did not come to its end")
@@ -116,9 +116,9 @@ def _wait(condition: Callable[[], bool]) -> None:
 READERS = {OURS: receive, PEER: decode}
 
 
-def measure(names: Sequence[str], rows: int, rounds: int) -> tuple[list[Turn], dict[str, int]]:
-    """Run all turns; return them, and a workload's bytes of WAL."""
-    turns: list[Turn] = []
+def measure(names: Sequence[str], rows: int, rounds: int) -> tuple[list[WalsenderRun], dict[str, int]]:
+    """Run all trials; return them, and a workload's bytes of WAL."""
+    trials: list[WalsenderRun] = []
     sizes: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder, node() as cluster:
         for name in names:
@@ -127,17 +127,17 @@ def measure(names: Sequence[str], rows: int, rounds: int) -> tuple[list[Turn], d
             with cluster.connect(name) as session:
                 for number in range(rounds):
                     for reader in list(READERS)[:: 1 if number % 2 == 0 else -1]:
-                        turns.append(Turn(name, reader, number, READERS[reader](cluster, session, recording)))
+                        trials.append(WalsenderRun(name, reader, number, READERS[reader](cluster, session, recording)))
                         _wait(partial(_is_gone, session))
-    return turns, sizes
+    return trials, sizes
 
 
-def show(turns: Sequence[Turn], sizes: dict[str, int]) -> None:
+def show(trials: Sequence[WalsenderRun], sizes: dict[str, int]) -> None:
     """Print the table."""
     print(f"{'':10}{'WAL MB':>9}{'ours, CPU s':>26}{'pgoutput, CPU s':>26}{'pgoutput by ours':>26}")
     for name, size in sizes.items():
         ours, theirs = (
-            [turn.cpu_s for turn in turns if (turn.workload, turn.reader) == (name, reader)] for reader in READERS
+            [trial.cpu_s for trial in trials if (trial.workload, trial.reader) == (name, reader)] for reader in READERS
         )
         by = [their / own for own, their in zip(ours, theirs, strict=True)]
         print(f"{name:10}{size / 1e6:>9.0f}{_reported(ours, 3):>26}{_reported(theirs, 2):>26}{_reported(by, 1):>26}")
@@ -160,15 +160,15 @@ def main() -> None:
     if rows < 1 or rounds < 1:
         parser.error("--rows and --rounds are at least 1")
     started, about = time.monotonic(), machine()
-    turns, sizes = measure(list(dict.fromkeys(given.workload or WORKLOADS)), rows, rounds)
+    trials, sizes = measure(list(dict.fromkeys(given.workload or WORKLOADS)), rows, rounds)
     took_s = round(time.monotonic() - started, 1)
     if given.json:
-        reported = [asdict(turn) for turn in turns]
-        json.dump({**about, "took_s": took_s, "wal_bytes": sizes, "turns": reported}, sys.stdout, indent=2)
+        reported = [asdict(trial) for trial in trials]
+        json.dump({**about, "took_s": took_s, "wal_bytes": sizes, "trials": reported}, sys.stdout, indent=2)
         print()
     else:
         print(", ".join(f"{name} {value}" for name, value in about.items()))
-        show(turns, sizes)
+        show(trials, sizes)
         print(f"median (least-most) of the rounds; {took_s} s in all")
 
 

@@ -44,7 +44,7 @@ def run(command: list[str]) -> float:
 
 
 def main() -> int:
-    """Measure in alternating turns and print; return 1 if a median exceeds the bound."""
+    """Measure in alternating trials and print; return 1 if a median exceeds the bound."""
     parser = argparse.ArgumentParser(prog="scripts/bench/start", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", action="store_true")

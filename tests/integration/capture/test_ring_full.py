@@ -56,7 +56,7 @@ def test_a_full_ring_stops_realtime_until_a_switch_and_its_memory_is_released(no
         on_demand = OnDemandReader(reader)
         pair.insert(1)
         pair.catch_up()
-        on_demand.receive()
+        on_demand.read()
         pair.sidecar.wait_until(lambda: has_confirmed(pair), "the confirmation")
         received, used = (
             f'tidemark_{name}{{capture="main"}}' for name in ("wal_received_bytes_total", "ring_used_bytes")
@@ -76,7 +76,7 @@ def test_a_full_ring_stops_realtime_until_a_switch_and_its_memory_is_released(no
         assert pair.node.sql("SELECT count(*) FROM pg_stat_replication") == [(0,)], "nobody streams any more"
 
         def has_all() -> bool:
-            return sum(len(item.rows) for item in on_demand.receive() if isinstance(item, ChangeBatch)) >= number - 1
+            return sum(len(item.rows) for item in on_demand.read() if isinstance(item, ChangeBatch)) >= number - 1
 
         pair.wait_for(has_all, "all rows, by the archiver")
         assert list(replayed(change_log(on_demand.items, "account"))) == list(range(1, number))

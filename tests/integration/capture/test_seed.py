@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -17,6 +18,7 @@ from tests.support.oracles.oracle import (
     ensure_role,
 )
 from tests.support.oracles.oracle_catalogs import catalog_differences, server_catalogs
+from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import HBA_REPLICATION, Cluster, StopMode, sql
 from tests.support.workloads.workloads import pgbench, run_script
 from tidemark.io.node.node import Blocker, Node, RoleLacksReplication
@@ -279,13 +281,13 @@ def test_a_seed_outlasts_a_catalog_that_is_locked_for_longer_than_a_statement_wa
     node.sql("CREATE TABLE t (a int)")
     with node.connect(autocommit=False) as rewriter:
         sql(rewriter, "LOCK TABLE pg_inherits IN ACCESS EXCLUSIVE MODE")
-        release = threading.Timer(2.0, rewriter.rollback)
-        release.start()
-        try:
-            seed = read_seed(node.dsn(user=ROLE))
-        finally:
-            release.join()
-    assert "lock timeout" in node.log
+        with ThreadPoolExecutor(1) as pool:
+            seeding = pool.submit(read_seed, node.dsn(user=ROLE))
+            try:
+                wait_until(lambda: "lock timeout" in node.log, "a statement that waited too long", within_s=DEADLINE_S)
+            finally:
+                rewriter.rollback()
+            seed = seeding.result(DEADLINE_S)
     assert [relation.name for mirror in seed.mirrors.values() for relation in mirror.relations()] == ["t"]
 
 

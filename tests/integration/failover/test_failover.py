@@ -100,7 +100,7 @@ def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Arch
         pair.catch_up()
         with OutboxReader.open(pair.sidecar.folder) as reader:
             on_demand = OnDemandReader(reader)
-            on_demand.receive()
+            on_demand.read()
             for first in range(10, 16010, 400):  # an open transaction is no reason to wait
                 rows = f"generate_series({first}, {first + 399})"
                 pair.node.sql(f"INSERT INTO account SELECT n, repeat('x', 1000) FROM {rows} n")
@@ -109,7 +109,7 @@ def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Arch
             assert pair.switches()[0].reason.startswith("the ring of 4194304 bytes is full at ")
 
             def reads_on() -> bool:
-                on_demand.receive()
+                on_demand.read()
                 return pair.stage is Stage.REALTIME
 
             assert not reads_on()

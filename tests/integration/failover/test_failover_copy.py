@@ -65,7 +65,7 @@ def test_a_copy_that_a_fail_over_breaks_off_is_recreated_by_the_archiver(tmp_pat
                 pair.wait_for_stage(Stage.ARCHIVE)
                 pair.wait_for(lambda: bool(pair.archiver.status().get("copying")), "the archiver's copy")
                 pair.sidecar.start()
-                pair.wait_for(lambda: bool(on_demand.receive()) and pair.stage is Stage.REALTIME, "the way back")
+                pair.wait_for(lambda: bool(on_demand.read()) and pair.stage is Stage.REALTIME, "the way back")
             finally:
                 stopping.set()
                 thread.join()

@@ -119,7 +119,7 @@ def test_a_kill_in_the_middle_copies_again_as_the_next_generation(
                     sidecar.start()
                     sidecar.wait_until(lambda: times_full(sidecar) > kills, "a full outbox")  # noqa: B023 - called at once
                     sidecar.kill()
-                    on_demand.receive()
+                    on_demand.read()
                 sidecar.start()
                 on_demand.catch_up(sidecar)
             items = on_demand.catch_up(sidecar)

@@ -144,7 +144,7 @@ def test_a_request_survives_a_kill_before_and_in_the_copy_and_is_made_once(
                 assert steps(succeeded(recopy(sidecar, "account", "--no-wait"))) == {name: "copying"}
                 assert "rows of generation 2" in recopies_in_status(sidecar)[name]
                 sidecar.kill()
-                on_demand.receive()
+                on_demand.read()
                 sidecar.start()
                 with running_cdcctl(
                     tmp_path, "table", "recopy", "account", "--state", sidecar.folder.root, **sidecar.options

@@ -239,7 +239,7 @@ class OnDemandReader:
         self._name = name
         self._held = outbox.register(name).held
 
-    def receive(self) -> list[GroupItem]:
+    def read(self) -> list[GroupItem]:
         """Read all values of the outbox; return everything that was ever read."""
         head = self._outbox.head()
         self.items += Sidecar.items(self._outbox, self._held, head)
@@ -251,7 +251,7 @@ class OnDemandReader:
         prefix = f"end-{time.monotonic_ns()}"
         with process.written_to.connect(process.database) as session:
             session.execute("SELECT pg_logical_emit_message(true, %s, '')", (prefix,))
-        process.wait_until(lambda: any(_is_message(item, prefix) for item in self.receive()), "what was written last")
+        process.wait_until(lambda: any(_is_message(item, prefix) for item in self.read()), "what was written last")
         return self.items
 
 
@@ -275,10 +275,10 @@ def change_log(items: list[GroupItem], table: str) -> list[dict[str, object]]:
     """Return the rows of all batches of a table, in stream order."""
     batches = [item.rows for item in items if isinstance(item, ChangeBatch) and item.relation.name == table]
     rows: list[dict[str, object]] = [row for batch in batches for row in pa.RecordBatch.to_pylist(batch)]
-    return sorted(rows, key=_position)
+    return sorted(rows, key=_position_of)
 
 
-def _position(row: dict[str, object]) -> tuple[int, int]:
+def _position_of(row: dict[str, object]) -> tuple[int, int]:
     commit_lsn, ordinal = row["_commit_lsn"], row["_ordinal"]
     assert isinstance(commit_lsn, int)
     assert isinstance(ordinal, int)
@@ -287,7 +287,7 @@ def _position(row: dict[str, object]) -> tuple[int, int]:
 
 def replayed(rows: list[dict[str, object]], key: str = "id") -> dict[object, dict[str, object]]:
     """Return the rows of a table after these changes; raise if a row is there twice or a change does not fit."""
-    positions = [_position(row) for row in rows]
+    positions = [_position_of(row) for row in rows]
     assert len(set(positions)) == len(positions), "a change came twice"
     table: dict[object, dict[str, object]] = {}
     for row in rows:

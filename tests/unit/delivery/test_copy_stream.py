@@ -50,11 +50,11 @@ def received(kind: str, data: bytes, bounds: BlockBounds, pieces: list[int]) -> 
     ours, servers = socket.socketpair()
 
     def send() -> None:
-        at, turn = 0, 0
+        at, index = 0, 0
         while at < len(data):
-            size = pieces[turn % len(pieces)]
+            size = pieces[index % len(pieces)]
             servers.sendall(data[at : at + size])
-            at, turn = at + size, turn + 1
+            at, index = at + size, index + 1
         servers.close()
 
     with ours, ThreadPoolExecutor(1) as pool:

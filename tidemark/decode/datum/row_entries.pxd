@@ -21,9 +21,9 @@ cpdef Py_ssize_t rows_within(entries, Py_ssize_t start, Py_ssize_t stop,
                              long long room) except? -2
 
 
-@cython.locals(words="const unsigned int[::1]", cost="long long", row=Py_ssize_t, relation=Py_ssize_t)
+@cython.locals(words="const unsigned int[::1]", cost_sum="long long", row=Py_ssize_t, relation=Py_ssize_t)
 cpdef Py_ssize_t add_costs(entries, Py_ssize_t start, Py_ssize_t stop, const long long[::1] costs,
-                           unsigned char[::1] counted, long long[::1] total, long long most) except? -2
+                           unsigned char[::1] marked, long long[::1] total, long long most) except? -2
 
 
 @cython.locals(words="const unsigned int[::1]", count=Py_ssize_t, row=Py_ssize_t)

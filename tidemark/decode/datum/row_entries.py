@@ -97,23 +97,23 @@ def rows_within(entries: Buffer, start: int, stop: int, room: int) -> int:
 
 
 def add_costs(
-    entries: Buffer, start: int, stop: int, costs: array[int], counted: bytearray, total: array[int], most: int
+    entries: Buffer, start: int, stop: int, costs: array[int], marked: bytearray, total: array[int], most: int
 ) -> int:
     """Mark the relation versions of the entries from `start` on, and add the costs of newly marked ones to the total.
 
     Return where it stopped: after the entry with which the total reaches `most`, or at `stop`.
     """
     words = memoryview(entries).cast("I")
-    cost = total[0]
+    cost_sum = total[0]
     row = start
     with cython.nogil:
-        while row < stop and cost < most:
+        while row < stop and cost_sum < most:
             relation = words[row * STEP + TO_RELATION]
-            if counted[relation] == 0:
-                counted[relation] = 1
-                cost += costs[relation]
+            if marked[relation] == 0:
+                marked[relation] = 1
+                cost_sum += costs[relation]
             row += 1
-    total[0] = cost
+    total[0] = cost_sum
     return row
 
 

@@ -34,7 +34,7 @@ class LeaderMarker:
     pointer: Pointer
     lsn: Lsn
 
-    def is_news(self, leader: Leader | None) -> bool:
+    def is_newer(self, leader: Leader | None) -> bool:
         """Return whether it is newer than the known position.
 
         NB: its epoch does not decide: a deliverer whose state was rebuilt counts from 1. A late marker of one that was
@@ -79,7 +79,7 @@ class FollowTarget:
 
     def deliver(self, group: ChangeGroup) -> None:
         """Record how far decoding is, and the deliverer's known position."""
-        newest = self._query_leader()
+        leader_marker = self._query_leader()
         with self._store.transaction(self._epoch) as transaction:
             transaction.rely_on_journal(self._history.durable_lsn)
             self._selected_tables.record(transaction, [group])
@@ -87,7 +87,7 @@ class FollowTarget:
             before = transaction.followed()
             if before is None:
                 raise InternalError("the state of the follower has no position")
-            followed = self._with_leader(transaction, replace(before, pointer=group.last), newest)
+            followed = self._with_leader(transaction, replace(before, pointer=group.last), leader_marker)
             transaction.put(FOLLOWED, followed)
             known = transaction.delivered()
         self._progress.deliver(group.last)
@@ -110,19 +110,21 @@ class FollowTarget:
     def abandon(self) -> None:
         """Do nothing: no outside code is called."""
 
-    def _with_leader(self, transaction: StateTransaction, followed: Followed, newest: LeaderMarker | None) -> Followed:
+    def _with_leader(
+        self, transaction: StateTransaction, followed: Followed, leader_marker: LeaderMarker | None
+    ) -> Followed:
         """Move `delivered` to a new marker's pointer; give it up if none came for too long."""
         delivered = transaction.delivered()
         assert delivered is not None, "a follower begins with one"
         if (
-            newest is not None
-            and newest.lsn <= followed.pointer.position.commit_lsn
-            and newest.is_news(followed.leader)
+            leader_marker is not None
+            and leader_marker.lsn <= followed.pointer.position.commit_lsn
+            and leader_marker.is_newer(followed.leader)
         ):
-            followed = replace(followed, leader=_leader(newest, followed.leader))
-            if newest.pointer.position >= max(followed.floor.position, delivered.pointer.position):
-                restart_lsn = max(newest.pointer.restart_lsn, followed.floor.restart_lsn)
-                self._move(transaction, Pointer(newest.pointer.position, restart_lsn))
+            followed = replace(followed, leader=_leader(leader_marker, followed.leader))
+            if leader_marker.pointer.position >= max(followed.floor.position, delivered.pointer.position):
+                restart_lsn = max(leader_marker.pointer.restart_lsn, followed.floor.restart_lsn)
+                self._move(transaction, Pointer(leader_marker.pointer.position, restart_lsn))
                 return replace(followed, has_start=True)
         here = followed.pointer
         if here.restart_lsn - delivered.pointer.restart_lsn <= self._unmarked_bytes_max:
@@ -143,8 +145,8 @@ class FollowTarget:
         transaction.put(DELIVERED, Watermark(pointer, transaction.ledger().head))
 
 
-def _leader(newest: LeaderMarker, before: Leader | None) -> Leader:
+def _leader(leader_marker: LeaderMarker, before: Leader | None) -> Leader:
     """Return what is known of the deliverer after another marker; only confirm markers describe its outbox."""
     known = before.sequence if before is not None else NO_SEQUENCE
-    confirmed = newest.marker.sequence if newest.marker.kind is MarkerKind.CONFIRM else NO_SEQUENCE
-    return Leader(newest.marker.epoch, newest.lsn, max(known, confirmed))
+    confirmed = leader_marker.marker.sequence if leader_marker.marker.kind is MarkerKind.CONFIRM else NO_SEQUENCE
+    return Leader(leader_marker.marker.epoch, leader_marker.lsn, max(known, confirmed))
