@@ -264,3 +264,7 @@ def test_a_table_of_an_earlier_version_gets_the_properties_that_keep_its_checkpo
     version = DeltaTable(uri).version()
     table.compact(keep_hours(KEEP_S))
     assert LakeTable(uri, "app").version == version  # nothing to do: no commit
+
+
+def test_replaced_files_are_kept_as_long_as_commits_and_at_least_an_hour() -> None:
+    assert [keep_hours(keep_s) for keep_s in (60, 3600, 3601, 86_400)] == [1, 1, 2, 24]
