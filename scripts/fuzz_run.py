@@ -64,7 +64,7 @@ def fuzz(name: str, seconds: int, options: argparse.Namespace) -> bool:
         )
         reported = [line for line in ended.stderr.splitlines() if line.startswith("stat::number_of_executed_units")]
         runs = reported[0].split()[-1] if reported else "?"
-        print(f"{name}: {runs} inputs in {seconds} s, {len(list(found.iterdir()))} reach what none before reached")
+        print(f"{name}: {runs} inputs in {seconds} s, {len(list(found.iterdir()))} reach new code")
         if ended.returncode:
             print(ended.stdout[-6000:], file=sys.stderr)
             print("\n".join(line for line in ended.stderr.splitlines() if "unit written to" in line), file=sys.stderr)

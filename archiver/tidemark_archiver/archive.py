@@ -11,13 +11,16 @@ One thread runs one step at a time. Delivery never depends on the node: the node
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 from tidemark.engine.handover import Event
 from tidemark.engine.retry import Backoff
 from tidemark.io.host.clock import boot_ns
 from tidemark.io.host.logs import describe_error
+from tidemark.io.process.config import ArchiveConfig, Config, RetryConfig, WatchdogConfig
 from tidemark.io.process.control import Handler
 from tidemark.io.process.watchdog import Condition, Watch
 from tidemark.io.state.heartbeat import Slot
@@ -27,9 +30,9 @@ from tidemark.model.errors import ConfigError, Disposition, Fenced, TidemarkErro
 from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Pointer
-from tidemark.runtime.capture.wal_source import from_archive
+from tidemark.runtime.capture.capture import CaptureSettings
+from tidemark.runtime.capture.wal_source import WalSettings, from_archive
 from tidemark.runtime.daemon.epoch_run import EpochRun
-from tidemark.runtime.daemon.forced_switches import ForcedSwitches
 from tidemark.runtime.daemon.marker_scan import MarkerScan
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition
@@ -37,7 +40,7 @@ from tidemark.runtime.recovery.promotion import is_waited_for
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver
-from tidemark_archiver.upkeep import Upkeep
+from tidemark_archiver.upkeep import ForcedSwitches, Upkeep
 
 WATCHED = (Stage.REALTIME, Stage.RETURNING, Stage.RETURNED)  # stages in which the sidecar has work to do
 
@@ -48,28 +51,46 @@ class ArchiveNotConfigured(ConfigError):
     hint = "set archive.folder; docs/operate.md describes how the node fills it"
 
 
+@dataclass(frozen=True, slots=True)
+class ArchiveSettings:
+    """The settings that the archiver reads."""
+
+    archive: ArchiveConfig
+    retry: RetryConfig
+    watchdog: WatchdogConfig
+    capture: CaptureSettings
+    wal: WalSettings
+
+    @classmethod
+    def of(cls, config: Config, segment_bytes: int) -> Self:
+        """Return the settings of a configuration, for a node with such segments."""
+        capture, wal = CaptureSettings.of(config), WalSettings.of(config, segment_bytes)
+        return cls(config.archive, config.retry, config.watchdog, capture, wal)
+
+
 class Archive:
     """The archiver's behaviour in each stage of the mode table."""
 
-    def __init__(self, daemon: DaemonContext) -> None:
+    def __init__(self, daemon: DaemonContext, settings: ArchiveSettings) -> None:
         """Raise `ArchiveNotConfigured` if the configuration names no archive."""
         context = daemon.context
-        if not context.config.has_archive:
+        if not settings.archive.folder:
             raise ArchiveNotConfigured("archive.folder is not set: the archiver has no archive to read")
         self._context = context
+        self._settings = settings
         self._store = context.store
         self._owner = daemon.owner
         self._node_requests = daemon.node_requests
         self._markers = daemon.markers
         self._fence = daemon.fence
-        self._run = EpochRun(context, Slot.ARCHIVER)
+        self._run = EpochRun(context, settings.capture, Slot.ARCHIVER)
         self._scan: MarkerScan | None = None
         self._attempt = 0  # the sidecar's attempt to return, from the last try-start marker
-        self._backoff = Backoff(context.config.retry.first_s, context.config.retry.max_s)
-        self._watch = Watch.configured(context.store.environment, Role.SIDECAR, context.config.watchdog)
-        self._upkeep = Upkeep(context, daemon.node_requests)
-        self._mover = StageTransition(context.store, _nothing_to_do, context.metrics, context.log)
-        self._forced_switches = ForcedSwitches(daemon.node_requests, context.config.archive.switch_s)
+        self._backoff = Backoff(settings.retry.first_s, settings.retry.max_s)
+        self._watch = Watch.configured(context.store.environment, Role.SIDECAR, settings.watchdog)
+        self._upkeep = Upkeep(context, settings.archive, daemon.node_requests)
+        self._transition = StageTransition(context.store, _nothing_to_do, context.metrics, context.log)
+        self._forced_switches = ForcedSwitches(daemon.node_requests, settings.archive.switch_s)
 
     def start(self) -> None:
         """Do nothing: all work happens in `step`."""
@@ -91,6 +112,11 @@ class Archive:
         if marks.stage in WATCHED:
             self._watch_sidecar(marks)
         self._upkeep.step(self._scan.read_lsn if self._scan is not None else None)  # else it would report a hole
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return false: each step reads the archive's folder."""
+        return False
 
     def pause(self) -> None:
         """Release the capture."""
@@ -131,7 +157,8 @@ class Archive:
             if self._run.capture is None:
                 if self._backoff.wait_s(time.monotonic()) > 0:
                     return
-                self._run.begin(self._store.begin_epoch(self._owner), partial(from_archive, self._context), self._halts)
+                make_wal_source = partial(from_archive, self._context, self._settings.wal)
+                self._run.begin(self._store.begin_epoch(self._owner), make_wal_source, self._halts)
             assert self._run.capture is not None, "it was begun"
             error = self._run.capture.poll()
             if error is not None:
@@ -163,7 +190,7 @@ class Archive:
         marker, capture = self._markers.read(lsn, content), self._run.capture
         if marker is None:
             return False
-        is_own = self._fence.meet(lsn, capture.timeline if capture is not None else None, marker)
+        is_own = self._fence.check(lsn, capture.timeline if capture is not None else None, marker)
         if marker.kind is not MarkerKind.TRY_START or not is_own:
             return False
         view = self._store.view()
@@ -175,9 +202,9 @@ class Archive:
         self._run.release()
         if self._store.view().hand_over.attempt != self._attempt:
             return  # the sidecar has started another attempt; its marker is further on
-        place = halted_at.position
-        reached = HandOver(self._attempt, place.timeline, place.commit_lsn)
-        self._mover.try_move(Event.MARKER_REACHED, epoch=self._run.epoch, hand_over=reached, only_from=marks.stage)
+        position = halted_at.position
+        reached = HandOver(self._attempt, position.timeline, position.commit_lsn)
+        self._transition.try_move(Event.MARKER_REACHED, epoch=self._run.epoch, hand_over=reached, only_from=marks.stage)
 
     # --- PASSIVE
 
@@ -185,7 +212,7 @@ class Archive:
         if self._scan is None:
             start = marks.delivered.pointer.position.commit_lsn if marks.delivered else INVALID_LSN
             context = self._context
-            folder, identity = Path(context.config.archive.folder), context.store.identity
+            folder, identity = Path(self._settings.archive.folder), context.store.identity
             self._scan = MarkerScan(
                 folder, identity, start, self._watch_marker, metrics=context.metrics, log=context.log
             )
@@ -206,16 +233,16 @@ class Archive:
 
     def _watch_sidecar(self, marks: StateMarks) -> None:
         """If the sidecar has ended or hangs, kill its remaining processes and take over (I20)."""
-        condition = self._watch.look(boot_ns())
+        condition = self._watch.condition(boot_ns())
         if condition not in (Condition.GONE, Condition.HUNG):
             return
-        if not self._watch.kill_process() and self._watch.look(boot_ns()) is Condition.ALIVE:
+        if not self._watch.kill_process() and self._watch.condition(boot_ns()) is Condition.ALIVE:
             return  # a heartbeat arrived at the last moment
         self._context.log.warning("the sidecar is lost, and the archiver takes over", condition=condition.value)
         epoch = marks.term.epoch if marks.term is not None else None
         # In stage RETURNING the archiver has the epoch already, and its capture continues.
         new_owner = None if marks.stage is Stage.RETURNING else self._owner
-        self._mover.try_move(Event.SIDECAR_LOST, epoch=epoch, new_owner=new_owner, only_from=marks.stage)
+        self._transition.try_move(Event.SIDECAR_LOST, epoch=epoch, new_owner=new_owner, only_from=marks.stage)
 
 
 def _nothing_to_do(_switched: Switched) -> Perform:

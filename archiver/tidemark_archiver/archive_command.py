@@ -32,18 +32,18 @@ from pathlib import Path
 
 from tidemark.io.archive.hole_ledger import ATTEMPTS_APART_S, GivenUp, HoleLedger, boot_clock_ns
 from tidemark.io.archive.spool import Spool
-from tidemark.io.archive.unarchived_wal import unarchived_bytes
 from tidemark.model.errors import TidemarkError
 
 HOLD_S_DEFAULT = 60.0
+_READY = ".ready"  # pg_wal/archive_status/NAME.ready: the file NAME waits to be archived
 HOLD_BYTES_DEFAULT = 4 << 30
 UNLISTED_HOLDS = 10  # times hold_s, if the amount of unarchived WAL is unknown
 COPY_S_DEFAULT = 20.0
 FREE_BYTES_MIN_DEFAULT = 256 << 20
 LEDGER_S = 2.0
 POLL_S = 0.005
-HURRIED_S = 2.0
-HURRIED_BYTES_PER_S = 32 << 20
+BACKLOG_COPY_S = 2.0
+BACKLOG_BYTES_PER_S = 32 << 20
 CLOCK_STEP_S = 60.0
 OWN_LEDGER_MODE = 0o600
 ARCHIVED, TRY_AGAIN = 0, 1
@@ -131,16 +131,16 @@ def archive(job: Job) -> int:
     copied = _in_child(lambda: _keep(job), copy_s)
     if copied == ARCHIVED:
         return ARCHIVED
-    reason = f"the copy took over {copy_s:.0f} s" if copied is None else "the copy failed"
+    reason = f"the copy took longer than {copy_s:.0f} s" if copied is None else "the copy failed"
     recorded = _in_child(lambda: _record(job, reason), LEDGER_S)
     if recorded == _GIVEN_UP:
         return ARCHIVED
     if recorded == _UNARCHIVED:
         return TRY_AGAIN
-    reported = _without_spool(job, reason)
-    if reported == ARCHIVED and copied is None:
+    result = _without_spool(job, reason)
+    if result == ARCHIVED and copied is None:
         _leave_behind(lambda: _reach(job))
-    return reported
+    return result
 
 
 def copy_deadline_s(job: Job) -> float:
@@ -151,7 +151,7 @@ def copy_deadline_s(job: Job) -> float:
         byte_count = job.path.stat().st_size
     except OSError:
         byte_count = 0  # missing: the copy reports it
-    return min(job.copy_s, HURRIED_S + byte_count / HURRIED_BYTES_PER_S)
+    return min(job.copy_s, BACKLOG_COPY_S + byte_count / BACKLOG_BYTES_PER_S)
 
 
 def waited_s(job: Job) -> float:
@@ -283,6 +283,33 @@ def _attempt(work: Callable[[], int]) -> int:
 
 def _say(text: str) -> None:
     os.write(2, f"cdcctl-archive: {text}\n".encode())
+
+
+def unarchived_bytes(pg_wal: Path, *, enough: int) -> int | None:
+    """Return the bytes of the files that wait to be archived, counted up to `enough`; None if they cannot be listed.
+
+    WAL that the server keeps for another reason (wal_keep_size, recycled segments) does not count.
+    """
+    if enough == 0:
+        return 0
+    found = 0
+    try:
+        with os.scandir(pg_wal / "archive_status") as entries:
+            for entry in entries:
+                if found >= enough:
+                    break
+                if entry.name.endswith(_READY):
+                    found += _size(pg_wal / entry.name.removesuffix(_READY))
+    except OSError:
+        return None
+    return found
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0  # removed meanwhile
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
-"""The archiver's periodic work on the archive folder: its report, and the maintenance of a spool (I13)."""
+"""The archiver's periodic work: the report on the archive, the maintenance of a spool (I13), segment switches (I31)."""
 
 import time
+from concurrent.futures import Future
+from dataclasses import dataclass
 
+from tidemark.engine.marking import WalMark
 from tidemark.io.host.logs import describe_error
+from tidemark.io.process.config import ArchiveConfig
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn
 from tidemark.runtime.context import CaptureContext
@@ -17,10 +21,10 @@ MAINTENANCE_S = 10.0
 class Upkeep:
     """Maintains one archive folder."""
 
-    def __init__(self, context: CaptureContext, node_requests: NodeRequests) -> None:
+    def __init__(self, context: CaptureContext, archive: ArchiveConfig, node_requests: NodeRequests) -> None:
         self._context = context
-        self._report = ArchiveReport(context, ArchivingWatch(context, node_requests))
-        self._maintenance = SpoolMaintenance(context.config.archive, context.store)
+        self._report = ArchiveReport(context, archive.folder, ArchivingWatch(context, archive, node_requests))
+        self._maintenance = SpoolMaintenance(archive, context.store)
         self._not_before_s = 0.0
         self._is_reported = False
 
@@ -52,3 +56,24 @@ class Upkeep:
             files=maintained.trimmed.file_count,
             bytes=maintained.trimmed.byte_count,
         )
+
+
+@dataclass(slots=True)
+class ForcedSwitches:
+    """Switches segments while the archiver delivers: at most one every `archive.switch_s`, while WAL has moved."""
+
+    node_requests: NodeRequests
+    every_s: float
+    _wal: WalMark | None = None
+    _request: Future[WalMark] | None = None
+    _not_before_s: float = 0.0
+
+    def step(self, now_s: float) -> None:
+        """Read the answer; send another request if it is time."""
+        if self._request is not None and self._request.done():
+            if self._request.exception() is None:
+                self._wal = self._request.result()
+            self._request = None
+        if self._request is None and now_s >= self._not_before_s:
+            self._not_before_s = now_s + self.every_s
+            self._request = self.node_requests.switch_if_moved(self._wal)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.host.logs import get_log
+from tidemark.io.process.config import Config
 from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.environment import WritePoint
@@ -22,7 +23,7 @@ from tidemark_ctl import settings
 @contextmanager
 def opened_capture(
     state: Path, config: Path | None, *, kills: bool = False
-) -> Iterator[tuple[CaptureContext, NodeRequests]]:
+) -> Iterator[tuple[CaptureContext, NodeRequests, Config]]:
     """Open the state; its metrics are not served, its log goes to the terminal.
 
     A process that is stuck in a write transaction is reported, because other writers wait for it; with `kills` it is
@@ -31,15 +32,15 @@ def opened_capture(
     arm_from_environment(HandoverPoint, WritePoint)
     chosen = settings.load(state, config)
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
-    folder.admit_group()
+    folder.relax_umask()
     log = get_log("cdcctl")
     guard = partial(WriteGuard, watchdog_s=chosen.watchdog.watchdog_s, log=log, kills=kills)
     with StateStore.open(folder, guarded=guard) as store:
-        context = CaptureContext(chosen, store, Metrics(store.identity.capture), log)
+        context = CaptureContext(store, Metrics(store.identity.capture), log)
         node_requests = NodeRequests(
             NodeSettings.of(chosen), store, load_marker_key(chosen, folder), metrics=context.metrics, log=log
         )
         try:
-            yield context, node_requests
+            yield context, node_requests, chosen
         finally:
             node_requests.close()

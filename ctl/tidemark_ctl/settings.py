@@ -8,7 +8,7 @@ import click
 
 from tidemark.io.host.disk import writing
 from tidemark.io.process.config import Config, load_config
-from tidemark.io.process.ports import assigned_ports
+from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.state.state_folder import StateFolder
 
 WRITTEN_BY_INIT = "tidemark.toml"
@@ -50,12 +50,12 @@ def keep(folder: StateFolder, config: Path) -> None:
 
 def _put(folder: StateFolder, text: str) -> Path:
     path = folder.root / WRITTEN_BY_INIT
-    aside = path.with_suffix(".new")
+    temporary = path.with_suffix(".new")
     with writing(path):
         folder.root.mkdir(mode=folder.folder_mode, parents=True, exist_ok=True)
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, folder.file_mode)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, folder.file_mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
-        aside.rename(path)  # atomic: an incomplete file would obstruct the next attempt
+        temporary.rename(path)  # atomic: an incomplete file would obstruct the next attempt
     click.echo(f"configuration written to {path}", err=True)
     return path

@@ -29,9 +29,12 @@ GRANTS = (
 def main() -> int:
     """Run the whole demonstration."""
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="leave everything running, and say where it is")
+    parser.add_argument("--keep", action="store_true", help="leave everything running, and print where it is")
     parser.add_argument(
-        "--seconds", type=float, default=CALM_S_DEFAULT, help="of calm between the scenes (default: %(default)s)"
+        "--seconds",
+        type=float,
+        default=CALM_S_DEFAULT,
+        help="seconds between the scenes (default: %(default)s)",
     )
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that no process remains
@@ -47,7 +50,7 @@ def main() -> int:
         play(demonstration, given.seconds)
         finish(demonstration)
         right = report(demonstration)
-        demonstration.say(f"{'identical' if right else 'DIFFERENT'}, after {time.monotonic() - begun_s:.0f} s")
+        demonstration.print_line(f"{'identical' if right else 'DIFFERENT'}, after {time.monotonic() - begun_s:.0f} s")
     return 0 if right else 1
 
 
@@ -57,7 +60,7 @@ def _prepare(demonstration: Demonstration) -> None:
     with psycopg.connect(demonstration.server.dsn(), autocommit=True) as connection:
         for statement in GRANTS:
             connection.execute(statement.encode())
-    demonstration.say(
+    demonstration.print_line(
         f"PostgreSQL {embedded.MAJOR} runs, with {rows:,} rows in {len(shop.TABLES)} tables of schema app"
     )
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from scripts.demo_run.server import Server
+from scripts.demo_run.server import DemoServer
 
 PROGRAM = "cdcctl-archive"
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -15,7 +15,7 @@ LEAN = ("archiver/tidemark_archiver", "tidemark")  # all imports of the program,
 _LINE = re.compile(r"^archive_command = '.*'$", re.MULTILINE)
 
 
-def archive_program(server: Server, folder: Path) -> str:
+def archive_program(server: DemoServer, folder: Path) -> str:
     """Return the program for `archive.program`; empty: the server's user can run the one next to `cdcctl`.
 
     For root, the server runs as another user, who may not be able to read our .venv: then a copy of the program is
@@ -35,7 +35,7 @@ def archive_line(reported: str) -> str:
     return found.group(0)
 
 
-def _copied(server: Server, folder: Path) -> str:
+def _copied(server: DemoServer, folder: Path) -> str:
     for package in LEAN:
         source = SOURCES / package
         shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))

@@ -14,9 +14,9 @@ from scripts.demo_run import configuration
 from scripts.demo_run import server as embedded
 from scripts.demo_run import workload as shop
 from scripts.demo_run.archiving import archive_line, archive_program
-from scripts.demo_run.lag import Arrivals, LagWatch, quantile
+from scripts.demo_run.lag import DestinationLags, LagWatch, quantile
 from scripts.demo_run.processes import CTL, DemoProcess, run, tail
-from tidemark.io.process.ports import assigned_ports
+from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateMarks
@@ -39,8 +39,8 @@ class Demonstration:
 
     folder: Path
     console: Console
-    server: embedded.Server
-    work: shop.Workload = field(init=False)
+    server: embedded.DemoServer
+    work: shop.DemoClients = field(init=False)
     sidecar: DemoProcess = field(init=False)
     archiver: DemoProcess = field(init=False)
     spark: DemoProcess = field(init=False)
@@ -54,7 +54,7 @@ class Demonstration:
 
     def __post_init__(self) -> None:
         self.began_us = _now_us()
-        self.work = shop.Workload(self.server.dsn())
+        self.work = shop.DemoClients(self.server.dsn())
         state = ("--state", str(self.state))
         self.sidecar = DemoProcess("sidecar", ("run", "sidecar", *state), self.folder / "sidecar.log")
         self.archiver = DemoProcess("archiver", ("run", "archiver", *state), self.folder / "archiver.log")
@@ -96,7 +96,9 @@ class Demonstration:
         assigned = assigned_ports(StateFolder(self.state))
         self.ports = asdict(assigned) if assigned is not None else {}
         self.server.configure(archive_line(reported))
-        self.say("cdcctl init: catalogs seeded by plain SELECTs, no slot; the server archives by the line it printed")
+        self.print_line(
+            "cdcctl init: catalogs seeded by plain SELECTs, no slot; the server archives by the line it printed"
+        )
         self.store = StateStore.open(StateFolder(self.state))
         self._open.callback(self.store.close)
         self.lag = LagWatch(self.server.dsn(), lambda: self.stage.mode, outbox=self.delivered, lake=self.landed)
@@ -104,21 +106,21 @@ class Demonstration:
         self.spark.start()
         self.began_us = _now_us()
         self.until(lambda: self.spark.log_contains(SPARK_STARTED), "Spark's start", within_s=SPARK_S_MAX)
-        self.say("Spark waits for changes; now the sidecar, the archiver and the workload start")
+        self.print_line("Spark waits for changes; now the sidecar, the archiver and the workload start")
         self.began_us = _now_us()
         self.work.start()
         self.sidecar.start()
         self.until(lambda: self.store.marks().term is not None, "the sidecar delivers", within_s=SIDECAR_S_MAX)
         self.archiver.start()  # not earlier: without a sidecar it would take over
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print one line."""
         self.console.print(text, highlight=False, markup=False)
 
     def scene(self, text: str) -> None:
         """Print an operation, and record it for the timeline."""
         self.reported.append((_now_us(), text))
-        self.say(f"[{self.passed_s:5.1f} s] >> {text}")
+        self.print_line(f"[{self.passed_s:5.1f} s] >> {text}")
 
     # --- progress
 
@@ -157,7 +159,7 @@ class Demonstration:
 
     # --- waiting
 
-    def go_on(self, seconds: float) -> None:
+    def run_for(self, seconds: float) -> None:
         """Let the demonstration run for this time."""
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
@@ -195,7 +197,7 @@ class Demonstration:
         self.lag.look()
         if self.work.transactions and began_s - self._reported_at_s >= REPORT_INTERVAL_S:
             self._reported_at_s = began_s
-            self.say(f"[{self.passed_s:5.1f} s] {self.status()}")
+            self.print_line(f"[{self.passed_s:5.1f} s] {self.status()}")
         time.sleep(max(0.0, LOOK_EVERY_S - (time.monotonic() - began_s)))
 
     # --- the end
@@ -207,13 +209,13 @@ class Demonstration:
             process.stop()
         self.server.stop()
 
-    def say_where(self) -> None:
+    def print_locations(self) -> None:
         """Print where to find the running parts."""
         self._open.close()
         pids = " ".join(str(process.pid) for process in self.processes)
         logs = ", ".join(f"{process.log} (pid {process.pid})" for process in self.processes)
         metrics = ", ".join(f"http://127.0.0.1:{port}/metrics" for port in self.ports.values())
-        self.say(
+        self.print_line(
             f"everything runs on:\n  psql '{self.server.dsn()}'\n"
             f"  .venv/bin/cdcctl realtime status --state {self.state}\n"
             f"  lake: {self.lake}\n  metrics: {metrics}\n  logs: {logs}\n"
@@ -225,7 +227,7 @@ def _delivered(marks: StateMarks) -> Lsn | None:
     return marks.delivered.pointer.position.commit_lsn if marks.delivered is not None else None
 
 
-def _recent(arrivals: Arrivals) -> str:
+def _recent(arrivals: DestinationLags) -> str:
     return f"{quantile(list(arrivals.recent_s), 0.5):.1f} s" if arrivals.recent_s else "-"
 
 
@@ -247,7 +249,7 @@ def started(folder: Path, console: Console, *, keep: bool) -> Iterator[Demonstra
         demonstration.stop()
         raise
     if keep:
-        demonstration.say_where()
+        demonstration.print_locations()
         return
     demonstration.stop()
     shutil.rmtree(folder, ignore_errors=True)

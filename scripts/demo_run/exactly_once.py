@@ -48,7 +48,7 @@ class Log:
     """The counted content of the change log."""
 
     changes: Counter[EntryKind] = field(default_factory=Counter)
-    places: Counter[tuple[object, ...]] = field(default_factory=Counter)
+    positions: Counter[tuple[object, ...]] = field(default_factory=Counter)
     numbers: Counter[tuple[object, object]] = field(default_factory=Counter)  # journal rows: client, number
     copied: int = 0
     rewritten: int = 0
@@ -62,13 +62,13 @@ class LogVerdict:
     changes: int
     lost: int
     doubled: int
-    places_taken_twice: int
+    duplicate_positions: int
     numbers_wrong: int  # journal entries that are missing, repeated, or rolled back
 
     @property
     def is_right(self) -> bool:
         """Return whether each change is in the log exactly once."""
-        return bool(self.changes) and not (self.lost or self.doubled or self.places_taken_twice or self.numbers_wrong)
+        return bool(self.changes) and not (self.lost or self.doubled or self.duplicate_positions or self.numbers_wrong)
 
 
 def judge(journal: Sequence[LogEntry], snapshots: Mapping[str, Snapshot], log: Log) -> LogVerdict:
@@ -80,7 +80,7 @@ def judge(journal: Sequence[LogEntry], snapshots: Mapping[str, Snapshot], log: L
         changes=log.changes.total(),
         lost=(expected - log.changes).total(),
         doubled=(log.changes - expected).total(),
-        places_taken_twice=sum(count - 1 for count in log.places.values()),
+        duplicate_positions=sum(count - 1 for count in log.positions.values()),
         numbers_wrong=(written - log.numbers).total() + (log.numbers - written).total(),
     )
 
@@ -116,7 +116,7 @@ def _count(table: TablePosition, lake: Path, log: Log) -> None:
     for row in pa.table(kept.scan([*META, *more]).read_all()).to_pylist():
         op = row["_op"]
         # Copied rows of two tables may have the same position: they are not changes of one stream.
-        log.places[row["_tli"], row["_commit_lsn"], row["_ordinal"], name if op == Op.COPY.value else ""] += 1
+        log.positions[row["_tli"], row["_commit_lsn"], row["_ordinal"], name if op == Op.COPY.value else ""] += 1
         log.copied += op == Op.COPY.value
         log.rewritten += op == Op.REWRITE.value
         if op in STREAMED:

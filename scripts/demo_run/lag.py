@@ -40,7 +40,7 @@ class _Mark:
 
 
 @dataclass(slots=True)
-class Arrivals:
+class DestinationLags:
     """The lags up to one destination."""
 
     landed: Landed  # the LSN up to which it is complete; None if it is empty
@@ -71,8 +71,8 @@ class LagWatch:
         self._connection = psycopg.connect(dsn, autocommit=True)
         self._mode = mode
         self._disturbances = 0  # starts and ends: odd during a disturbance
-        self.outbox = Arrivals(outbox)
-        self.lake = Arrivals(lake)
+        self.outbox = DestinationLags(outbox)
+        self.lake = DestinationLags(lake)
 
     def look(self) -> None:
         """Record the node's position, and count what has arrived."""
@@ -82,7 +82,7 @@ class LagWatch:
         self.settle()
 
     def settle(self, *, everything: bool = False) -> None:
-        """Count what has arrived; `everything`: both destinations are known to be complete."""
+        """Count what has arrived; `everything`: both destinations are complete."""
         for place in (self.outbox, self.lake):
             place.settle(self._mode(), self._disturbances, everything=everything)
 

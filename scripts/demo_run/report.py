@@ -8,7 +8,7 @@ from rich.table import Table
 from scripts.demo_run.configuration import SWITCH_S
 from scripts.demo_run.demonstration import Demonstration
 from scripts.demo_run.exactly_once import judge, read_journal, read_log
-from scripts.demo_run.lag import Arrivals, During, quantile
+from scripts.demo_run.lag import DestinationLags, During, quantile
 from scripts.demo_run.processes import run
 from tidemark.model.mode import Stage
 
@@ -74,7 +74,7 @@ def _lags(demonstration: Demonstration) -> None:
     demonstration.console.print(table)
 
 
-def _quantiles(arrivals: Arrivals, during: During) -> tuple[str, str]:
+def _quantiles(arrivals: DestinationLags, during: During) -> tuple[str, str]:
     lags = arrivals.lags_s[during]
     return (f"{quantile(lags, 0.5):.2f}", f"{quantile(lags, 0.99):.2f}") if lags else ("-", "-")
 
@@ -83,10 +83,10 @@ def _log(demonstration: Demonstration) -> bool:
     """Compare the change log with the journal; return true if each change is there exactly once."""
     log, snapshots = read_log(demonstration.store.view(), demonstration.lake)
     found = judge(read_journal(demonstration.server.dsn()), snapshots, log)
-    demonstration.say(
+    demonstration.print_line(
         f"change log: {found.changes:,} changes of {found.transactions:,} committed transactions: "
         f"{'each exactly once' if found.is_right else 'WRONG'}\n"
-        f"  {found.lost} lost, {found.doubled} doubled, {found.places_taken_twice} places taken twice, "
+        f"  {found.lost} lost, {found.doubled} doubled, {found.duplicate_positions} duplicate positions, "
         f"{found.numbers_wrong} journal numbers wrong\n"
         f"  beside them {log.copied:,} rows of the first copy and {log.rewritten:,} rewritten by DDL; "
         f"nothing of {demonstration.work.rolled_back:,} transactions that were rolled back"

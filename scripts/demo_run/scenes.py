@@ -33,13 +33,15 @@ def wait_for_first_copy(demonstration: Demonstration) -> None:
     with demonstration.lag.disturbed():
         demonstration.until(is_copied, "the first copy", within_s=FIRST_BATCH_S_MAX)
         _until_lake_keeps_up(demonstration, within_s=FIRST_BATCH_S_MAX)
-    demonstration.say(f"[{demonstration.passed_s:5.1f} s] the rows that were there are in the lake, which keeps up now")
+    demonstration.print_line(
+        f"[{demonstration.passed_s:5.1f} s] the rows that were there are in the lake, which keeps up now"
+    )
     demonstration.work.pace(shop.TRANSACTIONS_PER_S)
 
 
 def play(demonstration: Demonstration, calm_s: float) -> None:
     """Play all scenes, with pauses between them."""
-    rest = partial(demonstration.go_on, calm_s / CALM_SPELLS)
+    rest = partial(demonstration.run_for, calm_s / CALM_SPELLS)
     rest()
     _alter(demonstration, shop.ADD_COLUMN)
     rest()
@@ -62,7 +64,7 @@ def play(demonstration: Demonstration, calm_s: float) -> None:
 def finish(demonstration: Demonstration) -> None:
     """Stop the workload, and wait until the lake contains the whole outbox."""
     demonstration.work.stop()
-    demonstration.say(f"[{demonstration.passed_s:5.1f} s] the workload has stopped; waiting for the lake")
+    demonstration.print_line(f"[{demonstration.passed_s:5.1f} s] the workload has stopped; waiting for the lake")
     with demonstration.lag.disturbed():
         demonstration.until(lambda: not demonstration.behind(), "the lake has everything", within_s=SPARK_BACK_S_MAX)
         demonstration.lag.settle(everything=True)
@@ -73,7 +75,7 @@ def _kill_archiver(demonstration: Demonstration) -> None:
     with demonstration.lag.disturbed():
         demonstration.scene("SIGKILL to the archiver, which delivers")
         archiver.kill()
-        demonstration.go_on(DEAD_S)
+        demonstration.run_for(DEAD_S)
         demonstration.scene("the archiver is started again")
         archiver.start()
         _until_delivered(demonstration)
@@ -94,7 +96,7 @@ def _kill_sidecar(demonstration: Demonstration) -> None:
 
 
 def _overflow_ring(demonstration: Demonstration) -> None:
-    """Stop the reader: outbox, queue and ring fill up in turn."""
+    """Stop the reader: outbox, queue and ring fill up one after the other."""
     spark = demonstration.spark
     _until_stage(demonstration, Stage.REALTIME)
     with demonstration.lag.disturbed():
@@ -106,7 +108,7 @@ def _overflow_ring(demonstration: Demonstration) -> None:
             def has_overflowed() -> bool:
                 if demonstration.stage is not Stage.REALTIME:
                     return True
-                if _may_take_more(demonstration):
+                if _has_space(demonstration):
                     shop.rewrite_documents(connection, next(number))
                 return False
 
@@ -119,8 +121,8 @@ def _overflow_ring(demonstration: Demonstration) -> None:
     demonstration.work.pace(shop.TRANSACTIONS_PER_S)
 
 
-def _may_take_more(demonstration: Demonstration) -> bool:
-    """Return whether to write more: the ring has room, or the outbox is full. The ring must be the last to fill up."""
+def _has_space(demonstration: Demonstration) -> bool:
+    """Return whether to write more: the ring has space, or the outbox is full. The ring must be the last to fill up."""
     marks = demonstration.store.marks()
     if marks.ledger.byte_count > FULL_SHARE * OUTBOX_BYTES:
         return True

@@ -25,7 +25,7 @@ UNPRIVILEGED_USERS = ("postgres", "nobody")
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class DemoServer:
     """A running server: its programs, its data folder and its socket folder."""
 
     programs: Path
@@ -84,11 +84,11 @@ class Server:
         self.run("pg_ctl", "stop", "-D", str(self.data), "-m", "immediate", "-w")
 
 
-def start(folder: Path) -> Server:
+def start(folder: Path) -> DemoServer:
     """Create a cluster under `folder`, start it and create the database `demo`."""
     os_user = _other_user() if os.geteuid() == 0 else None
     programs = _programs(folder, os_user)
-    server = Server(programs, folder / "pgdata", folder / "socket", os_user)
+    server = DemoServer(programs, folder / "pgdata", folder / "socket", os_user)
     for path in (server.data, server.socket_folder):
         path.mkdir(mode=0o700)
         if os_user:

@@ -79,7 +79,7 @@ def _identifier(table: str) -> psycopg.sql.Identifier:
 
 
 @dataclass
-class Workload:
+class DemoClients:
     """Clients that write until they are stopped, and the number of their transactions."""
 
     dsn: str
@@ -178,7 +178,7 @@ def _run(transaction: Transaction, choose: random.Random, customer: int, place: 
     """Run one of the shop's transactions; return true if it was committed."""
     kind = choose.random()
     if kind < 0.45:
-        _place_order(transaction, choose, customer)
+        _insert_order(transaction, choose, customer)
     elif kind < 0.65:
         transaction.change(
             "app.customers",
@@ -199,7 +199,7 @@ def _run(transaction: Transaction, choose: random.Random, customer: int, place: 
     return True
 
 
-def _place_order(transaction: Transaction, choose: random.Random, customer: int) -> None:
+def _insert_order(transaction: Transaction, choose: random.Random, customer: int) -> None:
     total = choose.randrange(1, 100_000) / 100
     row = transaction.change(
         "app.orders",

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from scripts.mutation.equivalents import read_equivalents, stale_entries
 from scripts.mutation.operators import Mutant, mutants_of
-from scripts.mutation.plan import PLANS, Plan
-from scripts.mutation.trees import Outcome, Run, Tree, preload
+from scripts.mutation.plan import PLANS, MutationTests
+from scripts.mutation.trees import MutantOutcome, MutantRun, Tree, preload
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "mutate"
@@ -25,12 +25,12 @@ BASELINE_S_MAX = 900.0
 CPU_S_MIN = 10.0
 CPU_FACTOR = 3.0  # multiple of the tests' CPU time without a mutation
 TIMEOUT_S_MIN = 100.0
-TIMEOUT_FACTOR = 10.0  # multiple of that CPU time: tests with servers mostly wait
+TIMEOUT_FACTOR = 10.0  # multiple of that CPU time: tests with servers wait most of the time
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class MutantResult:
     """The result for a mutant, as stored for the next campaign."""
 
     module: str
@@ -49,16 +49,18 @@ class Results:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = path.read_text().splitlines() if path.exists() else []
-        self._found = {(found.module, found.mutant): found for found in (Result(**json.loads(line)) for line in lines)}
+        self._found = {
+            (found.module, found.mutant): found for found in (MutantResult(**json.loads(line)) for line in lines)
+        }
 
-    def get(self, mutant: Mutant, source: str, tests: str) -> Result | None:
+    def get(self, mutant: Mutant, source: str, tests: str) -> MutantResult | None:
         """Return the result if it is still valid: neither the module nor its tests have changed."""
         found = self._found.get((mutant.module, mutant.name))
         if found is None or (found.change, found.source, found.tests) != (mutant.change, source, tests):
             return None
         return found
 
-    def put(self, result: Result) -> None:
+    def put(self, result: MutantResult) -> None:
         """Store a result."""
         self._found[result.module, result.mutant] = result
         with self._path.open("a") as file:
@@ -68,7 +70,7 @@ class Results:
 class ModuleCampaign:
     """All mutants of one module."""
 
-    def __init__(self, module: str, plan: Plan, options: argparse.Namespace, results: Results) -> None:
+    def __init__(self, module: str, plan: MutationTests, options: argparse.Namespace, results: Results) -> None:
         self._module = module
         self._plan = plan
         self._options = options
@@ -78,7 +80,7 @@ class ModuleCampaign:
         self._digest = hashlib.sha256(self._source).hexdigest()[:DIGITS]
         self._tests = digest([test for stage in self._stages for test in stage])
 
-    def run(self, trees: list[Tree]) -> list[Result]:
+    def run(self, trees: list[Tree]) -> list[MutantResult]:
         """Test the mutants without a result; return all results."""
         mutants = [mutant for mutant in mutants_of(self._module, self._source) if self._options.only in mutant.name]
         known = (
@@ -108,11 +110,11 @@ class ModuleCampaign:
         """Return the limits of CPU time and time for each stage; the tests must pass without a mutation."""
         bounds_s = []
         for stage in self._stages:
-            run = Run(tree, stage, BASELINE_S_MAX, BASELINE_S_MAX)
+            run = MutantRun(tree, stage, BASELINE_S_MAX, BASELINE_S_MAX)
             while (ended := run.poll()) is None:
                 time.sleep(POLL_S)
             outcome, used_s = ended
-            if outcome is not Outcome.SURVIVED:
+            if outcome is not MutantOutcome.SURVIVED:
                 sys.exit(f"{self._module}: the tests fail without a mutation\n{tree.output()[-3000:]}")
             bounds_s.append((CPU_S_MIN + CPU_FACTOR * used_s, TIMEOUT_S_MIN + TIMEOUT_FACTOR * used_s))
             print(f"  {' '.join(stage)}: {used_s:.1f} s of processor time", flush=True)
@@ -137,21 +139,21 @@ class _Testing:
         tree.write(mutant.module, mutant.apply(source))
         self._run = self._next_run()
 
-    def _next_run(self) -> Run:
+    def _next_run(self) -> MutantRun:
         stage, (cpu_s, timeout_s) = self._stages.popleft()
-        return Run(self._tree, stage, cpu_s, timeout_s)
+        return MutantRun(self._tree, stage, cpu_s, timeout_s)
 
-    def poll(self, source: str, tests: str) -> Result | None:
+    def poll(self, source: str, tests: str) -> MutantResult | None:
         ended = self._run.poll()
         if ended is None:
             return None
         outcome, _ = ended
-        if outcome is Outcome.SURVIVED and self._stages:
+        if outcome is MutantOutcome.SURVIVED and self._stages:
             self._run = self._next_run()
             return None
         self._tree.write(self._mutant.module, self._source)
-        failed = _FAILED.search(self._tree.output()) if outcome is Outcome.KILLED else None
-        return Result(
+        failed = _FAILED.search(self._tree.output()) if outcome is MutantOutcome.KILLED else None
+        return MutantResult(
             self._mutant.module,
             self._mutant.name,
             self._mutant.change,
@@ -200,7 +202,7 @@ def main() -> int:
         print(module, flush=True)
         found = ModuleCampaign(module, plan, options, results).run(trees[plan.interpreted])
         counts = Counter(result.outcome for result in found)
-        alive = [result for result in found if result.outcome == Outcome.SURVIVED.value]
+        alive = [result for result in found if result.outcome == MutantOutcome.SURVIVED.value]
         new = [result for result in alive if (module, result.mutant) not in listed]
         needless = [result for result in found if result not in alive and (module, result.mutant) in listed]
         survivors += len(new) + len(needless)

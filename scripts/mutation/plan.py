@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MutationTests:
     """The tests of one module."""
 
     fast: tuple[str, ...]  # in one process, without a server
@@ -30,74 +30,74 @@ _MERGE_EXAMPLES = ("tests/property/lake/test_merging.py",)
 _STATE = ("tests/integration/state/test_state_store.py", "tests/integration/state/test_state_transaction.py")
 
 PLANS = {
-    "tidemark/model/snapshot.py": Plan(
+    "tidemark/model/snapshot.py": MutationTests(
         ("tests/property/state/test_snapshot.py",),
         ("tests/integration/capture/test_node.py", "tests/integration/first_copy/test_first_copy.py"),
     ),
-    "tidemark/model/position.py": Plan(("tests/unit/engine", "tests/property/wire/test_markers.py")),
-    "tidemark/engine/handover.py": Plan(("tests/unit/engine/test_handover.py", "tests/property/handover")),
-    "tidemark/engine/archive_wait.py": Plan(("tests/unit/engine/test_archive_wait.py",)),
-    "tidemark/engine/incarnations.py": Plan(("tests/property/handover/test_incarnations.py",)),
-    "tidemark/engine/folder_identity.py": Plan(("tests/unit/engine/test_folder_identity.py",)),
-    "tidemark/engine/progress.py": Plan(("tests/unit/engine/test_progress_retry_selection.py",)),
-    "tidemark/engine/marking.py": Plan(("tests/unit/engine/test_marking.py",)),
-    "tidemark/engine/dead_branch.py": Plan(("tests/unit/engine/test_dead_branch.py",)),
-    "tidemark/engine/ring.py": Plan(("tests/property/state/test_ring.py",)),
-    "tidemark/decode/transactions/pending_rows.py": Plan(
+    "tidemark/model/position.py": MutationTests(("tests/unit/engine", "tests/property/wire/test_markers.py")),
+    "tidemark/engine/handover.py": MutationTests(("tests/unit/engine/test_handover.py", "tests/property/handover")),
+    "tidemark/engine/archive_wait.py": MutationTests(("tests/unit/engine/test_archive_wait.py",)),
+    "tidemark/engine/incarnations.py": MutationTests(("tests/property/handover/test_incarnations.py",)),
+    "tidemark/engine/folder_identity.py": MutationTests(("tests/unit/engine/test_folder_identity.py",)),
+    "tidemark/engine/progress.py": MutationTests(("tests/unit/engine/test_progress_retry_selection.py",)),
+    "tidemark/engine/marking.py": MutationTests(("tests/unit/engine/test_marking.py",)),
+    "tidemark/engine/dead_branch.py": MutationTests(("tests/unit/engine/test_dead_branch.py",)),
+    "tidemark/engine/ring.py": MutationTests(("tests/property/state/test_ring.py",)),
+    "tidemark/decode/transactions/pending_rows.py": MutationTests(
         ("tests/property/decoder/test_pending_rows.py",), _SMALL_TRANSACTIONS, interpreted=True
     ),
-    "tidemark/decode/transactions/pending_children.py": Plan(
+    "tidemark/decode/transactions/pending_children.py": MutationTests(
         ("tests/property/decoder/test_pending_children.py",), _SMALL_TRANSACTIONS, interpreted=True
     ),
-    "tidemark/decode/transactions/committed_run.py": Plan(
+    "tidemark/decode/transactions/committed_run.py": MutationTests(
         ("tests/unit/decoder/test_committed_run.py",), _SMALL_TRANSACTIONS
     ),
-    "tidemark/decode/groups/stream_order.py": Plan(
+    "tidemark/decode/groups/stream_order.py": MutationTests(
         ("tests/unit/decoder/test_stream_order.py",), ("tests/unit/decoder",)
     ),
-    "tidemark/wire/marker.py": Plan(("tests/property/wire/test_markers.py", "tests/property/bytes")),
-    "tidemark/io/archive/trimming.py": Plan(
+    "tidemark/wire/marker.py": MutationTests(("tests/property/wire/test_markers.py", "tests/property/bytes")),
+    "tidemark/io/archive/trimming.py": MutationTests(
         ("tests/unit/archive/test_trimming.py", "tests/integration/archive/test_trimming.py")
     ),
-    "tidemark/io/archive/hole_ledger.py": Plan(
+    "tidemark/io/archive/hole_ledger.py": MutationTests(
         ("tests/property/archive/test_hole_ledger.py",), ("tests/faults/test_archive_command.py",)
     ),
-    "tidemark/io/state/switching.py": Plan(("tests/integration/failover/test_switching.py",)),
-    "tidemark/io/state/state_transaction.py": Plan(_STATE),
-    "tidemark/runtime/capture/delivery.py": Plan(
+    "tidemark/io/state/switching.py": MutationTests(("tests/integration/failover/test_switching.py",)),
+    "tidemark/io/state/state_transaction.py": MutationTests(_STATE),
+    "tidemark/runtime/capture/delivery.py": MutationTests(
         ("tests/integration/capture/test_outbox_target.py", "tests/integration/capture/test_idle_time.py"),
         ("tests/integration/capture/test_delivery.py",),
     ),
-    "tidemark/runtime/capture/confirming.py": Plan(("tests/unit/delivery/test_confirming.py",)),
-    "tidemark/runtime/daemon/marker_reading.py": Plan(("tests/integration/failover/test_marker_reading.py",)),
-    "tidemark/runtime/first_copy/copies.py": Plan(("tests/integration/first_copy/test_copies_shown.py",)),
-    "tidemark/pipeline/merge/compaction.py": Plan(
+    "tidemark/runtime/capture/confirming.py": MutationTests(("tests/unit/delivery/test_confirming.py",)),
+    "tidemark/runtime/daemon/marker_reading.py": MutationTests(("tests/integration/failover/test_marker_reading.py",)),
+    "tidemark/runtime/first_copy/copies.py": MutationTests(("tests/integration/first_copy/test_copies_shown.py",)),
+    "tidemark/pipeline/merge/compaction.py": MutationTests(
         ("tests/unit/pipeline/test_compaction_keys.py", "tests/unit/pipeline/test_compaction.py")
     ),
-    "tidemark/pipeline/merge/keys.py": Plan(_MERGE, _MERGE_EXAMPLES),
-    "tidemark/pipeline/merge/key_ranges.py": Plan(_MERGE, _MERGE_EXAMPLES),
-    "tidemark/pipeline/merge/touched_files.py": Plan(
+    "tidemark/pipeline/merge/keys.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
+    "tidemark/pipeline/merge/key_ranges.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
+    "tidemark/pipeline/merge/touched_files.py": MutationTests(
         ("tests/unit/pipeline/test_touched_files.py", *_MERGE), _MERGE_EXAMPLES
     ),
-    "tidemark/pipeline/merge/merging.py": Plan(_MERGE, _MERGE_EXAMPLES),
-    "tidemark/pipeline/merge/data_files.py": Plan(_MERGE, _MERGE_EXAMPLES),
-    "tidemark/pipeline/merge/file_statistics.py": Plan(_MERGE, _MERGE_EXAMPLES),
-    "tidemark/pipeline/merge/clustering.py": Plan(_MERGE, _MERGE_EXAMPLES),
-    "tidemark/pipeline/lake/positions.py": Plan(
+    "tidemark/pipeline/merge/merging.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
+    "tidemark/pipeline/merge/data_files.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
+    "tidemark/pipeline/merge/file_statistics.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
+    "tidemark/pipeline/merge/clustering.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
+    "tidemark/pipeline/lake/positions.py": MutationTests(
         ("tests/unit/pipeline/test_positions.py",), ("tests/integration/lake/test_sinks.py",)
     ),
-    "tidemark/pipeline/sinks/replica.py": Plan(
+    "tidemark/pipeline/sinks/replica.py": MutationTests(
         ("tests/unit/pipeline/test_replica.py", "tests/unit/pipeline/test_replica_partitions.py"),
         ("tests/integration/lake/test_sinks.py",),
     ),
-    "tidemark/pipeline/delta_log/lineage.py": Plan(
+    "tidemark/pipeline/delta_log/lineage.py": MutationTests(
         ("tests/unit/pipeline/test_lineage.py",), ("tests/integration/lake/test_lake_changes.py",)
     ),
-    "tidemark/pipeline/delta_log/commits.py": Plan(
+    "tidemark/pipeline/delta_log/commits.py": MutationTests(
         ("tests/unit/pipeline/test_commits.py",), ("tests/integration/lake/test_lake_changes.py",)
     ),
-    "tidemark/pipeline/delta_log/log_cleanup.py": Plan(("tests/integration/lake/test_log_cleanup.py",)),
-    "tidemark/pipeline/sinks/targets.py": Plan(
+    "tidemark/pipeline/delta_log/log_cleanup.py": MutationTests(("tests/integration/lake/test_log_cleanup.py",)),
+    "tidemark/pipeline/sinks/targets.py": MutationTests(
         ("tests/integration/lake/test_log_breaks.py", "tests/integration/lake/test_lake_changes.py"),
         (
             "tests/integration/lake/test_lake_damage.py",
@@ -105,10 +105,10 @@ PLANS = {
             "tests/integration/lake/test_lake_quiet.py",
         ),
     ),
-    "tidemark/runtime/daemon/fencing.py": Plan(
+    "tidemark/runtime/daemon/fencing.py": MutationTests(
         ("tests/integration/failover/test_realtime_return.py",), ("tests/integration/state/test_state_copies.py",)
     ),
-    "archiver/tidemark_archiver/archive_command.py": Plan(
+    "archiver/tidemark_archiver/archive_command.py": MutationTests(
         ("tests/faults/test_archive_program.py",), ("tests/faults/test_archive_command.py",)
     ),
 }

@@ -38,7 +38,7 @@ _TREES = ("tidemark", "sidecar", "archiver", "ctl", "tests", "scripts", "pyspark
 _PATHS = ("", "sidecar", "archiver", "ctl")  # where packages are found in a tree
 
 
-class Outcome(Enum):
+class MutantOutcome(Enum):
     """The outcome for a mutant."""
 
     KILLED = "killed"
@@ -90,7 +90,7 @@ class Tree:
         return (self.root / OUTPUT).read_text(errors="replace")
 
 
-class Run:
+class MutantRun:
     """A test run in a tree: a process group."""
 
     def __init__(self, tree: Tree, tests: tuple[str, ...], cpu_s: float, timeout_s: float) -> None:
@@ -105,7 +105,7 @@ class Run:
         if self._pid == 0:
             _test(tree.root, tests, self._temporary, int(cpu_s))
 
-    def poll(self) -> tuple[Outcome, float] | None:
+    def poll(self) -> tuple[MutantOutcome, float] | None:
         """Return the outcome and the CPU time; None while it runs."""
         pid, status, usage = os.wait4(self._pid, os.WNOHANG)
         now_s = time.monotonic()
@@ -116,8 +116,8 @@ class Run:
         self._stop_rest()
         used_s = usage.ru_utime + usage.ru_stime
         if self._was_interrupted or os.WIFSIGNALED(status):
-            return Outcome.HUNG, used_s
-        return Outcome.SURVIVED if status == 0 else Outcome.KILLED, used_s
+            return MutantOutcome.HUNG, used_s
+        return MutantOutcome.SURVIVED if status == 0 else MutantOutcome.KILLED, used_s
 
     def _interrupt(self) -> None:
         with suppress(ProcessLookupError):
@@ -168,7 +168,7 @@ def _test(root: Path, tests: tuple[str, ...], temporary: Path, cpu_s: int) -> No
         ]
         status = int(pytest.main([*arguments, "--tb=line", *tests]))
         sys.stdout.flush()
-    except BaseException:  # noqa: BLE001 - the child ends here, whatever it is
+    except BaseException:  # noqa: BLE001 - the child ends here after any error
         traceback.print_exc()
     finally:
         os._exit(status)

@@ -65,10 +65,12 @@ def samples(capture: SoakCapture, minutes: float, every_s: float) -> Iterator[di
 def main() -> int:
     """Read the arguments, run, draw."""
     parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=MINUTES_DEFAULT, help="how long (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=MINUTES_DEFAULT, help="duration (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=0.0, help="transactions per second (default: none)")
-    parser.add_argument("--every", type=float, default=EVERY_S_DEFAULT, help="seconds (default: %(default)s)")
-    parser.add_argument("--driver-memory", help="heap of Spark's driver (default: the pipeline's own)")
+    parser.add_argument(
+        "--every", type=float, default=EVERY_S_DEFAULT, help="interval of samples in s (default: %(default)s)"
+    )
+    parser.add_argument("--driver-memory", help="heap of Spark's driver (default: that of the pipeline)")
     parser.add_argument("--csv", type=Path, default=ROOT / "build" / "soak.csv")
     parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "pictures" / "soak.svg")
     parser.add_argument("--draw", type=Path, metavar="CSV", help="only draw these samples")

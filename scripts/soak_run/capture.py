@@ -56,12 +56,12 @@ class SoakCapture:
     """The processes and their folders."""
 
     folder: Path
-    server: embedded.Server
+    server: embedded.DemoServer
     pipeline_options: tuple[str, ...]
     sidecar: DemoProcess = field(init=False)
     archiver: DemoProcess = field(init=False)
     pipeline: DemoProcess = field(init=False)
-    work: shop.Workload = field(init=False)
+    work: shop.DemoClients = field(init=False)
 
     def __post_init__(self) -> None:
         state = ("--state", str(self.state))
@@ -69,7 +69,7 @@ class SoakCapture:
         self.archiver = DemoProcess("archiver", ("run", "archiver", *state), self.folder / "archiver.log")
         words = ("spark", "run", *state, "--lake", str(self.lake), "--master", "local[2]", *self.pipeline_options)
         self.pipeline = DemoProcess("pipeline", words, self.folder / "pipeline.log")
-        self.work = shop.Workload(self.server.dsn())
+        self.work = shop.DemoClients(self.server.dsn())
 
     @property
     def state(self) -> Path:

@@ -27,7 +27,7 @@ COLUMNS = ("heap_used_mb", "heap_committed_mb", "metaspace_mb", "native_mb", "th
 def memory(pid: int) -> dict[str, float]:
     """Return the JVM's report of its heap and other memory; empty if it does not answer."""
     try:
-        return parse(_ask(pid, "GC.heap_info"), _ask(pid, "VM.native_memory summary"))
+        return parse(_jcmd(pid, "GC.heap_info"), _jcmd(pid, "VM.native_memory summary"))
     except OSError:
         return {}
 
@@ -56,7 +56,7 @@ def _native(text: str) -> Mapping[str, float]:
     return {each[1] or each[3]: int(each[2] or each[4]) / MIB_KIB for each in found if each is not None}
 
 
-def _ask(pid: int, command: str) -> str:
+def _jcmd(pid: int, command: str) -> str:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.settimeout(ANSWER_S)
         asking.connect(str(_listening(pid)))

@@ -16,9 +16,9 @@ from tidemark.io.state.state_views import StateMarks
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Stage
-from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.capture import Capture, CaptureSettings
 from tidemark.runtime.capture.following import LeaderMarker
-from tidemark.runtime.capture.wal_source import followed_from_node
+from tidemark.runtime.capture.wal_source import WalSettings, followed_from_node
 from tidemark.runtime.daemon.epoch_run import EpochRun
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import StageTransition
@@ -26,7 +26,7 @@ from tidemark.runtime.recovery.promotion import check_start
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 
-LOOK_S = 1.0  # interval of queries to the node: the maximum delay until a promotion is noticed
+QUERY_S = 1.0  # interval of queries to the node: the maximum delay until a promotion is noticed
 
 
 class FollowsNobody(ConfigError):
@@ -41,19 +41,29 @@ class FollowsNobody(ConfigError):
 class Following:
     """The sidecar's work while the node is a standby, and the queries that detect whether it is one."""
 
-    def __init__(self, daemon: DaemonContext, mover: StageTransition) -> None:
+    def __init__(
+        self,
+        daemon: DaemonContext,
+        transition: StageTransition,
+        *,
+        is_enabled: bool,
+        capture: CaptureSettings,
+        wal: WalSettings,
+    ) -> None:
+        """`is_enabled`: `standby.follow`."""
         self._daemon = daemon
         self._context = daemon.context
         self._store = daemon.context.store
-        self._mover = mover
+        self._wal = wal
+        self._transition = transition
         self._clock = SystemClock()
-        self._run = EpochRun(daemon.context, Slot.SIDECAR)
-        self._met: LeaderMarker | None = None  # written by the decode thread
+        self._run = EpochRun(daemon.context, capture, Slot.SIDECAR)
+        self._leader_marker: LeaderMarker | None = None  # written by the decode thread
         self._reported_strange = False
         self._timeline_query: Future[TimelineId | None] | None = None
         self._queried_s = 0.0
         self._reported_silent = False
-        self._is_enabled = daemon.context.config.standby.follow
+        self._is_enabled = is_enabled
         self._writes_on: TimelineId | None = None  # the timeline on which the node writes, from its last answer
         self._is_standby = False
 
@@ -67,7 +77,7 @@ class Following:
         """Whether the sidecar may deliver: the node is a primary, or `standby.follow` is not set."""
         return not self._is_enabled or self._writes_on is not None
 
-    def look(self) -> None:
+    def poll_node(self) -> None:
         """Query the node at intervals; become a follower if it is a standby."""
         if not self._is_enabled:
             return
@@ -75,10 +85,10 @@ class Following:
         if self._timeline_query is not None and self._timeline_query.done():
             query, self._timeline_query = self._timeline_query, None
             self._record_standby_answer(query)
-        elif self._timeline_query is None and now_s - self._queried_s >= LOOK_S:
+        elif self._timeline_query is None and now_s - self._queried_s >= QUERY_S:
             self._timeline_query, self._queried_s = self._daemon.node_requests.find_timeline(), now_s
         if self._is_standby and (stage := self._store.marks().stage) is not Stage.FOLLOWER:
-            self._mover.try_move(Event.DEMOTED, only_from=stage)
+            self._transition.try_move(Event.DEMOTED, only_from=stage)
 
     def follow(self, marks: StateMarks) -> None:
         """Follow; take over once the node is promoted and all WAL before the promotion is decoded."""
@@ -93,11 +103,11 @@ class Following:
             if self._run.goes_back(error):
                 return
             raise error
-        assert marks.followed is not None, "the stage says that it follows"
+        assert marks.followed is not None, "the stage is FOLLOWER"
         if self._writes_on is not None and marks.followed.pointer.position.timeline >= self._writes_on:
             check_start(self._store.view())
             self.release()
-            self._mover.try_move(Event.PROMOTED, only_from=Stage.FOLLOWER)
+            self._transition.try_move(Event.PROMOTED, only_from=Stage.FOLLOWER)
 
     def release(self) -> None:
         """Stop following."""
@@ -119,9 +129,11 @@ class Following:
         }
 
     def _begin(self) -> None:
-        self._met = None
+        self._leader_marker = None
         epoch = self._store.begin_epoch(self._daemon.owner)
-        self._run.begin(epoch, partial(followed_from_node, self._context), self._meet, lambda: self._met)
+        self._run.begin(
+            epoch, partial(followed_from_node, self._context, self._wal), self._on_marker, lambda: self._leader_marker
+        )
 
     def _record_standby_answer(self, query: Future[TimelineId | None]) -> None:
         error = query.exception()
@@ -136,22 +148,22 @@ class Following:
         self._writes_on = query.result()
         self._is_standby = self._writes_on is None
 
-    def _meet(self, lsn: Lsn, content: bytes) -> bool:
+    def _on_marker(self, lsn: Lsn, content: bytes) -> bool:
         """Read a marker and continue; called by the decode thread."""
         marker = self._daemon.markers.read(lsn, content)
         capture = self._run.capture
         if marker is None or marker.pointer is None or marker.kind is MarkerKind.CHECK or capture is None:
             return False  # `marker_reading` records checks, also at a follower
-        place = marker.pointer.position
+        position = marker.pointer.position
         # A deliverer on a dead branch may write to the new primary; its positions refer to other WAL.
-        if place.timeline == capture.timeline and place.commit_lsn < lsn:
-            self._met = LeaderMarker(marker, marker.pointer, lsn)
+        if position.timeline == capture.timeline and position.commit_lsn < lsn:
+            self._leader_marker = LeaderMarker(marker, marker.pointer, lsn)
         elif not self._reported_strange:
             self._reported_strange = True
             self._context.log.warning(
                 "a marker with a pointer of another timeline is ignored",
                 at_lsn=lsn,
                 timeline=capture.timeline,
-                told=str(place),
+                told=str(position),
             )
         return False

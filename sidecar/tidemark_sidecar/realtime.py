@@ -12,12 +12,15 @@ One thread runs one step at a time. It never waits for the node: requests to the
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 from tidemark.engine.handover import Effect, Event
 from tidemark.engine.marking import Confirmed, ConfirmPacing
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import describe_error
+from tidemark.io.process.config import ArchiveConfig, Config, MarkersConfig, RealtimeConfig
 from tidemark.io.process.control import Handler
 from tidemark.io.state.heartbeat import START_S_MAX, Slot
 from tidemark.io.state.state_views import StateMarks
@@ -26,9 +29,9 @@ from tidemark.model.errors import Fenced
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch
-from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.capture import Capture, CaptureSettings
 from tidemark.runtime.capture.source_thread import Link
-from tidemark.runtime.capture.wal_source import LiveBuffer, MakeWalSource, from_node
+from tidemark.runtime.capture.wal_source import LiveBuffer, MakeWalSource, WalSettings, from_node
 from tidemark.runtime.daemon.archive_report import ArchiveReport
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
 from tidemark.runtime.daemon.epoch_run import EpochRun
@@ -37,26 +40,56 @@ from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, w
 from tidemark.runtime.daemon.stops import NodeOutOfReach, event_of
 from tidemark.runtime.first_copy.recopying import cancel_recopies, request_recopies
 from tidemark.runtime.recovery.lake_inventory import ANSWER_S
-from tidemark.runtime.recovery.promotion import find_start, is_waited_for
+from tidemark.runtime.recovery.promotion import PromotionSettings, find_start, is_waited_for
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.recopies import decode_cancellation, decode_request, encode_generations
 from tidemark_sidecar.following import Following
-from tidemark_sidecar.reach import Reach
+from tidemark_sidecar.link_watch import LinkWatch
 from tidemark_sidecar.realtime_return import RealtimeReturn
-from tidemark_sidecar.recopies import RecopyRestart
+from tidemark_sidecar.recopy_restart import RecopyRestart
 from tidemark_sidecar.stalled import StalledArchive
 
 NOTHING_CONFIRMED = Confirmed(0, 0, 0)
 STEADY_SHARE = 10  # realtime that lasts this many first delays has succeeded: the next return does not wait longer
 
 
+@dataclass(frozen=True, slots=True)
+class RealtimeSettings:
+    """The settings that the sidecar reads."""
+
+    realtime: RealtimeConfig
+    markers: MarkersConfig
+    archive: ArchiveConfig
+    follows: bool
+    watchdog_s: float
+    return_lag_bytes_max: int
+    capture: CaptureSettings
+    wal: WalSettings
+    promotion: PromotionSettings
+
+    @classmethod
+    def of(cls, config: Config, segment_bytes: int) -> Self:
+        """Return the settings of a configuration, for a node with such segments."""
+        return cls(
+            config.realtime,
+            config.markers,
+            config.archive,
+            config.standby.follow,
+            config.watchdog.watchdog_s,
+            config.return_lag_bytes_max(segment_bytes),
+            CaptureSettings.of(config),
+            WalSettings.of(config, segment_bytes),
+            PromotionSettings.of(config),
+        )
+
+
 class Realtime:
     """The sidecar's behaviour in each stage of the mode table."""
 
-    def __init__(self, daemon: DaemonContext) -> None:
-        context = daemon.context
-        config, identity = context.config, context.store.identity
+    def __init__(self, daemon: DaemonContext, settings: RealtimeSettings) -> None:
+        context, identity = daemon.context, daemon.context.store.identity
+        self._settings = settings
         self._context = context
         self._store = context.store
         self._owner = daemon.owner
@@ -64,17 +97,31 @@ class Realtime:
         self._markers = daemon.markers
         self._fence = daemon.fence
         self._clock = SystemClock()
-        self._run = EpochRun(context, Slot.SIDECAR)
+        self._run = EpochRun(context, settings.capture, Slot.SIDECAR)
         self._since_s = 0.0  # when realtime began
-        self._mover = StageTransition(context.store, self._effects, context.metrics, context.log)
-        self._stalled = StalledArchive(daemon)
-        self._return = RealtimeReturn(daemon, self._mover, self._stalled)
-        self._following = Following(daemon, self._mover)
-        self._report = ArchiveReport(context, ArchivingWatch(context, daemon.node_requests))
-        self._reach = Reach(config.realtime.away_s)
+        self._transition = StageTransition(context.store, self._effects, context.metrics, context.log)
+        self._stalled = StalledArchive(
+            daemon, archive_wait_s=settings.realtime.archive_wait_s, watchdog_s=settings.watchdog_s
+        )
+        self._return = RealtimeReturn(
+            daemon,
+            self._transition,
+            self._stalled,
+            realtime=settings.realtime,
+            wal=settings.wal,
+            lag_bytes_max=settings.return_lag_bytes_max,
+        )
+        self._following = Following(
+            daemon, self._transition, is_enabled=settings.follows, capture=settings.capture, wal=settings.wal
+        )
+        watch = ArchivingWatch(context, settings.archive, daemon.node_requests)
+        self._report = ArchiveReport(context, settings.archive.folder, watch)
+        self._link_watch = LinkWatch(settings.realtime.away_s)
         self._recopies = RecopyRestart(daemon)
-        bytes_min = config.markers.min_bytes or identity.segment_bytes
-        self._pacing = ConfirmPacing(config.markers.confirm_s, bytes_min)
+        bytes_min = settings.markers.min_bytes or identity.segment_bytes
+        self._pacing = ConfirmPacing(settings.markers.confirm_s, bytes_min)
+        self._last_commit = 0  # of the state, at the last step
+        self._is_quiet = False
 
     def start(self) -> None:
         """Start; the unfinished return of an earlier process is lost with its buffer."""
@@ -85,7 +132,9 @@ class Realtime:
             self._pacing.is_due(NOTHING_CONFIRMED, self._clock.monotonic_s())
         stage = marks.stage
         if stage in (Stage.RETURNING, Stage.RETURNED):
-            self._mover.try_move(Event.SIDECAR_LOST, reason="the sidecar was restarted while it returned to realtime")
+            self._transition.try_move(
+                Event.SIDECAR_LOST, reason="the sidecar was restarted while it returned to realtime"
+            )
         elif stage is Stage.REALTIME:
             self._find_start(marks)
             self._deliver()
@@ -93,7 +142,7 @@ class Realtime:
     def step(self) -> None:
         """Do the work of the present stage."""
         self._run.check()
-        self._following.look()
+        self._following.poll_node()
         marks = self._store.marks()
         self._context.metrics.mode.set(marks.stage.number)
         self._fence.step(marks, self._run.capture)
@@ -118,7 +167,15 @@ class Realtime:
                 self._return.drop()
                 self._following.follow(marks)
         self._confirm(marks)
-        self._look_at_archive(marks)
+        self._check_archive(marks)
+        last_commit = self._store.environment.last_commit
+        self._is_quiet = self._is_steady(marks) and last_commit == self._last_commit
+        self._last_commit = last_commit
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether delivery from the node runs, and the state did not change between the last two steps."""
+        return self._is_quiet
 
     def pause(self) -> None:
         """Release the capture; the buffer of a return uses no disk."""
@@ -170,7 +227,7 @@ class Realtime:
 
     # --- REALTIME
 
-    def _look_at_archive(self, marks: StateMarks) -> None:
+    def _check_archive(self, marks: StateMarks) -> None:
         capture, now_s = self._run.capture, self._clock.monotonic_s()
         received_lsn = capture.progress.received_lsn if capture is not None else None
         found = self._report.step(now_s, received_lsn)
@@ -182,13 +239,20 @@ class Realtime:
         elif self._waits_for_node(marks) and marks.delivered is not None:
             link, received_lsn = Link.CONNECTING, marks.delivered.pointer.position.commit_lsn
         else:
-            self._reach.forget()
+            self._link_watch.forget()
             return
         try:
             archived_lsn = found.end_lsn if found is not None else None
-            self._reach.check(link, received_lsn, archived_lsn, now_s)
+            self._link_watch.check(link, received_lsn, archived_lsn, now_s)
         except NodeOutOfReach as error:
             self._fail_over(error)
+
+    def _is_steady(self, marks: StateMarks) -> bool:
+        """Return whether the stream arrives and everything goes to the target; a first copy is not steady."""
+        if marks.stage is not Stage.REALTIME or self._run.capture is None:
+            return False
+        status = self._run.capture.status()
+        return status.link is Link.STREAMING and not status.copying
 
     def _waits_for_node(self, marks: StateMarks) -> bool:
         """Return whether capture has not begun because the node has not reported that it is a primary."""
@@ -203,7 +267,7 @@ class Realtime:
             self._fail_over(error)
         elif self._run.copies_now() or self._restarted_to_recopy(self._run.capture):
             return
-        elif self._clock.monotonic_s() - self._since_s > STEADY_SHARE * self._context.config.realtime.return_first_s:
+        elif self._clock.monotonic_s() - self._since_s > STEADY_SHARE * self._settings.realtime.return_first_s:
             self._return.succeeded()
 
     def _restarted_to_recopy(self, capture: Capture) -> bool:
@@ -219,7 +283,7 @@ class Realtime:
         """Find the start of a promoted follower, unless that is done; takes as long as the lake needs to answer."""
         if is_waited_for(marks):
             self._context.store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=START_S_MAX + ANSWER_S)
-            find_start(self._context, self._owner)
+            find_start(self._context, self._settings.promotion, self._owner)
 
     def _began(self) -> bool:
         """Start delivery from the node; return false if another process delivers by now."""
@@ -229,12 +293,12 @@ class Realtime:
         except Fenced as error:
             self._context.log.warning("another process delivers now", **describe_error(error))
             return False
-        self._begin(epoch, partial(from_node, self._context))
+        self._begin(epoch, partial(from_node, self._context, self._settings.wal))
         return True
 
     def _begin(self, epoch: Epoch, make_wal_source: MakeWalSource) -> None:
         self._since_s = self._clock.monotonic_s()
-        self._run.begin(epoch, make_wal_source, self._meet)
+        self._run.begin(epoch, make_wal_source, self._on_marker)
 
     def _fail_over(self, error: BaseException) -> None:
         """Hand delivery over to the archiver if there is one and the error permits it; else raise `error`.
@@ -247,17 +311,17 @@ class Realtime:
             self._context.log.warning("another process delivers now", **describe_error(error))
             self._run.release()
             return
-        event = event_of(error) if self._context.config.has_archive else None
+        event = event_of(error) if self._settings.archive.folder else None
         if event is None:
             raise error
         self._return.failed()
-        moved = self._mover.try_move(event, epoch=self._run.epoch, reason=str(error))
+        moved = self._transition.try_move(event, epoch=self._run.epoch, reason=str(error))
         if moved is None and self._store.marks().stage is Stage.REALTIME:
             raise error
 
     def _take_over(self, buffer: LiveBuffer) -> None:
         """Take the epoch; continue from the archive up to the buffer, then from the buffer."""
-        switched = self._mover.try_move(Event.TAKEN_OVER, new_owner=self._owner)
+        switched = self._transition.try_move(Event.TAKEN_OVER, new_owner=self._owner)
         if switched is None or switched.epoch is None:
             buffer.stop()
             return
@@ -269,20 +333,21 @@ class Realtime:
 
     def _go_on_without_archive(self, marks: StateMarks) -> None:
         """Take the epoch, which fences the archiver, and continue from the node's WAL: the archive does not advance."""
-        switched = self._mover.try_move(Event.ARCHIVE_STALLED, new_owner=self._owner, only_from=marks.stage)
+        switched = self._transition.try_move(Event.ARCHIVE_STALLED, new_owner=self._owner, only_from=marks.stage)
         if switched is None or switched.epoch is None:
             return
         self._return.cancel()
         self._stalled.record_continued()
         try:
-            self._begin(switched.epoch, partial(from_node, self._context, may_overflow=self._stalled.archive_goes_on))
+            overflow = self._stalled.archive_goes_on
+            self._begin(switched.epoch, partial(from_node, self._context, self._settings.wal, may_overflow=overflow))
         except Exception as error:  # noqa: BLE001 - `_fail_over` raises what it does not know
             self._fail_over(error)
 
     # --- the operator
 
     def _operator(self, event: Event, _request: dict[str, Json]) -> Mapping[str, Json]:
-        switched = self._mover.move(event)
+        switched = self._transition.move(event)
         return {"before": switched.before.value, "stage": switched.after.value}
 
     def _request_recopies(self, request: dict[str, Json]) -> Mapping[str, Json]:
@@ -295,11 +360,11 @@ class Realtime:
 
     # --- markers
 
-    def _meet(self, lsn: Lsn, content: bytes) -> bool:
+    def _on_marker(self, lsn: Lsn, content: bytes) -> bool:
         """Read a marker and continue, unless it fences this state; called by the decode thread."""
         marker, capture = self._markers.read(lsn, content), self._run.capture
         if marker is not None:
-            self._fence.meet(lsn, capture.timeline if capture is not None else None, marker)
+            self._fence.check(lsn, capture.timeline if capture is not None else None, marker)
         return False
 
     def _effects(self, switched: Switched) -> Perform:

@@ -10,12 +10,13 @@ from tidemark.engine.retry import Backoff
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import describe_error
 from tidemark.io.node.replication import NodeIdentity
+from tidemark.io.process.config import RealtimeConfig
 from tidemark.io.process.marker_key import KeysDiffer
 from tidemark.io.state.state_views import StateMarks
 from tidemark.model.lsn import Lsn
 from tidemark.model.mode import Stage
 from tidemark.runtime.capture.source_thread import Link
-from tidemark.runtime.capture.wal_source import LiveBuffer
+from tidemark.runtime.capture.wal_source import LiveBuffer, WalSettings
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import StageTransition
 from tidemark.runtime.daemon.stops import event_of
@@ -24,20 +25,32 @@ from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver
 from tidemark_sidecar.stalled import StalledArchive
 
-LOOK_S = 1.0  # interval of queries for the node's position, and of retries of the marker
+QUERY_S = 1.0  # interval of queries for the node's position, and of retries of the marker
 MARKER_LOST_S = 60.0  # a failover may lose the marker with the primary; any marker of the attempt is sufficient
 
 
 class RealtimeReturn:
     """Attempts to return to REALTIME, one at a time."""
 
-    def __init__(self, daemon: DaemonContext, mover: StageTransition, stalled: StalledArchive) -> None:
+    def __init__(
+        self,
+        daemon: DaemonContext,
+        transition: StageTransition,
+        stalled: StalledArchive,
+        *,
+        realtime: RealtimeConfig,
+        wal: WalSettings,
+        lag_bytes_max: int,
+    ) -> None:
+        """`lag_bytes_max`: how far the archiver may be behind the node at a return."""
         context = daemon.context
         self._context = context
         self._store = context.store
+        self._wal = wal
+        self._automatic = realtime.automatic_return
         self._stalled = stalled
         self._node_requests = daemon.node_requests
-        self._mover = mover
+        self._transition = transition
         self._clock = SystemClock()
         self._buffer: LiveBuffer | None = None
         self._node_query: Future[NodeIdentity] | None = None
@@ -47,8 +60,8 @@ class RealtimeReturn:
         self._wants_soon = False
         self._reported_keys = False
         self._is_too_far = False  # at the last query: the archiver's lag to the node was too great
-        self._backoff = Backoff(context.config.realtime.return_first_s, context.config.realtime.return_max_s)
-        self._lag_bytes_max = context.config.return_lag_bytes_max(context.store.identity.segment_bytes)
+        self._backoff = Backoff(realtime.return_first_s, realtime.return_max_s)
+        self._lag_bytes_max = lag_bytes_max
 
     def failed(self) -> None:
         """Record that realtime or an attempt has failed: the next attempt waits longer."""
@@ -97,7 +110,7 @@ class RealtimeReturn:
     def write_marker(self) -> None:
         """Request the try-start marker of this attempt."""
         view = self._store.view()
-        assert view.term is not None, "somebody has delivered"
+        assert view.term is not None, "a process has delivered"
         pointer = view.horizon.pointer if view.horizon else None
         attempt = view.hand_over.attempt
         self._marker = self._node_requests.write(MarkerKind.TRY_START, view.term.epoch, pointer, sequence=attempt)
@@ -112,7 +125,7 @@ class RealtimeReturn:
                 self._consider(marks, self._node_query)
                 self._node_query = None
         elif now_s >= self._not_before_s and self._may_return(now_s):
-            self._not_before_s = now_s + LOOK_S
+            self._not_before_s = now_s + QUERY_S
             self._node_query = self._node_requests.find_node()
 
     def _may_return(self, now_s: float) -> bool:
@@ -128,7 +141,7 @@ class RealtimeReturn:
         return self._is_due(now_s)
 
     def _is_due(self, now_s: float) -> bool:
-        is_time = self._context.config.realtime.automatic_return and self._backoff.wait_s(now_s) <= 0
+        is_time = self._automatic and self._backoff.wait_s(now_s) <= 0
         return self._wants_soon or is_time
 
     def _consider(self, marks: StateMarks, request: Future[NodeIdentity]) -> None:
@@ -143,7 +156,7 @@ class RealtimeReturn:
         behind = here.flush_lsn - (delivered.commit_lsn if delivered else 0)
         self._is_too_far = behind > self._lag_bytes_max
         if not self._is_too_far:
-            self._buffer = LiveBuffer(self._context, here, delivered)
+            self._buffer = LiveBuffer(self._context, self._wal, here, delivered)
             self._buffer.start()
 
     def _request_return(self, buffer: LiveBuffer) -> None:
@@ -151,15 +164,15 @@ class RealtimeReturn:
         if buffer.input.link is Link.STREAMING:
             self._wants_soon = False
             attempt = self._store.view().hand_over.attempt + 1
-            self._mover.try_move(Event.RETURN_WANTED, hand_over=HandOver(attempt))
+            self._transition.try_move(Event.RETURN_WANTED, hand_over=HandOver(attempt))
 
     def _see_to_marker(self, marks: StateMarks) -> None:
         if self._buffer is None:
-            self._mover.try_move(Event.SIDECAR_LOST, only_from=marks.stage, reason="the buffered WAL is gone")
+            self._transition.try_move(Event.SIDECAR_LOST, only_from=marks.stage, reason="the buffered WAL is gone")
             return
         now_s = self._clock.monotonic_s()
         if (error := _failure(self._marker)) is not None and now_s >= self._not_before_s:
-            self._not_before_s = now_s + LOOK_S
+            self._not_before_s = now_s + QUERY_S
             self._context.metrics.errors.inc()
             self._context.log.warning("the try-start marker was not written", **describe_error(error))
             self.write_marker()
@@ -179,7 +192,7 @@ class RealtimeReturn:
             return buffer
         if buffer is None or buffer.start_lsn > reached.lsn:
             reason = "the buffered WAL is gone, or begins after the marker"
-            self._mover.try_move(Event.SIDECAR_LOST, only_from=Stage.RETURNED, reason=reason)
+            self._transition.try_move(Event.SIDECAR_LOST, only_from=Stage.RETURNED, reason=reason)
         elif timeline is not None:
             self.failed()
             self.drop()
@@ -187,7 +200,7 @@ class RealtimeReturn:
                 f"the archiver reached the marker on timeline {reached.timeline}, but the buffered WAL is of "
                 f"timeline {timeline}"
             )
-            self._mover.try_move(Event.SIDECAR_LOST, only_from=Stage.RETURNED, reason=reason)
+            self._transition.try_move(Event.SIDECAR_LOST, only_from=Stage.RETURNED, reason=reason)
         return None
 
     def _give_up(self, marks: StateMarks, error: BaseException) -> None:
@@ -199,7 +212,7 @@ class RealtimeReturn:
             raise error
         self._context.log.warning("the return to realtime was abandoned", **describe_error(error))
         if marks.stage is not Stage.ARCHIVE:
-            self._mover.try_move(event, only_from=marks.stage, reason=str(error))
+            self._transition.try_move(event, only_from=marks.stage, reason=str(error))
 
 
 def _given_up_by(error: BaseException) -> Event | None:

@@ -17,14 +17,14 @@ from tidemark.runtime.daemon.service import DaemonContext
 class StalledArchive:
     """Measures how long the archive has not advanced, then queries the node for the WAL."""
 
-    def __init__(self, daemon: DaemonContext) -> None:
+    def __init__(self, daemon: DaemonContext, *, archive_wait_s: float, watchdog_s: float) -> None:
         context = daemon.context
         self._log = context.log
         self._errors = context.metrics.errors
         self._heartbeat = context.store.environment.heartbeat
-        self._watchdog_s = context.config.watchdog.watchdog_s
+        self._watchdog_s = watchdog_s
         self._node_requests = daemon.node_requests
-        self._wait = ArchiveWait(context.config.realtime.archive_wait_s, context.store.identity.segment_bytes)
+        self._wait = ArchiveWait(archive_wait_s, context.store.identity.segment_bytes)
         self._wal_query: Future[bool] | None = None
         self._archived_lsn: Lsn | None = None  # from the last listing of the archive
         self._stalled_lsn: Lsn | None = None  # the archive's end when the sidecar continued without it

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.lakes.lakes import feed_by_hand, replica_rows
 from tests.support.processes.guide import programs
-from tests.support.workloads.feeder import World, feed, make_state
+from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch
@@ -43,8 +43,8 @@ def run(tmp_path: Path, program: str, *arguments: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_users_own_query_counts_what_a_trimmed_outbox_still_holds(tmp_path: Path) -> None:
-    state, groups = tmp_path / "state", list(World(3).groups(GROUPS))
+def test_a_users_own_query_counts_what_a_trimmed_outbox_still_contains(tmp_path: Path) -> None:
+    state, groups = tmp_path / "state", list(RandomTables(3).groups(GROUPS))
     make_state(state)
     for third in range(3):  # the second and the third trim confirmed values
         feed(state, groups[third * GROUPS // 3 : (third + 1) * GROUPS // 3])
@@ -67,7 +67,7 @@ def test_a_users_own_query_counts_what_a_trimmed_outbox_still_holds(tmp_path: Pa
 
 
 def test_the_tables_are_read_as_in_the_guide(tmp_path: Path, spark: SparkSession) -> None:
-    state, lake, world = tmp_path / "state", tmp_path / "lake", World(3)
+    state, lake, world = tmp_path / "state", tmp_path / "lake", RandomTables(3)
     make_state(state)
     feed(state, world.groups(GROUPS))
     feed_by_hand(StateFolder(state), lake, "spark")

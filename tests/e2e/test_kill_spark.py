@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults.spark_campaign import Campaign, run
+from tests.support.faults.spark_campaign import SparkCampaign, run
 from tests.support.processes.spark_process import DELETED, wait_for
-from tests.support.workloads.feeder import World, feed, make_state
+from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.pipeline.failpoints import Failpoint
 
 LOOK_UP = "pyspark.sql.worker.lookup_data_sources"
@@ -30,10 +30,10 @@ def test_nothing_is_lost_or_doubled_when_spark_dies_between_writes_and_its_check
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_pipeline_lives_when_the_helper_dies_that_looks_for_data_sources(tmp_path: Path) -> None:
-    campaign = Campaign(tmp_path, seed=4, groups=10)
+def test_the_pipeline_survives_the_death_of_the_process_that_looks_for_data_sources(tmp_path: Path) -> None:
+    campaign = SparkCampaign(tmp_path, seed=4, groups=10)
     make_state(campaign.state)
-    feed(campaign.state, World(campaign.seed).groups(campaign.groups))
+    feed(campaign.state, RandomTables(campaign.seed).groups(campaign.groups))
     campaign.spark.start("--once")
     try:
         # Spark checks once and keeps the result: nothing, if the helper died.
@@ -47,10 +47,10 @@ def test_the_pipeline_lives_when_the_helper_dies_that_looks_for_data_sources(tmp
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("said", ["", "Unable to load native-hadoop library"])
-def test_the_pipeline_lives_when_the_jvm_dies_while_it_starts(tmp_path: Path, said: str) -> None:
-    campaign = Campaign(tmp_path, seed=5, groups=10)
+def test_the_pipeline_survives_the_death_of_a_jvm_that_starts(tmp_path: Path, said: str) -> None:
+    campaign = SparkCampaign(tmp_path, seed=5, groups=10)
     make_state(campaign.state)
-    feed(campaign.state, World(campaign.seed).groups(campaign.groups))
+    feed(campaign.state, RandomTables(campaign.seed).groups(campaign.groups))
     campaign.spark.start("--once")
     try:
         wait_for(lambda: said in campaign.spark.log() and campaign.spark.kill_jvm(), "the JVM", campaign.spark.log)

@@ -15,7 +15,7 @@ SEED = 5
 @pytest.mark.timeout(900)
 @pytest.mark.feature("I18")
 @pytest.mark.feature("X02")
-def test_the_log_holds_every_change_once_and_replicas_are_equal_whatever_is_killed(
+def test_the_log_contains_every_change_once_and_replicas_are_equal_whatever_is_killed(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     done = run(cluster, tmp_path, seconds=SECONDS, seed=SEED)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.support.faults.spark_campaign import Campaign
+from tests.support.faults.spark_campaign import SparkCampaign
 from tests.support.processes.spark_process import wait_for
-from tests.support.workloads.feeder import World, feed, make_state
+from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.pipeline.driver.executors import NO_EXECUTORS
 from tidemark.pipeline.driver.java import java_home
 
@@ -59,9 +59,9 @@ def master_without_workers(folder: Path) -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_pipeline_without_executors_reports_that_waits_and_can_be_stopped(tmp_path: Path) -> None:
-    campaign = Campaign(tmp_path, seed=7, groups=5)
+    campaign = SparkCampaign(tmp_path, seed=7, groups=5)
     make_state(campaign.state)
-    feed(campaign.state, World(campaign.seed).groups(campaign.groups))
+    feed(campaign.state, RandomTables(campaign.seed).groups(campaign.groups))
     spark = campaign.spark
     with master_without_workers(tmp_path) as url:
         spark.start("--master", url)

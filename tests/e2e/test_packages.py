@@ -82,7 +82,7 @@ def package(request: pytest.FixtureRequest, built: dict[str, Built]) -> Built:
     return built[request.param]
 
 
-def test_a_package_holds_all_that_runs_and_all_that_the_guide_names(package: Built) -> None:
+def test_a_package_contains_all_that_runs_and_all_that_the_guide_names(package: Built) -> None:
     with zipfile.ZipFile(package.wheel) as opened:
         names = set(opened.namelist())
     data = next(name for name in names if name.endswith("share/tidemark/conf/tidemark.toml")).removesuffix(

@@ -14,7 +14,7 @@ from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.spark import land
 from tests.support.processes.spark_process import SparkProcess, wait_for
 from tests.support.servers.small_disk import needs_mount, small_disk
-from tests.support.workloads.feeder import World, feed, make_state
+from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.process.metrics import CAPTURE_LABEL, DISK_FULL
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -28,10 +28,10 @@ WAITS = "the disk is full: waiting for space"
 
 @pytest.mark.feature("I40")
 @pytest.mark.parametrize("full", ["lake", "state"])
-def test_a_pipeline_waits_for_room_on_a_full_disk_and_loses_nothing(
+def test_a_pipeline_waits_for_space_on_a_full_disk_and_loses_nothing(
     spark: SparkSession, tmp_path: Path, full: str
 ) -> None:
-    groups = list(World(SEED).groups(GROUPS))
+    groups = list(RandomTables(SEED).groups(GROUPS))
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         place = Place(tmp_path)
         if full == "lake":
@@ -97,7 +97,7 @@ def test_a_stop_ends_the_wait_of_a_pipeline_that_starts_on_a_full_disk(tmp_path:
 
 
 @pytest.mark.feature("I40")
-def test_a_pipeline_waits_for_room_in_sparks_local_folders_before_spark_starts(tmp_path: Path) -> None:
+def test_a_pipeline_waits_for_space_in_sparks_local_folders_before_spark_starts(tmp_path: Path) -> None:
     make_state(tmp_path / "state")
     with small_disk(tmp_path / "disk", MB, files_max=3) as disk:
         for name in ("a", "b"):

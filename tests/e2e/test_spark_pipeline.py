@@ -17,7 +17,7 @@ from tests.support.lakes.lakes import CAPTURE, IDENTITY, log_rows, replica_rows
 from tests.support.lakes.scripted_table import DATABASE
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.spark import land
-from tests.support.workloads.feeder import World, feed, make_state
+from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.host.failpoints import arm
 from tidemark.io.process.metrics import CAPTURE_LABEL
 from tidemark.io.state.outbox import OutboxReader
@@ -59,7 +59,7 @@ class Place:
 
     def check(self, groups: int = GROUPS, *, besides: Oid = INVALID_OID) -> None:
         """Check that the lake equals the fed tables; `besides` is a table that has only a log."""
-        world = World(SEED)
+        world = RandomTables(SEED)
         for _ in world.groups(groups):
             pass
         for table in world.tables:
@@ -81,8 +81,8 @@ def quick_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "RESTART_WAIT_S", 0.0)
 
 
-def test_the_outbox_comes_to_the_lake_and_is_confirmed(spark: SparkSession, place: Place) -> None:
-    feed(place.state, World(SEED).groups(GROUPS))
+def test_the_outbox_is_written_to_the_lake_and_confirmed(spark: SparkSession, place: Place) -> None:
+    feed(place.state, RandomTables(SEED).groups(GROUPS))
     place.run(spark)
     place.check()
     with StateStore.open(StateFolder(place.state)) as store:
@@ -93,10 +93,10 @@ def test_the_outbox_comes_to_the_lake_and_is_confirmed(spark: SparkSession, plac
 
 @pytest.mark.feature("L01")
 def test_a_table_that_another_writer_changed_stops_alone_and_is_named(spark: SparkSession, place: Place) -> None:
-    groups = list(World(SEED).groups(GROUPS))
+    groups = list(RandomTables(SEED).groups(GROUPS))
     feed(place.state, groups[: GROUPS // 2])
     place.run(spark)
-    changed, *others = World(SEED).tables
+    changed, *others = RandomTables(SEED).tables
     replica = str(place.lake / str(DATABASE) / folder_of(changed.relation) / "replica")
     DeltaTable(replica).delete()
     feed(place.state, groups[GROUPS // 2 :])
@@ -116,7 +116,7 @@ def test_a_table_that_another_writer_changed_stops_alone_and_is_named(spark: Spa
 
 @pytest.mark.feature("X03")
 def test_a_deleted_checkpoint_changes_nothing(spark: SparkSession, place: Place) -> None:
-    groups = list(World(SEED).groups(GROUPS))
+    groups = list(RandomTables(SEED).groups(GROUPS))
     feed(place.state, groups[: GROUPS // 2])
     place.run(spark)
     shutil.rmtree(place.checkpoint)
@@ -125,10 +125,10 @@ def test_a_deleted_checkpoint_changes_nothing(spark: SparkSession, place: Place)
     place.check()
 
 
-def test_a_batch_that_fails_at_any_point_is_done_again_and_lands_once(
+def test_a_batch_that_fails_at_any_point_is_repeated_and_written_once(
     spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    feed(place.state, World(SEED).groups(GROUPS))
+    feed(place.state, RandomTables(SEED).groups(GROUPS))
     failures: Counter[Enum] = Counter()
 
     def fail_once(point: Enum) -> None:
@@ -147,10 +147,10 @@ def test_a_batch_that_fails_at_any_point_is_done_again_and_lands_once(
     place.check()
 
 
-def test_a_portion_that_fails_for_ever_ends_the_pipeline_though_one_before_it_lands(
+def test_a_portion_that_always_fails_ends_the_pipeline_although_an_earlier_one_is_written(
     spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    feed(place.state, World(SEED).groups(GROUPS))
+    feed(place.state, RandomTables(SEED).groups(GROUPS))
     monkeypatch.setattr(runner, "feeds", partial(feeds, bytes_max=BATCH_BYTES // 4))
     monkeypatch.setattr(runner, "RESTARTS_MAX", 2)
     begun: list[Sequence] = []
@@ -174,8 +174,8 @@ def test_a_portion_that_fails_for_ever_ends_the_pipeline_though_one_before_it_la
     place.check()
 
 
-def test_a_lost_outbox_is_followed_by_a_new_one_that_numbers_on(spark: SparkSession, place: Place) -> None:
-    groups = list(World(SEED).groups(GROUPS))
+def test_a_new_outbox_continues_the_numbers_of_a_lost_one(spark: SparkSession, place: Place) -> None:
+    groups = list(RandomTables(SEED).groups(GROUPS))
     feed(place.state, groups[: GROUPS // 2])
     place.run(spark)
     shutil.move(place.state, place.state.with_name("lost"))
@@ -188,7 +188,7 @@ def test_a_lost_outbox_is_followed_by_a_new_one_that_numbers_on(spark: SparkSess
 @pytest.mark.feature("X11")
 @pytest.mark.feature("X08")
 def test_a_second_writer_ends_the_pipeline_for_good(spark: SparkSession, place: Place) -> None:
-    feed(place.state, World(SEED).groups(GROUPS))
+    feed(place.state, RandomTables(SEED).groups(GROUPS))
 
     def overtake(point: Enum) -> None:
         if point is Failpoint.TABLES_DONE:
@@ -205,8 +205,10 @@ def test_a_second_writer_ends_the_pipeline_for_good(spark: SparkSession, place: 
     place.check()
 
 
-def test_a_lake_that_was_deleted_under_its_checkpoint_is_made_whole_again(spark: SparkSession, place: Place) -> None:
-    groups = list(World(SEED).groups(GROUPS))
+def test_a_lake_that_was_deleted_without_its_checkpoint_is_recreated_completely(
+    spark: SparkSession, place: Place
+) -> None:
+    groups = list(RandomTables(SEED).groups(GROUPS))
     feed(place.state, groups[: GROUPS // 2])
     with OutboxReader.open(StateFolder(place.state)) as outbox:
         outbox.register("another")  # so that the outbox keeps all values
@@ -217,10 +219,10 @@ def test_a_lake_that_was_deleted_under_its_checkpoint_is_made_whole_again(spark:
     place.check()
 
 
-def test_a_lake_that_was_deleted_and_cannot_be_made_again_is_an_error_and_not_half_a_lake(
+def test_a_deleted_lake_that_cannot_be_recreated_is_an_error_and_not_an_incomplete_lake(
     spark: SparkSession, place: Place
 ) -> None:
-    groups = list(World(SEED).groups(GROUPS))
+    groups = list(RandomTables(SEED).groups(GROUPS))
     for third in range(3):
         feed(place.state, groups[third * GROUPS // 3 : (third + 1) * GROUPS // 3])  # the last trims
         if third < 2:
@@ -233,7 +235,7 @@ def test_a_lake_that_was_deleted_and_cannot_be_made_again_is_an_error_and_not_ha
 def test_a_second_reader_fills_a_separate_lake(spark: SparkSession, place: Place) -> None:
     with OutboxReader.open(StateFolder(place.state)) as outbox:
         outbox.register("second")
-    feed(place.state, World(SEED).groups(GROUPS))
+    feed(place.state, RandomTables(SEED).groups(GROUPS))
     place.run(spark)
     place.check()
     place.lake = place.lake.with_name("second lake")
@@ -243,7 +245,7 @@ def test_a_second_reader_fills_a_separate_lake(spark: SparkSession, place: Place
 
 def test_a_stream_larger_than_the_outbox_flows_through_it(spark: SparkSession, tmp_path: Path) -> None:
     small = Place(tmp_path / "small")
-    groups = list(World(SEED).groups(GROUPS))
+    groups = list(RandomTables(SEED).groups(GROUPS))
     make_state(small.state, bytes_max=1 << 20)
     fed = threading.Event()
     failures: list[BaseException] = []
@@ -269,7 +271,7 @@ def test_a_stream_larger_than_the_outbox_flows_through_it(spark: SparkSession, t
 
 @pytest.mark.feature("L10")
 def test_the_pipeline_keeps_the_commit_logs_of_a_lake_short(spark: SparkSession, place: Place) -> None:
-    groups = list(World(SEED).groups(GROUPS))
+    groups = list(RandomTables(SEED).groups(GROUPS))
     feed(place.state, groups[: GROUPS // 2])
     place.run(spark)
     tables = [path.parent for path in place.lake.rglob(LOG_FOLDER)]
@@ -285,6 +287,6 @@ def test_the_pipeline_keeps_the_commit_logs_of_a_lake_short(spark: SparkSession,
 
 
 def test_the_format_is_found_without_being_registered(spark: SparkSession, place: Place) -> None:
-    feed(place.state, World(SEED).groups(3))
+    feed(place.state, RandomTables(SEED).groups(3))
     rows = spark.readStream.format("tidemark").option("state", str(place.state)).load()
     assert rows.columns == ["sequence", "value"]

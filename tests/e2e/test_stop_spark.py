@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.faults.spark_campaign import Campaign
+from tests.support.faults.spark_campaign import SparkCampaign
 from tests.support.lakes.lakes import feed_by_hand
 from tests.support.processes.spark_process import DEADLINE_S, wait_for
-from tests.support.workloads.feeder import World, feed, make_state
+from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.host.failpoints import LOG_VARIABLE
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING
 from tidemark.io.state.state_folder import StateFolder
@@ -51,10 +51,10 @@ def listening(path: Path) -> Iterator[list[str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.feature("N22")
-def test_a_stop_of_all_processes_at_once_is_a_stop_that_finishes_the_batch_in_hand(tmp_path: Path) -> None:
-    campaign, passed = Campaign(tmp_path, seed=6, groups=10), tmp_path / "passed"
+def test_a_stop_of_all_processes_at_once_finishes_the_present_batch(tmp_path: Path) -> None:
+    campaign, passed = SparkCampaign(tmp_path, seed=6, groups=10), tmp_path / "passed"
     make_state(campaign.state)
-    feed(campaign.state, World(campaign.seed).groups(campaign.groups))
+    feed(campaign.state, RandomTables(campaign.seed).groups(campaign.groups))
     spark, point = campaign.spark, Failpoint.TABLES_DONE
     with listening(tmp_path / "notify") as said:
         variables = {"NOTIFY_SOCKET": str(tmp_path / "notify"), LOG_VARIABLE: str(passed)}
@@ -78,7 +78,7 @@ def test_a_stop_of_all_processes_at_once_is_a_stop_that_finishes_the_batch_in_ha
 @pytest.mark.timeout(300)
 @pytest.mark.feature("N22")
 def test_a_stop_while_the_jvm_starts_is_a_stop(tmp_path: Path) -> None:
-    campaign, started = Campaign(tmp_path, seed=6, groups=1), tmp_path / "started"
+    campaign, started = SparkCampaign(tmp_path, seed=6, groups=1), tmp_path / "started"
     make_state(campaign.state)
     java = tmp_path / "home" / "bin" / "java"
     java.parent.mkdir(parents=True)

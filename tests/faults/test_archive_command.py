@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers.archiving import Archiving, archiving
+from tests.support.servers.archiving import ArchivingServer, archiving
 from tests.support.servers.small_disk import needs_mount, small_disk
 from tidemark.io.archive.hole_ledger import HoleLedger
 
@@ -22,12 +22,12 @@ def traversable() -> Iterator[Path]:
         yield Path(folder)
 
 
-def holes(archive: Archiving) -> list[str]:
+def holes(archive: ArchivingServer) -> list[str]:
     with HoleLedger.open(archive.spool.ledger, writable=False) as ledger:
         return [hole.name for hole in ledger.holes()]
 
 
-def archived(archive: Archiving) -> set[str]:
+def archived(archive: ArchivingServer) -> set[str]:
     return {path.name for path in archive.spool.folder.iterdir() if not path.name.startswith(".")}
 
 
@@ -47,7 +47,7 @@ def test_each_segment_arrives_as_the_server_wrote_it(traversable: Path) -> None:
 @needs_mount
 @pytest.mark.feature("I25")
 @pytest.mark.feature("I27")
-def test_a_full_disk_is_held_for_a_while_and_then_given_up_segment_by_segment(traversable: Path) -> None:
+def test_segments_are_kept_on_a_full_disk_for_a_while_and_then_given_up_one_by_one(traversable: Path) -> None:
     with (
         small_disk(traversable / "disk", 16 << 20) as disk,
         archiving(disk.root, hold_s=HOLD_S, hold_bytes=0, free_bytes_min=0) as archive,

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 from tidemark_archiver import archive_command
 from tidemark_archiver.archive_command import (
+    BACKLOG_BYTES_PER_S,
+    BACKLOG_COPY_S,
     CLOCK_STEP_S,
     COPY_S_DEFAULT,
-    HURRIED_BYTES_PER_S,
-    HURRIED_S,
     UNLISTED_HOLDS,
     Job,
+    unarchived_bytes,
 )
 
 from tests.support.servers.archiving import segment_bytes
 from tidemark.io.archive.hole_ledger import ATTEMPTS_APART_S, LEDGER_BYTES, HoleLedger, boot_clock_ns
 from tidemark.io.archive.spool import Spool
-from tidemark.io.archive.unarchived_wal import unarchived_bytes
 
 CLUSTER = 7_123_456_789_012_345_678
 NAME = "000000010000000000000001"
@@ -31,7 +31,7 @@ RUN_S = 120.0
 
 
 @dataclass(frozen=True)
-class Server:
+class ArchiveCase:
     """A data folder with one segment to archive, and the spool for it."""
 
     data: Path
@@ -100,19 +100,19 @@ class Server:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Server:
+def server(tmp_path: Path) -> ArchiveCase:
     spool = Spool(tmp_path / "spool")
     spool.create(CLUSTER)
     data = tmp_path / "data"
     (data / "pg_wal" / "archive_status").mkdir(parents=True)
-    made = Server(data, spool)
+    made = ArchiveCase(data, spool)
     made.segment.write_bytes(segment_bytes(CLUSTER))
     made.age(0)
     return made
 
 
 @pytest.mark.parametrize("waited_s", [0.0, HOLD_S + 1])
-def test_a_file_that_is_gone_is_held_and_then_given_up_like_any_other(server: Server, waited_s: float) -> None:
+def test_a_missing_file_is_retried_and_then_given_up_like_any_other(server: ArchiveCase, waited_s: float) -> None:
     server.segment.unlink()
     server.age(waited_s)
     code, said = server.archive()
@@ -126,7 +126,7 @@ def test_a_file_that_is_gone_is_held_and_then_given_up_like_any_other(server: Se
 
 
 @pytest.mark.parametrize("broken", ["missing", "a folder", "empty"])
-def test_a_copy_that_succeeded_is_a_success_whatever_the_ledger_is(server: Server, broken: str) -> None:
+def test_a_copy_that_succeeded_is_a_success_whatever_the_ledger_is(server: ArchiveCase, broken: str) -> None:
     server.spool.ledger.unlink()
     if broken == "a folder":
         server.spool.ledger.mkdir()
@@ -141,7 +141,7 @@ def test_a_copy_that_succeeded_is_a_success_whatever_the_ledger_is(server: Serve
 
 
 @pytest.mark.feature("I25")
-def test_a_disk_that_was_full_twice_within_a_minute_makes_no_hole(server: Server) -> None:
+def test_a_disk_that_was_full_twice_within_a_minute_makes_no_hole(server: ArchiveCase) -> None:
     """Full for 5 s, free for 50, and full again: the server paused, so the free time was not observed."""
     server.break_copies()
     server.fail(server.spool.ledger, 5, ago_s=HOLD_S)
@@ -150,7 +150,7 @@ def test_a_disk_that_was_full_twice_within_a_minute_makes_no_hole(server: Server
 
 
 @pytest.mark.feature("I25")
-def test_a_file_is_given_up_only_with_both_limits_reached(server: Server) -> None:
+def test_a_file_is_given_up_only_with_both_limits_reached(server: ArchiveCase) -> None:
     server.break_copies()
     held = unarchived_bytes(server.data / "pg_wal", enough=1 << 40)
     assert held == server.segment.stat().st_size
@@ -167,7 +167,7 @@ def test_a_file_is_given_up_only_with_both_limits_reached(server: Server) -> Non
 
 
 @pytest.mark.feature("I25")
-def test_a_pg_wal_that_cannot_be_listed_holds_wal_longer_and_not_for_ever(server: Server) -> None:
+def test_a_pg_wal_that_cannot_be_listed_keeps_wal_longer_but_not_for_ever(server: ArchiveCase) -> None:
     server.break_copies()
     (server.data / "pg_wal" / "archive_status" / f"{NAME}.ready").unlink()
     (server.data / "pg_wal" / "archive_status").rmdir()
@@ -180,7 +180,7 @@ def test_a_pg_wal_that_cannot_be_listed_holds_wal_longer_and_not_for_ever(server
 
 
 @pytest.mark.feature("I25")
-def test_wal_that_the_server_keeps_for_another_reason_is_not_held_for_us(server: Server) -> None:
+def test_wal_that_the_server_keeps_for_another_reason_is_not_counted_as_unarchived(server: ArchiveCase) -> None:
     pg_wal = server.data / "pg_wal"
     for number in range(2, 6):
         (pg_wal / f"{number:024X}").write_bytes(segment_bytes(CLUSTER))
@@ -189,7 +189,7 @@ def test_wal_that_the_server_keeps_for_another_reason_is_not_held_for_us(server:
     assert unarchived_bytes(pg_wal, enough=1 << 40) == server.segment.stat().st_size
 
 
-def test_a_clock_that_was_set_back_is_no_reason_to_hold_wal_for_ever(server: Server) -> None:
+def test_a_clock_that_was_set_back_does_not_keep_wal_for_ever(server: ArchiveCase) -> None:
     for ledger in (server.spool.ledger, server.own_ledger):
         ledger.unlink(missing_ok=True)
         ledger.mkdir()
@@ -203,7 +203,7 @@ def test_a_clock_that_was_set_back_is_no_reason_to_hold_wal_for_ever(server: Ser
     assert server.archive()[0] == 1, "the bytes count all the same"
 
 
-def test_holes_that_only_the_data_folder_could_record_are_added_to_the_spool_later(server: Server) -> None:
+def test_holes_that_only_the_data_folder_could_record_are_added_to_the_spool_later(server: ArchiveCase) -> None:
     away = server.spool.folder.rename(server.data.with_name("away"))
     server.fail(server.own_ledger, HOLD_S)
     code, said = server.archive("--hold-bytes", "0")
@@ -216,7 +216,7 @@ def test_holes_that_only_the_data_folder_could_record_are_added_to_the_spool_lat
     assert not server.own_ledger.exists()
 
 
-def test_a_segment_still_tried_or_arrived_since_is_not_a_hole(server: Server) -> None:
+def test_a_segment_still_tried_or_arrived_since_is_not_a_hole(server: ArchiveCase) -> None:
     away = server.spool.folder.rename(server.data.with_name("away"))
     assert server.archive()[0] == 1
     assert server.own_holes() == []
@@ -230,7 +230,9 @@ def test_a_segment_still_tried_or_arrived_since_is_not_a_hole(server: Server) ->
 
 
 @pytest.mark.parametrize("spool_is_there", [True, False])
-def test_attempts_that_took_as_long_as_a_copy_may_are_of_one_failure(server: Server, *, spool_is_there: bool) -> None:
+def test_attempts_as_long_as_the_longest_copy_belong_to_one_failure(
+    server: ArchiveCase, *, spool_is_there: bool
+) -> None:
     server.break_copies()
     ledger = server.spool.ledger if spool_is_there else server.own_ledger
     if not spool_is_there:
@@ -240,7 +242,7 @@ def test_attempts_that_took_as_long_as_a_copy_may_are_of_one_failure(server: Ser
         assert server.archive("--hold-bytes", "0")[0] == code, ago_s
 
 
-def test_the_limits_themselves_are_reached(server: Server) -> None:
+def test_the_limits_themselves_are_reached(server: ArchiveCase) -> None:
     held = server.segment.stat().st_size
     assert server.job(hold_bytes=held).is_over(HOLD_S)
     assert not server.job(hold_bytes=held).is_over(HOLD_S - 0.1)
@@ -251,19 +253,21 @@ def test_the_limits_themselves_are_reached(server: Server) -> None:
     assert not server.job(hold_bytes=1).is_over(UNLISTED_HOLDS * HOLD_S - 0.1)
 
 
-def test_a_copy_is_hurried_by_its_size_only_where_files_queue_up(server: Server) -> None:
+def test_a_copy_gets_a_deadline_by_its_size_only_where_files_queue_up(server: ArchiveCase) -> None:
     def copy_s(byte_count: int, **more: float) -> float:
         os.truncate(server.segment, byte_count)
         return archive_command.copy_deadline_s(server.job(**more))  # type: ignore[arg-type]
 
-    assert copy_s(HURRIED_BYTES_PER_S) == COPY_S_DEFAULT
+    assert copy_s(BACKLOG_BYTES_PER_S) == COPY_S_DEFAULT
     server.age(HOLD_S + 1)
-    assert copy_s(HURRIED_BYTES_PER_S) == HURRIED_S + 1
-    assert copy_s(HURRIED_BYTES_PER_S, copy_s=0.5) == 0.5
-    assert copy_s(HURRIED_BYTES_PER_S, hold_bytes=1 << 40) == COPY_S_DEFAULT
+    assert copy_s(BACKLOG_BYTES_PER_S) == BACKLOG_COPY_S + 1
+    assert copy_s(BACKLOG_BYTES_PER_S, copy_s=0.5) == 0.5
+    assert copy_s(BACKLOG_BYTES_PER_S, hold_bytes=1 << 40) == COPY_S_DEFAULT
 
 
-def test_a_clock_that_was_set_back_by_a_step_is_not_believed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_was_set_back_by_a_step_counts_as_an_unbounded_wait(
+    server: ArchiveCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.age(0)
     ready_s = (server.data / "pg_wal" / "archive_status" / f"{NAME}.ready").stat().st_mtime
     found = []
@@ -273,7 +277,7 @@ def test_a_clock_that_was_set_back_by_a_step_is_not_believed(server: Server, mon
     assert found == [5, -CLOCK_STEP_S / 2, math.inf]
 
 
-def test_a_probe_archives_nothing_and_reports_if_the_spool_can_be_written(server: Server) -> None:
+def test_a_probe_archives_nothing_and_reports_if_the_spool_can_be_written(server: ArchiveCase) -> None:
     before = sorted(server.spool.folder.iterdir())
     assert server.run("--probe") == (0, "")
     assert sorted(server.spool.folder.iterdir()) == before
@@ -284,13 +288,15 @@ def test_a_probe_archives_nothing_and_reports_if_the_spool_can_be_written(server
 
 
 @pytest.mark.parametrize("given", [[], [f"pg_wal/{NAME}"]], ids=["neither", "no name"])
-def test_without_path_and_name_the_command_prints_its_usage(server: Server, given: list[str]) -> None:
+def test_without_path_and_name_the_command_prints_its_usage(server: ArchiveCase, given: list[str]) -> None:
     code, said = server.run(*given)
     assert code == 2
     assert "must end with %p %f" in said
 
 
-def test_a_host_without_room_for_another_process_holds_wal_no_longer_than_any_other_failure(server: Server) -> None:
+def test_a_host_that_cannot_start_another_process_keeps_wal_no_longer_than_other_failures(
+    server: ArchiveCase,
+) -> None:
     program = """
 import errno, os
 from tidemark_archiver.archive_command import main
@@ -306,7 +312,7 @@ main()
 
 
 @pytest.mark.feature("I25")
-def test_a_data_folder_that_cannot_be_locked_is_no_reason_to_hold_wal(server: Server) -> None:
+def test_a_data_folder_that_cannot_be_locked_does_not_keep_wal(server: ArchiveCase) -> None:
     program = """
 import errno, fcntl, os
 from tidemark_archiver.archive_command import main
@@ -319,7 +325,7 @@ main()
     assert (server.spool.folder / NAME).read_bytes() == server.segment.read_bytes()
 
 
-def hang(server: Server) -> None:
+def hang(server: ArchiveCase) -> None:
     """Let every copy into the spool block for ever."""
     sentinel = server.spool.folder / ".tidemark"
     sentinel.unlink()
@@ -327,17 +333,17 @@ def hang(server: Server) -> None:
 
 
 @pytest.mark.feature("I25")
-def test_a_copy_that_hangs_is_tried_again_by_each_attempt_while_the_file_is_held(server: Server) -> None:
+def test_each_attempt_repeats_a_copy_that_hangs_until_the_file_is_given_up(server: ArchiveCase) -> None:
     hang(server)
     with HoleLedger.open(server.spool.ledger, writable=True):  # the command waits for it, too
         for _ in range(2):
             code, said = server.archive("--copy-s", "0.2")
             assert code == 1
-            assert f"{NAME}: the copy took over 0 s" in said, "it was tried"
+            assert f"{NAME}: the copy took longer than 0 s" in said, "it was tried"
 
 
 @pytest.mark.feature("I25")
-def test_a_host_without_room_for_a_process_that_is_left_behind_holds_no_wal(server: Server) -> None:
+def test_a_host_that_cannot_start_a_background_process_keeps_no_wal(server: ArchiveCase) -> None:
     program = """
 import errno, os
 from tidemark_archiver.archive_command import main
@@ -357,7 +363,7 @@ main()
 
 
 @pytest.mark.feature("I25")
-def test_files_do_not_queue_up_behind_a_file_system_that_hangs(server: Server) -> None:
+def test_files_do_not_queue_up_behind_a_file_system_that_hangs(server: ArchiveCase) -> None:
     """However much WAL the node writes: the hang is detected once, and not for each file again."""
     sentinel = server.spool.folder / ".tidemark"
     content = sentinel.read_text()
@@ -368,7 +374,7 @@ def test_files_do_not_queue_up_behind_a_file_system_that_hangs(server: Server) -
         server.fail(server.own_ledger, HOLD_S)
         code, said = server.archive("--hold-bytes", "0")
         assert code == 0
-        assert "the copy took over 2 s" in said
+        assert "the copy took longer than 2 s" in said
         for _ in range(5):  # none of them starts a second copy
             code, said = server.archive("--hold-bytes", "0")
             assert code == 0

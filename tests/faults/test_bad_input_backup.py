@@ -27,7 +27,7 @@ PAGE = 8192
 
 
 @dataclass
-class Given:
+class BackupInput:
     """The input of the command; a case damages it."""
 
     backup: Path
@@ -55,84 +55,84 @@ class Given:
         path.write_text(path.read_text().replace(before, after))
 
 
-def no_folder(given: Given) -> None:
+def no_folder(given: BackupInput) -> None:
     given.backup = given.backup / "nowhere"
 
 
-def empty(given: Given) -> None:
+def empty(given: BackupInput) -> None:
     given.backup = given.archive.parent / "empty"
     given.backup.mkdir()
 
 
-def tar(given: Given) -> None:
+def tar(given: BackupInput) -> None:
     empty(given)
     (given.backup / "base.tar.gz").touch()
 
 
-def of_a_running_server(given: Given) -> None:
+def of_a_running_server(given: BackupInput) -> None:
     given.backup = given.running
 
 
-def started_from(given: Given) -> None:
+def started_from(given: BackupInput) -> None:
     (given.backup / "backup_label").rename(given.backup / "backup_label.old")
 
 
-def label_without_start(given: Given) -> None:
+def label_without_start(given: BackupInput) -> None:
     given.label("START WAL", "BEGIN WAL")
 
 
-def incremental(given: Given) -> None:
+def incremental(given: BackupInput) -> None:
     given.label("START TIMELINE: 1\n", "START TIMELINE: 1\nINCREMENTAL FROM LSN: 0/2000028\n")
 
 
-def other_timeline(given: Given) -> None:
+def other_timeline(given: BackupInput) -> None:
     given.label("START TIMELINE: 1\n", "START TIMELINE: 2\n")
 
 
-def other_checkpoint(given: Given) -> None:
+def other_checkpoint(given: BackupInput) -> None:
     text = (given.backup / "backup_label").read_text()
     reported = text.split("CHECKPOINT LOCATION: ")[1].split()[0]
     given.label(f"CHECKPOINT LOCATION: {reported}", "CHECKPOINT LOCATION: 0/FFF000")
 
 
-def old_major(given: Given) -> None:
+def old_major(given: BackupInput) -> None:
     (given.backup / "PG_VERSION").write_text("12\n")
 
 
-def control_damaged(given: Given) -> None:
+def control_damaged(given: BackupInput) -> None:
     given.change("global/pg_control", 20, b"\xff")
 
 
-def control_cut_off(given: Given) -> None:
+def control_cut_off(given: BackupInput) -> None:
     path = given.backup / "global" / "pg_control"
     path.write_bytes(path.read_bytes()[:100])
 
 
-def map_damaged(given: Given) -> None:
+def map_damaged(given: BackupInput) -> None:
     given.change("global/pg_filenode.map", 16, b"\xff")
 
 
-def page_damaged(given: Given) -> None:
+def page_damaged(given: BackupInput) -> None:
     given.change("global/1262", 12, b"\xff" * 6)
 
 
-def of_another_cluster(given: Given) -> None:
+def of_another_cluster(given: BackupInput) -> None:
     for _number, path in given.segments():
         path.write_bytes(segment_bytes(77))
 
 
-def no_archive(given: Given) -> None:
+def no_archive(given: BackupInput) -> None:
     shutil.rmtree(given.archive)
     given.archive.mkdir()
 
 
-def begins_late(given: Given) -> None:
+def begins_late(given: BackupInput) -> None:
     for number, path in given.segments():
         if number <= given.start // SEGMENT:
             path.unlink()
 
 
-def ends_early(given: Given) -> None:
+def ends_early(given: BackupInput) -> None:
     """Leave the last segment as during reception: up to the page after the checkpoint's."""
     for number, path in given.segments():
         if number == given.start // SEGMENT:
@@ -142,12 +142,12 @@ def ends_early(given: Given) -> None:
             path.unlink()
 
 
-def no_such_database(given: Given) -> None:
+def no_such_database(given: BackupInput) -> None:
     given.database = "nobody"
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Given:
+def sound(tmp_path_factory: pytest.TempPathFactory) -> BackupInput:
     """Take a backup of an idle server, and its WAL; the server continues."""
     folder = tmp_path_factory.mktemp("sound")
     with new_cluster(15, {"autovacuum": "off"}, initdb=["--wal-segsize=1"]) as node:
@@ -158,7 +158,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Given:
         shutil.copytree(node.data / "global", folder / "running" / "global")
         for name in ("PG_VERSION", "postmaster.pid"):
             shutil.copy(node.data / name, folder / "running")
-    return Given(folder / "backup", folder / "archive", folder / "running")
+    return BackupInput(folder / "backup", folder / "archive", folder / "running")
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,11 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Given:
     ],
 )
 def test_a_folder_without_a_backup_or_without_its_wal_is_refused_by_name(
-    sound: Given, tmp_path: Path, spoil: Callable[[Given], None], code: ExitCode, reported: str
+    sound: BackupInput, tmp_path: Path, spoil: Callable[[BackupInput], None], code: ExitCode, reported: str
 ) -> None:
     shutil.copytree(sound.backup, tmp_path / "backup")
     shutil.copytree(sound.archive, tmp_path / "archive")
-    given = Given(tmp_path / "backup", tmp_path / "archive", sound.running)
+    given = BackupInput(tmp_path / "backup", tmp_path / "archive", sound.running)
     spoil(given)
     with pytest.raises(TidemarkError, match=re.escape(reported)) as caught, open_backup(given.backup) as opened:
         seed_from_backup(opened, ArchiveFolder(given.archive), lambda name: name == given.database)
@@ -210,7 +210,7 @@ class Heard(SilentObserver):
 
 @pytest.mark.parametrize("has_manifest", [True, False])
 def test_how_far_the_wal_of_a_backup_is_read_is_reported_up_to_its_end(
-    sound: Given, tmp_path: Path, *, has_manifest: bool
+    sound: BackupInput, tmp_path: Path, *, has_manifest: bool
 ) -> None:
     shutil.copytree(sound.backup, tmp_path / "backup")
     if not has_manifest:
@@ -225,15 +225,15 @@ def test_how_far_the_wal_of_a_backup_is_read_is_reported_up_to_its_end(
     assert lsn <= end_lsn <= archive.last_lsn()
 
 
-def test_nothing_is_made_where_a_backup_is_refused(sound: Given, tmp_path: Path) -> None:
+def test_a_refused_backup_creates_nothing(sound: BackupInput, tmp_path: Path) -> None:
     state = tmp_path / "state"
     where = ("--from-backup", sound.running, "--archive", sound.archive)
     refused(cdcctl("init", "--state", state, *where), ExitCode.CONFIG, "is the data directory of a server")
     assert not state.exists()
 
 
-def test_options_that_a_backup_has_no_use_for_are_refused_and_an_archive_is_asked_for(
-    sound: Given, tmp_path: Path
+def test_options_that_do_not_apply_to_a_backup_are_refused_and_an_archive_is_required(
+    sound: BackupInput, tmp_path: Path
 ) -> None:
     backup = ("init", "--state", tmp_path / "state", "--from-backup", sound.backup)
     refused(cdcctl(*backup), ExitCode.CONFIG, "no archive is named")
@@ -248,7 +248,9 @@ def configured(path: Path, *databases: str, archive: Path | None = None) -> Path
     return path
 
 
-def test_a_configuration_chooses_the_databases_of_a_backup_and_names_the_archive(sound: Given, tmp_path: Path) -> None:
+def test_a_configuration_chooses_the_databases_of_a_backup_and_names_the_archive(
+    sound: BackupInput, tmp_path: Path
+) -> None:
     config = configured(tmp_path / "tidemark.toml", "post*", archive=sound.archive)
     state = tmp_path / "state"
     init = ("init", "--state", state, "--config", config, "--from-backup", sound.backup, "--database", "post*")
@@ -265,14 +267,16 @@ def test_a_configuration_chooses_the_databases_of_a_backup_and_names_the_archive
     assert "already is the state of this capture" in succeeded(cdcctl(*init)).lines[0]
 
 
-def test_a_database_that_the_backup_has_not_is_refused_beside_one_that_it_has(sound: Given, tmp_path: Path) -> None:
+def test_a_database_that_the_backup_lacks_is_refused_beside_one_that_it_contains(
+    sound: BackupInput, tmp_path: Path
+) -> None:
     init = ("init", "--state", tmp_path / "state", "--from-backup", sound.backup, "--archive", sound.archive)
     chosen = ("--database", "postgres", "--database", "nobody*")
     refused(cdcctl(*init, *chosen), ExitCode.CONFIG, f"{sound.backup} has no database nobody*")
     assert not (tmp_path / "state").exists()
 
 
-def test_databases_that_the_configuration_does_not_choose_are_refused_beside_it(sound: Given, tmp_path: Path) -> None:
+def test_databases_that_the_configuration_does_not_select_are_refused(sound: BackupInput, tmp_path: Path) -> None:
     config = configured(tmp_path / "tidemark.toml", "shop_*")
     where = ("--from-backup", sound.backup, "--archive", sound.archive)
     init = ("init", "--state", tmp_path / "state", "--config", config, *where)

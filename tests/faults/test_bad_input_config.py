@@ -53,7 +53,7 @@ def test_the_sidecar_names_file_and_key_and_a_typo_in_the_environment(tmp_path: 
         assert "Traceback" not in done.err
 
 
-def test_a_consumer_that_cannot_write_ends_the_sidecar_by_its_own_code_and_gets_all_afterwards(
+def test_a_consumer_that_cannot_write_ends_the_sidecar_with_a_separate_code_and_receives_all_afterwards(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY)", database)

@@ -80,7 +80,7 @@ WAITS, GOES_ON = "the disk is full: waiting for space", "the disk has space agai
 
 
 @pytest.mark.feature("I40")
-def test_a_disk_without_a_byte_is_waited_for_again_and_again_and_loses_nothing(node: Cluster, disk: SmallDisk) -> None:
+def test_delivery_waits_repeatedly_for_a_completely_full_disk_and_loses_nothing(node: Cluster, disk: SmallDisk) -> None:
     """DDL is written to the catalog journal, which reaches the full disk first."""
     with beside(disk, node, TIDEMARK_WATCHDOG__WATCHDOG_S="3") as sidecar:
         sidecar.start()
@@ -156,7 +156,7 @@ def test_a_state_on_a_read_only_file_system_is_shown_and_each_writer_reports_the
 
 
 @pytest.mark.feature("I40")
-def test_a_transaction_that_finds_no_room_to_spill_waits_and_comes_whole(node: Cluster, disk: SmallDisk) -> None:
+def test_a_transaction_without_space_to_spill_waits_and_is_delivered_complete(node: Cluster, disk: SmallDisk) -> None:
     with beside(disk, node, TIDEMARK_DECODE__MEMORY_BYTES=str(MB)) as sidecar:
         sidecar.start()
         for attempt in range(ATTEMPTS):  # NB: the catalog journal, with a vacuum's changes, has no space either

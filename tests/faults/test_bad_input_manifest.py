@@ -29,7 +29,7 @@ IN_A_ROW = 6000  # of its first page, which is full
 
 
 @dataclass
-class Given:
+class ManifestInput:
     """Backups of one server, and the archive; a case damages a copy of one."""
 
     backup: Path
@@ -71,7 +71,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def sound(node: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Given:
+def sound(node: Cluster, tmp_path_factory: pytest.TempPathFactory) -> ManifestInput:
     folder = tmp_path_factory.mktemp("sound")
     for name in ("earlier", "backup"):
         by_program(node, node.folder / name)
@@ -80,87 +80,87 @@ def sound(node: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Given:
     shutil.copytree(
         node.data / "pg_wal", folder / "archive", ignore=shutil.ignore_patterns("archive_status", "summaries")
     )
-    return Given(node.folder / "backup", node.folder / "earlier", folder / "archive", str(user_file))
+    return ManifestInput(node.folder / "backup", node.folder / "earlier", folder / "archive", str(user_file))
 
 
 @pytest.fixture
-def given(sound: Given, tmp_path: Path) -> Given:
+def given(sound: ManifestInput, tmp_path: Path) -> ManifestInput:
     shutil.copytree(sound.backup, tmp_path / "backup")
-    return Given(tmp_path / "backup", sound.earlier, sound.archive, sound.user_file)
+    return ManifestInput(tmp_path / "backup", sound.earlier, sound.archive, sound.user_file)
 
 
-def manifest_changed(given: Given) -> str:
+def manifest_changed(given: ManifestInput) -> str:
     flip(given.manifest, 200)
     return "backup_manifest fails its own checksum"
 
 
-def manifest_cut_off(given: Given) -> str:
+def manifest_cut_off(given: ManifestInput) -> str:
     given.manifest.write_bytes(given.manifest.read_bytes()[:-20])
     return "backup_manifest is cut off"
 
 
-def manifest_empty(given: Given) -> str:
+def manifest_empty(given: ManifestInput) -> str:
     given.manifest.write_bytes(b"")
     return "backup_manifest is cut off"
 
 
-def manifest_of_an_earlier_backup(given: Given) -> str:
+def manifest_of_an_earlier_backup(given: ManifestInput) -> str:
     shutil.copy(given.earlier / "backup_manifest", given.manifest)
     return "by backup_label it began at"
 
 
-def manifest_of_another_timeline(given: Given) -> str:
+def manifest_of_another_timeline(given: ManifestInput) -> str:
     given.reseal(r'"Timeline": 1', lambda _: '"Timeline": 2')
     return "on timeline 2; by backup_label"
 
 
-def manifest_of_another_version(given: Given) -> str:
+def manifest_of_another_version(given: ManifestInput) -> str:
     given.reseal(r'Manifest-Version": \d', lambda _: 'Manifest-Version": 9')
     return "version 9"
 
 
-def algorithm_unknown(given: Given) -> str:
+def algorithm_unknown(given: ManifestInput) -> str:
     given.reseal('"CRC32C"', lambda _: '"MD5"')
     return "unknown checksum algorithm MD5"
 
 
-def other_end(given: Given) -> str:
+def other_end(given: ManifestInput) -> str:
     given.reseal(r'"End-LSN": "([^"]*)"', lambda found: f'"End-LSN": "{format_lsn(parse_lsn(found[1]) + 8)}"')
     return "according to its manifest, the backup"
 
 
-def catalog_altered(given: Given) -> str:
+def catalog_altered(given: ManifestInput) -> str:
     flip(given.backup / CATALOG, IN_A_ROW)
     return f"{CATALOG} differs from"
 
 
-def catalog_cut_off(given: Given) -> str:
+def catalog_cut_off(given: ManifestInput) -> str:
     path = given.backup / CATALOG
     path.write_bytes(path.read_bytes()[:-8192])
     return f"bytes, but {path.stat().st_size + 8192} are listed"
 
 
-def catalog_missing(given: Given) -> str:
+def catalog_missing(given: ManifestInput) -> str:
     (given.backup / CATALOG).unlink()
     return f"{CATALOG} differs from"
 
 
-def segment_too_many(given: Given) -> str:
+def segment_too_many(given: ManifestInput) -> str:
     shutil.copy(given.backup / CATALOG, given.backup / f"{CATALOG}.1")
     return "it is not listed"
 
 
-def commit_log_altered(given: Given) -> str:
+def commit_log_altered(given: ManifestInput) -> str:
     flip(given.backup / "pg_xact" / "0000", 100)
     return "pg_xact/0000 differs from"
 
 
-def map_altered(given: Given) -> str:
+def map_altered(given: ManifestInput) -> str:
     flip(given.backup / "global" / "pg_filenode.map", 500)
     return "global/pg_filenode.map differs from"
 
 
-def label_altered(given: Given) -> str:
+def label_altered(given: ManifestInput) -> str:
     with (given.backup / "backup_label").open("a") as file:
         file.write("\n")
     return "backup_label differs from"
@@ -187,7 +187,7 @@ def label_altered(given: Given) -> str:
     ],
 )
 def test_a_backup_that_differs_from_its_manifest_is_refused_by_name(
-    given: Given, spoil: Callable[[Given], str]
+    given: ManifestInput, spoil: Callable[[ManifestInput], str]
 ) -> None:
     reported = spoil(given)
     with pytest.raises(TidemarkError, match=re.escape(reported)) as caught:
@@ -196,27 +196,27 @@ def test_a_backup_that_differs_from_its_manifest_is_refused_by_name(
     assert caught.value.hint
 
 
-def test_a_manifest_of_another_cluster_is_refused(given: Given) -> None:
+def test_a_manifest_of_another_cluster_is_refused(given: ManifestInput) -> None:
     if "System-Identifier" not in given.manifest.read_text():
         given.reseal(r'Manifest-Version": 1', lambda _: 'Manifest-Version": 2,\n"System-Identifier": 77')
     else:
         given.reseal(r'"System-Identifier": \d+', lambda _: '"System-Identifier": 77')
-    with pytest.raises(TidemarkError, match="backup_manifest is of system 77, pg_control of"):
+    with pytest.raises(TidemarkError, match="backup_manifest belongs to system 77, pg_control to"):
         seed_of(given.backup, given.archive)
 
 
-def test_unread_files_are_not_compared_with_the_manifest(given: Given) -> None:
+def test_unread_files_are_not_compared_with_the_manifest(given: ManifestInput) -> None:
     flip(given.backup / given.user_file, 8000)
     assert seed_of(given.backup, given.archive).databases
 
 
-def test_without_a_manifest_nothing_is_compared(given: Given) -> None:
+def test_without_a_manifest_nothing_is_compared(given: ManifestInput) -> None:
     given.manifest.unlink()
     flip(given.backup / "pg_xact" / "0000", 100)
     assert seed_of(given.backup, given.archive).databases
 
 
-def test_the_command_names_the_file_and_makes_nothing(given: Given, tmp_path: Path) -> None:
+def test_the_command_names_the_file_and_creates_nothing(given: ManifestInput, tmp_path: Path) -> None:
     state = tmp_path / "state"
     init = ("init", "--state", state, "--from-backup", given.backup, "--archive", given.archive)
     flip(given.backup / CATALOG, IN_A_ROW)
@@ -227,7 +227,7 @@ def test_the_command_names_the_file_and_makes_nothing(given: Given, tmp_path: Pa
 
 
 @pytest.mark.parametrize("algorithm", ["NONE", "CRC32C", "SHA224", "SHA256", "SHA384", "SHA512"])
-def test_each_kind_of_checksum_is_taken_and_holds(node: Cluster, algorithm: str) -> None:
+def test_each_kind_of_checksum_is_verified(node: Cluster, algorithm: str) -> None:
     folder = node.folder / f"of_{algorithm}"
     by_program(node, folder, f"--manifest-checksums={algorithm}", "--manifest-force-encode")
     node.sql("SELECT pg_switch_wal()")
@@ -272,7 +272,7 @@ def test_a_backup_of_a_standby_equals_its_manifest(node: Cluster) -> None:
         by_program(standby, folder)
         node.sql("DROP TABLE of_standby")
         node.sql("SELECT pg_switch_wal()")
-        given = Given(folder, folder, node.data / "pg_wal", "")
+        given = ManifestInput(folder, folder, node.data / "pg_wal", "")
         assert seed_of(folder, given.archive).databases
         given.reseal(r'"End-LSN": "[^"]*"', lambda _: '"End-LSN": "0/28"')
         with pytest.raises(TidemarkError, match="requires replay up to 0/28, pg_control up to"):

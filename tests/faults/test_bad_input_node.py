@@ -134,7 +134,7 @@ def test_a_sidecar_waits_for_an_unreachable_node_and_loses_nothing(new_cluster: 
         sidecar.close()
 
 
-def test_another_cluster_in_the_nodes_place_is_refused_everywhere_and_the_right_one_continues(
+def test_another_cluster_at_the_nodes_address_is_refused_everywhere_and_the_right_one_continues(
     node: Cluster, new_cluster: NewCluster, tmp_path: Path
 ) -> None:
     other = new_cluster()

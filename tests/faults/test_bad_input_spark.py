@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.cdcctl import Done, cdcctl, environment
-from tests.support.workloads.feeder import World, feed, make_state
+from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.model.errors import ExitCode
 
 pytestmark = pytest.mark.timeout(300)
@@ -85,7 +85,7 @@ def test_a_pipeline_without_the_packages_of_its_extra_names_the_extra(tmp_path: 
 def test_the_pipeline_leaves_nothing_in_the_state_folder_that_others_may_read(tmp_path: Path) -> None:
     state = tmp_path / "state"
     make_state(state)
-    feed(state, World(1).groups(3))
+    feed(state, RandomTables(1).groups(3))
     before = os.umask(0)
     try:
         done = run(state, tmp_path / "lake")

@@ -153,7 +153,7 @@ def test_a_file_of_the_catalog_history_that_is_damaged_is_named(
 
 
 @pytest.mark.feature("I24")
-def test_an_older_catalog_base_and_the_journal_take_the_place_of_a_damaged_one(sidecar: Sidecar, node: Cluster) -> None:
+def test_an_older_catalog_base_and_the_journal_replace_a_damaged_one(sidecar: Sidecar, node: Cluster) -> None:
     sidecar.options["TIDEMARK_HISTORY__BASE_EVERY_BYTES"] = str(1 << 20)
     history = sidecar.folder.history
     sidecar.start()
@@ -230,7 +230,7 @@ def test_a_second_sidecar_names_the_first_which_continues_undisturbed(sidecar: S
     assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {1, 2, 3}
 
 
-def test_a_file_in_the_folders_place_is_refused(tmp_path: Path, node: Cluster) -> None:
+def test_a_file_at_the_folders_path_is_refused(tmp_path: Path, node: Cluster) -> None:
     taken = tmp_path / "taken"
     taken.write_text("not a folder")
     refused(cdcctl("init", "--state", taken, "--dsn", node.dsn()), ExitCode.STATE, str(taken))

@@ -67,7 +67,9 @@ def sizes(archives: TarBackup) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("suffix", PACK)
-def test_only_what_is_wanted_is_copied_and_the_rest_when_it_is(tmp_path: Path, disk_space: Path, suffix: str) -> None:
+def test_only_selected_members_are_copied_and_the_others_when_they_are_selected(
+    tmp_path: Path, disk_space: Path, suffix: str
+) -> None:
     with opened_archives(backup(tmp_path, PACK[suffix](WHOLE), suffix)) as archives:
         assert sizes(archives) == {"PG_VERSION": 3, "base/5/1259": len(NOISE)}
         archives.fetch([Path("base/5/16384"), Path("base/5/1259")])
@@ -86,7 +88,7 @@ def test_an_archive_that_is_cut_off_anywhere_is_refused(tmp_path: Path, disk_spa
     assert not list(disk_space.iterdir())
 
 
-def test_several_compressed_streams_one_behind_the_other_are_one_archive(tmp_path: Path) -> None:
+def test_consecutive_compressed_streams_are_one_archive(tmp_path: Path) -> None:
     for suffix, pack in PACK.items():
         folder = tmp_path / f"of{suffix}"
         folder.mkdir()
@@ -114,7 +116,7 @@ def test_a_damaged_archive_ends_in_a_named_error_or_in_its_content(
     assert not list(disk_space.iterdir())
 
 
-def test_names_that_lead_elsewhere_and_links_are_passed_over(tmp_path: Path, disk_space: Path) -> None:
+def test_names_outside_the_folder_and_links_are_skipped(tmp_path: Path, disk_space: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "1259").write_bytes(b"not of the backup")
@@ -168,7 +170,7 @@ def test_a_forged_size_is_refused(tmp_path: Path, disk_space: Path, header: byte
     assert not list(disk_space.iterdir())
 
 
-def test_headers_that_announce_more_are_passed_over_unread(tmp_path: Path) -> None:
+def test_extended_headers_are_skipped_unread(tmp_path: Path) -> None:
     long = io.BytesIO()
     with tarfile.open(fileobj=long, mode="w:", format=tarfile.PAX_FORMAT) as archive:
         reported = tarfile.TarInfo("PG_VERSION")

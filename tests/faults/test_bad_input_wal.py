@@ -30,7 +30,7 @@ def segments(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if len(path.name) == 24)
 
 
-def test_wal_that_the_node_removed_while_the_sidecar_was_down_is_a_gap_until_it_is_put_back(
+def test_wal_that_the_node_removed_while_the_sidecar_was_down_is_a_gap_until_it_is_restored(
     node: Cluster, sidecar: Sidecar, tmp_path: Path
 ) -> None:
     kept = tmp_path / "kept"
@@ -80,7 +80,7 @@ def flip(path: Path, offset: int) -> None:
         file.write(bytes([byte ^ 0xFF]))
 
 
-def test_wal_that_is_damaged_on_the_node_stops_the_sidecar_at_its_lsn_until_it_is_whole(
+def test_wal_that_is_damaged_on_the_node_stops_the_sidecar_at_its_lsn_until_it_is_repaired(
     node: Cluster, sidecar: Sidecar
 ) -> None:
     at = parse_lsn(node.flush_lsn())
@@ -94,7 +94,7 @@ def test_wal_that_is_damaged_on_the_node_stops_the_sidecar_at_its_lsn_until_it_i
     assert set(replayed(change_log(sidecar.catch_up(), "account"))) == set(range(1, 51))
 
 
-def test_spoilt_archives_are_named_by_file_and_give_every_line_once_they_are_repaired(
+def test_damaged_archives_are_named_by_file_and_decode_completely_once_they_are_repaired(
     node: Cluster, tmp_path: Path
 ) -> None:
     state, archive = tmp_path / "state", tmp_path / "archive"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.faults.chaos.campaign import Directed, run
-from tests.support.faults.chaos.faults import linger_behind_the_move, switch_off_until_met
-from tests.support.faults.chaos.prologue import meet_every_failpoint
-from tests.support.faults.chaos.world import Setting, World
+from tests.support.faults.chaos.faults import linger_behind_the_move, switch_off_until_reached
+from tests.support.faults.chaos.prologue import reach_every_failpoint
+from tests.support.faults.chaos.world import ChaosWorld, Setting
 from tests.support.servers.small_disk import needs_mount
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
 
@@ -32,21 +32,21 @@ def root() -> Iterator[Path]:
 @pytest.mark.feature("I14")
 @pytest.mark.feature("I15")
 @pytest.mark.feature("I20")
-def test_every_change_comes_once_whatever_fails_and_realtime_comes_back(root: Path) -> None:
-    done = run(root, Setting(SEED), seconds=SECONDS, directed=meet_every_failpoint)
-    assert not done.never_met, done
+def test_every_change_is_delivered_once_whatever_fails_and_realtime_resumes(root: Path) -> None:
+    done = run(root, Setting(SEED), seconds=SECONDS, directed=reach_every_failpoint)
+    assert not done.never_reached, done
 
 
-def linger_often(world: World) -> None:
+def linger_often(world: ChaosWorld) -> None:
     for _ in range(LINGERS):
         linger_behind_the_move(world)
 
 
-def die_behind_the_stop_marker(world: World) -> None:
-    switch_off_until_met(world, HandoverPoint.AFTER_WRITE_STOP_MARKER)
+def die_behind_the_stop_marker(world: ChaosWorld) -> None:
+    switch_off_until_reached(world, HandoverPoint.AFTER_WRITE_STOP_MARKER)
 
 
-def nothing_directed(_world: World) -> None:
+def nothing_directed(_world: ChaosWorld) -> None:
     return
 
 
@@ -59,6 +59,6 @@ def nothing_directed(_world: World) -> None:
     ],
 )
 @pytest.mark.feature("I21")
-def test_a_bug_put_in_on_purpose_is_found(root: Path, plant: str, directed: Directed, reported: str) -> None:
+def test_a_planted_bug_is_found(root: Path, plant: str, directed: Directed, reported: str) -> None:
     with pytest.raises(AssertionError, match=reported):
         run(root, Setting(SEED, plant=plant), seconds=2, directed=directed)

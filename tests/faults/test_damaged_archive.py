@@ -9,7 +9,7 @@ import pytest
 from tests.support.processes.captures import change_log, replayed
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.failover import QUICK, Archiver, archiving_node
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import LOSS_PREFIX, LogicalMessage
 from tidemark.model.errors import ExitCode
@@ -46,16 +46,16 @@ STOPPING = ("a bit turned in a record", "a page zeroed", "a recycled tail", "cut
 
 
 @pytest.fixture(scope="module")
-def archive() -> Iterator[Archiving]:
+def archive() -> Iterator[ArchivingServer]:
     with archiving_node() as node:
         node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
         yield node
 
 
-class Archived:
+class UndeliveredArchive:
     """A capture that an archiver must deliver, and some archived segments full of rows."""
 
-    def __init__(self, archive: Archiving, root: Path, first_id: int) -> None:
+    def __init__(self, archive: ArchivingServer, root: Path, first_id: int) -> None:
         self.archive = archive
         folder = {"TIDEMARK_ARCHIVE__FOLDER": str(archive.spool.folder), "TIDEMARK_ARCHIVE__KEEP_BYTES": str(1 << 30)}
         self.archiver = Archiver(archive.node, "postgres", root, copy=False, **QUICK, **folder)
@@ -81,10 +81,10 @@ class Archived:
 
 
 @pytest.mark.feature("I32")
-def test_a_damaged_segment_stops_the_archiver_by_lsn_and_file_until_it_is_whole(
-    archive: Archiving, tmp_path: Path
+def test_a_damaged_segment_stops_the_archiver_with_lsn_and_file_until_it_is_repaired(
+    archive: ArchivingServer, tmp_path: Path
 ) -> None:
-    archived = Archived(archive, tmp_path, 0)
+    archived = UndeliveredArchive(archive, tmp_path, 0)
     before, victim, _ = archived.paths
     whole = victim.read_bytes()
     start_lsn = Lsn(int(victim.name[16:], 16) * MB)
@@ -110,10 +110,10 @@ def test_a_damaged_segment_stops_the_archiver_by_lsn_and_file_until_it_is_whole(
 
 
 @pytest.mark.feature("I32")
-def test_a_damaged_segment_is_given_up_on_request_only_and_the_loss_is_reported(
-    archive: Archiving, tmp_path: Path
+def test_a_damaged_segment_is_given_up_only_on_request_and_the_loss_is_reported(
+    archive: ArchivingServer, tmp_path: Path
 ) -> None:
-    archived = Archived(archive, tmp_path, 10_000)
+    archived = UndeliveredArchive(archive, tmp_path, 10_000)
     victim = archived.paths[-1]  # nothing follows it
     whole = victim.read_bytes()
     options = archived.archiver.options
@@ -143,8 +143,8 @@ def test_a_damaged_segment_is_given_up_on_request_only_and_the_loss_is_reported(
         archived.archiver.close()
 
 
-def test_a_damaged_segment_that_is_not_needed_stops_no_process(archive: Archiving, tmp_path: Path) -> None:
-    archived = Archived(archive, tmp_path, 20_000)
+def test_a_damaged_segment_that_is_not_needed_stops_no_process(archive: ArchivingServer, tmp_path: Path) -> None:
+    archived = UndeliveredArchive(archive, tmp_path, 20_000)
     oldest = min(path for path in archive.spool.folder.iterdir() if len(path.name) == 24)
     assert oldest < archived.paths[0]
     whole = oldest.read_bytes()

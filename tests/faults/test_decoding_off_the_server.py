@@ -37,9 +37,7 @@ def cpu_s(pid: int) -> float:
 
 
 @pytest.mark.feature("N02")
-def test_the_server_sends_to_a_host_elsewhere_by_tls_for_a_fraction_of_what_a_slot_takes_of_it(
-    node: Cluster, tmp_path: Path
-) -> None:
+def test_sending_to_another_host_by_tls_costs_the_server_a_fraction_of_a_slot(node: Cluster, tmp_path: Path) -> None:
     dsn = tls_dsn(node, "postgres", "sslmode=require")
     with (
         running(node, "postgres", tmp_path, TIDEMARK_CAPTURE__DSN=dsn, TIDEMARK_DELIVER__CONSUMER="null") as sidecar,

@@ -22,7 +22,7 @@ SEED = 20261122
 
 
 @pytest.mark.feature("I18")
-def test_every_change_comes_exactly_once_however_old_the_oldest_open_transaction_is(
+def test_every_change_is_delivered_exactly_once_however_old_the_oldest_open_transaction_is(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     create_tables(cluster, database, old_rows=0)

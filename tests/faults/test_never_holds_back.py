@@ -79,7 +79,7 @@ def test_a_capture_survives_kills_on_a_node_that_has_no_slots_and_requests_none(
 
 @pytest.mark.feature("I03")
 @pytest.mark.feature("N01")
-def test_a_stopped_sidecar_holds_no_wal_and_delays_a_fast_shutdown_by_our_own_time_out_at_most(tmp_path: Path) -> None:
+def test_a_stopped_sidecar_keeps_no_wal_and_delays_a_fast_shutdown_by_its_timeout_at_most(tmp_path: Path) -> None:
     """The node's own `wal_sender_timeout` is off, so a stopped client could delay a shutdown for ever."""
     with node_without_slots(wal_sender_timeout=0, **SMALL_WAL) as node:
         sidecar = Sidecar(node, "postgres", tmp_path)
@@ -98,7 +98,7 @@ def test_a_stopped_sidecar_holds_no_wal_and_delays_a_fast_shutdown_by_our_own_ti
 
 @pytest.mark.feature("I03")
 @pytest.mark.feature("N01")
-def test_a_consumer_that_takes_nothing_holds_no_wal_and_delays_no_shutdown(tmp_path: Path) -> None:
+def test_a_consumer_that_accepts_nothing_keeps_no_wal_and_delays_no_shutdown(tmp_path: Path) -> None:
     """It writes into a pipe without a reader: the group queue is full, then the ring, and the stream is closed."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -46,7 +46,7 @@ def password_file(folder: Path, mode: int = 0o600, password: str = PASSWORD) -> 
 
 
 @pytest.mark.parametrize("by", ["PGPASSFILE", "PGPASSWORD"])
-def test_a_password_shows_nowhere_and_state_files_are_their_owners_alone(
+def test_a_password_is_shown_nowhere_and_only_their_owner_reads_state_files(
     node: Cluster, tmp_path: Path, by: str
 ) -> None:
     """NB: PostgreSQL itself keeps a verifier only, so the password's text can only come from us."""

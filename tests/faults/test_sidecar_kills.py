@@ -21,7 +21,7 @@ SEED = 20261121
 @pytest.mark.feature("I18")
 @pytest.mark.feature("I23")
 @pytest.mark.parametrize("copy", [False, True])
-def test_the_outbox_holds_every_change_exactly_once_however_often_the_sidecar_is_killed(
+def test_the_outbox_contains_every_change_exactly_once_however_often_the_sidecar_is_killed(
     cluster: Cluster, database: str, tmp_path: Path, *, copy: bool
 ) -> None:
     create_tables(cluster, database, old_rows=OLD_ROWS if copy else 0)

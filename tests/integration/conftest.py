@@ -9,19 +9,19 @@ from psycopg.rows import TupleRow
 
 from tests.support.processes.failover import Pair, archiving_node, paired
 from tests.support.samples.made_samples import TYPES_DDL
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster, database_in
 from tests.support.servers.standby import standby_of
 
 
 @pytest.fixture(scope="module")
-def archive() -> Iterator[Archiving]:
+def archive() -> Iterator[ArchivingServer]:
     with archiving_node() as node:
         yield node
 
 
 @pytest.fixture
-def node(archive: Archiving) -> Iterator[Archiving]:
+def node(archive: ArchivingServer) -> Iterator[ArchivingServer]:
     """A node that archives, with a table; its archive_command is restored at the end."""
     archive.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
     ((kept,),) = archive.node.sql("SHOW archive_command")
@@ -31,7 +31,7 @@ def node(archive: Archiving) -> Iterator[Archiving]:
 
 
 @pytest.fixture
-def pair(node: Archiving, tmp_path: Path) -> Iterator[Pair]:
+def pair(node: ArchivingServer, tmp_path: Path) -> Iterator[Pair]:
     with paired(node, tmp_path) as both:
         yield both
 

@@ -32,7 +32,7 @@ SCRIPTS = ("after_seed", "ddl", "toast", "names")
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
+class ArchiveSample:
     """A state folder, later segments, and the output of test_decoding, part by part."""
 
     root: Path
@@ -80,7 +80,7 @@ def printed(output: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def archived(tmp_path_factory: pytest.TempPathFactory, major: int, new_module_cluster: NewCluster) -> Archived:
+def archived(tmp_path_factory: pytest.TempPathFactory, major: int, new_module_cluster: NewCluster) -> ArchiveSample:
     """Run scripts part by part on a node that archives, then stop it."""
     root = tmp_path_factory.mktemp("archived")
     node = new_module_cluster(major, archive_mode="on", archive_command="test -d archived && cp %p archived/%f")
@@ -110,7 +110,7 @@ def archived(tmp_path_factory: pytest.TempPathFactory, major: int, new_module_cl
     parts.append((begin, node.flush_lsn(), server.lines()))
     node.stop(StopMode.FAST)
     shutil.copytree(node.data / "archived", root / "archive")
-    return Archived(root, parts, 16 << 20)
+    return ArchiveSample(root, parts, 16 << 20)
 
 
 def owner(node: Cluster) -> tuple[int, int]:
@@ -118,7 +118,7 @@ def owner(node: Cluster) -> tuple[int, int]:
     return found.st_uid, found.st_gid
 
 
-def test_all_of_an_archive_prints_the_same_lines_with_the_server_gone(archived: Archived) -> None:
+def test_all_of_an_archive_prints_the_same_lines_with_the_server_gone(archived: ArchiveSample) -> None:
     expected = printed("\n".join(line for _, _, lines in archived.parts for line in lines))
     assert len(expected) > 500
     done = archived.decode("--format", "test_decoding")
@@ -126,7 +126,7 @@ def test_all_of_an_archive_prints_the_same_lines_with_the_server_gone(archived: 
     assert_same_lines("archive", expected, printed(done.stdout))
 
 
-def test_a_range_of_lsns_gives_exactly_the_transactions_that_commit_in_it(archived: Archived) -> None:
+def test_a_range_of_lsns_gives_exactly_the_transactions_that_commit_in_it(archived: ArchiveSample) -> None:
     for begin, end, lines in archived.parts:
         expected = printed("\n".join(lines))
         found = printed("\n".join(archived.lines(begin, end)))
@@ -134,8 +134,8 @@ def test_a_range_of_lsns_gives_exactly_the_transactions_that_commit_in_it(archiv
     assert archived.lines(archived.parts[0][0], archived.parts[0][0]) == []
 
 
-def test_an_archive_that_ends_early_a_hole_and_damage_have_their_own_words_and_codes(
-    archived: Archived, tmp_path: Path
+def test_an_archive_that_ends_early_a_hole_and_damage_have_separate_messages_and_codes(
+    archived: ArchiveSample, tmp_path: Path
 ) -> None:
     far = format_lsn(parse_lsn(archived.parts[-1][1]) + (1 << 30))
     early = archived.decode("--to", far, "--format", "null")

@@ -66,7 +66,7 @@ def test_a_backup_copied_file_by_file_under_ddl_gives_the_catalogs_that_sql_show
     assert "lasting" in {relation.name for relation in mirror_named(seed, "app").relations()}
 
 
-def test_catalogs_that_are_rewritten_while_the_backup_runs_are_found_where_they_are_then(
+def test_catalogs_that_are_rewritten_during_the_backup_are_read_from_their_new_files(
     new_cluster: NewCluster, major: int
 ) -> None:
     node = archiving(new_cluster, major)

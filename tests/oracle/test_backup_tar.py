@@ -104,7 +104,7 @@ def test_the_catalogs_are_read_out_of_archives_without_unpacking_them(
         assert differences(node, seed, name) == []
 
 
-def test_a_state_is_made_from_archives_alone_where_they_bring_their_wal(
+def test_a_state_is_created_from_archives_alone_if_they_contain_their_wal(
     new_cluster: NewCluster, major: int, tmp_path: Path
 ) -> None:
     node = archiving(new_cluster, major)

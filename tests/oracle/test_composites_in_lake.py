@@ -101,7 +101,7 @@ def test_stored_rows_follow_their_type_as_the_server_prints_them(oracle_cluster:
         ours.changes.close()
 
 
-def test_rows_of_a_transaction_during_which_a_type_changed_are_rendered_like_others(
+def test_rows_of_a_transaction_during_which_a_type_changed_are_reported_like_the_others(
     oracle_cluster: Cluster, tmp_path: Path
 ) -> None:
     with database_in(oracle_cluster, DATABASE):
@@ -129,7 +129,7 @@ def test_rows_of_a_transaction_during_which_a_type_changed_are_rendered_like_oth
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_rows_with_an_older_form_of_a_type_follow_its_change_in_a_later_batch(
+def test_rows_in_the_older_form_in_a_batch_after_the_types_change_are_converted(
     oracle_cluster: Cluster, tmp_path: Path, *, goes_on: bool
 ) -> None:
     lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of) if goes_on else None

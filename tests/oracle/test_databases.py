@@ -100,13 +100,13 @@ def decoded_by_the_server(cluster: Cluster, ours: AllDatabases, names: Sequence[
     sides = [ServerSide(cluster, name) for name in names]
     ours.catch_up()
     for name in names:
-        ours.taken_lines(name)
+        ours.new_lines(name)
     yield
     ours.catch_up()
     for side in sides:
         lines = side.lines()
         assert lines, side.database
-        assert_same_lines(side.database, lines, ours.taken_lines(side.database))
+        assert_same_lines(side.database, lines, ours.new_lines(side.database))
         side.drop()
 
 
@@ -177,9 +177,7 @@ def test_databases_of_every_template_and_strategy_are_followed_from_their_creati
     ours.changes.close()
 
 
-def test_a_database_that_is_renamed_dropped_and_made_again_is_distinguished(
-    new_cluster: NewCluster, major: int
-) -> None:
+def test_a_database_that_is_renamed_dropped_and_recreated_is_distinguished(new_cluster: NewCluster, major: int) -> None:
     cluster = new_cluster(major, autovacuum="off")
     prepare_template(cluster)
     ours = AllDatabases(cluster, ())

@@ -42,7 +42,7 @@ def test_types_on_the_closed_list_change_nothing_else_on_their_lines(oracle_clus
         assert oracle.check("closed list", without_other_values)
 
 
-def test_a_storm_of_savepoints_keeps_what_was_kept(oracle_cluster: Cluster, database: str) -> None:
+def test_many_savepoints_emit_exactly_the_released_rows(oracle_cluster: Cluster, database: str) -> None:
     with Oracle(oracle_cluster, database) as oracle:
         savepoint_storm(oracle_cluster, database)
         assert len(oracle.check("savepoint storm")) > 200

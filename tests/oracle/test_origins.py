@@ -87,9 +87,7 @@ def we_reported(lines: Sequence[Mapping[str, Json]]) -> list[str]:
     return reported
 
 
-def test_changes_are_left_out_by_their_origin_as_the_server_leaves_them_out(
-    oracle_cluster: Cluster, database: str
-) -> None:
+def test_changes_are_filtered_by_origin_as_the_server_filters_them(oracle_cluster: Cluster, database: str) -> None:
     everything = GroupCollector(oracle_cluster, [database])
     local = GroupCollector(oracle_cluster, [database], selection=Selection(exclude_origins=("any",)))
     ((north,),) = oracle_cluster.sql("SELECT roident::text FROM pg_replication_origin WHERE roname = 'north'")
@@ -116,7 +114,7 @@ def test_changes_are_left_out_by_their_origin_as_the_server_leaves_them_out(
 
 
 @pytest.mark.feature("P10")
-def test_messages_are_chosen_by_their_prefix_transactional_or_not(oracle_cluster: Cluster, database: str) -> None:
+def test_messages_are_selected_by_their_prefix_transactional_or_not(oracle_cluster: Cluster, database: str) -> None:
     ours = GroupCollector(oracle_cluster, [database], selection=Selection(messages=("order*",)))
     ours.settle()
     for transactional in ("true", "false"):

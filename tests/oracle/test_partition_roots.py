@@ -128,7 +128,7 @@ def test_the_replica_of_a_root_is_what_sql_shows_of_it_through_ddl_and_moves(
 
 
 @pytest.mark.feature("P23")
-def test_rows_of_a_root_come_in_stream_order_whichever_partitions_and_transactions_they_are_of(
+def test_rows_of_a_root_are_delivered_in_stream_order_across_partitions_and_transactions(
     oracle_cluster: Cluster, session: psycopg.Connection[TupleRow], tmp_path: Path
 ) -> None:
     session.execute(MAKE.encode())

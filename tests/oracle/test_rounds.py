@@ -35,7 +35,7 @@ def test_random_sessions_print_the_same_lines(major: int, kind: int, tmp_path: P
     pytest.fail(f"the server decoded none of {ATTEMPTS} rounds")
 
 
-def test_a_row_that_goes_missing_is_found_and_kept_and_its_wal_shows_it_again(
+def test_a_missing_row_is_found_and_the_kept_wal_reproduces_it(
     major: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as planted:

@@ -92,7 +92,7 @@ def reported(shown: Json) -> Shape | None:
 
 @pytest.mark.feature("N08")
 @pytest.mark.feature("P07")
-def test_each_event_holds_what_sql_showed_before_and_after_it(
+def test_each_event_contains_what_sql_showed_before_and_after_it(
     oracle_cluster: Cluster, session: psycopg.Connection[TupleRow]
 ) -> None:
     ours = GroupCollector(oracle_cluster, [DATABASE])

@@ -16,7 +16,7 @@ from tests.support.oracles.oracle import (
     assert_same_lines,
     emit_fence,
     ensure_role,
-    without_own_messages,
+    without_tidemarks_messages,
 )
 from tests.support.oracles.oracle_rounds.round import assert_equal, follow
 from tests.support.servers.postgres import StopMode, sql
@@ -44,7 +44,7 @@ def begun_behind(snapshot: ReplayedSnapshot, rows: Iterable[tuple[Lsn, str]]) ->
             if not snapshot.shows(xid, Lsn(lsn - 1)):  # the record ends there, and the next one begins
                 kept += transaction
             transaction = []
-    return without_own_messages(kept)
+    return without_tidemarks_messages(kept)
 
 
 def test_a_seed_at_a_standby_under_load_begins_exactly_at_its_replay_position(
@@ -70,7 +70,7 @@ def test_a_seed_at_a_standby_under_load_begins_exactly_at_its_replay_position(
         assert isinstance(snapshot, ReplayedSnapshot)
         expected = begun_behind(snapshot, server.rows())
         assert expected
-        assert_equal(f"a standby under load, {major}", expected, ours.taken_lines("fuzz"))
+        assert_equal(f"a standby under load, {major}", expected, ours.new_lines("fuzz"))
         ours.check_catalogs(f"a standby under load, {major}", primary)
         ours.changes.close()
 
@@ -86,7 +86,7 @@ def test_tail_prints_a_standbys_lines_before_and_behind_its_promotion(new_cluste
             fence = emit_fence(primary, "stranger")
             printed = read_to(fence, stream(tail.stdout))
             expected = "\n".join(before.lines()).split("\n")
-            assert_same_lines("tail", expected, in_transactions(without_own_messages(printed)))
+            assert_same_lines("tail", expected, in_transactions(without_tidemarks_messages(printed)))
             wait_until_replayed(standby, primary)
             primary.stop()
             promote(standby)
@@ -96,7 +96,7 @@ def test_tail_prints_a_standbys_lines_before_and_behind_its_promotion(new_cluste
             if printed[0].startswith("COMMIT "):  # from 16 on messages are in transactions: the fence's ends here
                 printed.pop(0)
             expected = "\n".join(behind.lines()).split("\n")
-            assert_same_lines("promoted", expected, in_transactions(without_own_messages(printed)))
+            assert_same_lines("promoted", expected, in_transactions(without_tidemarks_messages(printed)))
 
 
 def read_to(fence: str, lines: IO[str]) -> list[str]:
@@ -110,7 +110,7 @@ def read_to(fence: str, lines: IO[str]) -> list[str]:
 
 
 @pytest.mark.feature("I33")
-def test_a_record_that_was_sent_by_half_is_released_where_the_next_timeline_begins(new_cluster: NewCluster) -> None:
+def test_a_record_that_was_sent_in_part_is_dropped_where_the_next_timeline_begins(new_cluster: NewCluster) -> None:
     primary = new_cluster()
     ensure_role(primary)
     primary.sql("CREATE TABLE lost (a int, v text)")
@@ -131,5 +131,5 @@ def test_a_record_that_was_sent_by_half_is_released_where_the_next_timeline_begi
         run_script(standby, "postgres", "two_phase")
         ours.read_until(emit_fence(standby, "postgres"))
         assert ours.changes.decoding.framer is not framer
-        assert_same_lines("behind the fork", server.lines(), ours.taken_lines("postgres"))
+        assert_same_lines("behind the fork", server.lines(), ours.new_lines("postgres"))
         ours.changes.close()

@@ -66,7 +66,7 @@ def writing(cluster: Cluster) -> Iterator[threading.Semaphore]:
 
 
 @pytest.mark.feature("P07")
-def test_rows_of_tables_that_change_places_under_load_come_under_the_name_of_their_moment(
+def test_rows_of_tables_that_swap_names_under_load_have_the_name_of_their_time(
     oracle_cluster: Cluster, database: str
 ) -> None:
     with Oracle(oracle_cluster, database) as oracle:

@@ -14,7 +14,7 @@ from tests.support.oracles.oracle import (
     assert_same_lines,
     emit_fence,
     ensure_role,
-    without_own_messages,
+    without_tidemarks_messages,
 )
 from tests.support.servers.postgres import Cluster, database_in
 from tests.support.workloads.workloads import run_script
@@ -63,7 +63,7 @@ def test_tail_prints_the_same_lines_live(oracle_cluster: Cluster) -> None:
                 if fence in line:
                     break
         expected = "\n".join(server.lines()).split("\n")
-        assert_same_lines("tail", expected, in_transactions(without_own_messages(printed)))
+        assert_same_lines("tail", expected, in_transactions(without_tidemarks_messages(printed)))
         server.drop()
 
 

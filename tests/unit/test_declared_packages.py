@@ -91,7 +91,7 @@ def test_code_that_runs_without_the_extra_imports_nothing_that_needs_it() -> Non
     assert not needing
 
 
-def test_a_missing_extra_is_looked_for_by_the_packages_that_are_declared() -> None:
+def test_a_missing_extra_is_detected_by_its_declared_packages() -> None:
     assert {normal(name) for name in SPARK.packages} == EXTRA
     SPARK.require()
     with pytest.raises(MissingExtra, match=r"pyspark is not installed") as refusal:

@@ -27,7 +27,7 @@ OWN = {"AHEAD", "ALL_XIDS", "DIGITS_MAX", "DONE", "MASK_64", "NONE", "ODD", "SIG
 
 
 @pytest.mark.parametrize(("read", "size"), [(read_u16, 2), (read_u32, 4), (read_u64, 8)])
-def test_a_reader_takes_its_bytes_little_endian_and_none_behind_the_buffer(
+def test_a_reader_reads_its_bytes_little_endian_and_none_behind_the_buffer(
     read: Callable[[bytes, int], int], size: int
 ) -> None:
     data = bytes(range(0xF0, 0xF0 + size + 1))

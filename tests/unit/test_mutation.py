@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.mutation.__main__ import Result, Results
+from scripts.mutation.__main__ import MutantResult, Results
 from scripts.mutation.equivalents import read_equivalents, stale_entries
 from scripts.mutation.operators import Mutant, mutants_of
 from scripts.mutation.plan import PLANS
@@ -140,7 +140,7 @@ def test_a_result_is_valid_for_one_source_and_its_tests_alone(
 ) -> None:
     mutant = all_mutants[0]
     path = tmp_path / "results.jsonl"
-    stored = Result(mutant.module, mutant.name, mutant.change, "tests", outcome, "", "source")
+    stored = MutantResult(mutant.module, mutant.name, mutant.change, "tests", outcome, "", "source")
     Results(path).put(stored)
     found = Results(path)
     assert found.get(mutant, "source", "tests") == stored

@@ -58,7 +58,7 @@ def test_every_kind_of_statement_is_drawn(statements: str, pattern: str) -> None
     assert re.search(pattern, statements, re.MULTILINE)
 
 
-def test_lingering_prepared_transactions_are_ended_later() -> None:
+def test_remaining_prepared_transactions_are_ended_later() -> None:
     prepared, ended = set[str](), set[str]()
     for number in range(SCRIPTS):
         for step in _steps(script_of(LOAD, 0, number)):

@@ -41,11 +41,11 @@ def test_a_jvms_account_of_its_memory_is_split_into_heap_and_the_rest() -> None:
     assert [round(value, 1) for value in reported.values()] == [117.5, 154.0, 131.6, 272.1, 8.4, 44.6, 59.6]
 
 
-def test_a_jvm_without_native_memory_tracking_still_gives_its_heap() -> None:
+def test_the_heap_of_a_jvm_without_native_memory_tracking_is_measured() -> None:
     assert tuple(jvm.parse(HEAP_INFO, "Native memory tracking is not enabled")) == jvm.COLUMNS[:3]
 
 
-def test_a_process_that_ended_uses_nothing_and_ours_something() -> None:
+def test_an_ended_process_uses_nothing_and_a_running_one_something() -> None:
     ours = used([os.getpid()])
     assert ours.processes == 1
     assert min(ours.rss_mb, ours.anonymous_mb, ours.descriptors, ours.threads, ours.cpu_s) > 0

@@ -32,5 +32,5 @@ def loaded(*names: str) -> list[str]:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()
 
 
-def test_an_archive_is_decoded_without_what_only_others_need() -> None:
+def test_decoding_an_archive_loads_no_module_of_other_commands() -> None:
     assert loaded(*NOT_LOADED, "pyarrow") == ["pyarrow"]

@@ -27,9 +27,9 @@ class ArchiveProgress:
 
 @dataclass(slots=True)
 class ArchiveWait:
-    """Decides when the wait is over: no progress for `patience_s`, and the archiver has nothing to read."""
+    """Decides when the wait is over: no progress for `wait_s`, and the archiver has nothing to read."""
 
-    patience_s: float
+    wait_s: float
     segment_bytes: int
     _last: tuple[Position | None, Lsn | None] | None = None
     _since_s: float = 0.0
@@ -39,7 +39,7 @@ class ArchiveWait:
         last = (seen.delivered, seen.archived_lsn)
         if last != self._last:
             self._last, self._since_s = last, now_s
-        return now_s - self._since_s >= self.patience_s and not seen.has_unread(self.segment_bytes)
+        return now_s - self._since_s >= self.wait_s and not seen.has_unread(self.segment_bytes)
 
     def restart(self) -> None:
         """Restart the wait: nothing waits for the archive, or the node does not have the WAL."""

@@ -46,7 +46,7 @@ def find_dead_branch(history: TimelineHistory, delivered: Position) -> DeadBranc
     """Return the dead part of the delivered timeline; None if the node has everything that was delivered."""
     if delivered.timeline not in history:
         raise OtherBranch(
-            f"the node is on timeline {history.timeline}, which does not come from timeline {delivered.timeline}, "
+            f"the node is on timeline {history.timeline}, which does not descend from timeline {delivered.timeline}, "
             f"delivered up to {format_lsn(delivered.commit_lsn)}"
         )
     fork_lsn = history.switch_lsn(delivered.timeline)

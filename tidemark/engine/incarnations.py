@@ -41,7 +41,7 @@ KEPT_MAX = 200
 
 Markers of a dropped incarnation are only in old WAL, where they are PASSED.
 """
-EPOCHS_LEAPT = 1 << 20
+EPOCHS_SKIPPED = 1 << 20
 """Added to the epoch of a copy that is confirmed to deliver: its rival has not reached that epoch."""
 
 
@@ -113,17 +113,17 @@ def replacing_epoch(timeline: TimelineId, last: Epoch | None, now_us: int) -> Ep
     hand-overs in a second to exceed it.
     """
     known = last or Epoch(timeline, 0)
-    return Epoch(max(timeline, known.timeline), max(known.number + EPOCHS_LEAPT, now_us))
+    return Epoch(max(timeline, known.timeline), max(known.number + EPOCHS_SKIPPED, now_us))
 
 
 def with_one_more(
-    history: Sequence[KnownIncarnation], born: KnownIncarnation, *, alive: Iterable[str], now: Extent
+    history: Sequence[KnownIncarnation], own: KnownIncarnation, *, alive: Iterable[str], now: Extent
 ) -> tuple[KnownIncarnation, ...]:
     """Return the history with an incarnation that starts now; `alive`: roles whose process continues to run."""
-    roles = frozenset(alive) - {born.role}
+    roles = frozenset(alive) - {own.role}
     known = ended(history, now, alive=roles)
     dropped = [each for each in known if each.ended is not None][: -(KEPT_MAX - 1)]
-    return (*(each for each in known if each not in dropped), born)
+    return (*(each for each in known if each not in dropped), own)
 
 
 def ended(

@@ -35,9 +35,9 @@ class CommitTime:
 def parse_commit_time(text: str) -> CommitTime:
     """Parse a time such as `2026-11-22T14:00:00Z`; raise `InvalidTime` for anything else."""
     try:
-        reported = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidTime(f"neither an LSN nor a time: {text!r}") from None
-    if reported.tzinfo is None:
+    if parsed.tzinfo is None:
         raise InvalidTime(f"{text!r} has no time zone")
-    return CommitTime((reported - _EPOCH) // _MICROSECOND)
+    return CommitTime((parsed - _EPOCH) // _MICROSECOND)

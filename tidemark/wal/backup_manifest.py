@@ -93,7 +93,7 @@ class BackupManifest:
     @property
     def end_lsn(self) -> Lsn | None:
         """The end of the backup's WAL; None if the manifest lists no WAL."""
-        return max((reported.end_lsn for reported in self.wal_ranges), default=None)
+        return max((wal_range.end_lsn for wal_range in self.wal_ranges), default=None)
 
 
 class _NamedFile(NamedTuple):
@@ -110,8 +110,8 @@ def parse_manifest(content: bytes, where: str, wanted: Callable[[str], bool]) ->
         return _manifest(top)
     except (ValueError, KeyError, TypeError, RecursionError, InvalidLsn) as error:
         # NB: not its repr, which for a decoding error contains the whole document
-        reported = f"{type(error).__name__}: {error}"
-        raise NotAsListed(f"{where} is not a readable backup manifest: {reported}") from error
+        cause = f"{type(error).__name__}: {error}"
+        raise NotAsListed(f"{where} is not a readable backup manifest: {cause}") from error
 
 
 def _check_own_checksum(content: bytes, where: str) -> None:

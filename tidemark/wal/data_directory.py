@@ -129,16 +129,16 @@ def parse_label(text: str, where: str) -> BackupLabel:
         raise NotABackup(
             f"{where} is of an incremental backup", hint="combine it with the backups before it (pg_combinebackup)"
         )
-    timeline = _reported(text, r"START TIMELINE: (\d{1,9})$", where)
+    timeline = _label_field(text, r"START TIMELINE: (\d{1,9})$", where)
     return BackupLabel(
-        _lsn(_reported(text, r"START WAL LOCATION: ([0-9A-F/]+) ", where), where),
-        _lsn(_reported(text, r"CHECKPOINT LOCATION: ([0-9A-F/]+)$", where), where),
+        _lsn(_label_field(text, r"START WAL LOCATION: ([0-9A-F/]+) ", where), where),
+        _lsn(_label_field(text, r"CHECKPOINT LOCATION: ([0-9A-F/]+)$", where), where),
         TimelineId(int(timeline)),
-        _reported(text, r"BACKUP FROM: (primary|standby)$", where) == "standby",
+        _label_field(text, r"BACKUP FROM: (primary|standby)$", where) == "standby",
     )
 
 
-def _reported(text: str, pattern: str, where: str) -> str:
+def _label_field(text: str, pattern: str, where: str) -> str:
     found = re.search(f"^{pattern}", text, re.MULTILINE)
     if found is None:
         raise NotABackup(f"{where} has no line {pattern.partition(':')[0]}")

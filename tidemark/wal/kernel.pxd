@@ -20,7 +20,7 @@ cdef class Scanner:
     cdef public unsigned int segment_bytes, timeline_max, timeline
     cdef public unsigned long long system_identifier
     cdef public long long lsn, skip_to, start_lsn, record_lsn, end_lsn, prev_lsn, overwritten_lsn
-    cdef public bint started, start_met, by_instruction
+    cdef public bint started, start_found, by_instruction
     cdef public Py_ssize_t foreign, used, record, total, found, length
     cdef readonly Py_ssize_t count, left_out, found_bytes
     cdef public const unsigned char[::1] quiet
@@ -62,7 +62,7 @@ cdef class Scanner:
     cdef int names_overwritten(self) except -1 nogil
 
     @cython.locals(total=Py_ssize_t)
-    cdef int meet(self, Py_ssize_t there) except -1 nogil
+    cdef int read_length(self, Py_ssize_t there) except -1 nogil
 
     @cython.locals(gap="long long")
     cdef int is_start(self) noexcept nogil

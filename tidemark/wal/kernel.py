@@ -125,7 +125,7 @@ class Scanner:
         self.lsn = 0  # of the next byte of input
         self.skip_to = 0  # input below is dropped
         self.start_lsn = 0  # records below it are framed, but not returned
-        self.start_met = False
+        self.start_found = False
         self.started = False  # a page header, or an exact start, was read
         self.foreign = 0  # remaining bytes, aligned, of a record that began before the input
         self.used = 0  # bytes of the linear buffer that are filled
@@ -306,7 +306,7 @@ class Scanner:
         """Step over the record at `record` if it is complete; return 0 if it is incomplete or invalid."""
         begin = self.record
         there = self.used - begin
-        if self.total == 0 and not self.meet(there):
+        if self.total == 0 and not self.read_length(there):
             return 0
         if there < RECORD_HEADER:
             return 0
@@ -360,7 +360,7 @@ class Scanner:
         self.overwritten_lsn = 0
         return 1
 
-    def meet(self, there: int) -> int:
+    def read_length(self, there: int) -> int:
         """Set LSN and length of the record that begins at `record`, of which `there` bytes are present."""
         if there < 4:
             return 0
@@ -368,10 +368,10 @@ class Scanner:
         total = read_u32(self.linear, self.record)
         if total < RECORD_HEADER or total > RECORD_MAX:
             return self.fail(BAD_LENGTH, self.record_lsn)
-        if self.record_lsn >= self.start_lsn and not self.start_met:
+        if self.record_lsn >= self.start_lsn and not self.start_found:
             if not self.is_start():
                 return self.fail(BAD_START, self.record_lsn)
-            self.start_met = True
+            self.start_found = True
         self.total = total
         return 1
 

@@ -252,8 +252,8 @@ def _parse_block_header(
             (hole_bytes,) = _U16.unpack_from(raw, at)
             at += _U16.size
         if not _is_possible_image(image_info, image_bytes, hole_offset, hole_bytes, fmt):
-            reported = f"info {image_info:02X}, length {image_bytes}, hole {hole_offset}+{hole_bytes}"
-            raise BadRecord(lsn, f"block {block_id}: impossible image ({reported})")
+            image_text = f"info {image_info:02X}, length {image_bytes}, hole {hole_offset}+{hole_bytes}"
+            raise BadRecord(lsn, f"block {block_id}: impossible image ({image_text})")
     if not flags & SAME_REL:
         locator = RelFileLocator._make(_LOCATOR.unpack_from(raw, at))
         at += _LOCATOR.size

@@ -44,7 +44,7 @@ class WalFormat:
         """All bits of an image's info that mark a compressed image."""
         return self.image_pglz | self.image_lz4 | self.image_zstd
 
-    def knows_rmgr(self, rmgr: int) -> bool:
+    def has_rmgr(self, rmgr: int) -> bool:
         """Return whether `rmgr` is a valid resource manager in this WAL."""
         return rmgr <= RMGR_LAST or (self.custom_rmgrs and rmgr >= RMGR_CUSTOM_FIRST)
 

@@ -30,7 +30,7 @@ class NewerValue(StateError):
     hint = "run the version of Tidemark that wrote this state, or a newer one"
 
     def __init__(self, key: str, version: int, known: int) -> None:
-        super().__init__(f"{key} has format {version}, this program knows formats up to {known}")
+        super().__init__(f"{key} has format {version}, this program supports formats up to {known}")
         self.key = key
 
 

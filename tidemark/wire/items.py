@@ -24,7 +24,7 @@ from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 from tidemark.wire.envelope import DamagedValue
-from tidemark.wire.json_form import JsonForm, Misfit
+from tidemark.wire.json_form import JsonForm, JsonMismatch
 from tidemark.wire.relations import decode_relation, encode_relation
 from tidemark.wire.values import ValueKind
 
@@ -55,7 +55,7 @@ def decode_transactions(payload: bytes) -> tuple[TransactionEnd, ...]:
     """Return what `encode_transactions` wrote."""
     try:
         return _TRANSACTIONS.read(payload)
-    except Misfit as error:
+    except JsonMismatch as error:
         raise DamagedValue("transactions", f"invalid JSON: {error}") from error
 
 
@@ -102,7 +102,7 @@ def decode_item(kind: ValueKind, stored: bytes | pa.Buffer) -> GroupItem:  # noq
                 return _COPY.read(payload)[0]
             case ValueKind.TRANSACTIONS:
                 raise DamagedValue("outbox value", "transactions are not an item of a group")
-    except Misfit as error:
+    except JsonMismatch as error:
         name = f"outbox value ({kind.name.lower()})"
         raise DamagedValue(name, f"invalid JSON: {error}") from error
 
@@ -162,16 +162,16 @@ def _decode_batch(payload: bytes | pa.Buffer) -> ChangeBatch:
 def _encode_message(item: LogicalMessage) -> bytes:
     prefix = item.prefix.encode(errors="surrogateescape")
     at = item.position
-    place = (at.timeline, at.commit_lsn, at.ordinal)
-    head = _MESSAGE.pack(item.lsn, item.xid, item.transactional, item.database, *place, item.origin, len(prefix))
+    position = (at.timeline, at.commit_lsn, at.ordinal)
+    head = _MESSAGE.pack(item.lsn, item.xid, item.transactional, item.database, *position, item.origin, len(prefix))
     return head + prefix + item.content
 
 
 def _decode_message(payload: bytes) -> LogicalMessage:
     if len(payload) < _MESSAGE.size:
         raise DamagedValue("outbox value (message)", "too short")
-    lsn, xid, transactional, database, *place, origin, prefix_length = _MESSAGE.unpack_from(payload)
-    timeline, commit_lsn, ordinal = place
+    lsn, xid, transactional, database, *position, origin, prefix_length = _MESSAGE.unpack_from(payload)
+    timeline, commit_lsn, ordinal = position
     content_at = _MESSAGE.size + prefix_length
     if content_at > len(payload):
         raise DamagedValue("outbox value (message)", "prefix reaches past the end")

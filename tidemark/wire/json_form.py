@@ -1,6 +1,6 @@
 """Frozen dataclasses as JSON, by the types of their fields: the form of the state's values and of an outbox's events.
 
-Reading is strict, because `write` produced the JSON: a value of another type is a `Misfit` and is never converted.
+Reading is strict, because `write` produced the JSON: a value of another type is a `JsonMismatch`, never converted.
 Unknown fields are ignored, since a later version may write more; a missing field must have a default.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 ValueT = TypeVar("ValueT")
 
 
-class Misfit(Exception):
+class JsonMismatch(Exception):
     """Invalid JSON, or JSON of another form: the message has the expected type and the place."""
 
 
@@ -40,13 +40,13 @@ class JsonForm(Generic[ValueT]):
             return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").encode()
 
     def read(self, payload: bytes) -> ValueT:
-        """Return the value; raise `Misfit` if `payload` is not the output of `write`."""
+        """Return the value; raise `JsonMismatch` if `payload` is not the output of `write`."""
         try:
             return self._decoder.decode(payload)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise Misfit(str(error)) from error
+            raise JsonMismatch(str(error)) from error
         except AssertionError as error:
-            raise Misfit("an invalid value") from error
+            raise JsonMismatch("an invalid value") from error
 
 
 def _plain(value: object) -> object:

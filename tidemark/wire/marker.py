@@ -44,8 +44,8 @@ class Ignored(Enum):
 
     MALFORMED = "it is not a marker"
     NEWER = "a newer version wrote it"
-    FOREIGN = "it is of another capture or cluster"
-    FORGED = "its HMAC is not by our key"
+    FOREIGN = "it belongs to another capture or cluster"
+    FORGED = "its HMAC was made with another key"
 
 
 @dataclass(frozen=True, slots=True)

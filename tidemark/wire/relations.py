@@ -5,7 +5,7 @@ from typing import NewType
 
 from tidemark.model.relation import Relation
 from tidemark.wire.envelope import DamagedValue
-from tidemark.wire.json_form import JsonForm, Misfit
+from tidemark.wire.json_form import JsonForm, JsonMismatch
 
 SchemaVersion = NewType("SchemaVersion", int)
 """The number of a relation version in one state; 0 for a value without a relation."""
@@ -25,5 +25,5 @@ def decode_relation(payload: bytes) -> Relation:
     """Return the relation version that `encode_relation` wrote."""
     try:
         return _RELATION.read(payload)[0]
-    except Misfit as error:
+    except JsonMismatch as error:
         raise DamagedValue("relation version", f"invalid JSON: {error}") from error

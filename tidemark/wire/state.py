@@ -16,7 +16,7 @@ from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Sequence
 from tidemark.wire.envelope import DamagedValue, seal, unseal
-from tidemark.wire.json_form import JsonForm, Misfit
+from tidemark.wire.json_form import JsonForm, JsonMismatch
 
 FORMAT_VERSION = 1
 SWITCHES_KEPT = 100
@@ -292,7 +292,7 @@ class CopyProgress:
         """Return the last position that the copy may contain; None if it was not recorded."""
         return _shown_to(self.timeline, self.seen_lsn)
 
-    def blind(self) -> "CopyProgress":
+    def without_snapshot(self) -> "CopyProgress":
         """Return it without its snapshot: then it hides no streamed change."""
         return replace(self, snapshot="", seen_lsn=INVALID_LSN, timeline=NO_TIMELINE)
 
@@ -467,7 +467,7 @@ class Key(Generic[ValueT]):
         payload = unseal(self.name, stored, FORMAT_VERSION)
         try:
             value = self._form.read(payload)
-        except Misfit as error:
+        except JsonMismatch as error:
             raise DamagedValue(self.name, f"invalid JSON: {error}") from error
         self._latest = stored, value
         return value

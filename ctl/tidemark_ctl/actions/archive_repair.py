@@ -25,7 +25,7 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
     arm_from_environment(RepairPoint, WritePoint)
     chosen = settings.load(state, config)
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
-    folder.admit_group()
+    folder.relax_umask()
     with (
         StateStore.open(folder, guarded=reporting_stuck_writers) as store,
         RoleLock.acquire(folder, "archiver") as lock,
@@ -38,7 +38,7 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
                 "the archive has no hole and no damage between the delivered pointer and its end: nothing to repair"
             )
             return
-        for line in _reported(found, broken, view, copies=chosen.copy.enabled):
+        for line in _loss_lines(found, broken, view, copies=chosen.copy.enabled):
             click.echo(line, err=True)
         if not yes:
             click.confirm("Give up this WAL?", abort=True, err=True)
@@ -47,7 +47,7 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
     click.echo(f"start the archiver again; a sidecar copies {loss.tables} tables at its next start")
 
 
-def _reported(found: ArchiveState, broken: ArchiveBreak, view: StateView, *, copies: bool) -> Iterator[str]:
+def _loss_lines(found: ArchiveState, broken: ArchiveBreak, view: StateView, *, copies: bool) -> Iterator[str]:
     """Print the loss, as far as it is known."""
     stretch = broken.stretch
     if broken.damage:

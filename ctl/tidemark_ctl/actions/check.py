@@ -9,7 +9,7 @@ import click
 from tidemark.model.errors import TidemarkError
 from tidemark_ctl.opened_capture import opened_capture
 from tidemark_ctl.requests.end_to_end import EndToEndCheck, Leg, LegEnd, LegName, legs_tree
-from tidemark_ctl.views.realtime_tree import see, stage_tree
+from tidemark_ctl.views.realtime_tree import observe, stage_tree
 from tidemark_ctl.views.render import show
 
 
@@ -19,20 +19,27 @@ class LegBroken(TidemarkError):
 
 def check(state: Path, *, config: Path | None, deadline_s: float, as_json: bool) -> None:
     """Run the command."""
-    with opened_capture(state, config) as (context, node_requests):
-        legs = EndToEndCheck(context, node_requests, deadline_s=deadline_s, say=partial(click.echo, err=True)).run()
-        seen = see(context.store, context.config)
+    with opened_capture(state, config) as (context, node_requests, settings):
+        legs = EndToEndCheck(
+            context.store,
+            node_requests,
+            settings.archive,
+            watchdog_s=settings.watchdog.watchdog_s,
+            deadline_s=deadline_s,
+            echo=partial(click.echo, err=True),
+        ).run()
+        observed = observe(context.store, settings.archive, settings.watchdog.watchdog_s)
     broken = _broken(legs)
     tree = {
         "arrived": not broken,
-        "stage": seen.view.stage.value,
-        "delivering": stage_tree(seen)["delivering"],
+        "stage": observed.view.stage.value,
+        "delivering": stage_tree(observed)["delivering"],
         "legs": legs_tree(legs, deadline_s, as_json=as_json),
     }
     show(tree, as_json=as_json)
     if broken:
-        reported = "; ".join(f"leg {name.value} is broken: {leg.reported}" for name, leg in broken.items())
-        raise LegBroken(reported, hint=next(iter(broken.values())).hint)
+        message = "; ".join(f"leg {name.value} is broken: {leg.reason}" for name, leg in broken.items())
+        raise LegBroken(message, hint=next(iter(broken.values())).hint)
 
 
 def _broken(legs: Mapping[LegName, Leg]) -> dict[LegName, Leg]:

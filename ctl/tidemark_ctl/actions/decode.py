@@ -21,10 +21,9 @@ from tidemark.runtime.replay.commit_times import RecordedEnd, TimeRange, begin_l
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
 from tidemark.runtime.replay.history_start import HistoryStart, LsnRange, begin_from_history
 from tidemark.runtime.replay.offline import check_same_cluster, decode_archive
-from tidemark_ctl.output.damaged_base import report_damaged_base
+from tidemark_ctl.output.command_spill import spill_of_command
 from tidemark_ctl.output.formats import Format
-from tidemark_ctl.output.printing import PrintContext, keep_what_is_printed, printer
-from tidemark_ctl.output.spill import spill_of_command
+from tidemark_ctl.output.printing import PrintContext, keep_what_is_printed, printer, report_damaged_base
 from tidemark_ctl.views.render import show
 
 
@@ -88,8 +87,8 @@ def decode(
 
 
 def _report_later_start(archive: Path, from_lsn: Lsn) -> None:
-    reported = f"{archive} does not reach back to the oldest catalog base: decoding begins at {format_lsn(from_lsn)}"
-    click.echo(f"{reported}; archive.keep_bytes keeps more WAL in a spool for this command", err=True)
+    message = f"{archive} does not reach back to the oldest catalog base: decoding begins at {format_lsn(from_lsn)}"
+    click.echo(f"{message}; archive.keep_bytes keeps more WAL in a spool for this command", err=True)
 
 
 def _report_end(error: InvalidWal) -> None:
@@ -97,9 +96,9 @@ def _report_end(error: InvalidWal) -> None:
 
 
 def _report_set_back(end: RecordedEnd) -> None:
-    reported = f"the server's clock was set back at {format_lsn(end.lsn)}, to {end.time}"
+    message = f"the server's clock was set back at {format_lsn(end.lsn)}, to {end.time}"
     click.echo(
-        f"{reported}: transactions of that time may also be elsewhere in WAL; give LSNs to select all of them", err=True
+        f"{message}: transactions of that time may also be elsewhere in WAL; give LSNs to select all of them", err=True
     )
 
 

@@ -10,10 +10,10 @@ from tidemark.engine.selection import Selection
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.archive.archive_setup import (
     ArchiveKind,
-    adopt_archive,
     archive_kind,
     archive_setting,
     check_can_fill,
+    prepare_archive,
     probe_line,
     try_program,
 )
@@ -23,7 +23,7 @@ from tidemark.io.backup.backup import open_backup
 from tidemark.io.node.node import Node
 from tidemark.io.process.config import Config
 from tidemark.io.process.marker_key import make_marker_key
-from tidemark.io.process.ports import assign_ports
+from tidemark.io.process.metrics_ports import assign_ports
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, NodeUnreachable
@@ -130,13 +130,13 @@ def _write_settings(
 
 
 def _close_to_others(folder: StateFolder) -> None:
-    for reported in folder.close_to_others():
-        click.echo(reported, err=True)
+    for line in folder.close_to_others():
+        click.echo(line, err=True)
 
 
 def _report_rights(config: Config, folder: StateFolder) -> None:
-    for reported in lacking_rights(config, folder):
-        click.echo(reported, err=True)
+    for line in lacking_rights(config, folder):
+        click.echo(line, err=True)
 
 
 def _check_alone(**others: object) -> None:
@@ -167,7 +167,7 @@ def _init_from_backup(
         progress = SeedProgress(reading=OF_BACKUP)
         seed = seed_from_backup(opened, segments, selects, chosen.seed.follows, progress)
     names = sorted(seed.databases.values())
-    if missing := [reported for reported in databases if not any(map(Selection((reported,)).selects_database, names))]:
+    if missing := [pattern for pattern in databases if not any(map(Selection((pattern,)).selects_database, names))]:
         raise ConfigError(f"{backup} has no database {', '.join(missing)}", hint="choose with --database")
     _close_to_others(folder)
     folder.share(chosen.capture.group)
@@ -194,12 +194,12 @@ def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path |
     spool = Spool(from_spool)
     manifest = read_manifest(spool)
     inventory = lake_inventory(lake, manifest.identity) if lake is not None else None
-    adopt_archive(config, manifest.identity.system_identifier, None)
+    prepare_archive(config, manifest.identity.system_identifier, None)
     stage = rebuild(config, folder, spool, inventory)
     make_marker_key(config, folder)
     if stage is Stage.FOLLOWER:
-        reported = "as a follower: it delivers nothing until the node is a primary"
-        click.echo(f"rebuilt as of {manifest.start.position}, {reported}", err=True)
+        what = "as a follower: it delivers nothing until the node is a primary"
+        click.echo(f"rebuilt as of {manifest.start.position}, {what}", err=True)
     elif stage is not None:
         click.echo(f"rebuilt as of {manifest.start.position}: later changes are delivered again", err=True)
     return stage is not None

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from tidemark_ctl.opened_capture import opened_capture
-from tidemark_ctl.requests.realtime_switch import RealtimeSwitch
+from tidemark_ctl.requests.realtime_switch import RealtimeSwitch, SwitchSettings
 from tidemark_ctl.requests.waiting import NotComplete
-from tidemark_ctl.views.realtime_tree import see, stage_tree
+from tidemark_ctl.views.realtime_tree import observe, stage_tree
 from tidemark_ctl.views.render import show
 
 
@@ -31,10 +31,14 @@ def _switching(
     state: Path, config: Path | None, deadline_s: float, *, as_json: bool, kills: bool = False
 ) -> Iterator[RealtimeSwitch]:
     """Request a switch; print the resulting state, also if it is not the requested one."""
-    with opened_capture(state, config, kills=kills) as (context, node_requests):
+    with opened_capture(state, config, kills=kills) as (context, node_requests, settings):
+        switch = SwitchSettings.of(settings, context.store.identity.segment_bytes)
+        look = partial(observe, context.store, settings.archive, settings.watchdog.watchdog_s)
         try:
-            yield RealtimeSwitch(context, node_requests, deadline_s=deadline_s, say=partial(click.echo, err=True))
+            yield RealtimeSwitch(
+                context, switch, node_requests, deadline_s=deadline_s, echo=partial(click.echo, err=True)
+            )
         except NotComplete:
-            show(stage_tree(see(context.store, context.config)), as_json=as_json)
+            show(stage_tree(look()), as_json=as_json)
             raise
-        show(stage_tree(see(context.store, context.config)), as_json=as_json)
+        show(stage_tree(look()), as_json=as_json)

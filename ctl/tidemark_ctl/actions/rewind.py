@@ -19,7 +19,7 @@ from tidemark.runtime.recovery.rewinding import rewind as go_back
 from tidemark_ctl import settings
 from tidemark_ctl.output.seed_progress import SeedProgress
 from tidemark_ctl.views.archive_tree import loss_text
-from tidemark_ctl.views.rewind_text import rewind_text
+from tidemark_ctl.views.realtime_tree import rewind_text
 
 
 def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool) -> None:
@@ -27,25 +27,25 @@ def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool
     arm_from_environment(RewindPoint, WritePoint)
     chosen = settings.load(state, config)
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
-    folder.admit_group()
+    folder.relax_umask()
     with (
         StateStore.open(folder, guarded=reporting_stuck_writers) as store,
         RoleLock.acquire(folder, "sidecar"),
         RoleLock.acquire(folder, "archiver") as lock,
     ):
         plan = plan_rewind(chosen, store, dead_wal)
-        for line in _reported(plan, copies=chosen.copy.enabled):
+        for line in _plan_lines(plan, copies=chosen.copy.enabled):
             click.echo(line, err=True)
         if not yes:
             click.confirm("Go back?", abort=True, err=True)
-        reported, loss = go_back(chosen, store, plan, replace(lock.owner, role="cdcctl"), SeedProgress())
-    click.echo(rewind_text(reported))
+        done, loss = go_back(chosen, store, plan, replace(lock.owner, role="cdcctl"), SeedProgress())
+    click.echo(rewind_text(done))
     if loss is not None:
         click.echo(loss_text(loss))
-    click.echo(f"start the daemons again; {reported.tables} tables are copied once the stream has caught up")
+    click.echo(f"start the daemons again; {done.tables} tables are copied once the stream has caught up")
 
 
-def _reported(plan: RewindPlan, *, copies: bool) -> Iterator[str]:
+def _plan_lines(plan: RewindPlan, *, copies: bool) -> Iterator[str]:
     """Print the dead branch, the position from which delivery continues, and the consequences for the tables."""
     given = "delivered" if plan.is_delivered else "copied by first copies, but not delivered by the stream"
     yield f"{given}, but not part of the node's history: {plan.branch}"

@@ -27,13 +27,16 @@ def recopy(
 ) -> None:
     """Run the command."""
     names = list(dict.fromkeys(TableName.parse(text) for text in tables))
-    with opened_capture(state, config) as (context, _node_requests):
+    with opened_capture(state, config) as (context, _node_requests, settings):
+        watchdog_s, echo = settings.watchdog.watchdog_s, partial(click.echo, err=True)
         if cancel:
-            RecopyCancellation(context, names, deadline_s=deadline_s, say=partial(click.echo, err=True)).cancel()
+            RecopyCancellation(context.store, names, watchdog_s=watchdog_s, deadline_s=deadline_s, echo=echo).cancel()
             return
-        wanted = TableFinder(context.config.capture.dsn, context.config.select.selection(), context.store).find(names)
+        wanted = TableFinder(settings.capture.dsn, settings.select.selection(), context.store).find(names)
         confirm_losses(state, diverged_logs(state, {table.key for table in wanted}), accepted=accept_break)
-        request = TableRecopy(context, wanted, deadline_s=deadline_s, say=partial(click.echo, err=True))
+        request = TableRecopy(
+            context.store, settings.capture.dsn, wanted, watchdog_s=watchdog_s, deadline_s=deadline_s, echo=echo
+        )
         request.request()
         try:
             if not no_wait:

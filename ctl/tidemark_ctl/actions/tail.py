@@ -19,11 +19,10 @@ from tidemark.runtime.seed.live_changes import LiveChanges
 from tidemark.runtime.seed.seeding import REMOVED_ATTEMPTS_MAX, read_seed
 from tidemark.runtime.seed.steady_stream import SteadyStream
 from tidemark_ctl import settings
-from tidemark_ctl.output.damaged_base import report_damaged_base
+from tidemark_ctl.output.command_spill import spill_of_command
 from tidemark_ctl.output.formats import Format
-from tidemark_ctl.output.printing import PrintContext, Printer, keep_what_is_printed, printer
+from tidemark_ctl.output.printing import PrintContext, Printer, keep_what_is_printed, printer, report_damaged_base
 from tidemark_ctl.output.seed_progress import BEFORE_FROM, SeedProgress
-from tidemark_ctl.output.spill import spill_of_command
 
 READ_WAIT_S = 0.2
 FELL_BEHIND_HINT = (
@@ -82,7 +81,7 @@ def _tail_from_now(
     while True:
         seed = read_seed(dsn, databases, wait_s=wait_s, observer=progress)
         shown = printer_for(PrintContext.of(seed.node.major, seed.mirrors, seed.databases))
-        with LiveChanges(dsn, seed, wait_s=wait_s, observer=progress, away=progress.away) as changes:
+        with LiveChanges(dsn, seed, wait_s=wait_s, observer=progress, on_disconnect=progress.on_disconnect) as changes:
             keep_what_is_printed(changes.decoding.decoder, shown)
             click.echo(f"catalogs of {', '.join(seed.databases.values())} seeded at {format_lsn(seed.lsn)}", err=True)
             try:
@@ -98,15 +97,15 @@ def _tail_from_now(
 
 def print_live(changes: LiveChanges, shown: Printer, wanted: LsnRange) -> None:
     """Print the commits of the range up to its end."""
-    until, reported = wanted.to_lsn, False
+    until, is_reported = wanted.to_lsn, False
     while until is None or changes.snapshot is None or changes.decoded_lsn < until:
         for decoded in changes.read_runs(READ_WAIT_S):
             part = wanted.part_of(decoded)
             if part is not None:
                 shown.print_run(part, changes.decoding.decoder.restart_lsn)
         shown.flush()
-        if not reported and changes.snapshot is not None:
-            reported = True
+        if not is_reported and changes.snapshot is not None:
+            is_reported = True
             click.echo("changes follow from here on", err=True)
 
 
@@ -127,10 +126,10 @@ def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_fo
         keep_what_is_printed(start.decoding.decoder, shown)
         identifier = view.identity.system_identifier
         progress = SeedProgress(reading=BEFORE_FROM)
-        stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, progress.away))
+        stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, progress.on_disconnect))
         while wanted.to_lsn is None or start.decoded_lsn < wanted.to_lsn:
-            segment = stream.read(READ_WAIT_S)
-            for decoded in start.decoding.feed_runs(segment) if segment is not None else ():
+            wal_slice = stream.read(READ_WAIT_S)
+            for decoded in start.decoding.feed_runs(wal_slice) if wal_slice is not None else ():
                 part = wanted.part_of(decoded)
                 if part is not None:
                     shown.print_run(part, start.decoding.decoder.restart_lsn)

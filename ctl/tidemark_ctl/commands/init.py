@@ -28,9 +28,9 @@ def init() -> None:
     second run changes nothing. The sidecar copies the existing rows.
 
     With --from-spool, catalogs and positions come from the copies that the archiver wrote into the spool. The node is
-    not queried, except with standby.follow, to find out if it is a standby. Tables that LAKE does not hold completely
+    not queried, except with standby.follow, to find out if it is a standby. Tables that are not completely in LAKE
     are copied again; without --lake, all tables are.
 
     With --from-backup, the node is not queried either: the state begins at the end of the backup. `cdcctl decode` needs
-    nothing else; give --config if daemons shall use the state.
+    nothing else; give --config if daemons will use the state.
     """

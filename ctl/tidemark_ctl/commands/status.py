@@ -8,7 +8,7 @@ import click
 from tidemark.io.archive.archive_state import ArchiveState
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.process.config import Config
-from tidemark.io.process.ports import assigned_ports
+from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateView
@@ -23,10 +23,17 @@ from tidemark_ctl import settings
 from tidemark_ctl.options import config_option, json_option, state_option
 from tidemark_ctl.views.archive_tree import archive_tree
 from tidemark_ctl.views.lake_tree import lake_tree
-from tidemark_ctl.views.processes import ends_tree, process_tree, waits_for_room
-from tidemark_ctl.views.realtime_tree import Seen, archiver_lag, arriving_text, following_tree, see, stage_tree
+from tidemark_ctl.views.processes import ends_tree, process_tree, waits_for_space
+from tidemark_ctl.views.realtime_tree import (
+    Observation,
+    archiver_lag,
+    arriving_text,
+    following_tree,
+    observe,
+    rewind_text,
+    stage_tree,
+)
 from tidemark_ctl.views.render import Tree, show
-from tidemark_ctl.views.rewind_text import rewind_text
 
 US_PER_S = 1_000_000
 
@@ -37,22 +44,25 @@ US_PER_S = 1_000_000
 @json_option
 def status(state: Path, *, config: Path | None, as_json: bool) -> None:
     """Show mode, positions, outbox, readers, first copies and archive, read from the folders only."""
+    chosen = settings.load(state, config)
     with StateStore.open(StateFolder(state), read_only=True) as store:
-        seen = see(store, settings.load(state, config))
+        observed = observe(store, chosen.archive, chosen.watchdog.watchdog_s)
         ends = ends_tree(store, as_json=as_json)
         file_bytes = store.environment.file_bytes()
         relations = store.relations()
         free_bytes = store.environment.free_bytes()
-        rooms = {process.role: waits_for_room(store, process) for process in (seen.sidecar, seen.archiver)}
+        space_waits = {
+            process.role: waits_for_space(store, process) for process in (observed.sidecar, observed.archiver)
+        }
     tree = {
-        **describe(seen, SystemClock().wall_us()),
-        "first_copy": _first_copy(seen.view, relations),
-        "recopy": _recopy(seen.view),
+        **describe(observed, SystemClock().wall_us()),
+        "first_copy": _first_copy(observed.view, relations),
+        "recopy": _recopy(observed.view),
         "lake": lake_tree(state),
-        "archive": _archive(seen),
-        "sidecar": process_tree(seen.sidecar, rooms[Role.SIDECAR]),
-        "archiver": process_tree(seen.archiver, rooms[Role.ARCHIVER]),
-        "metrics_ports": _metrics_ports(StateFolder(state), settings.load(state, config)),
+        "archive": _archive(observed),
+        "sidecar": process_tree(observed.sidecar, space_waits[Role.SIDECAR]),
+        "archiver": process_tree(observed.archiver, space_waits[Role.ARCHIVER]),
+        "metrics_ports": _metrics_ports(StateFolder(state), chosen),
         "last_end": ends,
         "state_file_bytes": file_bytes,
         "state_free_bytes": free_bytes,
@@ -60,20 +70,20 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
     show(tree, as_json=as_json)
 
 
-def describe(seen: Seen, now_us: int) -> dict[str, Tree]:
+def describe(observed: Observation, now_us: int) -> dict[str, Tree]:
     """Return the content of the state, by name."""
-    view = seen.view
+    view = observed.view
     ledger = view.ledger
     return {
         "capture": view.identity.capture,
         "system_identifier": str(view.identity.system_identifier),
         "server_major": view.identity.server_major,
-        **stage_tree(seen),
+        **stage_tree(observed),
         "following": following_tree(view),
         "delivered": _watermark(view.delivered, now_us),
         "confirmed": _watermark(view.confirmed, now_us),
         "lag": {
-            "delivered_behind_archive": archiver_lag(seen),
+            "delivered_behind_archive": archiver_lag(observed),
             "confirmed_behind_delivered_bytes": _unconfirmed_bytes(view),
             "unconfirmed_values": ledger.head
             - min((reader.held for reader in view.readers.values()), default=ledger.head),
@@ -90,7 +100,7 @@ def describe(seen: Seen, now_us: int) -> dict[str, Tree]:
             for name, reader in view.readers.items()
         },
         "losses": view.losses.count,
-        "rewinds": [rewind_text(reported) for reported in view.rewinds.kept],
+        "rewinds": [rewind_text(rewind) for rewind in view.rewinds.kept],
         "catalog_bases": [f"{format_lsn(base.lsn)} ({base.byte_count} bytes)" for base in view.history.bases],
     }
 
@@ -135,12 +145,12 @@ def _recopy(view: StateView) -> dict[str, Tree]:
 
 
 def _recopy_text(step: RecopyStep, request: Recopy, copy: CopyProgress | None) -> str:
-    reported = str(step.value)
+    step_text = str(step.value)
     if step is RecopyStep.FAILED:
-        return f"{reported}: {request.failed}"
+        return f"{step_text}: {request.failed}"
     if step is not RecopyStep.COPYING or copy is None:
-        return reported
-    return f"{reported}: {copy.row_count} rows of generation {copy.generation}"
+        return step_text
+    return f"{step_text}: {copy.row_count} rows of generation {copy.generation}"
 
 
 def _metrics_ports(folder: StateFolder, config: Config) -> Tree:
@@ -150,12 +160,12 @@ def _metrics_ports(folder: StateFolder, config: Config) -> Tree:
     return (own if config.metrics.enabled else {}) | {"pipeline": assigned.pipeline if assigned is not None else None}
 
 
-def _archive(seen: Seen) -> Tree:
-    if seen.archive is None:
+def _archive(observed: Observation) -> Tree:
+    if observed.archive is None:
         return None
-    if not isinstance(seen.archive, ArchiveState):
-        return str(seen.archive)
-    return {**archive_tree(seen.archive, seen.view), "arriving": arriving_text(seen)}
+    if not isinstance(observed.archive, ArchiveState):
+        return str(observed.archive)
+    return {**archive_tree(observed.archive, observed.view), "arriving": arriving_text(observed)}
 
 
 def _unconfirmed_bytes(view: StateView) -> Tree:

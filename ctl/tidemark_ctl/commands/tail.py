@@ -42,7 +42,7 @@ from tidemark_ctl.output.formats import FORMATS
 def tail() -> None:
     """Print the changes of the node at DSN as they commit, until interrupted.
 
-    The node needs nothing of Tidemark's, only a role with LOGIN and REPLICATION, and a pg_hba.conf line for physical
+    The node needs no part of Tidemark, only a role with LOGIN and REPLICATION, and a pg_hba.conf line for physical
     replication. The command writes nothing to the node except one empty message. Put a password into PGPASSFILE, never
     into DSN.
 

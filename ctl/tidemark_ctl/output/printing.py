@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO, Protocol, Self
 
+import click
 import pyarrow as pa
 
 from tidemark.decode.catalog.databases import DatabaseMirrors, MappedDialects
@@ -27,8 +28,9 @@ from tidemark.decode.transactions.committed_transaction import CommittedTransact
 from tidemark.decode.transactions.decoder import DecodedRun, Decoder
 from tidemark.decode.types.codec import without_escapes
 from tidemark.engine.selection import Selection
+from tidemark.io.state.history_files import DamagedBase
 from tidemark.model.change import ChangeBatch, ChangeGroup
-from tidemark.model.lsn import Lsn, Oid
+from tidemark.model.lsn import Lsn, Oid, format_lsn
 from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 from tidemark.model.relation import Relation
 from tidemark_ctl.output.formats import Format
@@ -244,3 +246,9 @@ def _write_stream(output: BinaryIO, schema: pa.Schema, rows: pa.RecordBatch | No
     with pa.ipc.new_stream(output, schema) as stream:
         if rows is not None:
             stream.write_batch(rows.replace_schema_metadata(schema.metadata))
+
+
+def report_damaged_base(damaged: DamagedBase) -> None:
+    """Print which file is damaged, and that an older base replaces it."""
+    at = format_lsn(damaged.entry.lsn)
+    click.echo(f"the catalog base of {at} is damaged; an older base is used: {damaged.error}", err=True)

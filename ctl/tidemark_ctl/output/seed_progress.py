@@ -62,7 +62,7 @@ class SeedProgress:
         if waited_for != self._reported:
             self._reported = waited_for
             names = "; ".join(map(str, blockers)) or "none that this role can see"
-            self._say(f"waiting for older transactions to end: {names}")
+            self._echo(f"waiting for older transactions to end: {names}")
 
     def replaying(self, start_lsn: Lsn, lsn: Lsn, end_lsn: Lsn) -> None:
         """Show how much of the WAL before the wanted range has been read."""
@@ -70,14 +70,14 @@ class SeedProgress:
 
     def repeating(self, error: TidemarkError, attempt: int, attempts_max: int) -> None:
         """Print why the catalogs are read again."""
-        self._say(f"attempt {attempt} of {attempts_max} to read the catalogs failed, retrying: {error}")
+        self._echo(f"attempt {attempt} of {attempts_max} to read the catalogs failed, retrying: {error}")
         self._replay.restart()
 
-    def away(self, error: NodeUnreachable) -> None:
+    def on_disconnect(self, error: NodeUnreachable) -> None:
         """Print that the stream broke and is opened again."""
-        self._say(f"the stream was interrupted, reconnecting: {error}")
+        self._echo(f"the stream was interrupted, reconnecting: {error}")
 
-    def _say(self, line: str) -> None:
+    def _echo(self, line: str) -> None:
         self._replay.clear()
         click.echo(line, err=True)
 

@@ -17,22 +17,22 @@ from typing import NamedTuple
 
 from tidemark.io.archive.archive_progress import is_filled_by_nothing, unrecorded
 from tidemark.io.archive.archive_state import ArchiveState
-from tidemark.io.archive.spool_access import ServerCannotArchive, spool_obstacle
+from tidemark.io.archive.spool_access import ServerCannotArchive, spool_access_error
 from tidemark.io.host.clock import NS_PER_S, boot_ns
 from tidemark.io.node.node import NodeArchiving
+from tidemark.io.process.config import ArchiveConfig
+from tidemark.io.state.state import StateStore
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch, Sequence
-from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
-from tidemark_ctl.requests.polling import PolledAnswer
 from tidemark_ctl.requests.realtime_switch import slow_archiving
-from tidemark_ctl.requests.waiting import Reported, Say
+from tidemark_ctl.requests.waiting import Echo, PolledAnswer, WaitReport
 from tidemark_ctl.views.processes import Process, send_request, start_hint
-from tidemark_ctl.views.realtime_tree import WAY_OUT, Seen, missing_text, see
+from tidemark_ctl.views.realtime_tree import MISSING_WAL_HINT, Observation, missing_text, observe
 from tidemark_ctl.views.render import Tree
 
 POLL_S = 0.2
@@ -65,7 +65,7 @@ class Leg:
     """The present result for one leg."""
 
     verdict: LegEnd
-    reported: str = ""
+    reason: str = ""
     hint: str = ""
     after_s: float | None = None
 
@@ -79,44 +79,55 @@ class _Written(NamedTuple):
 class EndToEndCheck:
     """One check."""
 
-    def __init__(self, context: CaptureContext, node_requests: NodeRequests, *, deadline_s: float, say: Say) -> None:
-        self._context = context
+    def __init__(
+        self,
+        store: StateStore,
+        node_requests: NodeRequests,
+        archive: ArchiveConfig,
+        *,
+        watchdog_s: float,
+        deadline_s: float,
+        echo: Echo,
+    ) -> None:
+        self._store = store
+        self._configured = archive
+        self._watchdog_s = watchdog_s
         self._node_requests = node_requests
         self._deadline_s = deadline_s
         self._archiving = PolledAnswer(node_requests.find_archiving)
-        self._reported = Reported(say)
+        self._wait_report = WaitReport(echo)
         self._legs = dict.fromkeys(LegName, Leg(LegEnd.PENDING))
         self._due: Sequence | None = None  # a reader that has confirmed this has everything before the marker
 
     def run(self) -> Mapping[LegName, Leg]:
         """Write the marker, follow it, return every leg."""
         end_s = time.monotonic() + self._deadline_s
-        seen = self._see()
-        written = self._write(seen)
+        observed = self._observe()
+        written = self._write(observed)
         if written is not None:
-            self._judge(seen, written)
+            self._judge(observed, written)
             while (leg := self._pending()) is not None and time.monotonic() < end_s:
-                reported = self._legs[leg].reported or "the marker has not arrived there"
-                self._reported.report(
-                    leg.value, f"waiting at most {self._deadline_s:g} s for leg {leg.value}: {reported}"
+                reason = self._legs[leg].reason or "the marker has not arrived there"
+                self._wait_report.report(
+                    leg.value, f"waiting at most {self._deadline_s:g} s for leg {leg.value}: {reason}"
                 )
                 time.sleep(POLL_S)
-                seen = self._see()
-                self._judge(seen, written)
-        self._close(seen)
+                observed = self._observe()
+                self._judge(observed, written)
+        self._close(observed)
         return self._legs
 
-    def _see(self) -> Seen:
-        return see(self._context.store, self._context.config)
+    def _observe(self) -> Observation:
+        return observe(self._store, self._configured, self._watchdog_s)
 
     def _pending(self) -> LegName | None:
         """Return the first leg that can still pass."""
         return next((name for name, leg in self._legs.items() if leg.verdict is LegEnd.PENDING), None)
 
-    def _write(self, seen: Seen) -> _Written | None:
+    def _write(self, observed: Observation) -> _Written | None:
         """Write the marker into the WAL, and request a segment switch if an archive is configured."""
         began_ns, sequence = boot_ns(), Sequence(secrets.randbits(SEQUENCE_BITS))
-        horizon, term = seen.view.horizon, seen.view.term
+        horizon, term = observed.view.horizon, observed.view.term
         epoch = term.epoch if term is not None else Epoch(TimelineId(1), 0)
         pointer = horizon.pointer if horizon is not None else None
         request = self._node_requests.write(MarkerKind.CHECK, epoch, pointer, sequence=sequence)
@@ -126,17 +137,17 @@ class EndToEndCheck:
             self._legs[LegName.NODE] = Leg(LegEnd.BROKEN, f"no marker can be written: {error}", error.hint)
             return None
         except TimeoutError:
-            reported = f"the node did not write a marker within {self._deadline_s:g} s"
-            self._legs[LegName.NODE] = Leg(LegEnd.BROKEN, reported, "check that the node answers SQL")
+            reason = f"the node did not write a marker within {self._deadline_s:g} s"
+            self._legs[LegName.NODE] = Leg(LegEnd.BROKEN, reason, "check that the node answers SQL")
             return None
         self._legs[LegName.NODE] = Leg(
             LegEnd.PASSED, f"the marker ends at {format_lsn(end_lsn)}", after_s=_since(began_ns)
         )
-        if seen.archive is not None:
+        if observed.archive is not None:
             self._node_requests.switch_segment()
         return _Written(sequence, end_lsn, began_ns)
 
-    def _judge(self, seen: Seen, written: _Written) -> None:
+    def _judge(self, observed: Observation, written: _Written) -> None:
         """Check all legs that can still pass; a leg that passed or is broken does not change."""
         for name, found in (
             (LegName.CAPTURE, self._capture),
@@ -145,13 +156,13 @@ class EndToEndCheck:
             (LegName.READERS, self._readers),
         ):
             if self._legs[name].verdict not in (LegEnd.PASSED, LegEnd.BROKEN):
-                leg = found(seen, written)
+                leg = found(observed, written)
                 is_new = leg.verdict is LegEnd.PASSED and leg.after_s is None
                 self._legs[name] = replace(leg, after_s=_since(written.boot_ns)) if is_new else leg
 
-    def _close(self, seen: Seen) -> None:
+    def _close(self, observed: Observation) -> None:
         """Decide the pending legs at the deadline: the first one is broken, legs behind it wait."""
-        through = LegName.CAPTURE if _goes_through_sidecar(seen) else LegName.ARCHIVE
+        through = LegName.CAPTURE if _goes_through_sidecar(observed) else LegName.ARCHIVE
         before = {
             LegName.CAPTURE: LegName.NODE,
             LegName.ARCHIVE: LegName.NODE,
@@ -167,19 +178,19 @@ class EndToEndCheck:
 
     # --- the legs
 
-    def _capture(self, seen: Seen, written: _Written) -> Leg:
+    def _capture(self, observed: Observation, written: _Written) -> Leg:
         """Check whether the sidecar's decode thread has read the marker in the stream."""
-        stage, process = seen.view.stage, seen.sidecar
+        stage, process = observed.view.stage, observed.sidecar
         if stage is Stage.HELD:
             return Leg(LegEnd.RESTS, "an operator switched realtime off")
         if not process.is_running or process.hangs:
-            return _lifeless(process)
-        if not _goes_through_sidecar(seen):
+            return _broken_process(process)
+        if not _goes_through_sidecar(observed):
             return Leg(LegEnd.RESTS, f"the archiver delivers: the stage is {stage.value}")
-        met = self._met(Role.SIDECAR, written)
-        if met is not None:
-            return met
-        answer = send_request(self._context.store.folder, Role.SIDECAR, "status") or {}
+        passed = self._passed_by(Role.SIDECAR, written)
+        if passed is not None:
+            return passed
+        answer = send_request(self._store.folder, Role.SIDECAR, "status") or {}
         if answer.get("copying"):
             return Leg(
                 LegEnd.PENDING,
@@ -190,32 +201,36 @@ class EndToEndCheck:
         how = f"; its connection to the node is {link}" if link else ""
         return Leg(LegEnd.PENDING, f"the sidecar has not read the marker in the stream{how}", LOG_HINT)
 
-    def _archive(self, seen: Seen, written: _Written) -> Leg:
+    def _archive(self, observed: Observation, written: _Written) -> Leg:
         """Check whether the archiver has read the marker in the archive, also if it does not deliver."""
-        if seen.archive is None:
+        if observed.archive is None:
             return Leg(LegEnd.RESTS, "no archive is configured")
         node = self._archiving.latest()
         user = node.server if isinstance(node, NodeArchiving) and node.is_on else None
-        kept_out = seen.kept_out or spool_obstacle(self._context.config, user)
+        kept_out = observed.kept_out or spool_access_error(self._configured, user)
         if kept_out is not None:
             return Leg(LegEnd.BROKEN, f"the server cannot fill the spool: {kept_out}", ServerCannotArchive.hint)
-        if not seen.archiver.is_running or seen.archiver.hangs:
-            return _with_missing(_lifeless(seen.archiver), seen)
-        met = self._met(Role.ARCHIVER, written)
-        if met is None and isinstance(seen.archive, ArchiveState) and self._is_filled_by_nothing(node, seen.archive):
+        if not observed.archiver.is_running or observed.archiver.hangs:
+            return _with_missing(_broken_process(observed.archiver), observed)
+        passed = self._passed_by(Role.ARCHIVER, written)
+        if (
+            passed is None
+            and isinstance(observed.archive, ArchiveState)
+            and self._is_filled_by_nothing(node, observed.archive)
+        ):
             return Leg(
                 LegEnd.BROKEN,
-                f"archive_mode is off on the node: no program fills {seen.archive.folder}",
+                f"archive_mode is off on the node: no program fills {observed.archive.folder}",
                 "set archive_mode and archive_command as cdcctl init prints them and restart the server; or "
                 'set archive.filled_by = "pg_receivewal" and run pg_receivewal',
             )
-        return met or _with_missing(self._archive_late(seen.archive, written), seen)
+        return passed or _with_missing(self._archive_late(observed.archive, written), observed)
 
     def _is_filled_by_nothing(self, node: NodeArchiving | TidemarkError | None, archive: ArchiveState) -> bool:
         """Return whether the server should fill our spool but does not archive, and no program has filled it."""
         if not isinstance(node, NodeArchiving) or archive.runs:
             return False
-        return is_filled_by_nothing(node, archive, self._context.config.archive.filled_by)
+        return is_filled_by_nothing(node, archive, self._configured.filled_by)
 
     def _archive_late(self, archive: ArchiveState | TidemarkError, written: _Written) -> Leg:
         """Return why the archiver has not read the marker yet."""
@@ -225,53 +240,51 @@ class EndToEndCheck:
             return Leg(LegEnd.PENDING, "the marker is archived, but the archiver has not read it", LOG_HINT)
         at = f"the segment of {format_lsn(written.end_lsn)} is not in {archive.folder}"
         node = self._archiving.latest()
-        reported, hint = _late_by(node, archive, written.end_lsn) if isinstance(node, NodeArchiving) else ("", "")
-        return Leg(
-            LegEnd.PENDING, f"{at}{reported}", hint or "see archive_command, pg_stat_archiver, and the node's log"
-        )
+        reason, hint = _late_by(node, archive, written.end_lsn) if isinstance(node, NodeArchiving) else ("", "")
+        return Leg(LegEnd.PENDING, f"{at}{reason}", hint or "see archive_command, pg_stat_archiver, and the node's log")
 
-    def _consumer(self, seen: Seen, written: _Written) -> Leg:
+    def _consumer(self, observed: Observation, written: _Written) -> Leg:
         """Check whether the delivered position has passed the marker."""
-        delivered = seen.view.delivered
+        delivered = observed.view.delivered
         if delivered is not None and delivered.pointer.position.commit_lsn >= written.end_lsn:
             self._due = delivered.sequence
             return Leg(LegEnd.PASSED, f"delivered {delivered.pointer.position}")
-        if not seen.sidecar.is_running and not seen.archiver.is_running:
+        if not observed.sidecar.is_running and not observed.archiver.is_running:
             return Leg(LegEnd.WAITS, "neither process runs: nothing is delivered")
-        if seen.view.stage.deliverer is Role.ARCHIVER and not seen.archiver.is_running:
+        if observed.view.stage.deliverer is Role.ARCHIVER and not observed.archiver.is_running:
             return _waits_for(LegName.ARCHIVE)
-        if seen.view.stage is Stage.FOLLOWER:
+        if observed.view.stage is Stage.FOLLOWER:
             return Leg(LegEnd.RESTS, "the node is a standby: this capture delivers nothing")
         at = f"delivered is {delivered.pointer.position}" if delivered is not None else "no change has been delivered"
-        ledger = seen.view.ledger
-        full = f"; the outbox has {ledger.byte_count} of {seen.view.identity.outbox_bytes_max} bytes"
-        return Leg(LegEnd.PENDING, f"{at}, before the marker{full}", f"{self._deliverer(seen)}: {LOG_HINT}")
+        ledger = observed.view.ledger
+        full = f"; the outbox has {ledger.byte_count} of {observed.view.identity.outbox_bytes_max} bytes"
+        return Leg(LegEnd.PENDING, f"{at}, before the marker{full}", f"{self._deliverer(observed)}: {LOG_HINT}")
 
-    def _readers(self, seen: Seen, written: _Written) -> Leg:
+    def _readers(self, observed: Observation, written: _Written) -> Leg:
         """Check whether every reader has confirmed all that was delivered before the marker."""
         del written
-        if not seen.view.readers:
+        if not observed.view.readers:
             return Leg(LegEnd.RESTS, "no reader is registered")
         if self._due is None:
             waits = self._legs[LegName.CONSUMER].verdict is LegEnd.WAITS
             return Leg(LegEnd.WAITS if waits else LegEnd.PENDING, "delivery has not reached the marker")
-        behind = {name: reader.held for name, reader in seen.view.readers.items() if reader.held < self._due}
+        behind = {name: reader.held for name, reader in observed.view.readers.items() if reader.held < self._due}
         if not behind:
             return Leg(LegEnd.PASSED, f"all have confirmed {self._due}")
         names = ", ".join(f"{name} has confirmed {held}" for name, held in sorted(behind.items()))
         hint = f"check that its pipeline runs; remove a reader that never returns: cdcctl reader drop {min(behind)}"
         return Leg(LegEnd.PENDING, f"{names} of the due {self._due}", hint)
 
-    def _met(self, role: Role, written: _Written) -> Leg | None:
+    def _passed_by(self, role: Role, written: _Written) -> Leg | None:
         """Return the passed leg if a process has read the marker, with the time."""
-        answer = send_request(self._context.store.folder, role, "check")
+        answer = send_request(self._store.folder, role, "check")
         if answer is None or answer.get("sequence") != written.sequence:
             return None
         return Leg(LegEnd.PASSED, f"read at {answer['lsn']}", after_s=_seconds(answer["met_boot_ns"], written.boot_ns))
 
     @staticmethod
-    def _deliverer(seen: Seen) -> str:
-        role = seen.view.stage.deliverer
+    def _deliverer(observed: Observation) -> str:
+        role = observed.view.stage.deliverer
         return f"the {role.value} delivers" if role is not None else "the sidecar takes over"
 
 
@@ -283,7 +296,7 @@ def legs_tree(legs: Mapping[LegName, Leg], deadline_s: float, *, as_json: bool) 
                 "verdict": leg.verdict.value,
                 "after_s": leg.after_s,
                 "deadline_s": deadline_s,
-                "told": leg.reported,
+                "told": leg.reason,
                 "hint": leg.hint or None,
             }
             for name, leg in legs.items()
@@ -293,11 +306,11 @@ def legs_tree(legs: Mapping[LegName, Leg], deadline_s: float, *, as_json: bool) 
 
 def _leg_text(leg: Leg, deadline_s: float) -> str:
     took = f" after {leg.after_s:.2f} of {deadline_s:g} s" if leg.after_s is not None else ""
-    return f"{leg.verdict.value}{took}: {leg.reported}"
+    return f"{leg.verdict.value}{took}: {leg.reason}"
 
 
-def _goes_through_sidecar(seen: Seen) -> bool:
-    return seen.view.stage in (Stage.REALTIME, Stage.RETURNED)
+def _goes_through_sidecar(observed: Observation) -> bool:
+    return observed.view.stage in (Stage.REALTIME, Stage.RETURNED)
 
 
 def _late_by(node: NodeArchiving, archive: ArchiveState, end_lsn: Lsn) -> tuple[str, str]:
@@ -311,8 +324,8 @@ def _late_by(node: NodeArchiving, archive: ArchiveState, end_lsn: Lsn) -> tuple[
         grant = "GRANT EXECUTE ON FUNCTION pg_switch_wal() TO the capture's role, or wait for archive_timeout"
         return slow_archiving(node), grant
     if lost.count:
-        reported = f", but the server reports {node.archived_file} as archived: {lost.count} segments from {lost.first}"
-        return f"{reported} on never arrived", "archive_command reports success without archiving: see the node's log"
+        reason = f", but the server reports {node.archived_file} as archived: {lost.count} segments from {lost.first}"
+        return f"{reason} on never arrived", "archive_command reports success without archiving: see the node's log"
     if not node.archived_file:
         counters = "; the node has never archived a segment, and its counters show no failure"
         hint = (
@@ -323,20 +336,20 @@ def _late_by(node: NodeArchiving, archive: ArchiveState, end_lsn: Lsn) -> tuple[
     return "", ""
 
 
-def _with_missing(leg: Leg, seen: Seen) -> Leg:
+def _with_missing(leg: Leg, observed: Observation) -> Leg:
     """Add to a leg that has not passed the segments that will not arrive."""
-    if not seen.archiving.missing:
+    if not observed.archiving.missing:
         return leg
-    return replace(leg, reported=f"{leg.reported}; {missing_text(seen.archiving)}", hint=WAY_OUT)
+    return replace(leg, reason=f"{leg.reason}; {missing_text(observed.archiving)}", hint=MISSING_WAL_HINT)
 
 
-def _lifeless(process: Process) -> Leg:
+def _broken_process(process: Process) -> Leg:
     role = process.role
     if not process.is_running:
         return Leg(LegEnd.BROKEN, f"the {role.value} does not run", start_hint(role))
     kills = "the archiver kills it" if role is Role.SIDECAR else "kill it and start it again"
-    reported = f"the {role.value} hangs: its last heartbeat is {process.beat_age_s or 0:.0f} s old"
-    return Leg(LegEnd.BROKEN, reported, f"{kills}; cdcctl realtime status")
+    reason = f"the {role.value} hangs: its last heartbeat is {process.beat_age_s or 0:.0f} s old"
+    return Leg(LegEnd.BROKEN, reason, f"{kills}; cdcctl realtime status")
 
 
 def _waits_for(name: LegName) -> Leg:

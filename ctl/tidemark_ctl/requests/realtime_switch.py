@@ -8,14 +8,15 @@ The command reads the remaining steps from the state repeatedly, so any process 
 """
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from tidemark.engine.handover import Effect, Event, move
 from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.host.clock import boot_ns
 from tidemark.io.node.node import NodeArchiving
+from tidemark.io.process.config import ArchiveConfig, Config, RealtimeConfig, WatchdogConfig
 from tidemark.io.process.marker_key import KeysDiffer
 from tidemark.io.process.watchdog import Condition, Watch
 from tidemark.io.state.locks import RoleLock
@@ -28,11 +29,10 @@ from tidemark.model.mode import Role, Stage
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, write_stop_marker
-from tidemark_ctl.requests.polling import PolledAnswer
-from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Reported, Say
+from tidemark_ctl.requests.waiting import POLL_S, Echo, NotComplete, PolledAnswer, WaitReport
 from tidemark_ctl.requests.without_archive import NOTHING_ARCHIVES, nothing_archives, why_not_from_node
-from tidemark_ctl.views.processes import Process, look_at, send_request, start_hint
-from tidemark_ctl.views.realtime_tree import WAY_OUT, missing_text
+from tidemark_ctl.views.processes import Process, process_now, send_request, start_hint
+from tidemark_ctl.views.realtime_tree import MISSING_WAL_HINT, missing_text
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -54,22 +54,43 @@ class SidecarHangs(Fenced):
     hint = "kill it with `cdcctl realtime off --force`, or start the archiver, whose watchdog kills it"
 
 
+@dataclass(frozen=True, slots=True)
+class SwitchSettings:
+    """The settings that a switch reads."""
+
+    archive: ArchiveConfig
+    realtime: RealtimeConfig
+    watchdog: WatchdogConfig
+    return_lag_bytes_max: int
+
+    @classmethod
+    def of(cls, config: Config, segment_bytes: int) -> Self:
+        """Return the settings of a configuration, for a node with such segments."""
+        return cls(config.archive, config.realtime, config.watchdog, config.return_lag_bytes_max(segment_bytes))
+
+
 class RealtimeSwitch:
     """One switch by an operator."""
 
-    def __init__(self, context: CaptureContext, node_requests: NodeRequests, *, deadline_s: float, say: Say) -> None:
-        config = context.config
-        self._context = context
-        self._config = config
+    def __init__(
+        self,
+        context: CaptureContext,
+        settings: SwitchSettings,
+        node_requests: NodeRequests,
+        *,
+        deadline_s: float,
+        echo: Echo,
+    ) -> None:
+        self._settings = settings
         self._store = context.store
         self._node_requests = node_requests
-        self._say = say
-        self._reported = Reported(say)
+        self._echo = echo
+        self._wait_report = WaitReport(echo)
         self._transition = StageTransition(context.store, self._effects, context.metrics, context.log)
         self._pending: list[Future[Lsn] | Future[bool] | None] = []  # requests to the node made by effects
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
-        self._watch = Watch.configured(self._store.environment, Role.SIDECAR, config.watchdog)
+        self._watch = Watch.configured(self._store.environment, Role.SIDECAR, settings.watchdog)
         self._node = PolledAnswer(node_requests.find_node)
         self._archiving = PolledAnswer(node_requests.find_archiving)
         self._requested_s = 0.0
@@ -81,11 +102,11 @@ class RealtimeSwitch:
         if self._marks().stage is not Stage.HELD:
             move(self._marks().stage, Event.OPERATOR_OFF)
             self._check_archive("no process could deliver")
-            if nothing_archives(self._context, self._node_requests):
-                self._say(NOTHING_ARCHIVES)
+            if nothing_archives(self._settings.archive, self._store.identity.segment_bytes, self._node_requests):
+                self._echo(NOTHING_ARCHIVES)
         while self._marks().stage is not Stage.HELD:
             self._check_time("off", "the sidecar has not stopped")
-            if not self._look(Role.SIDECAR).is_running:
+            if not self._process(Role.SIDECAR).is_running:
                 self._move_without_sidecar("off")
             elif send_request(self._store.folder, Role.SIDECAR, "realtime-off") is None:
                 self._check_sidecar_answers(force=force)
@@ -94,50 +115,50 @@ class RealtimeSwitch:
 
     def _check_sidecar_answers(self, *, force: bool) -> None:
         """Wait for a sidecar that does not answer: it starts, ends or hangs."""
-        if self._watch.look(boot_ns()) is not Condition.HUNG:
-            self._reported.report(
+        if self._watch.condition(boot_ns()) is not Condition.HUNG:
+            self._wait_report.report(
                 "silent", "the sidecar does not answer at its socket: waiting until it answers, or counts as hung"
             )
         elif force:
-            self._say("the sidecar hangs: killing it")
+            self._echo("the sidecar hangs: killing it")
             if not self._watch.kill_process():
                 raise SidecarHangs(
                     "the sidecar hangs and could not be killed", hint="run this as root, or as the user of the sidecar"
                 )
-        elif self._look(Role.ARCHIVER).is_running:
-            self._reported.report("hung", "the sidecar hangs: waiting until the archiver's watchdog kills it")
+        elif self._process(Role.ARCHIVER).is_running:
+            self._wait_report.report("hung", "the sidecar hangs: waiting until the archiver's watchdog kills it")
         else:
             raise SidecarHangs("the sidecar hangs, and no archiver runs that would kill it")
         time.sleep(POLL_S)
 
     def _await_archiver(self) -> None:
         while True:
-            marks, archiver = self._marks(), self._look(Role.ARCHIVER)
+            marks, archiver = self._marks(), self._process(Role.ARCHIVER)
             if marks.stage is not Stage.HELD:
                 raise NotComplete(f"another command switched meanwhile: the stage is {marks.stage.value}")
             if not archiver.is_running:
-                self._say("realtime is off; nothing is delivered until the archiver is started: cdcctl run archiver")
+                self._echo("realtime is off; nothing is delivered until the archiver is started: cdcctl run archiver")
                 return
             if archiver.delivers(marks.term) and self._is_active():
                 return
             if archiver.hangs:
                 missing = f"waiting for {_hung_text(archiver)}"
                 self._check_time("off", missing)
-                self._reported.report("hung archiver", missing)
+                self._wait_report.report("hung archiver", missing)
             else:
                 self._check_time("off", "the archiver has not begun to deliver; see its log")
-                self._reported.report("archiver", "waiting for the archiver to take over")
+                self._wait_report.report("archiver", "waiting for the archiver to take over")
             time.sleep(POLL_S)
 
     def _report_delay(self) -> None:
         """Print why changes may be late from now on: the archiver can be active without receiving WAL."""
         try:
-            ArchiveListing(Path(self._config.archive.folder), self._store.identity.segment_bytes).result(ANSWER_S)
+            ArchiveListing(Path(self._settings.archive.folder), self._store.identity.segment_bytes).result(ANSWER_S)
             late = slow_archiving(self._node_requests.find_archiving().result(ANSWER_S))
         except (TidemarkError, TimeoutError) as error:
             late = f": {str(error) or 'the node does not report the state of its archiving'}"
         if late:
-            self._say(f"changes may be delivered late{late}")
+            self._echo(f"changes may be delivered late{late}")
 
     def _is_active(self) -> bool:
         answer = send_request(self._store.folder, Role.ARCHIVER, "status")
@@ -152,36 +173,36 @@ class RealtimeSwitch:
         move(self._marks().stage, Event.OPERATOR_ON)
         if self._marks().stage is not Stage.REALTIME:
             self._check_archive("the return to realtime needs it")
-            if not self._look(Role.ARCHIVER).is_running:
-                self._check_way_without_archiver()
-            if self._look(Role.SIDECAR).is_running:
+            if not self._process(Role.ARCHIVER).is_running:
+                self._check_sidecar_can_continue()
+            if self._process(Role.SIDECAR).is_running:
                 self._check_keys()
         self._request_return()
         while not self._is_on(marks := self._marks()):
             if marks.stage is Stage.HELD:
                 raise NotComplete("another command switched realtime off meanwhile")
             self._check_time("on", self._what_is_missing(marks)[1])
-            if not self._look(Role.SIDECAR).is_running:
-                raise self._sidecar_away()
+            if not self._process(Role.SIDECAR).is_running:
+                raise self._sidecar_not_running()
             if marks.stage is Stage.RETURNING:
                 self._check_keys()
-            self._reported.report(*self._what_is_missing(marks))
+            self._wait_report.report(*self._what_is_missing(marks))
             if marks.stage is Stage.ARCHIVE and time.monotonic() - self._requested_s >= REQUEST_AGAIN_S:
                 self._request_return()
             time.sleep(POLL_S)
 
-    def _check_way_without_archiver(self) -> None:
+    def _check_sidecar_can_continue(self) -> None:
         """Raise unless the sidecar runs and the node has the WAL: then it can continue without the archive."""
-        reported = "the archiver does not run, but must deliver the older changes before realtime begins"
+        message = "the archiver does not run, but must deliver the older changes before realtime begins"
         missing = self._missing_text()
-        if not self._look(Role.SIDECAR).is_running:
-            raise CannotSwitch(f"{reported}{missing}", hint=WAY_OUT if missing else start_hint(Role.ARCHIVER))
-        obstacle = why_not_from_node(self._context, self._node_requests)
-        if obstacle is not None:
-            hint = WAY_OUT if missing else start_hint(Role.ARCHIVER)
-            raise CannotSwitch(f"{reported}; {obstacle}{missing}", hint=hint)
-        wait_s = self._config.realtime.archive_wait_s
-        self._say(
+        if not self._process(Role.SIDECAR).is_running:
+            raise CannotSwitch(f"{message}{missing}", hint=MISSING_WAL_HINT if missing else start_hint(Role.ARCHIVER))
+        prevented_by = why_not_from_node(self._store, self._node_requests)
+        if prevented_by is not None:
+            hint = MISSING_WAL_HINT if missing else start_hint(Role.ARCHIVER)
+            raise CannotSwitch(f"{message}; {prevented_by}{missing}", hint=hint)
+        wait_s = self._settings.realtime.archive_wait_s
+        self._echo(
             "the archiver does not run, but the node has the WAL: the sidecar continues from it after "
             f"{wait_s:g} s (realtime.archive_wait_s) without progress{missing}"
         )
@@ -191,23 +212,23 @@ class RealtimeSwitch:
         return f"; {missing_text(archiving)}" if archiving.missing else ""
 
     def _is_on(self, marks: StateMarks) -> bool:
-        return marks.stage is Stage.REALTIME and self._look(Role.SIDECAR).delivers(marks.term)
+        return marks.stage is Stage.REALTIME and self._process(Role.SIDECAR).delivers(marks.term)
 
     def _request_return(self) -> None:
         while True:
             self._requested_s = time.monotonic()
-            if not self._look(Role.SIDECAR).is_running:
+            if not self._process(Role.SIDECAR).is_running:
                 if self._marks().stage is Stage.HELD:
                     self._move_without_sidecar("on")
-                raise self._sidecar_away()
+                raise self._sidecar_not_running()
             if send_request(self._store.folder, Role.SIDECAR, "realtime-on") is not None:
                 return
             self._check_time("on", "the sidecar does not answer at its socket")
-            self._reported.report("silent", "the sidecar does not answer at its socket: waiting until it answers")
+            self._wait_report.report("silent", "the sidecar does not answer at its socket: waiting until it answers")
             time.sleep(POLL_S)
 
-    def _sidecar_away(self) -> NotComplete:
-        again = "" if self._config.realtime.automatic_return else ", then run `cdcctl realtime on` again"
+    def _sidecar_not_running(self) -> NotComplete:
+        again = "" if self._settings.realtime.automatic_return else ", then run `cdcctl realtime on` again"
         return NotComplete(
             f"realtime is switched on, but the sidecar does not run: the stage is {self._marks().stage.value}",
             hint=start_hint(Role.SIDECAR) + again,
@@ -219,11 +240,11 @@ class RealtimeSwitch:
             return "epoch", "waiting for the sidecar to take an epoch"
         if marks.stage is Stage.RETURNED:
             return "sidecar", "waiting for the sidecar to take over"
-        archiver = self._look(Role.ARCHIVER)
+        archiver = self._process(Role.ARCHIVER)
         if not archiver.is_running:
-            without = f"for {self._config.realtime.archive_wait_s:g} s without progress, if the node has the WAL"
-            reported = f"waiting for the archiver, which no longer runs, or {without}; {start_hint(Role.ARCHIVER)}"
-            return "archiver", f"{reported}{self._missing_text()}"
+            without = f"for {self._settings.realtime.archive_wait_s:g} s without progress, if the node has the WAL"
+            message = f"waiting for the archiver, which no longer runs, or {without}; {start_hint(Role.ARCHIVER)}"
+            return "archiver", f"{message}{self._missing_text()}"
         if archiver.hangs:
             return "hung archiver", f"waiting for {_hung_text(archiver)}"
         if marks.stage is Stage.RETURNING:
@@ -239,7 +260,7 @@ class RealtimeSwitch:
         if answered is None or marks.delivered is None:
             return "querying the position of the node"
         behind = max(0, answered.flush_lsn - marks.delivered.pointer.position.commit_lsn)
-        allowed = self._config.return_lag_bytes_max(self._store.identity.segment_bytes)
+        allowed = self._settings.return_lag_bytes_max
         if behind <= allowed:
             return "the lag of the archiver is small enough"
         return f"the archiver is {behind} bytes behind {format_lsn(answered.flush_lsn)}; at most {allowed} are allowed"
@@ -264,7 +285,7 @@ class RealtimeSwitch:
             raise
         except Fenced:
             return  # a sidecar was started, or the archiver was faster; the caller reads the state again
-        self._say(f"the sidecar does not run: moved from {switched.before.value} to {switched.after.value} without it")
+        self._echo(f"the sidecar does not run: moved from {switched.before.value} to {switched.after.value} without it")
         self._await_node()
 
     def _effects(self, switched: Switched) -> Perform:
@@ -286,7 +307,7 @@ class RealtimeSwitch:
                 if request is not None:
                     request.result(MARKER_S)
         except (TidemarkError, TimeoutError) as error:
-            self._say(
+            self._echo(
                 f"no stop marker was written, only the state records the stop: {str(error) or 'the node is slow'}"
             )
 
@@ -295,11 +316,11 @@ class RealtimeSwitch:
     def _marks(self) -> StateMarks:
         return self._store.marks()
 
-    def _look(self, role: Role) -> Process:
-        return look_at(self._store, role, self._config)
+    def _process(self, role: Role) -> Process:
+        return process_now(self._store, role, self._settings.watchdog.watchdog_s)
 
     def _check_archive(self, why: str) -> None:
-        if not self._config.has_archive:
+        if not self._settings.archive.folder:
             raise CannotSwitch(
                 f"no archive is configured: {why}",
                 hint="set archive.folder; docs/operate.md describes how the node fills it",

@@ -21,13 +21,12 @@ from tidemark.model.lsn import Lsn, Oid, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.table_name import TableName
 from tidemark.runtime.capture.capture import NotInitialised
-from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.recopying import request_recopies
 from tidemark.runtime.seed.copy_plan import TableKey, database_names
 from tidemark.wire.recopies import RecopyStep, Wanted, decode_generations, encode_request, recopies_by_table, step_of
 from tidemark.wire.state import Recopy
-from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Reported, Say
-from tidemark_ctl.views.processes import look_at, send_request, start_hint
+from tidemark_ctl.requests.waiting import POLL_S, Echo, NotComplete, WaitReport
+from tidemark_ctl.views.processes import process_now, send_request, start_hint
 from tidemark_ctl.views.render import Tree
 
 TABLE_KIND, PARTITIONED_KIND = "r", "p"  # pg_class.relkind
@@ -134,9 +133,9 @@ def _refusals(name: TableName, relation: NamedRelation, selection: Selection) ->
         yield _Refusal("has row-level security that hides rows from the capture's role", hint, is_denied=True)
 
 
-def present_lsn(context: CaptureContext) -> Lsn:
+def present_lsn(dsn: str) -> Lsn:
     """Return an LSN after all commits so far, and make sure that a record follows it."""
-    with Node(context.config.capture.dsn) as node:
+    with Node(dsn) as node:
         lsn = node.insert_lsn()
         node.flush_all()
     return lsn
@@ -145,22 +144,32 @@ def present_lsn(context: CaptureContext) -> Lsn:
 class TableRecopy:
     """One request by an operator."""
 
-    def __init__(self, context: CaptureContext, wanted: Sequence[Wanted], *, deadline_s: float, say: Say) -> None:
-        self._context = context
-        self._store = context.store
+    def __init__(
+        self,
+        store: StateStore,
+        dsn: str,
+        wanted: Sequence[Wanted],
+        *,
+        watchdog_s: float,
+        deadline_s: float,
+        echo: Echo,
+    ) -> None:
+        self._store = store
+        self._dsn = dsn
+        self._watchdog_s = watchdog_s
         self._wanted = wanted
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
-        self._say = say
-        self._reported = Reported(say)
+        self._echo = echo
+        self._wait_report = WaitReport(echo)
         self._generations: dict[TableKey, int] = {}
 
     def request(self) -> None:
         """Make the request durable."""
-        after_lsn = present_lsn(self._context)
+        after_lsn = present_lsn(self._dsn)
         content = encode_request(self._wanted, after_lsn)
         while not self._generations:
-            if not look_at(self._store, Role.SIDECAR, self._context.config).is_running:
+            if not process_now(self._store, Role.SIDECAR, self._watchdog_s).is_running:
                 self._request_under_lock(after_lsn)
                 continue
             answer = send_request(self._store.folder, Role.SIDECAR, "recopy", content)
@@ -169,11 +178,11 @@ class TableRecopy:
                 continue
             silent = "the sidecar does not answer at its socket: waiting until it answers"
             self._check_time(silent)
-            self._reported.report("silent", silent)
+            self._wait_report.report("silent", silent)
             time.sleep(POLL_S)
         stage = self._store.marks().stage
         if stage is not Stage.REALTIME:
-            self._say(f"requested; the stage is {stage.value}: the tables are copied after the return to realtime")
+            self._echo(f"requested; the stage is {stage.value}: the tables are copied after the return to realtime")
 
     def _request_under_lock(self, after_lsn: Lsn) -> None:
         try:
@@ -182,20 +191,20 @@ class TableRecopy:
                 self._generations = request_recopies(self._store, self._wanted, after_lsn, wall_us)
         except AlreadyRunning:
             return  # a sidecar was started meanwhile; the caller asks it
-        self._say("requested; the sidecar does not run: the tables are copied when it is started")
+        self._echo("requested; the sidecar does not run: the tables are copied when it is started")
 
     def wait(self) -> None:
         """Wait until all tables are copied; raise `NotComplete` if that cannot happen."""
         while left := self._left():
             marks = self._store.marks()
             about, missing = self._missing(marks, left)
-            if not look_at(self._store, Role.SIDECAR, self._context.config).is_running:
+            if not process_now(self._store, Role.SIDECAR, self._watchdog_s).is_running:
                 raise NotComplete(
                     f"{len(left)} tables have not been copied, and the sidecar does not run",
                     hint=f"the request is kept; {start_hint(Role.SIDECAR)}",
                 )
             self._check_time(missing)
-            self._reported.report(about, missing)
+            self._wait_report.report(about, missing)
             time.sleep(POLL_S)
         ended = [table.name for table in self._wanted if self._step(table.key) is RecopyStep.ENDED]
         failed = {table.name: why for table in self._wanted if (why := self._failure(table.key))}
@@ -257,7 +266,7 @@ class TableRecopy:
 
     def _check_time(self, missing: str) -> None:
         if time.monotonic() >= self._end_s:
-            reported = f"the tables were not copied within {self._deadline_s:g} s: {missing}"
+            message = f"the tables were not copied within {self._deadline_s:g} s: {missing}"
             raise NotComplete(
-                reported, hint="the request is kept: run the same command to wait again; see `cdcctl status`"
+                message, hint="the request is kept: run the same command to wait again; see `cdcctl status`"
             )

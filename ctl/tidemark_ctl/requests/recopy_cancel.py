@@ -8,14 +8,14 @@ import time
 from collections.abc import Sequence
 
 from tidemark.io.state.locks import AlreadyRunning, RoleLock
+from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
 from tidemark.model.table_name import TableName
-from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.recopying import cancel_recopies
 from tidemark.wire.recopies import RecopyStep, TableKey, encode_cancellation, recopies_by_table, step_of
-from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Reported, Say
-from tidemark_ctl.views.processes import look_at, send_request
+from tidemark_ctl.requests.waiting import POLL_S, Echo, NotComplete, WaitReport
+from tidemark_ctl.views.processes import process_now, send_request
 
 
 class NothingToCancel(ConfigError):
@@ -27,13 +27,15 @@ class NothingToCancel(ConfigError):
 class RecopyCancellation:
     """One cancellation by an operator."""
 
-    def __init__(self, context: CaptureContext, names: Sequence[TableName], *, deadline_s: float, say: Say) -> None:
-        self._context = context
-        self._store = context.store
+    def __init__(
+        self, store: StateStore, names: Sequence[TableName], *, watchdog_s: float, deadline_s: float, echo: Echo
+    ) -> None:
+        self._store = store
+        self._watchdog_s = watchdog_s
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
-        self._say = say
-        self._reported = Reported(say)
+        self._echo = echo
+        self._wait_report = WaitReport(echo)
         self._keys = [key for name in names for key in self._requested(name)]
 
     def cancel(self) -> None:
@@ -47,17 +49,17 @@ class RecopyCancellation:
             self._cancel(tuple(steps))
             if not self._steps():
                 break
-            reported = "waiting: the sidecar is about to begin or postpone the copy"
+            waiting = "waiting: the sidecar is about to begin or postpone the copy"
             if time.monotonic() >= self._end_s:
                 raise NotComplete(
                     f"not cancelled after {self._deadline_s:g} s", hint="run the command again: nothing was changed"
                 )
-            self._reported.report("queued", reported)
+            self._wait_report.report("queued", waiting)
             time.sleep(POLL_S)
-        self._say("cancelled")
+        self._echo("cancelled")
 
     def _cancel(self, keys: Sequence[TableKey]) -> None:
-        if look_at(self._store, Role.SIDECAR, self._context.config).is_running:
+        if process_now(self._store, Role.SIDECAR, self._watchdog_s).is_running:
             send_request(self._store.folder, Role.SIDECAR, "recopy-cancel", encode_cancellation(keys))
             return
         try:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.archive.archive_progress import is_filled_by_nothing
+from tidemark.io.process.config import ArchiveConfig
+from tidemark.io.state.state import StateStore
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import format_lsn
-from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.node_requests import NodeRequests
 
 ANSWER_S = 10.0
@@ -19,20 +20,19 @@ NOTHING_ARCHIVES = (
 )
 
 
-def nothing_archives(context: CaptureContext, node_requests: NodeRequests) -> bool:
+def nothing_archives(archive: ArchiveConfig, segment_bytes: int, node_requests: NodeRequests) -> bool:
     """Return whether the server should fill the spool but does not archive; false if that is unknown."""
-    config = context.config.archive
     try:
         node = node_requests.find_archiving().result(ANSWER_S)
-        found = ArchiveListing(Path(config.folder), context.store.identity.segment_bytes).result(ANSWER_S)
+        found = ArchiveListing(Path(archive.folder), segment_bytes).result(ANSWER_S)
     except (TidemarkError, NotInTime):
         return False
-    return is_filled_by_nothing(node, found, config.filled_by)
+    return is_filled_by_nothing(node, found, archive.filled_by)
 
 
-def why_not_from_node(context: CaptureContext, node_requests: NodeRequests) -> str | None:
+def why_not_from_node(store: StateStore, node_requests: NodeRequests) -> str | None:
     """Return why the sidecar cannot continue with the node's WAL alone; None if it can."""
-    start = context.store.marks().start
+    start = store.marks().start
     if start is None:
         return "no change has been delivered"
     try:

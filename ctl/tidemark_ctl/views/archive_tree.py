@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tidemark.io.archive.archive_state import ArchiveState, NoArchive, Stretch, archive_state
+from tidemark.io.archive.archive_state import ArchiveState, NoArchive, WalSpan, archive_state
 from tidemark.io.process.config import Config
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import format_lsn
@@ -37,11 +37,11 @@ def archive_tree(state: ArchiveState, view: StateView) -> dict[str, Tree]:
         "failing_s": None if state.failing_s is None else round(state.failing_s, 1),
         "given_up": state.given_up,
         "holes": [f"{hole.name}  {clock_text(hole.at_s)}  {hole.reason}" for hole in state.holes[-HOLES_SHOWN:]],
-        "delivered": _place(state, view),
+        "delivered": _delivered_position(state, view),
     }
 
 
-def names_text(state: ArchiveState, gap: Stretch) -> str:
+def names_text(state: ArchiveState, gap: WalSpan) -> str:
     """Return the names of the segments of a gap: all of them if they are few."""
     names = state.names_in(gap)
     return ", ".join(names) if len(names) <= NAMES_SHOWN else f"{names[0]} to {names[-1]}, {len(names)} segments"
@@ -52,7 +52,7 @@ def clock_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def _place(state: ArchiveState, view: StateView) -> str | None:
+def _delivered_position(state: ArchiveState, view: StateView) -> str | None:
     """Return the position from which a restart would read."""
     if view.start is None:
         return None
@@ -71,6 +71,6 @@ def loss_text(loss: Loss) -> str:
         f"{clock_text(loss.at_us / US_PER_S)}: lost all commits after {loss.after} and before "
         f"{loss.resumed_timeline}:{format_lsn(loss.resumed_lsn)}; {('damaged' if loss.damage else 'missing')} "
         "was WAL from "
-        f"{Stretch(loss.hole_start_lsn, loss.hole_end_lsn)}{(f' ({loss.damage})' if loss.damage else '')}; "
+        f"{WalSpan(loss.hole_start_lsn, loss.hole_end_lsn)}{(f' ({loss.damage})' if loss.damage else '')}; "
         f"{loss.tables} tables to copy again"
     )

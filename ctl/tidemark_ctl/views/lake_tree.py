@@ -82,9 +82,9 @@ def pipeline_reports(state: Path) -> Iterator[PipelineReport]:
 def diverged_logs(state: Path, tables: Collection[tuple[int, int]] | None = None) -> list[LakeLoss]:
     """Return the diverged logs of `tables` (database and relation); None: the logs of messages."""
     return [
-        LakeLoss(reported.reader, reported.lake, fault)
-        for reported in pipeline_reports(state)
-        for fault in reported.faults
+        LakeLoss(report.reader, report.lake, fault)
+        for report in pipeline_reports(state)
+        for fault in report.faults
         if (fault.target, fault.kind) == (LOG, DIVERGED) and fault.concerns(tables)
     ]
 
@@ -92,15 +92,15 @@ def diverged_logs(state: Path, tables: Collection[tuple[int, int]] | None = None
 def lake_tree(state: Path) -> Tree:
     """Return the lakes by reader; None if no pipeline has written."""
     return {
-        reported.reader: {
-            "lake": reported.lake,
-            "lsn": reported.lsn,
-            "tables": reported.tables,
+        report.reader: {
+            "lake": report.lake,
+            "lsn": report.lsn,
+            "tables": report.tables,
             "not_written": [
-                f"{one.table} {one.target}: {one.kind} after {one.after}: {one.reason}" for one in reported.faults
+                f"{one.table} {one.target}: {one.kind} after {one.after}: {one.reason}" for one in report.faults
             ],
-            "stale_replicas": list(reported.stale),
-            **({"waits_for_room": reported.waits_for_room} if reported.waits_for_room else {}),
+            "stale_replicas": list(report.stale),
+            **({"waits_for_room": report.waits_for_room} if report.waits_for_room else {}),
         }
-        for reported in pipeline_reports(state)
+        for report in pipeline_reports(state)
     } or None

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemark.io.process.config import Config
-from tidemark.io.process.control import DEADLINE_S, DaemonAway, request
+from tidemark.io.process.control import DEADLINE_S, DaemonUnreachable, request
 from tidemark.io.process.process_ends import last_ends
 from tidemark.io.state.heartbeat import Slot
 from tidemark.io.state.locks import RoleLock
@@ -43,15 +42,15 @@ class Process:
         return self.is_running and has_epoch and not self.hangs
 
 
-def look_at(store: StateStore, role: Role, config: Config) -> Process:
+def process_now(store: StateStore, role: Role, watchdog_s: float) -> Process:
     """Return the observable state of a daemon."""
-    seen = RoleLock.seen(store.folder, role.value)
+    lock = RoleLock.status(store.folder, role.value)
     age_s = store.environment.heartbeat.age_s(Slot[role.name])
-    hangs = age_s is not None and age_s > config.watchdog.watchdog_s
-    return Process(role, seen.owner if seen.is_locked else None, seen.is_locked, age_s, hangs)
+    hangs = age_s is not None and age_s > watchdog_s
+    return Process(role, lock.owner if lock.is_locked else None, lock.is_locked, age_s, hangs)
 
 
-def process_tree(process: Process, waits_for_room: str | None = None) -> Tree:
+def process_tree(process: Process, waits_for_space: str | None = None) -> Tree:
     """Return the view of a daemon."""
     if not process.is_running and process.beat_age_s is None:
         return "not running"
@@ -60,17 +59,17 @@ def process_tree(process: Process, waits_for_room: str | None = None) -> Tree:
         "pid": process.owner.pid if process.owner is not None else None,
         "heartbeat_age_s": None if age_s is None else round(age_s, 3),
         "hangs": process.hangs,
-        **({"waits_for_room": waits_for_room} if waits_for_room else {}),
+        **({"waits_for_room": waits_for_space} if waits_for_space else {}),
     }
 
 
-def waits_for_room(store: StateStore, process: Process) -> str | None:
+def waits_for_space(store: StateStore, process: Process) -> str | None:
     """Ask a daemon what it waits for if the disk is nearly full; it cannot store that on the disk."""
     if not process.is_running or process.hangs or store.environment.free_bytes() >= FREE_BYTES_MIN:
         return None
     answer = send_request(store.folder, process.role, "status")
-    reported = answer.get("waits_for_room") if answer is not None else None
-    return str(reported) if reported else None
+    reason = answer.get("waits_for_room") if answer is not None else None
+    return str(reason) if reason else None
 
 
 def ends_tree(store: StateStore, *, as_json: bool) -> dict[str, Tree]:
@@ -94,7 +93,7 @@ def send_request(
     """Return a daemon's answer; None if it does not answer in time; raise `DaemonRefuses` with its error."""
     try:
         answer = request(folder.socket(role.value), {"command": command, **content}, ANSWER_S)
-    except (DaemonAway, BadRequest):
+    except (DaemonUnreachable, BadRequest):
         return None
     if answer.get("ok"):
         return answer

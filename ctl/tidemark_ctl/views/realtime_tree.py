@@ -1,27 +1,26 @@
-"""The view of delivery: stage, epoch, hand-over, the archiver's lag, the recorded switches."""
+"""The view of delivery: stage, epoch, hand-over, the archiver's lag, the recorded switches and rewinds."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.archive.archive_state import ArchiveState, NoArchive
-from tidemark.io.archive.spool_access import known_user, spool_obstacle
-from tidemark.io.process.config import Config
+from tidemark.io.archive.spool_access import known_user, spool_access_error
+from tidemark.io.process.config import ArchiveConfig
 from tidemark.io.process.marker_key import KeysDiffer
 from tidemark.io.state.overtaken import OvertakenState
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role, Stage
-from tidemark.wire.state import Archiving, MarkerKeys, Switch
-from tidemark_ctl.views.archive_tree import clock_text
-from tidemark_ctl.views.processes import Process, look_at, process_tree
+from tidemark.wire.state import Archiving, MarkerKeys, Rewind, Switch
+from tidemark_ctl.views.archive_tree import US_PER_S, clock_text
+from tidemark_ctl.views.processes import Process, process_now, process_tree
 from tidemark_ctl.views.render import Tree
 
-US_PER_S = 1_000_000
 ARCHIVE_S = 10.0  # after this time the view is printed without the archive
 RETURNS = (Stage.RETURNING, Stage.RETURNED)
-WAY_OUT = (
+MISSING_WAL_HINT = (
     "while the node has that WAL in pg_wal, `cdcctl realtime on` continues from it without the archive; "
     "otherwise put the segments into the archive from a backup or a standby, or give them up with `cdcctl "
     "archive repair`"
@@ -29,7 +28,7 @@ WAY_OUT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observation:
     """The observations of one moment: the state, both processes, the archive's folder."""
 
     view: StateView
@@ -48,40 +47,40 @@ class Seen:
         return process if role is not None and process.delivers(self.view.term) else None
 
 
-def see(store: StateStore, config: Config) -> Seen:
+def observe(store: StateStore, configured: ArchiveConfig, watchdog_s: float) -> Observation:
     """Collect all observations; an archive that hangs or cannot be listed does not prevent the others."""
     view = store.view()
     archive: ArchiveState | NoArchive | None = None
     archiving, kept_out = store.archiving(), None
-    if config.has_archive:
+    if configured.folder:
         try:
-            archive = ArchiveListing(Path(config.archive.folder), view.identity.segment_bytes).result(ARCHIVE_S)
-            kept_out = spool_obstacle(config, known_user(archiving))
+            archive = ArchiveListing(Path(configured.folder), view.identity.segment_bytes).result(ARCHIVE_S)
+            kept_out = spool_access_error(configured, known_user(archiving))
         except NoArchive as error:
             archive = error
-    sidecar, archiver = look_at(store, Role.SIDECAR, config), look_at(store, Role.ARCHIVER, config)
-    return Seen(view, sidecar, archiver, archive, store.marker_keys(), archiving, kept_out)
+    sidecar, archiver = process_now(store, Role.SIDECAR, watchdog_s), process_now(store, Role.ARCHIVER, watchdog_s)
+    return Observation(view, sidecar, archiver, archive, store.marker_keys(), archiving, kept_out)
 
 
-def arriving_text(seen: Seen) -> str:
+def arriving_text(observed: Observation) -> str:
     """Return whether WAL arrives in the archive, as far as the folders and the daemons show."""
-    archiving = seen.archiving
-    if seen.kept_out is not None:
-        return f"it cannot: {seen.kept_out}"
-    reported = []
+    archiving = observed.archiving
+    if observed.kept_out is not None:
+        return f"it cannot: {observed.kept_out}"
+    reasons = []
     if archiving.is_off:
-        reported.append("archive_mode is off on the node: nothing is archived")
+        reasons.append("archive_mode is off on the node: nothing is archived")
     if archiving.missing:
-        reported.append(f"{missing_text(archiving)} ({WAY_OUT})")
+        reasons.append(f"{missing_text(archiving)} ({MISSING_WAL_HINT})")
     if archiving.unrecorded:
-        reported.append(
+        reasons.append(
             f"{archiving.unrecorded} segments from {archiving.unrecorded_first} on never arrived, although the "
             "server reports them as archived: a hole without a record"
         )
     if archiving.waiting_since_us:
         since = clock_text(archiving.waiting_since_us / US_PER_S)
-        reported.append(f"no segment was archived since {since}: {archiving.waiting} segments wait")
-    return "; ".join(reported) or "no complete segment waits"
+        reasons.append(f"no segment was archived since {since}: {archiving.waiting} segments wait")
+    return "; ".join(reasons) or "no complete segment waits"
 
 
 def missing_text(archiving: Archiving) -> str:
@@ -90,21 +89,21 @@ def missing_text(archiving: Archiving) -> str:
     return f"{archiving.missing} segments from {archiving.missing_first} on are missing and will not arrive: {why}"
 
 
-def stage_tree(seen: Seen) -> dict[str, Tree]:
+def stage_tree(observed: Observation) -> dict[str, Tree]:
     """Return the deliverer and the start of its delivery."""
-    view = seen.view
+    view = observed.view
     last = view.switches.kept[-1] if view.switches.kept else None
     owner = view.term.owner if view.term is not None else None
     return {
         "mode": view.stage.mode.value,
         "stage": view.stage.value,
-        "delivering": seen.deliverer.role.value if seen.deliverer is not None else "nobody",
+        "delivering": observed.deliverer.role.value if observed.deliverer is not None else "nobody",
         "epoch": str(view.term.epoch) if view.term is not None else None,
         "owner": f"{owner.role}, process {owner.pid} on {owner.host}" if owner is not None else None,
         "since": clock_text(last.at_us / US_PER_S) if last is not None else None,
         "reason": last.reason if last is not None else None,
         **({"fenced": str(OvertakenState(view.overtaken))} if view.overtaken is not None else {}),
-        "marker_keys": "one" if seen.marker_keys.are_one else f"{KeysDiffer()}; {KeysDiffer.hint}",
+        "marker_keys": "one" if observed.marker_keys.are_one else f"{KeysDiffer()}; {KeysDiffer.hint}",
     }
 
 
@@ -123,24 +122,24 @@ def following_tree(view: StateView) -> Tree:
     }
 
 
-def realtime_tree(seen: Seen, *, switches: int, as_json: bool) -> dict[str, Tree]:
+def realtime_tree(observed: Observation, *, switches: int, as_json: bool) -> dict[str, Tree]:
     """Return the view of `cdcctl realtime status`."""
-    kept = seen.view.switches.kept[-switches:] if switches else ()
+    kept = observed.view.switches.kept[-switches:] if switches else ()
     return {
-        **stage_tree(seen),
-        "following": following_tree(seen.view),
-        "hand_over": _hand_over(seen.view),
-        "archiver_lag": archiver_lag(seen),
-        "sidecar": process_tree(seen.sidecar),
-        "archiver": process_tree(seen.archiver),
-        "switches_ever": seen.view.switches.count,
+        **stage_tree(observed),
+        "following": following_tree(observed.view),
+        "hand_over": _hand_over(observed.view),
+        "archiver_lag": archiver_lag(observed),
+        "sidecar": process_tree(observed.sidecar),
+        "archiver": process_tree(observed.archiver),
+        "switches_ever": observed.view.switches.count,
         "switches": [_switch_tree(each) if as_json else _switch_text(each) for each in kept],
     }
 
 
-def archiver_lag(seen: Seen) -> Tree:
+def archiver_lag(observed: Observation) -> Tree:
     """Return the distance from delivery to the archive's end: the WAL that the archiver has, or would have, to read."""
-    delivered, archive = seen.view.delivered, seen.archive
+    delivered, archive = observed.view.delivered, observed.archive
     if not isinstance(archive, ArchiveState) or archive.end_lsn is None or delivered is None:
         return None
     lag_bytes = max(0, archive.end_lsn - delivered.pointer.position.commit_lsn)
@@ -154,8 +153,11 @@ def archiver_lag(seen: Seen) -> Tree:
 def _hand_over(view: StateView) -> Tree:
     if view.stage not in RETURNS:
         return None
-    met = view.hand_over
-    return {"attempt": met.attempt, "marker_lsn": format_lsn(met.lsn) if view.stage is Stage.RETURNED else None}
+    hand_over = view.hand_over
+    return {
+        "attempt": hand_over.attempt,
+        "marker_lsn": format_lsn(hand_over.lsn) if view.stage is Stage.RETURNED else None,
+    }
 
 
 def _switch_text(each: Switch) -> str:
@@ -174,3 +176,12 @@ def _switch_tree(each: Switch) -> Tree:
         "epoch": str(each.epoch) if each.epoch is not None else None,
         "delivered": each.delivered or None,
     }
+
+
+def rewind_text(rewind: Rewind) -> str:
+    """Return a rewind as one line."""
+    return (
+        f"{clock_text(rewind.at_us / US_PER_S)}: timeline {rewind.timeline} from {format_lsn(rewind.fork_lsn)} to "
+        f"{format_lsn(rewind.delivered.commit_lsn)} was delivered, but is not part of the node's history; "
+        f"resumed at {rewind.resumed_timeline}:{format_lsn(rewind.resumed_lsn)}; {rewind.tables} tables to copy again"
+    )

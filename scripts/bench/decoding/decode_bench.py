@@ -25,7 +25,7 @@ from pathlib import Path
 from scripts.bench.decoding.contestants import OURS, SCANNING, STARTING, WALDUMP, Contestant, contestants
 from scripts.bench.measuring.commands import Cost, init_state, without_start
 from scripts.bench.measuring.machine import machine
-from scripts.bench.measuring.rounds import Spread, number, run_trials, spread
+from scripts.bench.measuring.rounds import RoundSpread, number, run_trials, spread
 from scripts.bench.measuring.workloads import SETTINGS, WORKLOADS, Recording, node, record
 
 NET = "tidemark, less its start"
@@ -42,19 +42,19 @@ class Result:
     name: str
     costs: Sequence[Cost]
 
-    def wall(self) -> Spread:
+    def wall(self) -> RoundSpread:
         """Wall seconds."""
         return spread([cost.wall_s for cost in self.costs])
 
-    def cpu(self) -> Spread:
+    def cpu(self) -> RoundSpread:
         """CPU seconds of all processes of the contestant."""
         return spread([cost.cpu_s for cost in self.costs])
 
-    def wall_by(self, other: "Result") -> Spread:
+    def wall_by(self, other: "Result") -> RoundSpread:
         """Wall seconds divided by those of `other` in the same round."""
         return spread([own.wall_s / theirs.wall_s for own, theirs in zip(self.costs, other.costs, strict=True)])
 
-    def cpu_by(self, other: "Result") -> Spread:
+    def cpu_by(self, other: "Result") -> RoundSpread:
         """CPU seconds divided by those of `other` in the same round."""
         return spread([own.cpu_s / theirs.cpu_s for own, theirs in zip(self.costs, other.costs, strict=True)])
 
@@ -75,7 +75,7 @@ def _net(wholes: Sequence[Cost], starts: Sequence[Cost]) -> list[Cost]:
     ]
 
 
-def scan_ratio(results: Sequence[Result]) -> Spread:
+def scan_ratio(results: Sequence[Result]) -> RoundSpread:
     """Return the cost with nothing selected, minus the start, divided by pg_waldump's."""
     by_name = {result.name: result for result in results}
     return by_name[SCANNING].cpu_by(by_name[WALDUMP])

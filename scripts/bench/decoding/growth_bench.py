@@ -48,7 +48,7 @@ INSERT_SPREAD = "INSERT INTO t_{table} VALUES ({number}, {number}, 'note {number
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class MeasuredRange:
     """A range of WAL, with the folders of its state and its segments."""
 
     name: str
@@ -72,7 +72,7 @@ class RangeCost:
     start_peak_mb: float
 
 
-class Source:
+class SourceDatabase:
     """A database of the node, with a state created before all measured changes."""
 
     def __init__(self, cluster: Cluster, folder: Path, name: str) -> None:
@@ -113,10 +113,12 @@ class Source:
                 os.link(path, self.archive / path.name)
 
 
-def grow(cluster: Cluster, folder: Path, rows: Sequence[int], gigabytes: Sequence[int]) -> tuple[list[Stretch], ...]:
+def grow(
+    cluster: Cluster, folder: Path, rows: Sequence[int], gigabytes: Sequence[int]
+) -> tuple[list[MeasuredRange], ...]:
     """Write transactions of these sizes, then more up to the wanted amount of WAL; return the ranges of both kinds."""
     cluster.sql("CREATE DATABASE rows")
-    source = Source(cluster, folder, "rows")
+    source = SourceDatabase(cluster, folder, "rows")
     with source.session() as session:
         sql(session, CREATE_NARROW)
         first = at = source.begin()
@@ -129,20 +131,20 @@ def grow(cluster: Cluster, folder: Path, rows: Sequence[int], gigabytes: Sequenc
             here = source.lsn()
             written += count
             if name:
-                of_rows.append(Stretch(name, at, here, count, source.state, source.archive))
+                of_rows.append(MeasuredRange(name, at, here, count, source.state, source.archive))
             while left and here - first >= left[0] << 30:
-                of_wal.append(Stretch(f"{left.pop(0)} GB", first, here, written, source.state, source.archive))
+                of_wal.append(MeasuredRange(f"{left.pop(0)} GB", first, here, written, source.state, source.archive))
             sql(session, "TRUNCATE narrow")
             at = source.lsn()
     source.link(first)
     return of_rows, of_wal
 
 
-def spread_out(cluster: Cluster, folder: Path, tables: int) -> list[Stretch]:
+def spread_out(cluster: Cluster, folder: Path, tables: int) -> list[MeasuredRange]:
     """Write rows into one of the tables, then the same number over all tables; return both ranges."""
     name = f"tables_{tables}"
     cluster.sql(f"CREATE DATABASE {name}")
-    source = Source(cluster, folder, name)
+    source = SourceDatabase(cluster, folder, name)
     rows = max(TABLES)
     places = []
     with source.session() as session:
@@ -157,12 +159,12 @@ def spread_out(cluster: Cluster, folder: Path, tables: int) -> list[Stretch]:
         places.append(source.lsn())
     source.link(places[0])
     return [
-        Stretch(f"{written} of {tables:,}", begin, end, rows, source.state, source.archive)
+        MeasuredRange(f"{written} of {tables:,}", begin, end, rows, source.state, source.archive)
         for written, (begin, end) in zip(("one", "all"), pairwise(places), strict=True)
     ]
 
 
-def decode(stretch: Stretch) -> RangeCost:
+def decode(stretch: MeasuredRange) -> RangeCost:
     """Decode a range in a separate process."""
     command = [*CDCCTL, "decode", "--state", str(stretch.state), "--archive", str(stretch.archive)]
     command += ["--format", "null", "--json", "--from", format_lsn(stretch.begin), "--to"]

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tests.support.processes.captures import Sidecar
 from tests.support.processes.failover import Pair, archiving_node, paired
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch
 from tidemark.model.position import NO_SEQUENCE
@@ -62,7 +62,7 @@ def delays(pair: Pair, seconds: float, bound_s: float) -> list[float]:
     return found
 
 
-def measure(node: Archiving, bound_s: int, seconds: float, *, granted: bool) -> str:
+def measure(node: ArchivingServer, bound_s: int, seconds: float, *, granted: bool) -> str:
     """Run one case; return its output line."""
     node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
     options = {"TIDEMARK_ARCHIVE__SWITCH_S": str(bound_s)}

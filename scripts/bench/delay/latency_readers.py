@@ -39,11 +39,11 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import META_FIELDS, ChangeBatch, ChangeGroup, RowsMessage, batch_schema
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position
-from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.capture import Capture, CaptureSettings
 from tidemark.runtime.capture.consumers import NullConsumer
-from tidemark.runtime.capture.interpreter import put_latency_first
-from tidemark.runtime.capture.wal_source import from_node
+from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.daemon.epoch_run import put_latency_first
 from tidemark.wal.page import Framer, RecordBlock
 from tidemark.wal.rmgr import RM_HEAP, RM_XACT
 from tidemark.wal.segments import WalSlice, first_page_lsn
@@ -145,8 +145,9 @@ def read_ours(arrivals: Arrivals, dsn: str, state: Path) -> None:
         epoch = store.begin_epoch(lock.owner)
         metrics = Metrics(store.identity.capture)
         consumer = ArrivalConsumer(arrivals)
-        context = CaptureContext(config_of(dsn), store, metrics, get_log("bench"))
-        capture = Capture(context, epoch, partial(from_node, context), consumer=consumer)
+        config, context = config_of(dsn), CaptureContext(store, metrics, get_log("bench"))
+        make_wal_source = partial(from_node, context, WalSettings.of(config, store.identity.segment_bytes))
+        capture = Capture(context, CaptureSettings.of(config), epoch, make_wal_source, consumer=consumer)
         capture.start()
         put_latency_first()
         deadline = time.monotonic() + TRIAL_S_MAX

@@ -126,7 +126,7 @@ class Outbox:
             for group in self._groups:
                 encoded = encode_group(group)
                 with store.transaction(epoch) as transaction:
-                    transaction.settle()
+                    transaction.apply_confirmations()
                     transaction.deliver(encoded)
         return rows_of(self._groups)
 
@@ -284,6 +284,6 @@ class Copying:
 def _store_copied(store: StateStore, epoch: Epoch, group: ChangeGroup, progress: tuple[Oid, Oid, CopyProgress]) -> None:
     encoded = replace(encode_group(group), moves_delivered=False)
     with store.transaction(epoch) as transaction:
-        transaction.settle()
+        transaction.apply_confirmations()
         transaction.deliver(encoded)
         transaction.put_copy(*progress)

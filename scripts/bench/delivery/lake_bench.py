@@ -51,7 +51,7 @@ CLEANING_BATCHES = 20  # batches measured while files are removed; the remaining
 DAY_S = 86_400.0
 
 
-class Feed:
+class LakeFeed:
     """Tables that receive rows; each batch is written into every lake."""
 
     def __init__(self, tables: int) -> None:
@@ -114,7 +114,7 @@ class Phase:
 
 def measure(commits: int, kept_commits: int, tables: int, batches: int, root: Path) -> dict[str, object]:
     """Return milliseconds a batch in each phase, and the figures of the clean-up."""
-    feed, fresh = Feed(tables), MeasuredLake(root / "fresh", keep_s=0)
+    feed, fresh = LakeFeed(tables), MeasuredLake(root / "fresh", keep_s=0)
     for _ in range(3):
         fresh.apply(feed.next_batch())
 

@@ -46,7 +46,7 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class MergeCost:
     """Of one merge."""
 
     cpu_s: float
@@ -122,7 +122,7 @@ def peers(uri: str, rows: pa.Table) -> None:
     ).when_matched_update_all().when_not_matched_insert_all().execute()
 
 
-def cost_of(uri: str, merge: Callable[[], None]) -> Cost:
+def cost_of(uri: str, merge: Callable[[], None]) -> MergeCost:
     """Run a merge and return what it cost."""
     before = {path: path.stat().st_size for path in Path(uri).glob("*.parquet")}
     files = set(DeltaTable(uri).file_uris())
@@ -131,7 +131,7 @@ def cost_of(uri: str, merge: Callable[[], None]) -> Cost:
     cpu_s, wall_s = time.process_time() - begun_cpu_s, time.perf_counter() - begun_s
     written = sum(path.stat().st_size for path in Path(uri).glob("*.parquet") if path not in before)
     now = set(DeltaTable(uri).file_uris())
-    return Cost(cpu_s, wall_s, written, len(now - files), len(files - now))
+    return MergeCost(cpu_s, wall_s, written, len(now - files), len(files - now))
 
 
 def measure(root: Path, total: int, rows: int, patterns: Iterable[str], repeats: int) -> dict[str, object]:
@@ -147,7 +147,7 @@ def measure(root: Path, total: int, rows: int, patterns: Iterable[str], repeats:
         "first_copy_cpu_s": round(copy_s, 2),
     }
     for pattern in patterns:
-        costs: list[tuple[Cost, Cost]] = []
+        costs: list[tuple[MergeCost, MergeCost]] = []
         for repeat in range(repeats):
             changed = rows_of(changed_ids(pattern, total, rows, repeat), repeat + 1)
             pair = []

@@ -13,7 +13,7 @@ Trial = Callable[[], Cost]
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class RoundSpread:
     """The median, minimum and maximum of some rounds."""
 
     median: float
@@ -26,11 +26,11 @@ class Spread:
         return f"{self.median:{digits}} ({self.least:{digits}}-{self.most:{digits}})"
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float]) -> RoundSpread:
     """Return median, minimum and maximum; all nan if one value is nan."""
     if any(map(math.isnan, values)):
-        return Spread(math.nan, math.nan, math.nan)
-    return Spread(statistics.median(values), min(values), max(values))
+        return RoundSpread(math.nan, math.nan, math.nan)
+    return RoundSpread(statistics.median(values), min(values), max(values))
 
 
 def number(value: float) -> float | None:

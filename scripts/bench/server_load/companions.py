@@ -48,7 +48,7 @@ SENT = "SELECT sent_lsn FROM pg_stat_replication"
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class MeasuredNode:
     """The server, a session of the benchmark on it, and a folder for the readers' files."""
 
     cluster: Cluster
@@ -57,7 +57,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class RunningReader:
     """A running reader: its process and its position; None for a reader that does not keep up by design."""
 
     pid: int | None = None
@@ -75,7 +75,7 @@ class Reader:
         return time.monotonic() - started
 
 
-Companion = Callable[[Node], AbstractContextManager[Reader]]
+Companion = Callable[[MeasuredNode], AbstractContextManager[RunningReader]]
 
 
 def cpu_s(process: psutil.Process) -> float:
@@ -94,23 +94,23 @@ def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
 
 
 @contextmanager
-def nothing(_node: Node) -> Iterator[Reader]:
+def nothing(_node: MeasuredNode) -> Iterator[RunningReader]:
     """Run no reader."""
-    yield Reader()
+    yield RunningReader()
 
 
 @contextmanager
-def busy(_node: Node) -> Iterator[Reader]:
+def busy(_node: MeasuredNode) -> Iterator[RunningReader]:
     """Use half a CPU and no connection."""
     with subprocess.Popen([sys.executable, "-c", BUSY]) as process:
         try:
-            yield Reader(process.pid)
+            yield RunningReader(process.pid)
         finally:
             process.kill()
 
 
 @contextmanager
-def pg_receivewal(node: Node) -> Iterator[Reader]:
+def pg_receivewal(node: MeasuredNode) -> Iterator[RunningReader]:
     """Write the WAL to files, as a backup does."""
     with (
         tempfile.TemporaryDirectory(dir=node.scratch) as folder,
@@ -120,21 +120,21 @@ def pg_receivewal(node: Node) -> Iterator[Reader]:
 
 
 @contextmanager
-def sidecar(node: Node) -> Iterator[Reader]:
+def sidecar(node: MeasuredNode) -> Iterator[RunningReader]:
     """Decode everything and discard it."""
     with _sidecar(node, {"TIDEMARK_DELIVER__CONSUMER": "null"}) as (running, process):
-        yield Reader(process.pid, lambda: parse_lsn(str(running.status()["decoded_lsn"])))
+        yield RunningReader(process.pid, lambda: parse_lsn(str(running.status()["decoded_lsn"])))
 
 
 @contextmanager
-def stopped_sidecar(node: Node) -> Iterator[Reader]:
+def stopped_sidecar(node: MeasuredNode) -> Iterator[RunningReader]:
     """Stream, then stop."""
     with _sidecar(node, {"TIDEMARK_DELIVER__CONSUMER": "null"}) as (_, process), _held(process):
-        yield Reader(process.pid)
+        yield RunningReader(process.pid)
 
 
 @contextmanager
-def hung_consumer(node: Node) -> Iterator[Reader]:
+def hung_consumer(node: MeasuredNode) -> Iterator[RunningReader]:
     """Stream and decode while there is room; the consumer accepts nothing."""
     with ExitStack() as stack:
         pipe = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=node.scratch))) / "pipe"
@@ -142,23 +142,23 @@ def hung_consumer(node: Node) -> Iterator[Reader]:
         stack.callback(os.close, os.open(pipe, os.O_RDWR))  # held open, never read
         into_pipe = {"TIDEMARK_DELIVER__CONSUMER": "jsonl", "TIDEMARK_DELIVER__JSONL_FILE": str(pipe)}
         _, process = stack.enter_context(_sidecar(node, {**into_pipe, **SMALL_BOUNDS}))
-        yield Reader(process.pid)
+        yield RunningReader(process.pid)
 
 
 @contextmanager
-def pgoutput(node: Node) -> Iterator[Reader]:
+def pgoutput(node: MeasuredNode) -> Iterator[RunningReader]:
     """Make the server decode for a slot; discard its output."""
     with _recvlogical(node) as process:
         yield _streaming(node, process)
 
 
 @contextmanager
-def stopped_pgoutput(node: Node) -> Iterator[Reader]:
+def stopped_pgoutput(node: MeasuredNode) -> Iterator[RunningReader]:
     """Make the server decode for a slot whose client is stopped."""
     with _recvlogical(node) as process:
         reader = _streaming(node, process)
         with _held(process):
-            yield Reader(reader.pid)
+            yield RunningReader(reader.pid)
 
 
 COMPANIONS: dict[str, Companion] = {
@@ -175,7 +175,7 @@ COMPANIONS: dict[str, Companion] = {
 
 
 @contextmanager
-def _sidecar(node: Node, options: dict[str, str]) -> Iterator[tuple[Sidecar, subprocess.Popen[bytes]]]:
+def _sidecar(node: MeasuredNode, options: dict[str, str]) -> Iterator[tuple[Sidecar, subprocess.Popen[bytes]]]:
     """Run a sidecar with a new state, and wait until it streams."""
     with tempfile.TemporaryDirectory(dir=node.scratch) as folder:
         running = Sidecar(node.cluster, DATABASE, Path(folder), copy=False, **options)
@@ -190,7 +190,7 @@ def _sidecar(node: Node, options: dict[str, str]) -> Iterator[tuple[Sidecar, sub
 
 
 @contextmanager
-def _recvlogical(node: Node) -> Iterator[subprocess.Popen[bytes]]:
+def _recvlogical(node: MeasuredNode) -> Iterator[subprocess.Popen[bytes]]:
     sql(node.session, f"SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput')")
     options = ("-o", "proto_version=1", "-o", f"publication_names={PUBLICATION}")
     to_nowhere = ("--dbname", DATABASE, "--slot", SLOT, "--start", "--no-loop", "--file", "-", *options)
@@ -203,7 +203,7 @@ def _recvlogical(node: Node) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def _client(node: Node, program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def _client(node: MeasuredNode, program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run one of PostgreSQL's readers; kill it at the end."""
     cluster = node.cluster
     where = ["-h", str(cluster.folder), "-p", str(cluster.port), "-U", SUPERUSER]
@@ -215,23 +215,23 @@ def _client(node: Node, program: str, *arguments: str) -> Iterator[subprocess.Po
             process.kill()
 
 
-def _streaming(node: Node, process: subprocess.Popen[bytes]) -> Reader:
+def _streaming(node: MeasuredNode, process: subprocess.Popen[bytes]) -> RunningReader:
     """Return the reader with the only walsender, once it streams."""
     _wait_for_stream(node)
-    return Reader(process.pid, partial(_sent_lsn, node))
+    return RunningReader(process.pid, partial(_sent_lsn, node))
 
 
-def _sent_lsn(node: Node) -> Lsn:
+def _sent_lsn(node: MeasuredNode) -> Lsn:
     ((sent,),) = sql(node.session, SENT)
     return parse_lsn(str(sent))
 
 
-def _wait_for_stream(node: Node) -> None:
+def _wait_for_stream(node: MeasuredNode) -> None:
     streaming = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
     wait_for(lambda: sql(node.session, streaming) == [(1,)], STREAMING_S_MAX, "the stream")
 
 
-def _wait_for_no_stream(node: Node) -> None:
+def _wait_for_no_stream(node: MeasuredNode) -> None:
     """End the remaining walsender: it does not notice immediately that its client was killed."""
     sql(node.session, "SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
     wait_for(lambda: sql(node.session, SENT) == [], GONE_S_MAX, "the end of a stream")

@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 
 from scripts.bench.measuring.machine import machine
-from scripts.bench.server_load.companions import COMPANIONS, PUBLICATION, Companion, Node, cpu_s, wait_for
+from scripts.bench.server_load.companions import COMPANIONS, PUBLICATION, Companion, MeasuredNode, cpu_s, wait_for
 from tests.support.servers.postgres import new_cluster, sql
 from tidemark.io.node.dsn import APPLICATION_NAME
 from tidemark.model.lsn import Lsn, parse_lsn
@@ -71,7 +71,7 @@ class CompanionRun:
 class ServerCpu:
     """CPU time of all of the server's processes except the one that serves this benchmark's session."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: MeasuredNode) -> None:
         self._session = node.session
         self._postmaster = psutil.Process(node.cluster.pid)
         self._own = node.session.info.backend_pid
@@ -113,7 +113,7 @@ class ServerCpu:
         return total_s
 
 
-def run_trial(node: Node, name: str, companion: Companion, number: int, load: Sequence[str]) -> CompanionRun:
+def run_trial(node: MeasuredNode, name: str, companion: Companion, number: int, load: Sequence[str]) -> CompanionRun:
     """Run pgbench next to a companion."""
     sql(node.session, "CHECKPOINT")
     kept_before = _kept(node)
@@ -141,7 +141,7 @@ def run_trial(node: Node, name: str, companion: Companion, number: int, load: Se
         )
 
 
-def run_load(node: Node, load: Sequence[str]) -> tuple[float, int]:
+def run_load(node: MeasuredNode, load: Sequence[str]) -> tuple[float, int]:
     """Run pgbench; return transactions a second and their number."""
     said = node.cluster.client("pgbench", *load, "postgres")
     tps = re.search(r"tps = ([\d.]+)", said)
@@ -151,12 +151,12 @@ def run_load(node: Node, load: Sequence[str]) -> tuple[float, int]:
     return float(tps.group(1)), int(transactions.group(1))
 
 
-def _mark(node: Node) -> Lsn:
+def _mark(node: MeasuredNode) -> Lsn:
     ((lsn,),) = sql(node.session, MARK)
     return parse_lsn(str(lsn))
 
 
-def _kept(node: Node) -> int:
+def _kept(node: MeasuredNode) -> int:
     ((size,),) = sql(node.session, KEPT)
     return int(size)
 
@@ -169,7 +169,7 @@ def measure(names: Sequence[str], rounds: int, load: Sequence[str], *, scale: in
         cluster.client("pgbench", "--initialize", "--quiet", "--scale", str(scale), "postgres")
         cluster.sql(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
         with cluster.connect() as session:
-            node = Node(cluster, session, Path(scratch))
+            node = MeasuredNode(cluster, session, Path(scratch))
             run_load(node, [*load, "--time", str(WARM_UP_S)])
             for number in range(rounds):
                 for name in order.sample(names, len(names)):

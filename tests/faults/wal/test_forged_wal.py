@@ -93,7 +93,7 @@ LONG_FIELDS = [
 @pytest.mark.parametrize(
     ("offset", "layout", "value", "defect"), [row[1:] for row in LONG_FIELDS], ids=[row[0] for row in LONG_FIELDS]
 )
-def test_a_forged_segment_header_is_refused_by_what_is_known_of_the_cluster(
+def test_a_segment_header_that_contradicts_the_cluster_is_refused(
     offset: int, layout: str, value: int, defect: Defect
 ) -> None:
     writer = forge()
@@ -143,7 +143,7 @@ def test_a_forged_record_ends_the_wal_at_its_lsn(
     assert read(writer, piece=piece) == (3, Invalid(writer.lsns[3], defect))
 
 
-def test_a_forged_length_of_a_long_record_is_met_at_the_next_page() -> None:
+def test_a_forged_length_of_a_long_record_is_detected_at_the_next_page() -> None:
     writer = forge()
     writer.patch(writer.lsns[SHORT_RECORDS], "<I", RECORD_BYTES_MAX)
     assert read(writer) == (SHORT_RECORDS, Invalid(Lsn(SECOND_PAGE), Defect.REM_LEN))
@@ -161,7 +161,7 @@ def test_a_custom_resource_manager_is_unknown_to_14() -> None:
     assert read(writer) == (0, Invalid(lsn, Defect.RMGR))
 
 
-def test_a_page_that_continues_what_did_not_begin_is_refused() -> None:
+def test_a_page_that_continues_a_record_without_a_beginning_is_refused() -> None:
     writer = WalWriter()
     disk_space = -writer.begin() % PAGE
     writer.write(record(body(bytes(disk_space - 24 - 5)), prev=writer.prev))
@@ -261,7 +261,7 @@ def test_a_segment_of_zeros_is_no_wal() -> None:
     assert read(writer) == (0, Invalid(Lsn(SEGMENT), Defect.PAGE_MAGIC))
 
 
-def test_memory_follows_what_arrived_and_not_what_a_header_promises() -> None:
+def test_memory_grows_with_received_bytes_and_not_with_the_length_in_a_header() -> None:
     writer = WalWriter()
     writer.add(body(b"before"))
     head = record(bytes(100), prev=writer.prev)[:24]

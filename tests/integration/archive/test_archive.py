@@ -60,7 +60,7 @@ def segments(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if len(path.name) == 24)
 
 
-def test_segments_are_read_in_order_from_any_lsn_and_strangers_are_left_alone(folder: Path) -> None:
+def test_segments_are_read_in_order_from_any_lsn_and_other_files_are_ignored(folder: Path) -> None:
     archive = ArchiveFolder(folder)
     whole = b"".join(path.read_bytes() for path in segments(folder))
     first = archive.first_lsn()
@@ -139,7 +139,7 @@ def test_bad_bytes_are_the_end_of_wal_in_the_last_segment_and_damage_before_it(f
     assert format_lsn(first + 5) in str(error)
 
 
-def test_a_partial_segment_gives_what_it_has(folder: Path) -> None:
+def test_a_partial_segment_is_read_to_its_end(folder: Path) -> None:
     last = segments(folder)[-1]
     content = last.read_bytes()
     last.unlink()
@@ -200,7 +200,7 @@ def test_compressed_archives_read_as_plain_ones(folder: Path, suffix: str, check
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_compressed_file_that_is_cut_off_or_none_is_named(folder: Path, suffix: str) -> None:
+def test_a_compressed_file_that_is_truncated_or_invalid_is_named(folder: Path, suffix: str) -> None:
     path = pack(segments(folder)[1], suffix)
     packed = path.read_bytes()
     first = ArchiveFolder(folder).first_lsn()

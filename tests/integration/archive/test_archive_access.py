@@ -17,13 +17,13 @@ import pytest
 from tests.support.processes.captures import config_for
 from tests.support.processes.cdcctl import cdcctl, refused, succeeded
 from tests.support.processes.waiting import wait_until
-from tests.support.servers.archiving import Archiving, archive_script
+from tests.support.servers.archiving import ArchivingServer, archive_script
 from tests.support.servers.postgres import Cluster, new_cluster
-from tidemark.io.archive.archive_setup import adopt_archive, try_program
+from tidemark.io.archive.archive_setup import prepare_archive, try_program
 from tidemark.io.archive.archive_state import archive_state
 from tidemark.io.archive.spool import Spool
-from tidemark.io.archive.spool_access import ServerCannotArchive, known_user, spool_obstacle
-from tidemark.io.host.file_access import READ, ServerUser, obstacle
+from tidemark.io.archive.spool_access import ServerCannotArchive, known_user, spool_access_error
+from tidemark.io.host.file_access import READ, ServerUser, access_error
 from tidemark.io.host.logs import get_log
 from tidemark.io.node.node import Node
 from tidemark.io.process.config import Config
@@ -95,7 +95,7 @@ def as_user(uid: int, gids: list[int], work: Callable[[], str]) -> str:
 # --- (a) the spool
 
 
-def test_the_servers_user_is_learnt_by_socket_and_by_loopback(node: Cluster) -> None:
+def test_the_servers_user_is_found_by_socket_and_by_loopback(node: Cluster) -> None:
     owner = node.data.stat()
     for dsn in (node.dsn(), f"host=127.0.0.1 port={node.port} user=postgres dbname=postgres"):
         with Node(dsn) as session:
@@ -106,7 +106,7 @@ def test_the_servers_user_is_learnt_by_socket_and_by_loopback(node: Cluster) -> 
 
 @as_root
 @pytest.mark.feature("I25")
-def test_a_spool_that_the_servers_user_cannot_fill_is_refused_before_anything_is_made(
+def test_a_spool_that_the_servers_user_cannot_fill_is_refused_before_anything_is_created(
     node: Cluster, root: Path
 ) -> None:
     options = ("--state", root / "state", "--dsn", node.dsn(), "--archive", root / "spool")
@@ -116,7 +116,7 @@ def test_a_spool_that_the_servers_user_cannot_fill_is_refused_before_anything_is
 
 @as_root
 @pytest.mark.feature("I25")
-def test_a_spool_of_root_alone_is_repaired_by_init_with_a_group_and_found_until_then(node: Cluster, root: Path) -> None:
+def test_a_spool_that_only_root_can_read_is_reported_until_init_gives_it_a_group(node: Cluster, root: Path) -> None:
     config, state, spool = configured(node, root), root / "state", Spool(root / "spool")
     (row,) = node.sql("SELECT system_identifier FROM pg_control_system()")
     spool.create(int(str(row[0])))
@@ -145,7 +145,7 @@ def test_a_spool_of_root_alone_is_repaired_by_init_with_a_group_and_found_until_
     assert {mode(path) for path in spool.folder.iterdir() if path.is_file()} == {0o640, 0o660}
     assert {path.group() for path in spool.folder.iterdir()} == {group_of(node)}
     with StateStore.open(StateFolder(state)) as store:
-        assert spool_obstacle(config, known_user(store.archiving())) is None
+        assert spool_access_error(config.archive, known_user(store.archiving())) is None
 
 
 @as_root
@@ -161,13 +161,13 @@ def test_a_capture_of_a_third_user_shares_the_spool_by_a_group_or_is_refused(nod
     assert user is not None
 
     def adopt(config: Config) -> str:
-        return str(adopt_archive(config, system, user))
+        return str(prepare_archive(config, system, user))
 
     reported = as_user(CAPTURE_UID, [CAPTURE_UID], lambda: adopt(alone))
     assert reported.startswith("ServerCannotArchive: ")
     assert not (root / "spool").exists()
     assert as_user(CAPTURE_UID, [CAPTURE_UID, server.st_gid], lambda: adopt(shared)) == "ArchiveKind.SPOOL"
-    with_servers = Archiving(node, Spool(root / "spool"))
+    with_servers = ArchivingServer(node, Spool(root / "spool"))
     node.configure(archive_command=f"{archive_script()} --spool {root}/spool --free-bytes-min 0 %p %f")
     try:
         (name,) = with_servers.switch()
@@ -178,10 +178,12 @@ def test_a_capture_of_a_third_user_shares_the_spool_by_a_group_or_is_refused(nod
     assert archived.stat().st_uid == server.st_uid
 
     def read() -> str:
-        return f"{len(archived.read_bytes())} {spool_obstacle(shared, user)}"
+        return f"{len(archived.read_bytes())} {spool_access_error(shared.archive, user)}"
 
     assert as_user(CAPTURE_UID, [CAPTURE_UID, server.st_gid], read) == f"{1 << 20} None"
-    assert "is not in the group" in as_user(CAPTURE_UID, [CAPTURE_UID], lambda: str(spool_obstacle(shared, user)))
+    assert "is not in the group" in as_user(
+        CAPTURE_UID, [CAPTURE_UID], lambda: str(spool_access_error(shared.archive, user))
+    )
 
 
 def test_bits_are_read_as_the_kernel_reads_them(tmp_path: Path) -> None:
@@ -193,8 +195,8 @@ def test_bits_are_read_as_the_kernel_reads_them(tmp_path: Path) -> None:
     member = ServerUser(owner.st_uid + 1, owner.st_gid + 1, (owner.st_gid,))
     for bits, expected in ((0o640, (False, True)), (0o604, (True, False)), (0o600, (False, False))):
         file.chmod(bits)
-        found = tuple(obstacle(user, file, READ) is None for user in (stranger, member))
-        above = tuple(obstacle(user, tmp_path, 0) is None for user in (stranger, member))
+        found = tuple(access_error(user, file, READ) is None for user in (stranger, member))
+        above = tuple(access_error(user, tmp_path, 0) is None for user in (stranger, member))
         assert found == tuple(fine and way for fine, way in zip(expected, above, strict=True))
 
 
@@ -227,7 +229,7 @@ def test_a_program_that_the_servers_user_cannot_run_is_refused(
 
 @as_root
 @pytest.mark.feature("I25")
-def test_init_does_not_say_start_with_a_program_that_the_server_cannot_run(node: Cluster, root: Path) -> None:
+def test_init_does_not_recommend_a_start_with_a_program_that_the_server_cannot_run(node: Cluster, root: Path) -> None:
     options = ("--state", root / "state", "--dsn", node.dsn(), "--archive", root / "spool")
     chosen = {"TIDEMARK_CAPTURE__GROUP": group_of(node), "TIDEMARK_ARCHIVE__PROGRAM": "/etc/passwd"}
     done = cdcctl("init", *options, **chosen)
@@ -236,17 +238,17 @@ def test_init_does_not_say_start_with_a_program_that_the_server_cannot_run(node:
 
 
 @dataclass
-class Watched:
+class WatchedNode:
     """A node with a spool, and a daemon's requests and results."""
 
-    node: Archiving
+    node: ArchivingServer
     store: StateStore
     node_requests: NodeRequests
     watch: ArchivingWatch
 
     def seen(self) -> None:
         """Ask the node, and then check the folder."""
-        self.watch = ArchivingWatch(self.watch.context, self.node_requests)
+        self.watch = ArchivingWatch(self.watch.context, self.watch.archive, self.node_requests)
 
         def is_answered() -> bool:
             self.watch.poll()
@@ -266,23 +268,23 @@ class Watched:
 
 
 @contextmanager
-def watched(node: Cluster, root: Path) -> Iterator[Watched]:
+def watched(node: Cluster, root: Path) -> Iterator[WatchedNode]:
     node.sql("SELECT pg_stat_reset_shared('archiver')")
     config, folder = configured(node, root, group=group_of(node)), StateFolder(root / "state")
     initialise(config, folder)
     make_marker_key(config, folder)
     with StateStore.open(folder) as store:
-        context = CaptureContext(config, store, Metrics("main"), get_log("test"))
+        context = CaptureContext(store, Metrics("main"), get_log("test"))
         node_requests = NodeRequests(
-            NodeSettings.of(context.config),
+            NodeSettings.of(config),
             store,
             load_marker_key(config, folder),
             metrics=context.metrics,
             log=context.log,
         )
         try:
-            archiving = Archiving(node, Spool(Path(config.archive.folder)))
-            yield Watched(archiving, store, node_requests, ArchivingWatch(context, node_requests))
+            archiving = ArchivingServer(node, Spool(Path(config.archive.folder)))
+            yield WatchedNode(archiving, store, node_requests, ArchivingWatch(context, config.archive, node_requests))
         finally:
             node_requests.close()
 

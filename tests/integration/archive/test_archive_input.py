@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers.archiving import Archiving, archiving
+from tests.support.servers.archiving import ArchivingServer, archiving
 from tests.support.servers.postgres import Cluster
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring
@@ -29,7 +29,7 @@ DEADLINE_S = 120
 
 
 @pytest.fixture(scope="module")
-def archive() -> Iterator[Archiving]:
+def archive() -> Iterator[ArchivingServer]:
     with tempfile.TemporaryDirectory(prefix="tm-") as folder, archiving(Path(folder)) as made:
         made.switch(4)
         made.wait_until_archived()
@@ -37,7 +37,7 @@ def archive() -> Iterator[Archiving]:
 
 
 @pytest.fixture
-def copy(archive: Archiving, tmp_path: Path) -> Path:
+def copy(archive: ArchivingServer, tmp_path: Path) -> Path:
     """Copy the archived segments, to be damaged."""
     archive.wait_until_archived()
     return Path(shutil.copytree(archive.spool.folder, tmp_path / "copy"))
@@ -123,7 +123,7 @@ def whole(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.iterdir()) if len(path.name) == 24)
 
 
-def test_segments_are_followed_as_the_server_archives_them(archive: Archiving) -> None:
+def test_segments_are_followed_as_the_server_archives_them(archive: ArchivingServer) -> None:
     spool = archive.spool.folder
     first = ArchiveFolder(spool).first_lsn()
     with following(spool, first, system_of(archive.node)) as drained:
@@ -143,7 +143,7 @@ def test_a_slice_counts_as_received_before_the_ring_has_it(copy: Path) -> None:
         assert drained.source.error is None
 
 
-def test_a_folder_without_wal_yet_is_waited_for_and_a_partial_segment_is_not_read(copy: Path, tmp_path: Path) -> None:
+def test_an_empty_folder_is_waited_for_and_a_partial_segment_is_not_read(copy: Path, tmp_path: Path) -> None:
     segments = sorted(path for path in copy.iterdir() if len(path.name) == 24)
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -173,7 +173,7 @@ def test_a_folder_that_has_just_changed_is_not_listed_again_and_again(
 
 
 @pytest.mark.feature("I28")
-def test_a_missing_segment_ends_it_with_the_range_of_lsns(copy: Path) -> None:
+def test_a_missing_segment_ends_reading_with_the_range_of_lsns(copy: Path) -> None:
     archive = ArchiveFolder(copy)
     first = archive.first_lsn()
     sorted(path for path in copy.iterdir() if len(path.name) == 24)[1].unlink()
@@ -183,7 +183,7 @@ def test_a_missing_segment_ends_it_with_the_range_of_lsns(copy: Path) -> None:
         assert f"from {format_lsn(first + MB)} to {format_lsn(first + 2 * MB)}" in str(drained.source.error)
 
 
-def test_a_segment_that_comes_after_its_successor_is_waited_for_a_while(
+def test_a_segment_that_arrives_after_its_successor_is_waited_for_a_while(
     copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = record_listings(monkeypatch)
@@ -201,7 +201,7 @@ def test_a_segment_that_comes_after_its_successor_is_waited_for_a_while(
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_a_segment_that_is_written_in_place_is_waited_for_until_it_is_whole(
+def test_a_segment_that_is_written_in_place_is_waited_for_until_it_is_complete(
     copy: Path, monkeypatch: pytest.MonkeyPatch, *, is_packed: bool
 ) -> None:
     listed = record_listings(monkeypatch)
@@ -246,7 +246,7 @@ def test_the_archive_of_another_cluster_is_refused(copy: Path) -> None:
         assert isinstance(drained.source.error, ForeignArchive)
 
 
-def test_a_stop_ends_it_though_the_ring_is_full(copy: Path) -> None:
+def test_a_stop_ends_reading_although_the_ring_is_full(copy: Path) -> None:
     archive = ArchiveFolder(copy)
     with following(copy, archive.first_lsn(), archive.system_identifier) as drained:
         deadline = time.monotonic() + DEADLINE_S
@@ -256,7 +256,7 @@ def test_a_stop_ends_it_though_the_ring_is_full(copy: Path) -> None:
     assert drained.source.error is None
 
 
-def test_a_segment_that_is_removed_after_the_folder_was_listed_is_a_hole_and_no_accident(copy: Path) -> None:
+def test_a_segment_that_is_removed_after_the_listing_is_a_hole(copy: Path) -> None:
     archive = ArchiveFolder(copy)
     first, *_ = sorted(path for path in copy.iterdir() if len(path.name) == 24)
     start_lsn = archive.first_lsn()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.archive.test_archive_access import DEADLINE_S, Watched, watched, write
+from tests.integration.archive.test_archive_access import DEADLINE_S, WatchedNode, watched, write
 from tests.support.processes.cdcctl import Done, cdcctl, refused, reported, succeeded
 from tests.support.servers.archiving import archive_script
 from tests.support.servers.postgres import Cluster, new_cluster
@@ -37,7 +37,7 @@ def number_of(segment: str) -> int:
     return int(segment[-SEGMENT_DIGITS:], 16)
 
 
-def run(made: Watched, *arguments: str) -> Done:
+def run(made: WatchedNode, *arguments: str) -> Done:
     options = {
         "TIDEMARK_ARCHIVE__FOLDER": str(made.node.spool.folder),
         "TIDEMARK_CAPTURE__DSN": made.node.node.dsn(),
@@ -45,7 +45,7 @@ def run(made: Watched, *arguments: str) -> Done:
     return cdcctl(*arguments, "--state", made.store.folder.root, **options)
 
 
-def shown(made: Watched) -> str:
+def shown(made: WatchedNode) -> str:
     return succeeded(run(made, "status")).out.decode()
 
 
@@ -108,6 +108,6 @@ def test_wal_written_while_archive_mode_was_off_is_named_as_missing_and_not_wait
         assert (archiving.missing, archiving.off_lsn, archiving.on_lsn) == (0, INVALID_LSN, INVALID_LSN)
 
 
-def node_end(made: Watched) -> Lsn:
+def node_end(made: WatchedNode) -> Lsn:
     """Return the end of the node's WAL."""
     return parse_lsn(str(made.node.node.sql("SELECT pg_current_wal_flush_lsn()::text")[0][0]))

@@ -194,7 +194,7 @@ def test_a_hole_is_shown_given_up_and_reported_and_the_tables_are_copied_again(n
         sidecar.close()
 
 
-def test_a_repair_that_is_killed_leaves_the_one_state_or_the_other_and_a_second_one_does_the_rest(
+def test_a_killed_repair_leaves_the_old_or_the_new_state_and_a_second_one_completes_it(
     node: Cluster, tmp_path: Path
 ) -> None:
     holed = Holed(node, tmp_path)
@@ -229,7 +229,7 @@ def test_a_repair_that_is_killed_leaves_the_one_state_or_the_other_and_a_second_
         sidecar.close()
 
 
-def test_repair_is_refused_while_the_archive_is_not_what_is_delivered_from(node: Cluster, tmp_path: Path) -> None:
+def test_repair_is_refused_while_delivery_does_not_read_the_archive(node: Cluster, tmp_path: Path) -> None:
     holed = Holed(node, tmp_path)
     holed.sidecar.init()
     holed.take()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.cdcctl import Done, cdcctl, contents, refused, succeeded
-from tests.support.servers.archiving import Archiving, archive_script, segment_bytes
+from tests.support.servers.archiving import ArchivingServer, archive_script, segment_bytes
 from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.io.archive.archive_setup import archive_setting
 from tidemark.io.archive.spool import Spool
@@ -52,7 +52,7 @@ def test_the_line_that_init_prints_fills_a_spool_that_a_group_shares(traversable
         with (node.data / "postgresql.conf").open("a") as conf:
             conf.write(line + "\n")
         node.reload()
-        archive = Archiving(node, Spool(folder))
+        archive = ArchivingServer(node, Spool(folder))
         (name,) = archive.switch()
         archive.wait_until_archived()
         archived = folder / name
@@ -83,7 +83,7 @@ def test_a_vacant_folder_becomes_a_spool_and_stays_one(cluster: Cluster, tmp_pat
     refused(cdcctl("init", *options[:-1], tmp_path / "other", **by_us), ExitCode.CONFIG, "--archive")
 
 
-def test_the_wal_of_others_is_read_and_never_touched(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_foreign_archive_is_read_and_never_changed(cluster: Cluster, tmp_path: Path) -> None:
     folder, state = tmp_path / "backup", tmp_path / "state"
     folder.mkdir()
     (row,) = cluster.sql("SELECT system_identifier FROM pg_control_system()")
@@ -95,7 +95,7 @@ def test_the_wal_of_others_is_read_and_never_touched(cluster: Cluster, tmp_path:
     assert contents(folder) == before
 
 
-def test_a_folder_of_another_cluster_or_of_no_wal_is_refused_before_anything_is_made(
+def test_a_folder_of_another_cluster_or_without_wal_is_refused_before_anything_is_created(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     foreign, spool, other = tmp_path / "foreign", tmp_path / "spool", tmp_path / "other"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.io.archive.archive_state import ArchiveState, NoArchive, SegmentRun, Stretch, archive_state
+from tidemark.io.archive.archive_state import ArchiveState, NoArchive, SegmentRun, WalSpan, archive_state
 from tidemark.io.archive.hole_ledger import HoleLedger
 from tidemark.io.archive.spool import Spool
 from tidemark.model.lsn import Lsn, TimelineId
@@ -25,8 +25,8 @@ def fill(folder: Path, *numbers: int, timeline: int = 1, more: str = "") -> None
         (folder / (name(number, timeline) + more)).write_bytes(b"x" * 10)
 
 
-def stretch(first: int, behind: int) -> Stretch:
-    return Stretch(Lsn(first), Lsn(behind))
+def stretch(first: int, behind: int) -> WalSpan:
+    return WalSpan(Lsn(first), Lsn(behind))
 
 
 def taken(folder: Path) -> ArchiveState:
@@ -47,7 +47,7 @@ def test_a_folder_is_described_by_runs_files_bytes_and_owner(tmp_path: Path) -> 
     assert (state.holes, state.given_up, state.failing_s) == ((), 0, None)
 
 
-def test_a_gap_is_what_is_missing_from_an_lsn_on_with_wal_behind_it(tmp_path: Path) -> None:
+def test_a_gap_is_the_missing_wal_from_an_lsn_to_the_next_segment(tmp_path: Path) -> None:
     fill(tmp_path, 3, 4, 7, 8)
     state = taken(tmp_path)
     for lsn, gap in (
@@ -64,7 +64,7 @@ def test_a_gap_is_what_is_missing_from_an_lsn_on_with_wal_behind_it(tmp_path: Pa
     assert state.names_in(stretch(6 * MB + 5, 7 * MB)) == [name(6)]
 
 
-def test_the_way_goes_over_timelines_as_recovery_would_and_a_dead_branch_fills_no_gap(tmp_path: Path) -> None:
+def test_gaps_are_found_along_the_timelines_that_recovery_follows_and_a_dead_branch_fills_none(tmp_path: Path) -> None:
     fill(tmp_path, 2, 3, 4, 5, 6, 7)  # the first timeline continued after the fork, in segment 4
     fill(tmp_path, 5, 7, timeline=2)
     (tmp_path / "00000002.history").write_text(f"1\t0/{4 * MB + 0x300:X}\tpromoted\n")
@@ -99,7 +99,7 @@ def test_files_that_were_given_up_are_reported_until_they_are_there_and_failure_
     assert (state.given_up, state.failing_s) == (2, None)
 
 
-def test_a_folder_that_is_not_there_is_named_and_an_empty_one_is_no_error(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named_and_an_empty_one_is_no_error(tmp_path: Path) -> None:
     with pytest.raises(NoArchive, match="gone"):
         taken(tmp_path / "gone")
     state = taken(tmp_path)
@@ -120,7 +120,7 @@ def test_a_history_file_that_cannot_be_read_is_named_with_what_to_do(tmp_path: P
     assert "fetch it again" in reported.value.hint
 
 
-def test_a_hundred_thousand_files_are_listed_in_moments(tmp_path: Path) -> None:
+def test_a_hundred_thousand_files_are_listed_quickly(tmp_path: Path) -> None:
     for number in range(FILES):
         (tmp_path / name(number)).touch()
     began_s = time.process_time()

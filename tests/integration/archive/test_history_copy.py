@@ -178,7 +178,7 @@ def test_a_lost_state_without_a_lake_copies_all_tables_as_their_next_generation(
     assert 2 in generations
 
 
-def test_a_refused_copy_of_a_lost_state_is_made_again(shop: Shop) -> None:
+def test_a_refused_copy_of_a_lost_state_is_repeated(shop: Shop) -> None:
     shop.sidecar.kill()
     with StateStore.open(shop.sidecar.folder) as store:
         tables = store.relations().values()
@@ -193,7 +193,7 @@ def test_a_refused_copy_of_a_lost_state_is_made_again(shop: Shop) -> None:
     resume(shop)
 
 
-def test_copying_again_writes_nothing_that_is_there_and_follows_what_is_new(shop: Shop) -> None:
+def test_a_repeated_copy_writes_only_what_is_new(shop: Shop) -> None:
     first = shop.copy()
     folder = history_folder(shop.spool)
     before = {path.name: path.stat().st_ino for path in folder.iterdir() if path.name != "manifest"}
@@ -217,7 +217,7 @@ def test_copying_again_writes_nothing_that_is_there_and_follows_what_is_new(shop
     assert "one_more" in tables
 
 
-def test_of_a_journal_that_grows_only_the_growth_is_read_and_written(shop: Shop) -> None:
+def test_only_the_growth_of_a_journal_is_read_and_written(shop: Shop) -> None:
     with StateStore.open(shop.sidecar.folder) as store:
         copy = HistoryCopy(store, shop.spool)
         first = copy.update()
@@ -250,7 +250,7 @@ def test_of_a_journal_that_grows_only_the_growth_is_read_and_written(shop: Shop)
         load_catalogs(history_folder(shop.spool), second.history, second.journal, second.journal.end_lsn)
 
 
-def test_a_copy_that_breaks_off_before_its_manifest_leaves_the_one_before_whole(shop: Shop) -> None:
+def test_a_copy_that_breaks_off_before_its_manifest_leaves_the_previous_one_intact(shop: Shop) -> None:
     path = history_folder(shop.spool) / "manifest"
     before, content = read_manifest(shop.spool), path.read_bytes()
     shop.sql("CREATE TABLE one_more (id int PRIMARY KEY)")
@@ -349,7 +349,7 @@ def test_an_interrupted_rebuild_is_completed_by_a_repeat(shop: Shop) -> None:
     resume(shop)
 
 
-def test_the_epochs_of_a_rebuilt_state_are_above_those_taken_since_the_last_copy(shop: Shop) -> None:
+def test_the_epochs_of_a_rebuilt_state_are_above_those_begun_since_the_last_copy(shop: Shop) -> None:
     for _ in range(2):
         shop.sidecar.kill()
         shop.sidecar.start()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.processes.captures import change_log, replayed
 from tests.support.processes.failover import Pair
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import SUPERUSER, Cluster, new_cluster
 from tidemark.io.archive.spool import Spool
 from tidemark.model.mode import Stage
@@ -37,7 +37,7 @@ def test_a_folder_of_pg_receivewal_is_an_archive_for_both_processes(tmp_path: Pa
     folder.mkdir()
     with new_cluster(15, initdb=["--wal-segsize=1"]) as node, receiving(node, folder, *options):
         node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
-        pair = Pair(Archiving(node, Spool(folder)), tmp_path)
+        pair = Pair(ArchivingServer(node, Spool(folder)), tmp_path)
         pair.sidecar.init()
         try:
             pair.start()

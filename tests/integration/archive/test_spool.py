@@ -37,7 +37,7 @@ def kept(spool: Spool) -> set[str]:
 
 @pytest.mark.feature("I25")
 @pytest.mark.feature("I26")
-def test_a_file_is_copied_whole_and_twice_is_as_once(spool: Spool, source: Path) -> None:
+def test_a_file_is_copied_completely_and_a_second_copy_changes_nothing(spool: Spool, source: Path) -> None:
     before = kept(spool)
     spool.keep(source, NAME)
     spool.keep(source, NAME)
@@ -50,7 +50,7 @@ def test_a_file_is_copied_whole_and_twice_is_as_once(spool: Spool, source: Path)
 
 
 @pytest.mark.feature("I25")
-def test_other_content_is_refused_and_what_is_there_stays(spool: Spool, source: Path) -> None:
+def test_other_content_is_refused_and_the_existing_file_stays(spool: Spool, source: Path) -> None:
     spool.keep(source, NAME)
     other = bytearray(source.read_bytes())
     other[-1] ^= 1
@@ -70,7 +70,7 @@ def test_wal_of_another_cluster_is_refused_by_name(spool: Spool, source: Path) -
     spool.keep(source, "00000002.history")  # has no header
 
 
-def test_a_folder_that_is_no_spool_is_neither_made_one_nor_written(tmp_path: Path, source: Path) -> None:
+def test_a_folder_that_is_no_spool_is_left_unchanged(tmp_path: Path, source: Path) -> None:
     foreign = tmp_path / "backup"
     with pytest.raises(NoSpool, match=str(foreign)):
         Spool(foreign).keep(source, NAME)
@@ -83,7 +83,7 @@ def test_a_folder_that_is_no_spool_is_neither_made_one_nor_written(tmp_path: Pat
     assert [path.name for path in foreign.iterdir()] == [NAME]
 
 
-def test_a_spool_is_made_once_and_belongs_to_one_cluster(spool: Spool) -> None:
+def test_a_spool_is_created_once_and_belongs_to_one_cluster(spool: Spool) -> None:
     with spool.ledger.open("rb") as file:
         ledger = file.read()
     spool.create(CLUSTER)
@@ -92,7 +92,7 @@ def test_a_spool_is_made_once_and_belongs_to_one_cluster(spool: Spool) -> None:
         spool.create(5)
 
 
-def test_names_that_no_server_gives_are_refused(spool: Spool, source: Path) -> None:
+def test_names_that_no_server_uses_are_refused(spool: Spool, source: Path) -> None:
     for name in ("../escape", "wal", f"{NAME}.gz", f".{NAME}", ""):
         with pytest.raises(ConfigError, match="is not the name of a WAL file"):
             spool.keep(source, name)

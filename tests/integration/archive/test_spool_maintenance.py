@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.processes.captures import Sidecar
 from tests.support.processes.cdcctl import cdcctl, contents, succeeded
-from tests.support.servers.archiving import Archiving, archive_script, archiving
+from tests.support.servers.archiving import ArchivingServer, archive_script, archiving
 from tidemark.io.archive.archive_state import archive_state
 from tidemark.io.archive.spool_manifest import history_folder, read_manifest
 from tidemark.io.archive.trimming import Trimmed
@@ -27,14 +27,14 @@ MB = 1 << 20
 
 
 @pytest.fixture
-def archive() -> Iterator[Archiving]:
+def archive() -> Iterator[ArchivingServer]:
     with tempfile.TemporaryDirectory(prefix="tm-") as folder, archiving(Path(folder)) as made:
         made.node.sql("CREATE TABLE item (id int PRIMARY KEY)")
         yield made
 
 
 @pytest.fixture
-def sidecar(archive: Archiving, tmp_path: Path) -> Iterator[Sidecar]:
+def sidecar(archive: ArchivingServer, tmp_path: Path) -> Iterator[Sidecar]:
     chosen = {"TIDEMARK_ARCHIVE__FOLDER": str(archive.spool.folder), "TIDEMARK_ARCHIVE__PROGRAM": str(archive_script())}
     made = Sidecar(archive.node, "postgres", tmp_path, copy=False, **chosen)
     made.init()
@@ -42,18 +42,18 @@ def sidecar(archive: Archiving, tmp_path: Path) -> Iterator[Sidecar]:
     made.close()
 
 
-def configured(archive: Archiving, *, keep_bytes: int = 0) -> ArchiveConfig:
+def configured(archive: ArchivingServer, *, keep_bytes: int = 0) -> ArchiveConfig:
     return ArchiveConfig(folder=str(archive.spool.folder), keep_bytes=keep_bytes)
 
 
-def maintain(archive: Archiving, sidecar: Sidecar, *, keep_bytes: int = 0) -> MaintainedSpool:
+def maintain(archive: ArchivingServer, sidecar: Sidecar, *, keep_bytes: int = 0) -> MaintainedSpool:
     with StateStore.open(sidecar.folder) as store:
         maintained = SpoolMaintenance(configured(archive, keep_bytes=keep_bytes), store).maintain()
     assert maintained is not None
     return maintained
 
 
-def deliver_over(archive: Archiving, sidecar: Sidecar, segments: int) -> None:
+def deliver_over(archive: ArchivingServer, sidecar: Sidecar, segments: int) -> None:
     """Have rows delivered in each of so many segments, all archived."""
     for number in range(segments):
         archive.node.sql(f"INSERT INTO item SELECT coalesce(max(id), 0) + 1 FROM item -- {number}")
@@ -64,7 +64,7 @@ def deliver_over(archive: Archiving, sidecar: Sidecar, segments: int) -> None:
 
 @pytest.mark.feature("I13")
 def test_trimmed_segments_are_not_needed_and_a_rebuilt_state_continues_from_the_rest(
-    archive: Archiving, sidecar: Sidecar
+    archive: ArchivingServer, sidecar: Sidecar
 ) -> None:
     sidecar.start()
     deliver_over(archive, sidecar, 3)
@@ -109,7 +109,9 @@ def test_trimmed_segments_are_not_needed_and_a_rebuilt_state_continues_from_the_
 
 
 @pytest.mark.feature("I13")
-def test_a_registered_reader_keeps_the_wal_behind_what_it_has_confirmed(archive: Archiving, sidecar: Sidecar) -> None:
+def test_a_registered_reader_keeps_the_wal_behind_what_it_has_confirmed(
+    archive: ArchivingServer, sidecar: Sidecar
+) -> None:
     sidecar.start()
     with OutboxReader.open(sidecar.folder) as reader:
         reader.register("slow")
@@ -143,7 +145,7 @@ def confirm(reader: OutboxReader, *names: str) -> None:
 
 @pytest.mark.feature("I13")
 def test_the_spool_of_another_cluster_or_capture_is_refused_and_left_as_it_is(
-    archive: Archiving, sidecar: Sidecar
+    archive: ArchivingServer, sidecar: Sidecar
 ) -> None:
     sidecar.start()
     deliver_over(archive, sidecar, 2)
@@ -168,8 +170,8 @@ def test_the_spool_of_another_cluster_or_capture_is_refused_and_left_as_it_is(
 
 
 @pytest.mark.feature("I13")
-def test_nothing_is_done_to_a_folder_that_is_not_ours_or_not_configured(
-    archive: Archiving, sidecar: Sidecar, tmp_path: Path
+def test_a_foreign_or_unconfigured_folder_is_left_unchanged(
+    archive: ArchivingServer, sidecar: Sidecar, tmp_path: Path
 ) -> None:
     foreign = tmp_path / "foreign"
     shutil.copytree(archive.spool.folder, foreign)

@@ -34,7 +34,7 @@ def test_segments_below_the_horizon_are_removed_and_counted_and_no_others(tmp_pa
     assert trim(spool, HORIZON, MB) == Trimmed()
 
 
-def test_a_folder_without_our_sentinel_is_never_trimmed(tmp_path: Path) -> None:
+def test_a_folder_without_the_sentinel_is_never_trimmed(tmp_path: Path) -> None:
     fill(tmp_path, range(1, 9))
     before = contents(tmp_path)
     with pytest.raises(NoSpool, match=str(tmp_path)):
@@ -54,7 +54,7 @@ def test_only_files_are_trimmed_whatever_else_has_the_name_of_a_segment(tmp_path
     assert link.is_symlink()
 
 
-def test_a_spool_far_below_the_horizon_is_trimmed_bit_by_bit(tmp_path: Path) -> None:
+def test_a_spool_far_below_the_horizon_is_trimmed_in_steps(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
     spool.create(7)
     fill(spool.folder, range(1, FILES_MAX + 11))

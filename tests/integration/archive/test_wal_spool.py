@@ -56,7 +56,7 @@ def test_a_spool_that_is_cut_continues_at_the_cut_along_another_timeline(
     assert (bytes(behind.data), behind.timeline) == (b"c" * 0x1000, NEXT)
 
 
-def test_a_spool_that_ends_before_the_cut_stays_and_one_that_begins_behind_it_is_empty(spool: WalSpool) -> None:
+def test_a_spool_that_ends_before_the_cut_stays_and_one_that_begins_after_it_is_emptied(spool: WalSpool) -> None:
     spool.cut_behind(END)
     assert (spool.start_lsn, spool.write_lsn) == (START, END)
     spool.cut_behind(START)

@@ -29,9 +29,9 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup
 from tidemark.model.errors import ConsumerFailed, NodeUnreachable
 from tidemark.model.position import Epoch, Partition
-from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.capture import Capture, CaptureSettings
 from tidemark.runtime.capture.consumers import NullConsumer
-from tidemark.runtime.capture.wal_source import from_node
+from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.state import Owner
@@ -209,8 +209,9 @@ def captured(config: Config, folder: StateFolder, consumer: NullConsumer) -> Ite
     initialise(config, folder)
     with StateStore.open(folder) as store:
         epoch = store.begin_epoch(Owner("sidecar", host_name(), this_boot(), os.getpid(), own_start_ticks()))
-        context = CaptureContext(config, store, Metrics("main"), get_log("test"))
-        yield store, Capture(context, epoch, partial(from_node, context), consumer=consumer)
+        context = CaptureContext(store, Metrics("main"), get_log("test"))
+        make_wal_source = partial(from_node, context, WalSettings.of(config, store.identity.segment_bytes))
+        yield store, Capture(context, CaptureSettings.of(config), epoch, make_wal_source, consumer=consumer)
 
 
 def wait_for(capture: Capture, condition: Callable[[], bool]) -> None:
@@ -231,7 +232,7 @@ def test_an_embedded_capture_holds_the_sidecars_role_and_sends_heartbeats(
     with captured(config, folder, NullConsumer()) as (store, capture):
         beat = store.environment.heartbeat
         capture.start()
-        assert RoleLock.seen(folder, "sidecar").is_locked
+        assert RoleLock.status(folder, "sidecar").is_locked
         with pytest.raises(AlreadyRunning):
             RoleLock.acquire(folder, "sidecar")
         before = beat.count(Slot.SIDECAR)
@@ -240,7 +241,7 @@ def test_an_embedded_capture_holds_the_sidecars_role_and_sends_heartbeats(
         assert age_s is not None
         assert age_s < config.watchdog.watchdog_s
         capture.stop()
-        assert not RoleLock.seen(folder, "sidecar").is_locked
+        assert not RoleLock.status(folder, "sidecar").is_locked
         assert beat.read(Slot.SIDECAR) is None
 
 

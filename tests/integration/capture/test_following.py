@@ -49,7 +49,7 @@ def leader_marker(
     return LeaderMarker(marker, confirmed, Lsn(lsn))
 
 
-class Following:
+class FollowerSetup:
     """A follower's target over a real state, and the last marker."""
 
     def __init__(self, folder: StateFolder) -> None:
@@ -90,20 +90,20 @@ class Following:
 
 
 @pytest.fixture
-def following(tmp_path: Path) -> Iterator[Following]:
-    made = Following(StateFolder(tmp_path / "state"))
+def following(tmp_path: Path) -> Iterator[FollowerSetup]:
+    made = FollowerSetup(StateFolder(tmp_path / "state"))
     with made.store:
         yield made
 
 
-def test_a_marker_counts_once_all_before_it_is_followed(following: Following) -> None:
+def test_a_marker_counts_once_all_before_it_is_followed(following: FollowerSetup) -> None:
     following.newest = leader_marker(3000, pointer(2000, 1500))
     assert not following.pass_by(2500).has_start
     assert following.pass_by(3000).leader == Leader(Epoch(FIRST, 1), Lsn(3000), Sequence(9))
     assert following.begin == pointer(2000, 1500)
 
 
-def test_a_pointer_confirmed_before_the_state_was_complete_is_not_a_start(following: Following) -> None:
+def test_a_pointer_confirmed_before_the_state_was_complete_is_not_a_start(following: FollowerSetup) -> None:
     following.newest = leader_marker(1100, pointer(FLOOR - 8, 300))
     assert not following.pass_by(1200).has_start
     following.newest = leader_marker(1300, pointer(FLOOR, 300))
@@ -111,7 +111,7 @@ def test_a_pointer_confirmed_before_the_state_was_complete_is_not_a_start(follow
     assert following.begin == pointer(FLOOR, 600), "from where the catalogs are known"
 
 
-def test_late_writes_of_a_replaced_deliverer_move_nothing_back(following: Following) -> None:
+def test_late_writes_of_a_replaced_deliverer_move_nothing_back(following: FollowerSetup) -> None:
     following.newest = leader_marker(2000, pointer(1900), epoch=3)
     following.pass_by(2100)
     following.newest = leader_marker(2500, pointer(1800), epoch=2)
@@ -119,7 +119,7 @@ def test_late_writes_of_a_replaced_deliverer_move_nothing_back(following: Follow
     assert following.begin == pointer(1900)
 
 
-def test_a_deliverer_whose_state_was_rebuilt_is_heard(following: Following) -> None:
+def test_a_deliverer_whose_state_was_rebuilt_is_heard(following: FollowerSetup) -> None:
     following.newest = leader_marker(2000, pointer(1900), epoch=3)
     following.pass_by(2100)
     following.newest = leader_marker(2500, pointer(2400), epoch=1)
@@ -127,7 +127,7 @@ def test_a_deliverer_whose_state_was_rebuilt_is_heard(following: Following) -> N
     assert following.begin == pointer(2400)
 
 
-def test_only_confirm_markers_describe_the_outbox(following: Following) -> None:
+def test_only_confirm_markers_describe_the_outbox(following: FollowerSetup) -> None:
     following.newest = leader_marker(2000, pointer(1900), head=50)
     following.pass_by(2100)
     following.newest = leader_marker(2500, pointer(2400), kind=MarkerKind.TRY_START, head=700)
@@ -135,7 +135,7 @@ def test_only_confirm_markers_describe_the_outbox(following: Following) -> None:
     assert following.begin == pointer(2400)
 
 
-def test_a_start_that_is_too_old_is_dropped_until_another_marker_is_read(following: Following) -> None:
+def test_a_start_that_is_too_old_is_dropped_until_another_marker_is_read(following: FollowerSetup) -> None:
     following.newest = leader_marker(2000, pointer(1900))
     assert following.pass_by(2100).has_start
     late = 1900 + UNMARKED_BYTES_MAX
@@ -147,7 +147,7 @@ def test_a_start_that_is_too_old_is_dropped_until_another_marker_is_read(followi
     assert following.pass_by(late + 300).has_start
 
 
-def test_the_epoch_behind_a_promotion_is_above_all_that_were_read_and_never_decreases(following: Following) -> None:
+def test_the_epoch_behind_a_promotion_is_above_all_that_were_read_and_never_decreases(following: FollowerSetup) -> None:
     following.newest = leader_marker(2000, pointer(1900), epoch=40)
     following.pass_by(2100)
     with following.store.transaction(None) as transaction:

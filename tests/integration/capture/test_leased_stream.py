@@ -26,7 +26,7 @@ COMMITS = 200
 MESSAGE = "SELECT pg_logical_emit_message(true, 'test', repeat('x', {}))"
 
 
-class Watched(Ring):
+class ThreadRecordingRing(Ring):
     """Drops each slice, and records the thread that put it; the ring checks that slices are contiguous."""
 
     def __init__(self, start_lsn: Lsn) -> None:
@@ -91,13 +91,13 @@ def lease() -> StreamLease:
 
 
 @pytest.fixture
-def ring(cluster: Cluster) -> Watched:
+def ring(cluster: Cluster) -> ThreadRecordingRing:
     with WalStream(cluster.dsn()) as stream:
-        return Watched(first_page_lsn(stream.identify().flush_lsn))
+        return ThreadRecordingRing(first_page_lsn(stream.identify().flush_lsn))
 
 
 @pytest.fixture
-def receiver(cluster: Cluster, ring: Watched, lease: StreamLease) -> Iterator[Receiver]:
+def receiver(cluster: Cluster, ring: ThreadRecordingRing, lease: StreamLease) -> Iterator[Receiver]:
     receiver = Receiver(cluster, ring, Progress(received_lsn=ring.write_lsn), lease)
     receiver.start()
     yield receiver
@@ -118,20 +118,20 @@ def eventually(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.01)
 
 
-def write(cluster: Cluster, ring: Watched, size: int = 10) -> None:
+def write(cluster: Cluster, ring: ThreadRecordingRing, size: int = 10) -> None:
     """Commit a change, and wait until it has arrived."""
     cluster.sql(MESSAGE.format(size))
     end_lsn = parse_lsn(cluster.sql("SELECT pg_current_wal_flush_lsn()")[0][0] or "")
     eventually(lambda: ring.write_lsn >= end_lsn)
 
 
-def is_leased(cluster: Cluster, ring: Watched) -> bool:
+def is_leased(cluster: Cluster, ring: ThreadRecordingRing) -> bool:
     write(cluster, ring)
     return ring.putters[-1] == LEASEHOLDER
 
 
 @pytest.mark.usefixtures("leaseholder")
-def test_the_application_thread_reads_a_quiet_stream_directly(cluster: Cluster, ring: Watched) -> None:
+def test_the_application_thread_reads_a_quiet_stream_directly(cluster: Cluster, ring: ThreadRecordingRing) -> None:
     eventually(lambda: is_leased(cluster, ring))
     ring.putters.clear()
     for _ in range(5):
@@ -140,7 +140,7 @@ def test_the_application_thread_reads_a_quiet_stream_directly(cluster: Cluster, 
 
 
 def test_an_application_thread_that_does_not_read_delays_no_wal(
-    cluster: Cluster, ring: Watched, leaseholder: Leaseholder
+    cluster: Cluster, ring: ThreadRecordingRing, leaseholder: Leaseholder
 ) -> None:
     eventually(lambda: is_leased(cluster, ring))
     leaseholder.is_away = True
@@ -152,7 +152,7 @@ def test_an_application_thread_that_does_not_read_delays_no_wal(
 
 
 def test_an_application_thread_that_decodes_for_long_delays_no_wal(
-    cluster: Cluster, ring: Watched, receiver: Receiver, leaseholder: Leaseholder
+    cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver, leaseholder: Leaseholder
 ) -> None:
     """It may write a catalog base, or wait for the disk of the journal, for longer than the node waits for a reply."""
     eventually(lambda: is_leased(cluster, ring))
@@ -166,7 +166,7 @@ def test_an_application_thread_that_decodes_for_long_delays_no_wal(
 
 
 def test_a_stop_ends_a_read_that_waits(
-    cluster: Cluster, ring: Watched, receiver: Receiver, leaseholder: Leaseholder
+    cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver, leaseholder: Leaseholder
 ) -> None:
     eventually(lambda: is_leased(cluster, ring))
     leaseholder.lease_s = 100 * DEADLINE_S
@@ -177,7 +177,7 @@ def test_a_stop_ends_a_read_that_waits(
 
 
 @pytest.mark.usefixtures("leaseholder")
-def test_a_backlog_is_received_by_the_network_thread(cluster: Cluster, ring: Watched) -> None:
+def test_a_backlog_is_received_by_the_network_thread(cluster: Cluster, ring: ThreadRecordingRing) -> None:
     eventually(lambda: is_leased(cluster, ring))
     ring.putters.clear()
 
@@ -189,7 +189,7 @@ def test_a_backlog_is_received_by_the_network_thread(cluster: Cluster, ring: Wat
 
 
 def test_the_stream_is_not_offered_while_the_decode_thread_has_a_backlog(
-    cluster: Cluster, ring: Watched, receiver: Receiver, lease: StreamLease
+    cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver, lease: StreamLease
 ) -> None:
     """The network thread would only wait for the decode thread, and the WAL on the node."""
     ring.keeps = True
@@ -207,7 +207,7 @@ def test_the_stream_is_not_offered_while_the_decode_thread_has_a_backlog(
 
 @pytest.mark.usefixtures("leaseholder")
 def test_a_connection_that_breaks_while_the_application_thread_reads_is_opened_again(
-    cluster: Cluster, ring: Watched, receiver: Receiver
+    cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver
 ) -> None:
     eventually(lambda: is_leased(cluster, ring))
     for _ in range(3):
@@ -219,7 +219,7 @@ def test_a_connection_that_breaks_while_the_application_thread_reads_is_opened_a
 
 @pytest.mark.usefixtures("leaseholder")
 def test_it_is_stopped_while_the_application_thread_reads_the_socket(
-    cluster: Cluster, ring: Watched, receiver: Receiver, lease: StreamLease
+    cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver, lease: StreamLease
 ) -> None:
     eventually(lambda: is_leased(cluster, ring))
     receiver.stop()
@@ -229,7 +229,7 @@ def test_it_is_stopped_while_the_application_thread_reads_the_socket(
 
 
 def test_each_byte_arrives_once_and_in_order_from_either_reading_thread(
-    cluster: Cluster, ring: Watched, receiver: Receiver, leaseholder: Leaseholder
+    cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver, leaseholder: Leaseholder
 ) -> None:
     draw = random.Random(1)
     leaseholder.pauses_s = lambda: draw.choice((0.0, 0.0, 0.001, 0.15))
@@ -248,7 +248,7 @@ def test_each_byte_arrives_once_and_in_order_from_either_reading_thread(
 
 @pytest.mark.usefixtures("leaseholder")
 def test_a_ring_that_the_application_thread_fills_is_not_used_until_there_is_space(
-    cluster: Cluster, ring: Watched, receiver: Receiver
+    cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver
 ) -> None:
     eventually(lambda: is_leased(cluster, ring))
     ring.keeps = True
@@ -278,7 +278,7 @@ def test_a_timeline_that_ends_while_the_application_thread_reads_is_followed_by_
     monkeypatch.setattr("tidemark.runtime.capture.network.WalStream", Followed)
     with new_cluster() as primary, standby_of(primary) as standby:
         with WalStream(standby.dsn()) as stream:
-            ring = Watched(first_page_lsn(stream.identify().flush_lsn))
+            ring = ThreadRecordingRing(first_page_lsn(stream.identify().flush_lsn))
         lease = StreamLease()
         receiver = Receiver(standby, ring, Progress(received_lsn=ring.write_lsn), lease)
         receiver.start()

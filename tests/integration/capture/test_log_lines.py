@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.failover import RING_BYTES, Pair, archiving_node, paired
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.mode import Stage
 from tidemark.wire.control import Json
@@ -43,7 +43,7 @@ def lsn(text: Json) -> int:
     return int(high, 16) << 32 | int(low, 16)
 
 
-def fill_the_ring(archiving: Archiving, both: Pair) -> None:
+def fill_the_ring(archiving: ArchivingServer, both: Pair) -> None:
     """Write more than outbox, queue and ring can store, until realtime has ended."""
     for first in range(10, 16010, ROWS_AT_ONCE):
         rows = f"generate_series({first}, {first + ROWS_AT_ONCE - 1})"

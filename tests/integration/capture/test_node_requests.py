@@ -12,7 +12,6 @@ from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
 from tidemark.runtime.seed.initialise import initialise
 
@@ -42,13 +41,12 @@ def test_a_commit_just_after_a_switch_forces_the_next_one_and_then_nothing_does(
         folder = StateFolder(tmp_path / "state")
         initialise(config, folder)
         with StateStore.open(folder) as store:
-            context = CaptureContext(config, store, Metrics("main"), get_log("test"))
             node_requests = NodeRequests(
-                NodeSettings.of(context.config),
+                NodeSettings.of(config),
                 store,
                 load_marker_key(config, folder),
-                metrics=context.metrics,
-                log=context.log,
+                metrics=Metrics("main"),
+                log=get_log("test"),
             )
             try:
                 mark = node_requests.switch_if_moved(None).result(DEADLINE_S)

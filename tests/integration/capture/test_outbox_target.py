@@ -7,6 +7,7 @@ import pytest
 
 from tests.integration.capture.test_delivery import DEADLINE_S
 from tests.support.forged.deliveries import IDENTITY, SELECTED_TABLES, START, group
+from tests.support.processes.clocks import HandClock
 from tests.support.servers.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.io.host.logs import get_log
@@ -45,20 +46,6 @@ LAG_US = 2_000_000
 DELIVERY_S = 3.0
 
 
-class HandClock:
-    """A clock that a test advances."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-        self.now_us = COMMITTED_US + LAG_US
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_us(self) -> int:
-        return self.now_us
-
-
 class CountedWaits(threading.Event):
     """Is set in the last of `count` waits, all of which return at once."""
 
@@ -72,7 +59,7 @@ class CountedWaits(threading.Event):
         return len(self.waits_s) >= self._count
 
 
-class Target:
+class RecordingTarget:
     """Receives groups, or fails."""
 
     def __init__(self, *, counts: bool = True, on_group: Callable[[], None] = lambda: None) -> None:
@@ -105,7 +92,7 @@ class Target:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
-    clock = HandClock()
+    clock = HandClock(COMMITTED_US + LAG_US)
     monkeypatch.setattr("tidemark.runtime.capture.delivery.SystemClock", lambda: clock)
     return clock
 
@@ -184,7 +171,7 @@ def test_slots_of_killed_readers_are_freed_every_few_seconds_and_no_more_often(
 
 
 def application(
-    store: StateStore, target: Target, metrics: Metrics, stopping: threading.Event
+    store: StateStore, target: RecordingTarget, metrics: Metrics, stopping: threading.Event
 ) -> tuple[ApplicationThread, GroupQueue]:
     group_queue = GroupQueue(1 << 20, Signal())
     thread = ApplicationThread(
@@ -210,7 +197,7 @@ def test_delivered_changes_are_counted_unless_the_target_counts_itself(
 
     lag_us, lag_s = lag
     clock.now_us = COMMITTED_US + lag_us
-    thread, group_queue = application(store, Target(counts=counts, on_group=on_group), metrics, stopping)
+    thread, group_queue = application(store, RecordingTarget(counts=counts, on_group=on_group), metrics, stopping)
     assert thread.join(0.0), "not started, so it is not running"
     group_queue.put(group(100))
     thread.start()
@@ -226,7 +213,7 @@ def test_a_target_is_polled_while_the_queue_is_empty_and_then_delivers_the_next_
     store: StateStore, metrics: Metrics
 ) -> None:
     stopping = threading.Event()
-    target = Target(on_group=stopping.set)
+    target = RecordingTarget(on_group=stopping.set)
     thread, group_queue = application(store, target, metrics, stopping)
     thread.start()
     assert target.idled.wait(DEADLINE_S)
@@ -245,7 +232,7 @@ def test_joining_waits_for_the_delivery_in_hand_up_to_its_bound(store: StateStor
         received.set()
         may_end.wait(DEADLINE_S)
 
-    thread, group_queue = application(store, Target(on_group=on_group), metrics, stopping)
+    thread, group_queue = application(store, RecordingTarget(on_group=on_group), metrics, stopping)
     group_queue.put(group(100))
     thread.start()
     assert received.wait(DEADLINE_S)
@@ -267,7 +254,7 @@ def test_the_first_error_is_kept_when_closing_fails_as_well(
         if delivering is not None:
             raise delivering
 
-    target = Target(on_group=on_group)
+    target = RecordingTarget(on_group=on_group)
     target.closing = ZeroDivisionError()
     thread, group_queue = application(store, target, metrics, stopping)
     group_queue.put(group(100))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.processes.captures import OnDemandReader, Sidecar, change_log, replayed
 from tests.support.processes.failover import Pair, paired
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeBatch
@@ -48,7 +48,9 @@ def has_confirmed(pair: Pair) -> bool:
 
 
 @pytest.mark.feature("I06")
-def test_a_full_ring_stops_realtime_until_a_switch_and_its_memory_is_released(node: Archiving, tmp_path: Path) -> None:
+def test_a_full_ring_stops_realtime_until_a_switch_and_its_memory_is_released(
+    node: ArchivingServer, tmp_path: Path
+) -> None:
     with (
         paired(node, tmp_path, options=OPTIONS, bytes_max=1 << 20) as pair,
         OutboxReader.open(pair.sidecar.folder) as reader,

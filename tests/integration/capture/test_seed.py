@@ -32,7 +32,7 @@ from tidemark.runtime.seed.seeding import (
     Seed,
     SilentObserver,
     read_seed,
-    settle,
+    wait_for_start,
 )
 
 DEADLINE_S = 120
@@ -108,7 +108,7 @@ def test_changes_begin_behind_transactions_that_were_open_and_none_is_lost_or_do
     snapshot_rows = {str(value) for (value,) in node.sql("SELECT v FROM t")}
     node.sql("INSERT INTO t VALUES ('after')")
     ours.read_until(emit_fence(node, "postgres"))
-    changes = [line for line in ours.taken_lines("postgres") if line.startswith("table")]
+    changes = [line for line in ours.new_lines("postgres") if line.startswith("table")]
     ours.changes.close()
     assert len(snapshot_rows) == 3
     assert changes == ["table public.t: INSERT: v[text]:'after'"]
@@ -128,12 +128,12 @@ def test_a_transaction_that_wrote_before_the_seed_was_exact_is_waited_for_and_ne
         ours = OurSide(node, ["postgres"])
         sql(session, "INSERT INTO t VALUES ('behind the seed')")
         with Node(ours.dsn, "postgres") as asked, pytest.raises(OlderTransactions):
-            settle(asked, ours.seed, wait_s=0)
+            wait_for_start(asked, ours.seed, wait_s=0)
         session.commit()
         ours.settle()
     node.sql("INSERT INTO t VALUES ('after')")
     ours.read_until(emit_fence(node, "postgres"))
-    assert [line for line in ours.taken_lines("postgres") if line.startswith("table")] == [
+    assert [line for line in ours.new_lines("postgres") if line.startswith("table")] == [
         "table public.t: INSERT: v[text]:'after'"
     ]
     ours.changes.close()
@@ -192,7 +192,7 @@ def test_several_databases_are_captured_from_one_stream(new_cluster: NewCluster)
         ours.read_until(emit_fence(node, name))
         expected = server.lines()
         assert expected
-        assert_same_lines(name, expected, ours.taken_lines(name))
+        assert_same_lines(name, expected, ours.new_lines(name))
     ours.changes.close()
 
 

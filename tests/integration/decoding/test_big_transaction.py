@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.servers.postgres import new_cluster
-from tests.support.workloads.big_transaction import DATABASE, MB, Watched
+from tests.support.workloads.big_transaction import DATABASE, MB, WatchedSidecar
 from tidemark.io.process.metrics import ROWS, SPILLED
 from tidemark.model.errors import ExitCode
 
@@ -17,9 +17,9 @@ SPILLED_SHARE_MIN = 0.5  # of its WAL: headers, padding and the content of memor
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Watched]:
+def watched(tmp_path: Path) -> Iterator[WatchedSidecar]:
     with new_cluster(15, {"wal_keep_size": "2GB", "max_wal_size": "1GB"}) as node:
-        made = Watched(node, tmp_path, MEMORY_BYTES)
+        made = WatchedSidecar(node, tmp_path, MEMORY_BYTES)
         try:
             yield made
         finally:
@@ -27,7 +27,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 
 
 @pytest.mark.feature("P04")
-def test_the_peak_of_memory_is_independent_of_the_size_of_a_transaction(watched: Watched) -> None:
+def test_the_peak_of_memory_is_independent_of_the_size_of_a_transaction(watched: WatchedSidecar) -> None:
     small = watched.passes(SMALL)
     large = watched.passes(LARGE)
     assert large.peak_bytes - small.peak_bytes < GROWTH_BYTES_MAX, (str(small), str(large))
@@ -38,7 +38,7 @@ def test_the_peak_of_memory_is_independent_of_the_size_of_a_transaction(watched:
 
 
 @pytest.mark.feature("P04")
-def test_a_spill_is_repeated_after_a_kill_and_every_row_is_delivered_once(watched: Watched) -> None:
+def test_a_spill_is_repeated_after_a_kill_and_every_row_is_delivered_once(watched: WatchedSidecar) -> None:
     sidecar = watched.sidecar
     with watched.node.connect(DATABASE, autocommit=False) as session:
         rows = watched.write(session, SMALL)

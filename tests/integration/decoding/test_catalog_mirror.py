@@ -21,7 +21,7 @@ from tidemark.decode.catalog.interning import Interner
 from tidemark.decode.catalog.layout import PG_CLASS, PG_TYPE
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.redo import CatalogDiverged, SeedOvertaken
-from tidemark.decode.catalog.views import Shelf
+from tidemark.decode.catalog.views import DescriptionCache
 from tidemark.model.lsn import FIRST_USER_OID, INVALID_XID, Oid, Xid
 from tidemark.model.relation import Relation, RelFileLocator
 from tidemark.wal.rmgr import RM_XACT, xact
@@ -418,7 +418,12 @@ class Witness:
 
     def tables(self, xid: Xid | None) -> Tables:
         describer = Describer(
-            self.mirror.store, self.readers, self.mirror.dialect.encoding, xid, Shelf(PG_TYPE.oid), interner=Interner()
+            self.mirror.store,
+            self.readers,
+            self.mirror.dialect.encoding,
+            xid,
+            DescriptionCache(PG_TYPE.oid),
+            interner=Interner(),
         )
         heap, found = self.mirror.store.heap(PG_CLASS, xid), dict[Oid, Relation | None]()
         oids = {heap.subject(packed) for packed in heap.rows.values()}

@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.support.oracles.oracle import ROLE, ServerSide, ensure_role, without_own_messages
+from tests.support.oracles.oracle import ROLE, ServerSide, ensure_role, without_tidemarks_messages
 from tests.support.oracles.waldump import waldump
 from tests.support.processes.cdcctl import Done, cdcctl, contents, refused, running, succeeded
 from tests.support.servers.postgres import Cluster, StopMode, new_cluster, sql
@@ -45,7 +45,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedServer:
     """The remains of a removed server."""
 
     state: Path
@@ -103,7 +103,7 @@ def work(cluster: Cluster, round_number: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> RecordedServer:
     root = tmp_path_factory.mktemp("offline")
     state, archive = root / "state", root / "archive"
     with (
@@ -154,7 +154,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
         cluster.stop(StopMode.FAST)
         shutil.copytree(cluster.data / "pg_wal", archive, ignore=shutil.ignore_patterns("archive_status"))
     assert not cluster.data.exists()  # the server and its files are gone
-    return Recorded(state, archive, pieces, saved_bases(state))
+    return RecordedServer(state, archive, pieces, saved_bases(state))
 
 
 def more_bases_than(state: Path, count: int) -> bool:
@@ -178,7 +178,7 @@ def pieces_of(cluster: Cluster, server: ServerSide) -> list[Piece]:
             continue
         open_lines.append(line)
         if line.startswith("COMMIT "):
-            kept = without_own_messages(open_lines)
+            kept = without_tidemarks_messages(open_lines)
             if kept:
                 xid = int(line.split()[1])
                 pieces.append(Piece(commits[xid], tuple(kept), commit_time(cluster, xid)))
@@ -215,7 +215,7 @@ def records_of(cluster: Cluster) -> tuple[dict[int, Lsn], dict[str, list[Lsn]]]:
 
 
 @pytest.mark.feature("N04")
-def test_with_the_server_gone_every_database_decodes_as_test_decoding_did(recorded: Recorded) -> None:
+def test_with_the_server_gone_every_database_decodes_as_test_decoding_did(recorded: RecordedServer) -> None:
     before = contents(recorded.state), contents(recorded.archive)
     for database in DATABASES:
         done = succeeded(recorded.decode("test_decoding", "--database", database))
@@ -227,7 +227,7 @@ def test_with_the_server_gone_every_database_decodes_as_test_decoding_did(record
 
 
 def test_a_range_contains_what_completes_in_it_whether_commit_prepared_transaction_or_message(
-    recorded: Recorded,
+    recorded: RecordedServer,
 ) -> None:
     plain = recorded.find("'round 2'").begin_lsn
     message = recorded.find("content:message 3").begin_lsn
@@ -248,7 +248,7 @@ def test_a_range_contains_what_completes_in_it_whether_commit_prepared_transacti
 
 
 @pytest.mark.feature("N06")
-def test_a_range_of_times_contains_what_sql_shows_to_have_committed_in_it(recorded: Recorded) -> None:
+def test_a_range_of_times_contains_what_sql_shows_to_have_committed_in_it(recorded: RecordedServer) -> None:
     times = [piece.commit_time for piece in recorded.pieces["app"] if piece.commit_time is not None]
     assert times == sorted(times)
     assert len(times) > 10
@@ -268,7 +268,9 @@ def test_a_range_of_times_contains_what_sql_shows_to_have_committed_in_it(record
     assert decode((None, third)) + decode((third, two_thirds)) + decode((two_thirds, None)) == whole
 
 
-def test_a_range_of_times_outside_the_archive_or_the_history_is_an_error_that_names_which(recorded: Recorded) -> None:
+def test_a_range_of_times_outside_the_archive_or_the_history_is_an_error_that_names_which(
+    recorded: RecordedServer,
+) -> None:
     times = [piece.commit_time for pieces in recorded.pieces.values() for piece in pieces if piece.commit_time]
     early, late = min(times).earlier_by(3600), CommitTime(max(times).us + 1)
     refused(recorded.decode("null", "--from", str(early)), ExitCode.STATE, "no catalog base", str(early))
@@ -280,7 +282,7 @@ def test_a_range_of_times_outside_the_archive_or_the_history_is_an_error_that_na
 
 
 @pytest.mark.feature("N05")
-def test_a_table_that_was_never_selected_is_decoded_from_any_base_on_as_it_was_then(recorded: Recorded) -> None:
+def test_a_table_that_was_never_selected_is_decoded_from_any_base_on_as_it_was_then(recorded: RecordedServer) -> None:
     def decode(lsn: Lsn) -> list[str]:
         captured_late = ("--database", "app", "--table", "public.account", "--from", format_lsn(lsn))
         return succeeded(recorded.decode("test_decoding", *captured_late)).lines
@@ -303,7 +305,7 @@ def test_a_table_that_was_never_selected_is_decoded_from_any_base_on_as_it_was_t
 
 
 @pytest.mark.feature("N04")
-def test_decoding_begins_at_the_newest_base_that_misses_nothing(recorded: Recorded, tmp_path: Path) -> None:
+def test_decoding_begins_at_the_newest_base_that_misses_nothing(recorded: RecordedServer, tmp_path: Path) -> None:
     """The archive loses the WAL before the last base: ranges that do not need it are decoded, others are refused."""
     *_, base = recorded.bases
     spanning, last = recorded.find("'long done'").begin_lsn, recorded.find("'last'").begin_lsn
@@ -336,7 +338,7 @@ def segment_number(path: Path) -> int:
     return int(path.name[8:16], 16) * 4096 + int(path.name[16:], 16)
 
 
-def test_json_lines_parse_and_are_in_stream_order(recorded: Recorded) -> None:
+def test_json_lines_parse_and_are_in_stream_order(recorded: RecordedServer) -> None:
     done = succeeded(recorded.decode("jsonl", "--database", "app", "--table", "public.*"))
     positions = []
     values = {}
@@ -356,7 +358,7 @@ def test_json_lines_parse_and_are_in_stream_order(recorded: Recorded) -> None:
     )
 
 
-def test_arrow_is_read_by_others_to_its_end_and_null_counts_the_same(recorded: Recorded) -> None:
+def test_arrow_is_read_by_others_to_its_end_and_null_counts_the_same(recorded: RecordedServer) -> None:
     done = succeeded(recorded.decode("arrow"))
     source = BytesIO(done.out)
     rows = batches = 0

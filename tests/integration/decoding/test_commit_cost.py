@@ -18,9 +18,9 @@ from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, ChangeGroup
-from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.capture import Capture, CaptureSettings
 from tidemark.runtime.capture.consumers import NullConsumer
-from tidemark.runtime.capture.wal_source import from_node
+from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wal.kernel import COMPILED
@@ -85,8 +85,11 @@ def test_a_commit_on_its_own_is_received_decoded_and_delivered_by_one_thread_and
     initialise(config, folder)
     consumer = OneByOne()
     with StateStore.open(folder) as store, RoleLock.acquire(folder, "sidecar") as lock:
-        context = CaptureContext(config, store, Metrics("main"), get_log("test"))
-        capture = Capture(context, store.begin_epoch(lock.owner), partial(from_node, context), consumer=consumer)
+        context = CaptureContext(store, Metrics("main"), get_log("test"))
+        make_wal_source = partial(from_node, context, WalSettings.of(config, store.identity.segment_bytes))
+        capture = Capture(
+            context, CaptureSettings.of(config), store.begin_epoch(lock.owner), make_wal_source, consumer=consumer
+        )
         capture.start()
         try:
             with cluster.connect(database) as session:

@@ -64,7 +64,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedWal:
     """A state, and later WAL: a span in segments, and one that a server sends."""
 
     cluster: Cluster
@@ -97,7 +97,7 @@ def archived(cluster: Cluster, first: int, count: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def recorded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+def recorded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordedWal]:
     with database_in(cluster, DATABASE) as database:
         cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
         cluster.sql("CHECKPOINT")
@@ -109,7 +109,7 @@ def recorded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         begin = cluster.flush_lsn()
         few = committed(cluster, database, MANY + 1, FEW)
         stream = Span(begin, few, committed(cluster, database, MANY + FEW + 1, MANY - FEW))
-        yield Recorded(cluster, folder.root, str(time), segments, stream)
+        yield RecordedWal(cluster, folder.root, str(time), segments, stream)
 
 
 def lines_a_transaction(decode: DecodeUpTo, span: Span, *, runs: int = 1) -> float:
@@ -134,29 +134,31 @@ def lines_a_transaction(decode: DecodeUpTo, span: Span, *, runs: int = 1) -> flo
     ],
     ids=" ".join,
 )
-def test_each_option_of_decode_handles_small_transactions_in_runs(recorded: Recorded, options: tuple[str, ...]) -> None:
+def test_each_option_of_decode_handles_small_transactions_in_runs(
+    recorded: RecordedWal, options: tuple[str, ...]
+) -> None:
     decode = partial(recorded.decoded, "--format", "null", *options)
     assert lines_a_transaction(decode, recorded.archived) < LINES_A_TRANSACTION
 
 
-def test_a_begin_by_time_handles_small_transactions_in_runs(recorded: Recorded) -> None:
+def test_a_begin_by_time_handles_small_transactions_in_runs(recorded: RecordedWal) -> None:
     decode = partial(recorded.decoded, "--format", "null", "--from", recorded.time)
     assert lines_a_transaction(decode, recorded.archived) < LINES_A_TRANSACTION
 
 
 @pytest.mark.parametrize("form", ["jsonl", "debezium", "arrow"])
-def test_each_columnar_format_handles_small_transactions_in_runs(recorded: Recorded, form: str) -> None:
+def test_each_columnar_format_handles_small_transactions_in_runs(recorded: RecordedWal, form: str) -> None:
     decode = partial(recorded.decoded, "--format", form, "--database", DATABASE)
     assert lines_a_transaction(decode, recorded.archived) < LINES_A_TRANSACTION
 
 
 @pytest.mark.parametrize("form", ["jsonl", "debezium", "arrow"])
-def test_each_format_reports_the_bounds_of_small_transactions_in_runs(recorded: Recorded, form: str) -> None:
+def test_each_format_reports_the_bounds_of_small_transactions_in_runs(recorded: RecordedWal, form: str) -> None:
     decode = partial(recorded.decoded, "--format", form, "--transactions")
     assert lines_a_transaction(decode, recorded.archived) < LINES_WITH_BOUNDS
 
 
-def test_the_text_of_test_decoding_handles_small_transactions_in_runs(recorded: Recorded) -> None:
+def test_the_text_of_test_decoding_handles_small_transactions_in_runs(recorded: RecordedWal) -> None:
     decode = partial(recorded.decoded, "--format", "test_decoding", "--database", DATABASE)
     assert lines_a_transaction(decode, recorded.archived) < LINES_FOR_TEXT
 
@@ -166,7 +168,7 @@ def test_the_text_of_test_decoding_handles_small_transactions_in_runs(recorded: 
     [("--format", "null"), ("--format", "jsonl"), ("--format", "test_decoding"), ("--table", "no.such")],
     ids=" ".join,
 )
-def test_tail_by_a_state_handles_small_transactions_in_runs(recorded: Recorded, options: tuple[str, ...]) -> None:
+def test_tail_by_a_state_handles_small_transactions_in_runs(recorded: RecordedWal, options: tuple[str, ...]) -> None:
     decode = partial(recorded.tailed, *options)
     assert lines_a_transaction(decode, recorded.streamed, runs=RUNS) < LINES_TAILED
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.processes.captures import change_log, replayed
 from tests.support.processes.failover import Pair
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.small_disk import SmallDisk, needs_mount, small_disk
 from tidemark.model.mode import Stage
 
@@ -17,7 +17,7 @@ ROWS = 2000
 
 
 @contextmanager
-def beside(disk: SmallDisk, node: Archiving) -> Iterator[Pair]:
+def beside(disk: SmallDisk, node: ArchivingServer) -> Iterator[Pair]:
     """Run both processes over a state on `disk`; their logs are beside it."""
     pair = Pair(node, disk.root)
     for process in (pair.sidecar, pair.archiver):
@@ -39,7 +39,9 @@ def assert_all_arrived(pair: Pair, count: int) -> None:
     assert set(replayed(change_log(pair.catch_up(), "account"))) == set(range(1, count + 1))
 
 
-def test_an_active_archiver_waits_for_room_and_continues_automatically(node: Archiving, tmp_path: Path) -> None:
+def test_an_active_archiver_waits_for_disk_space_and_continues_automatically(
+    node: ArchivingServer, tmp_path: Path
+) -> None:
     with small_disk(tmp_path / "disk", KEPT_BACK + 16 * MB) as disk, beside(disk, node) as pair:
         pair.switch_off()
         insert(pair, 1)
@@ -54,8 +56,8 @@ def test_an_active_archiver_waits_for_room_and_continues_automatically(node: Arc
         pair.wait_for_stage(Stage.REALTIME)
 
 
-def test_an_archiver_that_takes_over_on_a_disk_without_a_byte_waits_for_room_and_loses_nothing(
-    node: Archiving, tmp_path: Path
+def test_an_archiver_that_takes_over_on_a_full_disk_waits_for_space_and_loses_nothing(
+    node: ArchivingServer, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "disk", KEPT_BACK + 16 * MB) as disk, beside(disk, node) as pair:
         insert(pair, 1)

@@ -4,7 +4,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tidemark_archiver.archive import Archive
+from tidemark_archiver.archive import Archive, ArchiveSettings
 
 from tidemark.io.host.logs import get_log
 from tidemark.io.process.config import load_config
@@ -38,18 +38,16 @@ def test_each_retry_of_the_archiver_counts_as_an_error(tmp_path: Path, monkeypat
     with StateStore.create(folder, IDENTITY) as store, RoleLock.acquire(folder, "archiver") as lock:
         with store.transaction(None) as transaction:
             transaction.put(STAGE, Stage.HELD)
-        context = CaptureContext(
-            load_config(None, chosen | {"TIDEMARK_RETRY__FIRST_S": "1e-6"}), store, metrics, get_log("test")
-        )
+        config = load_config(None, chosen | {"TIDEMARK_RETRY__FIRST_S": "1e-6"})
+        context = CaptureContext(store, metrics, get_log("test"))
         incarnation = begin_incarnation(store, Role.ARCHIVER, context.log)
         with closing(
-            NodeRequests(
-                NodeSettings.of(context.config), store, KEY, incarnation, metrics=context.metrics, log=context.log
-            )
+            NodeRequests(NodeSettings.of(config), store, KEY, incarnation, metrics=context.metrics, log=context.log)
         ) as node_requests:
             fence = Fence(context.store, incarnation, node_requests, context.log)
             markers = MarkerReader(store.identity, KEY, metrics, context.log)
-            made = Archive(DaemonContext(context, lock.owner, node_requests, markers, fence))
+            daemon = DaemonContext(context, lock.owner, node_requests, markers, fence)
+            made = Archive(daemon, ArchiveSettings.of(config, IDENTITY.segment_bytes))
             monkeypatch.setattr(store, "begin_epoch", unreachable)
             for count in (1, 2):
                 made.step()

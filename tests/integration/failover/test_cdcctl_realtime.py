@@ -10,7 +10,7 @@ import pytest
 from tests.support.processes.captures import Sidecar, change_log, replayed
 from tests.support.processes.cdcctl import Done, cdcctl, refused, reported, running, succeeded
 from tests.support.processes.failover import HANGS_SOON, RING_BYTES, Pair, paired
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import GroupItem
@@ -69,7 +69,7 @@ def test_off_and_on_are_complete_when_they_return_and_change_nothing_a_second_ti
 
 @pytest.mark.feature("I16")
 def test_off_with_a_dead_sidecar_fences_it_and_on_returns_to_realtime_when_it_is_started(
-    node: Archiving, tmp_path: Path
+    node: ArchivingServer, tmp_path: Path
 ) -> None:
     patient = {"TIDEMARK_WATCHDOG__RESTART_S": "600", "TIDEMARK_ARCHIVE__KEEP_BYTES": str(1 << 30)}
     with paired(node, tmp_path, options=patient) as pair:
@@ -120,7 +120,7 @@ def test_off_with_both_dead_reports_that_no_process_delivers_until_the_archiver_
 
 
 @pytest.fixture
-def hanging_soon(node: Archiving, tmp_path: Path) -> Iterator[Pair]:
+def hanging_soon(node: ArchivingServer, tmp_path: Path) -> Iterator[Pair]:
     with paired(node, tmp_path, options=HANGS_SOON) as both:
         yield both
 
@@ -209,7 +209,7 @@ def with_one_key(pair: Pair) -> None:
 KEYS_DIFFER = "the sidecar and the archiver were started with different keys of the markers"
 
 
-def test_on_is_refused_where_the_archiver_would_not_know_the_sidecars_marker(pair: Pair, tmp_path: Path) -> None:
+def test_on_is_refused_where_the_archiver_would_not_accept_the_sidecars_marker(pair: Pair, tmp_path: Path) -> None:
     succeeded(realtime(pair, "off"))
     assert shown(realtime(pair, "status", "--json"))["marker_keys"] == "one"
     with_another_key(pair, tmp_path / "other.key")
@@ -224,9 +224,7 @@ def test_on_is_refused_where_the_archiver_would_not_know_the_sidecars_marker(pai
     assert shown(succeeded(realtime(pair, "on", "--json")))["delivering"] == "sidecar"
 
 
-def test_a_return_that_is_under_way_is_not_waited_for_where_its_marker_will_not_be_known(
-    pair: Pair, tmp_path: Path
-) -> None:
+def test_a_return_is_not_waited_for_where_its_marker_will_not_be_accepted(pair: Pair, tmp_path: Path) -> None:
     succeeded(realtime(pair, "off"))
     ((archive_command,),) = pair.node.sql("SHOW archive_command")
     pair.node.configure(archive_command="false")
@@ -239,7 +237,7 @@ def test_a_return_that_is_under_way_is_not_waited_for_where_its_marker_will_not_
     assert shown(succeeded(realtime(pair, "on", "--json")))["delivering"] == "sidecar"
 
 
-def test_a_sidecar_does_not_return_to_an_archiver_that_would_not_know_its_marker(pair: Pair, tmp_path: Path) -> None:
+def test_a_sidecar_does_not_return_to_an_archiver_that_would_not_accept_its_marker(pair: Pair, tmp_path: Path) -> None:
     with_another_key(pair, tmp_path / "other.key")
     pair.sidecar.kill()
     pair.wait_for_stage(Stage.ARCHIVE)
@@ -253,7 +251,7 @@ def test_a_sidecar_does_not_return_to_an_archiver_that_would_not_know_its_marker
     pair.wait_for_stage(Stage.REALTIME)
 
 
-def test_off_reports_what_will_make_changes_late(pair: Pair) -> None:
+def test_off_reports_the_reasons_for_a_delay_of_changes(pair: Pair) -> None:
     pair.node.configure(archive_command="false")
     pair.node.sql("SELECT pg_switch_wal()")
     failing = "changes may be delivered late: the node's archive_command fails with"

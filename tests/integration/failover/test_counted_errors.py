@@ -13,7 +13,7 @@ from tests.support.processes.waiting import wait_until
 from tidemark.engine.handover import Event
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import get_log
-from tidemark.io.process.config import load_config
+from tidemark.io.process.config import Config, load_config
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.heartbeat import Slot
 from tidemark.io.state.incarnations import begin_incarnation
@@ -24,8 +24,9 @@ from tidemark.io.state.switching import switch
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Role
 from tidemark.model.position import NO_SEQUENCE, Pointer, Position
+from tidemark.runtime.capture.wal_source import WalSettings
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.daemon.archive_report import LOOK_S, ArchiveReport
+from tidemark.runtime.daemon.archive_report import LISTING_S, ArchiveReport
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
 from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.daemon.marker_reading import MarkerReader
@@ -41,25 +42,26 @@ DELIVERED_TO = Watermark(Pointer(Position(TimelineId(1), Lsn(800), 0), Lsn(792))
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonContext]:
-    """Return the context of a daemon in stage ARCHIVE whose node is unreachable, and whose archive does not exist."""
+def config(tmp_path: Path) -> Config:
+    """Return a configuration with an unreachable node and an archive that does not exist."""
     chosen = {
         "TIDEMARK_ARCHIVE__FOLDER": str(tmp_path / "archive"),
         "TIDEMARK_CAPTURE__DSN": UNREACHABLE,
         "TIDEMARK_REALTIME__ARCHIVE_WAIT_S": "1e-6",
     }
-    config, folder, metrics, log = (
-        load_config(None, chosen),
-        StateFolder(tmp_path / "state"),
-        Metrics("main"),
-        get_log(""),
-    )
+    return load_config(None, chosen)
+
+
+@pytest.fixture
+def daemon(config: Config, tmp_path: Path) -> Iterator[DaemonContext]:
+    """Return the context of a daemon in stage ARCHIVE."""
+    folder, metrics, log = StateFolder(tmp_path / "state"), Metrics("main"), get_log("")
     with StateStore.create(folder, IDENTITY) as store, RoleLock.acquire(folder, "sidecar") as lock:
         with store.transaction(None) as transaction:
             transaction.put(DELIVERED, DELIVERED_TO)
         switch(store, Event.SIDECAR_LOST, log=log, now_us=SystemClock().wall_us())
         incarnation = begin_incarnation(store, Role.SIDECAR, log)
-        context = CaptureContext(config, store, metrics, log)
+        context = CaptureContext(store, metrics, log)
         with closing(
             NodeRequests(NodeSettings.of(config), store, KEY, incarnation, metrics=metrics, log=log)
         ) as node_requests:
@@ -83,26 +85,42 @@ def list_archive(report: ArchiveReport, daemon: DaemonContext, now_s: float) -> 
     wait_until(has_failed)
 
 
-def test_each_failed_listing_of_the_archive_is_counted(daemon: DaemonContext) -> None:
-    report = ArchiveReport(daemon.context, ArchivingWatch(daemon.context, daemon.node_requests))
+def watched_archive(config: Config, daemon: DaemonContext) -> StalledArchive:
+    wait_s, watchdog_s = config.realtime.archive_wait_s, config.watchdog.watchdog_s
+    return StalledArchive(daemon, archive_wait_s=wait_s, watchdog_s=watchdog_s)
+
+
+def test_each_failed_listing_of_the_archive_is_counted(config: Config, daemon: DaemonContext) -> None:
+    watch = ArchivingWatch(daemon.context, config.archive, daemon.node_requests)
+    report = ArchiveReport(daemon.context, config.archive.folder, watch)
     for count in (1, 2):
-        list_archive(report, daemon, count * LOOK_S)
+        list_archive(report, daemon, count * LISTING_S)
         assert errors(daemon) == count
 
 
-def test_a_failed_maintenance_of_the_spool_is_counted(daemon: DaemonContext) -> None:
-    (folder := Path(daemon.context.config.archive.folder)).mkdir()
+def test_a_failed_maintenance_of_the_spool_is_counted(config: Config, daemon: DaemonContext) -> None:
+    (folder := Path(config.archive.folder)).mkdir()
     (folder / ".tidemark").write_text("5\n")  # another cluster's
     for count in (1, 2):
-        Upkeep(daemon.context, daemon.node_requests).step(None)
+        Upkeep(daemon.context, config.archive, daemon.node_requests).step(None)
         assert errors(daemon) == count
 
 
-def test_a_node_that_does_not_answer_a_sidecar_that_wants_to_return_is_counted(daemon: DaemonContext) -> None:
+def test_a_node_that_does_not_answer_a_sidecar_that_wants_to_return_is_counted(
+    config: Config, daemon: DaemonContext
+) -> None:
     context = daemon.context
-    stalled = StalledArchive(daemon)
+    stalled = watched_archive(config, daemon)
     transition = StageTransition(context.store, lambda _switched: {}, context.metrics, context.log)
-    returning = RealtimeReturn(daemon, transition, stalled)
+    segment_bytes = IDENTITY.segment_bytes
+    returning = RealtimeReturn(
+        daemon,
+        transition,
+        stalled,
+        realtime=config.realtime,
+        wal=WalSettings.of(config, segment_bytes),
+        lag_bytes_max=config.return_lag_bytes_max(segment_bytes),
+    )
     returning.return_soon()
 
     def is_counted() -> bool:
@@ -113,8 +131,10 @@ def test_a_node_that_does_not_answer_a_sidecar_that_wants_to_return_is_counted(d
     wait_until(is_counted)
 
 
-def test_a_node_that_does_not_answer_while_the_archive_is_stalled_is_counted(daemon: DaemonContext) -> None:
-    stalled = StalledArchive(daemon)
+def test_a_node_that_does_not_answer_while_the_archive_is_stalled_is_counted(
+    config: Config, daemon: DaemonContext
+) -> None:
+    stalled = watched_archive(config, daemon)
 
     def is_counted() -> bool:
         assert not stalled.is_over(daemon.context.store.marks(), waits=True)

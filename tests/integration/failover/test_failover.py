@@ -12,7 +12,7 @@ from tests.support.processes.captures import OnDemandReader, change_log, replaye
 from tests.support.processes.cdcctl import cdcctl
 from tests.support.processes.failover import HANGS_SOON, MOVED_S, Pair, archived_messages, paired
 from tests.support.processes.json_lines import lines_of
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import GroupItem
@@ -47,7 +47,7 @@ def test_the_operators_off_and_on_lose_nothing_and_repeat_nothing(pair: Pair) ->
     ]
 
 
-def test_a_killed_sidecar_is_noticed_and_the_archiver_continues(pair: Pair) -> None:
+def test_a_killed_sidecar_is_detected_and_the_archiver_continues(pair: Pair) -> None:
     pair.insert(1)
     pair.catch_up()
     pair.sidecar.kill()
@@ -60,7 +60,7 @@ def test_a_killed_sidecar_is_noticed_and_the_archiver_continues(pair: Pair) -> N
     assert ids(pair.catch_up()) == [1, 2, 3]
 
 
-def test_a_stopped_sidecar_is_killed_and_the_archiver_continues(node: Archiving, tmp_path: Path) -> None:
+def test_a_stopped_sidecar_is_killed_and_the_archiver_continues(node: ArchivingServer, tmp_path: Path) -> None:
     with paired(node, tmp_path, options=HANGS_SOON) as pair:
         pair.insert(1)
         pair.catch_up()
@@ -70,7 +70,7 @@ def test_a_stopped_sidecar_is_killed_and_the_archiver_continues(node: Archiving,
         assert pair.sidecar.process.wait(timeout=120) == -signal.SIGKILL
 
 
-def test_realtime_comes_back_through_the_least_ring(node: Archiving, tmp_path: Path) -> None:
+def test_realtime_returns_through_the_smallest_ring(node: ArchivingServer, tmp_path: Path) -> None:
     least = {"TIDEMARK_RING__BYTES_MAX": str(2 << 20), "TIDEMARK_ARCHIVE__SWITCH_S": "600"}
     with paired(node, tmp_path, options=least) as pair:
         pair.switch_off()
@@ -93,7 +93,7 @@ def test_realtime_comes_back_through_the_least_ring(node: Archiving, tmp_path: P
 
 
 @pytest.mark.feature("I08")
-def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Archiving, tmp_path: Path) -> None:
+def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: ArchivingServer, tmp_path: Path) -> None:
     small = {"TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 18), "TIDEMARK_DECODE__QUEUE_BYTES": str(1 << 20)}
     with paired(node, tmp_path, options=small | KEEPING, bytes_max=1 << 20) as pair:
         pair.insert(1)
@@ -131,7 +131,7 @@ def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Arch
 
 
 @pytest.mark.feature("I17")
-def test_realtime_stays_off_after_the_operators_off_and_returns_by_itself_otherwise(pair: Pair) -> None:
+def test_realtime_stays_off_after_the_operators_off_and_returns_automatically_otherwise(pair: Pair) -> None:
     pair.switch_off()
     pair.insert(1)
     assert ids(pair.catch_up()) == [1]
@@ -170,7 +170,7 @@ def test_a_killed_archiver_continues_at_the_exact_row_active_and_passive(pair: P
 
 
 @pytest.mark.feature("I18")
-def test_wal_that_is_gone_from_the_node_is_read_from_the_archive(pair: Pair) -> None:
+def test_wal_that_the_node_removed_is_read_from_the_archive(pair: Pair) -> None:
     pair.insert(1)
     pair.catch_up()
     pair.archiver.stop()
@@ -191,7 +191,7 @@ def test_wal_that_is_gone_from_the_node_is_read_from_the_archive(pair: Pair) -> 
     assert len(ids(pair.catch_up())) == 60002
 
 
-def test_a_ring_that_overflows_on_the_way_back_leaves_it_to_the_archiver(pair: Pair) -> None:
+def test_a_ring_that_overflows_during_a_return_leaves_delivery_to_the_archiver(pair: Pair) -> None:
     pair.switch_off()
     pair.wait_for(lambda: pair.archiver.status().get("role") == "active", "active")
     assert pair.archiver.process is not None
@@ -210,8 +210,8 @@ def test_a_ring_that_overflows_on_the_way_back_leaves_it_to_the_archiver(pair: P
 
 @pytest.mark.feature("I09")
 @pytest.mark.feature("I15")
-def test_the_try_start_marker_carries_the_attempt_and_the_archiver_gives_what_commits_before_it(
-    node: Archiving, tmp_path: Path
+def test_the_try_start_marker_contains_the_attempt_and_the_archiver_delivers_what_commits_before_it(
+    node: ArchivingServer, tmp_path: Path
 ) -> None:
     with paired(node, tmp_path, options=KEEPING) as pair:
         pair.switch_off()
@@ -229,7 +229,7 @@ def test_the_try_start_marker_carries_the_attempt_and_the_archiver_gives_what_co
 
 
 @pytest.mark.feature("I10")
-def test_a_forged_marker_is_ignored_counted_and_reported_once(node: Archiving, tmp_path: Path) -> None:
+def test_a_forged_marker_is_ignored_counted_and_reported_once(node: ArchivingServer, tmp_path: Path) -> None:
     with paired(node, tmp_path, options=KEEPING) as pair:
         pair.switch_off()
         pair.switch_on()
@@ -250,7 +250,9 @@ def test_a_forged_marker_is_ignored_counted_and_reported_once(node: Archiving, t
 
 
 @pytest.mark.feature("I22")
-def test_the_archiver_delivers_all_that_is_archived_while_the_node_is_down(node: Archiving, tmp_path: Path) -> None:
+def test_the_archiver_delivers_all_that_is_archived_while_the_node_is_down(
+    node: ArchivingServer, tmp_path: Path
+) -> None:
     with paired(node, tmp_path) as pair:
         pair.switch_off()
         pair.insert(1)
@@ -270,8 +272,8 @@ def test_the_archiver_delivers_all_that_is_archived_while_the_node_is_down(node:
 
 
 @pytest.mark.feature("I07")
-def test_confirm_markers_are_paced_and_an_idle_node_archives_nothing_on_our_account(
-    node: Archiving, tmp_path: Path
+def test_confirm_markers_are_paced_and_an_idle_node_archives_nothing_because_of_tidemark(
+    node: ArchivingServer, tmp_path: Path
 ) -> None:
     """At the requested rate while rows come; none in five periods of archive_timeout without rows, in both modes."""
     confirm_s = 1.0
@@ -301,7 +303,7 @@ def test_confirm_markers_are_paced_and_an_idle_node_archives_nothing_on_our_acco
 
 
 def test_a_sidecar_stopped_inside_a_write_transaction_is_killed_and_the_archiver_continues(
-    node: Archiving, tmp_path: Path
+    node: ArchivingServer, tmp_path: Path
 ) -> None:
     with paired(node, tmp_path, options=HANGS_SOON) as pair:
         pair.insert(1)
@@ -323,8 +325,8 @@ def test_a_sidecar_stopped_inside_a_write_transaction_is_killed_and_the_archiver
         assert ids(pair.catch_up()) == numbers
 
 
-def test_a_consumer_that_hangs_stops_realtime_and_then_the_archiver_by_its_own_code(
-    node: Archiving, tmp_path: Path
+def test_a_consumer_that_hangs_stops_realtime_and_then_the_archiver_with_a_separate_code(
+    node: ArchivingServer, tmp_path: Path
 ) -> None:
     taken = tmp_path / "taken"
     os.mkfifo(taken)
@@ -342,8 +344,8 @@ def test_a_consumer_that_hangs_stops_realtime_and_then_the_archiver_by_its_own_c
 
 
 @pytest.mark.feature("I36")
-def test_a_consumer_that_fails_in_the_sidecar_is_given_what_it_did_not_confirm_by_the_archiver(
-    node: Archiving, tmp_path: Path
+def test_the_archiver_delivers_what_a_consumer_that_fails_in_the_sidecar_did_not_confirm(
+    node: ArchivingServer, tmp_path: Path
 ) -> None:
     lines = tmp_path / "lines.jsonl"
     pair = Pair(node, tmp_path, TIDEMARK_DELIVER__CONSUMER="jsonl", TIDEMARK_DELIVER__JSONL_FILE=str(lines))
@@ -368,7 +370,7 @@ def inserted(lines: Path) -> list[Json]:
 
 @pytest.mark.feature("I31")
 def test_segments_are_forced_in_archive_mode_alone_at_most_every_switch_s_and_only_with_the_grant(
-    node: Archiving, tmp_path: Path
+    node: ArchivingServer, tmp_path: Path
 ) -> None:
     def forced(pair: Pair, *numbers: int) -> int:
         """Write a little, every second, from a new segment on; return how many segments were ended meanwhile."""

@@ -49,7 +49,7 @@ def test_an_archive_that_is_unavailable_for_a_moment_is_waited_for(pair: Pair, s
 
 
 @pytest.mark.feature("I41")
-def test_an_archive_that_hangs_holds_up_neither_realtime_nor_the_operator(pair: Pair) -> None:
+def test_an_archive_that_hangs_blocks_neither_realtime_nor_the_operator(pair: Pair) -> None:
     pair.insert(1)
     pair.catch_up()
     pair.node.configure(archive_command="false")

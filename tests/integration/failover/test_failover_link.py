@@ -119,7 +119,7 @@ def test_wal_archived_while_only_the_sidecar_is_disconnected_is_delivered_by_the
             assert keys_of(pair) == [1, 2, 3]
 
 
-def test_a_record_that_the_stream_spoilt_is_read_from_the_archive(tmp_path: Path) -> None:
+def test_a_record_that_is_damaged_in_the_stream_is_read_from_the_archive(tmp_path: Path) -> None:
     spoilt = Spoilt(b"as it was written", b"as it was changed")
     with archiving_node() as node, proxy(node.node.port, spoilt.change) as port:
         node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
@@ -142,7 +142,7 @@ def test_a_record_that_the_stream_spoilt_is_read_from_the_archive(tmp_path: Path
             assert pair.sidecar.running, pair.reported()
 
 
-def test_delivery_continues_without_markers_and_a_return_waits_for_its_own(tmp_path: Path) -> None:
+def test_delivery_continues_without_markers_and_a_return_waits_for_its_marker(tmp_path: Path) -> None:
     with archiving_node() as node, cable(node.node.port) as way:
         node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
         node.node.configure(archive_timeout="1s")  # segment switches take the same connection as the markers

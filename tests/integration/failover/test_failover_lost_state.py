@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.support.processes.captures import change_log, replayed
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.failover import HANGS_SOON, Pair, paired
-from tests.support.servers.archiving import Archiving, archive_script
+from tests.support.servers.archiving import ArchivingServer, archive_script
 from tidemark.engine.handover import Event
 from tidemark.io.archive.spool_manifest import read_manifest
 from tidemark.io.host.clock import SystemClock
@@ -30,7 +30,7 @@ def rebuild_state(pair: Pair, root: Path) -> None:
 
 
 def test_a_marker_of_the_lost_states_sidecar_is_not_mistaken_for_one_of_the_new_state(
-    node: Archiving, tmp_path: Path
+    node: ArchivingServer, tmp_path: Path
 ) -> None:
     with (
         paired(node, tmp_path, options=HANGS_SOON) as pair,

@@ -39,7 +39,7 @@ def ids(pair: Pair) -> list[object]:
 
 
 @pytest.mark.feature("I15")
-def test_a_transaction_open_across_both_switches_comes_whole_and_once(pair: Pair, open_one: Session) -> None:
+def test_a_transaction_open_across_both_switches_is_delivered_complete_and_once(pair: Pair, open_one: Session) -> None:
     open_one.execute("INSERT INTO account VALUES (1, 'before')")
     off(pair)
     open_one.execute("INSERT INTO account VALUES (2, 'while the archiver delivers')")
@@ -68,7 +68,7 @@ def test_savepoints_open_across_both_switches_are_kept_and_rolled_back_as_in_the
 
 
 @pytest.mark.feature("I15")
-def test_a_transaction_prepared_before_both_switches_comes_at_its_commit(pair: Pair) -> None:
+def test_a_transaction_prepared_before_both_switches_is_delivered_at_its_commit(pair: Pair) -> None:
     pair.node.sql("BEGIN; INSERT INTO account VALUES (20, 'prepared'); PREPARE TRANSACTION 'open'")
     pair.node.sql("BEGIN; INSERT INTO account VALUES (21, 'given up'); PREPARE TRANSACTION 'lost'")
     off(pair)
@@ -79,7 +79,7 @@ def test_a_transaction_prepared_before_both_switches_comes_at_its_commit(pair: P
 
 
 @pytest.mark.feature("I15")
-def test_ddl_open_across_both_switches_gives_each_row_the_columns_of_its_moment(pair: Pair, open_one: Session) -> None:
+def test_with_ddl_open_across_both_switches_each_row_has_the_columns_of_its_time(pair: Pair, open_one: Session) -> None:
     pair.node.sql("CREATE TABLE wide (id int PRIMARY KEY, a text)")
     open_one.execute("ALTER TABLE wide ADD COLUMN b int DEFAULT 5")
     open_one.execute("INSERT INTO wide VALUES (1, 'x', 6)")

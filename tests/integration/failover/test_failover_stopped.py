@@ -10,7 +10,7 @@ import pytest
 from tests.support.processes.captures import change_log, replayed
 from tests.support.processes.cdcctl import cdcctl, environment, running, succeeded
 from tests.support.processes.failover import HANGS_SOON, Pair, paired
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tidemark.io.host.failpoints import VARIABLE
 from tidemark.model.change import GroupItem
 from tidemark.model.mode import Stage
@@ -48,8 +48,8 @@ def test_a_stopped_archiver_continues_at_the_exact_row_active_and_passive(pair: 
 
 
 @pytest.mark.feature("I20")
-def test_cdcctl_that_stops_inside_its_write_transaction_is_killed_and_the_switch_can_be_said_again(
-    node: Archiving, tmp_path: Path
+def test_cdcctl_that_stops_inside_its_write_transaction_is_killed_and_the_switch_can_be_repeated(
+    node: ArchivingServer, tmp_path: Path
 ) -> None:
     with paired(node, tmp_path, options={**HANGS_SOON, "TIDEMARK_WATCHDOG__RESTART_S": "600"}) as pair:
         pair.insert(1)
@@ -68,7 +68,7 @@ def test_cdcctl_that_stops_inside_its_write_transaction_is_killed_and_the_switch
 
 @pytest.mark.feature("I20")
 def test_sparks_runner_that_stops_inside_its_write_transaction_is_killed_and_delivery_continues(
-    node: Archiving, tmp_path: Path
+    node: ArchivingServer, tmp_path: Path
 ) -> None:
     with paired(node, tmp_path, options=HANGS_SOON) as pair:
         pair.insert(1)

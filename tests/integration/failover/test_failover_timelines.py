@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.processes.captures import change_log, replayed
 from tests.support.processes.failover import Pair, archiving_node, paired
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster, cluster_without_data
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import GroupItem
@@ -24,19 +24,19 @@ MB = 1 << 20
 
 
 @pytest.fixture
-def node() -> Iterator[Archiving]:
+def node() -> Iterator[ArchivingServer]:
     with archiving_node() as made:
         made.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
         yield made
 
 
 @pytest.fixture
-def pair(node: Archiving, tmp_path: Path) -> Iterator[Pair]:
+def pair(node: ArchivingServer, tmp_path: Path) -> Iterator[Pair]:
     with paired(node, tmp_path, options={"TIDEMARK_WATCHDOG__RESTART_S": "20"}) as both:
         yield both
 
 
-def fork(node: Archiving) -> None:
+def fork(node: ArchivingServer) -> None:
     """Let the node recover to the end of its WAL and continue on the next timeline."""
     node.node.stop()
     node.node.configure(reload=False, restore_command=f"cp {node.spool.folder}/%f %p")
@@ -46,8 +46,8 @@ def fork(node: Archiving) -> None:
 
 
 @pytest.mark.feature("I33")
-def test_both_processes_start_again_behind_a_fork_with_a_catalog_base_from_before_it(
-    node: Archiving, pair: Pair
+def test_both_processes_restart_behind_a_fork_with_a_catalog_base_from_before_it(
+    node: ArchivingServer, pair: Pair
 ) -> None:
     pair.insert(1)
     pair.catch_up()
@@ -69,7 +69,7 @@ def test_both_processes_start_again_behind_a_fork_with_a_catalog_base_from_befor
 
 
 @contextmanager
-def lost(node: Archiving, pair: Pair, segment: str) -> Iterator[None]:
+def lost(node: ArchivingServer, pair: Pair, segment: str) -> Iterator[None]:
     """Remove a segment for a while: the archiver stops there and reports the range, and again after a restart."""
     path, aside = node.spool.folder / segment, node.spool.folder.parent / segment
     shutil.move(path, aside)
@@ -88,7 +88,7 @@ def in_order(items: list[GroupItem]) -> list[object]:
 
 @pytest.mark.feature("I28")
 def test_a_segment_missing_before_or_at_a_fork_stops_the_archiver_at_each_start_and_is_never_skipped(
-    node: Archiving, pair: Pair
+    node: ArchivingServer, pair: Pair
 ) -> None:
     pair.insert(1)
     pair.switch_off()
@@ -127,8 +127,8 @@ def copied(node: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("forked", ["node", "copy"])
-def test_a_sidecar_does_not_return_to_a_node_that_has_not_what_was_delivered(
-    node: Archiving, tmp_path: Path, forked: str
+def test_a_sidecar_does_not_return_to_a_node_that_lacks_delivered_changes(
+    node: ArchivingServer, tmp_path: Path, forked: str
 ) -> None:
     options = {"TIDEMARK_WATCHDOG__RESTART_S": "20", "TIDEMARK_REALTIME__AUTOMATIC_RETURN": "false"}
     with paired(node, tmp_path, options=options) as pair, copied(node.node) as copy:
@@ -151,7 +151,7 @@ def test_a_sidecar_does_not_return_to_a_node_that_has_not_what_was_delivered(
         assert pair.archiver.running
 
 
-def test_a_node_that_stayed_behind_on_an_older_timeline_is_refused(node: Archiving, tmp_path: Path) -> None:
+def test_a_node_that_remained_on_an_older_timeline_is_refused(node: ArchivingServer, tmp_path: Path) -> None:
     pair = Pair(node, tmp_path)
     pair.sidecar.init()
     with StateStore.open(pair.sidecar.folder) as store, store.transaction(None) as transaction:

@@ -34,7 +34,7 @@ def test_a_key_is_created_once_with_the_mode_of_the_state(tmp_path: Path, mode: 
     assert [path.name for path in folder.root.iterdir()] == ["marker.key"]
 
 
-def test_a_key_of_the_operators_is_taken_as_it_is_and_none_is_made(folder: StateFolder, tmp_path: Path) -> None:
+def test_a_key_of_the_operator_is_used_unchanged_and_none_is_created(folder: StateFolder, tmp_path: Path) -> None:
     path = tmp_path / "theirs"
     path.touch(mode=0o600)
     path.write_text(f"{SECRET}\n")
@@ -43,9 +43,7 @@ def test_a_key_of_the_operators_is_taken_as_it_is_and_none_is_made(folder: State
     assert not folder.root.exists()
 
 
-def test_no_key_a_short_one_and_one_that_everybody_reads_are_refused_by_name(
-    folder: StateFolder, tmp_path: Path
-) -> None:
+def test_a_missing_a_short_and_a_world_readable_key_are_refused_by_name(folder: StateFolder, tmp_path: Path) -> None:
     path = tmp_path / "theirs"
     for content, mode, reported in (
         (None, 0, "No such file"),

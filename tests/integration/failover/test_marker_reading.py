@@ -7,7 +7,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from tidemark.io.host.logs import get_log
-from tidemark.io.process.config import Config
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -31,7 +30,7 @@ def content(kind: MarkerKind, sequence: int = 1, key: bytes = KEY) -> bytes:
 def context(tmp_path: Path) -> Iterator[CaptureContext]:
     identity = Identity("main", SYSTEM, "0a0b", 15, 16 << 20, 4 << 20)
     with StateStore.create(StateFolder(tmp_path / "state"), identity) as store:
-        yield CaptureContext(Config(), store, Metrics("main"), get_log("test"))
+        yield CaptureContext(store, Metrics("main"), get_log("test"))
 
 
 def counted(context: CaptureContext, name: str) -> dict[str, float]:
@@ -45,16 +44,16 @@ def counted(context: CaptureContext, name: str) -> dict[str, float]:
 
 
 @pytest.mark.feature("I10")
-def test_markers_of_ours_are_read_and_counted_by_kind_and_a_check_is_kept(context: CaptureContext) -> None:
+def test_valid_markers_are_read_and_counted_by_kind_and_a_check_is_kept(context: CaptureContext) -> None:
     reader = MarkerReader(context.store.identity, KEY, context.metrics, context.log)
     with capture_logs() as reported:
         found = reader.read(Lsn(100), content(MarkerKind.STOP))
         assert found is not None
-        assert (found.kind, reader.met_check) == (MarkerKind.STOP, None)
+        assert (found.kind, reader.last_check) == (MarkerKind.STOP, None)
         assert reader.read(Lsn(200), content(MarkerKind.CHECK, 9)) is not None
         assert reader.read(Lsn(300), content(MarkerKind.STOP)) is not None
-    assert reader.met_check is not None
-    assert (reader.met_check.sequence, reader.met_check.lsn) == (9, 200)
+    assert reader.last_check is not None
+    assert (reader.last_check.sequence, reader.last_check.lsn) == (9, 200)
     read = counted(context, "tidemark_markers_read_total")
     assert read == {MarkerKind.STOP.value: 2, MarkerKind.CHECK.value: 1}
     assert (counted(context, "tidemark_markers_ignored_total"), reported) == ({}, [])

@@ -28,7 +28,7 @@ def wait_for(condition: Callable[[], bool], scan: MarkerScan) -> None:
     wait_until(holds)
 
 
-def test_a_damaged_segment_at_the_archives_end_is_passed_once_there_is_more(tmp_path: Path) -> None:
+def test_a_damaged_segment_at_the_archives_end_is_skipped_once_later_segments_arrive(tmp_path: Path) -> None:
     folder = tmp_path / "archive"
     folder.mkdir()
     state = StateFolder(tmp_path / "state")

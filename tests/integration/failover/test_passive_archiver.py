@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.failover import paired
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.lsn import parse_lsn
@@ -23,8 +23,8 @@ PATIENT = {
 
 
 @pytest.mark.feature("I13")
-def test_a_passive_archiver_meets_the_markers_and_delivers_nothing_though_nobody_does(
-    node: Archiving, tmp_path: Path
+def test_a_passive_archiver_reads_the_markers_and_delivers_nothing_although_no_process_does(
+    node: ArchivingServer, tmp_path: Path
 ) -> None:
     with paired(node, tmp_path, options=PATIENT) as pair, OutboxReader.open(pair.sidecar.folder) as reader:
         pair.wait_for(lambda: parse_lsn(str(pair.archiver.status()["read_lsn"])) > 0, "the begin of its scan")

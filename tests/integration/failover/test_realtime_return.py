@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from tidemark_sidecar import realtime_return
-from tidemark_sidecar.realtime import Realtime
+from tidemark_sidecar.realtime import Realtime, RealtimeSettings
 
 from tests.support.processes.captures import config_for
 from tests.support.processes.failover import archiving_node
 from tests.support.processes.waiting import wait_until
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tidemark.engine.handover import Event
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import get_log
@@ -52,8 +52,7 @@ STEPS = 5  # more than the sidecar needs to detect a stalled archive, and to req
 class SlowRequests(NodeRequests):
     """Reports an old position of the node."""
 
-    def __init__(self, context: CaptureContext, key: bytes) -> None:
-        settings = NodeSettings.of(context.config)
+    def __init__(self, context: CaptureContext, settings: NodeSettings, key: bytes) -> None:
         super().__init__(settings, context.store, key, metrics=context.metrics, log=context.log)
         self._node = (settings.captured_dsn, context.store.identity.system_identifier)
         self.look_again()
@@ -87,7 +86,7 @@ class SlowRequests(NodeRequests):
 
 @contextmanager
 def made(
-    node: Archiving,
+    node: ArchivingServer,
     root: Path,
     ring_bytes: int = RING_BYTES,
     *,
@@ -112,13 +111,14 @@ def made(
     folder = StateFolder(root / "state")
     initialise(config, folder)
     with StateStore.open(folder) as store, RoleLock.acquire(folder, "sidecar") as lock:
-        context = CaptureContext(config, store, Metrics("main"), get_log("test"))
+        context = CaptureContext(store, Metrics("main"), get_log("test"))
         key = load_marker_key(config, folder)
         incarnation = begin_incarnation(store, Role.SIDECAR, context.log)
-        node_requests = SlowRequests(context, key)
+        node_requests = SlowRequests(context, NodeSettings.of(config), key)
         fence = Fence(context.store, incarnation, node_requests, context.log)
         markers = MarkerReader(store.identity, key, context.metrics, context.log)
-        realtime = Realtime(DaemonContext(context, lock.owner, node_requests, markers, fence))
+        daemon = DaemonContext(context, lock.owner, node_requests, markers, fence)
+        realtime = Realtime(daemon, RealtimeSettings.of(config, store.identity.segment_bytes))
         try:
             yield realtime, store, node_requests
         finally:
@@ -126,7 +126,7 @@ def made(
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[Archiving]:
+def node() -> Iterator[ArchivingServer]:
     with archiving_node() as started:
         yield started
 
@@ -149,8 +149,8 @@ def step_until(realtime: Realtime, store: StateStore, condition: Callable[[], bo
     wait_until(holds)
 
 
-def test_a_stage_that_changes_just_before_the_epoch_is_taken_ends_nothing(
-    node: Archiving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_stage_that_changes_just_before_the_epoch_begins_ends_nothing(
+    node: ArchivingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with made(node, tmp_path) as (realtime, store, _):
         before = store.marks()
@@ -168,8 +168,8 @@ def test_a_stage_that_changes_just_before_the_epoch_is_taken_ends_nothing(
         assert store.marks().stage is Stage.ARCHIVE
 
 
-def test_decoding_that_does_not_end_by_the_operators_off_ends_the_process(
-    node: Archiving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_decoding_that_does_not_end_after_the_operators_off_ends_the_process(
+    node: ArchivingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop = Capture.stop
 
@@ -189,7 +189,7 @@ def test_decoding_that_does_not_end_by_the_operators_off_ends_the_process(
 
 @pytest.mark.parametrize("is_same", [True, False], ids=["same", "other"])
 def test_realtime_continues_only_from_the_timeline_on_which_the_archiver_reached_the_marker(
-    node: Archiving, tmp_path: Path, *, is_same: bool
+    node: ArchivingServer, tmp_path: Path, *, is_same: bool
 ) -> None:
     with made(node, tmp_path) as (realtime, store, node_requests):
         realtime.step()
@@ -204,7 +204,9 @@ def test_realtime_continues_only_from_the_timeline_on_which_the_archiver_reached
         assert store.marks().stage is (Stage.REALTIME if is_same else Stage.ARCHIVE)
 
 
-def test_a_buffer_that_is_full_before_it_came_to_the_node_is_given_up(node: Archiving, tmp_path: Path) -> None:
+def test_a_buffer_that_is_full_before_it_reaches_the_nodes_position_is_given_up(
+    node: ArchivingServer, tmp_path: Path
+) -> None:
     with made(node, tmp_path, SMALL_RING_BYTES) as (realtime, store, node_requests):
         realtime.step()
         fail_over(store)
@@ -213,7 +215,7 @@ def test_a_buffer_that_is_full_before_it_came_to_the_node_is_given_up(node: Arch
 
 
 def test_a_marker_that_is_never_read_is_written_again(
-    node: Archiving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: ArchivingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(realtime_return, "MARKER_LOST_S", 0.1)
     with made(node, tmp_path, archive_wait_s=NEVER_S) as (realtime, store, node_requests):
@@ -238,8 +240,8 @@ def step_alone_until(realtime: Realtime, condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.feature("I31")
-def test_the_first_confirmation_in_a_new_state_gets_its_marker_though_nothing_follows(
-    node: Archiving, tmp_path: Path
+def test_the_first_confirmation_in_a_new_state_gets_its_marker_although_nothing_follows(
+    node: ArchivingServer, tmp_path: Path
 ) -> None:
     with made(node, tmp_path) as (realtime, store, node_requests), OutboxReader.open(store.folder) as reader:
         reader.register("spark")
@@ -252,7 +254,9 @@ def test_the_first_confirmation_in_a_new_state_gets_its_marker_though_nothing_fo
 
 
 @pytest.mark.feature("I17")
-def test_the_operators_wish_to_return_ends_with_a_return_without_the_archive(node: Archiving, tmp_path: Path) -> None:
+def test_the_operators_wish_to_return_ends_with_a_return_without_the_archive(
+    node: ArchivingServer, tmp_path: Path
+) -> None:
     with made(node, tmp_path, automatic_return=False) as (realtime, store, node_requests):
         realtime.step()
         fail_over(store)

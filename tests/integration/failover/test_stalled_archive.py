@@ -8,7 +8,7 @@ import pytest
 from tests.support.processes.captures import change_log, replayed
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.failover import Pair, paired
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tidemark.engine.handover import Event
 from tidemark.io.state.state import StateStore
 from tidemark.model.mode import Stage
@@ -24,8 +24,8 @@ def delivered(pair: Pair) -> list[object]:
 
 
 @pytest.mark.feature("I17")
-def test_realtime_comes_back_without_the_archive_and_later_hand_overs_go_through_it(
-    node: Archiving, tmp_path: Path
+def test_realtime_returns_without_the_archive_and_later_hand_overs_use_it(
+    node: ArchivingServer, tmp_path: Path
 ) -> None:
     ((archive_command,),) = node.node.sql("SHOW archive_command")
     with paired(node, tmp_path, options=WAIT_S) as pair:
@@ -64,7 +64,7 @@ def test_realtime_comes_back_without_the_archive_and_later_hand_overs_go_through
 
 
 @pytest.mark.feature("I17")
-def test_on_continues_from_the_nodes_own_wal_where_no_archiver_runs(node: Archiving, tmp_path: Path) -> None:
+def test_on_continues_from_the_nodes_own_wal_where_no_archiver_runs(node: ArchivingServer, tmp_path: Path) -> None:
     with paired(node, tmp_path, options=WAIT_S) as pair:
         pair.insert(1)
         pair.switch_off()
@@ -76,7 +76,7 @@ def test_on_continues_from_the_nodes_own_wal_where_no_archiver_runs(node: Archiv
         assert delivered(pair) == [1, 2]
 
 
-def test_wal_that_the_node_has_removed_is_not_gone_on_from(node: Archiving, tmp_path: Path) -> None:
+def test_delivery_does_not_continue_from_wal_that_the_node_has_removed(node: ArchivingServer, tmp_path: Path) -> None:
     pair = Pair(node, tmp_path)
     pair.sidecar.init()
     with StateStore.open(pair.sidecar.folder) as store:

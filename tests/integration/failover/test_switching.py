@@ -56,7 +56,7 @@ def test_a_transition_is_written_with_its_epoch_and_position_and_logged_once(sto
     assert (line["reason"], line["epoch"], line["delivered"]) == ("the ring is full", str(epoch), place)
 
 
-def test_before_anything_was_delivered_or_owned_a_move_has_no_place_and_no_epoch(store: StateStore) -> None:
+def test_before_any_delivery_or_epoch_a_transition_has_no_position_and_no_epoch(store: StateStore) -> None:
     with capture_logs() as reported:
         found = switch(store, Event.OPERATOR_OFF, log=LOG, now_us=5, reason="asked for")
     (kept,) = store.view().switches.kept
@@ -64,7 +64,7 @@ def test_before_anything_was_delivered_or_owned_a_move_has_no_place_and_no_epoch
     assert (reported[0]["epoch"], reported[0]["delivered"], reported[0]["reason"]) == (None, None, "asked for")
 
 
-def test_an_event_that_does_not_change_the_stage_is_neither_kept_nor_logged(store: StateStore) -> None:
+def test_an_event_that_does_not_change_the_stage_is_neither_stored_nor_logged(store: StateStore) -> None:
     with capture_logs() as reported:
         found = switch(store, Event.OPERATOR_ON, log=LOG, now_us=5)
     assert (found.before, found.after) == (Stage.REALTIME, Stage.REALTIME)
@@ -72,7 +72,7 @@ def test_an_event_that_does_not_change_the_stage_is_neither_kept_nor_logged(stor
 
 
 @pytest.mark.feature("I21")
-def test_a_move_with_a_new_owner_fences_the_old_one(store: StateStore) -> None:
+def test_a_transition_with_a_new_owner_fences_the_old_one(store: StateStore) -> None:
     epoch = store.begin_epoch(SIDECAR)
     found = switch(store, Event.SIDECAR_LOST, log=LOG, now_us=5, new_owner=ARCHIVER)
     assert found.epoch == Epoch(TimelineId(1), 2)
@@ -93,7 +93,7 @@ def test_a_process_that_takes_over_reads_the_schema_versions_that_others_have_nu
     assert len(store.relations()) == 1
 
 
-def test_a_move_that_the_table_does_not_have_writes_nothing(store: StateStore) -> None:
+def test_a_transition_that_the_table_does_not_have_writes_nothing(store: StateStore) -> None:
     with pytest.raises(Refused):
         switch(store, Event.MARKER_REACHED, log=LOG, now_us=5, hand_over=MET, new_owner=ARCHIVER)
     view = store.view()
@@ -108,7 +108,7 @@ def test_an_event_seen_in_another_stage_is_fenced_and_writes_nothing(store: Stat
 
 
 @pytest.mark.feature("I17")
-def test_the_hand_over_record_is_written_with_its_move_and_left_alone_by_others(store: StateStore) -> None:
+def test_the_hand_over_record_is_written_with_its_transition_and_unchanged_by_others(store: StateStore) -> None:
     for event in (Event.RING_FULL, Event.RETURN_WANTED):
         switch(store, event, log=LOG, now_us=5)
     switch(store, Event.MARKER_REACHED, log=LOG, now_us=5, hand_over=MET)
@@ -117,7 +117,7 @@ def test_the_hand_over_record_is_written_with_its_move_and_left_alone_by_others(
     assert (store.view().stage, store.view().hand_over) == (Stage.REALTIME, MET)
 
 
-def test_a_follower_begins_where_it_has_delivered_and_is_not_put_back_there(store: StateStore) -> None:
+def test_a_follower_begins_at_its_delivered_position_and_is_not_moved_back_to_it(store: StateStore) -> None:
     delivered = deliver(store, 100)
     switch(store, Event.OPERATOR_ON, log=LOG, now_us=5)
     assert store.view().followed is None, "it delivers"

@@ -35,7 +35,7 @@ def copies(store: StateStore, fingerprint: Fingerprint | None = None, **found: C
 
 
 @pytest.mark.feature("P22")
-def test_a_copy_has_what_its_snapshot_shows_and_no_other_tables_copy_does(store: StateStore) -> None:
+def test_a_copy_contains_the_rows_of_its_own_snapshot_alone(store: StateStore) -> None:
     found = copies(store, copied=DONE, followed=CopyProgress(CopyPhase.DONE, 0))
     ends = {xid: replace(groups.end(100), full_xid=FullXid(xid)) for xid in (699, 702, 703, 709, 710)}
     assert [xid for xid, end in ends.items() if found.have(Oid(20000), end)] == [699, 702, 709]
@@ -44,7 +44,7 @@ def test_a_copy_has_what_its_snapshot_shows_and_no_other_tables_copy_does(store:
     assert not found.have(Oid(20000), replace(ends[699], database=Oid(1)))
 
 
-def test_a_copy_that_shows_what_a_fork_took_back_is_refused_with_its_place(store: StateStore) -> None:
+def test_a_copy_that_shows_transactions_of_a_dead_branch_is_refused_with_its_position(store: StateStore) -> None:
     found = copies(store, copied=DONE, older=replace(DONE, seen_lsn=Lsn(51)), unnoted=replace(DONE, seen_lsn=Lsn(0)))
     found.check_fork(TL1, Lsn(101), TL2)  # 100 is the last that it may contain
     with pytest.raises(WalDiverged, match="the first copy of 1 tables contains changes up to 1:0/64:0"):
@@ -60,7 +60,7 @@ def test_copies_on_the_next_timeline_are_not_part_of_the_branch(store: StateStor
         found.check_fork(TL1, Lsn(1), TL3)
 
 
-def test_a_plan_by_catalogs_that_a_fork_took_back_is_refused(store: StateStore) -> None:
+def test_a_plan_from_catalogs_of_a_dead_branch_is_refused(store: StateStore) -> None:
     found = copies(store, Fingerprint(seen_lsn=Lsn(101), timeline=TL1))
     found.check_fork(TL1, Lsn(101), TL2)
     with pytest.raises(WalDiverged, match="the first copy was planned with the catalogs of 1:0/64:0"):

@@ -56,7 +56,7 @@ def refused_in_status(sidecar: Sidecar) -> dict[str, str]:
     return shown
 
 
-def test_nothing_is_held_at_the_node_while_the_outbox_is_full(cluster: Cluster, database: str, tmp_path: Path) -> None:
+def test_no_lock_is_held_at_the_node_while_the_outbox_is_full(cluster: Cluster, database: str, tmp_path: Path) -> None:
     fill(cluster, database)
     cluster.sql("UPDATE account SET note = repeat(note, 100)", database)
     fill(cluster, database, "other", 10)
@@ -170,7 +170,7 @@ def test_rows_of_another_table_that_took_the_name_are_never_emitted(cluster: Clu
                 assert list(source.rows(snapshot.relation)) == []
 
 
-def test_no_table_is_held_while_the_catalogs_are_read(
+def test_no_table_is_locked_while_the_catalogs_are_read(
     cluster: Cluster, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading takes seconds with many tables, and an ALTER TABLE would wait for that time."""
@@ -194,7 +194,7 @@ def test_no_table_is_held_while_the_catalogs_are_read(
 TIMEOUTS = ("idle_in_transaction_session_timeout", "idle_session_timeout", "statement_timeout", "transaction_timeout")
 
 
-def test_a_copy_takes_its_time_whatever_time_the_server_gives_a_session(new_cluster: NewCluster) -> None:
+def test_a_copy_runs_longer_than_the_servers_time_limits_for_a_session(new_cluster: NewCluster) -> None:
     """One session is in a transaction for the whole copy, the other idle: every time-out would end one of them."""
     made = new_cluster(18)
     with database_in(made, "patient", "CREATE TABLE account AS SELECT generate_series(1, 100000) AS id") as database:
@@ -210,7 +210,7 @@ def test_a_copy_takes_its_time_whatever_time_the_server_gives_a_session(new_clus
                 assert rows + sum(block.rows for block in blocks) == 100_000
 
 
-def test_a_table_that_the_node_itself_cannot_read_is_refused_by_name_and_not_tried_for_ever(
+def test_a_table_that_the_node_itself_cannot_read_is_refused_by_name_after_its_attempts(
     new_cluster: NewCluster, tmp_path: Path
 ) -> None:
     made = new_cluster(15)

@@ -36,7 +36,7 @@ class Faltering:
 
 
 @pytest.mark.feature("P22")
-def test_rows_are_emitted_while_more_come_and_again_where_the_rest_does_not(
+def test_rows_are_emitted_while_more_arrive_and_again_if_the_copy_breaks_off(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     fill(cluster, database)
@@ -56,7 +56,7 @@ def test_rows_are_emitted_while_more_come_and_again_where_the_rest_does_not(
     assert replayed(change_log(newest_generation(items), "account")) == source_rows(sidecar)
 
 
-def test_a_copy_that_is_left_waits_no_longer_than_so_for_a_server_that_has_gone_quiet(
+def test_an_abandoned_copy_waits_for_a_silent_server_for_a_bounded_time(
     cluster: Cluster, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copy_stream, "CANCEL_S", 1.0)
@@ -76,7 +76,7 @@ def test_a_copy_that_is_left_waits_no_longer_than_so_for_a_server_that_has_gone_
             session.close()
 
 
-def test_a_copy_that_is_left_is_taken_no_longer_than_so_where_its_cancel_is_lost(
+def test_an_abandoned_copy_is_received_for_a_bounded_time_if_its_cancel_is_lost(
     cluster: Cluster, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copy_stream, "CANCEL_S", 1.0)

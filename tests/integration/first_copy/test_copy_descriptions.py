@@ -111,7 +111,7 @@ def test_ddl_that_commits_during_the_wait_for_the_lock_is_in_the_description(
 
 @pytest.mark.parametrize("rows_before", [0, 2])
 @pytest.mark.parametrize(("made", "changed"), OTHER_FORMS, ids=[changed for _, changed in OTHER_FORMS])
-def test_a_table_is_copied_again_if_a_type_of_its_values_took_another_form_behind_the_snapshot(
+def test_a_table_is_copied_again_if_a_type_of_its_values_changed_after_the_snapshot(
     cluster: Cluster, database: str, made: str, changed: str, rows_before: int
 ) -> None:
     cluster.sql(f"{made}; {FILLED[made]}", database)
@@ -143,7 +143,7 @@ def test_a_table_is_copied_again_if_the_change_of_a_type_was_open_at_the_snapsho
 
 
 @pytest.mark.parametrize(("made", "changed"), SAME_FORMS, ids=[changed for _, changed in SAME_FORMS])
-def test_a_copy_continues_where_no_value_prints_otherwise(
+def test_a_copy_continues_if_no_value_prints_differently(
     cluster: Cluster, database: str, made: str, changed: str
 ) -> None:
     cluster.sql(f"{made}; {FILLED[made]}", database)
@@ -174,7 +174,7 @@ def test_catalogs_read_for_a_copy_describe_all_tables_as_all_catalogs_do(cluster
     assert list(read.relations()) == expected
 
 
-def test_a_key_that_came_and_went_beside_the_reading_of_the_catalogs_is_in_no_description(
+def test_a_key_that_was_created_and_dropped_during_the_reading_of_the_catalogs_is_in_no_description(
     cluster: Cluster, database: str
 ) -> None:
     """A dropped key leaves no trace in the remaining rows: the fingerprint is the same as before it was added."""

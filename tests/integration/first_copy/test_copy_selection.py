@@ -65,7 +65,7 @@ def test_a_table_that_a_rename_adds_to_the_selection_is_reported_and_copied_at_t
 
 
 @pytest.mark.feature("I37")
-def test_a_table_that_was_left_out_for_a_while_is_copied_again(cluster: Cluster, database: str, tmp_path: Path) -> None:
+def test_a_table_that_was_excluded_for_a_while_is_copied_again(cluster: Cluster, database: str, tmp_path: Path) -> None:
     fill(cluster, database, rows=ROWS)
     with running(cluster, database, tmp_path, copy=True) as sidecar:
         sidecar.catch_up()
@@ -113,7 +113,7 @@ def test_a_table_that_leaves_the_selection_before_its_copy_is_not_copied(
 
 
 @pytest.mark.feature("I37")
-def test_a_table_that_the_stream_created_is_whole_and_never_copied(
+def test_a_table_that_was_created_in_the_stream_is_complete_and_never_copied(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     with running(cluster, database, tmp_path, copy=True) as sidecar:
@@ -150,7 +150,7 @@ def test_a_table_that_a_transaction_older_than_the_seed_creates_is_copied(
 
 
 @pytest.mark.parametrize("change", ["DROP DATABASE {other}", "ALTER DATABASE {other} RENAME TO {other}_now"])
-def test_a_database_that_went_or_was_renamed_keeps_no_copy_from_being_planned(
+def test_a_dropped_or_renamed_database_does_not_prevent_the_plan_of_a_copy(
     cluster: Cluster, database: str, tmp_path: Path, change: str
 ) -> None:
     other = f"other_{uuid.uuid4().hex[:8]}"

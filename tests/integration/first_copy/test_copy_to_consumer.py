@@ -18,9 +18,9 @@ from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem
-from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.capture import Capture, CaptureSettings
 from tidemark.runtime.capture.consumers import NullConsumer
-from tidemark.runtime.capture.wal_source import from_node
+from tidemark.runtime.capture.wal_source import WalSettings, from_node
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.state import CopyPhase, CopyProgress
@@ -28,7 +28,7 @@ from tidemark.wire.state import CopyPhase, CopyProgress
 ROWS = 100
 
 
-class Keeper(NullConsumer):
+class KeepingConsumer(NullConsumer):
     """Keeps all items; confirms after `confirm_after` groups."""
 
     def __init__(self, confirm_after: int) -> None:
@@ -49,14 +49,17 @@ class Keeper(NullConsumer):
 
 
 @contextmanager
-def captured(config: Config, folder: StateFolder, consumer: Keeper) -> Iterator[Callable[[Callable[[], bool]], None]]:
+def captured(
+    config: Config, folder: StateFolder, consumer: KeepingConsumer
+) -> Iterator[Callable[[Callable[[], bool]], None]]:
     """Run a capture to `consumer`; yield a wait for a condition."""
     with ExitStack() as stack:
         store = stack.enter_context(StateStore.open(folder))
         lock = stack.enter_context(RoleLock.acquire(folder, "sidecar"))
         epoch = store.begin_epoch(lock.owner)
-        context = CaptureContext(config, store, Metrics("main"), get_log("test"))
-        capture = Capture(context, epoch, partial(from_node, context), consumer=consumer)
+        context = CaptureContext(store, Metrics("main"), get_log("test"))
+        make_wal_source = partial(from_node, context, WalSettings.of(config, store.identity.segment_bytes))
+        capture = Capture(context, CaptureSettings.of(config), epoch, make_wal_source, consumer=consumer)
         capture.start()
         stack.callback(capture.stop)
 
@@ -79,13 +82,13 @@ def copy_of(folder: StateFolder) -> CopyProgress:
 
 @pytest.mark.feature("P22")
 @pytest.mark.feature("I34")
-def test_a_copy_that_was_taken_and_never_confirmed_comes_again_as_the_next_generation(
+def test_a_copy_that_was_accepted_and_never_confirmed_is_repeated_as_the_next_generation(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     fill(cluster, database, rows=ROWS)
     config, folder = config_for(cluster, database, copy=True), StateFolder(tmp_path / "state")
     initialise(config, folder)
-    silent = Keeper(1000)
+    silent = KeepingConsumer(1000)
     with captured(config, folder, silent) as wait:
         wait(lambda: silent.ends == 1)
         cluster.sql("UPDATE account SET note = 'seen' WHERE id = 1", database)
@@ -95,7 +98,7 @@ def test_a_copy_that_was_taken_and_never_confirmed_comes_again_as_the_next_gener
     assert copy_of(folder).phase is CopyPhase.COPYING
     assert copy_of(folder).row_count == 0
 
-    confirming = Keeper(0)
+    confirming = KeepingConsumer(0)
     with captured(config, folder, confirming) as wait:
         wait(lambda: copy_of_done(folder))
         cluster.sql("UPDATE account SET note = 'seen' WHERE id = 2", database)
@@ -106,7 +109,7 @@ def test_a_copy_that_was_taken_and_never_confirmed_comes_again_as_the_next_gener
     assert len(rows) == ROWS
     assert {number for number, row in rows.items() if row["note"] == "seen"} == {1, 2}
 
-    again = Keeper(0)
+    again = KeepingConsumer(0)
     with captured(config, folder, again) as wait:
         cluster.sql("UPDATE account SET note = 'seen' WHERE id = 3", database)
         wait(lambda: len(change_log(again.items, "account")) >= 1)

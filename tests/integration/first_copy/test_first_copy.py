@@ -43,7 +43,7 @@ def newest_generation(items: list[GroupItem], table: str = "account") -> list[Gr
     return items[begins[-1] :]
 
 
-class Workload:
+class TableWorkload:
     """Sessions that change the table until they are stopped."""
 
     def __init__(self, cluster: Cluster, database: str, table: str = "account") -> None:
@@ -73,11 +73,11 @@ class Workload:
 
 
 @pytest.mark.feature("P22")
-def test_rows_that_were_there_come_first_and_the_stream_after_them(
+def test_existing_rows_are_delivered_first_and_the_stream_after_them(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     fill(cluster, database)
-    with running(cluster, database, tmp_path, copy=True) as sidecar, Workload(cluster, database):
+    with running(cluster, database, tmp_path, copy=True) as sidecar, TableWorkload(cluster, database):
         sidecar.catch_up()
     with restarted(sidecar):
         items = sidecar.catch_up()
@@ -102,7 +102,7 @@ def restarted(sidecar: Sidecar) -> Iterator[None]:
 
 
 @pytest.mark.feature("P22")
-def test_a_kill_in_the_middle_copies_again_as_the_next_generation(
+def test_a_kill_during_a_copy_repeats_it_as_the_next_generation(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     """The outbox is too small for the copy, and no reader runs: at each kill the copy is incomplete."""
@@ -114,7 +114,7 @@ def test_a_kill_in_the_middle_copies_again_as_the_next_generation(
     try:
         with OutboxReader.open(sidecar.folder) as outbox:
             on_demand = OnDemandReader(outbox)
-            with Workload(cluster, database):
+            with TableWorkload(cluster, database):
                 for kills in range(2):
                     sidecar.start()
                     sidecar.wait_until(lambda: times_full(sidecar) > kills, "a full outbox")  # noqa: B023 - called at once
@@ -135,7 +135,7 @@ def times_full(sidecar: Sidecar) -> int:
 
 
 @pytest.mark.feature("P22")
-def test_an_alter_table_in_the_middle_meets_neither_the_copied_rows_nor_those_to_come(
+def test_an_alter_table_during_a_copy_affects_neither_the_copied_rows_nor_later_ones(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     fill(cluster, database)
@@ -146,7 +146,7 @@ def test_an_alter_table_in_the_middle_meets_neither_the_copied_rows_nor_those_to
         with cluster.connect(database, autocommit=False) as older, cluster.connect(database, autocommit=False) as later:
             older.execute("SELECT pg_current_xact_id()")
             cluster.sql("SELECT pg_current_xact_id()", database)  # or the copy would not wait for `older`
-            with Workload(cluster, database):
+            with TableWorkload(cluster, database):
                 sidecar.start()
                 sidecar.wait_for_event("first copy waits for older transactions")
                 later.execute("ALTER TABLE other ALTER COLUMN id TYPE bigint")  # and the copy waits

@@ -45,7 +45,7 @@ def database(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.mark.feature("P23")
-def test_a_root_is_copied_whole_and_again_when_a_table_with_rows_becomes_its_partition(
+def test_a_root_is_copied_completely_and_again_when_a_table_with_rows_becomes_its_partition(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
@@ -102,7 +102,7 @@ def empty(cluster: Cluster) -> Iterator[str]:
 
 @pytest.mark.feature("N03")
 @pytest.mark.feature("P23")
-def test_a_root_that_comes_with_its_whole_database_is_copied_whole_and_goes_with_it(
+def test_a_root_that_is_added_with_its_database_is_copied_and_is_dropped_with_it(
     cluster: Cluster, template: str, empty: str, tmp_path: Path
 ) -> None:
     lake, made = tmp_path / "lake", f"{DATABASE}_made"

@@ -8,13 +8,13 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.conftest import NewCluster
-from tests.integration.first_copy.test_first_copy import Workload, fill, newest_generation, source_rows, times_full
+from tests.integration.first_copy.test_first_copy import TableWorkload, fill, newest_generation, source_rows, times_full
 from tests.support.lakes.lakes import feed_by_hand, rows_by_key
 from tests.support.processes.captures import OnDemandReader, Sidecar, change_log, replayed, running
 from tests.support.processes.cdcctl import Done, cdcctl, refused, reported, succeeded
 from tests.support.processes.cdcctl import running as running_cdcctl
 from tests.support.processes.failover import paired
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
@@ -63,7 +63,7 @@ def test_rows_lost_in_a_replica_are_right_after_the_recopy_beside_a_writer(
         (folder,) = lake.glob("*/*-public.account")
         DeltaTable(str(folder / "replica")).delete("id % 3 = 0")
         before = recopies_in_status(sidecar)
-        with Workload(cluster, database):
+        with TableWorkload(cluster, database):
             done = succeeded(recopy(sidecar, "account"))
         items = sidecar.catch_up()
         feed_by_hand(sidecar.folder, lake, "lake")
@@ -114,7 +114,7 @@ def position_of(sidecar: Sidecar, lake: Path, name: str) -> TablePosition:
 
 
 @pytest.mark.feature("I30")
-def test_a_request_survives_a_kill_before_and_in_the_copy_and_is_made_once(
+def test_a_request_survives_a_kill_before_and_during_the_copy_and_is_served_once(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     """The outbox is too small for the copy, and no reader runs: at the second kill the copy is incomplete."""
@@ -139,7 +139,7 @@ def test_a_request_survives_a_kill_before_and_in_the_copy_and_is_made_once(
             assert recopies_in_status(sidecar) == {name: "requested"}
             sidecar.start()  # before the load: a request waits for open transactions
             sidecar.wait_until(lambda: "rows of generation 2" in recopies_in_status(sidecar)[name], "the copy")
-            with Workload(cluster, database):
+            with TableWorkload(cluster, database):
                 sidecar.wait_until(lambda: times_full(sidecar) > fulls, "a full outbox")
                 assert steps(succeeded(recopy(sidecar, "account", "--no-wait"))) == {name: "copying"}
                 assert "rows of generation 2" in recopies_in_status(sidecar)[name]
@@ -163,7 +163,7 @@ def test_a_request_survives_a_kill_before_and_in_the_copy_and_is_made_once(
 
 @pytest.mark.feature("I30")
 def test_while_the_archiver_delivers_a_request_waits_for_realtime_and_the_command_reports_that(
-    node: Archiving, tmp_path: Path
+    node: ArchivingServer, tmp_path: Path
 ) -> None:
     with paired(node, tmp_path, copy=True) as pair:
         pair.insert(1, 2)

@@ -146,7 +146,7 @@ def test_a_request_that_failed_is_kept_to_be_shown_until_it_is_made_again_or_can
 
 
 @pytest.mark.feature("I30")
-def test_a_copy_that_has_begun_or_is_about_to_is_not_taken_back(store: StateStore) -> None:
+def test_a_copy_that_has_begun_or_is_about_to_is_not_withdrawn(store: StateStore) -> None:
     recopying, epoch = Recopying(store), taken(store)
     request(store)
     recopying.queue(epoch, 0.0)
@@ -206,7 +206,7 @@ def no_delivery(group: ChangeGroup, copy: tuple[Oid, Oid, CopyProgress]) -> None
 
 @pytest.mark.feature("I30")
 @pytest.mark.parametrize("obstacle", ["away", "rejected"])
-def test_requested_copies_do_not_wait_for_a_node_that_gives_no_connection(
+def test_requested_copies_do_not_wait_for_a_node_that_refuses_connections(
     store: StateStore, cluster: Cluster, obstacle: str
 ) -> None:
     request(store)
@@ -230,7 +230,7 @@ def test_tables_that_are_to_be_copied_in_any_case_wait_for_the_node(store: State
 
 @pytest.mark.feature("I30")
 @pytest.mark.parametrize("has_begun", [True, False])
-def test_a_refused_copy_is_a_failed_request_and_leaves_a_table_whole_only_where_it_has_not_begun(
+def test_a_refused_copy_is_a_failed_request_and_leaves_a_table_complete_only_if_it_has_not_begun(
     store: StateStore, *, has_begun: bool
 ) -> None:
     request(store)
@@ -242,7 +242,7 @@ def test_a_refused_copy_is_a_failed_request_and_leaves_a_table_whole_only_where_
             transaction.put_copy(*TABLE, begun)
     refuse(store, epoch, TABLE, Recopy("db.public.account", 0, REACHED, 0, failed="too large"))
     assert step(store) is RecopyStep.FAILED
-    refused_copy = replace(begun.blind(), phase=CopyPhase.REFUSED, refused_name="db.public.account")
+    refused_copy = replace(begun.without_snapshot(), phase=CopyPhase.REFUSED, refused_name="db.public.account")
     assert store.copy(*TABLE) == (refused_copy if has_begun else WHOLE)
     assert store.refused_copies() == ({TABLE: refused_copy} if has_begun else {})
     request(store)  # again

@@ -91,7 +91,7 @@ def test_a_quota_that_is_used_up_is_no_refusal(tmp_path: Path, error: Exception)
     assert FullDisks([tmp_path]).is_refusal(StateFull("no space for x: No space left on device"))
 
 
-class Clock:
+class TickingClock:
     """A clock that advances by 0.3 s each time it is read."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ def test_a_disk_that_refuses_writes_although_it_has_space_is_an_error_after_some
     refused = StateFull("no space for x: No space left on device")
     attempts = Attempts([refused] * (REFUSALS_MAX + 5))
     with pytest.raises(StateFull) as raised:
-        when_space_allows(attempts, tmp_path, LOG, wait=lambda _s: None, clock=Clock())
+        when_space_allows(attempts, tmp_path, LOG, wait=lambda _s: None, clock=TickingClock())
     assert raised.value is refused
     assert attempts.count == REFUSALS_MAX + 1
 
@@ -128,7 +128,7 @@ def test_a_disk_that_refuses_writes_although_it_has_space_is_an_error_after_some
 def test_only_a_full_disk_is_awaited_without_limit(tmp_path: Path) -> None:
     full = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
     attempts = Attempts([full] * (3 * REFUSALS_MAX))
-    assert when_space_allows(attempts, tmp_path, LOG, wait=lambda _s: None, clock=Clock()) == "done"
+    assert when_space_allows(attempts, tmp_path, LOG, wait=lambda _s: None, clock=TickingClock()) == "done"
     assert attempts.count == 3 * REFUSALS_MAX + 1
     with pytest.raises(PermissionError):
         when_space_allows(Attempts([PermissionError(errno.EACCES, "no")]), tmp_path, LOG, wait=lambda _s: None)
@@ -144,5 +144,7 @@ class Shown(list[float]):
 def test_the_metric_shows_that_a_start_waits_for_space_and_that_it_continues(tmp_path: Path) -> None:
     full, shown = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), Shown()
     attempts = Attempts([full])
-    assert when_space_allows(attempts, tmp_path, LOG, wait=lambda _s: None, clock=Clock(), seconds=shown) == "done"
+    assert (
+        when_space_allows(attempts, tmp_path, LOG, wait=lambda _s: None, clock=TickingClock(), seconds=shown) == "done"
+    )
     assert (shown[0] > 0, shown[-1]) == (True, 0)

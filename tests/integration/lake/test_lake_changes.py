@@ -27,14 +27,14 @@ from tidemark.pipeline.sinks.steps import Delivered
 FOLDER = f"{DATABASE}/{RELATION}-public.Orders"
 OTHER = Oid(20001)
 ROWS = 20
-Changed = Callable[["Fed", str], None]
+Changed = Callable[["ScriptedLake", str], None]
 
 
 def new_lake(root: Path, accepted: Mapping[str, str] | None = None) -> Lake:
     return Lake(str(root), IDENTITY, shape_of, constants_of, accepted=lambda: accepted or {})
 
 
-class Fed:
+class ScriptedLake:
     """A lake with a table that is fed in steps; each step is a batch."""
 
     def __init__(self, root: Path) -> None:
@@ -94,27 +94,27 @@ class Fed:
 # Actions of other writers
 
 
-def remove(fed: Fed, name: str) -> None:
+def remove(fed: ScriptedLake, name: str) -> None:
     shutil.rmtree(fed.path(name))
 
 
-def restore(fed: Fed, name: str) -> None:
+def restore(fed: ScriptedLake, name: str) -> None:
     fed.delta(name).restore(fed.delta(name).version() - 1)
 
 
-def delete(fed: Fed, name: str) -> None:
+def delete(fed: ScriptedLake, name: str) -> None:
     fed.delta(name).delete("id >= 10")
 
 
-def put_back(fed: Fed, name: str) -> None:
+def put_back(fed: ScriptedLake, name: str) -> None:
     _put_back(fed, name, maintained=0)
 
 
-def put_back_and_maintain(fed: Fed, name: str) -> None:
+def put_back_and_maintain(fed: ScriptedLake, name: str) -> None:
     _put_back(fed, name, maintained=3)
 
 
-def _put_back(fed: Fed, name: str, maintained: int) -> None:
+def _put_back(fed: ScriptedLake, name: str, maintained: int) -> None:
     shutil.copytree(fed.path(name), fed.path(f"{name}-copy"))
     fed.update(2, "after the copy was made")
     shutil.rmtree(fed.path(name))
@@ -123,14 +123,14 @@ def _put_back(fed: Fed, name: str, maintained: int) -> None:
         fed.delta(name).alter.set_table_properties({"delta.checkpointInterval": str(50 + number)})
 
 
-def recreate(fed: Fed, name: str) -> None:
+def recreate(fed: ScriptedLake, name: str) -> None:
     rows = fed.delta(name).to_pyarrow_table()
     shutil.rmtree(fed.path(name))
     for _ in range(fed.position().log.recorded.version + 3):
         write_deltalake(fed.path(name), rows, mode="overwrite")
 
 
-def clone_over(fed: Fed, name: str) -> None:
+def clone_over(fed: ScriptedLake, name: str) -> None:
     """Imitate CLONE: rows change, and the source's application transactions are cloned as well."""
     transactions = {f"tidemark:{CAPTURE}:{DATABASE}.{RELATION}:{name}:sequence": 99}
     table = fed.delta(name)
@@ -143,11 +143,11 @@ def clone_over(fed: Fed, name: str) -> None:
     commit(fed, name, actions)
 
 
-def add_column(fed: Fed, name: str) -> None:
+def add_column(fed: ScriptedLake, name: str) -> None:
     fed.delta(name).alter.add_columns([Field("extra", PrimitiveType("string"))])
 
 
-def lose_commits(fed: Fed, name: str) -> None:
+def lose_commits(fed: ScriptedLake, name: str) -> None:
     """Remove the commits of maintenance, so that they cannot be checked."""
     fed.delta(name).optimize.compact()
     fed.delta(name).alter.set_table_properties({"delta.checkpointInterval": "50"})
@@ -156,12 +156,12 @@ def lose_commits(fed: Fed, name: str) -> None:
         (Path(fed.path(name)) / "_delta_log" / f"{version:020d}.json").unlink()
 
 
-def damage(fed: Fed, name: str) -> None:
+def damage(fed: ScriptedLake, name: str) -> None:
     version = fed.delta(name).version()
     (Path(fed.path(name)) / "_delta_log" / f"{version - 1:020d}.json").unlink()
 
 
-def commit(fed: Fed, name: str, actions: Iterable[Mapping[str, object]]) -> None:
+def commit(fed: ScriptedLake, name: str, actions: Iterable[Mapping[str, object]]) -> None:
     version = fed.delta(name).version() + 1
     file = Path(fed.path(name)) / "_delta_log" / f"{version:020d}.json"
     file.write_text("".join(json.dumps(action) + "\n" for action in actions))
@@ -188,7 +188,7 @@ def id_of(change: object) -> str:
 @pytest.mark.feature("L01")
 @pytest.mark.parametrize("change", LOST, ids=id_of)
 def test_a_replica_that_another_writer_changed_is_not_written_until_a_new_copy(tmp_path: Path, change: Changed) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     change(fed, "replica")
     before = files(fed, "replica")
     fed.update(5, "after")
@@ -207,13 +207,13 @@ def test_a_replica_that_another_writer_changed_is_not_written_until_a_new_copy(t
     assert fed.position().breaks == ()
 
 
-def files(fed: Fed, name: str) -> set[str]:
+def files(fed: ScriptedLake, name: str) -> set[str]:
     return {str(path) for path in Path(fed.path(name)).rglob("*")}
 
 
 @pytest.mark.feature("L01")
 def test_another_table_and_the_position_of_the_lake_continue_beside_a_diverged_table(tmp_path: Path) -> None:
-    fed, other = Fed(tmp_path), ScriptedTable(oid=OTHER, name="other")
+    fed, other = ScriptedLake(tmp_path), ScriptedTable(oid=OTHER, name="other")
     delete(fed, "replica")
     other.insert({1: 1, 2: "a", 3: None})
     fed.table.commit()
@@ -230,24 +230,24 @@ def test_another_table_and_the_position_of_the_lake_continue_beside_a_diverged_t
 # Maintenance
 
 
-def optimize(fed: Fed, name: str) -> None:
+def optimize(fed: ScriptedLake, name: str) -> None:
     fed.delta(name).optimize.compact()
     fed.delta(name).optimize.z_order(["id"])
 
 
-def vacuum(fed: Fed, name: str) -> None:
+def vacuum(fed: ScriptedLake, name: str) -> None:
     fed.delta(name).optimize.compact()
     fed.delta(name).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
 
-def checkpoint(fed: Fed, name: str) -> None:
+def checkpoint(fed: ScriptedLake, name: str) -> None:
     """Remove all commits but the last one: nothing before the recorded version is needed."""
     fed.delta(name).create_checkpoint()
     for version in range(fed.delta(name).version()):
         (Path(fed.path(name)) / "_delta_log" / f"{version:020d}.json").unlink()
 
 
-def describe(fed: Fed, name: str) -> None:
+def describe(fed: ScriptedLake, name: str) -> None:
     fed.delta(name).alter.set_table_properties({"delta.checkpointInterval": "50"})
     fed.delta(name).alter.set_table_description("orders of the shop")
     fed.delta(name).alter.set_column_metadata("note", {"comment": "what the customer wrote"})
@@ -259,7 +259,7 @@ MAINTENANCE = [optimize, vacuum, checkpoint, describe]
 @pytest.mark.feature("L02")
 @pytest.mark.parametrize("maintain", MAINTENANCE, ids=id_of)
 def test_maintenance_between_batches_changes_nothing(tmp_path: Path, maintain: Changed) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     for name in ("log", "replica"):
         maintain(fed, name)
     fed.update(5, "after")
@@ -284,7 +284,7 @@ class Meanwhile:
 def test_maintenance_between_opening_and_commit_changes_nothing(
     tmp_path: Path, maintain: Changed, name: str, point: Failpoint
 ) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     for key in (5, 6):
         fed.table.commit()
         fed.table.update((key,), {2: "with a copy in between"})
@@ -300,7 +300,7 @@ def test_maintenance_between_opening_and_commit_changes_nothing(
 @pytest.mark.feature("L01")
 @pytest.mark.parametrize("point", [Failpoint.REPLICA_CHANGED, Failpoint.FILES_WRITTEN])
 def test_a_change_of_data_between_opening_and_commit_is_found(tmp_path: Path, point: Failpoint) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     fed.table.commit()
     fed.table.truncate()
     fed.table.insert({1: 1, 2: "after", 3: None})
@@ -319,7 +319,7 @@ def foreign_row() -> pa.Table:
 
 @pytest.mark.feature("L02")
 def test_the_positions_table_survives_maintenance_and_foreign_changes(tmp_path: Path) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     positions = str(tmp_path / POSITIONS)
     lake, known = new_lake(tmp_path), fed.position()
     DeltaTable(positions).optimize.compact()
@@ -336,7 +336,7 @@ def test_the_positions_table_survives_maintenance_and_foreign_changes(tmp_path: 
 
 @pytest.mark.feature("L01")
 def test_a_lake_that_was_restored_completely_while_its_pipeline_runs_is_opened_again(tmp_path: Path) -> None:
-    fed = Fed(tmp_path / "lake")
+    fed = ScriptedLake(tmp_path / "lake")
     shutil.copytree(tmp_path / "lake", tmp_path / "copy")
     fed.update(5, "after the copy was made")
     lake = new_lake(fed.root)
@@ -355,7 +355,7 @@ def test_a_lake_that_was_restored_completely_while_its_pipeline_runs_is_opened_a
 
 
 def test_a_lake_that_was_written_before_ids_were_recorded_continues(tmp_path: Path) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     write_as_before(tmp_path, "live")
     assert fed.position().log.recorded.id == ""
     fed.update(5, "after")
@@ -365,7 +365,7 @@ def test_a_lake_that_was_written_before_ids_were_recorded_continues(tmp_path: Pa
 
 @pytest.mark.feature("P06")
 def test_a_replica_that_was_created_for_a_table_without_a_key_is_stale(tmp_path: Path) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     write_as_before(tmp_path, "blocked")
     assert fed.state() is TableState.STALE
 
@@ -381,7 +381,7 @@ def write_as_before(root: Path, state: str) -> None:
     table.overwrite(pa.Table.from_pylist(rows, pa.schema([SCHEMA.field(name) for name in names])), table.applied)
 
 
-def assert_exact(fed: Fed) -> None:
+def assert_exact(fed: ScriptedLake) -> None:
     assert fed.state() is TableState.LIVE
     assert rows_of(fed, "replica") == fed.table.expected()
     rows = rows_of(fed, "log")
@@ -389,7 +389,7 @@ def assert_exact(fed: Fed) -> None:
     assert len({(row["_commit_lsn"], row["_ordinal"]) for row in rows}) == len(rows)
 
 
-def rows_of(fed: Fed, name: str) -> list[dict[str, object]]:
+def rows_of(fed: ScriptedLake, name: str) -> list[dict[str, object]]:
     """Read a table as Tidemark does: delta-rs reads no table with deletion vectors into Arrow."""
     rows: list[dict[str, object]] = LakeTable(fed.path(name), "").scan().read_all().to_pylist()
     return sorted(rows, key=repr)
@@ -402,16 +402,16 @@ def set_property(name: str, value: str) -> Changed:
     return lambda fed, table: fed.delta(table).alter.set_table_properties({name: value})
 
 
-def map_columns(fed: Fed, name: str) -> None:
+def map_columns(fed: ScriptedLake, name: str) -> None:
     """Write the properties that Spark writes for column mapping: delta-rs refuses to."""
     _set_mapping(fed, name, "name")
 
 
-def unmap_columns(fed: Fed, name: str) -> None:
+def unmap_columns(fed: ScriptedLake, name: str) -> None:
     _set_mapping(fed, name, "none")
 
 
-def _set_mapping(fed: Fed, name: str, mode: str) -> None:
+def _set_mapping(fed: ScriptedLake, name: str, mode: str) -> None:
     table = fed.delta(name)
     present = table.metadata()
     fields = json.loads(table.schema().to_json())
@@ -432,21 +432,21 @@ def _set_mapping(fed: Fed, name: str, mode: str) -> None:
     )
 
 
-def use_feature(fed: Fed, name: str) -> None:
+def use_feature(fed: ScriptedLake, name: str) -> None:
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly", "rowTracking"]}
     commit(fed, name, [{"commitInfo": {"operation": "UPGRADE PROTOCOL"}}, {"protocol": protocol}])
 
 
-def drop_feature(fed: Fed, name: str) -> None:
+def drop_feature(fed: ScriptedLake, name: str) -> None:
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly"]}
     commit(fed, name, [{"commitInfo": {"operation": "DROP FEATURE"}}, {"protocol": protocol}])
 
 
-def add_check(fed: Fed, name: str) -> None:
+def add_check(fed: ScriptedLake, name: str) -> None:
     fed.delta(name).alter.add_constraint({"small": "id < 1000"})
 
 
-def drop_check(fed: Fed, name: str) -> None:
+def drop_check(fed: ScriptedLake, name: str) -> None:
     fed.delta(name).alter.drop_constraint("small")
 
 
@@ -472,7 +472,7 @@ RESTRICTIONS = [
 def test_a_property_that_restricts_writes_stops_its_table_until_it_is_undone(
     tmp_path: Path, restrict: Changed, undo: Changed, command: str
 ) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     names = ("replica",) if restrict is map_columns else ("log", "replica")
     for name in names:
         restrict(fed, name)
@@ -498,7 +498,7 @@ def test_a_property_that_restricts_writes_stops_its_table_until_it_is_undone(
 
 @pytest.mark.feature("L02")
 def test_changes_that_wait_for_a_stopped_table_are_applied_once_after_crashes_and_repeats(tmp_path: Path) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     set_property("delta.appendOnly", "true")(fed, "replica")
     for key in range(5, 9):
         fed.table.commit()

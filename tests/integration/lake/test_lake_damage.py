@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.integration.lake.test_lake_changes import FOLDER, OTHER, Fed, id_of, new_lake
+from tests.integration.lake.test_lake_changes import FOLDER, OTHER, ScriptedLake, id_of, new_lake
 from tests.support.lakes.aged_logs import lengthen
 from tests.support.lakes.lakes import batch, log_rows, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
@@ -40,14 +40,14 @@ def garble(file: Path) -> None:
     file.write_bytes(content)
 
 
-def data_files(fed: Fed, name: str) -> list[Path]:
+def data_files(fed: ScriptedLake, name: str) -> list[Path]:
     return [Path(uri) for uri in fed.delta(name).file_uris()]
 
 
 @pytest.mark.feature("L01")
 @pytest.mark.parametrize("damage", [lose, cut, garble], ids=id_of)
 def test_only_a_replica_with_a_damaged_file_diverges_and_a_new_copy_repairs_it(tmp_path: Path, damage: Damage) -> None:
-    fed, other = Fed(tmp_path), ScriptedTable(oid=OTHER, name="other")
+    fed, other = ScriptedLake(tmp_path), ScriptedTable(oid=OTHER, name="other")
     other.insert({1: 1, 2: "a", 3: None})
     (file,) = data_files(fed, "replica")
     damage(file)
@@ -70,7 +70,7 @@ def test_only_a_replica_with_a_damaged_file_diverges_and_a_new_copy_repairs_it(t
 
 @pytest.mark.feature("L01")
 def test_a_log_whose_missing_file_is_found_by_compaction_restarts_with_a_break(tmp_path: Path) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     lengthen(Path(fed.path("log")), COMPACT_EVERY - fed.delta("log").version() - 1)
     data_files(fed, "log")[0].unlink()
     fed.update(5, "compacted")
@@ -85,13 +85,13 @@ def test_a_log_whose_missing_file_is_found_by_compaction_restarts_with_a_break(t
     assert Path(fed.path("log.diverged-1")).exists()
 
 
-def put_file_for_log(fed: Fed, name: str) -> None:
+def put_file_for_log(fed: ScriptedLake, name: str) -> None:
     log = Path(fed.path(name)) / "_delta_log"
     shutil.rmtree(log)
     log.touch()
 
 
-def lose_unkeyed(fed: Fed, name: str) -> None:
+def lose_unkeyed(fed: ScriptedLake, name: str) -> None:
     """Create an unreadable object beside the table."""
     folder = Path(fed.path(f"{name}-unkeyed"))
     (folder / "_delta_log").mkdir(parents=True)
@@ -102,9 +102,9 @@ def lose_unkeyed(fed: Fed, name: str) -> None:
 @pytest.mark.feature("L01")
 @pytest.mark.parametrize("damage", [put_file_for_log, lose_unkeyed], ids=id_of)
 def test_only_a_table_with_an_unreadable_commit_log_diverges(
-    tmp_path: Path, damage: Callable[[Fed, str], None]
+    tmp_path: Path, damage: Callable[[ScriptedLake, str], None]
 ) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     damage(fed, "replica")
     fed.update(5, "after")
     assert fed.state() is TableState.DIVERGED
@@ -117,7 +117,7 @@ def test_only_a_table_with_an_unreadable_commit_log_diverges(
 
 @pytest.mark.feature("L01")
 def test_a_file_that_the_disk_cannot_read_does_not_make_its_table_diverge(tmp_path: Path) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     (file,) = data_files(fed, "replica")
     kept = file.rename(file.with_suffix(".kept"))
     file.symlink_to(file.name)  # every access is an error other than a missing file
@@ -133,7 +133,7 @@ def test_a_file_that_the_disk_cannot_read_does_not_make_its_table_diverge(tmp_pa
 
 @pytest.mark.feature("L01")
 def test_a_lake_that_disappears_during_a_batch_makes_no_table_diverge(tmp_path: Path) -> None:
-    fed = Fed(tmp_path / "lake")
+    fed = ScriptedLake(tmp_path / "lake")
 
     def go_away(point: Enum) -> None:
         if point is Failpoint.LOG_APPENDED:

@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from tests.integration.lake.test_lake_changes import FOLDER, Fed, delete, new_lake
+from tests.integration.lake.test_lake_changes import FOLDER, ScriptedLake, delete, new_lake
 from tests.integration.lake.test_lake_damage import cut, data_files, garble
-from tests.integration.lake.test_lake_quiet import Beside
+from tests.integration.lake.test_lake_quiet import SecondTable
 from tests.support.lakes.lakes import IDENTITY, batch, replica_rows
 from tests.support.lakes.scripted_table import DATABASE
 from tidemark.model.lsn import Oid
@@ -46,7 +46,7 @@ def no_descriptors() -> Iterator[None]:
 
 @pytest.mark.feature("L01")
 def test_a_process_without_free_descriptors_makes_no_table_diverge(tmp_path: Path) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     recorded = fed.position().replica.recorded
     with no_descriptors(), pytest.raises(LakeFailed) as raised:
         LakeTable(fed.path("replica"), "app", recorded)
@@ -63,7 +63,7 @@ def test_a_process_without_free_descriptors_makes_no_table_diverge(tmp_path: Pat
 def test_a_file_that_the_host_cannot_open_temporarily_is_not_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
 
     def refuse(_path: Path) -> pq.ParquetFile:
         raise error
@@ -89,7 +89,7 @@ def test_rows_that_may_be_wide_are_read_a_bounded_number_at_a_time(tmp_path: Pat
 def test_a_file_that_pyarrow_cannot_read_in_one_piece_is_not_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
 
     def refuse(_file: pq.ParquetFile, **_options: int) -> Iterator[pa.RecordBatch]:
         raise pa.ArrowNotImplementedError("Nested data conversions not implemented for chunked array outputs")
@@ -100,7 +100,7 @@ def test_a_file_that_pyarrow_cannot_read_in_one_piece_is_not_damaged(
 
 @pytest.mark.feature("L01")
 def test_a_log_that_could_not_be_opened_once_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fed, opened = Fed(tmp_path), list[str]()
+    fed, opened = ScriptedLake(tmp_path), list[str]()
 
     def fail_once(uri: str) -> DeltaTable:
         opened.append(uri)
@@ -115,7 +115,7 @@ def test_a_log_that_could_not_be_opened_once_is_opened_again(tmp_path: Path, mon
 
 @pytest.mark.feature("L01")
 def test_a_quiet_table_with_an_unreadable_folder_ends_no_batch(tmp_path: Path) -> None:
-    fed, beside, opened = Fed(tmp_path), Beside(), new_lake(tmp_path)
+    fed, beside, opened = ScriptedLake(tmp_path), SecondTable(), new_lake(tmp_path)
     known = fed.position()
     refused = replace(known, relation=Oid(30_000), folder="n" * 300)  # the file system refuses access, also for root
     opened.positions.tables[DATABASE, refused.relation] = refused
@@ -128,7 +128,7 @@ def test_a_quiet_table_with_an_unreadable_folder_ends_no_batch(tmp_path: Path) -
 @pytest.mark.feature("L01")
 @pytest.mark.parametrize("harm", [garble, cut], ids=lambda harm: harm.__name__)
 def test_a_stop_ends_the_search_for_damage(tmp_path: Path, harm: Callable[[Path], None]) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     (file,) = data_files(fed, "replica")
     assert damage_of(fed.path("replica")) == ""
     with pytest.raises(ScanStopped):
@@ -141,7 +141,7 @@ def test_a_stop_ends_the_search_for_damage(tmp_path: Path, harm: Callable[[Path]
 def test_a_new_copy_of_a_diverged_table_reads_no_data_file_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fed, read = Fed(tmp_path), set[Path]()
+    fed, read = ScriptedLake(tmp_path), set[Path]()
     delete(fed, "replica")
     fed.update(3, "diverges")
     assert fed.state() is TableState.DIVERGED
@@ -163,7 +163,7 @@ def test_a_new_copy_of_a_diverged_table_reads_no_data_file_again(
 def test_a_host_error_in_a_message_of_delta_rs_is_no_divergence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     recorded = fed.position().replica.recorded
 
     def refuse(_uri: str, **_options: object) -> DeltaTable:
@@ -179,7 +179,7 @@ def test_a_host_error_in_a_message_of_delta_rs_is_no_divergence(
 
 @pytest.mark.feature("L01")
 def test_a_batch_that_is_stopped_during_the_search_for_damage_leaves_its_table_unchanged(tmp_path: Path) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     (file,) = data_files(fed, "replica")
     kept = file.read_bytes()
     garble(file)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.lake.test_lake_changes import FOLDER, ROWS, Fed
+from tests.integration.lake.test_lake_changes import FOLDER, ROWS, ScriptedLake
 from tests.support.lakes.lakes import log_rows, replica_rows
 from tests.support.servers.small_disk import BLOCK_BYTES, needs_mount, small_disk
 from tidemark.pipeline.lake.lake_table import LakeFull
@@ -16,7 +16,7 @@ DISK_BYTES = 4 << 20
 BLOCKS_MAX = 64  # more than a batch writes
 
 
-def error_of(fed: Fed) -> LakeFull | None:
+def error_of(fed: ScriptedLake) -> LakeFull | None:
     try:
         fed.apply_pending()
     except LakeFull as error:
@@ -30,7 +30,7 @@ def test_a_disk_that_is_full_at_any_write_is_reported_as_full_and_the_batch_is_r
 ) -> None:
     monkeypatch.setattr(sinks, "TARGETS_AT_ONCE", 1)  # one after the other: the disk is full for one at a time
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
-        fed, full = Fed(disk.root / "lake"), set[str]()
+        fed, full = ScriptedLake(disk.root / "lake"), set[str]()
         for blocks in range(BLOCKS_MAX):
             fed.table.commit()
             fed.table.update((blocks % ROWS,), {2: f"with {blocks} blocks"})

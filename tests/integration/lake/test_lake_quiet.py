@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from tests.integration.lake.test_lake_changes import FOLDER, OTHER, Fed, delete, new_lake, optimize, remove, restore
+from tests.integration.lake.test_lake_changes import (
+    FOLDER,
+    OTHER,
+    ScriptedLake,
+    delete,
+    new_lake,
+    optimize,
+    remove,
+    restore,
+)
 from tests.support.lakes.aged_logs import commit_path
 from tests.support.lakes.lakes import Crash, batch, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
@@ -31,7 +40,7 @@ def crash_behind_tables(point: Enum) -> None:
         raise Crash(point)
 
 
-class Beside:
+class SecondTable:
     """Another table of the lake, which has a change in every batch."""
 
     def __init__(self) -> None:
@@ -48,7 +57,7 @@ class Beside:
 
 @pytest.mark.feature("L01")
 def test_a_quiet_table_that_another_writer_changed_is_found_within_a_bounded_number_of_batches(tmp_path: Path) -> None:
-    fed, beside = Fed(tmp_path), Beside()
+    fed, beside = ScriptedLake(tmp_path), SecondTable()
     lake = new_lake(tmp_path)
     known = lake.positions.tables[DATABASE, RELATION]
     for number in range(QUIET):  # tables that are never opened: the check of each finds the recorded commits
@@ -72,7 +81,7 @@ def test_a_quiet_table_that_another_writer_changed_is_found_within_a_bounded_num
 
 @pytest.mark.feature("L02")
 def test_maintenance_of_a_quiet_table_is_recorded_and_not_checked_again(tmp_path: Path) -> None:
-    fed, beside = Fed(tmp_path), Beside()
+    fed, beside = ScriptedLake(tmp_path), SecondTable()
     optimize(fed, "log")
     lake = new_lake(tmp_path)
     beside.apply_change(lake)
@@ -85,7 +94,7 @@ def test_maintenance_of_a_quiet_table_is_recorded_and_not_checked_again(tmp_path
 
 @pytest.mark.feature("L01")
 def test_a_table_that_is_ahead_after_a_crash_is_recorded_at_its_next_change(tmp_path: Path) -> None:
-    fed, beside = Fed(tmp_path), Beside()
+    fed, beside = ScriptedLake(tmp_path), SecondTable()
     before = fed.position()
     fed.table.commit()
     fed.table.update((3,), {2: "ahead"})
@@ -105,7 +114,7 @@ def test_a_table_that_is_ahead_after_a_crash_is_recorded_at_its_next_change(tmp_
 
 @pytest.mark.feature("L01")
 def test_the_remaining_folders_of_a_dropped_table_may_be_removed(tmp_path: Path) -> None:
-    fed, beside = Fed(tmp_path), Beside()
+    fed, beside = ScriptedLake(tmp_path), SecondTable()
     last = fed.position()
     at = replace(last.position, commit_lsn=Lsn(last.position.commit_lsn + 1))
     relation, kind = fed.table.relation, (SchemaChange.DROP, SchemaEffect.METADATA)
@@ -123,7 +132,7 @@ def test_the_remaining_folders_of_a_dropped_table_may_be_removed(tmp_path: Path)
 
 @pytest.mark.feature("L01")
 def test_a_copy_that_does_not_repair_its_table_is_reported_once(tmp_path: Path) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     delete(fed, "replica")
     assert reasons(fed, "diverges") == [str(fault_reason(fed))]
     fed.delta("replica").alter.set_table_properties({"delta.appendOnly": "true"})
@@ -134,13 +143,13 @@ def test_a_copy_that_does_not_repair_its_table_is_reported_once(tmp_path: Path) 
     assert reasons(fed, "later") == []
 
 
-def fault_reason(fed: Fed) -> str:
+def fault_reason(fed: ScriptedLake) -> str:
     fault = fed.position().replica.fault
     assert fault is not None
     return fault.reason
 
 
-def reasons(fed: Fed, note: str) -> list[str]:
+def reasons(fed: ScriptedLake, note: str) -> list[str]:
     """Write a change into the lake; return the reasons that the log then has."""
     lake = new_lake(fed.root)
     before = lake.positions.tables

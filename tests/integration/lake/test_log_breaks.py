@@ -9,7 +9,7 @@ from tests.integration.lake.test_lake_changes import (
     FOLDER,
     ROWS,
     Changed,
-    Fed,
+    ScriptedLake,
     add_column,
     damage,
     delete,
@@ -35,7 +35,7 @@ from tidemark.pipeline.sinks.sinks import LakeBatch
 @pytest.mark.feature("L01")
 @pytest.mark.parametrize("change", [remove, restore, put_back, recreate, damage, add_column, lose_commits], ids=id_of)
 def test_a_log_that_another_writer_changed_continues_with_a_recorded_break(tmp_path: Path, change: Changed) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     change(fed, "log")
     before, last = files(fed, "log"), fed.position().position
     fed.update(5, "lost")
@@ -56,7 +56,7 @@ def test_a_log_that_another_writer_changed_continues_with_a_recorded_break(tmp_p
 
 @pytest.mark.feature("L01")
 def test_a_log_does_not_continue_at_a_copy_until_this_break_is_accepted(tmp_path: Path) -> None:
-    fed = Fed(tmp_path)
+    fed = ScriptedLake(tmp_path)
     delete(fed, "log")
     delete(fed, "replica")
     before = files(fed, "log")
@@ -81,7 +81,7 @@ def test_a_log_does_not_continue_at_a_copy_until_this_break_is_accepted(tmp_path
 def test_a_new_copy_of_a_diverged_table_may_be_interrupted_anywhere(tmp_path: Path) -> None:
     nth, points = 0, CrashAt(0)
     while nth <= len(points.passed):
-        fed = Fed(tmp_path / str(nth))
+        fed = ScriptedLake(tmp_path / str(nth))
         recreate(fed, "log")
         restore(fed, "replica")
         fed.update(5, "lost")

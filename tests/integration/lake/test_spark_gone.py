@@ -27,7 +27,9 @@ class DeadSpark(SparkSession):
 
     @property
     def dataSource(self) -> DataSourceRegistration:  # noqa: N802
-        raise Py4JNetworkError("java.io.EOFException\ntidemark.io.state.outbox.OutboxTrimmed: outbox 0a0b holds 5 to 9")
+        raise Py4JNetworkError(
+            "java.io.EOFException\ntidemark.io.state.outbox.OutboxTrimmed: outbox 0a0b contains 5 to 9"
+        )
 
 
 def test_a_dead_jvm_is_reported_instead_of_the_failure_that_it_caused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from tests.support.forged import groups
-from tests.support.workloads.feeder import World, feed, make_state
+from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -57,7 +57,7 @@ def open_feed(values: pa.Table, outbox: str) -> Feed | None:
 def state(tmp_path: Path) -> Path:
     root = tmp_path / "state"
     make_state(root)
-    feed(root, World(5).groups(GROUPS))
+    feed(root, RandomTables(5).groups(GROUPS))
     return root
 
 
@@ -162,7 +162,7 @@ def test_a_trimmed_start_has_a_separate_error(state: Path) -> None:
         applied = Sequence(group_ends(state)[3])
         outbox.confirm("spark", applied, applied)
         with store.transaction(None) as transaction:
-            transaction.settle()
+            transaction.apply_confirmations()
     reader = reader_of(state)
     with pytest.raises(OutboxTrimmed, match="requested were the values after 0"):
         reader.partitions(offset(0), offset(applied))
@@ -185,7 +185,7 @@ def test_available_now_stops_at_the_head_of_its_start(state: Path) -> None:
     reader = reader_of(state)
     reader.prepareForTriggerAvailableNow()
     end = group_ends(state)[-1]
-    feed(state, list(World(5).groups(GROUPS + 5))[GROUPS:])
+    feed(state, list(RandomTables(5).groups(GROUPS + 5))[GROUPS:])
     assert group_ends(state)[-1] > end
     assert reader.latestOffset(offset(0), ReadAllAvailable()) == offset(end)
 
@@ -287,7 +287,7 @@ def test_a_value_that_does_not_match_its_header_is_refused(state: Path, tmp_path
     headers = headers_of(state)
     other = tmp_path / "other"
     make_state(other)
-    feed(other, World(6).groups(GROUPS))
+    feed(other, RandomTables(6).groups(GROUPS))
     with (
         OutboxReader.open(StateFolder(other)) as outbox,
         pytest.raises(OutboxReplaced, match="is not the value whose header Spark read"),

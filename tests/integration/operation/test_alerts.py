@@ -111,7 +111,7 @@ def test_every_alert_is_tested_firing_and_silent() -> None:
 
 @pytest.mark.skipif(prometheus.program() is None, reason="NOT TESTED: Prometheus is not installed (apt: prometheus)")
 @pytest.mark.parametrize("archiver_runs", [True, False])
-def test_a_capture_that_does_well_raises_no_alert(tmp_path: Path, *, archiver_runs: bool) -> None:
+def test_a_healthy_capture_raises_no_alert(tmp_path: Path, *, archiver_runs: bool) -> None:
     """Without the `for` time of the rules: their queries have no result in the end."""
     with archiving_node() as node, paired(node, tmp_path) as pair:
         node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")

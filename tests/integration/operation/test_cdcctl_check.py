@@ -8,7 +8,7 @@ import pytest
 from tests.support.processes.captures import running
 from tests.support.processes.cdcctl import Done, cdcctl, reported, succeeded
 from tests.support.processes.failover import Pair, paired
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster
 from tidemark.io.archive.spool import Spool
 from tidemark.io.state.outbox import OutboxReader
@@ -110,7 +110,7 @@ def test_an_archive_mode_that_is_off_breaks_the_archives_leg_before_the_deadline
     spool = Spool(tmp_path / "spool")
     spool.create(int(str(identifier)))
     ring = {"TIDEMARK_RING__BYTES_MAX": str(64 << 20)}
-    with paired(Archiving(cluster, spool), tmp_path, options=ring) as both:
+    with paired(ArchivingServer(cluster, spool), tmp_path, options=ring) as both:
         found = broken(check(both), f"archive_mode is off on the node: no program fills {spool.folder}")
     assert (found["capture"], found["archive"], found["consumer"]) == ("passed", "broken", "passed")
 

@@ -80,7 +80,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("options", [["--seconds", "1"], ["--scripts", "-k", "pgbench"]])
-def test_the_oracle_is_asked_in_vain_for_a_major_that_nothing_serves(options: list[str]) -> None:
+def test_the_oracle_has_no_server_of_a_major_that_is_not_installed(options: list[str]) -> None:
     command = [str(ROOT / "scripts" / "oracle"), *options, "--major", "13"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0

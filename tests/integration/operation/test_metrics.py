@@ -22,8 +22,8 @@ from tests.support.servers.postgres import Cluster, database_in
 from tidemark.engine.handover import Event
 from tidemark.io.process import metrics
 from tidemark.io.process.metrics import Metrics
+from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.process.metrics_server import MetricsServer
-from tidemark.io.process.ports import assigned_ports
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Stage
@@ -70,7 +70,7 @@ class FieldConfig(TypedDict):
     defaults: Defaults
 
 
-class Panel(TypedDict):
+class DashboardPanel(TypedDict):
     """The parts of a panel that the tests read."""
 
     type: str
@@ -78,7 +78,7 @@ class Panel(TypedDict):
     fieldConfig: FieldConfig
 
 
-def panels() -> list[Panel]:
+def panels() -> list[DashboardPanel]:
     """Return the dashboard's panels; its rows are titles between them."""
     board = json.loads(DASHBOARD.read_text())
     return [panel for panel in board["panels"] if panel["type"] != "row"]
@@ -173,7 +173,7 @@ def idle_pipeline() -> Iterator[str]:
 
 
 @pytest.mark.skipif(prometheus.program() is None, reason="NOT TESTED: Prometheus is not installed (apt: prometheus)")
-def test_every_query_of_the_dashboard_has_an_answer(new_cluster: NewCluster, tmp_path: Path) -> None:
+def test_every_query_of_the_dashboard_has_a_result(new_cluster: NewCluster, tmp_path: Path) -> None:
     cluster = new_cluster(15)
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
     with busy(cluster, "postgres", tmp_path) as sidecar, idle_pipeline() as spark:
@@ -197,7 +197,7 @@ def test_the_dashboard_queries_no_metric_that_does_not_exist_and_shows_all_that_
     assert known - {name.removesuffix("_bucket") for name in asked} == set()
 
 
-def test_every_panel_has_a_separate_id_and_place() -> None:
+def test_every_panel_has_a_unique_id_and_place() -> None:
     dashboard = json.loads(DASHBOARD.read_text())
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(ids)) == len(ids)
@@ -236,7 +236,7 @@ def test_a_counter_by_kind_exists_for_each_kind_before_the_first_event() -> None
             assert registry.get_sample_value(name, labels) == 0, (name, kind)
 
 
-def test_an_archive_that_a_process_has_not_looked_at_is_unknown_and_not_empty() -> None:
+def test_an_archive_that_a_process_has_not_listed_is_unknown_and_not_empty() -> None:
     """A free space of 0 would be a false alarm, and 0 holes an unfounded claim."""
     registry = Metrics("main").registry
     for name in (metrics.ARCHIVE_FREE, metrics.ARCHIVE_BYTES, metrics.ARCHIVE_HOLES, metrics.ARCHIVED_LSN):
@@ -245,7 +245,7 @@ def test_an_archive_that_a_process_has_not_looked_at_is_unknown_and_not_empty() 
         assert math.isnan(found), name
 
 
-def test_each_metric_can_be_asked_for_by_its_name() -> None:
+def test_each_metric_can_be_requested_by_its_name() -> None:
     """`/metrics?name[]=...`, which requests each metric's names when it is created."""
     registry = Metrics("main").registry
     for sample in [sample for family in registry.collect() for sample in family.samples]:
@@ -253,7 +253,7 @@ def test_each_metric_can_be_asked_for_by_its_name() -> None:
         assert sample.name in {one.name for family in found for one in family.samples}
 
 
-def test_a_taken_port_is_a_config_error() -> None:
+def test_a_port_in_use_is_a_config_error() -> None:
     first = MetricsServer(Metrics("main"), "127.0.0.1", 0)
     with pytest.raises(ConfigError, match=f"cannot serve metrics on 127.0.0.1:{first.port}"):
         MetricsServer(Metrics("main"), "127.0.0.1", first.port)

@@ -32,7 +32,7 @@ def test_messages_arrive_at_a_path_and_at_an_abstract_name(tmp_path: Path, *, is
         assert channel.recv(100).decode() == READY
 
 
-def test_a_listener_that_is_gone_full_or_none_stops_no_process(tmp_path: Path) -> None:
+def test_a_missing_or_full_or_unset_listener_stops_no_process(tmp_path: Path) -> None:
     notify(ALIVE, {})
     notify(ALIVE, {"NOTIFY_SOCKET": "vsock:2:1234"})
     notify(ALIVE, {"NOTIFY_SOCKET": str(tmp_path / "gone")})

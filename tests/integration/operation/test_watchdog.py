@@ -47,10 +47,10 @@ def watch_on(store: StateStore) -> Watch:
 
 
 def looks(watch: Watch, began_ns: int, *seconds: float) -> list[Condition]:
-    return [watch.look(began_ns + int(second * NS)) for second in seconds]
+    return [watch.condition(began_ns + int(second * NS)) for second in seconds]
 
 
-def test_a_process_that_was_never_seen_is_waited_for_as_long_as_for_a_sign_of_life(watch: Watch) -> None:
+def test_a_process_that_was_never_seen_is_waited_for_as_long_as_for_a_heartbeat(watch: Watch) -> None:
     assert looks(watch, boot_ns(), 0, 3, 14.9, 15, 100) == [RESTARTING, RESTARTING, RESTARTING, GONE, GONE]
 
 
@@ -69,9 +69,7 @@ def test_every_end_of_a_process_begins_a_new_wait_for_its_restart(store: StateSt
     assert looks(watch, began, 17, 19.9, 20) == [RESTARTING, RESTARTING, GONE]
 
 
-def test_a_process_that_is_started_again_and_again_and_never_lives_long_is_gone(
-    store: StateStore, watch: Watch
-) -> None:
+def test_a_process_that_ends_soon_after_each_start_counts_as_gone(store: StateStore, watch: Watch) -> None:
     began = boot_ns()
     seen: list[Condition] = []
     for second in range(0, 20, 2):
@@ -82,7 +80,7 @@ def test_a_process_that_is_started_again_and_again_and_never_lives_long_is_gone(
     assert seen[15:18] == [RESTARTING, ALIVE, GONE], "15 s after its first end"
 
 
-def test_a_process_that_lived_as_long_as_a_sign_of_life_is_waited_for_again(store: StateStore, watch: Watch) -> None:
+def test_a_process_that_ran_as_long_as_the_heartbeat_bound_is_waited_for_again(store: StateStore, watch: Watch) -> None:
     began = boot_ns()
     with RoleLock.acquire(store.folder, SIDECAR):
         assert looks(watch, began, 0) == [ALIVE]
@@ -93,7 +91,7 @@ def test_a_process_that_lived_as_long_as_a_sign_of_life_is_waited_for_again(stor
     assert looks(watch, began, 18, 20.9, 21) == [RESTARTING, RESTARTING, GONE]
 
 
-def test_a_process_that_beats_is_alive_and_one_that_stops_beating_is_hung(store: StateStore, watch: Watch) -> None:
+def test_a_process_with_heartbeats_is_alive_and_one_without_is_hung(store: StateStore, watch: Watch) -> None:
     with RoleLock.acquire(store.folder, SIDECAR):
         store.environment.heartbeat.beat(Slot.SIDECAR)
         began = boot_ns()
@@ -129,7 +127,7 @@ def test_an_unfinished_heartbeat_is_not_a_heartbeat(store: StateStore, watch: Wa
         assert sidecar.end() == -signal.SIGKILL
 
 
-def test_after_a_suspend_of_the_host_a_process_gets_a_moment_to_beat(store: StateStore, watch: Watch) -> None:
+def test_after_a_suspend_of_the_host_a_process_has_time_for_a_heartbeat(store: StateStore, watch: Watch) -> None:
     with RoleLock.acquire(store.folder, SIDECAR):
         began = boot_ns()
         assert looks(watch, began, 0, 3600, 3600.5) == [ALIVE, ALIVE, ALIVE]
@@ -137,12 +135,14 @@ def test_after_a_suspend_of_the_host_a_process_gets_a_moment_to_beat(store: Stat
         assert looks(watch, boot_ns(), 0) == [ALIVE]
 
 
-def test_a_process_that_never_beats_is_hung_as_long_after_it_was_first_seen(store: StateStore, watch: Watch) -> None:
+def test_a_process_without_any_heartbeat_is_hung_after_the_same_time_since_it_was_first_seen(
+    store: StateStore, watch: Watch
+) -> None:
     with RoleLock.acquire(store.folder, SIDECAR):
         assert looks(watch, boot_ns(), 0, 14.9, 15, 16) == [ALIVE, ALIVE, ALIVE, HUNG]
 
 
-def test_a_watch_that_comes_later_finds_the_old_heartbeat_at_once(store: StateStore, watch: Watch) -> None:
+def test_a_watch_that_begins_later_finds_the_old_heartbeat_at_once(store: StateStore, watch: Watch) -> None:
     with RoleLock.acquire(store.folder, SIDECAR):
         store.environment.heartbeat.beat(Slot.SIDECAR)
         assert looks(watch, boot_ns(), 100, 101) == [ALIVE, HUNG]
@@ -157,7 +157,7 @@ def test_the_heartbeat_of_a_former_holder_does_not_end_a_process_that_starts(sto
         assert looks(watch, boot_ns(), 3600, 3614, 3615, 3616) == [ALIVE, ALIVE, ALIVE, HUNG]
 
 
-def test_a_heartbeat_of_another_boot_is_no_sign_of_life(
+def test_a_heartbeat_of_another_boot_is_ignored(
     store: StateStore, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:  # a reboot, which no test can cause
@@ -200,7 +200,7 @@ def test_a_sidecar_stopped_inside_a_write_transaction_is_killed_and_its_lock_and
 
 
 @pytest.mark.feature("I20")
-def test_a_process_that_beats_at_the_last_moment_is_spared(store: StateStore, watch: Watch) -> None:
+def test_a_process_with_a_heartbeat_at_the_last_moment_is_not_killed(store: StateStore, watch: Watch) -> None:
     with StoppedWriter(store.folder, role=SIDECAR) as sidecar:
         assert looks(watch, boot_ns(), 15, 16) == [ALIVE, HUNG]
         store.environment.heartbeat.beat(Slot.SIDECAR)
@@ -210,7 +210,7 @@ def test_a_process_that_beats_at_the_last_moment_is_spared(store: StateStore, wa
 
 def test_an_owner_is_killed_only_if_it_is_the_same_process(store: StateStore) -> None:
     with StoppedWriter(store.folder, role=SIDECAR) as sidecar:
-        owner = RoleLock.seen(store.folder, SIDECAR).owner
+        owner = RoleLock.status(store.folder, SIDECAR).owner
         assert owner is not None
         assert owner.pid == sidecar.pid
         assert not kill_process(replace(owner, host="another"))
@@ -260,5 +260,5 @@ def test_the_watch_works_beside_an_environment_that_others_write(tmp_path: Path)
     environment = Environment.open(folder, map_bytes=1 << 30, create=True)
     watch = Watch(folder, environment.heartbeat, Role.ARCHIVER, stale_s=STALE_S, restart_s=RESTART_S)
     with RoleLock.acquire(folder, Role.ARCHIVER.value), environment.write():
-        assert watch.look(boot_ns()) is ALIVE
+        assert watch.condition(boot_ns()) is ALIVE
     environment.close()

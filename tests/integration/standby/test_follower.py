@@ -68,7 +68,7 @@ def survived(cluster: Cluster) -> set[object]:
 
 
 @pytest.mark.feature("I12")
-def test_nothing_is_lost_with_the_primarys_host_and_only_what_lies_behind_the_last_marker_comes_twice(
+def test_nothing_is_lost_with_the_primarys_host_and_only_changes_after_the_last_marker_are_repeated(
     primary: Cluster, standby: Cluster, tmp_path: Path
 ) -> None:
     with two_hosts(primary, standby, tmp_path) as hosts:
@@ -93,7 +93,9 @@ def test_nothing_is_lost_with_the_primarys_host_and_only_what_lies_behind_the_la
             hosts.follower.wait_until(lambda: len(later) > 50, "rows on the new timeline")
         items = hosts.follower.catch_up()
         view = hosts.follower.view
-    confirmed = {row["id"] for one in consumer.taken if isinstance(one.item, ChangeBatch) for row in _after(one.item)}
+    confirmed = {
+        row["id"] for one in consumer.accepted if isinstance(one.item, ChangeBatch) for row in _after(one.item)
+    }
     again = ids(items)
     assert len(again) == len(set(again))
     assert confirmed | set(again) == survived(standby) | confirmed
@@ -115,7 +117,7 @@ def _after(batch: ChangeBatch) -> list[dict[str, object]]:
 
 
 @pytest.mark.feature("I12")
-def test_with_the_lake_each_change_is_there_once_and_what_it_has_not_whole_is_copied(
+def test_with_the_lake_each_change_is_there_once_and_incomplete_tables_are_copied(
     primary: Cluster, standby: Cluster, tmp_path: Path
 ) -> None:
     primary.sql("INSERT INTO account SELECT n, 'old' FROM generate_series(-100, -1) n")
@@ -162,7 +164,7 @@ def test_with_the_lake_each_change_is_there_once_and_what_it_has_not_whole_is_co
         assert set(rows_by_key(lake, "left_out")) == {1}
 
 
-def test_transactions_open_across_the_promotion_are_emitted_whole(
+def test_transactions_open_across_the_promotion_are_emitted_complete(
     primary: Cluster, standby: Cluster, tmp_path: Path
 ) -> None:
     with two_hosts(primary, standby, tmp_path) as hosts, ExitStack() as stack:
@@ -236,7 +238,7 @@ def test_a_follower_that_is_killed_continues_before_and_behind_the_promotion(
 
 
 @pytest.mark.parametrize("point", [HandoverPoint.BEFORE_FIND_START, HandoverPoint.AFTER_FIND_START])
-def test_a_sidecar_killed_around_its_start_being_found_finds_it_at_the_next(
+def test_a_sidecar_that_is_killed_while_it_looks_for_its_start_finds_it_after_a_restart(
     primary: Cluster, standby: Cluster, tmp_path: Path, point: HandoverPoint
 ) -> None:
     with two_hosts(primary, standby, tmp_path) as hosts:

@@ -62,7 +62,7 @@ def led(hosts: Hosts) -> None:
 
 
 @pytest.mark.feature("I12")
-def test_a_deliverer_whose_node_comes_back_as_a_standby_follows_and_takes_over_again(
+def test_a_deliverer_whose_node_restarts_as_a_standby_follows_and_takes_over_again(
     primary: Cluster, standby: Cluster, tmp_path: Path
 ) -> None:
     with two_hosts(primary, standby, tmp_path) as hosts:
@@ -102,7 +102,9 @@ def test_a_deliverer_whose_node_comes_back_as_a_standby_follows_and_takes_over_a
     assert set(third) <= {3, 4, 5}
 
 
-def test_a_follower_shows_itself_and_refuses_the_switch(primary: Cluster, standby: Cluster, tmp_path: Path) -> None:
+def test_the_status_shows_a_follower_and_a_switch_is_refused(
+    primary: Cluster, standby: Cluster, tmp_path: Path
+) -> None:
     with two_hosts(primary, standby, tmp_path) as hosts:
         led(hosts)
         two = hosts.follower
@@ -193,7 +195,7 @@ def test_a_followers_lost_state_is_a_followers_before_any_process_runs_and_can_t
         assert ids(two.catch_up())[-2:] == [2, 3]
 
 
-def test_a_promotion_that_no_marker_of_ours_precedes_is_refused_by_name(
+def test_a_promotion_without_an_earlier_marker_is_refused_by_name(
     primary: Cluster, standby: Cluster, tmp_path: Path
 ) -> None:
     with two_hosts(primary, standby, tmp_path, start=False) as hosts:
@@ -237,7 +239,7 @@ def test_a_marker_of_a_timeline_that_the_follower_is_not_on_is_ignored(
         assert two.view.followed.leader.epoch == Epoch(TimelineId(1), 1)
 
 
-def test_a_lake_that_holds_what_the_standby_has_not_stops_the_takeover(
+def test_a_lake_with_changes_that_the_standby_lacks_stops_the_takeover(
     primary: Cluster, standby: Cluster, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
@@ -332,7 +334,7 @@ def test_a_state_that_follows_is_refused_where_standbys_are_sources(
         two.refuses(ExitCode.CONFIG, "standby.follow is not set")
 
 
-def test_a_deliverer_that_cannot_ask_its_node_leaves_what_is_archived_to_the_archiver(tmp_path: Path) -> None:
+def test_a_deliverer_that_cannot_query_its_node_leaves_archived_wal_to_the_archiver(tmp_path: Path) -> None:
     with archiving_node() as node:
         node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
         key = tmp_path / "state" / "marker.key"  # as init creates it

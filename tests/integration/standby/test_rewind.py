@@ -193,7 +193,7 @@ def test_all_of_the_new_branch_is_delivered_once_and_the_dead_one_is_reported(
     assert with_copies == ({1} if has_dead_wal else {1, 2})
 
 
-def test_a_rewind_that_is_killed_leaves_the_one_state_or_the_other_and_a_second_one_finds_nothing(
+def test_a_killed_rewind_leaves_the_old_or_the_new_state_and_a_second_one_completes_it(
     diverged: DivergedPrimary,
 ) -> None:
     deliver_a_dead_branch(diverged)
@@ -306,7 +306,7 @@ def either_of(*nodes: Cluster) -> str:
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_a_table_whose_copy_saw_the_dead_branch_misses_nothing_of_the_new_one_though_none_touched_it(
+def test_a_table_whose_copy_shows_the_dead_branch_is_copied_again_even_if_the_new_one_did_not_change_it(
     diverged: DivergedPrimary, *, again: bool
 ) -> None:
     copy_a_dead_branch(diverged)
@@ -320,7 +320,7 @@ def test_a_table_whose_copy_saw_the_dead_branch_misses_nothing_of_the_new_one_th
     check_quiet_is_right(diverged)
 
 
-def test_a_dead_branch_that_first_copies_alone_show_ends_the_sidecar_and_is_rewound(diverged: DivergedPrimary) -> None:
+def test_a_dead_branch_that_only_first_copies_show_ends_the_sidecar_and_is_rewound(diverged: DivergedPrimary) -> None:
     diverged.sidecar.options["TIDEMARK_DELIVER__IDLE_POINTER_S"] = "600"  # or delivered would follow decoded
     copy_a_dead_branch(diverged)
     diverged.sidecar.wait_for_event("the stream has caught up with the copy spool")
@@ -474,7 +474,9 @@ def refused_while_one_runs(diverged: DivergedPrimary) -> None:
             refused(diverged.rewind(), ExitCode.FENCED, f"a {role} already runs")
 
 
-def test_nothing_is_rewound_where_nothing_diverged_or_nobody_may(primary: Cluster, tmp_path: Path) -> None:
+def test_rewind_is_refused_without_a_divergence_at_another_cluster_and_during_a_return(
+    primary: Cluster, tmp_path: Path
+) -> None:
     sidecar = Sidecar(primary, DATABASE, tmp_path)
     sidecar.init()
     command = ("rewind", "--yes", "--state", sidecar.folder.root)
@@ -493,7 +495,7 @@ def test_nothing_is_rewound_where_nothing_diverged_or_nobody_may(primary: Cluste
         assert delivered is not None
         ahead = replace(delivered.pointer.position, timeline=TimelineId(7))
         transaction.put(DELIVERED, replace(delivered, pointer=replace(delivered.pointer, position=ahead)))
-    refused(cdcctl(*command, **sidecar.options), ExitCode.CONFIG, "does not come from timeline 7")
+    refused(cdcctl(*command, **sidecar.options), ExitCode.CONFIG, "does not descend from timeline 7")
 
 
 def state_of(sidecar: Sidecar) -> StateView:

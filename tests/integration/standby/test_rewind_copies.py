@@ -103,9 +103,7 @@ def resume_capture(diverged: DivergedPrimary, *, is_met: bool = True) -> None:
 
 
 @pytest.mark.parametrize("is_met", [True, False])
-def test_a_table_that_was_gone_when_the_copy_was_planned_is_copied_where_that_never_happened(
-    diverged: DivergedPrimary, *, is_met: bool
-) -> None:
+def test_a_table_that_only_the_dead_branch_dropped_is_copied(diverged: DivergedPrimary, *, is_met: bool) -> None:
     primary, sidecar = diverged.primary, diverged.sidecar
     sidecar.options["TIDEMARK_SELECT__EXCLUDE_TABLES"] = "public.hidden_*"
     primary.sql("CREATE TABLE last (id int PRIMARY KEY, note text)")

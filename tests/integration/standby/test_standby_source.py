@@ -15,7 +15,7 @@ from tests.support.processes.captures import Sidecar, change_log, replayed
 from tests.support.processes.cdcctl import cdcctl, refused, succeeded
 from tests.support.processes.cdcctl import reported as reported_by
 from tests.support.processes.failover import Pair, archiving_node, paired
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster, StopMode, sql
 from tests.support.servers.standby import copy_of, promote, recover, standby_of, wait_until_replayed
 from tidemark.decode.transactions.heap_changes import RowNotLogged
@@ -88,7 +88,7 @@ def rows_of(cluster: Cluster) -> dict[object, dict[str, object]]:
     return {number: {"id": number, "note": note} for number, note in cluster.sql("SELECT id, note FROM account")}
 
 
-def test_a_copy_from_a_standby_meets_the_stream_without_gap_or_overlap(
+def test_a_copy_from_a_standby_joins_the_stream_without_gap_or_overlap(
     primary: Cluster, standby: Cluster, tmp_path: Path
 ) -> None:
     for number in range(1, TABLES):
@@ -176,7 +176,7 @@ def test_archived_wal_of_the_dead_branch_is_never_delivered_behind_a_promotion(t
         left_behind = archiving.node
         left_behind.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
         with standby_of(left_behind) as standby:
-            pair = Pair(Archiving(standby, archiving.spool), tmp_path, TIDEMARK_WATCHDOG__RESTART_S="20")
+            pair = Pair(ArchivingServer(standby, archiving.spool), tmp_path, TIDEMARK_WATCHDOG__RESTART_S="20")
             pair.sidecar.written_to = left_behind
             pair.sidecar.init()
             try:
@@ -223,7 +223,9 @@ def exclusive_locks(cluster: Cluster) -> Iterator[threading.Event]:
         thread.join(JOIN_S)
 
 
-def test_a_copy_that_the_standby_breaks_off_is_made_again_and_not_for_ever(primary: Cluster, tmp_path: Path) -> None:
+def test_a_copy_that_the_standby_cancels_is_repeated_a_bounded_number_of_times(
+    primary: Cluster, tmp_path: Path
+) -> None:
     primary.sql(f"INSERT INTO account SELECT n, repeat('x', 500) FROM generate_series({ROWS + 1}, 60000) n")
     quick = {"TIDEMARK_RETRY__FIRST_S": "0.1", "TIDEMARK_RETRY__MAX_S": "0.1"}
     with standby_of(primary, max_standby_streaming_delay=0) as standby, exclusive_locks(primary) as stop:
@@ -275,7 +277,7 @@ def test_a_recovery_to_a_point_in_time_is_followed_from_before_it_and_refused_fr
                 assert list(replayed(change_log(before.catch_up(), "account"))) == [1, 3]
 
 
-def test_a_primary_that_writes_too_little_is_refused_at_its_standby_where_it_is_named(
+def test_a_primary_with_wal_level_replica_is_refused_where_it_is_configured_for_markers(
     primary: Cluster, tmp_path: Path
 ) -> None:
     with standby_of(primary) as standby:
@@ -289,7 +291,7 @@ def test_a_primary_that_writes_too_little_is_refused_at_its_standby_where_it_is_
 
 
 @pytest.mark.feature("I33")
-def test_a_record_of_which_the_lost_primary_sent_a_part_is_released_at_the_fork(
+def test_a_record_that_the_lost_primary_sent_in_part_is_dropped_at_the_fork(
     primary: Cluster, standby: Cluster, tmp_path: Path
 ) -> None:
     with sidecar_at(standby, primary, tmp_path) as sidecar, ExitStack() as stack:
@@ -327,7 +329,7 @@ def has_all_of(sidecar: Sidecar, standby: Cluster) -> bool:
 
 
 @contextmanager
-def switching(archiving: Archiving) -> Iterator[None]:
+def switching(archiving: ArchivingServer) -> Iterator[None]:
     """Let the node archive a segment now and then."""
     stop = threading.Event()
 
@@ -344,7 +346,7 @@ def switching(archiving: Archiving) -> Iterator[None]:
         thread.join(JOIN_S)
 
 
-def test_a_standby_that_replays_from_an_archive_alone_gives_copy_and_stream_as_well(tmp_path: Path) -> None:
+def test_a_standby_that_replays_from_an_archive_alone_provides_copy_and_stream(tmp_path: Path) -> None:
     with archiving_node() as archiving, ExitStack() as stack:
         primary = archiving.node
         primary.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
@@ -361,7 +363,7 @@ def test_a_standby_that_replays_from_an_archive_alone_gives_copy_and_stream_as_w
 
 
 @pytest.mark.feature("I33")
-def test_an_archiver_releases_a_record_that_the_last_segment_of_a_lost_primary_holds_by_half(tmp_path: Path) -> None:
+def test_an_archiver_drops_a_record_that_the_last_segment_of_a_lost_primary_contains_in_part(tmp_path: Path) -> None:
     with archiving_node() as archiving:
         node = archiving.node
         node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
@@ -387,7 +389,7 @@ def test_an_archiver_releases_a_record_that_the_last_segment_of_a_lost_primary_h
             recover(restored, f"cp {archiving.spool.folder}/%f %p")
             pair.sidecar.written_to = restored
             restored.sql("INSERT INTO account VALUES (2)")
-            with switching(Archiving(restored, archiving.spool)):
+            with switching(ArchivingServer(restored, archiving.spool)):
                 assert list(replayed(change_log(pair.catch_up(), "account"))) == [1, 2]
             reported = pair.archiver.wait_for_event(
                 "discarding WAL that was not delivered: its timeline ended before it"

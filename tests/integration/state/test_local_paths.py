@@ -22,11 +22,13 @@ def test_text_that_looks_like_a_url_is_not_a_path(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["/srv/lake", "lake", "./a:b/c", "C:/x", "lake:1/x", "", "-"])
-def test_a_path_is_a_path_whatever_it_is_called(text: str) -> None:
+def test_every_name_of_a_path_is_accepted(text: str) -> None:
     assert local_path(text) == Path(text)
 
 
-def test_every_path_of_cdcctl_is_checked_and_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_path_of_cdcctl_is_checked_and_nothing_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     state = str(tmp_path / "state")
     refused(cdcctl("spark", "run", "--state", state, "--lake", LAKE), ExitCode.CONFIG, "--lake: s3:", "is a URL")

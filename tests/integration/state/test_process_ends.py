@@ -76,7 +76,7 @@ def test_a_run_without_a_record_of_its_end_was_killed_also_before_the_next_start
     assert (ends(store)["sidecar"].exit_code, ends(store)["sidecar"].reason) == (0, "SIGTERM")
 
 
-def test_a_state_that_takes_no_record_lets_a_process_start_and_end(tmp_path: Path) -> None:
+def test_a_state_that_cannot_store_the_record_lets_a_process_start_and_end(tmp_path: Path) -> None:
     """A read-only state refuses the transaction as a full disk does."""
     StateStore.create(StateFolder(tmp_path), IDENTITY).close()
     stream = io.StringIO()

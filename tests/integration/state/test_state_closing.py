@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> StateFolder:
     return StateFolder(tmp_path / "state")
 
 
-def test_a_write_that_is_under_way_comes_to_its_end(folder: StateFolder) -> None:
+def test_a_write_that_is_in_progress_is_completed(folder: StateFolder) -> None:
     environment = opened(folder)
     writer = Writer(environment)
     assert writer.is_inside.wait(DEADLINE_S)
@@ -68,7 +68,7 @@ def test_a_write_that_is_under_way_comes_to_its_end(folder: StateFolder) -> None
     again.close()
 
 
-def test_a_writer_that_stays_where_it_is_holds_nobody_up(folder: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_hangs_blocks_no_process(folder: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark.io.state.environment.SHUT_S", SOON_S)
     environment = opened(folder)
     writer = Writer(environment)
@@ -80,7 +80,7 @@ def test_a_writer_that_stays_where_it_is_holds_nobody_up(folder: StateFolder, mo
     writer.thread.join(DEADLINE_S)
 
 
-def test_nothing_is_written_behind_it(folder: StateFolder) -> None:
+def test_nothing_is_written_after_the_close(folder: StateFolder) -> None:
     environment = opened(folder)
     environment.close()
     with pytest.raises(StateError, match="is closed"), environment.write():

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from tidemark_ctl.views.realtime_tree import see, stage_tree
+from tidemark_ctl.views.realtime_tree import observe, stage_tree
 
 from tests.support.processes.captures import Sidecar, change_log, config_for, running
 from tests.support.processes.failover import Archiver, Pair
 from tests.support.servers.postgres import Cluster
 from tidemark.io.host.logs import get_log
-from tidemark.io.process.config import load_config
+from tidemark.io.process.config import Config
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.incarnations import begin_incarnation, record_overtaken
 from tidemark.io.state.outbox import OutboxReader
@@ -104,7 +104,10 @@ def test_a_copy_started_elsewhere_is_refused_and_once_confirmed_the_other_one_is
     assert "--moved" in str(fenced["hint"])
     assert original.refuses(ExitCode.FENCED)["error"] == fenced["error"]
     with StateStore.open(original.folder) as store:
-        assert stage_tree(see(store, original.config))["fenced"] == fenced["error"]
+        assert (
+            stage_tree(observe(store, original.config.archive, original.config.watchdog.watchdog_s))["fenced"]
+            == fenced["error"]
+        )
     insert(copy, 3)
     copy.catch_up()
     assert delivered(copy) == [1, 2, 3]
@@ -123,7 +126,9 @@ def test_a_copy_started_elsewhere_is_refused_and_once_confirmed_the_other_one_is
 
 
 @pytest.mark.feature("I21")
-def test_a_copy_whose_place_shows_nothing_is_fenced_if_the_original_continued(original: Sidecar, copy: Sidecar) -> None:
+def test_a_copy_whose_folder_does_not_identify_it_is_fenced_if_the_original_continued(
+    original: Sidecar, copy: Sidecar
+) -> None:
     resume(original, 2)
     with StateStore.open(copy.folder) as store, store.transaction(None) as transaction:
         transaction.drop(PLACE)  # as on a clone of the volume
@@ -207,12 +212,12 @@ def test_a_confirmed_state_stays_confirmed_until_it_has_delivered_what_precedes_
         rival = Overtaken(Incarnation("f"), Epoch(first, 7), first, Lsn(900), Incarnation("a"), None)
         record_overtaken(store, rival)
         incarnation = begin_incarnation(store, Role.SIDECAR, log, moved=True)
-        context = CaptureContext(load_config(None, {}), store, Metrics("main"), log)
-        with closing(requests_of(NodeRequests, context, incarnation)) as node_requests:
+        context = CaptureContext(store, Metrics("main"), log)
+        with closing(requests_of(NodeRequests, Config(), context, incarnation)) as node_requests:
             fence = Fence(context.store, incarnation, node_requests, context.log)
             instance, epoch = Instance(identity.system_identifier, "main"), Epoch(first, 8)
             start = Marker(MarkerKind.START, instance, epoch, NO_SEQUENCE, None, incarnation=incarnation)
-            assert fence.meet(Lsn(1000), first, start)
+            assert fence.check(Lsn(1000), first, start)
             fence.step(store.marks(), None)
             assert store.incarnations()[0].is_confirmed
             deliver_to(store, 1100)
@@ -220,9 +225,10 @@ def test_a_confirmed_state_stays_confirmed_until_it_has_delivered_what_precedes_
             assert not store.incarnations()[0].is_confirmed
 
 
-def requests_of(kind: type[RequestsT], context: CaptureContext, incarnation: Incarnation) -> RequestsT:
-    settings = NodeSettings.of(context.config)
-    return kind(settings, context.store, b"k" * 16, incarnation, metrics=context.metrics, log=context.log)
+def requests_of(kind: type[RequestsT], config: Config, context: CaptureContext, incarnation: Incarnation) -> RequestsT:
+    return kind(
+        NodeSettings.of(config), context.store, b"k" * 16, incarnation, metrics=context.metrics, log=context.log
+    )
 
 
 class KeptRequests(NodeRequests):
@@ -242,14 +248,14 @@ def test_markers_name_their_writer_only_once_it_has_read_its_own_start_marker(tm
     epoch, others = Epoch(TimelineId(1), 8), (MarkerKind.CONFIRM, MarkerKind.STOP, MarkerKind.TRY_START)
     with StateStore.create(StateFolder(tmp_path / "state"), identity) as store:
         incarnation = begin_incarnation(store, Role.SIDECAR, get_log("test"))
-        context = CaptureContext(load_config(None, {}), store, Metrics("main"), get_log("test"))
-        with closing(requests_of(KeptRequests, context, incarnation)) as node_requests:
+        context = CaptureContext(store, Metrics("main"), get_log("test"))
+        with closing(requests_of(KeptRequests, Config(), context, incarnation)) as node_requests:
             node_requests.kept = []
             fence = Fence(context.store, incarnation, node_requests, context.log)
             for kind in (*others, MarkerKind.START):
                 node_requests.write(kind, epoch, None).result(DEADLINE_S)
             assert [marker.incarnation for marker in node_requests.kept] == [None, None, None, incarnation]
-            fence.meet(Lsn(1000), TimelineId(1), node_requests.kept.pop())
+            fence.check(Lsn(1000), TimelineId(1), node_requests.kept.pop())
             node_requests.kept.clear()
             for kind in others:
                 node_requests.write(kind, epoch, None).result(DEADLINE_S)
@@ -275,14 +281,14 @@ def test_a_state_from_a_backup_is_not_fenced_by_markers_of_the_states_that_it_re
             assert initialise_from_backup(config, folder, seed)
         with StateStore.open(folder) as store:
             incarnation = begin_incarnation(store, Role.ARCHIVER, log)
-            context = CaptureContext(config, store, Metrics("main"), log)
+            context = CaptureContext(store, Metrics("main"), log)
             instance = Instance(store.identity.system_identifier, "main")
-            with closing(requests_of(NodeRequests, context, incarnation)) as node_requests:
+            with closing(requests_of(NodeRequests, config, context, incarnation)) as node_requests:
                 fence = Fence(context.store, incarnation, node_requests, context.log)
                 own = store.begin_epoch(Owner("archiver", "host", "boot", 1, 1))
                 for epoch in rivals:
                     lost = Marker(MarkerKind.START, instance, epoch, NO_SEQUENCE, pointer, incarnation=RIVAL)
-                    assert not fence.meet(Lsn(ahead + 8), promoted, lost)
+                    assert not fence.check(Lsn(ahead + 8), promoted, lost)
                 assert store.marks().overtaken is None
             rivals.append(replace(own, number=own.number + 100))  # the number that the first restored state reached
     assert rivals[1] < rivals[2]

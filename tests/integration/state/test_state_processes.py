@@ -27,12 +27,12 @@ from tidemark.io.process.control import (
     EXHAUSTED_PAUSE_S,
     HANDLERS_MAX,
     ControlServer,
-    DaemonAway,
+    DaemonUnreachable,
     request,
 )
 from tidemark.io.state.environment import Environment
 from tidemark.io.state.heartbeat import HeartbeatFile, Slot
-from tidemark.io.state.locks import AlreadyRunning, RoleLock, SeenLock
+from tidemark.io.state.locks import AlreadyRunning, LockStatus, RoleLock
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, StateError, WalGap
 from tidemark.wire.control import Json
@@ -106,7 +106,7 @@ def test_a_second_process_of_a_role_is_refused_naming_the_first_until_that_dies(
 
 
 @pytest.mark.feature("I38")
-def test_asking_who_holds_a_lock_never_disturbs_a_process_that_takes_it(folder: StateFolder) -> None:
+def test_a_query_for_a_locks_holder_never_disturbs_a_process_that_acquires_it(folder: StateFolder) -> None:
     over = threading.Event()
 
     def ask() -> None:
@@ -126,19 +126,19 @@ def test_asking_who_holds_a_lock_never_disturbs_a_process_that_takes_it(folder: 
 
 
 def test_the_last_holder_of_a_free_lock_is_known_by_name(folder: StateFolder) -> None:
-    assert RoleLock.seen(folder, "sidecar") == SeenLock(is_locked=False, owner=None)
+    assert RoleLock.status(folder, "sidecar") == LockStatus(is_locked=False, owner=None)
     with RoleLock.acquire(folder, "sidecar") as lock:
-        assert RoleLock.seen(folder, "sidecar") == SeenLock(is_locked=True, owner=lock.owner)
-    assert RoleLock.seen(folder, "sidecar") == SeenLock(is_locked=False, owner=lock.owner)
+        assert RoleLock.status(folder, "sidecar") == LockStatus(is_locked=True, owner=lock.owner)
+    assert RoleLock.status(folder, "sidecar") == LockStatus(is_locked=False, owner=lock.owner)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"role": "sidecar"}', "\xff", '{"pid": "1"}'])
 def test_a_lock_file_with_other_text_names_no_process(folder: StateFolder, text: str) -> None:
     folder.lock("sidecar").write_text(text)
-    assert RoleLock.seen(folder, "sidecar") == SeenLock(is_locked=False, owner=None)
+    assert RoleLock.status(folder, "sidecar") == LockStatus(is_locked=False, owner=None)
 
 
-def test_a_killed_reader_holds_no_pages_once_it_is_cleared(folder: StateFolder) -> None:
+def test_a_killed_reader_keeps_no_pages_once_it_is_cleared(folder: StateFolder) -> None:
     environment = Environment.open(folder, map_bytes=1 << 30, create=True)
     try:
         holder = Holder(HOLD_READER, folder)
@@ -258,7 +258,7 @@ def test_a_command_is_answered_beside_more_half_open_clients_than_are_served(fol
         assert json.loads(clients[-1].makefile().readline()) == {"ok": True, "heard": "late"}
 
 
-def test_a_command_that_takes_long_delays_no_other(folder: StateFolder) -> None:
+def test_a_slow_command_delays_no_other(folder: StateFolder) -> None:
     path, begun, may_end = folder.socket("sidecar"), threading.Event(), threading.Event()
 
     def wait(_request: dict[str, Json]) -> dict[str, Json]:
@@ -392,7 +392,7 @@ def test_another_user_is_refused() -> None:
 
 
 def test_a_socket_without_a_server_is_reported(folder: StateFolder) -> None:
-    with pytest.raises(DaemonAway, match="no process answers"):
+    with pytest.raises(DaemonUnreachable, match="no process answers"):
         request(folder.socket("archiver"), {"command": "echo"})
 
 

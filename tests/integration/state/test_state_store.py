@@ -69,10 +69,10 @@ def deliver(store: StateStore, epoch: Epoch, commit_lsn: int, ids: int = 3, note
 
 def settle(store: StateStore, epoch: Epoch) -> None:
     with store.transaction(epoch) as transaction:
-        transaction.settle()
+        transaction.apply_confirmations()
 
 
-def test_the_files_are_the_owners_alone(store: StateStore) -> None:
+def test_only_the_owner_reads_the_files(store: StateStore) -> None:
     root = store.folder.root
     files = [path for path in root.rglob("*") if path.is_file()]
     assert {path.name for path in files} >= {"data.mdb", "lock.mdb", "heartbeat"}
@@ -93,7 +93,7 @@ def test_creating_twice_keeps_what_is_there(store: StateStore, epoch: Epoch) -> 
 
 def test_the_state_of_another_system_is_refused(store: StateStore) -> None:
     other = Identity("main", SystemIdentifier(78), "0a0b", 15, 16 << 20, BOUND)
-    with pytest.raises(StateError, match="is the state of capture 'main' of system 77"):
+    with pytest.raises(StateError, match="belongs to capture 'main' of system 77"):
         StateStore.create(store.folder, other)
 
 
@@ -173,7 +173,7 @@ def test_what_is_read_is_what_was_delivered_in_order(store: StateStore, reader: 
     assert reader.relation(values[1].header.schema_version) == groups.relation()
 
 
-def test_a_plan_ends_at_group_ends_and_takes_at_least_one(
+def test_a_plan_ends_at_the_end_of_a_group_and_contains_at_least_one(
     store: StateStore, reader: OutboxReader, epoch: Epoch
 ) -> None:
     for lsn in (100, 200, 300, 400):
@@ -189,7 +189,7 @@ def test_a_plan_ends_at_group_ends_and_takes_at_least_one(
         reader.plan(Sequence(9), 1)
 
 
-def test_trimming_stays_below_the_least_of_held_and_replayable_of_all(
+def test_trimming_stays_below_the_lowest_confirmed_and_replayable_sequence_of_all_readers(
     store: StateStore, reader: OutboxReader, epoch: Epoch
 ) -> None:
     reader.register("spark")
@@ -204,7 +204,7 @@ def test_trimming_stays_below_the_least_of_held_and_replayable_of_all(
     assert view.confirmed is not None
     assert (view.confirmed.pointer, view.confirmed.sequence) == (watermarks[1].pointer, 4)
     assert view.ledger.trimmed == 2
-    with pytest.raises(OutboxTrimmed, match="holds 3 to 6"):
+    with pytest.raises(OutboxTrimmed, match="contains 3 to 6"):
         list(reader.read(Sequence(0), Sequence(6)))
     assert [value.header.sequence for value in reader.read(Sequence(2), Sequence(6))] == [3, 4, 5, 6]
 
@@ -223,7 +223,7 @@ def test_the_ledger_counts_exactly_what_is_there(store: StateStore, reader: Outb
     assert deliver(store, epoch, 400).sequence == 8
 
 
-def test_a_zombies_late_confirmation_changes_nothing(store: StateStore, reader: OutboxReader, epoch: Epoch) -> None:
+def test_a_late_smaller_confirmation_changes_nothing(store: StateStore, reader: OutboxReader, epoch: Epoch) -> None:
     reader.register("spark")
     deliver(store, epoch, 100)
     deliver(store, epoch, 200)
@@ -261,7 +261,7 @@ def test_a_full_outbox_refuses_more_until_readers_confirm(
     deliver(store, epoch, 103, ids=1, note=note)
 
 
-def test_a_group_larger_than_the_bound_goes_in_where_nothing_is_left_to_wait_for(
+def test_a_group_larger_than_the_bound_is_stored_in_an_empty_outbox(
     store: StateStore, reader: OutboxReader, epoch: Epoch
 ) -> None:
     reader.register("spark")
@@ -308,7 +308,7 @@ def test_a_damaged_position_with_nothing_to_derive_it_from_halts(store: StateSto
 
 
 @pytest.mark.feature("I24")
-def test_a_damaged_reader_holds_everything(store: StateStore, reader: OutboxReader, epoch: Epoch) -> None:
+def test_a_damaged_reader_keeps_all_values(store: StateStore, reader: OutboxReader, epoch: Epoch) -> None:
     reader.register("spark")
     deliver(store, epoch, 100)
     reader.confirm("spark", Sequence(2), Sequence(2))
@@ -335,7 +335,7 @@ def test_frequent_reads_do_not_grow_with_the_tables(store: StateStore, epoch: Ep
     assert store.copy(groups.DATABASE, Oid(20003)) is None
 
 
-def test_schema_versions_are_known_again_after_a_restart(store: StateStore, epoch: Epoch) -> None:
+def test_schema_versions_are_read_again_after_a_restart(store: StateStore, epoch: Epoch) -> None:
     deliver(store, epoch, 100)
     with StateStore.open(store.folder) as again:
         younger = again.begin_epoch(OWNER)
@@ -343,7 +343,7 @@ def test_schema_versions_are_known_again_after_a_restart(store: StateStore, epoc
         assert len(again.relations()) == 1
 
 
-def test_a_lost_outbox_numbers_on_from_what_the_tables_know(folder: StateFolder) -> None:
+def test_a_new_outbox_continues_the_numbers_in_the_tables(folder: StateFolder) -> None:
     with StateStore.create(folder, IDENTITY, numbers_after=Sequence(500)) as store:
         epoch = store.begin_epoch(OWNER)
         assert deliver(store, epoch, 100).sequence == 502

@@ -123,7 +123,7 @@ def test_a_watermark_moves_forward_only_and_a_later_timeline_is_forward(store: S
     assert moved(store, lambda transaction: transaction.get(key)) == Watermark(pointer(2, 100), Sequence(5))
 
 
-def test_a_follower_moves_forward_only_until_it_follows_no_more(store: StateStore) -> None:
+def test_a_follower_moves_forward_only_until_it_delivers(store: StateStore) -> None:
     moved(store, lambda transaction: transaction.put(FOLLOWED, FOLLOWS))
     behind = replace(FOLLOWS, pointer=pointer(1, 199))
     with pytest.raises(InternalError, match="followed would move back"):
@@ -184,7 +184,7 @@ def test_a_value_that_is_damaged_is_replaced_without_a_comparison(store: StateSt
 
 
 @pytest.mark.feature("I21")
-def test_an_epoch_that_was_never_taken_is_over_and_the_error_names_the_present_one(store: StateStore) -> None:
+def test_an_epoch_that_never_began_is_over_and_the_error_names_the_present_one(store: StateStore) -> None:
     with pytest.raises(Fenced, match="the current one is none"), store.transaction(Epoch(TimelineId(1), 1)):
         pass
     store.begin_epoch(OWNER)
@@ -329,7 +329,7 @@ def test_a_group_without_values_is_confirmed_once_all_before_it_is(store: StateS
 def test_nothing_is_confirmed_or_trimmed_while_no_reader_is_registered(store: StateStore) -> None:
     deliver(store, 100)
     before = store.view()
-    assert moved(store, lambda transaction: transaction.settle()) == before.ledger
+    assert moved(store, lambda transaction: transaction.apply_confirmations()) == before.ledger
     assert store.view() == before
 
 
@@ -341,24 +341,24 @@ def test_a_reader_that_confirms_what_is_no_end_of_a_group_is_refused(store: Stat
         with store.transaction(None) as transaction:
             transaction.put_reader("spark", word)
         with pytest.raises(StateError, match=f"readers confirmed {held}, which is not the end of a group"):
-            moved(store, lambda transaction: transaction.settle())
+            moved(store, lambda transaction: transaction.apply_confirmations())
     assert store.view().confirmed is None
 
 
-def test_settling_confirms_the_least_that_is_held_once(store: StateStore, reader: OutboxReader) -> None:
+def test_the_lowest_confirmed_sequence_of_the_readers_is_recorded_once(store: StateStore, reader: OutboxReader) -> None:
     for name in ("spark", "other"):
         reader.register(name)
     first, second = deliver(store, 100), deliver(store, 200)
     reader.confirm("spark", Sequence(4), Sequence(0))
     reader.confirm("other", Sequence(2), Sequence(0))
-    moved(store, lambda transaction: transaction.settle())
+    moved(store, lambda transaction: transaction.apply_confirmations())
     assert store.view().confirmed == first
     reader.confirm("other", Sequence(4), Sequence(0))
-    moved(store, lambda transaction: transaction.settle())
+    moved(store, lambda transaction: transaction.apply_confirmations())
     assert store.view().confirmed == second
     moved(store, lambda transaction: transaction.drop(CONFIRMED))
     moved(store, lambda transaction: transaction.put(LEDGER, replace(transaction.ledger(), trimmed=Sequence(4))))
-    moved(store, lambda transaction: transaction.settle())
+    moved(store, lambda transaction: transaction.apply_confirmations())
     assert store.view().confirmed is None, "what is trimmed was confirmed: there is no header to read it from"
 
 
@@ -369,14 +369,16 @@ def test_confirmed_values_stay_confirmed_when_another_reader_begins_after_them(
     deliver(store, 100)
     second = deliver(store, 200)
     reader.confirm("spark", Sequence(4), Sequence(0))
-    moved(store, lambda transaction: transaction.settle())
+    moved(store, lambda transaction: transaction.apply_confirmations())
     reader.register("other")
     reader.confirm("other", Sequence(2), Sequence(2))
-    moved(store, lambda transaction: transaction.settle())
+    moved(store, lambda transaction: transaction.apply_confirmations())
     assert store.view().confirmed == second
 
 
-def test_an_outbox_is_full_while_one_of_its_readers_holds_anything(store: StateStore, reader: OutboxReader) -> None:
+def test_an_outbox_is_full_while_one_of_its_readers_has_unconfirmed_values(
+    store: StateStore, reader: OutboxReader
+) -> None:
     for name in ("spark", "other"):
         reader.register(name)
     deliver(store, 100)
@@ -388,7 +390,7 @@ def test_an_outbox_is_full_while_one_of_its_readers_holds_anything(store: StateS
 
 
 @pytest.mark.feature("I24")
-def test_a_damaged_confirmation_halts_where_a_reader_is_damaged_or_holds_nothing(
+def test_a_damaged_confirmation_halts_if_a_reader_is_damaged_or_has_confirmed_nothing(
     store: StateStore, reader: OutboxReader
 ) -> None:
     first = deliver(store, 100)
@@ -451,18 +453,18 @@ def test_the_journal_mark_moves_on_with_what_is_durable_and_back_where_the_journ
     assert marked(lambda transaction: transaction.put_history(index())) == 0
 
 
-def test_databases_that_come_into_the_capture_are_added_to_its_beginning(store: StateStore) -> None:
+def test_databases_that_join_the_capture_are_added_to_its_beginning(store: StateStore) -> None:
     reported = {Oid(2): KnownDatabase("two", "LATIN1")}
-    moved(store, lambda transaction: transaction.learn_databases(reported))
+    moved(store, lambda transaction: transaction.record_databases(reported))
     assert store.view().beginning is None
     begun = Beginning(TimelineId(1), Lsn(1), FullXid(5), {Oid(1): "one"}, encodings={Oid(1): "UTF8"})
     moved(store, lambda transaction: transaction.put(BEGINNING, begun))
-    moved(store, lambda transaction: transaction.learn_databases({}))
+    moved(store, lambda transaction: transaction.record_databases({}))
     assert store.view().beginning == begun
-    moved(store, lambda transaction: transaction.learn_databases(reported))
+    moved(store, lambda transaction: transaction.record_databases(reported))
     after = replace(begun, databases={Oid(1): "one", Oid(2): "two"}, encodings={Oid(1): "UTF8", Oid(2): "LATIN1"})
     assert store.view().beginning == after
-    moved(store, lambda transaction: transaction.learn_databases({Oid(2): KnownDatabase("two", "UTF8")}))
+    moved(store, lambda transaction: transaction.record_databases({Oid(2): KnownDatabase("two", "UTF8")}))
     assert store.view().beginning == replace(after, encodings={Oid(1): "UTF8", Oid(2): "UTF8"})
 
 
@@ -473,7 +475,7 @@ def test_the_hand_over_record_is_as_it_was_written(store: StateStore) -> None:
     assert store.view().hand_over == met
 
 
-def test_the_copies_of_a_capture_are_its_own_and_end_with_their_table(store: StateStore) -> None:
+def test_the_copies_of_a_capture_are_separate_and_end_with_their_table(store: StateStore) -> None:
     done, waiting = CopyProgress(CopyPhase.DONE, 1), CopyProgress(CopyPhase.WAITING, 0)
     moved(store, lambda transaction: transaction.put_copy(Oid(1), Oid(7), done))
     moved(store, lambda transaction: transaction.put_copy(Oid(1), Oid(8), waiting))
@@ -482,7 +484,7 @@ def test_the_copies_of_a_capture_are_its_own_and_end_with_their_table(store: Sta
     assert store.view().copies == {(Oid(1), Oid(8)): waiting}
 
 
-def test_readers_of_another_capture_in_the_same_database_are_not_ours(store: StateStore, reader: OutboxReader) -> None:
+def test_readers_of_another_capture_in_the_same_database_are_separate(store: StateStore, reader: OutboxReader) -> None:
     reader.register("spark")
     for key in (b"", b"\xff" * 8):  # before and after all of ours
         with store.environment.write() as transaction:
@@ -490,7 +492,7 @@ def test_readers_of_another_capture_in_the_same_database_are_not_ours(store: Sta
     assert set(store.view().readers) == {"spark"}
 
 
-def test_room_is_kept_back_on_the_disk_and_the_bound_itself_may_be_reached(
+def test_disk_space_is_reserved_and_the_bound_itself_may_be_reached(
     store: StateStore, reader: OutboxReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader.register("spark")
@@ -514,7 +516,9 @@ def test_room_is_kept_back_on_the_disk_and_the_bound_itself_may_be_reached(
                     transaction.deliver(wanted)
 
 
-def test_a_relation_version_has_one_number_however_often_it_comes(store: StateStore, reader: OutboxReader) -> None:
+def test_a_relation_version_has_one_number_however_often_it_is_delivered(
+    store: StateStore, reader: OutboxReader
+) -> None:
     other = groups.relation("other", 20000)
     batches = [groups.batch(100, [1]), groups.batch(100, [2]), groups.batch(100, [3], of=other)]
     encoded = encode_group(groups.group(100, batches))

@@ -20,7 +20,7 @@ from tidemark.io.process.watchdog import Condition, Watch
 from tidemark.io.state.environment import Environment, WritePoint
 from tidemark.io.state.heartbeat import Slot
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.write_guard import LOOKS_MIN, WriteGuard, WriterWatch
+from tidemark.io.state.write_guard import CHECKS_MIN, WriteGuard, WriterWatch
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
 from tidemark.pipeline.failpoints import Failpoint
@@ -65,8 +65,8 @@ def lines() -> Iterator[io.StringIO]:
     configure_logs("json", "info")
 
 
-def looks(watch: WriterWatch, now_ns: int, times: int = LOOKS_MIN) -> list[int | None]:
-    return [found.pid if found else None for found in (watch.look(now_ns) for _ in range(times))]
+def looks(watch: WriterWatch, now_ns: int, times: int = CHECKS_MIN) -> list[int | None]:
+    return [found.pid if found else None for found in (watch.find_stuck(now_ns) for _ in range(times))]
 
 
 def test_the_lock_file_names_the_thread_that_writes_and_none_afterwards(environment: Environment) -> None:
@@ -110,17 +110,17 @@ def test_the_log_names_the_role_of_the_killed_writer(environment: Environment, l
 
 
 @pytest.mark.parametrize("point", WritePoint)
-def test_a_writer_that_continues_in_time_is_spared(environment: Environment, point: WritePoint) -> None:
+def test_a_writer_that_continues_in_time_is_not_killed(environment: Environment, point: WritePoint) -> None:
     watch = WriterWatch(environment, 15.0)
     with StoppedWriter(environment.folder, point) as writer:
-        assert looks(watch, boot_ns()) == [None] * LOOKS_MIN
-        assert looks(watch, boot_ns() + 14 * NS) == [None] * LOOKS_MIN
+        assert looks(watch, boot_ns()) == [None] * CHECKS_MIN
+        assert looks(watch, boot_ns() + 14 * NS) == [None] * CHECKS_MIN
         assert looks(watch, boot_ns() + 15 * NS, 1) == [writer.pid]
         assert looks(watch, boot_ns() + 16 * NS, 5) == [None] * 5, "told again only after as long a time"
         assert looks(watch, boot_ns() + 31 * NS, 1) == [writer.pid]
         writer.resume()
         assert writer.end() == 0
-    assert looks(watch, boot_ns() + HOUR_NS) == [None] * LOOKS_MIN
+    assert looks(watch, boot_ns() + HOUR_NS) == [None] * CHECKS_MIN
     with environment.read() as transaction:
         assert transaction.get(KEY, db=environment.database("state")) == b"1"
 
@@ -138,9 +138,9 @@ def test_a_process_that_waits_for_a_stuck_writer_does_not_count_as_hung(environm
             through = threading.Thread(target=waiting.stdout.readline)
             through.start()
             while through.is_alive():
-                seen.add(watch.look(boot_ns()))
+                seen.add(watch.condition(boot_ns()))
                 through.join(0.05)
-            seen.add(watch.look(boot_ns()))
+            seen.add(watch.condition(boot_ns()))
             waiting.communicate("end", timeout=120)
         assert stuck.end() == -signal.SIGKILL
     assert seen == {Condition.ALIVE}
@@ -149,28 +149,28 @@ def test_a_process_that_waits_for_a_stuck_writer_does_not_count_as_hung(environm
 def test_a_guard_that_begins_later_measures_how_long_a_writer_is_stuck(environment: Environment) -> None:
     with StoppedWriter(environment.folder) as writer:
         late = WriterWatch(environment, 15.0)
-        assert looks(late, boot_ns() + HOUR_NS) == [*[None] * (LOOKS_MIN - 1), writer.pid]
+        assert looks(late, boot_ns() + HOUR_NS) == [*[None] * (CHECKS_MIN - 1), writer.pid]
 
 
-def test_after_a_suspend_a_writer_gets_a_few_looks_time_to_continue(environment: Environment) -> None:
+def test_after_a_suspend_a_writer_has_time_for_a_few_checks_to_continue(environment: Environment) -> None:
     watch = WriterWatch(environment, 15.0)
     with environment.write():
         assert looks(watch, boot_ns(), 1) == [None]
     with environment.write():
-        assert looks(watch, boot_ns() + HOUR_NS, LOOKS_MIN - 1) == [None] * (LOOKS_MIN - 1)
+        assert looks(watch, boot_ns() + HOUR_NS, CHECKS_MIN - 1) == [None] * (CHECKS_MIN - 1)
     with environment.write():
-        assert looks(watch, boot_ns() + 2 * HOUR_NS, LOOKS_MIN - 1) == [None] * (LOOKS_MIN - 1)
+        assert looks(watch, boot_ns() + 2 * HOUR_NS, CHECKS_MIN - 1) == [None] * (CHECKS_MIN - 1)
 
 
 def test_consecutive_transactions_do_not_count_as_one(environment: Environment) -> None:
     watch = WriterWatch(environment, 15.0)
     for second in range(60):
         with environment.write():
-            assert watch.look(boot_ns() + second * NS) is None
+            assert watch.find_stuck(boot_ns() + second * NS) is None
 
 
 @pytest.mark.feature("I20")
-def test_a_slot_that_names_another_process_than_the_lock_does_is_not_believed(environment: Environment) -> None:
+def test_a_slot_that_names_another_process_than_the_lock_is_ignored(environment: Environment) -> None:
     with StoppedWriter(environment.folder, WritePoint.LOCKED) as writer:
         environment.heartbeat.beat(Slot.WRITER)  # an earlier writer's entry with our id: never cleared
         with WriteGuard(environment, watchdog_s=WATCHDOG_S, log=get_log("test")), environment.write():
@@ -201,7 +201,7 @@ def test_a_writer_that_continues_at_the_last_moment_is_not_killed(environment: E
     guard = WriteGuard(environment, watchdog_s=WATCHDOG_S, log=get_log("test"))
     with StoppedWriter(environment.folder) as writer:
         watch = WriterWatch(environment, WATCHDOG_S)
-        (stuck,) = {found for found in (watch.look(boot_ns() + HOUR_NS) for _ in range(LOOKS_MIN)) if found}
+        (stuck,) = {found for found in (watch.find_stuck(boot_ns() + HOUR_NS) for _ in range(CHECKS_MIN)) if found}
         writer.resume()
         assert writer.end() == 0
         guard.end_writer(stuck)

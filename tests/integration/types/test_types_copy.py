@@ -76,9 +76,7 @@ def test_a_virtual_column_is_copied_as_it_is_streamed_and_not_computed(new_clust
 
 
 @pytest.mark.parametrize(("encoding", "code"), [("WIN1252", "201"), ("LATIN3", "245"), ("EUC_JP", "251\\241")])
-def test_bytes_that_are_no_character_of_the_encoding_hold_up_no_copy(
-    cluster: Cluster, encoding: str, code: str
-) -> None:
+def test_bytes_that_are_no_character_of_the_encoding_stop_no_copy(cluster: Cluster, encoding: str, code: str) -> None:
     """The server cannot convert such text to UTF-8, nor its remainder; the stream has a replacement character."""
     script = f"CREATE TABLE odd (a text, b text[]); INSERT INTO odd VALUES (E'x\\302\\261\\{code}', '{{a b}}')"
     options = f"ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"

@@ -25,7 +25,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("encoding", TEXTS)
 @pytest.mark.parametrize("declaration", ["text", "name", "text[]", "jsonb"])
-def test_text_comes_out_in_utf8(cluster: Cluster, encoding: str, declaration: str) -> None:
+def test_text_is_emitted_in_utf8(cluster: Cluster, encoding: str, declaration: str) -> None:
     database = f"encoded_{encoding.lower()}"
     if not cluster.sql(f"SELECT 1 FROM pg_database WHERE datname = '{database}'"):
         cluster.sql(f"CREATE DATABASE {database} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")

@@ -67,7 +67,7 @@ def test_decimals_as_doubles_are_what_the_server_rounds_to(
 
 
 @pytest.mark.feature("P13")
-def test_a_decimal_that_no_double_holds_is_infinite_or_zero(
+def test_a_decimal_outside_the_range_of_doubles_is_infinite_or_zero(
     cluster: Cluster, session: psycopg.Connection[TupleRow]
 ) -> None:
     _, values = mapped(cluster, session, "numeric", TypeMapping(decimals=Decimals.DOUBLE))
@@ -109,7 +109,7 @@ def test_intervals_in_microseconds_are_the_servers_epoch(
 
 @pytest.mark.feature("P13")
 @pytest.mark.parametrize("declaration", ["time", "timestamp", "timestamp with time zone"])
-def test_times_in_milliseconds_leave_the_rest_out(
+def test_times_in_milliseconds_drop_smaller_units(
     cluster: Cluster, session: psycopg.Connection[TupleRow], declaration: str
 ) -> None:
     fine_kind, fine = mapped(cluster, session, declaration, TypeMapping())

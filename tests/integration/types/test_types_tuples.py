@@ -103,7 +103,7 @@ def test_missing_values_equal_sql_by_value_and_by_column(
 
 @pytest.mark.parametrize("compression", ["pglz", "lz4"])
 @pytest.mark.parametrize("storage", ["EXTENDED", "EXTERNAL", "MAIN"])
-def test_toasted_values_put_back_make_the_whole_row(
+def test_toasted_values_complete_the_row(
     cluster: Cluster, session: psycopg.Connection[TupleRow], compression: str, storage: str
 ) -> None:
     session.execute("DROP TABLE IF EXISTS toasted")
@@ -141,7 +141,7 @@ def test_toasted_values_put_back_make_the_whole_row(
     assert [row["second"] for row in rows_by_column(relation, whole)] == [texts[3] for texts in expected]
 
 
-def test_columns_whose_value_is_not_at_hand_are_marked_unchanged_and_null(
+def test_columns_whose_value_is_not_available_are_marked_unchanged_and_null(
     cluster: Cluster, session: psycopg.Connection[TupleRow]
 ) -> None:
     session.execute("CREATE TABLE pointing (a integer, gone text, b text, c text, d text)")

@@ -17,7 +17,7 @@ CREATE TABLE odd.t (id int, word odd.mute, words odd.mute[], rights aclitem)
 
 
 @pytest.mark.feature("P12")
-def test_values_of_unknown_types_come_as_their_bytes_under_the_types_names(cluster: Cluster, database: str) -> None:
+def test_values_of_unknown_types_are_emitted_as_bytes_with_the_types_name(cluster: Cluster, database: str) -> None:
     ours = GroupCollector(cluster, [database])
     ours.settle()
     cluster.sql(MUTE, database)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidemark.io.archive.archive import ArchiveFolder, Hole
-from tidemark.io.archive.archive_state import Stretch, archive_state
+from tidemark.io.archive.archive_state import WalSpan, archive_state
 from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.wal.segments import segment_name
 
@@ -27,7 +27,7 @@ def forge(folder: Path, timeline: int, number: int) -> None:
         file.truncate(MB)
 
 
-def read_gap(folder: Path, lsn: Lsn) -> Stretch | None:
+def read_gap(folder: Path, lsn: Lsn) -> WalSpan | None:
     """Return the gap at which a reader stops."""
     try:
         for _ in ArchiveFolder(folder, whole_only=True).read_what_is_there(lsn):
@@ -35,7 +35,7 @@ def read_gap(folder: Path, lsn: Lsn) -> Stretch | None:
     except Hole as hole:
         found = re.search(r"from (\S+) to (\S+) is", str(hole))
         assert found is not None
-        return Stretch(parse_lsn(found[1]), parse_lsn(found[2]))
+        return WalSpan(parse_lsn(found[1]), parse_lsn(found[2]))
     return None
 
 

@@ -91,7 +91,7 @@ def test_decoding_begins_before_all_that_commits_in_the_range_and_ends_behind_it
         assert span.set_back is None
 
 
-def test_wal_that_is_trimmed_or_not_archived_yet_is_passed_over_and_the_key_is_named(tmp_path: Path) -> None:
+def test_wal_that_is_trimmed_or_not_yet_archived_is_skipped_and_the_key_is_named(tmp_path: Path) -> None:
     writer, lsns, hour = WalWriter(), [], 3600 * SECOND
     times = [CommitTime(NOON.us + number * hour) for number in range(4)]
     for time in times:  # a segment each

@@ -121,7 +121,7 @@ def test_damage_is_named_by_lsn_and_file_or_makes_no_difference(kind: str, data:
         assert damage.start_lsn < damage.end_lsn
 
 
-def test_a_sound_archive_is_read_whole(tmp_path: Path) -> None:
+def test_a_sound_archive_is_read_completely(tmp_path: Path) -> None:
     segments, lsns = sound()
     for number, content in enumerate(segments):
         (tmp_path / segment_name(1, number + 1, SEGMENT)).write_bytes(content)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.forged.catalog_rows import enum_row, heap
-from tidemark.decode.catalog.heap import Sight, make_tid
+from tidemark.decode.catalog.heap import CatalogSnapshot, make_tid
 from tidemark.decode.catalog.layout import PG_ENUM
 from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.decode.catalog.transactions import Marks
@@ -33,7 +33,7 @@ class CatalogHeapBesideAModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.heap = heap(PG_ENUM)
-        self.marks = Marks(learning_from=None)
+        self.marks = Marks(seeding_from=None)
         self.top_of: dict[Xid, Xid] = {}
         self.model: list[VersionedRow] = []
         self.ended: dict[Xid, bool] = {}
@@ -114,9 +114,9 @@ class CatalogHeapBesideAModel(RuleBasedStateMachine):
     @invariant()
     def everybody_sees_the_same_rows(self) -> None:
         for top in (None, *(levels[0] for levels in self.levels.values())):
-            sight = Sight(top, self.top_of)
+            snapshot = CatalogSnapshot(top, self.top_of)
             for key in KEYS:
-                found = sorted(self.heap.find("enumtypid", key, sight))
+                found = sorted(self.heap.find("enumtypid", key, snapshot))
                 rows = [row.packed for row in self.model if row.key == key and self._sees(row, top)]
                 assert found == sorted(rows)
 

@@ -34,7 +34,7 @@ def append(writer: HistoryWriter, lsn: Lsn) -> None:
     writer.append(Record(lsn, end, INVALID_LSN, Xid(7), Xid(0), 0, 10, 0, (), b"", raw), TimelineId(1), Xid(7))
 
 
-class Disk:
+class CrashableDisk:
     """A history folder and its index, and copies of both at each moment at which a crash could leave them."""
 
     def __init__(self, folder: Path, index: HistoryIndex) -> None:
@@ -84,11 +84,11 @@ class Disk:
 def test_a_journal_continues_after_any_crash_without_a_hole_or_a_step_back(
     tmp_path: Path, file_bytes_max: int, torn_bytes: int
 ) -> None:
-    disk = Disk(tmp_path / "history", HistoryIndex((), ()))
+    disk = CrashableDisk(tmp_path / "history", HistoryIndex((), ()))
     disk.write(LSNS, file_bytes_max)
     assert disk.read() == LSNS
     for index, folder in disk.moments:
-        left = Disk(folder, index)
+        left = CrashableDisk(folder, index)
         last = folder / index.journals[-1].file
         with last.open("r+b") as file:
             file.truncate(max(HEAD_BYTES, last.stat().st_size - torn_bytes))
@@ -106,7 +106,7 @@ def test_a_journal_continues_after_any_crash_without_a_hole_or_a_step_back(
 def test_a_journal_that_lost_what_was_durable_is_refused_by_name_and_left_as_it_is(
     tmp_path: Path, file_bytes_max: int, damage: Callable[[bytes], bytes]
 ) -> None:
-    disk = Disk(tmp_path / "history", HistoryIndex((), ()))
+    disk = CrashableDisk(tmp_path / "history", HistoryIndex((), ()))
     disk.write(LSNS, file_bytes_max)
     last = disk.folder / disk.index.journals[-1].file
     whole = last.read_bytes()
@@ -123,7 +123,7 @@ def test_a_journal_that_lost_what_was_durable_is_refused_by_name_and_left_as_it_
 
 def test_records_that_a_writer_appends_after_the_next_one_began_are_never_read(tmp_path: Path) -> None:
     """As by a stopped process that continues while the next owner of the epoch already writes."""
-    disk = Disk(tmp_path / "history", HistoryIndex((), ()))
+    disk = CrashableDisk(tmp_path / "history", HistoryIndex((), ()))
     late = disk.writer(1 << 20)
     for lsn in LSNS[:2]:
         append(late, lsn)
@@ -146,7 +146,7 @@ def test_records_that_a_writer_appends_after_the_next_one_began_are_never_read(t
 def test_a_journal_that_is_cut_at_a_fork_continues_along_the_other_branch(
     tmp_path: Path, file_bytes_max: int, fork_lsn: Lsn
 ) -> None:
-    disk = Disk(tmp_path / "history", HistoryIndex((), ()))
+    disk = CrashableDisk(tmp_path / "history", HistoryIndex((), ()))
     disk.write(LSNS, file_bytes_max)
     bases = tuple(BaseEntry(f"base-{lsn}", TimelineId(1), lsn, lsn, 1) for lsn in LSNS)
     durable = JournalMark(Lsn(LSNS[-1] + RECORD_BYTES))
@@ -164,7 +164,7 @@ def test_a_journal_that_is_cut_at_a_fork_continues_along_the_other_branch(
 
 
 def test_a_journal_that_damage_cut_short_is_not_mistaken_for_one_that_ends_at_a_fork(tmp_path: Path) -> None:
-    disk = Disk(tmp_path / "history", HistoryIndex((), ()))
+    disk = CrashableDisk(tmp_path / "history", HistoryIndex((), ()))
     disk.write(LSNS, 1 << 20)
     (journal,) = disk.folder.glob("journal-*")
     os.truncate(journal, journal.stat().st_size - 4 * ENTRY_BYTES)
@@ -177,7 +177,7 @@ def test_a_journal_that_damage_cut_short_is_not_mistaken_for_one_that_ends_at_a_
 def test_a_writer_that_reads_a_fork_drops_records_of_an_earlier_one_after_it(
     tmp_path: Path, file_bytes_max: int, fork_lsn: Lsn
 ) -> None:
-    disk = Disk(tmp_path / "history", HistoryIndex((), ()))
+    disk = CrashableDisk(tmp_path / "history", HistoryIndex((), ()))
     disk.write(LSNS, file_bytes_max)
     disk.index = replace(disk.index, bases=(BaseEntry("base", TimelineId(1), Lsn(7100), Lsn(7100), 1),))
     kept = [lsn for lsn in LSNS if lsn + RECORD_BYTES <= fork_lsn]

@@ -27,7 +27,7 @@ BEGIN = Lsn(1 << 20)
 SMALL = load_base(BASE.read_bytes(), str(BASE))
 
 
-class Kept:
+class WrittenHistory:
     """A history that is written as by the decode thread, and its positions."""
 
     def __init__(self, folder: Path, keep_bytes: int) -> None:
@@ -100,7 +100,7 @@ def test_the_history_stays_bounded_while_every_confirmed_pointer_stays_restartab
     steps: list[tuple[int, float]], keep_bytes: int
 ) -> None:
     with tempfile.TemporaryDirectory() as made:
-        kept = Kept(Path(made), keep_bytes)
+        kept = WrittenHistory(Path(made), keep_bytes)
         pruned_at = BEGIN
         for wal_bytes, confirm in steps:
             base_lsn, horizon = kept.base_lsn, kept.horizon

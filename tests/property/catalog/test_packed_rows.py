@@ -46,7 +46,7 @@ def test_packed_rows_are_the_mapping_that_a_dictionary_is(
             assert PackedRows(*rows.pack()) == rows == model
 
 
-def test_a_row_of_a_base_is_no_object_and_takes_sixteen_bytes_beside_its_own() -> None:
+def test_a_row_of_a_base_is_no_object_and_uses_sixteen_bytes_beside_its_content() -> None:
     count, size = 50_000, 100
     tids, lengths, run = array("Q", range(count)), array("H", [size] * count), bytes(count * size)
     tracemalloc.start()
@@ -74,7 +74,7 @@ def test_rows_are_found_by_a_column_whatever_a_run_contains(
         assert all(int.from_bytes(packed[row][data_at(packed[row]) + TYPE_AT :][:4], "little") == key for row in found)
 
 
-def test_an_index_of_a_base_takes_eight_bytes_a_row() -> None:
+def test_an_index_of_a_base_uses_eight_bytes_a_row() -> None:
     count = 50_000
     row = enum_row(1, 2)
     rows = PackedRows(array("Q", range(count)), array("H", [len(row)] * count), row * count)

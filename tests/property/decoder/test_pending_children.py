@@ -16,7 +16,7 @@ PendingChildren = interpreted("tidemark.decode.transactions.pending_children").P
 
 
 @dataclass
-class Model:
+class ChildLists:
     """A list for each slot, the latest last."""
 
     lists: dict[int, list[int]] = field(default_factory=lambda: {slot: [] for slot in range(SLOTS_MAX)})
@@ -35,7 +35,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_pending_children_are_a_list_for_each_slot(steps: list[tuple[str, int, int]]) -> None:
-    children, model = PendingChildren(), Model()
+    children, model = PendingChildren(), ChildLists()
     for step, slot, xid in steps:
         if step == "add":
             assert children.has_room()

@@ -40,7 +40,7 @@ TOPS, CHILDREN, OTHER_XIDS = (700, 701, 702), (800, 801), (900, 901)
 
 
 @dataclass(eq=False, slots=True)
-class Row:
+class ListedRow:
     """One entry, and its tuples."""
 
     xid: int
@@ -59,15 +59,15 @@ class Row:
         return struct.pack("<BBHIIIIIQ", 2, 1, 5, 9, self.xid, new, old, self.count, self.lsn)
 
 
-def entries(rows: list[Row]) -> bytes:
+def entries(rows: list[ListedRow]) -> bytes:
     return b"".join(row.entry for row in rows)
 
 
-def tuples(rows: list[Row]) -> bytes:
+def tuples(rows: list[ListedRow]) -> bytes:
     return b"".join(row.tuples for row in rows)
 
 
-def more(rows: list[Row]) -> int:
+def more(rows: list[ListedRow]) -> int:
     """Return the number of rows that entries represent, beyond one each."""
     return sum(max(row.count - 1, 0) for row in rows)
 
@@ -79,8 +79,8 @@ class Pending:
     top: int
     first_lsn: int
     slot: int
-    rows: list[Row] = field(default_factory=list)
-    latest: Row | None = None  # the entry in which another unwanted row may be counted
+    rows: list[ListedRow] = field(default_factory=list)
+    latest: ListedRow | None = None  # the entry in which another unwanted row may be counted
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Kernel:
 
     def __init__(self) -> None:
         # Content of earlier calls in them is undefined.
-        left = Row(TOPS[0], 0, None, None, 1).entry
+        left = ListedRow(TOPS[0], 0, None, None, 1).entry
         self.entries, self.arranged = (bytearray(left * ROWS_MAX) for _ in range(2))
         self.tuples, self.arranged_tuples = bytearray(BYTES_MAX), bytearray(BYTES_MAX)
         self.runs, self.ends = (
@@ -109,7 +109,7 @@ class Kernel:
     def begin(self, others_lsn: int = NONE, block: bytes = BLOCK) -> None:
         self.pending.begin(block, self.tuples, self.arranged_tuples, others_lsn)
 
-    def add(self, slot: int, row: Row) -> None:
+    def add(self, slot: int, row: ListedRow) -> None:
         new, old = (NO_TUPLE if part is None else len(part) for part in (row.new, row.old))
         at = [self.pending.linear.index(part) if part else 0 for part in (row.new, row.old)]
         self.pending.add(slot, row.xid, row.lsn, 2, 1, 5, 9, at[0], new, at[1], old)
@@ -123,15 +123,15 @@ class Kernel:
         return bytes(part), bytes(self.tuples[byte : byte + self.slots[3][slot]])
 
 
-class Beside:
+class RowsAndLists:
     """The kernel, and lists of the same rows."""
 
     def __init__(self, first_slot: int) -> None:
         self.kernel = Kernel()
         self.kernel.pending.head = self.kernel.pending.tail = self.kernel.pending.oldest = first_slot
         self.pending: dict[int, Pending] = {}  # by xid, in the order of their first rows
-        self.others: list[Row] = []
-        self.last: Row | None = None  # of all rows of this call
+        self.others: list[ListedRow] = []
+        self.last: ListedRow | None = None  # of all rows of this call
         self.ends: list[End] = []
         self.others_lsn = NONE
         self.lsn = 1000
@@ -148,7 +148,9 @@ class Beside:
         latest = self.last if pending is None else pending.latest
         if not wanted and self._count(latest, pending, slot, xid):
             return
-        row = Row(xid, self.lsn, _part(new) if wanted else None, _part(old) if wanted else None, 0 if wanted else 1)
+        row = ListedRow(
+            xid, self.lsn, _part(new) if wanted else None, _part(old) if wanted else None, 0 if wanted else 1
+        )
         self.kernel.add(slot, row)
         self.last = row
         if pending is None:
@@ -157,7 +159,7 @@ class Beside:
             pending.rows.append(row)
             pending.latest = None if wanted else row
 
-    def _count(self, latest: Row | None, pending: Pending | None, slot: int, xid: int) -> bool:
+    def _count(self, latest: ListedRow | None, pending: Pending | None, slot: int, xid: int) -> bool:
         rows = self.others if pending is None else pending.rows
         can_count = latest is not None and latest in rows and latest.xid == xid and latest.count > 0
         assert self.kernel.pending.count(slot, xid) == can_count
@@ -195,7 +197,7 @@ class Beside:
         if kernel.is_arranged:
             self._kept()
         if settle:
-            kernel.settle()
+            kernel.sort_rows()
         self._compare_ends()
         self._compare_others()
         if settle or kernel.is_sorted:
@@ -205,7 +207,7 @@ class Beside:
         firsts = [pending.first_lsn for pending in self.pending.values()]
         assert kernel.first_lsn() == min(firsts, default=NONE)
         assert kernel.pending_count == len(firsts)
-        assert not kernel.is_crowded
+        assert not kernel.needs_moves
         for pending in self.pending.values():
             columns = [self.kernel.slots[number][pending.slot] for number in (0, 1, 2, 3, 6)]
             expected = [
@@ -280,7 +282,7 @@ def _length(chance: random.Random) -> int | None:
     return chance.choice([None, 0, 1, 2, 5, 20])
 
 
-def _step(beside: Beside, chance: random.Random) -> None:
+def _step(beside: RowsAndLists, chance: random.Random) -> None:
     """Do one action of a record, or end the call."""
     top, xid = chance.choice(TOPS), chance.choice(CHILDREN)
     match chance.choices(("row", "other", "commit", "let go", "roll back", "finish"), (55, 15, 8, 4, 8, 10))[0]:
@@ -304,7 +306,7 @@ def _step(beside: Beside, chance: random.Random) -> None:
 @given(st.integers(0, 1 << 32))
 def test_pending_rows_are_a_list_for_each_transaction_and_one_for_all_others(seed: int) -> None:
     chance = random.Random(seed)
-    beside = Beside(first_slot=chance.choice([0, SLOTS_MAX - 1]))
+    beside = RowsAndLists(first_slot=chance.choice([0, SLOTS_MAX - 1]))
     for _ in range(chance.choice([10, 80])):
         _step(beside, chance)
     beside.finish(NONE, settle=True, take=0)
@@ -317,8 +319,8 @@ def kernel() -> Kernel:
     return made
 
 
-def wanted(lsn: int = 8, length: int = 1) -> Row:
-    return Row(TOPS[0], lsn, BLOCK[:length], None)
+def wanted(lsn: int = 8, length: int = 1) -> ListedRow:
+    return ListedRow(TOPS[0], lsn, BLOCK[:length], None)
 
 
 def each_slot(kernel: Kernel, count: int, lsn: int = 1000) -> Iterator[int]:
@@ -353,22 +355,22 @@ def test_a_record_is_added_while_a_slot_is_free_and_slots_are_reused(kernel: Ker
     assert kernel.pending.first_lsn() == 2000, "the one that was held first, though slots before it are in use again"
 
 
-@pytest.mark.parametrize(("rows", "crowded"), [(SMALL_ROWS, False), (SMALL_ROWS + 1, True)])
-def test_a_transaction_of_many_rows_is_crowded(kernel: Kernel, rows: int, crowded: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize(("rows", "needs_moves"), [(SMALL_ROWS, False), (SMALL_ROWS + 1, True)])
+def test_a_transaction_of_many_rows_needs_a_move(kernel: Kernel, rows: int, needs_moves: bool) -> None:  # noqa: FBT001
     for slot in each_slot(kernel, 2):
         for _ in range(rows if slot == 0 else 1):
             kernel.add(slot, wanted(length=0))
-    kernel.pending.settle()
-    assert kernel.pending.is_crowded is crowded
+    kernel.pending.sort_rows()
+    assert kernel.pending.needs_moves is needs_moves
 
 
-@pytest.mark.parametrize(("length", "crowded"), [(SMALL_BYTES, False), (SMALL_BYTES + 1, True)])
-def test_a_transaction_of_many_bytes_is_crowded(kernel: Kernel, length: int, crowded: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize(("length", "needs_moves"), [(SMALL_BYTES, False), (SMALL_BYTES + 1, True)])
+def test_a_transaction_of_many_bytes_needs_a_move(kernel: Kernel, length: int, needs_moves: bool) -> None:  # noqa: FBT001
     kernel.begin(block=bytes(length))
     for slot in each_slot(kernel, 2):
-        kernel.add(slot, Row(TOPS[0], 8, bytes(length if slot == 0 else 1), None))
-    kernel.pending.settle()
-    assert kernel.pending.is_crowded is crowded
+        kernel.add(slot, ListedRow(TOPS[0], 8, bytes(length if slot == 0 else 1), None))
+    kernel.pending.sort_rows()
+    assert kernel.pending.needs_moves is needs_moves
 
 
 def test_a_large_transaction_that_has_ended_crowds_nothing(kernel: Kernel) -> None:
@@ -379,7 +381,7 @@ def test_a_large_transaction_that_has_ended_crowds_nothing(kernel: Kernel) -> No
     kernel.pending.commit(large, 8, 16, 0, 5)
     kernel.pending.finish()
     assert kernel.pending.end_count == 1
-    assert not kernel.pending.is_crowded
+    assert not kernel.pending.needs_moves
 
 
 def test_a_transaction_whose_rows_were_all_rolled_back_stays_pending(kernel: Kernel) -> None:
@@ -396,35 +398,35 @@ def test_a_transaction_whose_rows_were_all_rolled_back_stays_pending(kernel: Ker
 
 
 def test_an_unwanted_row_is_not_counted_with_one_that_was_rolled_back_or_removed(kernel: Kernel) -> None:
-    unwanted = Row(TOPS[0], 8, None, None, 1)
+    unwanted = ListedRow(TOPS[0], 8, None, None, 1)
     (slot,) = each_slot(kernel, 1)
     kernel.add(slot, unwanted)
     kernel.pending.drop(slot, TOPS[0])
     assert not kernel.pending.count(slot, TOPS[0])
     kernel.add(slot, unwanted)
     kernel.pending.finish()
-    kernel.pending.settle()
+    kernel.pending.sort_rows()
     kernel.pending.release(slot)
     kernel.begin()
     assert not kernel.pending.count(NONE, TOPS[0]), "it is one of the others from now on"
 
 
-@pytest.mark.parametrize(("count", "crowded"), [(LONG, False), (LONG + 1, True)])
-def test_a_transaction_since_which_many_have_begun_is_crowded_until_nothing_is_held(
+@pytest.mark.parametrize(("count", "needs_moves"), [(LONG, False), (LONG + 1, True)])
+def test_a_transaction_since_which_many_have_begun_needs_a_move_until_nothing_is_held(
     kernel: Kernel,
     count: int,
-    crowded: bool,  # noqa: FBT001
+    needs_moves: bool,  # noqa: FBT001
 ) -> None:
     slots = list(each_slot(kernel, count))
     kernel.add(slots[0], wanted())
     kernel.pending.drop(slots[0], TOPS[0])
-    kernel.pending.settle()
-    assert kernel.pending.is_crowded is crowded
+    kernel.pending.sort_rows()
+    assert kernel.pending.needs_moves is needs_moves
     kernel.begin()
     for slot in slots:
         kernel.pending.release(slot)
     kernel.pending.finish()
-    assert not kernel.pending.is_crowded
+    assert not kernel.pending.needs_moves
     assert kernel.pending.head == kernel.pending.tail
 
 
@@ -432,7 +434,7 @@ def test_a_transaction_since_which_many_have_begun_is_crowded_until_nothing_is_h
 def test_an_entry_with_the_maximum_count_is_followed_by_another(kernel: Kernel, slot: int) -> None:
     if slot != NONE:
         kernel.pending.hold(EPOCH + TOPS[0], 8)
-    kernel.add(slot, Row(TOPS[0], 8, None, None, 1))
+    kernel.add(slot, ListedRow(TOPS[0], 8, None, None, 1))
     kernel.pending.words[2] = NO_TUPLE | COUNT_MAX - 1 << 32
     assert kernel.pending.count(slot, TOPS[0])
     assert not kernel.pending.count(slot, TOPS[0])

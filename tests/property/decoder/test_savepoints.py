@@ -8,30 +8,12 @@ from hypothesis import strategies as st
 
 from tests.support.forged.forged_records import Wal, packed_row, reported
 from tests.support.forged.groups import relation
+from tests.support.forged.memory_spill import MemorySpill
 
 ACCOUNT = 16385
 TOP = 1000
 SILENT = ["row", "savepoint", "row", "savepoint", "savepoint", "row", "release", "rollback", "rollback"]
 STEPS = st.lists(st.sampled_from(["row", "row", "row", "savepoint", "release", "rollback"]), max_size=60)
-
-
-class MemorySpill:
-    """A spill port that is a dict: it refuses unknown keys."""
-
-    def __init__(self) -> None:
-        self.kept: dict[int, bytes] = {}
-        self.writes = 0
-
-    def write(self, *parts: bytes | bytearray) -> int:
-        self.writes += 1
-        self.kept[self.writes] = b"".join(parts)
-        return self.writes
-
-    def read(self, handle: int) -> bytes:
-        return self.kept[handle]
-
-    def release(self, handle: int) -> None:
-        del self.kept[handle]
 
 
 class Level(NamedTuple):

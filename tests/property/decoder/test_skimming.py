@@ -278,9 +278,9 @@ class Extraction:
             has_rows = known.NO_ROWS if file == TOAST else known.FIRST_VERSION + number
             if file in unwanted:
                 has_rows = known.NONE - number
-            self.extractor.know_file(1663, DATABASE, file, has_rows)
+            self.extractor.set_file(1663, DATABASE, file, has_rows)
         for xid, state in xids.items():
-            self.extractor.know_xid(xid, state)
+            self.extractor.set_xid_state(xid, state)
 
     def all_of(self, block: RecordBlock) -> list[object]:
         """Return everything that is extracted from a block, call by call; the records that end a call are skipped."""
@@ -293,7 +293,7 @@ class Extraction:
             found.append([at, self.extractor.is_full, self.extractor.other_end, self.extractor.next_xid])
             found += self._taken(arranged if self.pending.is_arranged else tuples)
             if at % 2:
-                self.pending.settle()
+                self.pending.sort_rows()
             found += [self.pending.first_lsn(), self.pending.pending_count, self.pending.head, self.pending.tail]
             found += [bytes(self.entries[: self.pending.row_count * row_entries.ENTRY_BYTES]), self._pending_columns()]
             if at % 3 == 2:

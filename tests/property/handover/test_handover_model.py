@@ -12,7 +12,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.support.faults.handover_model import World
+from tests.support.faults.handover_model import HandoverModel
 from tidemark.engine.handover import STOPS, Event
 from tidemark.model.mode import Stage
 
@@ -25,7 +25,7 @@ class ModelCapture(RuleBasedStateMachine):
 
     @initialize()
     def make(self) -> None:
-        self.world = World()
+        self.world = HandoverModel()
 
     @rule(choice=st.integers(0, 3), begun=st.integers(0, 2), ended=st.integers(1, 2))
     def work(self, choice: int, begun: int, ended: int) -> None:
@@ -145,8 +145,8 @@ def test_every_change_is_delivered_once_whatever_happens() -> None:
 
 
 @pytest.mark.parametrize("checks_epoch", [True, False])
-def test_it_is_the_check_of_the_epoch_that_keeps_a_stopped_sidecar_from_delivering_again(*, checks_epoch: bool) -> None:
-    world = World(checks_epoch=checks_epoch)
+def test_only_the_check_of_the_epoch_prevents_a_stopped_sidecar_from_delivering_again(*, checks_epoch: bool) -> None:
+    world = HandoverModel(checks_epoch=checks_epoch)
     world.begin()
     world.commit(0)
     world.sidecar_step()  # stopped right before it commits its delivery
@@ -160,8 +160,8 @@ def test_it_is_the_check_of_the_epoch_that_keeps_a_stopped_sidecar_from_deliveri
 
 
 @pytest.mark.parametrize("begins_at_marker", [True, False])
-def test_it_is_the_marker_that_keeps_a_promoted_follower_from_a_gap(*, begins_at_marker: bool) -> None:
-    world = World(begins_at_marker=begins_at_marker)
+def test_only_the_marker_prevents_a_gap_at_a_promoted_follower(*, begins_at_marker: bool) -> None:
+    world = HandoverModel(begins_at_marker=begins_at_marker)
     for _ in range(2):
         world.begin()
     world.demote()
@@ -176,8 +176,8 @@ def test_it_is_the_marker_that_keeps_a_promoted_follower_from_a_gap(*, begins_at
 
 
 @pytest.mark.parametrize("checks_epoch", [True, False])
-def test_it_is_the_check_of_the_epoch_that_fences_an_archiver_whose_archive_stalled(*, checks_epoch: bool) -> None:
-    world = World(checks_epoch=checks_epoch)
+def test_only_the_check_of_the_epoch_fences_an_archiver_whose_archive_stalled(*, checks_epoch: bool) -> None:
+    world = HandoverModel(checks_epoch=checks_epoch)
     world.kill_sidecar()
     world.watchdog()
     for _ in range(2):
@@ -196,7 +196,7 @@ def test_it_is_the_check_of_the_epoch_that_fences_an_archiver_whose_archive_stal
 
 
 def test_without_the_wal_on_the_node_the_archive_is_waited_for() -> None:
-    world = World()
+    world = HandoverModel()
     world.kill_sidecar()
     world.watchdog()
     world.begin()

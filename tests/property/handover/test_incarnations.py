@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemark.engine.incarnations import (
-    EPOCHS_LEAPT,
+    EPOCHS_SKIPPED,
     KEPT_MAX,
     Claim,
     ReadingProcess,
@@ -49,7 +49,7 @@ class SimulatedProcess:
 
 
 @dataclass
-class State:
+class FolderState:
     """The durable content of a folder, and the process that runs on it."""
 
     epoch: int = 1
@@ -67,20 +67,20 @@ class State:
 
 
 @dataclass
-class World:
+class StateCopies:
     """One WAL, and states that are copies of one."""
 
     names: list[int]  # the order of the incarnations' names
     wal: list[WalRecord] = field(default_factory=list)
-    states: list[State] = field(default_factory=lambda: [State()])
+    states: list[FolderState] = field(default_factory=lambda: [FolderState()])
     _born: "count[int]" = field(default_factory=count)
 
-    def start(self, state: State, *, back: int = 0, moved: bool = False) -> None:
+    def start(self, state: FolderState, *, back: int = 0, moved: bool = False) -> None:
         """Start a process that reads `back` records again; `moved`: at the operator's request."""
         if moved and state.process is None:
             reached = max(state.epoch, state.overtaken.epoch.number if state.overtaken is not None else 0)
             state.history, state.is_confirmed = ended(state.history, state.extent), True
-            state.epoch, state.overtaken = reached + EPOCHS_LEAPT, None
+            state.epoch, state.overtaken = reached + EPOCHS_SKIPPED, None
         if state.process is not None or state.overtaken is not None:
             return
         number = next(self._born)
@@ -90,14 +90,14 @@ class World:
         state.epoch += 1
         state.process = SimulatedProcess(name, began, max(0, state.delivered + 1 - back), len(self.wal))
 
-    def mark(self, state: State, *, is_start: bool = False, is_first: bool = False) -> None:
+    def mark(self, state: FolderState, *, is_start: bool = False, is_first: bool = False) -> None:
         """Write a marker of the confirmed position; `is_start`: as a start marker."""
         if state.process is not None:
             epoch, reached = Epoch(FIRST, state.epoch), position(state.delivered + 1)
             is_named = names_writer(is_start=is_start, has_read_start=state.process.start is not None)
             self.wal.append(Claim(state.process.incarnation if is_named else None, epoch, reached, is_first))
 
-    def read(self, state: State, times: int) -> None:
+    def read(self, state: FolderState, times: int) -> None:
         """Read on, deliver commits, judge markers; write the start marker when it is due."""
         for _ in range(times):
             process = state.process
@@ -117,7 +117,7 @@ class World:
             process.is_written, process.wants_to_answer = True, False
             self.mark(state, is_start=True, is_first=is_first)
 
-    def _meet(self, state: State, process: SimulatedProcess, at: int, claim: Claim) -> None:
+    def _meet(self, state: FolderState, process: SimulatedProcess, at: int, claim: Claim) -> None:
         if claim.incarnation == process.incarnation and process.is_written and process.start is None:
             process.start, state.is_confirmed, process.start_epoch = at, False, claim.epoch
             return
@@ -131,7 +131,7 @@ class World:
                 process.answered.add(claim.incarnation)
                 process.wants_to_answer = True
 
-    def watch(self, state: State, times: int) -> None:
+    def watch(self, state: FolderState, times: int) -> None:
         """Let the state's passive archiver read on."""
         archiver = Incarnation(f"{self.names[-1]:04}-archiver-{self.states.index(state)}")
         until = min(state.watched + times, len(self.wal))
@@ -151,7 +151,7 @@ class World:
                 assert len(self.wal) < 10_000, "markers answer markers without end"
 
     @property
-    def running(self) -> list[State]:
+    def running(self) -> list[FolderState]:
         """The states with a running process."""
         return [state for state in self.states if state.process is not None]
 
@@ -171,7 +171,7 @@ MOVES = st.lists(
 )
 
 
-def step(world: World, state: State, what: str, size: int) -> None:
+def step(world: StateCopies, state: FolderState, what: str, size: int) -> None:
     match what:
         case "commit":
             world.wal += [None] * (size + 1)
@@ -196,7 +196,7 @@ def step(world: World, state: State, what: str, size: int) -> None:
 @pytest.mark.feature("I21")
 @given(names=NAMES, steps=STEPS)
 def test_a_state_is_never_fenced_by_itself(names: list[int], steps: list[tuple[str, int]]) -> None:
-    world = World(names)
+    world = StateCopies(names)
     (state,) = world.states
     for what, size in steps:
         step(world, state, what, size)
@@ -210,7 +210,7 @@ def test_a_state_is_never_fenced_by_itself(names: list[int], steps: list[tuple[s
 @settings(max_examples=300)
 @given(names=NAMES, steps=MOVES)
 def test_of_copies_that_run_at_most_one_continues(names: list[int], steps: list[tuple[str, int, int]]) -> None:
-    world = World(names)
+    world = StateCopies(names)
     for what, which, size in steps:
         step(world, world.states[which % len(world.states)], what, size)
     world.settle()
@@ -223,7 +223,7 @@ def test_of_copies_that_run_at_most_one_continues(names: list[int], steps: list[
 def test_of_two_copies_of_which_the_second_is_confirmed_exactly_one_continues(
     names: list[int], before: list[tuple[str, int]], after: list[tuple[str, int, int]]
 ) -> None:
-    world = World(names)
+    world = StateCopies(names)
     (state,) = world.states
     for what, size in before:
         step(world, state, what, size)
@@ -251,7 +251,7 @@ def test_of_two_copies_of_which_the_second_is_confirmed_exactly_one_continues(
 def test_of_copies_that_start_at_one_moment_exactly_one_continues(
     names: list[int], before: list[tuple[str, int]], count: int, after: list[tuple[str, int, int]]
 ) -> None:
-    world = World(names)
+    world = StateCopies(names)
     (state,) = world.states
     for what, size in before:
         step(world, state, what, size)
@@ -272,7 +272,7 @@ def test_of_copies_that_start_at_one_moment_exactly_one_continues(
 def test_a_state_that_is_older_than_the_markers_in_wal_stops_before_it_writes_a_marker(
     names: list[int], behind: int, back: int
 ) -> None:
-    world = World(names)
+    world = StateCopies(names)
     (state,) = world.states
     step(world, state, "commit", 3)
     world.start(state)
@@ -294,8 +294,10 @@ def test_a_state_that_is_older_than_the_markers_in_wal_stops_before_it_writes_a_
 @pytest.mark.feature("I21")
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("names", [[1, 2], [2, 1]])
-def test_a_rival_whose_epoch_is_not_later_is_answered_and_just_one_continues(names: list[int], epochs: int) -> None:
-    world = World(names)
+def test_a_rival_whose_epoch_is_not_later_gets_a_marker_and_exactly_one_continues(
+    names: list[int], epochs: int
+) -> None:
+    world = StateCopies(names)
     (state,) = world.states
     world.start(state)
     world.settle()
@@ -310,8 +312,8 @@ def test_a_rival_whose_epoch_is_not_later_is_answered_and_just_one_continues(nam
     assert epochs == 1 or world.running == [state]
 
 
-def test_the_history_is_bounded_and_what_falls_out_of_it_fences_no_process() -> None:
-    world = World([1])
+def test_the_history_is_bounded_and_its_dropped_entries_fence_no_process() -> None:
+    world = StateCopies([1])
     (state,) = world.states
     for _ in range(KEPT_MAX + 10):
         world.wal.append(None)
@@ -325,7 +327,7 @@ def test_the_history_is_bounded_and_what_falls_out_of_it_fences_no_process() -> 
 
 
 @pytest.mark.feature("I21")
-def test_a_process_that_is_restarted_without_end_never_drops_the_one_that_runs_beside_it() -> None:
+def test_endless_restarts_of_a_process_never_drop_the_one_that_runs_beside_it() -> None:
     sidecar = KnownIncarnation(Incarnation("z"), "sidecar")
     now = Extent(Epoch(FIRST, 7), position(500))
     history = with_one_more((), sidecar, alive=(), now=now)
@@ -416,7 +418,7 @@ def test_before_its_start_marker_a_state_is_overtaken_by_what_is_beyond_it_in_ep
     steps=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 1000), st.booleans()), min_size=1, max_size=8),
     start_us=st.integers(10**15, 2 * 10**15),
 )
-def test_each_restored_state_counts_on_beyond_all_that_it_replaces(
+def test_the_epochs_of_a_restored_state_are_above_those_of_all_states_that_it_replaces(
     steps: list[tuple[int, int, bool]], start_us: int
 ) -> None:
     """Each is restored a second after the last one, on the latest timeline, which it may not know."""
@@ -430,11 +432,11 @@ def test_each_restored_state_counts_on_beyond_all_that_it_replaces(
 
 @pytest.mark.feature("I21")
 @given(st.integers(1, 9), st.integers(0, 1 << 70), st.integers(0, 1 << 62))
-def test_a_restored_state_counts_on_from_what_is_known_also_behind_a_clock_that_was_set_back(
+def test_the_epochs_of_a_restored_state_are_above_all_known_ones_even_if_the_clock_was_set_back(
     timeline: int, number: int, now_us: int
 ) -> None:
     known = Epoch(TimelineId(timeline), number)
-    assert replacing_epoch(FIRST, known, now_us) >= replace(known, number=number + EPOCHS_LEAPT)
+    assert replacing_epoch(FIRST, known, now_us) >= replace(known, number=number + EPOCHS_SKIPPED)
 
 
 def test_an_incarnation_ends_once_and_a_running_one_of_a_role_that_continues_does_not() -> None:

@@ -19,7 +19,7 @@ LARGE_BYTES = 256 << 20
 
 
 @dataclass
-class Model:
+class RingModel:
     """All bytes that were put and not released, each with its timeline."""
 
     content: list[tuple[int, int]] = field(default_factory=list)
@@ -34,7 +34,7 @@ class RingBesideList(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ring = Ring(RING_BYTES_MIN, START)
-        self.model = Model()
+        self.model = RingModel()
 
     @rule(length=st.one_of(st.integers(0, 300), st.integers(0, SLICE_BYTES_MAX)), seed=st.integers(0, 255))
     def put(self, length: int, seed: int) -> None:
@@ -148,7 +148,7 @@ def anonymous_bytes() -> int:
     return int(line.split()[1]) << 10
 
 
-def test_a_ring_takes_exactly_its_capacity() -> None:
+def test_a_ring_accepts_exactly_its_capacity() -> None:
     ring = Ring(RING_BYTES_MIN, START)
     ring.put(WalSlice(START, bytes(RING_BYTES_MIN), TimelineId(1)))
     assert ring.free_bytes == 0
@@ -172,7 +172,7 @@ def test_a_slice_that_does_not_follow_is_refused() -> None:
         ring.put(WalSlice(Lsn(START + 8), b"x", TimelineId(1)))
 
 
-def test_more_cannot_be_released_than_is_there() -> None:
+def test_more_than_the_content_cannot_be_released() -> None:
     ring = Ring(RING_BYTES_MIN, START)
     ring.put(WalSlice(START, b"abc", TimelineId(1)))
     with pytest.raises(InternalError):

@@ -38,7 +38,7 @@ def frame(
 
 
 @given(wal_cases(), st.data())
-def test_where_the_input_is_cut_makes_no_difference(case: Case, data: st.DataObject) -> None:
+def test_the_records_do_not_depend_on_where_the_input_is_cut(case: Case, data: st.DataObject) -> None:
     found, outcome, position = frame(case.first_lsn, case.data, data.draw(cut(len(case.data))))
     assert [(lsn, raw) for lsn, _, raw in found] == list(zip(case.lsns, case.records, strict=True))
     assert outcome == "need more"
@@ -93,7 +93,7 @@ def test_byte_by_byte_gives_the_same_records(case: Case) -> None:
 
 
 @given(wal_cases(records_max=12), st.data())
-def test_any_beginning_gives_the_records_that_are_whole_in_it(case: Case, data: st.DataObject) -> None:
+def test_any_prefix_gives_its_complete_records(case: Case, data: st.DataObject) -> None:
     size = data.draw(st.integers(0, len(case.data)))
     found, outcome, _ = frame(case.first_lsn, case.data[:size], [])
     assert outcome == "need more"

@@ -141,7 +141,9 @@ def test_a_garbled_page_gives_tuples_or_a_bad_record(page: bytes, offset: int) -
 
 
 @given(packed_rows := st.binary(max_size=40), packed_rows, st.integers(0, 50), st.integers(0, 50))
-def test_a_borrowed_prefix_and_suffix_are_where_they_were(old: bytes, new: bytes, prefix: int, suffix: int) -> None:
+def test_a_shared_prefix_and_suffix_are_copied_from_their_place(
+    old: bytes, new: bytes, prefix: int, suffix: int
+) -> None:
     flags = (0x20 if prefix else 0) | (0x40 if suffix else 0)
     lengths = (pack("<H", prefix) if prefix else b"") + (pack("<H", suffix) if suffix else b"")
     main = pack("<IHBBIH", 700, 1, 0, flags, 0, 2)
@@ -176,7 +178,7 @@ def pglz_streams(draw: st.DrawFn) -> tuple[bytes, bytes]:
 
 
 @given(pglz_streams())
-def test_pglz_expands_to_what_was_meant_and_to_no_other_length(case: tuple[bytes, bytes]) -> None:
+def test_pglz_expands_to_the_original_and_to_no_other_length(case: tuple[bytes, bytes]) -> None:
     source, target = case
     assert pglz.decompress(source, len(target)) == target
     for size in (len(target) + 1, len(target) + 300):
@@ -188,6 +190,6 @@ def test_pglz_expands_to_what_was_meant_and_to_no_other_length(case: tuple[bytes
 
 
 @given(st.binary(max_size=200), st.integers(0, 9000))
-def test_garbage_expands_to_the_promised_length_or_not_at_all(source: bytes, raw_bytes: int) -> None:
+def test_garbage_expands_to_the_given_length_or_not_at_all(source: bytes, raw_bytes: int) -> None:
     with suppress(pglz.BadCompression):
         assert len(pglz.decompress(source, raw_bytes)) == raw_bytes

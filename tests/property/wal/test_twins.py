@@ -30,7 +30,7 @@ def test_twins_find_the_same_records_and_defects(case: Case, data: st.DataObject
 
 
 @given(st.binary(max_size=20_000), st.integers(0, 1 << 65), st.integers(0, 3 << 20))
-def test_twins_make_the_same_of_garbage(data: bytes, lsn: int, start: int) -> None:
+def test_twins_treat_garbage_alike(data: bytes, lsn: int, start: int) -> None:
     assert framed(page, lsn, data, [], start) == framed(slow_page, lsn, data, [], start)
 
 

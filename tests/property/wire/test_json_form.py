@@ -1,4 +1,4 @@
-"""The JSON of values compared with their fields in Python; invalid JSON is a `Misfit`."""
+"""The JSON of values compared with their fields in Python; invalid JSON is a `JsonMismatch`."""
 
 import json
 from base64 import b64encode
@@ -16,7 +16,7 @@ from tidemark.model import change, position, relation
 from tidemark.model.lsn import Oid
 from tidemark.model.mode import Stage
 from tidemark.wire import state
-from tidemark.wire.json_form import JsonForm, Misfit
+from tidemark.wire.json_form import JsonForm, JsonMismatch
 
 SHAPES: list[type] = [
     *(
@@ -53,7 +53,7 @@ def tree_of(value: object) -> object:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
-def test_values_are_json_of_their_fields_and_come_back(shape: type) -> None:
+def test_values_are_json_of_their_fields_and_are_read_back(shape: type) -> None:
     form: JsonForm[object] = JsonForm(shape)
 
     @settings(max_examples=EXAMPLES)
@@ -66,7 +66,7 @@ def test_values_are_json_of_their_fields_and_come_back(shape: type) -> None:
     both_ways()
 
 
-def test_a_relation_comes_back_without_what_is_of_one_process() -> None:
+def test_a_relation_is_read_back_without_the_fields_of_one_process() -> None:
     version = groups.relation(missing=b"\xff\x00\x80>?")
     form: JsonForm[tuple[relation.Relation]] = JsonForm(tuple[relation.Relation])
     written = form.write((version,))
@@ -83,7 +83,7 @@ def test_a_field_of_another_kind_is_a_misfit_that_names_it(shape: type) -> None:
     def spoilt(value: object, data: st.DataObject) -> None:
         tree = json.loads(form.write(value))
         name = data.draw(st.sampled_from(sorted(tree)))
-        with pytest.raises(Misfit, match=rf"at `\$\.{name}\b"):
+        with pytest.raises(JsonMismatch, match=rf"at `\$\.{name}\b"):
             form.read(json.dumps({**tree, name: [[]]}).encode())
 
     spoilt()
@@ -101,14 +101,14 @@ class Later:
 def test_fields_of_a_later_version_are_ignored_and_fields_that_an_earlier_one_lacks_have_defaults() -> None:
     form: JsonForm[Later] = JsonForm(Later)
     assert form.read(b'{"number":1,"names":{"5":"a"},"more":[1]}') == Later(1, {Oid(5): "a"})
-    with pytest.raises(Misfit, match="missing required field `number`"):
+    with pytest.raises(JsonMismatch, match="missing required field `number`"):
         form.read(b'{"text":"a"}')
 
 
 @pytest.mark.parametrize("number", [b"true", b"1.5", b'"1"', b"null", b"[1]"])
 def test_a_number_is_one(number: bytes) -> None:
     form: JsonForm[Later] = JsonForm(Later)
-    with pytest.raises(Misfit, match=r"Expected `int`, got `\w+` - at `\$\.number`"):
+    with pytest.raises(JsonMismatch, match=r"Expected `int`, got `\w+` - at `\$\.number`"):
         form.read(b'{"names":{},"number":' + number + b"}")
 
 
@@ -120,18 +120,18 @@ def test_a_name_that_is_no_utf8_is_shown_with_a_mark() -> None:
 def test_a_pointer_that_cannot_be_is_a_misfit() -> None:
     form: JsonForm[position.Pointer] = JsonForm(position.Pointer)
     reported = form.write(groups.group(100, []).last)
-    with pytest.raises(Misfit, match="an invalid value"):
+    with pytest.raises(JsonMismatch, match="an invalid value"):
         form.read(reported.replace(b'"restart_lsn":', b'"restart_lsn":-'))
 
 
 @given(st.binary(max_size=30))
 def test_garbage_is_a_misfit(payload: bytes) -> None:
-    with pytest.raises(Misfit):
+    with pytest.raises(JsonMismatch):
         JsonForm[position.Pointer](position.Pointer).read(payload)
 
 
 def test_a_value_that_nests_too_deep_is_a_misfit() -> None:
-    with pytest.raises(Misfit):
+    with pytest.raises(JsonMismatch):
         JsonForm[Later](Later).read(b"[" * 100_000)
-    with pytest.raises(Misfit):
+    with pytest.raises(JsonMismatch):
         JsonForm[Later](Later).read(b'{"more":' + b"[" * 100_000)

@@ -44,7 +44,7 @@ MARKERS = st.builds(
 
 
 @given(marker=MARKERS)
-def test_a_marker_comes_back_as_it_was_written_within_its_bound(marker: Marker) -> None:
+def test_a_marker_is_read_as_it_was_written_within_its_bound(marker: Marker) -> None:
     content = write_marker(marker, KEY)
     assert len(content) <= CONTENT_BYTES_MAX
     assert read_marker(content, INSTANCE, KEY) == marker
@@ -52,27 +52,27 @@ def test_a_marker_comes_back_as_it_was_written_within_its_bound(marker: Marker) 
 
 @pytest.mark.feature("I10")
 @given(marker=MARKERS, key=st.binary(min_size=16, max_size=40).filter(lambda key: key != KEY))
-def test_another_key_makes_no_marker_of_ours(marker: Marker, key: bytes) -> None:
+def test_a_marker_with_another_key_is_refused(marker: Marker, key: bytes) -> None:
     assert read_marker(write_marker(marker, key), INSTANCE, KEY) is Ignored.FORGED
 
 
 @pytest.mark.feature("I10")
 @given(marker=MARKERS, where=st.integers(0, 10_000), byte=st.integers(1, 255))
-def test_a_changed_byte_makes_it_no_marker(marker: Marker, where: int, byte: int) -> None:
+def test_a_marker_with_a_changed_byte_is_refused(marker: Marker, where: int, byte: int) -> None:
     content = bytearray(write_marker(marker, KEY))
     content[where % len(content)] ^= byte
     assert isinstance(read_marker(bytes(content), INSTANCE, KEY), Ignored)
 
 
 @given(marker=MARKERS)
-def test_those_of_another_capture_or_cluster_are_foreign(marker: Marker) -> None:
+def test_markers_of_another_capture_or_cluster_are_foreign(marker: Marker) -> None:
     content = write_marker(marker, KEY)
     for other in (Instance(INSTANCE.system_identifier, "other"), Instance(SystemIdentifier(1), "main")):
         assert read_marker(content, other, KEY) is Ignored.FOREIGN
 
 
 @given(content=st.binary(max_size=200) | st.text().map(str.encode))
-def test_bytes_of_anybody_are_no_marker(content: bytes) -> None:
+def test_arbitrary_bytes_are_no_marker(content: bytes) -> None:
     assert read_marker(content, INSTANCE, KEY) is Ignored.MALFORMED
 
 
@@ -83,7 +83,7 @@ def test_no_marker_is_written_with_a_key_that_could_be_guessed() -> None:
         write_marker(marker, KEY[: KEY_BYTES_MIN - 1])
 
 
-def test_a_marker_has_one_separator_and_at_most_so_many_bytes_however_well_it_is_signed() -> None:
+def test_a_signed_marker_with_two_separators_or_too_many_bytes_is_refused() -> None:
     marker = Marker(MarkerKind.STOP, INSTANCE, Epoch(TimelineId(1), 1), Sequence(1), None)
     content = write_marker(marker, KEY)
     assert read_marker(content[:-65] + b"\n" + content[-64:], INSTANCE, KEY) is Ignored.MALFORMED

@@ -31,7 +31,7 @@ class WalRecord:
 
 
 @dataclass
-class State:
+class ModelState:
     """The content of LMDB."""
 
     stage: Stage = Stage.REALTIME
@@ -57,7 +57,7 @@ class ModelProcess:
 
 
 @dataclass
-class World:
+class HandoverModel:
     """Everything; methods are steps, and an impossible step does nothing."""
 
     checks_epoch: bool = True
@@ -65,7 +65,7 @@ class World:
     wal: list[WalRecord] = field(default_factory=list)
     archived: int = 0
     removed: int = 0  # pg_wal begins here
-    state: State = field(default_factory=State)
+    state: ModelState = field(default_factory=ModelState)
     sidecar: ModelProcess | None = field(default_factory=lambda: ModelProcess(epoch=1))
     archiver: ModelProcess | None = field(default_factory=ModelProcess)
     log: list[int] = field(default_factory=list)
@@ -162,7 +162,7 @@ class World:
     # --- the sidecar
 
     def want_return(self) -> None:
-        """Buffer the stream, then ask to deliver again."""
+        """Buffer the stream, then request to deliver again."""
         if self.sidecar is not None and self.state.stage is Stage.ARCHIVE:
             self.sidecar.buffered_from = len(self.wal)
             self.happen(Event.RETURN_WANTED)
@@ -203,9 +203,9 @@ class World:
         elif self.state.followed is not None:
             self.state.followed = None  # the start is found
         elif self.state.stage is Stage.REALTIME:
-            self._go_on(process)
+            self._continue(process)
 
-    def _go_on(self, process: ModelProcess) -> None:
+    def _continue(self, process: ModelProcess) -> None:
         """Deliver from the stream."""
         if process.epoch != self.state.epoch:
             self.begin_epoch(Role.SIDECAR, process)

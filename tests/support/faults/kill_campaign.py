@@ -63,7 +63,7 @@ class KillOutcome:
 
 
 @dataclass
-class Campaign:
+class KillCampaign:
     """A capture and the threads that kill its processes."""
 
     sidecar: Sidecar
@@ -136,7 +136,7 @@ class Campaign:
         """Kill a child process of the driver, and check that the driver continues."""
         self._wait(lambda: bool(self.spark.family(PROGRAMS[victim])), victim)
         members = self.spark.family(PROGRAMS[victim])
-        if not members:  # it ended by itself meanwhile
+        if not members:  # it ended before the kill
             self._kill_in_family(victim, dice)
             return
         dice.choice(members).kill()
@@ -164,7 +164,7 @@ class Campaign:
 
 @contextmanager
 def source(cluster: Cluster) -> Iterator[ServerLog]:
-    """Create the database, and the oracle that sees all of its changes; both are removed at the end."""
+    """Create the database, and the oracle of all its changes; both are removed at the end."""
     with database_in(cluster, DATABASE):
         server = ServerLog(cluster, DATABASE)
         try:
@@ -192,7 +192,7 @@ def run(
 ) -> KillOutcome:
     """Run a campaign in a separate database and check everything."""
     with source(cluster) as server, capture(cluster, root) as (sidecar, spark):
-        campaign = Campaign(sidecar, spark, seed, seconds, print_progress)
+        campaign = KillCampaign(sidecar, spark, seed, seconds, print_progress)
         load = MixedLoad(cluster, DATABASE, seed, pause_s=LOAD_PAUSE_S, ddl_every=DDL_EVERY)
         with load:
             campaign.run()

@@ -44,15 +44,15 @@ def no_epoch_check() -> None:
 
 def trim_at_delivered() -> None:
     """Delete delivered values from the outbox before its readers have confirmed them."""
-    settle = StateTransaction.settle
+    apply_confirmations = StateTransaction.apply_confirmations
 
-    def settle_and_trim(transaction: StateTransaction) -> OutboxLedger:
-        ledger = settle(transaction)
+    def apply_and_trim(transaction: StateTransaction) -> OutboxLedger:
+        ledger = apply_confirmations(transaction)
         trimmed = transaction.outbox.trim(ledger, ledger.head)
         transaction.put(LEDGER, trimmed)
         return trimmed
 
-    setattr(StateTransaction, "settle", settle_and_trim)  # noqa: B010 - assigning it is no type
+    setattr(StateTransaction, "apply_confirmations", apply_and_trim)  # noqa: B010 - assigning it is no type
 
 
 def marker_before_state() -> None:

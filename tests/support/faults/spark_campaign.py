@@ -27,7 +27,7 @@ from tests.support.processes.spark_process import (
     SparkProcess,
     wait_for,
 )
-from tests.support.workloads.feeder import World, make_state
+from tests.support.workloads.feeder import RandomTables, make_state
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake, folder_of
@@ -37,7 +37,7 @@ PAUSE_S = "0.1"  # between groups: changes arrive while Spark is killed
 
 
 @dataclass
-class Campaign:
+class SparkCampaign:
     """The folders of a campaign, and its counts."""
 
     root: Path
@@ -94,7 +94,7 @@ class Campaign:
 
     def check(self) -> dict[str, int]:
         """Compare the lake with the source tables; return the number of changes by table."""
-        world = World(self.seed)
+        world = RandomTables(self.seed)
         for _ in world.groups(self.groups):
             pass
         found = {}
@@ -110,9 +110,9 @@ class Campaign:
         return found
 
 
-def run(root: Path, *, seed: int, groups: int, failpoints: list[Failpoint], victims: list[str]) -> Campaign:
+def run(root: Path, *, seed: int, groups: int, failpoints: list[Failpoint], victims: list[str]) -> SparkCampaign:
     """Run a campaign to its end and check the lake."""
-    campaign = Campaign(root, seed, groups)
+    campaign = SparkCampaign(root, seed, groups)
     chance = random.Random(seed)
     make_state(campaign.state)
     with feeding(campaign):
@@ -133,7 +133,7 @@ def run(root: Path, *, seed: int, groups: int, failpoints: list[Failpoint], vict
 
 
 @contextmanager
-def feeding(campaign: Campaign) -> Iterator[None]:
+def feeding(campaign: SparkCampaign) -> Iterator[None]:
     """Feed the outbox from a separate process; the end of the block waits for its end."""
     command = [sys.executable, "-m", "tests.support.workloads.feeder", str(campaign.state)]
     process = subprocess.Popen([*command, str(campaign.seed), str(campaign.groups), PAUSE_S], cwd=ROOT)

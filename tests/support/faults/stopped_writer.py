@@ -38,7 +38,7 @@ class StoppedWriter:
     """The process, after it has stopped."""
 
     def __init__(self, folder: StateFolder, point: WritePoint = WritePoint.INSIDE, *, role: str = "") -> None:
-        """Start it; return when it has stopped. With a role it has taken the role's lock and written one heartbeat."""
+        """Start it; return when it has stopped. With a role it has acquired its lock and written one heartbeat."""
         command = [sys.executable, "-c", PROGRAM, str(folder.root), role]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), VARIABLE: f"{point.value}:1:stop"}
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)

@@ -53,9 +53,9 @@ def layout(catalog: CatalogId) -> CatalogLayout:
     return CatalogLayout(catalog, [*fixed, *rest])
 
 
-def heap(catalog: CatalogId, relfilenode: int = 1000, *, learning: bool = False) -> CatalogHeap:
+def heap(catalog: CatalogId, relfilenode: int = 1000, *, seeding: bool = False) -> CatalogHeap:
     """Return an empty heap of the catalog."""
-    return CatalogHeap(layout(catalog), RelFileLocator(TABLESPACE, DATABASE, Oid(relfilenode)), learning=learning)
+    return CatalogHeap(layout(catalog), RelFileLocator(TABLESPACE, DATABASE, Oid(relfilenode)), seeding=seeding)
 
 
 def varlena(content: bytes) -> bytes:

@@ -24,7 +24,7 @@ FORMAT = wal_format(15)
 NEXT_XID = FullXid(700)
 MEMORY_BYTES = 1 << 20
 CATALOG_FILE = RelFileLocator(Oid(1663), DATABASE, Oid(1259))
-RECORD_BYTES = 64  # each forged record takes this much of the LSN space
+RECORD_BYTES = 64  # LSN space of each forged record
 POSTGRES_EPOCH_US = 946_684_800_000_000
 
 

@@ -19,7 +19,7 @@ AT, XID = Lsn(950), Xid(7)
 Rows = list[dict[str, Value]]
 
 
-class Fed:
+class ScriptedReplica:
     """A replica and its source table."""
 
     def __init__(self, root: Path, table: ScriptedTable) -> None:
@@ -60,13 +60,13 @@ class Fed:
         assert self.rows == self.table.expected()
 
 
-def boundary(fed: Fed, *, begin: bool, partition: Oid = INVALID_OID) -> None:
+def boundary(fed: ScriptedReplica, *, begin: bool, partition: Oid = INVALID_OID) -> None:
     at = fed.table.next_position()
     fed.happens(RewriteBoundary(at, AT, DATABASE, XID, fed.table.relation, begin, partition))
 
 
 def schema_event(
-    fed: Fed,
+    fed: ScriptedReplica,
     before: Relation | None,
     after: Relation | None,
     effect: SchemaEffect = SchemaEffect.METADATA,
@@ -78,5 +78,5 @@ def schema_event(
     fed.happens(SchemaEvent(at, AT, DATABASE, XID, change, effect, before, after, brings_rows))
 
 
-def unkeyed_table(fed: Fed) -> LakeTable:
+def unkeyed_table(fed: ScriptedReplica) -> LakeTable:
     return LakeTable(f"{fed.uri}-{UNKEYED}", f"{APP}-{UNKEYED}")

@@ -33,7 +33,7 @@ class GroupCollector(OurSide):
             rows_max=self.rows_max,
         )
 
-    def take(self, decoded: Decoded) -> None:
+    def receive(self, decoded: Decoded) -> None:
         """Collect decoded changes; remember fences, which are in no group."""
         if isinstance(decoded, LogicalMessage):
             self._groups += self._builder.add_message(decoded, self.changes.decoding.decoder.restart_lsn)

@@ -74,7 +74,7 @@ class Table:
         """Return the rows."""
         return list(self._all())
 
-    def put(self, row: Row) -> None:
+    def add(self, row: Row) -> None:
         """Add a row."""
         if self._by_key is None:
             self.rows.append(row)
@@ -86,7 +86,7 @@ class Table:
         if self._by_key is None or numbers != self._numbers:
             rows, self._numbers, self._by_key = self.all_rows(), numbers, {}
             for row in rows:
-                self.put(row)
+                self.add(row)
         by_key = self._by_key
         assert by_key is not None
         key = _key(old, numbers)
@@ -103,7 +103,7 @@ def _key(row: Row, numbers: Iterable[int]) -> Key:
     return tuple(repr(row.get(number)) for number in numbers)
 
 
-class Replica:
+class MemoryReplica:
     """All tables of a database, by OID."""
 
     def __init__(self, dialects: Mapping[Oid, Dialect]) -> None:
@@ -163,7 +163,7 @@ class Replica:
         if change.new is not None and not table.is_lost:
             row = dict(previous or {})
             row.update((number, value) for number, value in change.new.items() if number not in change.unchanged)
-            table.put(row)
+            table.add(row)
 
     def _schema(self, event: SchemaEvent) -> None:
         described = event.after or event.before
@@ -273,7 +273,7 @@ class Replicating(OurSide):
     def __post_init__(self) -> None:
         super().__post_init__()
         dialects = {oid: mirror.dialect for oid, mirror in self.seed.mirrors.items()}
-        self.replica = Replica(dialects)
+        self.replica = MemoryReplica(dialects)
         self.builder = GroupBuilder(dialects, rows_max=self.ROWS_MAX)
 
     def finish(self, transaction: CommittedTransaction) -> None:

@@ -109,7 +109,7 @@ def observe(
         answers = {query: copy_out(session, query) for query in seed.queries(mirror)}
         sql(session, "COMMIT")
         sql(session, "SET synchronous_commit = on")
-        sql(session, f"SELECT pg_logical_emit_message(true, '{MARK}', '')")  # flushes what SQL has seen
+        sql(session, f"SELECT pg_logical_emit_message(true, '{MARK}', '')")  # flushes the WAL of all that SQL has read
         end = flush_lsn(session)
         observed = Observed(
             cluster,

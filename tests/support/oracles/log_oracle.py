@@ -169,7 +169,7 @@ def read_log(table: TablePosition, lake: Path) -> tuple[list[LoggedChange], int]
     rows = log.to_table(columns=[*META, KEY, OLD]).to_pylist()
     places = [(row["_tli"], row["_commit_lsn"], row["_ordinal"]) for row in rows]
     repeated = [place for place, count in Counter(places).items() if count > 1]
-    assert not repeated, f"{table.name}: {len(repeated)} places of the log are taken twice: {repeated[:REPORTED_MAX]}"
+    assert not repeated, f"{table.name}: {len(repeated)} positions occur twice in the log: {repeated[:REPORTED_MAX]}"
     streamed = [
         LoggedChange(place, row["_xid"], Change(table.name, row["_op"], (row[OLD] or {}).get(KEY), row[KEY]))
         for place, row in zip(places, rows, strict=True)

@@ -87,12 +87,14 @@ class ServerSide:
         """Return the lines since the last call, without fences and our own messages."""
         starts = self.cluster.starts
         try:
-            return without_own_messages([line for _, line in self.rows()])
+            return without_tidemarks_messages([line for _, line in self.rows()])
         except psycopg.errors.QueryCanceled:
             raise
         except psycopg.DatabaseError as error:
             self._wait_behind(error, starts)
-            raise ServerCannotDecode(str(error).splitlines()[0], without_own_messages(self._read_before())) from error
+            raise ServerCannotDecode(
+                str(error).splitlines()[0], without_tidemarks_messages(self._read_before())
+            ) from error
 
     def rows(self, at_a_time: int | None = None) -> Iterator[tuple[Lsn, str]]:
         """Yield all lines since the last call, at once, or by `at_a_time` changes and the rest of a transaction.
@@ -133,7 +135,7 @@ class ServerSide:
         self.cluster.sql(f"SELECT pg_drop_replication_slot('{self.slot}')", self.database)
 
 
-def without_own_messages(lines: Sequence[str]) -> list[str]:
+def without_tidemarks_messages(lines: Sequence[str]) -> list[str]:
     """Remove fences and Tidemark's messages, and the BEGIN and COMMIT of transactions with nothing else."""
     kept: list[str] = []
     for line in lines:
@@ -171,7 +173,7 @@ class OurSide:
     def dsn(self) -> str:
         return self.cluster.dsn(self.databases[0], ROLE)
 
-    def take(self, decoded: Decoded) -> None:
+    def receive(self, decoded: Decoded) -> None:
         """Print decoded transactions."""
         for oid, line in printed(self.renderer, decoded, self.fences.add):
             self.lines[oid].append(line)
@@ -195,13 +197,13 @@ class OurSide:
         while condition():
             assert time.monotonic() < deadline, f"{what} did not come"
             for decoded in self.changes.read(0.2):
-                self.take(decoded)
+                self.receive(decoded)
 
-    def taken_lines(self, database: str) -> list[str]:
+    def new_lines(self, database: str) -> list[str]:
         """Return the lines of one database since the last call."""
         oid = self.oid(database)
-        taken, self.lines[oid] = self.lines[oid], []
-        return taken
+        new, self.lines[oid] = self.lines[oid], []
+        return new
 
     def oid(self, database: str) -> Oid:
         """Return the OID of one of the databases."""
@@ -274,7 +276,7 @@ class Oracle:
         fence = emit_fence(self.cluster, self.database)
         self.ours.read_until(fence)
         expected = self.server.lines()
-        found = self.ours.taken_lines(self.database)
+        found = self.ours.new_lines(self.database)
         assert_same_lines(what, list(map(normalise, expected)), list(map(normalise, found)))
         self.ours.check_catalogs(what)
         return expected

@@ -33,21 +33,21 @@ class _Reader:
         self._message = message
         self._at = 0
 
-    def take(self, size: int) -> bytes:
-        taken = self._message[self._at : self._at + size]
-        assert len(taken) == size, "a message ends early"
+    def read(self, size: int) -> bytes:
+        content = self._message[self._at : self._at + size]
+        assert len(content) == size, "a message ends early"
         self._at += size
-        return taken
+        return content
 
     def number(self, of: Struct) -> int:
-        return int(of.unpack(self.take(of.size))[0])
+        return int(of.unpack(self.read(of.size))[0])
 
     def letter(self) -> str:
         return chr(self.number(_U8))
 
     def name(self) -> str:
         end = self._message.index(b"\0", self._at)
-        return self.take(end + 1 - self._at)[:-1].decode()
+        return self.read(end + 1 - self._at)[:-1].decode()
 
     @property
     def is_over(self) -> bool:
@@ -92,7 +92,7 @@ class PgOutput:
             self._describe(message)
         elif kind == "T":
             count = message.number(_U32)
-            message.take(_U8.size)  # options
+            message.read(_U8.size)  # options
             return [RowChange("t", self._relations[message.number(_U32)].name, None, None) for _ in range(count)]
         elif kind in "IUD":
             relation = self._relations[message.number(_U32)]
@@ -108,12 +108,12 @@ class PgOutput:
     def _describe(self, message: _Reader) -> None:
         oid = message.number(_U32)
         _namespace, name = message.name(), message.name()
-        message.take(_U8.size)  # replica identity
+        message.read(_U8.size)  # replica identity
         columns = []
         for _ in range(message.number(_U16)):
-            message.take(_U8.size)  # flags
+            message.read(_U8.size)  # flags
             columns.append(message.name())
-            message.take(_COLUMN_TYPE_BYTES)
+            message.read(_COLUMN_TYPE_BYTES)
         self._relations[oid] = _Relation(name, columns)
 
 
@@ -127,7 +127,7 @@ def _row(message: _Reader, relation: _Relation) -> Row:
             case "u":
                 row[column] = UNCHANGED
             case "t":
-                row[column] = message.take(message.number(_U32)).decode()
+                row[column] = message.read(message.number(_U32)).decode()
             case other:
                 raise AssertionError(other)
     return row

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tidemark.decode.datum.tuples import Datum, TupleLayout, deform
 from tidemark.decode.datum.varlena import ExternalPointer
-from tidemark.decode.types.keywords import quote_identifier
+from tidemark.decode.types.identifiers import quote_identifier
 from tidemark.decode.types.registry import column_codec
 from tidemark.model.relation import Column, Relation
 

@@ -191,11 +191,11 @@ class Sidecar:
         """Wait until the log has an event of that name and these fields; return the first one."""
         found: list[dict[str, Json]] = []
 
-        def has_come() -> bool:
+        def has_arrived() -> bool:
             found.extend(event for event in self.events() if event["event"] == name and fields.items() <= event.items())
             return bool(found)
 
-        wait_until(has_come, f"the event {name!r}", within_s=CAUGHT_UP_S, reported=self.reported)
+        wait_until(has_arrived, f"the event {name!r}", within_s=CAUGHT_UP_S, reported=self.reported)
         return found[0]
 
     def catch_up(self, *, alive: bool = True) -> list[GroupItem]:
@@ -237,13 +237,13 @@ class OnDemandReader:
         self.items: list[GroupItem] = []
         self._outbox = outbox
         self._name = name
-        self._held = outbox.register(name).held
+        self._confirmed = outbox.register(name).held
 
     def read(self) -> list[GroupItem]:
         """Read all values of the outbox; return everything that was ever read."""
         head = self._outbox.head()
-        self.items += Sidecar.items(self._outbox, self._held, head)
-        self._held = self._outbox.confirm(self._name, head, head).held
+        self.items += Sidecar.items(self._outbox, self._confirmed, head)
+        self._confirmed = self._outbox.confirm(self._name, head, head).held
         return self.items
 
     def catch_up(self, process: Sidecar) -> list[GroupItem]:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from tests.support.processes.captures import Sidecar
 from tests.support.processes.waiting import wait_until
-from tests.support.servers.archiving import Archiving, archiving
+from tests.support.servers.archiving import ArchivingServer, archiving
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.process.control import request
 from tidemark.io.process.marker_key import load_marker_key
@@ -62,7 +62,7 @@ class Archiver(Sidecar):
 class Pair:
     """Sidecar and archiver of one database of an archiving node."""
 
-    def __init__(self, node: Archiving, root: Path, *, copy: bool = False, **options: str) -> None:
+    def __init__(self, node: ArchivingServer, root: Path, *, copy: bool = False, **options: str) -> None:
         chosen = {"TIDEMARK_ARCHIVE__FOLDER": str(node.spool.folder), **QUICK, **options}
         self.archiving = node
         self.node = node.node
@@ -170,7 +170,7 @@ class Pair:
 
 
 @contextmanager
-def archiving_node() -> Iterator[Archiving]:
+def archiving_node() -> Iterator[ArchivingServer]:
     """Start a node that archives into a spool."""
     # NB: the server's user cannot write to pytest's folder.
     with TemporaryDirectory(prefix="tm-") as folder, archiving(Path(folder)) as node:
@@ -179,7 +179,7 @@ def archiving_node() -> Iterator[Archiving]:
 
 @contextmanager
 def paired(
-    node: Archiving, root: Path, *, copy: bool = False, options: Mapping[str, str] = {}, **outbox: int
+    node: ArchivingServer, root: Path, *, copy: bool = False, options: Mapping[str, str] = {}, **outbox: int
 ) -> Iterator[Pair]:
     """Create the state and start both processes over it."""
     root.mkdir(exist_ok=True)

@@ -55,7 +55,7 @@ class FollowingSidecar(Sidecar):
         )
 
     def wait_for_start(self) -> None:
-        """Wait until a marker has given this follower a start."""
+        """Wait until this follower has a start from a marker."""
         self.wait_until(self._has_start, "a marker of the deliverer")
 
     def _has_start(self) -> bool:

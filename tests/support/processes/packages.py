@@ -2,7 +2,7 @@
 
 The required packages are linked from the environment of the tests: those that the distribution's metadata names,
 those that these name, and no other. pip then installs it without an index, which fails if a requirement is missing.
-With TIDEMARK_PACKAGES_FROM=index pip takes everything from its index instead.
+With TIDEMARK_PACKAGES_FROM=index pip installs everything from its index instead.
 """
 
 import os

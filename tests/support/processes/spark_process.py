@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 DEADLINE_S = 180.0
 DRIVER, JVM, HELPER = VICTIMS = ("driver", "jvm", "python helper")
 PROGRAMS = {JVM: "java", HELPER: "python"}
-DELETED = "checkpoints deleted"  # counted beside the kills
+DELETED = "checkpoints deleted"  # counted in addition to the kills
 
 
 class SparkProcess:
@@ -133,7 +133,7 @@ class SparkProcess:
         return reported["batches"] if reported and self._process and reported["pid"] == self._process.pid else 0
 
     def is_drained(self) -> bool:
-        """Return whether the lake holds all values of the outbox."""
+        """Return whether the lake contains all values of the outbox."""
         with OutboxReader.open(StateFolder(self.state)) as outbox:
             return 0 < self.sequence == outbox.head()
 

@@ -275,4 +275,4 @@ SAMPLES: dict[str, list[str]] = {
     **EXTENSION_SAMPLES,
 }
 
-SINCE = {"numeric(5,-2)": 15, "numeric(3,5)": 15}  # majors that know a declaration, if not all do
+SINCE = {"numeric(5,-2)": 15, "numeric(3,5)": 15}  # majors that have a declaration, if not all do

@@ -28,7 +28,7 @@ def segment_bytes(system_identifier: int, size: int = 1 << 20) -> bytes:
     return header + os.urandom(size - len(header))
 
 
-class Archiving:
+class ArchivingServer:
     """A server with segments of 1 MB and Tidemark's archive_command."""
 
     def __init__(self, node: Cluster, spool: Spool) -> None:
@@ -79,7 +79,7 @@ def archive_script() -> Path:
     return script
 
 
-def own(folder: Path, node: Cluster) -> None:
+def chown(folder: Path, node: Cluster) -> None:
     """Change a folder's owner to the server's user."""
     owner = node.folder.stat()
     subprocess.run(["chown", "-R", f"{owner.st_uid}:{owner.st_gid}", str(folder)], check=True)
@@ -88,7 +88,7 @@ def own(folder: Path, node: Cluster) -> None:
 @contextmanager
 def archiving(
     root: Path, *, major: int = 15, settings: Mapping[str, str | int] | None = None, **options: float
-) -> Iterator[Archiving]:
+) -> Iterator[ArchivingServer]:
     """Start a server that archives into a spool at `root`/spool, created here and owned by the server's user.
 
     `options` are those of the archive command.
@@ -97,8 +97,8 @@ def archiving(
     with new_cluster(major, {"archive_mode": "on", **(settings or {})}, initdb=["--wal-segsize=1"]) as node:
         (row,) = node.sql("SELECT system_identifier FROM pg_control_system()")
         spool.create(int(str(row[0])))
-        own(spool.folder, node)
+        chown(spool.folder, node)
         root.chmod(0o755)
         given = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
         node.configure(archive_command=f"{archive_program()} --spool {spool.folder} {given} %p %f")
-        yield Archiving(node, spool)
+        yield ArchivingServer(node, spool)

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from tests.support.lakes.lakes import feed_by_hand
 from tests.support.processes.captures import Sidecar
 from tests.support.processes.cdcctl import Done, cdcctl, succeeded
-from tests.support.servers.archiving import Archiving
+from tests.support.servers.archiving import ArchivingServer
 from tests.support.servers.postgres import Cluster, StopMode
 from tests.support.servers.standby import copy_of, promote
 from tidemark.io.state.outbox import OutboxReader
@@ -53,7 +53,7 @@ class DivergedPrimary:
         with OutboxReader.open(self.sidecar.folder) as reader:
             reader.confirm("lake", reader.head(), reader.head())
         with StateStore.open(self.sidecar.folder) as store, store.transaction(None) as transaction:
-            transaction.settle()
+            transaction.apply_confirmations()
 
     def keep_standby_back(self) -> None:
         """Stop the standby, which then misses later changes."""
@@ -128,6 +128,6 @@ def branching(
             diverged.sidecar.close()
 
 
-def of_archive(node: Archiving) -> dict[str, str]:
+def of_archive(node: ArchivingServer) -> dict[str, str]:
     """Return the options of a capture that reads the node's archive."""
     return {"TIDEMARK_ARCHIVE__FOLDER": str(node.spool.folder)}

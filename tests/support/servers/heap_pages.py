@@ -52,7 +52,7 @@ def stored_values(data: Path, session: psycopg.Connection[TupleRow], table: str)
     relation = describe_relation(session, table)
     layout = TupleLayout.of(relation)
     rows = [deform(packed, layout) for packed in packed_tuples(data, session, table)]
-    # NB: physical order is not the order of insertion: a short row goes to an earlier page that has room.
+    # NB: physical order is not the order of insertion: a short row goes to an earlier page with free space.
     rows.sort(key=lambda row: int.from_bytes(row[0] if isinstance(row[0], bytes) else b"", "little"))
     return relation.columns[1], [row[1] for row in rows]
 

@@ -24,7 +24,7 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from tests.support.processes.waiting import wait_until
-from tests.support.servers.servers import Server, server
+from tests.support.servers.servers import ServerPrograms, server
 
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 120
@@ -68,7 +68,7 @@ class StopMode(Enum):
 class Cluster:
     """One database cluster and its server process."""
 
-    def __init__(self, folder: Path, programs: Server) -> None:
+    def __init__(self, folder: Path, programs: ServerPrograms) -> None:
         self.folder = folder
         self.server = programs
         self.data = folder / "data"
@@ -296,7 +296,7 @@ def cluster_without_data(major: int) -> Iterator[Cluster]:
 
 @contextmanager
 def cluster_of(
-    programs: Server,
+    programs: ServerPrograms,
     settings: Mapping[str, str | int] | None = None,
     *,
     initdb: Sequence[str] = (),
@@ -311,7 +311,7 @@ def cluster_of(
 
 
 @contextmanager
-def _place_for(programs: Server) -> Iterator[Cluster]:
+def _place_for(programs: ServerPrograms) -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix="tm-"))
     if account := _account():
         os.chown(folder, account.pw_uid, account.pw_gid)

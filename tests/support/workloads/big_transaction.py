@@ -4,8 +4,8 @@ python -m tests.support.workloads.big_transaction [--megabytes 20480] [--memory-
     (scripts/big_transaction)
 
 Its consumer discards rows, so that decoding alone is measured. The memory of a process is the peak of its resident set
-(VmHWM), which `Watched.begin` resets. The node keeps the WAL of the transaction, and the spill is about as large: both
-disks need space for it.
+(VmHWM), which `WatchedSidecar.begin` resets. The node keeps the WAL of the transaction, and the spill is about as
+large: both disks need space for it.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from tidemark.model.lsn import parse_lsn
 
 MB = 1 << 20
 DATABASE = "postgres"
-QUEUE_BYTES = 4 * MB  # limits beside decode.memory_bytes: so small that a small transaction reaches them, too
+QUEUE_BYTES = 4 * MB  # limits beside decode.memory_bytes: so small that a small transaction also reaches them
 GROUP_BYTES = 1 * MB
 ROW_BYTES = 400
 ROWS_A_STATEMENT = 20_000
@@ -56,7 +56,7 @@ class Passed(NamedTuple):
         )
 
 
-class Watched:
+class WatchedSidecar:
     """A sidecar over a node, its memory and its spill folder."""
 
     def __init__(self, node: Cluster, root: Path, memory_bytes: int) -> None:
@@ -182,7 +182,7 @@ def main() -> int:
     memory_bytes = options.memory_megabytes * MB
     settings: dict[str, str | int] = {"wal_keep_size": f"{options.megabytes * 2 + 1024}MB", "max_wal_size": "4GB"}
     with tempfile.TemporaryDirectory(prefix="tm-") as root, new_cluster(options.major, settings) as node:
-        watched = Watched(node, Path(root), memory_bytes)
+        watched = WatchedSidecar(node, Path(root), memory_bytes)
         try:
             for megabytes in (2 * options.memory_megabytes, options.megabytes):
                 passed = watched.passes(megabytes * MB)

@@ -25,8 +25,8 @@ from tidemark.wire.outbox import encode_group
 from tidemark.wire.state import Owner
 
 OUTBOX_BYTES = 16 << 20
-ROOM_WAIT_S = 120.0
-ROOM_POLL_S = 0.02
+SPACE_WAIT_S = 120.0
+SPACE_POLL_S = 0.02
 TABLES = 3
 ROW_ACTIONS = ("insert", "insert", "insert", "update", "update", "keep", "delete", "move", "move and keep")
 RARE_ACTIONS = ("truncate", "add", "add constant", "drop", "rename", "retype", "widen")
@@ -35,7 +35,7 @@ KEYS = 300
 ACTIONS_PER_TRANSACTION = 30
 
 
-class World:
+class RandomTables:
     """Some tables and random changes of them; the same for the same seed."""
 
     def __init__(self, seed: int) -> None:
@@ -95,19 +95,19 @@ def feed(root: Path, groups: Iterable[ChangeGroup], pause_s: float = 0.0) -> Non
         epoch = store.begin_epoch(Owner("sidecar", "host", "boot", 1, 1))
         for group in groups:
             encoded = encode_group(group)
-            deadline = time.monotonic() + ROOM_WAIT_S
+            deadline = time.monotonic() + SPACE_WAIT_S
             while True:
                 try:
                     with store.transaction(epoch) as transaction:
-                        transaction.settle()
+                        transaction.apply_confirmations()
                         transaction.deliver(encoded)
                     break
                 except StateFull:
                     if time.monotonic() > deadline:
                         raise
-                    time.sleep(ROOM_POLL_S)
+                    time.sleep(SPACE_POLL_S)
             time.sleep(pause_s)
 
 
 if __name__ == "__main__":
-    feed(Path(sys.argv[1]), World(int(sys.argv[2])).groups(int(sys.argv[3])), float((sys.argv[4:] or ["0"])[0]))
+    feed(Path(sys.argv[1]), RandomTables(int(sys.argv[2])).groups(int(sys.argv[3])), float((sys.argv[4:] or ["0"])[0]))

@@ -5,7 +5,8 @@
     visit      without a key, only inserts                      page_<n> created, filled and dropped by DDL
 
 Sessions wait for each other's locks, and sometimes deadlock: PostgreSQL ends one, which is one more abort. If the
-server may stop they reconnect, and end their prepared transactions; the server knows whether the last commit succeeded.
+server may stop they reconnect, and end their prepared transactions; the server's answer shows whether the last commit
+succeeded.
 """
 
 import itertools
@@ -66,8 +67,8 @@ class MixedLoad:
         self._ddl_every = ddl_every
         self._through_outages = through_outages
         self._stop = threading.Event()
-        self._may_go_on = threading.Event()
-        self._may_go_on.set()
+        self._may_continue = threading.Event()
+        self._may_continue.set()
         self._counting = threading.Lock()
         self._errors: list[BaseException] = []
         self._threads = [threading.Thread(target=self._run, args=(share,)) for share in range(SESSIONS)]
@@ -83,13 +84,13 @@ class MixedLoad:
             thread.join()
         self.check()
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Let no session begin another transaction until `resume`."""
-        self._may_go_on.clear()
+        self._may_continue.clear()
 
     def resume(self) -> None:
         """Let all sessions continue."""
-        self._may_go_on.set()
+        self._may_continue.set()
 
     def check(self) -> None:
         """Raise if a session failed."""
@@ -117,7 +118,7 @@ class MixedLoad:
             session.commit()
             self._end_prepared(session, share)
             for number in numbers:
-                self._may_go_on.wait()
+                self._may_continue.wait()
                 if self._stop.is_set() or number - 1 == self._transactions_max:
                     break
                 try:

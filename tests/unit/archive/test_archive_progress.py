@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tidemark.io.archive.archive_progress import Missing, is_off_over, missing
-from tidemark.io.archive.archive_state import ArchiveState, Stretch
+from tidemark.io.archive.archive_state import ArchiveState, WalSpan
 from tidemark.io.archive.hole_ledger import GivenUp
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.wal.segments import segment_name
@@ -31,14 +31,14 @@ def folder(*stretches: tuple[int, int], holes: tuple[int, ...] = ()) -> ArchiveS
         free_bytes=0,
         runs=(),
         timeline=FIRST if stretches else None,
-        path=tuple(Stretch(at(first), at(behind)) for first, behind in stretches),
+        path=tuple(WalSpan(at(first), at(behind)) for first, behind in stretches),
         holes=tuple(GivenUp(name(hole), "given up", 0) for hole in holes),
         given_up=len(holes),
         failing_s=None,
     )
 
 
-def test_segments_are_missing_up_to_where_archive_mode_was_off_or_up_to_a_later_one() -> None:
+def test_segments_are_missing_up_to_the_end_of_archive_mode_off_or_up_to_a_later_segment() -> None:
     assert missing(folder(), FIRST, at(3.5), INVALID_LSN) == Missing()
     assert missing(folder(), FIRST, at(3.5), at(3)) == Missing()
     assert missing(folder(), FIRST, at(3.5), at(5)) == Missing(name(3), 2)

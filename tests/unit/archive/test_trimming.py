@@ -66,7 +66,7 @@ def view(delivered: Watermark | None, confirmed: Watermark | None = None, *, bas
     )
 
 
-def test_only_segments_wholly_below_the_horizons_go_and_the_oldest_first() -> None:
+def test_only_segments_wholly_below_the_horizons_are_removed_and_the_oldest_first() -> None:
     files = [name(number) for number in (5, 3, 4, 2, 6)]
     at_start, inside, at_end = 5 * MB, 5 * MB + 17, 6 * MB - 1
     for lsn in (at_start, inside, at_end):
@@ -74,7 +74,7 @@ def test_only_segments_wholly_below_the_horizons_go_and_the_oldest_first() -> No
     assert removable(files, Horizon(TL1, Lsn(6 * MB)), MB)[-1] == name(5)
 
 
-def test_left_overs_go_with_their_segment_and_history_files_and_strangers_stay() -> None:
+def test_partial_copies_are_removed_with_their_segment_and_history_and_foreign_files_stay() -> None:
     gone = [
         f".{name(2)}.new",
         name(2, more=".00000028.backup"),
@@ -99,7 +99,7 @@ def test_left_overs_go_with_their_segment_and_history_files_and_strangers_stay()
     assert sorted(removable(kept + gone, Horizon(TL1, Lsn(5 * MB)), MB)) == sorted(gone)
 
 
-def test_earlier_timelines_go_with_the_horizon_and_later_ones_stay() -> None:
+def test_earlier_timelines_are_removed_with_the_horizon_and_later_ones_stay() -> None:
     files = [*(name(2, timeline) for timeline in (TL1, TL2, TL3)), name(8, TL3)]
     assert removable(files, Horizon(TL2, Lsn(5 * MB)), MB) == [name(2, TL1), name(2, TL2)]
 
@@ -112,7 +112,7 @@ def test_the_newest_whole_segment_stays_even_below_the_horizon() -> None:
 @given(
     numbers=st.lists(st.integers(0, 40), unique=True), lsn=st.integers(0, 41 * MB), seed=st.integers(), done=st.data()
 )
-def test_wherever_it_is_broken_off_what_is_left_is_one_run_up_to_the_newest(
+def test_trimming_that_breaks_off_anywhere_leaves_one_run_up_to_the_newest(
     numbers: list[int], lsn: int, seed: int, done: st.DataObject
 ) -> None:
     files = [name(number) for number in numbers]
@@ -142,7 +142,7 @@ def test_the_horizon_is_the_least_of_all_that_is_needed() -> None:
         assert horizon_of(both, keep_bytes=0, copied_lsn=None, read_lsn=Lsn(read_lsn)) == Horizon(TL1, Lsn(wanted))
 
 
-def test_behind_a_rewind_what_its_restart_needs_stays_whatever_is_confirmed_of_the_dead_branch() -> None:
+def test_after_a_rewind_the_wal_of_its_restart_stays_whatever_is_confirmed_on_the_dead_branch() -> None:
     rewound = Watermark(Pointer(Position(TL2, Lsn(8 * MB), 0), Lsn(5 * MB)), Sequence(1))
     behind = view(rewound, mark(9 * MB))
     assert horizon_of(behind, keep_bytes=0, copied_lsn=None) == Horizon(TL1, Lsn(5 * MB))
@@ -150,7 +150,7 @@ def test_behind_a_rewind_what_its_restart_needs_stays_whatever_is_confirmed_of_t
     assert behind.horizon.pointer.position == mark(9 * MB).pointer.position
 
 
-def test_nothing_goes_while_a_reader_is_registered_that_confirmed_nothing_or_is_damaged() -> None:
+def test_nothing_is_removed_while_a_registered_reader_has_confirmed_nothing_or_is_damaged() -> None:
     waiting = replace(view(mark(9 * MB)), readers={"lake": Reader(Sequence(0), Sequence(0), 0)})
     assert horizon_of(waiting, keep_bytes=0, copied_lsn=None) is None
     damaged = replace(view(mark(9 * MB), mark(7 * MB)), damaged_readers=frozenset({"lake"}))

@@ -10,7 +10,7 @@ TABLES, COLUMNS = 400, 20
 PLACE_BYTES = 16  # of a row: its begin and its end
 
 
-def test_a_base_is_unpacked_into_little_more_than_what_is_kept_of_it() -> None:
+def test_unpacking_a_base_needs_little_more_memory_than_its_stored_rows() -> None:
     data = make(TABLES, COLUMNS)
     tracemalloc.start()
     try:
@@ -25,7 +25,7 @@ def test_a_base_is_unpacked_into_little_more_than_what_is_kept_of_it() -> None:
     assert peak_bytes < held_bytes * 1.3
 
 
-def test_a_described_table_takes_little_beside_its_rows_where_others_are_like_it() -> None:
+def test_a_described_table_uses_little_memory_if_others_are_like_it() -> None:
     (mirror,) = load_base(make(TABLES, COLUMNS), "base").mirrors.values()
     assert mirror.relation(Oid(FIRST_OID)) is not None  # builds the indexes
     tracemalloc.start()
@@ -39,7 +39,7 @@ def test_a_described_table_takes_little_beside_its_rows_where_others_are_like_it
     assert held_bytes < 1200 * len(described)  # 4 kB if columns were not shared
 
 
-def test_indexes_of_a_catalog_take_less_than_a_tenth_of_its_rows() -> None:
+def test_indexes_of_a_catalog_use_less_than_a_tenth_of_its_rows() -> None:
     (mirror,) = load_base(make(TABLES, COLUMNS), "base").mirrors.values()
     row_bytes = sum(len(packed) for heap in mirror.store.heaps.values() for packed in heap.rows.values())
     tracemalloc.start()

@@ -15,7 +15,7 @@ SMALL = load_base(BASE.read_bytes(), str(BASE))
 FIRST, SECOND, THIRD, WANTED = (Lsn(number << 20) for number in (1, 2, 3, 4))
 
 
-class Kept:
+class HistoryOfBases:
     """A history of three bases, and the reports of damaged ones."""
 
     def __init__(self, folder: Path, *, unreadable: tuple[str, ...] = ()) -> None:
@@ -56,8 +56,8 @@ def spoil(path: Path) -> bytes:
 
 
 @pytest.mark.feature("I24")
-def test_an_older_base_takes_the_place_of_a_damaged_one_which_is_named_and_left_as_it_is(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
+def test_an_older_base_replaces_a_damaged_one_which_is_named_and_left_unchanged(tmp_path: Path) -> None:
+    kept = HistoryOfBases(tmp_path)
     assert (kept.load(FIRST), kept.reported) == (THIRD, [])
     spoilt = spoil(kept.file(THIRD))
     assert kept.load(FIRST) == SECOND
@@ -70,11 +70,9 @@ def test_an_older_base_takes_the_place_of_a_damaged_one_which_is_named_and_left_
 
 
 @pytest.mark.parametrize("seeded_lsn", [THIRD, None])
-def test_no_base_of_before_the_last_seed_takes_the_place_of_one_behind_it(
-    tmp_path: Path, seeded_lsn: Lsn | None
-) -> None:
+def test_no_base_from_before_the_last_seed_replaces_a_later_one(tmp_path: Path, seeded_lsn: Lsn | None) -> None:
     """Between the two an operator may have given up WAL, and its catalog changes are in no journal."""
-    kept = Kept(tmp_path)
+    kept = HistoryOfBases(tmp_path)
     spoil(kept.file(THIRD))
     with pytest.raises(DamagedHistory, match=kept.file(THIRD).name):
         kept.load(seeded_lsn)
@@ -82,7 +80,7 @@ def test_no_base_of_before_the_last_seed_takes_the_place_of_one_behind_it(
 
 
 def test_where_every_base_is_damaged_the_newest_is_named(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
+    kept = HistoryOfBases(tmp_path)
     for lsn in (FIRST, SECOND, THIRD):
         spoil(kept.file(lsn))
     with pytest.raises(DamagedHistory, match=kept.file(THIRD).name):
@@ -90,11 +88,11 @@ def test_where_every_base_is_damaged_the_newest_is_named(tmp_path: Path) -> None
 
 
 def test_a_base_that_replaces_a_damaged_one_is_not_removed_with_it(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
+    kept = HistoryOfBases(tmp_path)
     kept.writer.prune(WANTED)
     assert [base.lsn for base in kept.index.bases] == [THIRD]
     other = tmp_path / "other"
     other.mkdir()
-    beside = Kept(other, unreadable=(kept.file(THIRD).name,))
+    beside = HistoryOfBases(other, unreadable=(kept.file(THIRD).name,))
     beside.writer.prune(WANTED)
     assert [base.lsn for base in beside.index.bases] == [SECOND, THIRD]

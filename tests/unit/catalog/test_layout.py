@@ -3,7 +3,7 @@ import struct
 import pytest
 
 from tests.support.forged.catalog_rows import attribute_row, enum_row, heap, layout, varlena
-from tidemark.decode.catalog.heap import COMMITTED_SIGHT, ELIDED, format_tid, make_tid
+from tidemark.decode.catalog.heap import COMMITTED_SNAPSHOT, ELIDED, format_tid, make_tid
 from tidemark.decode.catalog.layout import (
     PG_ATTRIBUTE,
     PG_ENUM,
@@ -28,7 +28,7 @@ def test_fixed_columns_are_placed_by_alignment() -> None:
     assert layout(PG_ATTRIBUTE).fixed_bytes == 75
 
 
-def test_a_catalog_without_a_column_that_rows_are_found_by_is_refused() -> None:
+def test_a_catalog_without_a_key_column_is_refused() -> None:
     columns = [CatalogColumn(1, "oid", Oid(26), 4, "i", not_null=True)]
     with pytest.raises(UnknownCatalogShape, match="enumtypid"):
         CatalogLayout(PG_ENUM, columns)
@@ -45,7 +45,7 @@ def test_a_projection_in_another_order_than_the_catalog_has_is_refused() -> None
         layout(PG_ENUM).projection("enumlabel", "oid")
 
 
-def test_a_value_behind_nulls_is_found() -> None:
+def test_a_value_after_nulls_is_found() -> None:
     datum = varlena(b"value")
     packed = attribute_row(7, 1, missing=datum)
     place = layout(PG_ATTRIBUTE).locate(packed, "attmissingval")
@@ -71,41 +71,41 @@ def test_bytes_that_are_no_row_do_not_fit(damage: bytes) -> None:
     assert not layout(PG_ENUM).fits(enum_row(1, 2)[:-1])
 
 
-def test_rows_of_system_columns_are_kept_as_places_only() -> None:
+def test_rows_of_system_columns_are_kept_as_locations_only() -> None:
     attributes = heap(PG_ATTRIBUTE)
     attributes.insert(make_tid(0, 1), attribute_row(7, -6))
     attributes.insert(make_tid(0, 2), attribute_row(7, 1))
     assert attributes.rows[make_tid(0, 1)] == ELIDED
-    assert list(attributes.find("attrelid", 7, COMMITTED_SIGHT)) == [attribute_row(7, 1)]
+    assert list(attributes.find("attrelid", 7, COMMITTED_SNAPSHOT)) == [attribute_row(7, 1)]
 
 
 def test_an_insert_replaces_the_earlier_tuple_at_its_offset() -> None:
     enums = heap(PG_ENUM)
     tid = make_tid(3, 4)
     enums.insert(tid, enum_row(1, 2))
-    assert list(enums.find("enumtypid", 2, COMMITTED_SIGHT))
+    assert list(enums.find("enumtypid", 2, COMMITTED_SNAPSHOT))
     enums.deleter[tid] = Xid(9)
     enums.insert(tid, enum_row(5, 6), Xid(10))
-    assert not list(enums.find("enumtypid", 2, COMMITTED_SIGHT))
+    assert not list(enums.find("enumtypid", 2, COMMITTED_SNAPSHOT))
     enums.commit(tid, Xid(9))
     assert tid in enums.rows
     assert format_tid(tid) == "(3,4)"
 
 
 def test_during_the_seed_wal_takes_precedence_over_sql() -> None:
-    enums = heap(PG_ENUM, learning=True)
+    enums = heap(PG_ENUM, seeding=True)
     inserted, dead, reused, imaged, open_end, plain = (make_tid(0, offset) for offset in range(1, 7))
     enums.insert(inserted, enum_row(1, 1))
     enums.deleter[dead] = Xid(9)
     enums.commit(dead, Xid(9))
     enums.insert(reused, enum_row(2, 1), Xid(10))
     enums.abort(reused, Xid(10))
-    assert enums.learning is not None
-    enums.learning.images[imaged] = enum_row(3, 1, "real")
+    assert enums.seeding is not None
+    enums.seeding.images[imaged] = enum_row(3, 1, "real")
     enums.deleter[open_end] = Xid(11)
     seen = [inserted, dead, reused, imaged, open_end, plain]
-    enums.adopt([(tid, enum_row(100 + tid, 1, "seed")) for tid in seen])
-    enums.stop_learning()
+    enums.add_seeded([(tid, enum_row(100 + tid, 1, "seed")) for tid in seen])
+    enums.end_seed()
     assert enums.rows.keys() == {inserted, imaged, open_end, plain}
     assert enums.rows[inserted] == enum_row(1, 1)
     assert enums.rows[imaged] == enum_row(3, 1, "real")

@@ -80,7 +80,7 @@ def test_the_environment_overrides_the_file() -> None:
 
 
 @pytest.mark.parametrize("name", ["template1", "template1, shop"])
-def test_a_list_in_the_environment_is_known_by_the_type_of_its_key(name: str) -> None:
+def test_a_list_in_the_environment_is_recognised_by_the_type_of_its_key(name: str) -> None:
     config = parse_config("", {"TIDEMARK_SEED__DATABASES": name}, where="test.toml")
     assert config.seed.databases == tuple(name.split(", "))
 
@@ -96,7 +96,7 @@ def test_a_refused_value_is_not_reported() -> None:
     assert "hunter2" not in str(raised.value)
 
 
-def test_the_default_ring_holds_all_wal_that_is_not_archived_yet() -> None:
+def test_the_default_ring_has_space_for_all_wal_that_is_not_archived_yet() -> None:
     assert Config().ring_bytes(16 << 20) == 256 << 20
     assert Config().ring_bytes(64 << 20) == 1 << 30
     assert parse_config("[ring]\nbytes_max = 1048576", {}, where="t").ring_bytes(16 << 20) == 1 << 20
@@ -111,7 +111,7 @@ def test_the_file_is_toml_that_names_no_secret() -> None:
     assert not {key for key in keys if "password" in key or "secret" in key}
 
 
-def test_a_file_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(BadConfig, match="cannot read the configuration"):
         load_config(tmp_path / "none.toml", {})
 

@@ -35,7 +35,7 @@ def fail_by_a_cause() -> None:
         (ValueError(VALUE), ExitCode.INTERNAL, "internal error"),
     ],
 )
-def test_each_kind_of_error_ends_a_daemon_by_its_own_code(error: Exception, code: ExitCode, reported: str) -> None:
+def test_each_kind_of_error_ends_a_daemon_with_a_separate_code(error: Exception, code: ExitCode, reported: str) -> None:
     assert code in (ExitCode.GAP, ExitCode.UNEXPECTED, ExitCode.INTERNAL)
     stream = io.StringIO()
     configure_logs("json", "info", stream)
@@ -53,7 +53,7 @@ def test_each_kind_of_error_ends_a_daemon_by_its_own_code(error: Exception, code
     assert VALUE not in stream.getvalue()
 
 
-def test_a_report_has_the_modules_by_their_paths_and_the_cause() -> None:
+def test_a_report_contains_the_paths_of_modules_and_the_cause() -> None:
     stream = io.StringIO()
     configure_logs("json", "info", stream)
     try:

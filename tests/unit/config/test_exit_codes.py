@@ -17,7 +17,7 @@ WITNESSES = {
         "faults/test_bad_input_node.py",
         "test_privileges_that_are_missing_are_named_until_they_are_granted",
     ),
-    ExitCode.UNEXPECTED: ("unit/config/test_ending.py", "test_each_kind_of_error_ends_a_daemon_by_its_own_code"),
+    ExitCode.UNEXPECTED: ("unit/config/test_ending.py", "test_each_kind_of_error_ends_a_daemon_with_a_separate_code"),
     ExitCode.CONFIG: ("faults/test_bad_input_config.py", "test_init_names_file_and_key_of_a_bad_configuration"),
     ExitCode.FENCED: (
         "faults/test_bad_input_state.py",
@@ -25,15 +25,15 @@ WITNESSES = {
     ),
     ExitCode.GAP: (
         "faults/test_bad_input_wal.py",
-        "test_wal_that_the_node_removed_while_the_sidecar_was_down_is_a_gap_until_it_is_put_back",
+        "test_wal_that_the_node_removed_while_the_sidecar_was_down_is_a_gap_until_it_is_restored",
     ),
     ExitCode.CORRUPT_WAL: (
         "faults/test_bad_input_wal.py",
-        "test_wal_that_is_damaged_on_the_node_stops_the_sidecar_at_its_lsn_until_it_is_whole",
+        "test_wal_that_is_damaged_on_the_node_stops_the_sidecar_at_its_lsn_until_it_is_repaired",
     ),
     ExitCode.CONSUMER_FAILED: (
         "faults/test_bad_input_config.py",
-        "test_a_consumer_that_cannot_write_ends_the_sidecar_by_its_own_code_and_gets_all_afterwards",
+        "test_a_consumer_that_cannot_write_ends_the_sidecar_with_a_separate_code_and_receives_all_afterwards",
     ),
     ExitCode.NODE_UNREACHABLE: (
         "faults/test_bad_input_node.py",
@@ -44,7 +44,7 @@ WITNESSES = {
         "test_a_node_without_logical_wal_is_refused_until_it_has_it",
     ),
     ExitCode.STATE: ("faults/test_bad_input_state.py", "test_without_a_state_every_command_names_the_folder_and_init"),
-    ExitCode.INTERNAL: ("unit/config/test_ending.py", "test_each_kind_of_error_ends_a_daemon_by_its_own_code"),
+    ExitCode.INTERNAL: ("unit/config/test_ending.py", "test_each_kind_of_error_ends_a_daemon_with_a_separate_code"),
 }
 
 
@@ -70,7 +70,7 @@ def test_the_page_names_each_code_as_the_code_does_and_states_what_to_do() -> No
 
 @pytest.mark.feature("I40")
 @pytest.mark.parametrize("code", ExitCode)
-def test_each_code_is_seen_by_the_test_that_is_named_for_it(code: ExitCode) -> None:
+def test_each_code_is_observed_by_the_test_that_is_named_for_it(code: ExitCode) -> None:
     path, name = WITNESSES[code]
     tree = ast.parse((ROOT / "tests" / path).read_text())
     (found,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
@@ -80,7 +80,7 @@ def test_each_code_is_seen_by_the_test_that_is_named_for_it(code: ExitCode) -> N
     assert code.name in named or (code is ExitCode.SUCCESS and "succeeded" in named)
 
 
-def test_no_class_of_errors_has_a_code_that_the_page_does_not_know() -> None:
+def test_no_class_of_errors_has_a_code_that_the_page_lacks() -> None:
     def kinds(kind: type[TidemarkError]) -> set[ExitCode]:
         return {kind.exit_code}.union(*(kinds(narrower) for narrower in kind.__subclasses__()))
 

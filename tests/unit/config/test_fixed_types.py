@@ -5,30 +5,30 @@ import json
 import pytest
 from pydantic import TypeAdapter
 
-from tidemark.io.process.config import Config, TypesConfig
+from tidemark.io.process.config import TypesConfig
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import FullXid, Lsn, TimelineId
 from tidemark.model.mapping import Decimals, TypeMapping
-from tidemark.runtime.seed.fixed_types import OtherTypes, check_types
+from tidemark.runtime.capture.capture import OtherTypes, check_types
 from tidemark.wire.state import Beginning
 
 BEGINNING = Beginning(TimelineId(1), Lsn(8), FullXid(3), {})
 
 
 def test_other_forms_than_those_of_the_state_are_refused_by_their_key() -> None:
-    config = Config(types=TypesConfig(decimals=Decimals.STRING))
+    types = TypesConfig(decimals=Decimals.STRING)
     with pytest.raises(
         OtherTypes, match=r"types\.decimals is string in the configuration, and precise since"
     ) as raised:
-        check_types(config, BEGINNING)
+        check_types(types, BEGINNING)
     assert raised.value.exit_code is ExitCode.CONFIG
 
 
-def test_the_forms_of_the_state_are_taken() -> None:
-    check_types(Config(), BEGINNING)
+def test_the_forms_of_the_state_are_accepted() -> None:
+    check_types(TypesConfig(), BEGINNING)
 
 
-def test_a_beginning_keeps_its_forms_and_one_from_before_there_were_any_has_the_defaults() -> None:
+def test_a_beginning_keeps_its_forms_and_one_of_an_earlier_version_has_the_defaults() -> None:
     adapter = TypeAdapter(Beginning)
     kept = Beginning(TimelineId(1), Lsn(8), FullXid(3), {}, types=TypeMapping(decimals=Decimals.DOUBLE))
     stored = adapter.dump_json(kept)

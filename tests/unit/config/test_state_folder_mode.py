@@ -60,7 +60,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
         StateFolder(root).close_to_others()
 
 
-def test_a_folder_that_is_closed_already_or_not_there_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_is_private_or_missing_is_left_unchanged(tmp_path: Path) -> None:
     root = tmp_path / "state"
     assert StateFolder(root).close_to_others() == []
     root.mkdir(mode=0o700)

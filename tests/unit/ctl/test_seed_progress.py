@@ -42,7 +42,7 @@ class ShownReading:
         return self.screen.getvalue().splitlines()
 
 
-def test_a_replay_that_takes_long_is_reported_in_bytes_with_what_the_operator_can_do() -> None:
+def test_a_long_replay_is_reported_in_bytes_with_a_hint_for_the_operator() -> None:
     reading = ShownReading(is_terminal=False)
     for second in range(16):
         reading.second(second * 100)
@@ -57,7 +57,7 @@ def test_a_replay_that_takes_long_is_reported_in_bytes_with_what_the_operator_ca
 
 
 @pytest.mark.parametrize("what", [seed_progress.OF_BACKUP, seed_progress.BEFORE_FROM])
-def test_other_wal_that_takes_long_is_reported_as_what_it_is(what: seed_progress.Reading) -> None:
+def test_a_long_replay_of_other_wal_is_reported_as_such(what: seed_progress.Reading) -> None:
     reading = ShownReading(is_terminal=False, reading=what)
     for second in range(4):
         reading.second(second * 100)
@@ -72,7 +72,7 @@ def test_a_replay_that_is_quick_is_not_reported() -> None:
     assert reading.lines == []
 
 
-def test_a_terminal_shows_one_line_in_place_and_none_in_the_end() -> None:
+def test_a_terminal_shows_one_updated_line_and_none_at_the_end() -> None:
     reading = ShownReading(is_terminal=True)
     for second in range(17):
         reading.second(second * 100)

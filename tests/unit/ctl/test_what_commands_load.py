@@ -75,7 +75,7 @@ def loaded(module: str, *arguments: str) -> set[str]:
     return set(names) & declared()
 
 
-def test_the_groups_are_these() -> None:
+def test_the_command_groups_are_listed() -> None:
     assert isinstance(cdcctl, LazyGroup)
     found = {name: cdcctl.get_command(click.Context(cdcctl), name) for name in cdcctl.entries}
     assert {name for name, command in found.items() if isinstance(command, click.Group)} == set(GROUPS)
@@ -107,7 +107,7 @@ def test_every_action_accepts_the_options_of_its_command() -> None:
         assert options == set(inspect.signature(command.callback.load()).parameters), command.name
 
 
-def test_the_archive_command_loads_nothing_of_others() -> None:
+def test_the_archive_command_loads_no_other_command() -> None:
     assert loaded("tidemark_archiver.archive_command", "--help") == set()
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.property.decoder.test_savepoints import MemorySpill
 from tests.support.forged.forged_records import Wal, block_of, packed_chunk, packed_row, reported
 from tests.support.forged.groups import relation
+from tests.support.forged.memory_spill import MemorySpill
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.transactions import TransactionTooLarge
 from tidemark.model.change import LogicalMessage

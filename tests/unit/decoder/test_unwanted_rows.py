@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.property.decoder.test_savepoints import MemorySpill
 from tests.property.decoder.test_skimming import STEPS, played
 from tests.property.decoder.test_skimming import new_wal as forged
 from tests.support.forged.forged_records import Wal, block_of, packed_row
 from tests.support.forged.groups import relation
+from tests.support.forged.memory_spill import MemorySpill
 from tests.unit.decoder.test_group_builder import DIALECTS
 from tests.unit.decoder.test_small_savepoints import savers
 from tests.unit.decoder.test_small_transactions import ACCOUNT, LEDGER, collected, new_wal, tellers

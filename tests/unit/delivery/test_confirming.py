@@ -12,7 +12,7 @@ from tidemark.runtime.capture.confirming import Confirming
 DEADLINE_S = 30.0
 
 
-class Disk:
+class GatedStore:
     """Stores its arguments, once it is allowed to."""
 
     def __init__(self) -> None:
@@ -31,12 +31,12 @@ class Disk:
 
 
 @pytest.fixture
-def disk() -> Disk:
-    return Disk()
+def disk() -> GatedStore:
+    return GatedStore()
 
 
 @pytest.fixture
-def made(disk: Disk) -> Iterator[Confirming[int]]:
+def made(disk: GatedStore) -> Iterator[Confirming[int]]:
     made = Confirming(disk.store)
     yield made
     disk.may_store.set()
@@ -52,7 +52,9 @@ def within(seconds: float, made: Confirming[int], bytes_max: int = -1) -> bool:
     return not waiter.is_alive()
 
 
-def test_confirmations_during_a_transaction_are_stored_together_by_the_next(disk: Disk, made: Confirming[int]) -> None:
+def test_confirmations_during_a_transaction_are_stored_together_by_the_next(
+    disk: GatedStore, made: Confirming[int]
+) -> None:
     disk.may_store.clear()
     made.confirm([1], 10)
     assert disk.is_asked.acquire(timeout=DEADLINE_S)
@@ -70,7 +72,7 @@ def test_confirmations_during_a_transaction_are_stored_together_by_the_next(disk
     made.close()
 
 
-def test_a_wait_ends_when_at_most_so_many_bytes_are_not_durable(disk: Disk, made: Confirming[int]) -> None:
+def test_a_wait_ends_when_at_most_so_many_bytes_are_not_durable(disk: GatedStore, made: Confirming[int]) -> None:
     made.wait()  # nothing was ever confirmed
     disk.may_store.clear()
     made.confirm([1], 10)
@@ -84,7 +86,7 @@ def test_a_wait_ends_when_at_most_so_many_bytes_are_not_durable(disk: Disk, made
     assert disk.stored == [[1], [2]]
 
 
-def test_confirmations_without_bytes_are_awaited_as_well(disk: Disk, made: Confirming[int]) -> None:
+def test_confirmations_without_bytes_are_awaited_as_well(disk: GatedStore, made: Confirming[int]) -> None:
     disk.may_store.clear()
     made.confirm([1], 0)
     assert disk.is_asked.acquire(timeout=DEADLINE_S)
@@ -96,7 +98,7 @@ def test_confirmations_without_bytes_are_awaited_as_well(disk: Disk, made: Confi
 
 
 def test_there_is_a_pause_between_two_transactions_unless_a_thread_waits(
-    disk: Disk, made: Confirming[int], monkeypatch: pytest.MonkeyPatch
+    disk: GatedStore, made: Confirming[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(confirming, "PAUSE_S", 2 * DEADLINE_S)
     made.confirm([1], 10)
@@ -111,7 +113,7 @@ def test_there_is_a_pause_between_two_transactions_unless_a_thread_waits(
     assert disk.stored == [[1], [2, 3], [4]]
 
 
-def test_closing_stores_all_and_ends_the_thread(disk: Disk, made: Confirming[int]) -> None:
+def test_closing_stores_all_and_ends_the_thread(disk: GatedStore, made: Confirming[int]) -> None:
     disk.may_store.clear()
     made.confirm([1], 10)
     made.confirm([2], 10)
@@ -124,13 +126,13 @@ def test_closing_stores_all_and_ends_the_thread(disk: Disk, made: Confirming[int
     assert not [thread for thread in threading.enumerate() if thread.name == "confirm" and thread.is_alive()]
 
 
-def test_closing_what_never_confirmed_anything_ends_at_once(disk: Disk, made: Confirming[int]) -> None:
+def test_closing_what_never_confirmed_anything_ends_at_once(disk: GatedStore, made: Confirming[int]) -> None:
     made.close()
     assert disk.stored == []
 
 
 def test_a_failure_to_store_is_raised_by_every_call_that_confirms_waits_or_polls(
-    disk: Disk, made: Confirming[int]
+    disk: GatedStore, made: Confirming[int]
 ) -> None:
     made.check()
     disk.errors = [ZeroDivisionError("the disk")]
@@ -142,7 +144,9 @@ def test_a_failure_to_store_is_raised_by_every_call_that_confirms_waits_or_polls
     assert not [thread for thread in threading.enumerate() if thread.name == "confirm" and thread.is_alive()]
 
 
-def test_a_wait_ends_with_the_error_that_occurred_while_more_was_confirmed(disk: Disk, made: Confirming[int]) -> None:
+def test_a_wait_ends_with_the_error_that_occurred_while_more_was_confirmed(
+    disk: GatedStore, made: Confirming[int]
+) -> None:
     disk.may_store.clear()
     made.confirm([1], 10)
     assert disk.is_asked.acquire(timeout=DEADLINE_S)
@@ -155,7 +159,7 @@ def test_a_wait_ends_with_the_error_that_occurred_while_more_was_confirmed(disk:
     assert disk.stored == [], "what comes behind a failure is not stored either"
 
 
-def test_closing_ends_a_pause(disk: Disk, made: Confirming[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_ends_a_pause(disk: GatedStore, made: Confirming[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confirming, "PAUSE_S", 2 * DEADLINE_S)
     made.confirm([1], 10)
     assert disk.is_asked.acquire(timeout=DEADLINE_S)
@@ -169,7 +173,7 @@ def test_closing_ends_a_pause(disk: Disk, made: Confirming[int], monkeypatch: py
 
 
 def test_abandoned_confirmations_are_not_stored_and_a_running_transaction_is_awaited(
-    disk: Disk, made: Confirming[int]
+    disk: GatedStore, made: Confirming[int]
 ) -> None:
     disk.may_store.clear()
     made.confirm([1], 10)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.support.processes.clocks import HandClock
 from tidemark.model.errors import ConsumerFailed, Disposition
 from tidemark.runtime.capture import liveness as liveness_module
 from tidemark.runtime.capture.consumers import NullConsumer
@@ -13,19 +14,6 @@ from tidemark.runtime.capture.liveness import Liveness
 
 ALIVE_S, HANG_S = 5.0, 300.0
 DEADLINE_S = 120.0
-
-
-class HandClock:
-    """A clock that a test advances."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_us(self) -> int:
-        return 0
 
 
 class Patient(NullConsumer):

@@ -30,7 +30,7 @@ def log() -> Log:
     for xid in (10, 13):
         made.changes[EntryKind(xid, JOURNAL, "i")] += 1
     made.numbers.update((entry.client, entry.number) for entry in ENTRIES)
-    made.places.update((1, number, 0, "") for number in range(made.changes.total()))
+    made.positions.update((1, number, 0, "") for number in range(made.changes.total()))
     return made
 
 
@@ -40,7 +40,7 @@ def test_a_log_with_each_change_once_is_right(log: Log) -> None:
     assert (verdict.transactions, verdict.changes) == (3, 6)
 
 
-def test_a_change_too_few_or_too_many_is_found_wherever_it_is(log: Log) -> None:
+def test_a_missing_or_additional_change_is_found_anywhere(log: Log) -> None:
     for kind in list(log.changes):
         fewer, more = deepcopy(log), deepcopy(log)
         fewer.changes[kind] -= 1
@@ -68,7 +68,7 @@ def test_a_transaction_that_was_rolled_back_is_wrong_in_the_log(log: Log) -> Non
 
 
 def test_two_changes_at_one_place_are_wrong_even_if_all_are_there(log: Log) -> None:
-    log.places[1, 0, 0, ""] += 1
+    log.positions[1, 0, 0, ""] += 1
     assert not judge(ENTRIES, SNAPSHOTS, log).is_right
 
 

@@ -20,7 +20,7 @@ def later(seen: ArchiveProgress) -> ArchiveProgress:
 
 @pytest.mark.parametrize("lives", [True, False])
 @pytest.mark.parametrize("archived_lsn", [SEEN.archived_lsn, None])
-def test_it_is_over_when_nothing_has_moved_for_its_bound(*, lives: bool, archived_lsn: Lsn | None) -> None:
+def test_the_wait_ends_when_nothing_has_advanced_for_its_bound(*, lives: bool, archived_lsn: Lsn | None) -> None:
     wait, seen = ArchiveWait(60, SEGMENT_BYTES), replace(SEEN, archiver_lives=lives, archived_lsn=archived_lsn)
     assert [wait.is_over(seen, now_s) for now_s in (100, 159.9, 160)] == [False, False, True]
 
@@ -33,7 +33,7 @@ def test_each_advance_of_archive_or_delivery_restarts_the_wait() -> None:
     assert not wait.is_over(replace(later(SEEN), archived_lsn=Lsn(7 * SEGMENT_BYTES)), 177)
 
 
-def test_an_archiver_that_lives_and_has_wal_to_read_is_waited_for() -> None:
+def test_a_running_archiver_with_wal_to_read_is_waited_for() -> None:
     wait = ArchiveWait(60, SEGMENT_BYTES)
     behind = replace(SEEN, archived_lsn=Lsn(6 * SEGMENT_BYTES + 1))
     assert not any(wait.is_over(behind, now_s) for now_s in (0, 60, 6000))
@@ -41,14 +41,14 @@ def test_an_archiver_that_lives_and_has_wal_to_read_is_waited_for() -> None:
     assert wait.is_over(dead, 6000)
 
 
-def test_it_begins_again_where_nothing_waited() -> None:
+def test_the_wait_begins_again_after_a_restart() -> None:
     wait = ArchiveWait(60, SEGMENT_BYTES)
     assert not wait.is_over(SEEN, 0)
     wait.restart()
     assert [wait.is_over(SEEN, now_s) for now_s in (60, 119, 120)] == [False, False, True]
 
 
-def test_all_of_the_archive_is_to_be_read_where_nothing_was_delivered() -> None:
+def test_the_whole_archive_is_unread_if_nothing_was_delivered() -> None:
     wait = ArchiveWait(60, SEGMENT_BYTES)
     nothing = replace(SEEN, delivered=None)
     assert not any(wait.is_over(nothing, now_s) for now_s in (0, 60))

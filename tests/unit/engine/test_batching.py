@@ -1,9 +1,11 @@
 """The pacing of deliveries, with a clock that the test controls."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.engine.batching import BURST, DeliveryPacing
+from tidemark.engine.batching import BURST, SPACING_S, DeliveryPacing
 
 RATE_MAX = 100.0
 INTERVAL_S = 1 / RATE_MAX
@@ -49,9 +51,7 @@ def test_after_a_quiet_moment_a_commit_is_delivered_at_once(gaps_s: list[float])
 
 
 @given(GAPS_S, st.floats(0, 0.05))
-def test_a_quiet_moment_is_no_longer_after_deliveries_faster_than_the_rate(
-    gaps_s: list[float], linger_s: float
-) -> None:
+def test_deliveries_faster_than_the_rate_do_not_prolong_the_quiet_time(gaps_s: list[float], linger_s: float) -> None:
     """A linger time shorter than the interval of the rate permits them, and full groups never wait."""
     pacing = DeliveryPacing(RATE_MAX, linger_s)
     last_s, _ = delivered_at(pacing, gaps_s)[-1]
@@ -59,6 +59,12 @@ def test_a_quiet_moment_is_no_longer_after_deliveries_faster_than_the_rate(
         pacing.delivered(last_s)
     assert pacing.wait_s(last_s) <= linger_s
     assert pacing.wait_s(last_s + linger_s + EPSILON_S) == 0.0
+
+
+@given(GAPS_S, st.floats(SPACING_S, 0.05))
+def test_two_deliveries_are_never_closer_than_the_spacing(gaps_s: list[float], linger_s: float) -> None:
+    times_s = [time_s for time_s, _ in delivered_at(DeliveryPacing(RATE_MAX, linger_s), gaps_s)]
+    assert all(later_s - earlier_s >= SPACING_S - EPSILON_S for earlier_s, later_s in pairwise(times_s))
 
 
 @given(GAPS_S)
@@ -76,6 +82,6 @@ def test_without_a_rate_each_commit_is_delivered_at_once(gaps_s: list[float]) ->
     assert len(made) == len(gaps_s)
 
 
-def test_while_commits_keep_arriving_they_are_delivered_together() -> None:
+def test_commits_that_arrive_close_together_are_delivered_together() -> None:
     made = delivered_at(DeliveryPacing(RATE_MAX, FOREVER_S), [0.0005] * 2000)  # 2,000 commits a second for a second
     assert RATE_MAX * 0.9 <= len(made) <= RATE_MAX + BURST + 2

@@ -38,11 +38,11 @@ def test_transactions_that_commit_at_or_after_the_fork_are_dead(
 
 @pytest.mark.parametrize("timeline", [2, 5])
 def test_a_timeline_that_did_not_lead_to_the_nodes_is_refused_by_name(timeline: int) -> None:
-    with pytest.raises(OtherBranch, match=f"does not come from timeline {timeline}"):
+    with pytest.raises(OtherBranch, match=f"does not descend from timeline {timeline}"):
         find_dead_branch(NODE, at(timeline, FORK))
 
 
-def test_a_position_happened_if_the_node_was_on_its_timeline_when_it_was_written() -> None:
+def test_a_position_is_in_the_nodes_history_if_the_node_was_on_its_timeline_at_that_lsn() -> None:
     for past in (at(1, FORK - 1, 9), at(3, LATER_FORK - 1), at(4, 1 << 40)):
         assert happened(NODE, past), past
     for other in (at(1, FORK), at(2, FORK - 1), at(3, LATER_FORK), at(5, FORK)):

@@ -26,7 +26,7 @@ COPIES = {
 
 @pytest.mark.feature("I21")
 @pytest.mark.parametrize("here", SAME.values(), ids=SAME)
-def test_a_state_continues_in_its_place(here: FolderIdentity) -> None:
+def test_a_state_continues_in_its_folder(here: FolderIdentity) -> None:
     assert is_same_folder(HERE, here)
 
 

@@ -39,7 +39,7 @@ def test_a_process_that_stops_delivering_records_that_before_another_one_begins(
             assert Effect.WRITE_STOP_MARKER in found.effects
 
 
-def test_realtime_is_taken_only_when_the_archiver_has_given_up_or_gets_nothing_or_there_is_none() -> None:
+def test_realtime_begins_only_after_a_return_a_stalled_archive_or_a_promotion() -> None:
     into = {(stage, event) for (stage, event), found in NEXT.items() if found.stage is Stage.REALTIME is not stage}
     assert into == {
         (Stage.RETURNED, Event.TAKEN_OVER),
@@ -49,7 +49,7 @@ def test_realtime_is_taken_only_when_the_archiver_has_given_up_or_gets_nothing_o
     }
 
 
-def test_an_operators_off_is_ended_by_the_operator_alone() -> None:
+def test_only_the_operator_ends_an_off_of_the_operator() -> None:
     out = {event for (stage, event), found in NEXT.items() if stage is Stage.HELD is not found.stage}
     assert out == {Event.OPERATOR_ON, Event.DEMOTED}
     for stage in Stage:

@@ -45,7 +45,7 @@ def test_no_watermark_moves_back_and_none_overtakes_its_source() -> None:
         Progress().confirm(pointer(1))
 
 
-def test_each_watermark_moves_on_and_may_stay_and_may_meet_its_source() -> None:
+def test_each_watermark_advances_or_stays_and_may_reach_its_source() -> None:
     progress = Progress()
     for lsn in (100, 100, 120):
         progress.receive(Lsn(lsn))
@@ -71,7 +71,7 @@ def test_a_pointer_has_a_restart_lsn_that_a_server_can_have() -> None:
         Pointer(groups.position(70), Lsn(-1))
 
 
-def test_delays_double_up_to_the_longest_and_begin_again_after_a_success() -> None:
+def test_delays_double_up_to_the_longest_and_restart_after_a_success() -> None:
     backoff = Backoff(first_s=0.3, max_s=10.0)
     assert [round(backoff.failed(0.0), 1) for _ in range(8)] == [0.3, 0.6, 1.2, 2.4, 4.8, 9.6, 10.0, 10.0]
     assert backoff.wait_s(4.0) == 6.0
@@ -109,7 +109,7 @@ def test_the_topmost_partitioned_table_that_matches_names_the_changes_below_it()
     assert Selection().root_of([nearest, root]) is None
 
 
-def test_messages_are_chosen_by_prefix() -> None:
+def test_messages_are_selected_by_prefix() -> None:
     selection = Selection(messages=("outbox.*", "audit"))
     prefixes = ("outbox.order", "audit", "audit2", "outbox")
     assert [prefix for prefix in prefixes if selection.selects_message(prefix)] == ["outbox.order", "audit"]

@@ -9,7 +9,7 @@ TABLE = (Oid(1), Oid(2))
 LAKE = LakeInventory(generations={TABLE: 3}, unfinished={})
 
 
-def test_a_refused_copy_is_made_again_even_if_the_lake_has_an_earlier_generation() -> None:
+def test_a_refused_copy_is_repeated_even_if_the_lake_has_an_earlier_generation() -> None:
     refused = CopyProgress(CopyPhase.REFUSED, 1, refused_name="shop.public.item")
     after = promoted_copies({TABLE: refused}, LAKE)
     assert {key: (copy.phase, copy.generation) for key, copy in after.items()} == {TABLE: (CopyPhase.WAITING, 3)}
@@ -17,7 +17,7 @@ def test_a_refused_copy_is_made_again_even_if_the_lake_has_an_earlier_generation
     assert {key: (copy.phase, copy.generation) for key, copy in after.items()} == {TABLE: (CopyPhase.WAITING, 2)}
 
 
-def test_a_table_that_has_left_the_selection_stays_left() -> None:
+def test_a_table_that_has_left_the_selection_stays_excluded() -> None:
     left = CopyProgress(CopyPhase.LEFT, 1)
     assert promoted_copies({TABLE: left}, LAKE) == {TABLE: left}
 

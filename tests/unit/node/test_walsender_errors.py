@@ -39,7 +39,7 @@ def meaning(sqlstate: str, function: str, detail: str = "") -> TidemarkError:
 
 
 @pytest.mark.parametrize("sqlstate", ["XX000", "58P01", "58030", "42501", "53100", "53200"])
-def test_removed_wal_is_known_whatever_sqlstate_the_server_takes_from_errno(sqlstate: str) -> None:
+def test_removed_wal_is_recognised_by_any_sqlstate_that_the_server_derives_from_errno(sqlstate: str) -> None:
     error = meaning(sqlstate, "CheckXLogRemoved")
     assert isinstance(error, WalRemoved)
     assert "wurde schon entfernt" in str(error)

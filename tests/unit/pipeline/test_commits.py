@@ -83,7 +83,7 @@ def test_an_error_of_the_disk_does_not_count_as_changed_columns(
         ([MOVED_ROWS], ""),
         ([ROWS], "an unnamed operation at version 1 by an unnamed writer"),
         ([INFO, TXN, ROWS], BY),  # a clone copies application transactions
-        ([INFO, TXN], f"{BY}, which sets our own application transactions"),
+        ([INFO, TXN], f"{BY}, which sets Tidemark's application transactions"),
         ([{"commitInfo": {"operation": "WRITE", "engineInfo": "other", MARK: "app:8"}}, TXN, ROWS], BY),
         ([{"commitInfo": {"operation": "WRITE", "engineInfo": "other", MARK: "app:None"}}, ROWS], BY),
         ([INFO, {"txn": {"appId": "app2:commit", "version": 7}}], ""),

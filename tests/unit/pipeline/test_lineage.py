@@ -121,7 +121,7 @@ def test_maintenance_by_another_writer_is_accepted(uri: str, maintenance: Callab
     [
         (append, "was changed by another writer: WRITE"),
         (add_column, "at version 1: columns differ: extra"),
-        (copy_transactions, "which sets our own application transactions"),
+        (copy_transactions, "which sets Tidemark's application transactions"),
     ],
 )
 def test_a_table_that_another_writer_changed_has_diverged(uri: str, change: Callable[[str], None], reason: str) -> None:

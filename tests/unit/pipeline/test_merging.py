@@ -40,7 +40,7 @@ def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_files, "FILE_ROWS_MAX", ROWS_MAX)
 
 
-class Replica:
+class NotesReplica:
     """A replica of notes by number, in files of at most eight rows."""
 
     def __init__(self, root: Path, rows: Iterable[int] = ()) -> None:
@@ -95,7 +95,7 @@ def _rows(notes: dict[int, str]) -> pa.Table:
 
 @pytest.mark.feature("L09")
 def test_a_file_without_a_changed_row_is_not_written_again(tmp_path: Path) -> None:
-    replica = Replica(tmp_path, range(0, 64, 2))
+    replica = NotesReplica(tmp_path, range(0, 64, 2))
     before = replica.files
     assert sorted(before.values()) == [(8, 0, 14), (8, 16, 30), (8, 32, 46), (8, 48, 62)]
     replica.change([18], removed=[40, 41, 1])  # 41 and 1 do not exist
@@ -120,7 +120,7 @@ def test_a_key_beyond_the_first_two_planes_is_found_again(tmp_path: Path, key: s
 
 
 def test_an_empty_change_makes_a_commit_without_files(tmp_path: Path) -> None:
-    replica = Replica(tmp_path, range(8))
+    replica = NotesReplica(tmp_path, range(8))
     before, version = replica.files, DeltaTable(replica.uri).version()
     replica.change([], removed=[100])
     assert replica.files == before
@@ -129,14 +129,14 @@ def test_an_empty_change_makes_a_commit_without_files(tmp_path: Path) -> None:
 
 
 def test_new_rows_are_added_to_a_file_that_is_rewritten_for_other_rows(tmp_path: Path) -> None:
-    replica = Replica(tmp_path, range(0, 32, 2))
+    replica = NotesReplica(tmp_path, range(0, 32, 2))
     replica.change([4, 5], removed=[6])
     assert sorted(replica.files.values()) == [(8, 0, 14), (8, 16, 30)]
     replica.check()
 
 
 def test_rows_at_the_end_of_the_table_fill_its_last_file(tmp_path: Path) -> None:
-    replica = Replica(tmp_path, range(8))
+    replica = NotesReplica(tmp_path, range(8))
     for key in range(8, 40):
         replica.change([key])
     assert sorted(replica.files.values()) == [(8, first, first + 7) for first in range(0, 40, 8)]
@@ -144,7 +144,7 @@ def test_rows_at_the_end_of_the_table_fill_its_last_file(tmp_path: Path) -> None
 
 
 def test_rows_at_the_end_of_a_table_of_one_file_fill_it(tmp_path: Path) -> None:
-    replica = Replica(tmp_path, range(5))
+    replica = NotesReplica(tmp_path, range(5))
     replica.change([5])
     assert sorted(replica.files.values()) == [(6, 0, 5)]
 
@@ -155,7 +155,7 @@ def test_a_file_that_is_read_in_pieces_gets_each_change_and_each_new_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: int
 ) -> None:
     monkeypatch.setattr(data_files, "PIECE_BYTES", 1)
-    replica = Replica(tmp_path)
+    replica = NotesReplica(tmp_path)
     replica.notes = dict.fromkeys(range(0, 16, 2), "new")
     groups = WriterProperties(max_row_group_size=2)
     write_deltalake(replica.uri, _rows(replica.notes), mode="append", writer_properties=groups)
@@ -164,7 +164,7 @@ def test_a_file_that_is_read_in_pieces_gets_each_change_and_each_new_row_once(
 
 
 def test_a_new_row_is_added_to_a_file_without_rows(tmp_path: Path) -> None:
-    replica = Replica(tmp_path)
+    replica = NotesReplica(tmp_path)
     pq.ParquetWriter(tmp_path / "empty.parquet", SCHEMA).close()
     size = (tmp_path / "empty.parquet").stat().st_size
     empty = AddAction("empty.parquet", size, {}, 0, False, '{"numRecords":0}')
@@ -175,7 +175,7 @@ def test_a_new_row_is_added_to_a_file_without_rows(tmp_path: Path) -> None:
 
 
 def test_a_new_row_inside_the_range_of_a_file_is_added_only_to_a_small_file(tmp_path: Path) -> None:
-    half_full, small = Replica(tmp_path / "half", range(0, 8, 2)), Replica(tmp_path / "small", range(0, 6, 2))
+    half_full, small = NotesReplica(tmp_path / "half", range(0, 8, 2)), NotesReplica(tmp_path / "small", range(0, 6, 2))
     half_full.change([3])
     assert sorted(half_full.files.values()) == [(1, 3, 3), (4, 0, 6)]
     small.change([3])
@@ -183,7 +183,7 @@ def test_a_new_row_inside_the_range_of_a_file_is_added_only_to_a_small_file(tmp_
 
 
 def test_a_new_row_is_added_to_the_nearest_of_several_small_files(tmp_path: Path) -> None:
-    replica = Replica(tmp_path)
+    replica = NotesReplica(tmp_path)
     for keys in ((0, 1), (10, 12), (20, 21)):
         replica.insert(keys)
     replica.change([11])
@@ -193,7 +193,7 @@ def test_a_new_row_is_added_to_the_nearest_of_several_small_files(tmp_path: Path
 def test_touched_neighbours_are_combined_up_to_the_bounds_of_rows_and_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_rows, by_bytes = Replica(tmp_path / "rows"), Replica(tmp_path / "bytes")
+    by_rows, by_bytes = NotesReplica(tmp_path / "rows"), NotesReplica(tmp_path / "bytes")
     for replica in (by_rows, by_bytes):
         for first in (0, 4, 8):
             replica.insert(range(first, first + 4))
@@ -205,7 +205,7 @@ def test_touched_neighbours_are_combined_up_to_the_bounds_of_rows_and_bytes(
 
 
 def test_columns_of_the_key_are_read_once(tmp_path: Path) -> None:
-    replica = Replica(tmp_path, range(3))
+    replica = NotesReplica(tmp_path, range(3))
     found = rows_of(LakeTable(replica.uri, APP), KEY, [(1,), (7,)], ["id", "note"])
     assert found == {(1,): {"id": 1, "note": "new"}}
 
@@ -215,7 +215,7 @@ def test_the_rows_of_a_file_depend_on_the_rows_of_the_table_after_the_change(
 ) -> None:
     for name, value in (("FILES_WANTED", 1), ("FILE_ROWS_MIN", 1), ("FILE_ROWS_MAX", 64)):
         monkeypatch.setattr(data_files, name, value)
-    replica = Replica(tmp_path, range(16))
+    replica = NotesReplica(tmp_path, range(16))
     assert sorted(replica.files.values()) == [(16, 0, 15)]
     replica.change(range(16, 32))
     assert sorted(replica.files.values()) == [(32, 0, 31)]
@@ -223,7 +223,7 @@ def test_the_rows_of_a_file_depend_on_the_rows_of_the_table_after_the_change(
 
 
 def test_small_batches_of_new_rows_do_not_leave_a_file_each(tmp_path: Path) -> None:
-    replica = Replica(tmp_path, range(0, 800, 10))
+    replica = NotesReplica(tmp_path, range(0, 800, 10))
     keys = [key for key in range(800) if key % 10]
     random.Random(1).shuffle(keys)
     for key in keys[:60]:
@@ -233,7 +233,7 @@ def test_small_batches_of_new_rows_do_not_leave_a_file_each(tmp_path: Path) -> N
 
 
 def test_small_neighbours_that_are_touched_together_become_one_file(tmp_path: Path) -> None:
-    replica = Replica(tmp_path)
+    replica = NotesReplica(tmp_path)
     for first in (0, 2, 4, 20, 40):
         replica.insert([first, first + 1])
     replica.change([0, 2, 4, 40])  # the file of 20 is between the last two
@@ -243,7 +243,7 @@ def test_small_neighbours_that_are_touched_together_become_one_file(tmp_path: Pa
 
 @pytest.mark.feature("L09")
 def test_maintenance_combines_small_neighbours_in_a_commit_of_tidemark_that_changes_no_row(tmp_path: Path) -> None:
-    replica = Replica(tmp_path)
+    replica = NotesReplica(tmp_path)
     for key in range(40):
         replica.insert([key])
     applied = LakeTable(replica.uri, APP).applied
@@ -261,7 +261,7 @@ def test_maintenance_combines_small_neighbours_in_a_commit_of_tidemark_that_chan
 
 @pytest.mark.feature("L09")
 def test_maintenance_sorts_overlapping_files_until_few_contain_a_key_between_their_bounds(tmp_path: Path) -> None:
-    replica = Replica(tmp_path)
+    replica = NotesReplica(tmp_path)
     numbers = random.Random(2).sample(range(100_000), 160)
     for begin in range(0, 160, 4):
         replica.insert(numbers[begin : begin + 4])
@@ -276,7 +276,7 @@ def test_a_call_of_maintenance_is_bounded_and_the_next_one_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clustering, "WORK_ROWS", 40)
-    replica = Replica(tmp_path)
+    replica = NotesReplica(tmp_path)
     numbers = random.Random(3).sample(range(100_000), 120)
     for begin in range(0, 120, 4):
         replica.insert(numbers[begin : begin + 4])
@@ -294,7 +294,7 @@ def test_a_call_of_maintenance_is_bounded_and_the_next_one_continues(
     replica.check()
 
 
-def deepest(replica: Replica) -> int:
+def deepest(replica: NotesReplica) -> int:
     """Return the greatest number of files between whose bounds one key is."""
     spans = [(least, most) for _, least, most in replica.files.values()]
     return max(sum(least <= point <= most for least, most in spans) for point, _ in spans)
@@ -309,18 +309,18 @@ def test_the_rows_of_a_file_grow_with_the_table(monkeypatch: pytest.MonkeyPatch)
 
 def test_wide_rows_are_bounded_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_files, "FILE_BYTES", 100)
-    replica = Replica(tmp_path, range(8))
+    replica = NotesReplica(tmp_path, range(8))
     assert max(rows for rows, *_ in replica.files.values()) < ROWS_MAX
     replica.check()
 
 
 @pytest.mark.feature("L09")
 @pytest.mark.parametrize(
-    "act", [lambda replica: replica.change([3, 99]), Replica.maintain], ids=["merge", "maintenance"]
+    "act", [lambda replica: replica.change([3, 99]), NotesReplica.maintain], ids=["merge", "maintenance"]
 )
 def test_a_kill_between_files_and_commit_leaves_only_orphans_that_vacuum_removes(tmp_path: Path, act: object) -> None:
     assert callable(act)
-    replica = Replica(tmp_path)
+    replica = NotesReplica(tmp_path)
     for key in range(6):
         replica.insert([key])
     before, files, notes = replica.files, set(tmp_path.glob("*.parquet")), dict(replica.notes)
@@ -343,7 +343,7 @@ def test_a_kill_between_files_and_commit_leaves_only_orphans_that_vacuum_removes
 
 
 def test_a_deletion_vector_that_remains_after_its_property_is_applied(tmp_path: Path) -> None:
-    replica = Replica(tmp_path, range(4))
+    replica = NotesReplica(tmp_path, range(4))
     (name,) = replica.files
     delete_by_vector(tmp_path, name, [1, 2])
     replica.notes = {0: "new", 3: "new"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lakes.fed_replica import APP, AT, XID, Fed, boundary, schema_event, unkeyed_table
+from tests.support.lakes.fed_replica import APP, AT, XID, ScriptedReplica, boundary, schema_event, unkeyed_table
 from tests.support.lakes.scripted_table import DATABASE, TYPES, ScriptedTable, Value, column
 from tidemark.model.change import SchemaEffect, Truncation
 from tidemark.model.lsn import Oid
@@ -18,9 +18,9 @@ from tidemark.pipeline.lake.lake_table import LakeTable
 
 
 @pytest.fixture
-def fed(tmp_path: Path) -> Fed:
+def fed(tmp_path: Path) -> ScriptedReplica:
     """Return a table with three rows, which its replica has."""
-    made = Fed(tmp_path, ScriptedTable())
+    made = ScriptedReplica(tmp_path, ScriptedTable())
     for key in (1, 2, 3):
         made.table.insert({1: key, 2: "first", 3: "long" * key})
     made.feed()
@@ -63,7 +63,7 @@ LIFE: dict[str, Callable[[ScriptedTable], None]] = {
 
 @pytest.mark.parametrize("identity", [ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL])
 def test_the_replica_equals_its_table_after_each_step(tmp_path: Path, identity: ReplicaIdentity) -> None:
-    fed = Fed(tmp_path, ScriptedTable(identity=identity))
+    fed = ScriptedReplica(tmp_path, ScriptedTable(identity=identity))
     for key in (1, 2, 3):
         fed.table.insert({1: key, 2: "first", 3: "long" * key})
     for what, act in LIFE.items():
@@ -74,7 +74,7 @@ def test_the_replica_equals_its_table_after_each_step(tmp_path: Path, identity: 
     assert not unkeyed_table(fed).exists, "it had a key at all times"
 
 
-def test_new_rows_are_appended_in_one_commit_and_others_merged_in_one(fed: Fed) -> None:
+def test_new_rows_are_appended_in_one_commit_and_others_merged_in_one(fed: ScriptedReplica) -> None:
     version = fed.delta.version()
     fed.table.insert({1: 4, 2: "new", 3: None})
     assert fed.feed().version == version + 1
@@ -86,7 +86,7 @@ def test_new_rows_are_appended_in_one_commit_and_others_merged_in_one(fed: Fed) 
     fed.assert_equal()
 
 
-def test_a_column_of_nulls_is_added_without_writing_rows_again(fed: Fed) -> None:
+def test_a_column_of_nulls_is_added_without_writing_rows_again(fed: ScriptedReplica) -> None:
     files = fed.delta.file_uris()
     fed.table.add_column("extra")
     fed.feed()
@@ -94,7 +94,7 @@ def test_a_column_of_nulls_is_added_without_writing_rows_again(fed: Fed) -> None
     fed.assert_equal()
 
 
-def test_an_incomplete_row_with_a_changed_key_is_not_inserted(fed: Fed) -> None:
+def test_an_incomplete_row_with_a_changed_key_is_not_inserted(fed: ScriptedReplica) -> None:
     there = fed.rows
     fed.table.rows[4,] = {1: 4, 2: "never copied", 3: "long"}
     fed.table.update((4,), {1: 5}, unchanged=(3,))
@@ -103,7 +103,7 @@ def test_an_incomplete_row_with_a_changed_key_is_not_inserted(fed: Fed) -> None:
 
 
 def test_a_table_without_columns_has_no_replica(tmp_path: Path) -> None:
-    fed = Fed(tmp_path, ScriptedTable(key=(), identity=ReplicaIdentity.NOTHING))
+    fed = ScriptedReplica(tmp_path, ScriptedTable(key=(), identity=ReplicaIdentity.NOTHING))
     fed.table.relation = replace(fed.table.relation, columns=())
     fed.table.insert({})
     fed.feed()
@@ -113,7 +113,7 @@ def test_a_table_without_columns_has_no_replica(tmp_path: Path) -> None:
 # Keys that are equal, but not bit by bit
 
 
-def by_key(fed: Fed, kind: Column, key: Value) -> None:
+def by_key(fed: ScriptedReplica, kind: Column, key: Value) -> None:
     fed.table.relation = replace(fed.table.relation, columns=(kind, *fed.table.relation.columns[1:]))
     fed.table.insert({1: key, 2: "first", 3: "long"})
     fed.table.commit()
@@ -122,7 +122,7 @@ def by_key(fed: Fed, kind: Column, key: Value) -> None:
 
 @pytest.mark.parametrize(("key", "equal"), [(0.0, -0.0), (-0.0, 0.0), (math.nan, math.nan)], ids=repr)
 def test_floats_that_are_equal_in_postgresql_are_one_row(tmp_path: Path, key: float, equal: float) -> None:
-    fed = Fed(tmp_path, ScriptedTable())
+    fed = ScriptedReplica(tmp_path, ScriptedTable())
     by_key(fed, column(1, "id", "float8"), key)
     fed.table.update((key,), {1: equal, 2: "second"})
     fed.feed()
@@ -130,7 +130,7 @@ def test_floats_that_are_equal_in_postgresql_are_one_row(tmp_path: Path, key: fl
 
 
 def test_a_numeric_that_is_nan_is_null_in_the_lake_and_one_row(tmp_path: Path) -> None:
-    fed = Fed(tmp_path, ScriptedTable())
+    fed = ScriptedReplica(tmp_path, ScriptedTable())
     by_key(fed, replace(column(1, "id", "numeric"), typmod=(10 << 16 | 2) + 4), None)
     fed.table.update((None,), {2: "second"})
     fed.feed()
@@ -140,7 +140,9 @@ def test_a_numeric_that_is_nan_is_null_in_the_lake_and_one_row(tmp_path: Path) -
 # First copies
 
 
-def test_a_copy_replaces_all_rows_at_its_begin_and_is_recorded_as_unfinished_until_its_end(fed: Fed) -> None:
+def test_a_copy_replaces_all_rows_at_its_begin_and_is_recorded_as_unfinished_until_its_end(
+    fed: ScriptedReplica,
+) -> None:
     fed.table.copy(2, [{1: 7, 2: "copied", 3: None}], complete=False)
     applied = fed.feed().applied
     assert (applied.generation, applied.copy_sequence > NO_SEQUENCE) == (2, True)
@@ -153,7 +155,7 @@ def test_a_copy_replaces_all_rows_at_its_begin_and_is_recorded_as_unfinished_unt
 
 
 def test_a_copy_without_rows_is_recorded_as_begun(tmp_path: Path) -> None:
-    fed = Fed(tmp_path, ScriptedTable())
+    fed = ScriptedReplica(tmp_path, ScriptedTable())
     fed.table.copy(1, [], complete=False)
     assert fed.feed().applied.generation == 1
     assert fed.rows == []
@@ -162,13 +164,13 @@ def test_a_copy_without_rows_is_recorded_as_begun(tmp_path: Path) -> None:
 # Rewrites
 
 
-def begin_rewrite(fed: Fed) -> None:
+def begin_rewrite(fed: ScriptedReplica) -> None:
     columns = (column(1, "id", "text"), *fed.table.relation.columns[1:])
     fed.table.alter(columns, SchemaEffect.REWRITE)
     boundary(fed, begin=True)
 
 
-def test_rewritten_rows_are_visible_only_at_the_end_and_staged_once_despite_repeats(fed: Fed) -> None:
+def test_rewritten_rows_are_visible_only_at_the_end_and_staged_once_despite_repeats(fed: ScriptedReplica) -> None:
     before, applied_count = fed.rows, len(fed.table.delivered())
     begin_rewrite(fed)
     fed.table.rows.clear()
@@ -191,7 +193,7 @@ def test_rewritten_rows_are_visible_only_at_the_end_and_staged_once_despite_repe
 
 
 def test_a_rewrite_creates_the_replica_of_a_table_without_rows(tmp_path: Path) -> None:
-    fed = Fed(tmp_path, ScriptedTable())
+    fed = ScriptedReplica(tmp_path, ScriptedTable())
     begin_rewrite(fed)
     fed.table.insert({1: "1", 2: "rewritten", 3: None}, "r")
     boundary(fed, begin=False)
@@ -202,7 +204,7 @@ def test_a_rewrite_creates_the_replica_of_a_table_without_rows(tmp_path: Path) -
 # Tables that are created and dropped
 
 
-def test_a_created_table_is_emptied_unless_it_has_rows_or_its_rows_are_unknown(fed: Fed) -> None:
+def test_a_created_table_is_emptied_unless_it_has_rows_or_its_rows_are_unknown(fed: ScriptedReplica) -> None:
     there, relation = fed.rows, fed.table.relation
     schema_event(fed, None, relation, brings_rows=True)
     fed.feed()
@@ -215,7 +217,7 @@ def test_a_created_table_is_emptied_unless_it_has_rows_or_its_rows_are_unknown(f
     assert fed.rows == []
 
 
-def test_the_replica_of_a_dropped_table_is_unchanged(fed: Fed) -> None:
+def test_the_replica_of_a_dropped_table_is_unchanged(fed: ScriptedReplica) -> None:
     there = fed.rows
     schema_event(fed, fed.table.relation, None)
     fed.feed()
@@ -225,8 +227,8 @@ def test_the_replica_of_a_dropped_table_is_unchanged(fed: Fed) -> None:
 # Tables without a key
 
 
-def unkeyed(root: Path) -> Fed:
-    fed = Fed(root, ScriptedTable(key=(), identity=ReplicaIdentity.NOTHING))
+def unkeyed(root: Path) -> ScriptedReplica:
+    fed = ScriptedReplica(root, ScriptedTable(key=(), identity=ReplicaIdentity.NOTHING))
     for note in ("a", "b"):
         fed.table.insert({1: 1 if note == "a" else 2, 2: note, 3: None})
         fed.table.commit()
@@ -234,7 +236,7 @@ def unkeyed(root: Path) -> Fed:
     return fed
 
 
-def set_key(fed: Fed, *, key: bool) -> None:
+def set_key(fed: ScriptedReplica, *, key: bool) -> None:
     """Add a key to the table, or remove it."""
     fed.table.cut()
     identity, numbers = (ReplicaIdentity.DEFAULT, (1,)) if key else (ReplicaIdentity.NOTHING, ())
@@ -260,7 +262,7 @@ def test_rows_of_a_table_without_a_key_are_collected_once_and_become_the_replica
 
 
 def test_a_table_without_rows_has_a_replica_once_it_has_a_key(tmp_path: Path) -> None:
-    fed = Fed(tmp_path, ScriptedTable(key=(), identity=ReplicaIdentity.NOTHING))
+    fed = ScriptedReplica(tmp_path, ScriptedTable(key=(), identity=ReplicaIdentity.NOTHING))
     schema_event(fed, fed.table.relation, fed.table.relation, SchemaEffect.REWRITE)
     set_key(fed, key=True)
     fed.table.insert({1: 1, 2: "first", 3: None})
@@ -296,7 +298,7 @@ def test_a_change_without_a_key_blocks_the_table_until_all_rows_are_copied(tmp_p
     fed.assert_equal()
 
 
-def test_a_key_that_was_replaced_by_another_loses_nothing(fed: Fed) -> None:
+def test_a_key_that_was_replaced_by_another_loses_nothing(fed: ScriptedReplica) -> None:
     set_key(fed, key=False)
     set_key(fed, key=True)
     fed.table.update((1,), {2: "behind it"})
@@ -304,7 +306,7 @@ def test_a_key_that_was_replaced_by_another_loses_nothing(fed: Fed) -> None:
     fed.assert_equal()
 
 
-def test_a_replica_whose_table_lost_its_key_is_unchanged(fed: Fed) -> None:
+def test_a_replica_whose_table_lost_its_key_is_unchanged(fed: ScriptedReplica) -> None:
     there, columns = fed.rows, fed.delta.schema().to_arrow()
     set_key(fed, key=False)
     assert not fed.feed().applied.blocked
@@ -318,7 +320,7 @@ def test_a_replica_whose_table_lost_its_key_is_unchanged(fed: Fed) -> None:
     assert (fed.rows, fed.delta.schema().to_arrow()) == (there, columns)
 
 
-def test_a_replica_whose_table_lost_its_key_records_the_position_of_the_last_change(fed: Fed) -> None:
+def test_a_replica_whose_table_lost_its_key_records_the_position_of_the_last_change(fed: ScriptedReplica) -> None:
     set_key(fed, key=False)
     fed.table.insert({1: 9, 2: "unseen", 3: None})
     fed.table.insert({1: 9, 2: "unseen", 3: None})
@@ -360,9 +362,9 @@ def enum(label: str) -> Column:
     return Column(2, "note", kind, -1, 4, True, align)
 
 
-def moody(root: Path) -> tuple[Fed, Relation, Relation]:
+def moody(root: Path) -> tuple[ScriptedReplica, Relation, Relation]:
     """Return a table with rows whose enum has a label that is renamed later, and both versions of it."""
-    fed = Fed(root, ScriptedTable())
+    fed = ScriptedReplica(root, ScriptedTable())
     first, _, last = fed.table.relation.columns
     was, now = (replace(fed.table.relation, columns=(first, enum(label), last)) for label in ("old", "new"))
     fed.table.relation = was
@@ -373,7 +375,7 @@ def moody(root: Path) -> tuple[Fed, Relation, Relation]:
     return fed, was, now
 
 
-def notes(fed: Fed) -> list[Value]:
+def notes(fed: ScriptedReplica) -> list[Value]:
     return [row["note"] for row in fed.rows]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lakes.fed_replica import AT, XID, Fed, boundary, schema_event, unkeyed_table
+from tests.support.lakes.fed_replica import AT, XID, ScriptedReplica, boundary, schema_event, unkeyed_table
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable, Value, column
 from tidemark.model.change import PartitionChange, PartitionEvent, SchemaEffect, Truncation
 from tidemark.model.lsn import INVALID_OID, Oid
@@ -20,8 +20,8 @@ def root_of(table: ScriptedTable) -> ScriptedTable:
     return table
 
 
-def partitioned(root: Path, table: ScriptedTable) -> Fed:
-    fed = Fed(root, root_of(table))
+def partitioned(root: Path, table: ScriptedTable) -> ScriptedReplica:
+    fed = ScriptedReplica(root, root_of(table))
     for key, partition in ((1, LOW), (2, LOW), (3, HIGH)):
         fed.table.insert({1: key, 2: "12" if key > 1 else "first", 3: None, TABLEOID_NUMBER: partition})
     fed.feed()
@@ -29,7 +29,7 @@ def partitioned(root: Path, table: ScriptedTable) -> Fed:
     return fed
 
 
-def forget(fed: Fed, partition: Oid) -> None:
+def forget(fed: ScriptedReplica, partition: Oid) -> None:
     fed.table.rows = {key: row for key, row in fed.table.rows.items() if row[TABLEOID_NUMBER] != partition}
 
 
@@ -52,16 +52,16 @@ def test_a_detached_or_dropped_partition_loses_its_rows(tmp_path: Path, change: 
     fed.assert_equal()
 
 
-def as_root(fed: Fed) -> Relation:
+def as_root(fed: ScriptedReplica) -> Relation:
     """Return the version of the root, which has no key, while its partitions have theirs."""
     return replace(fed.table.relation, replica_identity=ReplicaIdentity.NOTHING, identity_columns=(), primary_key=())
 
 
-def truncation(fed: Fed, relation: Relation, partition: Oid = INVALID_OID) -> Truncation:
+def truncation(fed: ScriptedReplica, relation: Relation, partition: Oid = INVALID_OID) -> Truncation:
     return Truncation(fed.table.next_position(), AT, DATABASE, XID, relation, False, False, partition)
 
 
-def block(fed: Fed) -> None:
+def block(fed: ScriptedReplica) -> None:
     """Change a row that the root's version does not identify: the replica must not change."""
     there = fed.rows
     keyed, fed.table.relation = fed.table.relation, as_root(fed)

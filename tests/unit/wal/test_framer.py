@@ -26,7 +26,7 @@ def some_wal(writer: WalWriter, count: int = 300) -> WalWriter:
     return writer
 
 
-def test_every_record_comes_out_once_with_its_lsn_and_bytes() -> None:
+def test_every_record_is_returned_once_with_its_lsn_and_bytes() -> None:
     writer = some_wal(WalWriter())
     framer = Framer()
     framer.feed(writer.first_lsn, bytes(writer.data))
@@ -39,7 +39,7 @@ def test_every_record_comes_out_once_with_its_lsn_and_bytes() -> None:
     assert framer.format is wal_format(15)
 
 
-def test_end_lsn_is_where_the_next_record_is_looked_for() -> None:
+def test_end_lsn_is_where_the_search_for_the_next_record_begins() -> None:
     writer = some_wal(WalWriter())
     framer = Framer()
     framer.feed(writer.first_lsn, bytes(writer.data))
@@ -113,7 +113,7 @@ def test_after_a_segment_switch_zeros_are_dropped_up_to_the_next_segment() -> No
     assert found[1].end_lsn == 2 * SEGMENT
 
 
-def test_a_position_after_a_switch_is_a_place_to_start() -> None:
+def test_framing_can_start_after_a_segment_switch() -> None:
     writer = WalWriter()
     writer.switch()
     after = writer.add(body(b"after"))
@@ -122,7 +122,7 @@ def test_a_position_after_a_switch_is_a_place_to_start() -> None:
     assert [one.lsn for one in drain(framer)] == [after]
 
 
-def test_interest_leaves_out_other_resource_managers() -> None:
+def test_records_of_other_resource_managers_are_omitted() -> None:
     writer = WalWriter()
     wanted = [writer.add(body(bytes(9)), rmgr=rmgr) for rmgr in (1, 10, 2, 10)]
     framer = Framer()
@@ -135,7 +135,7 @@ def test_interest_leaves_out_other_resource_managers() -> None:
 
 @pytest.mark.skipif(not COMPILED, reason="interpreted, a library has the CRCs")
 @pytest.mark.parametrize("by_instruction", [True, False])
-def test_crcs_of_all_lengths_are_summed_by_the_processor_and_by_tables(by_instruction: bool) -> None:  # noqa: FBT001
+def test_the_crc_by_instruction_equals_the_crc_by_table_for_all_lengths(by_instruction: bool) -> None:  # noqa: FBT001
     writer = WalWriter()
     for size in (*range(800), 8192, 70_001):
         writer.add(body(bytes(at * at % 251 for at in range(size))))

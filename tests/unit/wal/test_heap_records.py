@@ -14,7 +14,7 @@ OLD = packed(b"old values", infomask=1, bitmap=b"\x03")
 BLOCK = ForgedBlock(block=9, data=ROW)
 
 
-def test_an_insert_gives_the_packed_row_and_its_place() -> None:
+def test_an_insert_gives_the_packed_row_and_its_location() -> None:
     found = heap.parse_insert(forged(RM_HEAP, heap.INSERT, pack("<HB", 4, 8), [BLOCK]))
     assert (found.block.block, found.offset, found.flags, found.tuple) == (9, 4, 8, ROW)
 
@@ -32,7 +32,7 @@ def test_an_insert_without_row_and_image_is_a_bad_record() -> None:
 
 
 @pytest.mark.parametrize("flags", [0, heap.DELETE_CONTAINS_OLD_KEY, heap.DELETE_CONTAINS_OLD_TUPLE])
-def test_a_delete_gives_the_old_row_if_its_flags_say_so(flags: int) -> None:
+def test_a_delete_gives_the_old_row_if_its_flags_announce_it(flags: int) -> None:
     main = pack("<IHBB", 800, 3, 0, flags) + (OLD if flags else b"")
     found = heap.parse_delete(forged(RM_HEAP, heap.DELETE, main, [ForgedBlock(block=2)]))
     assert (found.block.block, found.offset, found.xmax, found.flags) == (2, 3, 800, flags)
@@ -40,7 +40,7 @@ def test_a_delete_gives_the_old_row_if_its_flags_say_so(flags: int) -> None:
 
 
 @pytest.mark.parametrize("opcode", [heap.UPDATE, heap.HOT_UPDATE])
-def test_an_update_gives_both_rows_and_both_places(opcode: int) -> None:
+def test_an_update_gives_both_rows_and_both_locations(opcode: int) -> None:
     main = pack("<IHBBIH", 700, 3, 0, 0x10 | 0x08, 0, 5) + OLD
     found = heap.parse_update(forged(RM_HEAP, opcode, main, [BLOCK, ForgedBlock(1, None, block=8)]))
     assert (found.block.block, found.new_offset, found.old_block.block, found.old_offset) == (9, 5, 8, 3)
@@ -66,16 +66,16 @@ def test_a_prefix_follows_the_bitmap_of_the_new_row() -> None:
     assert heap.apply_update(OLD, found) == new
 
 
-def test_a_suffix_alone_follows_all_that_is_new() -> None:
+def test_a_suffix_alone_follows_the_new_bytes() -> None:
     found = update(0x40, pack("<H", 6), packed(b"NEW "))
     assert heap.apply_update(OLD, found) == packed(b"NEW values")
 
 
-def test_an_update_that_borrows_nothing_needs_no_old_row() -> None:
+def test_an_update_without_shared_bytes_needs_no_old_row() -> None:
     assert heap.apply_update(OLD, update(0, b"", ROW)) == ROW
 
 
-def test_borrowing_more_than_the_old_row_has_is_a_bad_record() -> None:
+def test_more_shared_bytes_than_the_old_row_has_are_a_bad_record() -> None:
     with pytest.raises(BadRecord, match="prefix 11 and suffix 0 of 10 bytes"):
         heap.apply_update(OLD, update(0x20, pack("<H", 11), ROW[:6]))
     with pytest.raises(BadRecord, match="prefix 1 and suffix 0"):
@@ -99,7 +99,7 @@ def test_a_truncate_gives_all_its_relations() -> None:
     )  # fmt: skip
 
 
-def test_a_truncate_of_more_than_it_names_is_a_bad_record() -> None:
+def test_a_truncate_with_fewer_relations_than_its_count_is_a_bad_record() -> None:
     with pytest.raises(BadRecord, match="4294967295 truncated relations in 16 bytes"):
         heap.parse_truncate(forged(RM_HEAP, heap.TRUNCATE, pack("<IIB3xI", 5, 0xFFFFFFFF, 1, 16400)))
 
@@ -150,7 +150,7 @@ def test_a_multi_insert_on_a_page_image_has_its_rows_there() -> None:
     ("count", "data", "reported"),
     [
         (2, multi([ROW]), "2 tuples in"),
-        (1, multi([ROW]) + b"xy", "1 tuples take"),
+        (1, multi([ROW]) + b"xy", "1 tuples occupy"),
         (1, multi([ROW])[:-1], "tuple at 2 of"),
         (1, pack("<H", 0) + b"\x00" * 5, "tuple at 2 of 7"),
         (2049, multi([ROW]), "2049 tuples on a page"),

@@ -51,7 +51,7 @@ def test_an_abort_with_every_part_gives_them_all(major: int) -> None:
     )
 
 
-def test_a_commit_of_nothing_but_a_time_is_one() -> None:
+def test_a_commit_with_only_a_time_is_valid() -> None:
     found = xact.parse(forged(RM_XACT, xact.COMMIT, pack("<q", 0)), wal_format(15))
     assert isinstance(found, xact.Commit)
     assert (found.xid, found.time_us, found.database, found.prepared, found.gid) == (

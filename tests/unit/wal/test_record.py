@@ -46,7 +46,7 @@ def test_all_parts_of_a_record_are_found() -> None:
         found.need_block(2)
 
 
-def test_a_record_of_nothing_but_its_header_is_one() -> None:
+def test_a_record_with_only_a_header_is_valid() -> None:
     assert parse(b"").main == b""
 
 
@@ -102,7 +102,7 @@ def test_an_image_that_does_not_decompress_is_a_bad_record(compression: str) -> 
         found.blocks[0].restore_page()
 
 
-def test_a_compressed_image_of_14_is_pglz_whatever_its_bits_mean_later() -> None:
+def test_a_compressed_image_of_14_is_pglz_whatever_its_bits_mean_in_later_majors() -> None:
     image = ForgedImage(b"\x00" * 10, 0x02 | 0x04)
     block = parse(body(b"", [ForgedBlock(image=image)]), 14).blocks[0]
     assert block.image is not None
@@ -151,13 +151,13 @@ def test_an_unknown_block_id_is_a_bad_record() -> None:
             parse(bytes([block_id, 0, 0, 0]))
 
 
-def test_data_that_is_not_all_there_is_a_bad_record() -> None:
+def test_incomplete_data_is_a_bad_record() -> None:
     with pytest.raises(BadRecord, match="bytes of data in"):
         parse(body(b"main data")[:-1])
     with pytest.raises(BadRecord, match="bytes of data in"):
         parse(body(b"main data") + b"x")
 
 
-def test_a_length_other_than_the_bytes_is_a_bad_record() -> None:
+def test_a_length_that_differs_from_the_bytes_is_a_bad_record() -> None:
     with pytest.raises(BadRecord, match="length 24 in a record of 25 bytes"):
         parse_record(LSN, LSN, record() + b"x", wal_format(15))

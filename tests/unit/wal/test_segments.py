@@ -115,6 +115,6 @@ def test_the_first_timeline_has_an_empty_history() -> None:
         ("1 0/5\n2 0/4", "line 2: 0/4 is before the switch in the previous line"),
     ],
 )
-def test_a_history_that_no_server_writes_is_refused_by_line(text: str, reported: str) -> None:
+def test_an_invalid_history_is_refused_by_line(text: str, reported: str) -> None:
     with pytest.raises(BadHistory, match=reported):
         parse_history(text, 5)

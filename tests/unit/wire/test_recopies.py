@@ -38,7 +38,7 @@ def wire(content: dict[str, Json]) -> dict[str, Json]:
         (True, None, RecopyStep.ENDED),
     ],
 )
-def test_a_request_is_done_by_a_later_generation_only(
+def test_only_a_later_generation_completes_a_request(
     copy: CopyProgress | None, step: RecopyStep, *, is_queued: bool
 ) -> None:
     request = Recopy("postgres.public.account", 0, Lsn(7), 3, is_queued=is_queued)
@@ -46,7 +46,7 @@ def test_a_request_is_done_by_a_later_generation_only(
     assert step.is_over is (step in (RecopyStep.DONE, RecopyStep.ENDED))
 
 
-def test_a_request_and_its_answer_pass_the_control_socket_as_they_are() -> None:
+def test_a_request_and_its_response_pass_the_control_socket_unchanged() -> None:
     wanted = [Wanted(KEY, 'postgres.public."a.b"')]
     assert decode_request(wire(encode_request(wanted, Lsn(1 << 40)))) == (wanted, Lsn(1 << 40))
     assert decode_generations(wire(encode_generations({KEY: 2}))) == {KEY: 2}

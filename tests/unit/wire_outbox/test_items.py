@@ -39,12 +39,12 @@ EVENTS: list[GroupItem] = [
 
 
 @pytest.mark.parametrize("item", EVENTS, ids=lambda item: type(item).__name__)
-def test_an_event_survives_its_bytes(item: GroupItem) -> None:
+def test_an_event_is_read_as_it_was_written(item: GroupItem) -> None:
     kind, payload = encode_item(item)
     assert decode_item(kind, bytes(payload)) == item
 
 
-def test_a_batch_survives_its_bytes_with_relation_and_database() -> None:
+def test_a_batch_is_read_as_it_was_written_with_relation_and_database() -> None:
     batch = groups.batch(100, [1, 2, 3], of=RELATION)
     kind, payload = encode_item(batch)
     back = decode_item(kind, bytes(payload))
@@ -53,14 +53,14 @@ def test_a_batch_survives_its_bytes_with_relation_and_database() -> None:
     assert (back.database, back.relation, back.rows) == (batch.database, RELATION, batch.rows)
 
 
-def test_names_that_are_no_text_in_their_database_are_reported_as_far_as_they_can_be() -> None:
+def test_names_that_are_not_valid_in_their_encoding_are_reported_with_replacements() -> None:
     odd = replace(RELATION, name="caf\udce9", namespace="s\udcff")
     payload = encode_relation(odd)
     assert decode_relation(payload) == replace(RELATION, name="caf\ufffd", namespace="s\ufffd")
     assert payload == encode_relation(decode_relation(payload))
 
 
-def test_transactions_survive_their_bytes() -> None:
+def test_transactions_are_read_as_they_were_written() -> None:
     ends = (groups.end(100), replace(groups.end(200), tables=(TableCount(Oid(7), "public", "account", 3),)))
     assert decode_transactions(encode_transactions(ends)) == ends
 

@@ -53,7 +53,7 @@ def test_a_payload_of_any_length_is_cut_at_one_megabyte_and_joined(length: int) 
 
 
 @given(st.data())
-def test_one_changed_bit_anywhere_is_noticed(data: st.DataObject) -> None:
+def test_one_changed_bit_anywhere_is_detected(data: st.DataObject) -> None:
     sequence, stored = stored_group()[1]
     whole = bytearray(stored[0])
     at = data.draw(st.integers(0, len(whole) - 1))
@@ -62,20 +62,20 @@ def test_one_changed_bit_anywhere_is_noticed(data: st.DataObject) -> None:
         join(sequence, [bytes(whole)])
 
 
-def test_every_truncation_of_a_value_is_noticed() -> None:
+def test_every_truncation_of_a_value_is_detected() -> None:
     sequence, stored = stored_group()[0]
     for length in range(len(stored[0])):
         with pytest.raises(DamagedValue):
             join(sequence, [stored[0][:length]])
 
 
-def test_a_value_under_a_wrong_sequence_is_noticed() -> None:
+def test_a_value_under_a_wrong_sequence_is_detected() -> None:
     _, stored = stored_group()[0]
     with pytest.raises(DamagedValue, match="its header has the sequence 11"):
         decode_header(stored[0], Sequence(99))
 
 
-def test_a_kind_that_there_is_not_is_named_though_the_checksum_holds() -> None:
+def test_an_unknown_kind_is_named_even_if_the_checksum_is_right() -> None:
     sequence, stored = stored_group()[0]
     packed = bytearray(stored[0][: HEADER_BYTES - 4])
     packed[1] = 99
@@ -93,7 +93,7 @@ def test_keys_sort_as_their_numbers(left: tuple[Sequence, int], right: tuple[Seq
 
 
 @given(st.text(min_size=1, max_size=15), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.binary(max_size=9))
-def test_a_scope_comes_back_from_any_key(name: str, system: int, database: int, rest: bytes) -> None:
+def test_a_scope_is_read_from_any_key(name: str, system: int, database: int, rest: bytes) -> None:
     scope = Scope(name, Partition(SystemIdentifier(system), Oid(database)))
     assert Scope.parse(scope.prefix + rest) == (scope, rest)
 
@@ -110,7 +110,7 @@ def test_a_capture_name_is_bounded(name: str) -> None:
 
 
 @given(st.binary(max_size=40), st.data())
-def test_a_sealed_value_opens_only_unchanged(payload: bytes, data: st.DataObject) -> None:
+def test_a_value_with_a_checksum_is_read_only_unchanged(payload: bytes, data: st.DataObject) -> None:
     sealed = bytearray(seal(payload, 1))
     assert unseal("key", bytes(sealed), 1) == payload
     at = data.draw(st.integers(0, len(sealed) - 1))

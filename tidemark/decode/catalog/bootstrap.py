@@ -36,8 +36,8 @@ _WANTED = ("attrelid", "attname", "atttypid", "attlen", "attnum", "attalign", "a
 def attribute_layout(major: int) -> CatalogLayout:
     """Return the layout of pg_attribute in `major`."""
     columns = []
-    for number, reported in enumerate(directory_format(major).attribute.split(), 1):
-        name, _, type_name = reported.partition(":")
+    for number, attribute in enumerate(directory_format(major).attribute.split(), 1):
+        name, _, type_name = attribute.partition(":")
         type_oid, length, align = _TYPES[type_name.rstrip("?")]
         not_null = length > 0 and not type_name.endswith("?")
         columns.append(CatalogColumn(number, name, Oid(type_oid), length, align, not_null))

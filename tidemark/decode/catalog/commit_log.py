@@ -1,4 +1,4 @@
-"""The fate of transactions, from the files in a backup and from all later WAL.
+"""The status of transactions, from the files in a backup and from all later WAL.
 
 pg_xact has two bits for each transaction. A backup copies its pages at any moment, but transactions that ended before
 the backup's first checkpoint were on disk by then; all later ends are in WAL from its redo LSN on, and are recorded
@@ -8,7 +8,7 @@ here over the pages. The same holds for pg_multixact: where the members of each 
 from collections.abc import Callable, Iterable
 from struct import Struct
 
-from tidemark.decode.catalog.transactions import Fate, precedes
+from tidemark.decode.catalog.transactions import XidStatus, precedes
 from tidemark.model.lsn import INVALID_XID, Xid
 from tidemark.wal.rmgr.multixact import FIRST_UPDATER, MultixactCreated
 from tidemark.wal.versions import PAGE_BYTES
@@ -19,7 +19,7 @@ FIRST_NORMAL_XID = 3  # transam.h; lower xids are of bootstrap and of frozen row
 _XIDS_PER_BYTE = 4
 _XIDS_PER_PAGE = PAGE_BYTES * _XIDS_PER_BYTE
 _COMMITTED, _ABORTED = 1, 2  # clog.h; 0 is in progress, 3 a subtransaction whose top-level one is about to commit
-_FATES = (Fate.OPEN, Fate.COMMITTED, Fate.ABORTED, Fate.OPEN)
+_STATUSES = (XidStatus.OPEN, XidStatus.COMMITTED, XidStatus.ABORTED, XidStatus.OPEN)
 
 _U32 = Struct("<I")
 _OFFSETS_PER_PAGE = PAGE_BYTES // _U32.size
@@ -41,24 +41,24 @@ class CommitLog:
     def record(self, xids: Iterable[Xid], *, committed: bool) -> None:
         """Record the end of transactions."""
         for xid in xids:
-            page, index, shift = self._place(xid)
+            page, index, shift = self._locate(xid)
             page[index] = page[index] & ~(3 << shift) | (_COMMITTED if committed else _ABORTED) << shift
 
     def record_running(self, oldest_running: Xid) -> None:
         """Record that all earlier transactions have ended: those without an end were aborted by a crash."""
         self._oldest_running = oldest_running
 
-    def fate(self, xid: Xid) -> Fate:
-        """Return the fate of a transaction."""
+    def status(self, xid: Xid) -> XidStatus:
+        """Return the status of a transaction."""
         if xid < FIRST_NORMAL_XID:
-            return Fate.COMMITTED
-        page, index, shift = self._place(xid)
-        fate = _FATES[page[index] >> shift & 3]
-        if fate is Fate.OPEN and self._oldest_running is not None and precedes(xid, self._oldest_running):
-            return Fate.ABORTED
-        return fate
+            return XidStatus.COMMITTED
+        page, index, shift = self._locate(xid)
+        status = _STATUSES[page[index] >> shift & 3]
+        if status is XidStatus.OPEN and self._oldest_running is not None and precedes(xid, self._oldest_running):
+            return XidStatus.ABORTED
+        return status
 
-    def _place(self, xid: Xid) -> tuple[bytearray, int, int]:
+    def _locate(self, xid: Xid) -> tuple[bytearray, int, int]:
         number, rest = divmod(xid, _XIDS_PER_PAGE)
         page = self._pages.get(number)
         if page is None:

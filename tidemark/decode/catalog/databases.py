@@ -59,13 +59,13 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         self._shared_commits = -1
         self._revision = 0
         self._gone_outdated = 0
-        self.looks = 0  # readings of pg_database: grows when names, or the set of captured databases, may have changed
+        self.readings = 0  # of pg_database: grows when names, or the set of captured databases, may have changed
         self.names: dict[Oid, str] = {}  # the latest name of each database that was ever captured
         self.encodings: dict[Oid, str] = {}
         self.left_out: dict[Oid, str] = {}  # databases that are not followed: the reason
         for mirror in self._mirrors.values():
             self.encodings[mirror.database] = mirror.encoding
-        self._look_at_names()
+        self._read_names()
 
     def __getitem__(self, database: Oid) -> CatalogMirror:
         return self._mirrors[database]
@@ -105,7 +105,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
     def select(self, selects: Selects) -> None:
         """Capture the databases that `selects` accepts, from here on."""
         self._selects = selects
-        self._look_at_names()
+        self._read_names()
 
     def captured(self, database: Oid) -> CatalogMirror | None:
         """Return the mirror of a captured database."""
@@ -124,10 +124,10 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
     def _is_wanted(self, row: Database | None) -> bool:
         return row is not None and self._selects(row)
 
-    def _look_at_names(self) -> None:
+    def _read_names(self) -> None:
         """Determine the captured databases from the committed rows of pg_database."""
-        self.looks += 1
-        if self.shared.store.learning:
+        self.readings += 1
+        if self.shared.store.seeding:
             return
         captured = set()
         for row in self.shared.databases():
@@ -174,7 +174,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
             return self._relation_map(record, top_xid)
         if record.rmgr not in _BY_FILE or not record.blocks:
             if record.rmgr == RM_MULTIXACT:  # belongs to no database: rows of any may contain it
-                self._learn(record, top_xid)
+                self._redo_in_all(record, top_xid)
             return False
         database = record.blocks[0].locator.db
         if database == INVALID_OID:
@@ -186,7 +186,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         is_page = record.rmgr == RM_XLOG and record.info & INFO_MASK == xlog.FPI
         return is_page and isinstance(new, CopiedPages) and self._count(new.store_pages(record))
 
-    def _learn(self, record: Record, top_xid: Xid) -> None:
+    def _redo_in_all(self, record: Record, top_xid: Xid) -> None:
         """Pass a record without changes to all mirrors, for their seeds."""
         for mirror in self._mirrors.values():
             mirror.redo(record, top_xid)
@@ -196,25 +196,25 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         try:
             return mirror.redo(record, top_xid)
         except CatalogDiverged as error:
-            if mirror.database in self._captured or mirror.store.learning:
+            if mirror.database in self._captured or mirror.store.seeding:
                 raise
             self.leave_out(mirror.database, str(error))
             return True
 
     def _begin(self, record: Record, top_xid: Xid) -> bool:
-        reported = dbase.parse(record, self._format)
-        if isinstance(reported, dbase.DatabaseBegun):
+        created = dbase.parse(record, self._format)
+        if isinstance(created, dbase.DatabaseBegun):
             layouts = layouts_of(self._any)
-            self._new[reported.database] = CopiedPages(top_xid, reported.database, reported.tablespace, layouts)
+            self._new[created.database] = CopiedPages(top_xid, created.database, created.tablespace, layouts)
             return True
-        if not isinstance(reported, dbase.DatabaseCopied) or reported.source == reported.database:
+        if not isinstance(created, dbase.DatabaseCopied) or created.source == created.database:
             return False
-        new = self._new.get(reported.database)
+        new = self._new.get(created.database)
         if not isinstance(new, CopiedFiles) or new.xid != top_xid:  # left by an interrupted CREATE DATABASE
-            new = self._new[reported.database] = CopiedFiles(top_xid)
-        source = self._mirrors.get(reported.source)
-        if source is not None and not source.store.learning and source.store.tablespace == reported.source_tablespace:
-            new.copy(source, reported.database, reported.tablespace)
+            new = self._new[created.database] = CopiedFiles(top_xid)
+        source = self._mirrors.get(created.source)
+        if source is not None and not source.store.seeding and source.store.tablespace == created.source_tablespace:
+            new.copy(source, created.database, created.tablespace)
         return True
 
     def _relation_map(self, record: Record, top_xid: Xid) -> bool:
@@ -241,7 +241,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
     def selection_changes(self, xid: Xid) -> Sequence[DatabaseSelectionChange]:
         """Return which databases join or leave the capture when `xid` commits; call this before `commit`."""
         selection_changes: list[DatabaseSelectionChange] = []
-        if self._is_settled:
+        if self._awaits_no_end:
             return selection_changes
         for before, after in self.shared.changes(xid):
             was, now = self._is_wanted(before), self._is_wanted(after)
@@ -256,7 +256,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
 
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
         """Apply the commit of a transaction with its subtransactions; return whether it changed anything."""
-        if self._is_settled:
+        if self._awaits_no_end:
             return False
         changed, before = False, self._own_revision
         for xid in xids:
@@ -268,41 +268,41 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         shared_commits = self.shared.store.commits
         self.shared.store.commit(xids, lsn)
         concerns_all = shared_commits != self.shared.store.commits
-        for mirror in list(self._mirrors.values()) if concerns_all else self._unsettled():
+        for mirror in list(self._mirrors.values()) if concerns_all else self._awaiting_ends():
             changed |= mirror.commit(xids, lsn)
         self._forget(set(xids))
         if self._shared_commits != self.shared.store.commits:
             self._shared_commits = self.shared.store.commits
-            self._look_at_names()
-        self._forget_settled()
+            self._read_names()
+        self._drop_finished()
         return changed or self._own_revision != before
 
     def abort(self, xids: Collection[Xid]) -> bool:
         """Apply the abort of a transaction or subtransaction and those below it; return whether it changed anything."""
-        if self._is_settled:
+        if self._awaits_no_end:
             return False
         changed, before = False, self._own_revision
         self.shared.store.abort(xids)
-        for mirror in self._unsettled():
+        for mirror in self._awaiting_ends():
             changed |= mirror.abort(xids)
         self._forget(set(xids))
-        self._forget_settled()
+        self._drop_finished()
         return changed or self._own_revision != before
 
     @property
-    def _is_settled(self) -> bool:
+    def _awaits_no_end(self) -> bool:
         """Return whether no transaction's end has any effect here; this is the usual case."""
-        return not self.shared.unsettled and not self._new
+        return not self.shared.awaiting_ends and not self._new
 
-    def _unsettled(self) -> list[CatalogMirror]:
-        return [self._mirrors[database] for database in self.shared.unsettled if database in self._mirrors]
+    def _awaiting_ends(self) -> list[CatalogMirror]:
+        return [self._mirrors[database] for database in self.shared.awaiting_ends if database in self._mirrors]
 
-    def _forget_settled(self) -> None:
-        """Remove stores from `unsettled` once all transactions that changed their catalogs have ended."""
-        for database in list(self.shared.unsettled):
+    def _drop_finished(self) -> None:
+        """Remove stores from `awaiting_ends` once all transactions that changed their catalogs have ended."""
+        for database in list(self.shared.awaiting_ends):
             store = self._store(database)
-            if store is None or store.is_settled:
-                self.shared.unsettled.remove(database)
+            if store is None or store.awaits_no_end:
+                self.shared.awaiting_ends.remove(database)
 
     def abort_older_than(self, oldest_running: Xid) -> bool:
         """Abort the transactions that a crash left open, according to RUNNING_XACTS; return whether there were any."""

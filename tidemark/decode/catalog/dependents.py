@@ -28,7 +28,7 @@ class Dependents:
 
     def __init__(self, store: CatalogStore, top_xid: Xid) -> None:
         self._store = store
-        self._sights = tuple((xid, store.sight(xid)) for xid in (None, top_xid))
+        self._snapshots = tuple((xid, store.snapshot(xid)) for xid in (None, top_xid))
 
     def of(self, subjects: Iterable[Subject]) -> set[Oid]:
         """Return the OIDs of all relations whose description may depend on `subjects`."""
@@ -59,8 +59,8 @@ class Dependents:
         self, catalog: CatalogId, column: str, oid: Oid, kind: CatalogId, named_by: str
     ) -> Iterator[Subject]:
         """Yield the subjects of the rows of `catalog` whose `column` is `oid`."""
-        for xid, sight in self._sights:
+        for xid, snapshot in self._snapshots:
             heap = self._store.heap(catalog, xid)
             at = heap.layout.offsets[named_by]
-            for packed in heap.find(column, oid, sight):
+            for packed in heap.find(column, oid, snapshot):
                 yield Subject(kind.oid, Oid(_OID.unpack_from(packed, data_at(packed) + at)[0]))

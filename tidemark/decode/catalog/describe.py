@@ -24,11 +24,10 @@ from tidemark.decode.catalog.layout import (
     data_at,
     name_text,
 )
-from tidemark.decode.catalog.names import PUBLIC, type_display_name, visible_name
 from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import Subject
 from tidemark.decode.types.encodings import decode_text
-from tidemark.decode.types.keywords import quote_identifier
+from tidemark.decode.types.identifiers import PUBLIC, quote_identifier, type_display_name, visible_name
 from tidemark.model.lsn import INVALID_OID, Oid, Xid
 from tidemark.model.relation import Align, Column, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
 
@@ -196,7 +195,7 @@ class Describer:
         self._major = store.format.major
         self._encoding = encoding
         self._top_xid = top_xid
-        self._sight = store.sight(top_xid)
+        self._snapshot = store.snapshot(top_xid)
         self._types = types
         self._interner = interner
 
@@ -331,8 +330,8 @@ class Describer:
         begin, end = self._readers.attribute_from, self._readers.attribute_to
         for packed in self._rows(PG_ATTRIBUTE, "attrelid", oid):
             at = data_at(packed)
-            reported = packed[at + begin : at + end]
-            column = self._interner.column(reported)
+            attribute = packed[at + begin : at + end]
+            column = self._interner.column(attribute)
             if column is not None and column.number > count:
                 continue  # ALTER TABLE has not counted it in pg_class yet
             if column is None or not self._is_of_type(column, types, subjects, depth):
@@ -342,7 +341,7 @@ class Describer:
                 described = None if row.dropped else self._type_of(row.type_oid, types, subjects, depth)
                 column = self._column(row, described, packed)
                 if not row.has_missing:
-                    self._interner.keep_column(reported, column)
+                    self._interner.keep_column(attribute, column)
             columns[column.number] = column
         if columns.keys() != set(range(1, count + 1)):
             raise Incomplete(f"relation {oid} has {len(columns)} of {count} columns")
@@ -367,7 +366,7 @@ class Describer:
 
     def _column(self, row: _AttributeRow, described: TypeDescription | None, packed: bytes) -> Column:
         layout = self._store.heaps[PG_ATTRIBUTE.oid].layout
-        place = layout.locate(packed, "attmissingval") if row.has_missing else None
+        span = layout.locate(packed, "attmissingval") if row.has_missing else None
         return Column(
             number=row.number,
             name=self._name(row.name),
@@ -379,7 +378,7 @@ class Describer:
             not_null=row.not_null,
             dropped=row.dropped,
             generated=row.generated.strip(b"\0").decode("ascii"),
-            missing=packed[place[0] : place[1]] if place is not None else None,
+            missing=packed[span[0] : span[1]] if span is not None else None,
         )
 
     def _keys(self, oid: Oid, identity: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -407,9 +406,9 @@ class Describer:
             yield Oid(index_oid)
 
     def _key_columns(self, packed: bytes, count: int) -> tuple[int, ...]:
-        place = self._store.heaps[PG_INDEX.oid].layout.locate(packed, "indkey")
-        assert place is not None, "indkey is never null"
-        numbers: tuple[int, ...] = struct.unpack_from(f"<{count}h", packed, place[0] + _INT2VECTOR_VALUES_AT)
+        span = self._store.heaps[PG_INDEX.oid].layout.locate(packed, "indkey")
+        assert span is not None, "indkey is never null"
+        numbers: tuple[int, ...] = struct.unpack_from(f"<{count}h", packed, span[0] + _INT2VECTOR_VALUES_AT)
         return numbers
 
     def _parent(self, oid: Oid) -> Oid:
@@ -457,7 +456,7 @@ class Describer:
         return any(packed.startswith(name, data_at(packed) + at) for packed in rows)
 
     def _rows(self, catalog: CatalogId, column: str, key: int) -> Iterator[bytes]:
-        return self._store.heap(catalog, self._top_xid).find(column, key, self._sight)
+        return self._store.heap(catalog, self._top_xid).find(column, key, self._snapshot)
 
     def _name(self, padded: bytes) -> str:
         return decode_text(name_text(padded), self._encoding)

@@ -86,10 +86,10 @@ class CatalogFiles:
         self._by_file = {heap.file: heap for heap in self.heaps.values()}
         self.tablespace = tablespace
 
-    def stop_learning(self) -> None:
+    def end_seed(self) -> None:
         """From now on all rows are known."""
         for heap in self.heaps.values():
-            heap.stop_learning()
+            heap.end_seed()
         self._guesses.clear()
         self._disproved.clear()
         self._by_file = {heap.file: heap for heap in self.heaps.values()}
@@ -119,14 +119,14 @@ class CatalogFiles:
         changes = self._open.get(top_xid)
         if locator.db != self.database:
             return False
-        is_unknown_rewrite = self._marks.is_older_than_learning(top_xid) and (changes is None or not changes.rewriting)
+        is_unknown_rewrite = self._marks.is_older_than_seed(top_xid) and (changes is None or not changes.rewriting)
         if is_unknown_rewrite or locator in self._guesses:
-            return self._learn_copy(record)
+            return self._store_guessed_copy(record)
         pending = self._pending_file(changes, record, top_xid)
         if pending is None:
             return False
         old = self.heaps[pending.layout.catalog.oid]
-        ends = Ends(self._marks.fate, self._marks.updaters.get, partial(self._deleter_behind, old, record))
+        ends = Ends(self._marks.status, self._marks.updaters.get, partial(self._deleter_behind, old, record))
         for block in record.blocks:
             if block.fork != MAIN_FORK or not block.has_image:
                 continue
@@ -141,11 +141,9 @@ class CatalogFiles:
 
     def _deleter_behind(self, old: CatalogHeap, record: Record, packed: bytes) -> Xid | None:
         """Return the open deleter of a row whose xmax is a multixact created before the WAL that was read."""
-        if self._marks.learning:
-            reported = (
-                f"a row of {old.layout.catalog.name}, copied at {format_lsn(record.lsn)}, is in an older multixact"
-            )
-            raise SeedOvertaken(reported)
+        if self._marks.seeding:
+            text = f"a row of {old.layout.catalog.name}, copied at {format_lsn(record.lsn)}, is in an older multixact"
+            raise SeedOvertaken(text)
         return deleter_of_twin(packed, old)
 
     def _pending_file(self, changes: OpenChanges | None, record: Record, top_xid: Xid) -> CatalogHeap | None:
@@ -177,7 +175,7 @@ class CatalogFiles:
                 return catalog
         return None
 
-    def _learn_copy(self, record: Record) -> bool:
+    def _store_guessed_copy(self, record: Record) -> bool:
         """Store pages of an unknown file whose transaction began before the seed: it may be a catalog's new file.
 
         If it becomes the catalog's file, SQL will read it: the transaction ends before the SELECTs.
@@ -189,13 +187,13 @@ class CatalogFiles:
             old = next((heap for heap in self.heaps.values() if len(heap.layout.columns) == shape), None)
             if old is None:
                 return False
-            self._by_file[block.locator] = CatalogHeap(old.layout, block.locator, learning=True)
+            self._by_file[block.locator] = CatalogHeap(old.layout, block.locator, seeding=True)
             self._guesses.add(block.locator)
         heap = self._by_file[block.locator]
-        learnt = refresh(heap, record)
-        if heap.learning is not None and len(heap.learning.images) > GUESSED_ROWS_MAX:
+        refreshed = refresh(heap, record)
+        if heap.seeding is not None and len(heap.seeding.images) > GUESSED_ROWS_MAX:
             self.disprove(block.locator)
-        return learnt
+        return refreshed
 
     def disprove(self, locator: RelFileLocator) -> bool:
         """Discard a file that was guessed to be a catalog's; return whether it was a guess.
@@ -220,7 +218,7 @@ class CatalogFiles:
         for catalog in update.files.keys() & self.heaps.keys():
             heap = self.heaps[catalog]
             locator = heap.file._replace(rel=update.files[catalog])
-            if self._is_news(heap, locator, record.lsn):
+            if self._needs_heap(heap, locator, record.lsn):
                 self._activate(catalog, locator, record.lsn)
                 moved = True
         return moved
@@ -236,7 +234,7 @@ class CatalogFiles:
             for packed in classes.find_committed("oid", subject.oid):
                 _oid, relfilenode, tablespace, _rewritten = self._class_row.unpack_from(packed, data_at(packed))
                 locator = RelFileLocator(tablespace or self.tablespace, self.database, relfilenode)
-                if relfilenode != INVALID_OID and self._is_news(self.heaps[subject.oid], locator, lsn):
+                if relfilenode != INVALID_OID and self._needs_heap(self.heaps[subject.oid], locator, lsn):
                     self._activate(subject.oid, locator, lsn)
 
     def drop_copies(self, changes: OpenChanges, gone: set[Xid]) -> None:
@@ -254,7 +252,7 @@ class CatalogFiles:
         for locator in changes.pending:
             del self._by_file[locator]
 
-    def _is_news(self, heap: CatalogHeap, locator: RelFileLocator, lsn: Lsn) -> bool:
+    def _needs_heap(self, heap: CatalogHeap, locator: RelFileLocator, lsn: Lsn) -> bool:
         """Return whether the file `locator`, assigned at `lsn`, requires another heap for a catalog.
 
         Before `files_lsn` a file whose copy was not seen is ignored: it is the known one, or was copied again.
@@ -278,13 +276,13 @@ class CatalogFiles:
         if writer is not None:
             new = writer.pending.pop(locator).heap
             writer.views.pop(catalog, None)
-            if old.layout.catalog.mapped and not old.learning and not self._can_be_copy(old, new):
+            if old.layout.catalog.mapped and not old.seeding and not self._can_be_copy(old, new):
                 counts = f"{old.row_count()} rows before, {new.row_count()} after"
                 raise CatalogDiverged(f"{name} was copied to a new file at {format_lsn(lsn)}: {counts}")
         elif locator in self._guesses and self._by_file[locator].layout is old.layout:
             new = self._by_file[locator]
             self._guesses.discard(locator)
-        elif self._marks.learning:
+        elif self._marks.seeding:
             raise SeedOvertaken(f"{name} was swapped at {format_lsn(lsn)}, but its new file is not known")
         else:
             raise CatalogDiverged(f"{name} has a new file from {format_lsn(lsn)}, but no record that writes it")

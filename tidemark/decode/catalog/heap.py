@@ -1,11 +1,11 @@
 """One catalog's heap: packed tuples by their tid, and which open transactions inserted or deleted them.
 
-Only rows that are live or undecided are kept, so no commit log is needed: the end of a transaction settles its marks.
+Only rows that are live or undecided are kept, so no commit log is needed: the end of a transaction resolves its marks.
 The contents of system columns' rows (`attnum` < 0) are not needed; only their tids are kept (`ELIDED`), so that a
 record for an unknown row is always an error.
 
-During a seed (`learning`) the heap does not know most rows yet. It then remembers the bytes of unknown rows in page
-images, and the tids whose rows ended, for the merge with the rows from SQL (docs/design/catalog.md).
+During a seed (`seeding`) most rows are unknown. The heap then keeps the bytes of unknown rows in page images, and the
+tids whose rows ended, for the merge with the rows from SQL (docs/design/catalog.md).
 """
 
 import struct
@@ -33,7 +33,7 @@ def format_tid(tid: int) -> str:
     return f"({tid >> OFFSET_BITS},{tid & OFFSET_MASK})"
 
 
-class Sight:
+class CatalogSnapshot:
     """What one transaction sees, or, without one, what is committed."""
 
     __slots__ = ("_top_of", "top_xid")
@@ -47,7 +47,7 @@ class Sight:
         return self.top_xid is not None and self._top_of.get(xid, xid) == self.top_xid
 
 
-COMMITTED_SIGHT = Sight(None, {})
+COMMITTED_SNAPSHOT = CatalogSnapshot(None, {})
 
 
 class KeyIndex:
@@ -104,8 +104,8 @@ class KeyIndex:
         return found
 
 
-class Learning:
-    """What a heap remembers about rows that it does not know yet."""
+class SeedRows:
+    """What a heap keeps about unknown rows during a seed."""
 
     __slots__ = ("dead", "images")
 
@@ -117,23 +117,23 @@ class Learning:
 class CatalogHeap:
     """The rows of one catalog in one file."""
 
-    __slots__ = ("_indexes", "deleter", "file", "inserter", "layout", "learning", "rows")
+    __slots__ = ("_indexes", "deleter", "file", "inserter", "layout", "rows", "seeding")
 
-    def __init__(self, layout: CatalogLayout, file: RelFileLocator, *, learning: bool = False) -> None:
+    def __init__(self, layout: CatalogLayout, file: RelFileLocator, *, seeding: bool = False) -> None:
         self.layout = layout
         self.file = file
         self.rows = PackedRows()
         self.inserter: dict[Tid, Xid] = {}  # of rows whose inserter is open
-        self.deleter: dict[Tid, Xid] = {}  # of rows whose deleter is open; while learning also of unknown rows
-        self.learning = Learning() if learning else None
+        self.deleter: dict[Tid, Xid] = {}  # of rows whose deleter is open; during a seed also of unknown rows
+        self.seeding = SeedRows() if seeding else None
         self._indexes: dict[str, KeyIndex] = {}
 
     def insert(self, tid: Tid, packed: bytes, xid: Xid = _NO_INSERTER) -> None:
         """Store a row at `tid`, replacing any other; `xid` is its open inserter, if it has one."""
         self._remove(tid)
-        if self.learning:
-            self.learning.images.pop(tid, None)
-            self.learning.dead.discard(tid)
+        if self.seeding:
+            self.seeding.images.pop(tid, None)
+            self.seeding.dead.discard(tid)
         self.deleter.pop(tid, None)
         if xid:
             self.inserter[tid] = xid
@@ -158,16 +158,16 @@ class CatalogHeap:
         """Replace the bytes of the row at `tid`, whether known or only in a page image."""
         if tid in self.rows:
             self.replace(tid, packed)
-        elif self.learning:
-            self.learning.images[tid] = packed
+        elif self.seeding:
+            self.seeding.images[tid] = packed
 
     def remove(self, tid: Tid) -> None:
         """Remove the row at `tid`: no transaction can see it any more."""
         self._remove(tid)
         self.deleter.pop(tid, None)
-        if self.learning:
-            self.learning.images.pop(tid, None)
-            self.learning.dead.add(tid)
+        if self.seeding:
+            self.seeding.images.pop(tid, None)
+            self.seeding.dead.add(tid)
 
     def _remove(self, tid: Tid) -> None:
         old = self.rows.pop(tid, None)
@@ -192,62 +192,62 @@ class CatalogHeap:
 
     def is_determined(self, tid: Tid) -> bool:
         """Return whether WAL has determined the row at `tid`, or its absence."""
-        return tid in self.rows or (self.learning is not None and tid in self.learning.dead)
+        return tid in self.rows or (self.seeding is not None and tid in self.seeding.dead)
 
     def known_bytes(self, tid: Tid) -> bytes | None:
         """Return the bytes of the row at `tid`; None if they are unknown."""
         packed = self.rows.get(tid)
-        if packed is None and self.learning:
-            return self.learning.images.get(tid)
+        if packed is None and self.seeding:
+            return self.seeding.images.get(tid)
         return packed
 
-    def adopt(self, rows: Iterable[tuple[Tid, bytes]]) -> None:
+    def add_seeded(self, rows: Iterable[tuple[Tid, bytes]]) -> None:
         """Add the rows from SQL, except where WAL has determined the tid: WAL is later, and has the server's bytes."""
-        learning = self.learning
-        assert learning is not None, "rows are adopted while learning"
+        seeding = self.seeding
+        assert seeding is not None, "rows are added during a seed"
         for tid, packed in rows:
             if not self.is_determined(tid):
                 # NB: the mark of an open deleter exists already, and stays.
-                self.rows[tid] = learning.images.get(tid, packed) if packed else ELIDED
+                self.rows[tid] = seeding.images.get(tid, packed) if packed else ELIDED
         self._indexes.clear()
 
-    def stop_learning(self) -> None:
+    def end_seed(self) -> None:
         """From now on all rows are known."""
-        self.learning = None
+        self.seeding = None
         self.rows.pack()
         for tid in [tid for tid in self.deleter if tid not in self.rows]:
             del self.deleter[tid]
 
     def find_committed(self, column: str, key: int) -> Iterator[bytes]:
         """Yield the committed rows whose `column` is `key`."""
-        return self.find(column, key, COMMITTED_SIGHT)
+        return self.find(column, key, COMMITTED_SNAPSHOT)
 
-    def find(self, column: str, key: int, sight: Sight) -> Iterator[bytes]:
-        """Yield the rows whose `column` is `key`, as `sight` sees them."""
+    def find(self, column: str, key: int, snapshot: CatalogSnapshot) -> Iterator[bytes]:
+        """Yield the rows whose `column` is `key`, as `snapshot` sees them."""
         index = self._indexes.get(column)
         if index is None:
             index = self._indexes[column] = KeyIndex(self.layout, column, self.rows)
         all_visible = not self.inserter and not self.deleter
         for tid, packed in index.find(key):
-            if all_visible or self._visible(tid, sight):
+            if all_visible or self._visible(tid, snapshot):
                 yield packed
 
-    def scan(self, sight: Sight) -> Iterator[tuple[Tid, bytes]]:
-        """Yield all rows that `sight` sees, without those of system columns."""
+    def scan(self, snapshot: CatalogSnapshot) -> Iterator[tuple[Tid, bytes]]:
+        """Yield all rows that `snapshot` sees, without those of system columns."""
         for tid, packed in self.rows.pairs():
-            if packed and self._visible(tid, sight):
+            if packed and self._visible(tid, snapshot):
                 yield tid, packed
 
     def row_count(self) -> int:
         """Return the number of committed rows."""
-        return sum(1 for _ in self.scan(COMMITTED_SIGHT))
+        return sum(1 for _ in self.scan(COMMITTED_SNAPSHOT))
 
-    def _visible(self, tid: Tid, sight: Sight) -> bool:
+    def _visible(self, tid: Tid, snapshot: CatalogSnapshot) -> bool:
         inserter = self.inserter.get(tid)
-        if inserter is not None and not sight.owns(inserter):
+        if inserter is not None and not snapshot.owns(inserter):
             return False
         deleter = self.deleter.get(tid)
-        return deleter is None or not sight.owns(deleter)
+        return deleter is None or not snapshot.owns(deleter)
 
     def subject(self, packed: bytes) -> Oid:
         """Return the OID of the object that the row belongs to."""

@@ -163,7 +163,7 @@ def dump_base(base: Base) -> bytes:
 
 
 def _dump_store(store: CatalogStore, encoding: str, sections: list[bytes]) -> _StoreJson:
-    if store.learning:
+    if store.seeding:
         raise InternalError("a mirror whose seed is not complete cannot be saved")
     return {
         "database": store.database,
@@ -283,40 +283,40 @@ class _Loader:
             {Xid(xid): Xid(top) for xid, top in document["top_of"]},
         )
 
-    def _store(self, reported: _StoreJson) -> CatalogStore:
-        heaps = [self._heap(heap) for heap in reported["heaps"]]
-        store = CatalogStore(self._format, Oid(reported["database"]), Oid(reported["tablespace"]), heaps)
-        store.top_of.update((Xid(xid), Xid(top)) for xid, top in reported["top_of"])
-        store.marks.aborted.update(map(Xid, reported["aborted"]))
-        store.restore([self._open(changes) for changes in reported["open"]])
+    def _store(self, stored: _StoreJson) -> CatalogStore:
+        heaps = [self._heap(heap) for heap in stored["heaps"]]
+        store = CatalogStore(self._format, Oid(stored["database"]), Oid(stored["tablespace"]), heaps)
+        store.top_of.update((Xid(xid), Xid(top)) for xid, top in stored["top_of"])
+        store.marks.aborted.update(map(Xid, stored["aborted"]))
+        store.restore([self._open(changes) for changes in stored["open"]])
         return store
 
-    def _open(self, reported: _OpenJson) -> OpenChanges:
-        changes = OpenChanges(Xid(reported["xid"]))
-        for kind, oid in reported["subjects"]:
+    def _open(self, stored: _OpenJson) -> OpenChanges:
+        changes = OpenChanges(Xid(stored["xid"]))
+        for kind, oid in stored["subjects"]:
             changes.record(Subject(Oid(kind), Oid(oid)))
-        changes.rewriting.update((Oid(catalog), Xid(xid)) for catalog, xid in reported["rewriting"])
-        for pending in reported["pending"]:
+        changes.rewriting.update((Oid(catalog), Xid(xid)) for catalog, xid in stored["rewriting"])
+        for pending in stored["pending"]:
             heap = self._heap(pending["heap"])
             changes.pending[heap.file] = PendingFile(heap, Xid(pending["owner"]))
             if pending["is_view"]:
                 changes.views[heap.layout.catalog.oid] = heap
         return changes
 
-    def _heap(self, reported: _HeapJson) -> CatalogHeap:
+    def _heap(self, stored: _HeapJson) -> CatalogHeap:
         columns = [
             CatalogColumn(number, name, Oid(type_oid), length, align, not_null)
-            for number, name, type_oid, length, align, not_null in reported["columns"]
+            for number, name, type_oid, length, align, not_null in stored["columns"]
         ]
-        layout = CatalogLayout(CATALOG_OF_OID[Oid(reported["catalog"])], columns)
-        heap = CatalogHeap(layout, _locator(reported["file"]))
-        count = reported["rows"]
+        layout = CatalogLayout(CATALOG_OF_OID[Oid(stored["catalog"])], columns)
+        heap = CatalogHeap(layout, _locator(stored["file"]))
+        count = stored["rows"]
         tids, lengths = array("Q"), array("H")
         tids.frombytes(self._sections.read(count * tids.itemsize))
         lengths.frombytes(self._sections.read(count * lengths.itemsize))
         heap.rows = PackedRows(tids, lengths, self._sections.read(sum(lengths)))
-        heap.inserter.update((Tid(tid), Xid(xid)) for tid, xid in reported["inserters"])
-        heap.deleter.update((Tid(tid), Xid(xid)) for tid, xid in reported["deleters"])
+        heap.inserter.update((Tid(tid), Xid(xid)) for tid, xid in stored["inserters"])
+        heap.deleter.update((Tid(tid), Xid(xid)) for tid, xid in stored["deleters"])
         return heap
 
 
@@ -324,8 +324,8 @@ def _numbers(locator: RelFileLocator) -> tuple[int, int, int]:
     return locator.spc, locator.db, locator.rel
 
 
-def _locator(reported: Sequence[int]) -> RelFileLocator:
-    spc, db, rel = reported
+def _locator(stored: Sequence[int]) -> RelFileLocator:
+    spc, db, rel = stored
     return RelFileLocator(Oid(spc), Oid(db), Oid(rel))
 
 

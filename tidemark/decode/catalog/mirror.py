@@ -68,14 +68,14 @@ class CatalogMirror:
         self._private: dict[Xid, PrivateView] = {}
         self._versions: dict[Oid, tuple[Relation, ...]] = {}
         self._shared_commits = shared.store.commits
-        shared.unsettled.add(self.database)  # the store may contain open transactions
+        shared.awaiting_ends.add(self.database)  # the store may contain open transactions
 
     # --- records and ends of transactions
 
     def redo(self, record: Record, top_xid: Xid) -> bool:
         """Apply a record of `top_xid` (0: no transaction); return whether it concerned a tracked catalog."""
         if self.store.redo(record, top_xid):
-            self.shared.unsettled.add(self.database)
+            self.shared.awaiting_ends.add(self.database)
             return True
         return self.shared.redo(record, top_xid)
 
@@ -227,7 +227,7 @@ class CatalogMirror:
         heap = self.store.heap(PG_CLASS)
         reader = self._readers.of_class
         oids = []
-        for _tid, packed in heap.scan(self.store.sight(None)):
+        for _tid, packed in heap.scan(self.store.snapshot(None)):
             row = ClassRow(*reader.unpack_from(packed, data_at(packed)))
             if row.oid >= FIRST_USER_OID and row.kind in _TABLE_KINDS and not row.rewrite:
                 oids.append(row.oid)
@@ -253,7 +253,7 @@ class CatalogMirror:
         store = self.shared.store if catalog is PG_DATABASE else self.store
         heap = store.heap(catalog)
         columns = [column.name for column in heap.layout.fixed]
-        for tid, packed in heap.scan(store.sight(None)):
+        for tid, packed in heap.scan(store.snapshot(None)):
             values = heap.layout.fixed_struct.unpack_from(packed, data_at(packed))
             row: dict[str, CatalogValue] = {"ctid": format_tid(tid)}
             for column, value in zip(columns, values, strict=True):

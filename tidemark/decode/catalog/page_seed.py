@@ -58,12 +58,12 @@ def complete(
 
     for store in {id(store): store for mirror in mirrors for store in (mirror.store, mirror.shared.store)}.values():
         for heap in store.heaps.values():
-            if heap.learning:
-                adopt(store, heap, images.over(heap.file, pages), log, updater)
-        store.stop_learning(log.fate)
+            if heap.seeding:
+                add_pages(store, heap, images.over(heap.file, pages), log, updater)
+        store.end_seed(log.status)
 
 
-def adopt(
+def add_pages(
     store: CatalogStore,
     heap: CatalogHeap,
     pages: Iterator[tuple[BlockNumber, bytes]],
@@ -73,7 +73,7 @@ def adopt(
     """Add the rows on the pages of one catalog that WAL did not contain."""
     for block, page in pages:
         try:
-            store.adopt_page(heap, block, page, log.fate, updater)
+            store.add_page(heap, block, page, log.status, updater)
         except BadRecord as error:
             name, file = heap.layout.catalog.name, heap.file.rel
             raise BackupUnusable(f"page {block} of {name} (file {file}) cannot be read: {error}") from error

@@ -81,8 +81,8 @@ def refresh(target: CatalogHeap, record: Record) -> bool:
                 tid = make_tid(block.block, offset)
                 if tid in target.rows:
                     target.replace(tid, _fitting(target, record, tid, packed))
-                elif target.learning:
-                    target.learning.images[tid] = _fitting(target, record, tid, packed)
+                elif target.seeding:
+                    target.seeding.images[tid] = _fitting(target, record, tid, packed)
     return found
 
 
@@ -139,7 +139,7 @@ def _server_bytes(target: CatalogHeap, record: Record, tid: Tid) -> bytes:
 
 def _known(target: CatalogHeap, record: Record, tid: Tid) -> Tid:
     """Return `tid` if its row is known, or need not be known yet."""
-    if tid not in target.rows and not target.learning:
+    if tid not in target.rows and not target.seeding:
         raise _diverged(target, record, tid, "the mirror has no row there")
     return tid
 
@@ -151,5 +151,5 @@ def _fitting(target: CatalogHeap, record: Record, tid: Tid, packed: bytes) -> by
 
 
 def _diverged(target: CatalogHeap, record: Record, tid: Tid, what: str) -> TidemarkError:
-    reported = f"{target.layout.catalog.name} at {format_lsn(record.lsn)}, row {format_tid(tid)}: {what}"
-    return SeedOvertaken(reported) if target.learning else CatalogDiverged(reported)
+    text = f"{target.layout.catalog.name} at {format_lsn(record.lsn)}, row {format_tid(tid)}: {what}"
+    return SeedOvertaken(text) if target.seeding else CatalogDiverged(text)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from tidemark.decode.catalog.heap import CatalogHeap, make_tid
 from tidemark.decode.catalog.layout import NATTS_MASK, PACKED_HEADER, data_at
 from tidemark.decode.catalog.packed_rows import Tid
-from tidemark.decode.catalog.transactions import Fate
+from tidemark.decode.catalog.transactions import XidStatus
 from tidemark.model.lsn import INVALID_XID, BlockNumber, Xid
 from tidemark.wal.rmgr import heap
 from tidemark.wal.versions import PAGE_BYTES
@@ -80,7 +80,7 @@ def shape_of(image: bytes) -> int | None:
 class Ends(NamedTuple):
     """What is known of the inserters and deleters of rows."""
 
-    fate: Callable[[Xid], Fate]
+    status: Callable[[Xid], XidStatus]
     updater: Callable[[Xid], Xid | None]  # of a multixact: the deleter of the row, 0 if there is none; None: unknown
     deleter_behind: Callable[[bytes], Xid | None]  # of a row with an unknown multixact
 
@@ -88,7 +88,7 @@ class Ends(NamedTuple):
 def copied_rows(block: BlockNumber, image: bytes, ends: Ends) -> Iterator[CopiedRow]:
     """Yield the rows of a page of a copy."""
     for offset, packed, xmin, xmax in heap.page_tuples(image):
-        inserter = _inserter(packed, xmin, ends.fate)
+        inserter = _inserter(packed, xmin, ends.status)
         deleter = _deleter(packed, xmax, ends)
         if inserter is not None and deleter is not None:
             yield CopiedRow(make_tid(block, offset), packed, inserter, deleter)
@@ -111,17 +111,17 @@ def _is_deleted(infomask: int, xmax: Xid) -> bool:
     return not (infomask & _XMAX_INVALID or locked or not xmax)
 
 
-def _inserter(packed: bytes, xmin: Xid, fate: Callable[[Xid], Fate]) -> Xid | None:
+def _inserter(packed: bytes, xmin: Xid, status: Callable[[Xid], XidStatus]) -> Xid | None:
     """Return the row's inserter if it is open, 0 if it has committed; None if it has aborted."""
     _, infomask, _ = PACKED_HEADER.unpack_from(packed)
     if infomask & _XMIN_COMMITTED:  # frozen rows have both bits
         return Xid(0)
     if infomask & _XMIN_INVALID:
         return None
-    match fate(xmin):
-        case Fate.OPEN:
+    match status(xmin):
+        case XidStatus.OPEN:
             return xmin
-        case Fate.ABORTED:
+        case XidStatus.ABORTED:
             return None
     return Xid(0)
 
@@ -138,10 +138,10 @@ def _deleter(packed: bytes, xmax: Xid, ends: Ends) -> Xid | None:
         if updater is None:
             return ends.deleter_behind(packed)
         xmax = updater
-    match ends.fate(xmax) if xmax else Fate.ABORTED:
-        case Fate.OPEN:
+    match ends.status(xmax) if xmax else XidStatus.ABORTED:
+        case XidStatus.OPEN:
             return xmax
-        case Fate.ABORTED:
+        case XidStatus.ABORTED:
             return Xid(0)
     return None
 

@@ -184,10 +184,10 @@ def begin(
     def heaps(catalogs: Sequence[CatalogId], spc: Oid, db: Oid) -> Iterator[CatalogHeap]:
         for catalog in catalogs:
             locator = RelFileLocator(spc, db, Oid(file_of[catalog.oid]))
-            yield CatalogHeap(layouts[catalog.oid], locator, learning=True)
+            yield CatalogHeap(layouts[catalog.oid], locator, seeding=True)
 
     def store(database: Oid, tablespace: Oid, heaps: Iterator[CatalogHeap]) -> CatalogStore:
-        return CatalogStore(fmt, database, tablespace, heaps, learning_from=next_xid, files_lsn=files_lsn)
+        return CatalogStore(fmt, database, tablespace, heaps, seeding_from=next_xid, files_lsn=files_lsn)
 
     if shared is None:
         shared_heaps = heaps(SHARED_CATALOGS, GLOBAL_TABLESPACE, INVALID_OID)
@@ -198,9 +198,9 @@ def begin(
 
 def queries(mirror: CatalogMirror) -> Sequence[SeedQuery]:
     """Return the queries for all catalogs."""
-    places = "SELECT ctid FROM pg_catalog.pg_attribute WHERE attnum < 0"
-    queries = [_row_query(layout) for layout in _learning_layouts(mirror)]
-    return [*queries, SeedQuery(PG_ATTRIBUTE, places, tids_only=True)]
+    system_columns = "SELECT ctid FROM pg_catalog.pg_attribute WHERE attnum < 0"
+    queries = [_row_query(layout) for layout in _seeding_layouts(mirror)]
+    return [*queries, SeedQuery(PG_ATTRIBUTE, system_columns, tids_only=True)]
 
 
 def queries_of_tables(mirror: CatalogMirror, relations: str, types: str) -> Sequence[SeedQuery]:
@@ -212,11 +212,11 @@ def queries_of_tables(mirror: CatalogMirror, relations: str, types: str) -> Sequ
         # With each type, all types of its name: one in pg_catalog hides one in public, which then needs its schema.
         PG_TYPE: f"typname IN (SELECT typname FROM pg_catalog.pg_type WHERE oid = ANY ('{types}'))",  # noqa: S608
     }
-    return [_row_query(layout, wanted.get(layout.catalog)) for layout in _learning_layouts(mirror)]
+    return [_row_query(layout, wanted.get(layout.catalog)) for layout in _seeding_layouts(mirror)]
 
 
-def _learning_layouts(mirror: CatalogMirror) -> Iterator[CatalogLayout]:
-    stores = [store for store in (mirror.store, mirror.shared.store) if store.learning]
+def _seeding_layouts(mirror: CatalogMirror) -> Iterator[CatalogLayout]:
+    stores = [store for store in (mirror.store, mirror.shared.store) if store.seeding]
     return (heap.layout for store in stores for heap in store.heaps.values())
 
 
@@ -225,15 +225,15 @@ def merge(mirror: CatalogMirror, answers: Mapping[SeedQuery, Iterable[bytes]]) -
 
     A catalog that was rewritten after R0 is complete already: WAL contains the whole copy.
     """
-    stores = [store for store in (mirror.store, mirror.shared.store) if store.learning]
+    stores = [store for store in (mirror.store, mirror.shared.store) if store.seeding]
     heaps = {oid: heap for store in stores for oid, heap in store.heaps.items()}
     for query, data in answers.items():
         heap = heaps.get(query.catalog.oid)  # None: a shared catalog, completed by another database's merge
-        if heap is not None and heap.learning:
+        if heap is not None and heap.seeding:
             copied = b"".join(data)
-            heap.adopt(_places(copied) if query.tids_only else _rows(copied, heap.layout))
+            heap.add_seeded(_tids(copied) if query.tids_only else _rows(copied, heap.layout))
     for store in stores:
-        store.stop_learning()
+        store.end_seed()
 
 
 def layouts_of(columns: Iterable[ColumnRow]) -> dict[Oid, CatalogLayout]:
@@ -262,7 +262,7 @@ def _row_query(layout: CatalogLayout, wanted: str | None = None) -> SeedQuery:
     return SeedQuery(layout.catalog, f"SELECT {selected} FROM {source}")  # noqa: S608 - constants and catalog columns
 
 
-def _places(copied: bytes) -> Iterator[tuple[Tid, bytes]]:
+def _tids(copied: bytes) -> Iterator[tuple[Tid, bytes]]:
     reader = struct.Struct(">4xIH")
     for at in _row_starts(copied, reader.size, 0):
         block, offset = reader.unpack_from(copied, at)

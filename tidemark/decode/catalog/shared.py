@@ -35,7 +35,7 @@ class SharedCatalogs:
         self.store = store
         # The databases, or `store.database` for these catalogs, for which the end of a transaction may have an effect:
         # most transactions change no catalog, and each is of one database.
-        self.unsettled = {store.database}
+        self.awaiting_ends = {store.database}
         layout = store.heaps[PG_DATABASE.oid].layout
         self._reader = layout.projection("oid", "datname", "encoding", "datistemplate", "dattablespace")
 
@@ -43,19 +43,19 @@ class SharedCatalogs:
         """Apply a record; return whether it concerned a shared catalog. Applying one twice has no effect."""
         is_applied = self.store.redo(record, top_xid)
         if is_applied:
-            self.unsettled.add(self.store.database)
+            self.awaiting_ends.add(self.store.database)
         return is_applied
 
     def databases(self) -> Iterator[Database]:
         """Yield all databases, with templates."""
         heap = self.store.heap(PG_DATABASE)
-        for _tid, packed in heap.scan(self.store.sight(None)):
+        for _tid, packed in heap.scan(self.store.snapshot(None)):
             yield self._database(packed)
 
     def database(self, oid: Oid, top_xid: Xid | None = None) -> Database | None:
         """Return one database as the transaction sees it (None: as committed); None if it does not exist."""
         heap = self.store.heap(PG_DATABASE, top_xid)
-        packed = next(heap.find("oid", oid, self.store.sight(top_xid)), None)
+        packed = next(heap.find("oid", oid, self.store.snapshot(top_xid)), None)
         return None if packed is None else self._database(packed)
 
     def changes(self, top_xid: Xid) -> Iterator[DatabaseChange]:

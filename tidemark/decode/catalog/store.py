@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable
 
 from tidemark.decode.catalog.files import CatalogFiles
-from tidemark.decode.catalog.heap import CatalogHeap, Sight, format_tid
+from tidemark.decode.catalog.heap import CatalogHeap, CatalogSnapshot, format_tid
 from tidemark.decode.catalog.layout import PG_CLASS, CatalogId
 from tidemark.decode.catalog.redo import (
     CatalogDiverged,
@@ -15,7 +15,7 @@ from tidemark.decode.catalog.redo import (
     row_changes,
 )
 from tidemark.decode.catalog.rewrite import CopiedRow, Ends, copied_rows
-from tidemark.decode.catalog.transactions import Fate, Marks, OpenChanges, Subject, precedes, subject_of
+from tidemark.decode.catalog.transactions import Marks, OpenChanges, Subject, XidStatus, precedes, subject_of
 from tidemark.model.lsn import INVALID_LSN, BlockNumber, Lsn, Oid, Xid, format_lsn
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.record import INFO_MASK, MAIN_FORK, BadRecord, Record
@@ -37,7 +37,7 @@ class CatalogStore:
         tablespace: Oid,
         heaps: Iterable[CatalogHeap],
         *,
-        learning_from: Xid | None = None,
+        seeding_from: Xid | None = None,
         files_lsn: Lsn = INVALID_LSN,
     ) -> None:
         """`tablespace` is that of files whose reltablespace is 0; for the last two see `Marks` and `CatalogFiles`."""
@@ -45,7 +45,7 @@ class CatalogStore:
         self.database = database
         self.open: dict[Xid, OpenChanges] = {}
         self.top_of: dict[Xid, Xid] = {}  # of subtransactions that changed catalogs
-        self.marks = Marks(learning_from=learning_from)
+        self.marks = Marks(seeding_from=seeding_from)
         self.files = CatalogFiles(
             database, tablespace, heaps, self.open, self.marks, files_lsn=files_lsn, record_change=self._record_change
         )
@@ -68,35 +68,35 @@ class CatalogStore:
         self._count(True)
 
     @property
-    def learning(self) -> bool:
+    def seeding(self) -> bool:
         """Return whether a seed is in progress: most rows are not known yet."""
-        return self.marks.learning
+        return self.marks.seeding
 
     @property
-    def is_settled(self) -> bool:
+    def awaits_no_end(self) -> bool:
         """Return whether no transaction's end has any effect here."""
-        return not (self.open or self.top_of or self.marks.open_xids() or self.marks.learning)
+        return not (self.open or self.top_of or self.marks.open_xids() or self.marks.seeding)
 
-    def stop_learning(self, fate: Callable[[Xid], Fate] | None = None) -> None:
-        """From now on all rows are known; `fate` decides on the transactions from before the seed's WAL."""
-        for xid in self.marks.stop_learning(fate):
+    def end_seed(self, status: Callable[[Xid], XidStatus] | None = None) -> None:
+        """From now on all rows are known; `status` decides on the transactions from before the seed's WAL."""
+        for xid in self.marks.end_seed(status):
             changes = self._enter(xid, self.top_of.get(xid, xid))
             for subject in self.marks.subjects(xid):
                 changes.record(subject)
-        self.files.stop_learning()
+        self.files.end_seed()
 
-    def adopt_page(
+    def add_page(
         self,
         heap: CatalogHeap,
         block: BlockNumber,
         page: bytes,
-        fate: Callable[[Xid], Fate],
+        status: Callable[[Xid], XidStatus],
         updater: Callable[[Xid], Xid],
     ) -> None:
         """Add the rows on a page of the file that WAL did not contain during the seed."""
-        assert heap.learning is not None, "rows are adopted while learning"
-        images = heap.learning.images
-        for row in copied_rows(block, page, Ends(fate, updater, _gone)):
+        assert heap.seeding is not None, "rows are added during a seed"
+        images = heap.seeding.images
+        for row in copied_rows(block, page, Ends(status, updater, _gone)):
             if heap.is_determined(row.tid):
                 continue
             if not heap.layout.fits(row.packed):
@@ -110,10 +110,10 @@ class CatalogStore:
     def restore(self, changes: Iterable[OpenChanges]) -> None:
         """Add the open transactions of a saved store, and create their marks."""
         heaps = list(self.heaps.values())
-        for reported in changes:
-            self.open[reported.xid] = reported
-            self.files.restore(reported)
-            heaps += [pending.heap for pending in reported.pending.values()]
+        for restored in changes:
+            self.open[restored.xid] = restored
+            self.files.restore(restored)
+            heaps += [pending.heap for pending in restored.pending.values()]
         for heap in heaps:
             for tid, xid in (*heap.inserter.items(), *heap.deleter.items()):
                 self.marks.add(xid, heap, tid)
@@ -125,9 +125,9 @@ class CatalogStore:
             return changes.views[catalog.oid]
         return self.heaps[catalog.oid]
 
-    def sight(self, top_xid: Xid | None) -> Sight:
+    def snapshot(self, top_xid: Xid | None) -> CatalogSnapshot:
         """Return what the transaction sees; None: what is committed."""
-        return Sight(top_xid, self.top_of)
+        return CatalogSnapshot(top_xid, self.top_of)
 
     def tracks(self, locator: RelFileLocator) -> bool:
         """Return whether `locator` is a file of a tracked catalog."""
@@ -139,8 +139,8 @@ class CatalogStore:
         """Apply a record of `top_xid` (0: no transaction); return whether it concerned these catalogs."""
         if record.rmgr == RM_RELMAP:
             return self._count(self.files.relation_map(record, self.format))
-        if record.rmgr == RM_MULTIXACT and self.learning:
-            self._learn_multixact(record)
+        if record.rmgr == RM_MULTIXACT and self.seeding:
+            self._record_multixact(record)
         if not record.blocks or record.rmgr not in _WITH_ROWS:
             return False
         try:
@@ -161,31 +161,31 @@ class CatalogStore:
         on_rows = block.fork == MAIN_FORK  # a record on the visibility map may have an image of the rows' page, too
         changed = on_rows and record.rmgr != RM_XLOG and self._change_rows(heap, record, top_xid)
         refreshed = refresh(heap, record)
-        if refreshed and heap.learning:
-            self._learn_open(heap, record)
+        if refreshed and heap.seeding:
+            self._add_undecided(heap, record)
         self._count(changed or refreshed)
         return on_rows or refreshed
 
-    def _learn_open(self, heap: CatalogHeap, record: Record) -> None:
+    def _add_undecided(self, heap: CatalogHeap, record: Record) -> None:
         """Add the undecided rows in page images whose writing was not seen here.
 
         They come from a copy of pg_class made before the seed read its file: earlier records on that file were not
         recognised, and SQL does not show uncommitted rows. SQL does show the results of older transactions.
         """
-        ends = Ends(self.marks.fate_if_younger, self.marks.updaters.get, _gone)
+        ends = Ends(self.marks.status_if_younger, self.marks.updaters.get, _gone)
         for block in record.blocks:
             if not block.image_applies or block.fork != MAIN_FORK or block.locator != heap.file:
                 continue
             for row in copied_rows(block.block, block.restore_page(), ends):
                 if (row.inserter or row.deleter) and not heap.is_determined(row.tid):
-                    self._learn_row(heap, row)
+                    self._add_row(heap, row)
 
-    def _learn_multixact(self, record: Record) -> None:
+    def _record_multixact(self, record: Record) -> None:
         made = multixact.parse(record)
         if made is not None and made.updater:
             self.marks.record_multixact(made.multixact, made.updater)
 
-    def _learn_row(self, heap: CatalogHeap, row: CopiedRow) -> None:
+    def _add_row(self, heap: CatalogHeap, row: CopiedRow) -> None:
         if row.inserter:
             heap.insert(row.tid, row.packed, row.inserter)
         if row.deleter:
@@ -199,7 +199,7 @@ class CatalogStore:
 
     def _record_change(self, xid: Xid, heap: CatalogHeap, packed: bytes) -> None:
         """Record that an object of a row looks different to the open transaction of `xid`."""
-        if heap.layout.fits(packed) and not self.marks.is_older_than_learning(xid):
+        if heap.layout.fits(packed) and not self.marks.is_older_than_seed(xid):
             self._enter(xid, self.top_of.get(xid, xid)).record(subject_of(heap, packed))
 
     def _count(self, changed: bool) -> bool:  # noqa: FBT001 - the answer is passed on

@@ -1,6 +1,6 @@
 """The changes of open transactions to catalogs.
 
-A mark records that an xid, top-level or sub, inserted or deleted a row; the end of the xid settles its marks. The
+A mark records that an xid, top-level or sub, inserted or deleted a row; the end of the xid resolves its marks. The
 deleter is the record's xid, never the tuple's xmax, which may be a lock. The changed objects are kept as *subjects*:
 the relations, types, namespaces and databases whose rows the transaction changed.
 """
@@ -69,7 +69,7 @@ class OpenChanges:
 
     xid: Xid
     subjects: set[Subject] = field(default_factory=set)
-    news: set[Subject] = field(default_factory=set)  # subjects that its view has not followed yet
+    unapplied: set[Subject] = field(default_factory=set)  # subjects that its view has not followed yet
     rewriting: dict[Oid, Xid] = field(default_factory=dict)  # catalogs that it copies, and the xid that showed it
     pending: dict[RelFileLocator, PendingFile] = field(default_factory=dict)
     views: dict[Oid, CatalogHeap] = field(default_factory=dict)  # catalogs for which it uses its own new file
@@ -77,11 +77,11 @@ class OpenChanges:
     def record(self, subject: Subject) -> None:
         """Record that `subject` looks different to the transaction now."""
         self.subjects.add(subject)
-        self.news.add(subject)
+        self.unapplied.add(subject)
 
 
-class Fate(Enum):
-    """The outcome of a transaction."""
+class XidStatus(Enum):
+    """The status of a transaction, as in the commit log."""
 
     OPEN = auto()
     COMMITTED = auto()
@@ -91,23 +91,23 @@ class Fate(Enum):
 class Marks:
     """Which rows wait for the end of which xid."""
 
-    def __init__(self, *, learning_from: Xid | None) -> None:
-        """`learning_from`: the next xid at the start of the seed's WAL; None: no seed is in progress."""
-        self.learning_from = learning_from
-        self.aborted: set[Xid] = set()  # that a copy may still treat as running: xids with marks; while learning all
-        self._committed: set[Xid] = set()  # while learning: all
-        self._presumed: set[Xid] = set()  # while learning: xids whose changes and end were not seen
-        self.updaters: dict[Xid, Xid] = {}  # while learning: the updater of each multixact
+    def __init__(self, *, seeding_from: Xid | None) -> None:
+        """`seeding_from`: the next xid at the start of the seed's WAL; None: no seed is in progress."""
+        self.seeding_from = seeding_from
+        self.aborted: set[Xid] = set()  # that a copy may still treat as running: xids with marks; during a seed all
+        self._committed: set[Xid] = set()  # during a seed: all
+        self._presumed: set[Xid] = set()  # during a seed: xids whose changes and end were not seen
+        self.updaters: dict[Xid, Xid] = {}  # during a seed: the updater of each multixact
         self._rows: dict[Xid, list[tuple[CatalogHeap, Tid]]] = {}
 
     @property
-    def learning(self) -> bool:
+    def seeding(self) -> bool:
         """Return whether a seed is in progress: most rows, and older transactions, are not known."""
-        return self.learning_from is not None
+        return self.seeding_from is not None
 
-    def is_older_than_learning(self, xid: Xid) -> bool:
+    def is_older_than_seed(self, xid: Xid) -> bool:
         """Return whether the changes of `xid` may be from before the seed's WAL."""
-        return self.learning_from is not None and precedes(xid, self.learning_from)
+        return self.seeding_from is not None and precedes(xid, self.seeding_from)
 
     def add(self, xid: Xid, heap: CatalogHeap, tid: Tid) -> None:
         """Add a mark of `xid` on the row at `tid`."""
@@ -121,7 +121,7 @@ class Marks:
 
     def commit(self, xid: Xid) -> None:
         """Apply the commit of `xid` to its marks."""
-        if self.learning:
+        if self.seeding:
             self._committed.add(xid)
         for heap, tid in self._rows.pop(xid, ()):
             heap.commit(tid, xid)
@@ -129,7 +129,7 @@ class Marks:
     def abort(self, xid: Xid) -> bool:
         """Apply the abort of `xid` to its marks; return whether there were any."""
         rows = self._rows.pop(xid, None)
-        if self.learning or rows is not None:
+        if self.seeding or rows is not None:
             self.aborted.add(xid)
         for heap, tid in rows or ():
             heap.abort(tid, xid)
@@ -142,20 +142,20 @@ class Marks:
             if packed and heap.layout.fits(packed):
                 yield subject_of(heap, packed)
 
-    def fate(self, xid: Xid) -> Fate:
-        """Return the fate of an xid that wrote to a catalog, and that the row itself does not show."""
+    def status(self, xid: Xid) -> XidStatus:
+        """Return the status of an xid that wrote to a catalog, and that the row itself does not show."""
         if xid in self._rows:
-            return Fate.OPEN
+            return XidStatus.OPEN
         if xid in self.aborted:
-            return Fate.ABORTED
-        if self.learning and xid not in self._committed:
+            return XidStatus.ABORTED
+        if self.seeding and xid not in self._committed:
             self._presumed.add(xid)
-            return Fate.OPEN
-        return Fate.COMMITTED
+            return XidStatus.OPEN
+        return XidStatus.COMMITTED
 
-    def fate_if_younger(self, xid: Xid) -> Fate:
-        """Return the fate of an xid while learning; one from before has ended, and SQL shows its changes."""
-        return Fate.COMMITTED if self.is_older_than_learning(xid) else self.fate(xid)
+    def status_if_younger(self, xid: Xid) -> XidStatus:
+        """Return the status of an xid during a seed; one from before has ended, and SQL shows its changes."""
+        return XidStatus.COMMITTED if self.is_older_than_seed(xid) else self.status(xid)
 
     def forget_aborted(self, oldest_running: Xid) -> bool:
         """Drop aborted xids that no copy can treat as running; call this if no copy is in progress; return if any were.
@@ -163,30 +163,30 @@ class Marks:
         The end of a transaction is in WAL before the server considers it ended: a copy that begins between the two
         still treats it as running. RUNNING_XACTS shows that this moment has passed.
         """
-        past = set() if self.learning else {xid for xid in self.aborted if precedes(xid, oldest_running)}
+        past = set() if self.seeding else {xid for xid in self.aborted if precedes(xid, oldest_running)}
         self.aborted -= past
         return bool(past)
 
-    def stop_learning(self, fate: Callable[[Xid], Fate] | None = None) -> Collection[Xid]:
-        """From now on all open transactions are known; return the older ones that `fate` reports as open.
+    def end_seed(self, status: Callable[[Xid], XidStatus] | None = None) -> Collection[Xid]:
+        """From now on all open transactions are known; return the older ones that `status` reports as open.
 
-        Without `fate`, transactions from before the seed's WAL have ended. If the end was not seen, it was an earlier
+        Without `status`, transactions from before the seed's WAL have ended. If the end was not seen, it was an earlier
         commit: the server would have set hint bits in the rows of an aborted transaction when it copied them.
         """
         still_open = []
         for xid in self._presumed:
-            if self.is_older_than_learning(xid) and xid in self._rows:
-                match Fate.COMMITTED if fate is None else fate(xid):
-                    case Fate.COMMITTED:
+            if self.is_older_than_seed(xid) and xid in self._rows:
+                match XidStatus.COMMITTED if status is None else status(xid):
+                    case XidStatus.COMMITTED:
                         self.commit(xid)
-                    case Fate.ABORTED:
+                    case XidStatus.ABORTED:
                         self.abort(xid)
-                    case Fate.OPEN:
+                    case XidStatus.OPEN:
                         still_open.append(xid)
         self._presumed.clear()
         self._committed.clear()
         self.updaters.clear()
-        self.learning_from = None
+        self.seeding_from = None
         return still_open
 
     def open_xids(self) -> Collection[Xid]:

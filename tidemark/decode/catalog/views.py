@@ -18,7 +18,7 @@ OTHERS_MAX = 65536  # subjects; beyond that, all subjects that the transaction i
 _Described = TypeVar("_Described", DescribedName, DescribedRelation, DescribedType)
 
 
-class Shelf(Generic[_Described]):
+class DescriptionCache(Generic[_Described]):
     """Descriptions of one kind by OID, also found by their subjects."""
 
     __slots__ = ("_kind", "_of", "_sets", "_users")
@@ -53,8 +53,8 @@ class Shelf(Generic[_Described]):
         """Drop the descriptions that depend on the changed `subjects`; return whether there were any."""
         found = {subject.oid for subject in subjects if subject.kind == self._kind and subject.oid in self._of}
         for subject in subjects:
-            for stands_on in self._sets.get(subject, ()):
-                found |= self._users[stands_on]
+            for subjects_used in self._sets.get(subject, ()):
+                found |= self._users[subjects_used]
         for oid in found:
             self._drop(oid)
         return bool(found)
@@ -81,9 +81,9 @@ class View:
     __slots__ = ("_files_of", "class_names", "files", "relations", "types")
 
     def __init__(self) -> None:
-        self.relations: Shelf[DescribedRelation] = Shelf(PG_CLASS.oid)
-        self.types: Shelf[DescribedType] = Shelf(PG_TYPE.oid)
-        self.class_names: Shelf[DescribedName] = Shelf(PG_CLASS.oid)
+        self.relations: DescriptionCache[DescribedRelation] = DescriptionCache(PG_CLASS.oid)
+        self.types: DescriptionCache[DescribedType] = DescriptionCache(PG_TYPE.oid)
+        self.class_names: DescriptionCache[DescribedName] = DescriptionCache(PG_CLASS.oid)
         self.files: dict[RelFileLocator, Oid] = {}
         self._files_of: dict[Oid, tuple[RelFileLocator, ...]] = {}
 
@@ -125,12 +125,12 @@ class PrivateView(View):
 
     def catch_up(self) -> None:
         """Drop what the transaction's own records, or the ends of its subtransactions, have changed since."""
-        news = self._changes.news
-        if news:
-            self.forget(news)
-            self._unreported |= news
-            self._classes.update(subject.oid for subject in news if subject.kind == PG_CLASS.oid)
-            news.clear()
+        unapplied = self._changes.unapplied
+        if unapplied:
+            self.forget(unapplied)
+            self._unreported |= unapplied
+            self._classes.update(subject.oid for subject in unapplied if subject.kind == PG_CLASS.oid)
+            unapplied.clear()
 
     def record_others(self, subjects: Collection[Subject]) -> None:
         """Apply the changes that another transaction committed."""
@@ -156,7 +156,7 @@ class PrivateView(View):
         while self._classes:
             yield self._classes.pop()
 
-    def types_with(self, committed: Shelf[DescribedType]) -> DescribedTypes:
+    def types_with(self, committed: DescriptionCache[DescribedType]) -> DescribedTypes:
         """Return the types that it sees, with the committed ones that it did not change."""
         return _TypesSeen(self.types, committed, self._changes.subjects)
 
@@ -166,7 +166,9 @@ class _TypesSeen:
 
     __slots__ = ("_changed", "_committed", "_own")
 
-    def __init__(self, own: Shelf[DescribedType], committed: Shelf[DescribedType], changed: set[Subject]) -> None:
+    def __init__(
+        self, own: DescriptionCache[DescribedType], committed: DescriptionCache[DescribedType], changed: set[Subject]
+    ) -> None:
         self._own = own
         self._committed = committed
         self._changed = changed

@@ -21,7 +21,7 @@ from tidemark.decode.arrow.batch_columns import STEP
 from tidemark.decode.arrow.batch_message import BatchMessage, padded
 from tidemark.decode.arrow.batch_shapes import batch_shape
 from tidemark.decode.arrow.column_values import zeros
-from tidemark.decode.copy.copied_lines import ColumnTarget, CopiedLines, Misshapen, put_column
+from tidemark.decode.copy.copied_lines import ColumnTarget, CopiedLines, WrongFieldCount, put_column
 from tidemark.decode.datum.varlena import BadDatum
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import UTF8
@@ -71,20 +71,20 @@ class CopyBatchBuilder:
         message.at = max(end, begin + (count + 1) * 8)
         message.out[end : message.at] = bytes(message.at - end)
         offsets = _put_values(message, count + 1, "i4", np.arange(count + 1))
-        reported = {
+        filled = {
             "_op": _put_values(message, count, "u1", ord(Op.COPY.value)),
             "_tli": _put_values(message, count, "i4", first.timeline),
             "_commit_lsn": _put_values(message, count, "i8", first.commit_lsn),
             "_ordinal": _put_values(message, count, "i8", np.arange(first.ordinal, first.ordinal + count)),
             "_commit_time": _put_values(message, count, "i8", time_us),
         }
-        reported["_lsn"] = reported["_commit_lsn"]
+        filled["_lsn"] = filled["_commit_lsn"]
         put_buffer(words, form.buffers + 2, offsets - message.body, (count + 1) * 4)
         for index, (name, width) in enumerate(META_WIDTHS.items()):
             put_node(words, form.nodes + 2 * index, count, 0)
             put_buffer(words, form.buffers + 2 * (2 * index + (index > 0)), 0, 0)  # no NULLs
-            place = reported.get(name, begin) - message.body
-            put_buffer(words, form.buffers + 2 * (2 * index + 2), place, count * width)
+            offset = filled.get(name, begin) - message.body
+            put_buffer(words, form.buffers + 2 * (2 * index + 2), offset, count * width)
         unchanged = form.buffers + 2 * UNCHANGED_BUFFER
         put_node(words, form.nodes + 2 * UNCHANGED_NODE, count, count)
         for buffer, size in enumerate((count + 7 >> 3, (count + 1) * 4, 0)):
@@ -97,7 +97,7 @@ class CopyBatchBuilder:
             self._ends = zeros(count * columns)
         try:
             return CopiedLines(lines if columns else b"", count, columns, self._ends)
-        except Misshapen as error:
+        except WrongFieldCount as error:
             fields = bytes(lines).split(b"\n")[error.row].count(DELIMITER) + 1
             raise BadDatum(
                 f"{self._relation.qualified_name}: copied row {first.ordinal + error.row} has {fields} fields, "

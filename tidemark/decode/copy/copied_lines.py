@@ -33,7 +33,7 @@ CAST_BY_ARROW = frozenset(
 )
 
 
-class Misshapen(Exception):
+class WrongFieldCount(Exception):
     """A line with another number of fields: which row."""
 
     def __init__(self, row: int) -> None:
@@ -50,7 +50,7 @@ class ColumnTarget(NamedTuple):
 
 
 class CopiedLines:
-    """Lines of COPY's text format, split into fields; raises `Misshapen` for a line with another number of fields."""
+    """Lines of COPY's text format, split into fields; raises `WrongFieldCount` if a line has another number of them."""
 
     def __init__(
         self, lines: bytes | bytearray, rows: int, columns: int, ends: "memoryview[int] | None" = None
@@ -62,9 +62,9 @@ class CopiedLines:
         self._ends = zeros(rows * columns) if ends is None else ends[: rows * columns]
         self._sizes = zeros(columns)
         self._escapes = bytearray(columns)
-        misfit = find_fields(lines, columns, self._ends, self._sizes, self._escapes)
-        if misfit != ALL_FIT:
-            raise Misshapen(misfit)
+        wrong_line = find_fields(lines, columns, self._ends, self._sizes, self._escapes)
+        if wrong_line != ALL_FIT:
+            raise WrongFieldCount(wrong_line)
 
     @property
     def text_bytes(self) -> int:
@@ -76,7 +76,7 @@ class CopiedLines:
         offsets, out = array("i", [0]) * (self.rows + 1), pa.allocate_buffer(self._sizes[column])
         size = self._fill_texts(column, memoryview(offsets), memoryview(out).cast("B"))
         valid = bytearray(self.rows + 7 >> 3)
-        nulls = find_nulls(self._lines, *self._place(column), valid)
+        nulls = find_nulls(self._lines, *self._fields_of(column), valid)
         buffers = [pa.py_buffer(valid) if nulls else None, pa.py_buffer(offsets), out[:size]]
         return pa.Array.from_buffers(pa.string(), self.rows, buffers, nulls)
 
@@ -108,19 +108,19 @@ class CopiedLines:
             scale, limit = wanted.scale, 10 ** min(wanted.precision, DIGITS_MAX)
         out = self._room(column, wanted.bit_width // 8, target)
         whole, halves = (out.cast("q"), NO_HALVES) if wanted.bit_width >= 64 else (NO_WORDS, out.cast("i"))
-        place, words = self._place(column), wanted.bit_width // 64
-        return fill_numbers(self._lines, *place, scale, min(limit, LIMIT_MAX), words, whole, halves) == ALL_FIT
+        fields, words = self._fields_of(column), wanted.bit_width // 64
+        return fill_numbers(self._lines, *fields, scale, min(limit, LIMIT_MAX), words, whole, halves) == ALL_FIT
 
     def put_instants(self, column: int, wanted: pa.DataType, target: ColumnTarget) -> bool:
         """Put the column as instants; return False if a field needs the codec."""
         out = self._room(column, 8, target).cast("q")
-        return fill_instants(self._lines, *self._place(column), wanted.tz is not None, out) == ALL_FIT
+        return fill_instants(self._lines, *self._fields_of(column), wanted.tz is not None, out) == ALL_FIT
 
-    def _place(self, column: int) -> tuple["memoryview[int]", int, int, int]:
+    def _fields_of(self, column: int) -> tuple["memoryview[int]", int, int, int]:
         return self._ends, self._columns, column, self.rows
 
     def _fill_texts(self, column: int, offsets: "memoryview[int]", out: "memoryview[int]") -> int:
-        return fill_texts(self._lines, *self._place(column), self._escapes[column], offsets, out)
+        return fill_texts(self._lines, *self._fields_of(column), self._escapes[column], offsets, out)
 
     def _room(self, column: int, width: int, target: ColumnTarget) -> "memoryview[int]":
         """Put the validity bitmap; return the buffer after it, with the given bytes for each row."""
@@ -143,7 +143,7 @@ class CopiedLines:
         if size:
             valid = message.out[begin : message.at]
             valid[:] = bytes(size)
-            nulls = find_nulls(self._lines, *self._place(column), valid)
+            nulls = find_nulls(self._lines, *self._fields_of(column), valid)
         put_node(message.words, node, self.rows, nulls)
         put_buffer(message.words, buffer, begin - message.body, size)
 

@@ -5,7 +5,7 @@ cimport cython
 cdef Py_ssize_t STEP, TO_RELATION, TO_NEW, TO_OLD, TO_ROWS, TO_LSN
 cdef unsigned int NO_TUPLE
 cdef unsigned long long BYTE
-cdef long long MISFIT, LOW_BITS
+cdef long long INVALID, LOW_BITS
 
 
 @cython.locals(words="const unsigned int[::1]", total="long long", row=Py_ssize_t, length="unsigned int")

@@ -49,7 +49,7 @@ TO_LSN = LSN_AT // 4
 NO_TUPLE = ABSENT
 LOW_BITS = (1 << 32) - 1
 BYTE = 0xFF
-MISFIT = -1  # also an invalid offset or length
+INVALID = -1  # also an invalid offset or length
 
 Buffer = bytes | bytearray
 
@@ -155,7 +155,7 @@ def arrange(
 
     The tuples stay in place: the columns have their offsets. `run_rows` has the entries up to each run's end,
     `run_ordinals` the ordinals of its first row, and the other `run_` columns its transaction's attributes. `next_row`
-    has, for each version, the index of its next row, negative for a version that is left out; it is advanced. MISFIT:
+    has, for each version, the index of its next row, negative for a version that is left out; it is advanced. INVALID:
     there are fewer than `tuple_bytes`, or entries after the last run.
     """
     words = memoryview(entries).cast("I")
@@ -193,10 +193,10 @@ def arrange(
                     commit_lsn[to] = its_commit_lsn
                     time[to] = its_time
                     xid[to] = its_xid
-                    old_at[to] = MISFIT if old == NO_TUPLE else at
-                    old_length[to] = MISFIT if old == NO_TUPLE else old_size
-                    new_at[to] = MISFIT if new == NO_TUPLE else at + old_size
-                    new_length[to] = MISFIT if new == NO_TUPLE else new_size
+                    old_at[to] = INVALID if old == NO_TUPLE else at
+                    old_length[to] = INVALID if old == NO_TUPLE else old_size
+                    new_at[to] = INVALID if new == NO_TUPLE else at + old_size
+                    new_length[to] = INVALID if new == NO_TUPLE else new_size
                     next_row[relation] = to + 1
                     moved += 1
                 at += old_size + new_size
@@ -204,7 +204,7 @@ def arrange(
                 rows = words[entry + TO_ROWS]
                 if rows != 0:
                     ordinal_of_first += rows - 1
-    return moved if row == count and at <= tuple_bytes else MISFIT
+    return moved if row == count and at <= tuple_bytes else INVALID
 
 
 def has_wanted(entries: Buffer, start: int, stop: int) -> int:

@@ -68,16 +68,16 @@ class SmallEnds:
         width = max(1, int(sizes.max()))
         tables = np.full((len(begins), width), NO_TABLE, np.int64)
         columns = []
-        for place in range(width):
-            is_there = sizes > place
-            at = begins[is_there] + place
+        for index in range(width):
+            is_there = sizes > index
+            at = begins[is_there] + index
             values = np.zeros(len(begins), np.int64)
             values[is_there] = counts.counts[at]
-            tables[is_there, place] = counts.tables[at]
+            tables[is_there, index] = counts.tables[at]
             columns.append(whole_numbers(values))
         present, numbers = np.unique(tables, axis=0, return_inverse=True)
         sets = {
-            number: [(counts.relations[table], columns[place]) for place, table in enumerate(row) if table != NO_TABLE]
+            number: [(counts.relations[table], columns[index]) for index, table in enumerate(row) if table != NO_TABLE]
             for number, row in enumerate(present.tolist())
         }
         return numbers.reshape(-1), sets
@@ -189,14 +189,14 @@ def _made(found: Sequence[Placed]) -> Iterator[Lines]:
         yield lines_of(found)
 
 
-def json_line(reported: object) -> bytes:
+def json_line(value: object) -> bytes:
     """Return a JSON object as a line of UTF-8."""
-    return f"{dumped(reported)}\n".encode()
+    return f"{dumped(value)}\n".encode()
 
 
-def dumped(reported: object) -> str:
+def dumped(value: object) -> str:
     """Return JSON."""
-    return without_escapes(json.dumps(reported, ensure_ascii=False, separators=(",", ":")))  # JSON is UTF-8
+    return without_escapes(json.dumps(value, ensure_ascii=False, separators=(",", ":")))  # JSON is UTF-8
 
 
 class JsonBounds:
@@ -207,7 +207,7 @@ class JsonBounds:
 
     def line(self, op: str, end: TransactionEnd) -> bytes:
         """Return the line of one transaction."""
-        reported: dict[str, object] = {
+        fields: dict[str, object] = {
             "op": op,
             "database": self._databases.get(end.database, str(end.database)),
             "position": f"{end.timeline}:{format_lsn(end.commit_lsn)}:{0 if op == BEGIN else end.item_count}",
@@ -217,21 +217,21 @@ class JsonBounds:
             "items": end.item_count,
         }
         if end.origin:
-            reported["origin"] = end.origin
+            fields["origin"] = end.origin
         if end.gid is not None:
-            reported["gid"] = end.gid
+            fields["gid"] = end.gid
         if op == END:
-            reported["tables"] = [
+            fields["tables"] = [
                 {"schema": table.namespace, "table": table.name, "count": table.count} for table in end.tables or ()
             ]
-        return json_line(reported)
+        return json_line(fields)
 
     def pieces(self, op: str, ends: SmallEnds) -> tuple[Integers, Mapping[int, Sequence[Piece]]]:
         """Return the lines of small transactions, which have neither an origin nor a gid."""
         usecs, items = ends.column("times_us"), whole_numbers(ends.column("row_counts"))
-        place: list[Piece] = [f'"position":"{ends.ends.timeline}:'.encode(), lsns(ends.column("commit_lsns")), b":"]
-        place += [b"0" if op == BEGIN else items, b'","xid":', whole_numbers(ends.xids())]
-        place += [b',"full_xid":', whole_numbers(ends.column("full_xids")), b',"commit_time":']
+        fields: list[Piece] = [f'"position":"{ends.ends.timeline}:'.encode(), lsns(ends.column("commit_lsns")), b":"]
+        fields += [b"0" if op == BEGIN else items, b'","xid":', whole_numbers(ends.xids())]
+        fields += [b',"full_xid":', whole_numbers(ends.column("full_xids")), b',"commit_time":']
         moments = (instants_of(usecs, digits=0), instants_of(usecs, digits=6))
         databases, which = np.unique(ends.column("databases"), return_inverse=True)
         numbers, sets = ends.table_sets() if op == END else (np.zeros_like(usecs), {})
@@ -243,7 +243,7 @@ class JsonBounds:
             name = dumped(self._databases.get(Oid(database), str(database)))
             head = f'{{"op":"{op}","database":{name},'.encode()
             tables = self._tables(sets[code // 2 // len(databases)]) if op == END else ()
-            pieces[variant] = [head, *place, moments[code % 2], b',"items":', items, *tables, b"}\n"]
+            pieces[variant] = [head, *fields, moments[code % 2], b',"items":', items, *tables, b"}\n"]
         return variants, pieces
 
     @staticmethod

@@ -50,8 +50,8 @@ class DebeziumLines:
     ) -> None:
         """`version` and `name` are values of `source`; `now_ns` returns the time when a line is written, since 1970."""
         self._databases = databases
-        reported = {"version": version, "connector": CONNECTOR, "name": name}
-        self._program = json.dumps(reported, separators=(",", ":"))[1:-1]
+        fields = {"version": version, "connector": CONNECTOR, "name": name}
+        self._program = json.dumps(fields, separators=(",", ":"))[1:-1]
         self._now_ns = now_ns
         self._times: CommitTimes | None = None
         self._lines = StreamLines(self._of_batch, self._of_item, DebeziumBounds())
@@ -75,7 +75,7 @@ class DebeziumLines:
         )
         seldom_new = Seldom(SeldomNew(usecs // USECS_PER_MILLISECOND), *map(SeldomNew, (usecs, xid, commit_lsn)))
         lsn, origin = (integers(rows.column(name)) for name in ("_lsn", "_origin"))
-        place = _transaction_place(rows, seldom_new)
+        order = _transaction_fields(rows, seldom_new)
         relation = batch.relation
         names = (self._database(batch.database), json_string(relation.namespace), json_string(relation.name))
 
@@ -83,7 +83,7 @@ class DebeziumLines:
             source = self._source(names, seldom_new, lsn, origin if kind.has_origin else None, op)
             end = f',"op":"{LETTERS[op]}",{made_at}}}\n'.encode()
             head, between = b'{"before":', b',"after":'
-            return [head, *before, between, *after, *source, b',"transaction":', *place, end]
+            return [head, *before, between, *after, *source, b',"transaction":', *order, end]
 
         pieces: dict[int, list[Piece]] = {}
         for number, kind in kinds.items():
@@ -145,16 +145,16 @@ class DebeziumLines:
             f'{item.xid if in_transaction else NO_VALUE},"lsn":{item.lsn},"xmin":null,"origin":'
             f'{json_string(str(item.origin)) if item.origin else NO_VALUE},"origin_lsn":null}}'
         )
-        place = NO_VALUE
+        order = NO_VALUE
         if is_counted(group) and in_transaction:
-            place = f'{{"id":"{item.xid}:{position.commit_lsn}","total_order":{position.ordinal + 1},{NO_ORDER}}}'
+            order = f'{{"id":"{item.xid}:{position.commit_lsn}","total_order":{position.ordinal + 1},{NO_ORDER}}}'
         if message is None:
-            line = f'{{"before":null,"after":null,"source":{source},"transaction":{place},"op":"t",{_made_at(now_ns)}}}'
+            line = f'{{"before":null,"after":null,"source":{source},"transaction":{order},"op":"t",{_made_at(now_ns)}}}'
         else:
             content = b64encode(message.content).decode("ascii")
-            reported = f'{{"prefix":{json_string(message.prefix)},"content":"{content}"}}'
+            content_json = f'{{"prefix":{json_string(message.prefix)},"content":"{content}"}}'
             made_ms = now_ns // NSECS_PER_USEC // USECS_PER_MILLISECOND
-            line = f'{{"op":"m","ts_ms":{made_ms},"source":{source},"transaction":{place},"message":{reported}}}'
+            line = f'{{"op":"m","ts_ms":{made_ms},"source":{source},"transaction":{order},"message":{content_json}}}'
         return f"{line}\n".encode()
 
     def _database(self, oid: Oid) -> str:
@@ -170,7 +170,7 @@ class Seldom(NamedTuple):
     commit_lsn: SeldomNew
 
 
-def _transaction_place(rows: pa.RecordBatch, seldom_new: Seldom) -> list[Piece]:
+def _transaction_fields(rows: pa.RecordBatch, seldom_new: Seldom) -> list[Piece]:
     """Return the rows' numbers in their transactions, if they were counted."""
     if TABLE_ORDINAL not in rows.schema.names:
         return [NULL]
@@ -202,7 +202,7 @@ class DebeziumBounds:
     @staticmethod
     def line(op: str, end: TransactionEnd) -> bytes:
         """Return the event of one transaction."""
-        reported: dict[str, object] = {
+        fields: dict[str, object] = {
             "status": op.upper(),
             "id": f"{end.xid}:{int(end.commit_lsn)}",
             "ts_ms": end.commit_time_us // USECS_PER_MILLISECOND,
@@ -211,11 +211,11 @@ class DebeziumBounds:
         }
         if op == END:
             tables = end.tables or ()
-            reported["event_count"] = sum(table.count for table in tables)
-            reported["data_collections"] = [
+            fields["event_count"] = sum(table.count for table in tables)
+            fields["data_collections"] = [
                 {"data_collection": f"{table.namespace}.{table.name}", "event_count": table.count} for table in tables
             ]
-        return json_line(reported)
+        return json_line(fields)
 
     @staticmethod
     def pieces(op: str, ends: SmallEnds) -> tuple[Integers, Mapping[int, Sequence[Piece]]]:
@@ -230,15 +230,15 @@ class DebeziumBounds:
         total = whole_numbers(ends.totals())
         pieces: dict[int, Sequence[Piece]] = {}
         for variant, tables in sets.items():
-            reported: list[Piece] = []
+            collections: list[Piece] = []
             for table, count in tables:
                 name = dumped(f"{table.namespace}.{table.name}")
-                reported += [
-                    f'{"," if reported else ""}{{"data_collection":{name},"event_count":'.encode(),
+                collections += [
+                    f'{"," if collections else ""}{{"data_collection":{name},"event_count":'.encode(),
                     count,
                     b"}",
                 ]
-            pieces[variant] = [*head, total, b',"data_collections":[', *reported, b"]}\n"]
+            pieces[variant] = [*head, total, b',"data_collections":[', *collections, b"]}\n"]
         return variants, pieces
 
 

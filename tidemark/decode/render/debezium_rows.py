@@ -26,8 +26,8 @@ class Sides:
         self._relation = relation
         self._rows = rows
         self._named = tuple(
-            (place, column)
-            for place, column in enumerate(relation.live_columns)
+            (index, column)
+            for index, column in enumerate(relation.live_columns)
             if column.number != TABLEOID_NUMBER  # of a partitioned table: the connector has no such column
         )
         self._old = self._columns(BEFORE)
@@ -37,12 +37,12 @@ class Sides:
         struct = self._rows.column(side)
         if struct.null_count == len(struct):
             return {}
-        return {place: form_of(column)(struct.field(place)) for place, column in self._named}
+        return {index: form_of(column)(struct.field(index)) for index, column in self._named}
 
     def moved(self) -> Flags | None:
         """Return which updates change the primary key; None if none does."""
         relation, rows = self._relation, self._rows
-        key = [place for place, column in self._named if column.number in relation.primary_key]
+        key = [index for index, column in self._named if column.number in relation.primary_key]
         if not self._old or not self._new or not key:
             return None
         kind = fixed(rows.column("_before_kind"), np.int8)
@@ -53,8 +53,8 @@ class Sides:
             return None
         changed = np.zeros(len(rows), np.uint8)
         texts = ColumnTexts()
-        for place in key:
-            old, new = (side[place].put(texts, 0, len(rows)) for side in (self._old, self._new))
+        for index in key:
+            old, new = (side[index].put(texts, 0, len(rows)) for side in (self._old, self._new))
             line_text.mark_different(texts.text, texts.offsets, old, new, len(rows), changed.data)
             texts.clear()
         moved = changed.astype(np.bool_) & compared
@@ -64,7 +64,7 @@ class Sides:
         """Return the old row of a kind of rows."""
         if not kind.has_before:
             return [NULL]
-        return self._object([(name, self._old.get(place, NULL)) for place, name in self._names()])
+        return self._object([(name, self._old.get(index, NULL)) for index, name in self._names()])
 
     def after(self, kind: RowKind) -> list[Piece]:
         """Return the new row of a kind of rows."""
@@ -72,15 +72,15 @@ class Sides:
             return [NULL]
         whole = kind.has_before and kind.before_kind is BeforeKind.FULL
         values: list[tuple[str, Piece]] = []
-        for (place, name), (_, column) in zip(self._names(), self._named, strict=True):
-            value: Piece = self._new.get(place, NULL)
-            if kind.is_unchanged(place):
-                value = self._old[place] if whole else unavailable(column).encode()
+        for (index, name), (_, column) in zip(self._names(), self._named, strict=True):
+            value: Piece = self._new.get(index, NULL)
+            if kind.is_unchanged(index):
+                value = self._old[index] if whole else unavailable(column).encode()
             values.append((name, value))
         return self._object(values)
 
     def _names(self) -> list[tuple[int, str]]:
-        return [(place, json_string(column.name)) for place, column in self._named]
+        return [(index, json_string(column.name)) for index, column in self._named]
 
     @staticmethod
     def _object(values: list[tuple[str, Piece]]) -> list[Piece]:

@@ -88,20 +88,21 @@ class JsonLines:
             numbers = [b',"table_ordinal":', integers(rows.column(TABLE_ORDINAL))]
         names = self._names(batch.database, batch.relation)
         timeline = SeldomNew(fixed(rows.column("_tli"), np.int32).astype(np.int64))
-        place: list[Piece] = [timeline, b":", lsns(commit_lsn), b":", whole_numbers(ordinal), b'","lsn":"', lsns(lsn)]
+        position: list[Piece] = [timeline, b":", lsns(commit_lsn), b":", whole_numbers(ordinal)]
+        position += [b'","lsn":"', lsns(lsn)]
         moment, origin = instants(rows.column("_commit_time")), integers(rows.column("_origin"))
-        reported = Known(batch)
+        known = Known(batch)
         pieces = {
             number: [
                 f'{{"op":"{kind.op.value}",{names},"position":"'.encode(),
-                *place,
+                *position,
                 b'","xid":',
                 SeldomNew(xid),
                 *((b',"origin":', origin) if kind.has_origin else ()),
                 b',"commit_time":',
                 moment,
                 *numbers,
-                *reported.of(kind),
+                *known.of(kind),
                 b"}\n",
             ]
             for number, kind in kinds.items()
@@ -114,7 +115,7 @@ class JsonLines:
 
     def item(self, item: GroupItem) -> str:
         """Return the line of an item that is not a batch."""
-        reported: dict[str, Json]
+        fields: dict[str, Json]
         match item:
             case LogicalMessage():
                 return self._message(item)
@@ -122,25 +123,25 @@ class JsonLines:
                 return self._schema_event(item)
             case Truncation():
                 flags = {"cascade": item.cascade, "restart_identity": item.restart_identity}
-                reported = {**flags, **_partition(item.partition), **_origin(item.origin)}
-                return self._line("t", item.position, item.relation, item.database, reported)
+                fields = {**flags, **_partition(item.partition), **_origin(item.origin)}
+                return self._line("t", item.position, item.relation, item.database, fields)
             case RewriteBoundary():
                 op = "rewrite_begin" if item.begin else "rewrite_end"
-                reported = {"xid": item.xid, **_partition(item.partition)}
-                return self._line(op, item.position, item.relation, item.database, reported)
+                fields = {"xid": item.xid, **_partition(item.partition)}
+                return self._line(op, item.position, item.relation, item.database, fields)
             case PartitionEvent():
-                reported = {
+                fields = {
                     "lsn": format_lsn(item.lsn),
                     "xid": item.xid,
                     "change": item.change.value,
                     "partition": {"schema": item.partition.namespace, "table": item.partition.name},
                     **_partition(item.partition.oid),
                 }
-                return self._line("partition", item.position, item.relation, item.database, reported)
+                return self._line("partition", item.position, item.relation, item.database, fields)
             case CopyBoundary():
                 op = "copy_begin" if item.begin else "copy_end"
-                reported = {"generation": item.generation, "snapshot": item.snapshot}
-                return self._line(op, item.position, item.relation, item.database, reported)
+                fields = {"generation": item.generation, "snapshot": item.snapshot}
+                return self._line(op, item.position, item.relation, item.database, fields)
         raise AssertionError(f"a batch is not one line: {item}")
 
     def _message(self, item: LogicalMessage) -> str:
@@ -148,7 +149,7 @@ class JsonLines:
             content = {"content": item.content.decode()}
         except UnicodeDecodeError:
             content = {"content_hex": item.content.hex()}
-        reported: dict[str, Json] = {
+        fields: dict[str, Json] = {
             "op": "m",
             "database": self._databases.get(item.database, str(item.database)),
             "position": str(item.position),
@@ -159,12 +160,12 @@ class JsonLines:
             **_origin(item.origin),
             **content,
         }
-        return dumped(reported)
+        return dumped(fields)
 
     def _schema_event(self, item: SchemaEvent) -> str:
         described = item.after or item.before
         assert described is not None, item
-        reported: dict[str, Json] = {
+        fields: dict[str, Json] = {
             "lsn": format_lsn(item.lsn),
             "xid": item.xid,
             "change": item.change.value,
@@ -173,8 +174,8 @@ class JsonLines:
             "after": _described(item.after),
         }
         if item.brings_rows:
-            reported["brings_rows"] = True
-        return self._line("schema", item.position, described, item.database, reported)
+            fields["brings_rows"] = True
+        return self._line("schema", item.position, described, item.database, fields)
 
     def _line(self, op: str, position: Position, relation: Relation, database: Oid, more: Mapping[str, Json]) -> str:
         names = self._names(database, relation)
@@ -223,9 +224,9 @@ class Known:
         relation, rows = batch.relation, batch.rows
         self._names: list[str] = rows.schema.field(AFTER).type.names
         identity = relation.identity_columns or relation.primary_key
-        self._key = {place for place, column in enumerate(relation.live_columns) if column.number in identity}
+        self._key = {index for index, column in enumerate(relation.live_columns) if column.number in identity}
         self._old, self._new = (
-            [_column(struct.field(place)) for place in range(len(self._names))] if struct.null_count < len(rows) else []
+            [_column(struct.field(index)) for index in range(len(self._names))] if struct.null_count < len(rows) else []
             for struct in (rows.column(BEFORE), rows.column(AFTER))
         )
 
@@ -234,13 +235,13 @@ class Known:
         locations = range(len(self._names))
         pieces: list[Piece] = []
         if kind.before_kind is not BeforeKind.NONE:
-            shown = [place for place in locations if kind.before_kind is BeforeKind.FULL or place in self._key]
+            shown = [index for index in locations if kind.before_kind is BeforeKind.FULL or index in self._key]
             pieces += [b',"before":', *self._object(self._old, shown)]
         if kind.has_after:
-            known = [place for place in locations if not kind.is_unchanged(place)]
+            known = [index for index in locations if not kind.is_unchanged(index)]
             pieces += [b',"after":', *self._object(self._new, known)]
         if kind.unchanged is not None:
-            unchanged: list[Json] = [self._names[place] for place in locations if kind.is_unchanged(place)]
+            unchanged: list[Json] = [self._names[index] for index in locations if kind.is_unchanged(index)]
             pieces.append(f',"unchanged":{dumped(unchanged)}'.encode())
         return pieces
 
@@ -248,8 +249,8 @@ class Known:
         if not locations:
             return [b"{}"]
         pieces: list[Piece] = []
-        for place in locations:
-            pieces += [f"{',' if pieces else '{'}{encode_basestring(self._names[place])}:".encode(), columns[place]]
+        for index in locations:
+            pieces += [f"{',' if pieces else '{'}{encode_basestring(self._names[index])}:".encode(), columns[index]]
         return [*pieces, b"}"]
 
 

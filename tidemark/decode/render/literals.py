@@ -19,7 +19,7 @@ from tidemark.decode.render.json_columns import View, powers
 from tidemark.decode.transactions.object_names import NamesThen
 from tidemark.decode.types.codec import Codec, ColumnKind, Dialect
 from tidemark.decode.types.datetimes import DateCodec, TimestampCodec
-from tidemark.decode.types.keywords import quote_identifier
+from tidemark.decode.types.identifiers import quote_identifier
 from tidemark.decode.types.numbers import BoolCodec, FloatCodec, IntegerCodec
 from tidemark.decode.types.numeric import DecimalCodec, NumericCodec
 from tidemark.decode.types.registry import column_codec, prints_names
@@ -135,12 +135,12 @@ class Literals:
 
     def _made(self, side: Side, cell: int, row: int, shows_nulls: bool) -> bytes:  # noqa: FBT001 - of one kind
         """Return label and literal of one value."""
-        place = side.locations[cell]
-        if place == Location.EXTERNAL:
+        location = side.locations[cell]
+        if location == Location.EXTERNAL:
             return self._label + b"unchanged-toast-datum"
-        if place >= 0:
-            return self._label + self._literal(bytes(side.data[place : place + side.sizes[cell]]), side, row)
-        if place == Location.MISSING and self._missing is not None:
+        if location >= 0:
+            return self._label + self._literal(bytes(side.data[location : location + side.sizes[cell]]), side, row)
+        if location == Location.MISSING and self._missing is not None:
             return self._label + self._quote(self._missing)
         return self._label + b"null" if shows_nulls else b""
 

@@ -28,9 +28,9 @@ class RowKind(NamedTuple):
     moved: bool  # the key changed
     unchanged: bytes | None  # bitmap of the columns without a value because it did not change
 
-    def is_unchanged(self, place: int) -> bool:
+    def is_unchanged(self, index: int) -> bool:
         """Return whether the column with this index did not change and is not in WAL."""
-        return self.unchanged is not None and bool(self.unchanged[place >> 3] >> (place & 7) & 1)
+        return self.unchanged is not None and bool(self.unchanged[index >> 3] >> (index & 7) & 1)
 
 
 def kinds_of(rows: pa.RecordBatch, moved: Flags | None) -> tuple[Integers, dict[int, RowKind]]:
@@ -56,7 +56,7 @@ def kinds_of(rows: pa.RecordBatch, moved: Flags | None) -> tuple[Integers, dict[
 def _kind(code: int, patterns: list[bytes | None]) -> RowKind:
     op, code = OPS[code & (1 << _OP_BITS) - 1], code >> _OP_BITS
     before_kind, code = BeforeKind(code & (1 << _KIND_BITS) - 1), code >> _KIND_BITS
-    has_before, has_after, has_origin, moved = (bool(code >> place & 1) for place in range(4))
+    has_before, has_after, has_origin, moved = (bool(code >> bit & 1) for bit in range(4))
     return RowKind(op, before_kind, has_before, has_after, has_origin, moved, patterns[code >> 4])
 
 

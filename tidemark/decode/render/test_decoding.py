@@ -27,7 +27,7 @@ from tidemark.decode.transactions.committed_transaction import CommittedTransact
 from tidemark.decode.transactions.object_names import NO_NAMES, NamesThen
 from tidemark.decode.transactions.rowlog import RelationVersions
 from tidemark.decode.types.codec import Dialect
-from tidemark.decode.types.keywords import quote_identifier
+from tidemark.decode.types.identifiers import quote_identifier
 from tidemark.model.change import LogicalMessage, Op, Truncation
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation

@@ -77,7 +77,7 @@ class CommittedTransaction:
             start = counted = at = 0
             while start < len(chunk):
                 while following is not None and following[0] <= base + start:
-                    yield self._placed(following[1], ordinal)
+                    yield self._with_position(following[1], ordinal)
                     ordinal += 1
                     following = next(waiting, None)
                 stop = len(chunk) if following is None else min(len(chunk), following[0] - base)
@@ -88,7 +88,7 @@ class CommittedTransaction:
                     ordinal += chunk.row_count(run_start, run_stop)
                 start = stop
         while following is not None:
-            yield self._placed(following[1], ordinal)
+            yield self._with_position(following[1], ordinal)
             ordinal += 1
             following = next(waiting, None)
         assert ordinal == self.end.item_count, self.end
@@ -103,5 +103,5 @@ class CommittedTransaction:
         self._rows.release(self._port)
         self._between.release(self._port)
 
-    def _placed(self, item: Item, ordinal: int) -> Item:
+    def _with_position(self, item: Item, ordinal: int) -> Item:
         return replace(item, position=Position(self.end.timeline, self.end.commit_lsn, ordinal))

@@ -6,7 +6,7 @@ labels are those of that moment, as in a historic snapshot. The rules for keepin
 kept as op `r` of that table, and rows of materialized views are kept here and left out later.
 
 Reading can begin before the wanted position and then meets transactions whose beginning is not read (see
-`transactions`). An error in one of them is stored as its doubt; it is raised only if the transaction is wanted.
+`transactions`). An error in one of them is stored as its fault; it is raised only if the transaction is wanted.
 
 Small transactions are returned in runs if records come in blocks. Pure: records in, completed transactions out.
 """
@@ -251,8 +251,8 @@ class Decoder:
             self._add(record, transaction, partial(_end_schema, transaction, record.lsn))
             for database_change in self._databases.selection_changes(commit.xid):
                 self._add(record, transaction, partial(_emit_database, transaction, record.lsn, database_change))
-            reported = (commit.time_us, commit.database, record.origin, commit.gid)
-            committed = self._complete(Ended(commit.xid, record.lsn, record.end_lsn, *reported), transaction)
+            fields = (commit.time_us, commit.database, record.origin, commit.gid)
+            committed = self._complete(Ended(commit.xid, record.lsn, record.end_lsn, *fields), transaction)
         xids = (commit.xid, *commit.subxids)
         if self._databases.commit(xids, record.lsn):
             self.catalogs_changed = True
@@ -266,8 +266,8 @@ class Decoder:
         if transaction.is_kept and not transaction.is_empty:
             return self._committed(ended, transaction)
         transaction.release(self.transactions.port)
-        if transaction.doubt is not None and not transaction.partial and ended.commit_lsn >= self._wanted_from:
-            raise transaction.doubt
+        if transaction.fault is not None and not transaction.partial and ended.commit_lsn >= self._wanted_from:
+            raise transaction.fault
         return None
 
     def _add(self, record: Record, transaction: OpenTransaction, add: Callable[[], None]) -> None:
@@ -278,13 +278,13 @@ class Decoder:
             add()
         except CorruptWal as error:
             # NB: a BadDatum does not contain the LSN of its record.
-            reported = BadRecord(record.lsn, str(error)) if isinstance(error, BadDatum) else error
+            fault = BadRecord(record.lsn, str(error)) if isinstance(error, BadDatum) else error
             if record.lsn < self._wanted_from:
-                transaction.give_up(reported, self.transactions.port)
-            elif reported is error:
+                transaction.give_up(fault, self.transactions.port)
+            elif fault is error:
                 raise
             else:
-                raise reported from error
+                raise fault from error
 
     def _committed(self, ended: Ended, transaction: OpenTransaction) -> CommittedTransaction:
         end = TransactionEnd(
@@ -315,7 +315,7 @@ class Decoder:
         catalog = self._databases.captured(emitted.database) if emitted is not None else None
         if catalog is None or emitted is None:
             return None
-        reported = LogicalMessage(
+        logical_message = LogicalMessage(
             position=UNPLACED if emitted.transactional else Position(self.timeline, record.lsn, 0),
             lsn=record.lsn,
             database=emitted.database,
@@ -326,15 +326,15 @@ class Decoder:
             origin=record.origin,
         )
         if not emitted.transactional:
-            return reported
+            return logical_message
         if transaction is not None:
-            self._add(record, transaction, partial(self._add_message, transaction, reported, record.xid))
+            self._add(record, transaction, partial(self._add_message, transaction, logical_message, record.xid))
         return None
 
-    def _add_message(self, transaction: OpenTransaction, reported: LogicalMessage, xid: Xid) -> None:
+    def _add_message(self, transaction: OpenTransaction, logical_message: LogicalMessage, xid: Xid) -> None:
         emit_schema(transaction)
-        transaction.add_item(xid, reported)
-        self.transactions.grew(ITEM_OVERHEAD_BYTES + len(reported.content))
+        transaction.add_item(xid, logical_message)
+        self.transactions.grew(ITEM_OVERHEAD_BYTES + len(logical_message.content))
 
     def _heap2(self, record: Record, transaction: OpenTransaction | None) -> None:
         catalog = self._databases.captured(record.blocks[0].locator.db) if record.blocks else None

@@ -18,7 +18,7 @@ cdef unsigned int RUNNING_XACTS, XACT_INVALIDATIONS
 cdef unsigned int NO_ORDINARY_TIME
 cdef unsigned int XACT_COMMIT, XACT_ABORT, XACT_HAS_INFO, COMMIT_MAIN, ABORT_MAIN, COMMIT_HAS_DATABASE, COMMIT_SAYS_MORE
 cdef unsigned int COMMIT_HAS_CHILDREN
-cdef unsigned int UPDATE_OLD_TUPLE, UPDATE_OLD_KEY, UPDATE_NEW, UPDATE_BORROWS
+cdef unsigned int UPDATE_OLD_TUPLE, UPDATE_OLD_KEY, UPDATE_NEW, UPDATE_FROM_OLD
 cdef unsigned int DELETE_OLD_TUPLE, DELETE_OLD_KEY, DELETE_SUPER
 cdef unsigned char OP_INSERT, OP_UPDATE, OP_DELETE, BEFORE_NONE, BEFORE_KEY, BEFORE_FULL
 cdef unsigned int BLOCK_ID_MAX, ID_TOP_XID, ID_ORIGIN, ID_MAIN_LONG, ID_MAIN_SHORT
@@ -53,9 +53,9 @@ cdef class RowExtractor:
                              const long long[::1] lengths, Py_ssize_t start, Py_ssize_t stop,
                              long long others_lsn) except -1
 
-    cpdef know_file(self, unsigned int spc, unsigned long long db, unsigned long long rel, long long value)
+    cpdef set_file(self, unsigned int spc, unsigned long long db, unsigned long long rel, long long value)
 
-    cpdef know_xid(self, unsigned int xid, long long state)
+    cpdef set_xid_state(self, unsigned int xid, long long state)
 
     @cython.locals(state="long long")
     cpdef Py_ssize_t pending_slot(self, unsigned long long xid) except? -2
@@ -67,7 +67,7 @@ cdef class RowExtractor:
     cpdef int release(self, unsigned long long xid) except -1
 
     @cython.locals(child="long long")
-    cdef int know_children(self, long long slot, long long state) except -1 nogil
+    cdef int set_children_state(self, long long slot, long long state) except -1 nogil
 
     @cython.locals(state="long long", opcode="unsigned int")
     cdef int process(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr, unsigned int info) except -1 nogil
@@ -91,7 +91,7 @@ cdef class RowExtractor:
     cdef int names_children(self, Py_ssize_t at, Py_ssize_t size, unsigned int flags, long long state) except -1 nogil
 
     @cython.locals(distance="long long", full="long long")
-    cdef Py_ssize_t see(self, long long xid) except? -2 nogil
+    cdef Py_ssize_t advance_xid(self, long long xid) except? -2 nogil
 
     @cython.locals(opcode="unsigned int", key="unsigned long long", known="long long", changes_rows=bint)
     cdef int process_heap(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,

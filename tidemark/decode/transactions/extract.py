@@ -91,7 +91,7 @@ INSERT_NEW = heap.INSERT_CONTAINS_NEW_TUPLE
 UPDATE_OLD_TUPLE = heap.UPDATE_CONTAINS_OLD_TUPLE
 UPDATE_OLD_KEY = heap.UPDATE_CONTAINS_OLD_KEY
 UPDATE_NEW = heap.UPDATE_CONTAINS_NEW_TUPLE
-UPDATE_BORROWS = heap.UPDATE_PREFIX_FROM_OLD | heap.UPDATE_SUFFIX_FROM_OLD
+UPDATE_FROM_OLD = heap.UPDATE_PREFIX_FROM_OLD | heap.UPDATE_SUFFIX_FROM_OLD
 DELETE_OLD_TUPLE = heap.DELETE_CONTAINS_OLD_TUPLE
 DELETE_OLD_KEY = heap.DELETE_CONTAINS_OLD_KEY
 DELETE_SUPER = heap.DELETE_IS_SUPER
@@ -212,12 +212,12 @@ class RowExtractor:
         """Forget all transactions."""
         self.xids = LookUp()
 
-    def know_file(self, spc: int, db: int, rel: int, value: int) -> None:
+    def set_file(self, spc: int, db: int, rel: int, value: int) -> None:
         """Set a file's rows: NO_ROWS, FIRST_VERSION plus a version's number, or NONE minus it (rows without tuples)."""
         self.files.put(db << 32 | rel, value)
         self.tablespaces.put(db << 32 | rel, spc)
 
-    def know_xid(self, xid: int, state: int) -> None:
+    def set_xid_state(self, xid: int, state: int) -> None:
         """Set the state of a transaction or subtransaction."""
         self.xids.put(xid, state)
 
@@ -238,12 +238,12 @@ class RowExtractor:
         """Remove a pending transaction: the caller has its rows now."""
         slot = self.pending_slot(xid)
         if slot != NOTHING and self.pending.is_top(slot, xid):
-            self.know_children(slot, XID_ORDINARY)
+            self.set_children_state(slot, XID_ORDINARY)
             self.pending.release(slot)
             self.xids.enter(xid, XID_ORDINARY)
         return 0
 
-    def know_children(self, slot: int, state: int) -> int:
+    def set_children_state(self, slot: int, state: int) -> int:
         """Set the state of a transaction's pending subtransactions and remove them."""
         child = self.children.pop(slot)
         while child != 0:
@@ -291,7 +291,7 @@ class RowExtractor:
         top_state = self.xids.get(self.top)
         if top_state < XID_PENDING or not self.can_join(XID_UNKNOWN):
             return 0
-        self.see(self.xid)
+        self.advance_xid(self.xid)
         self.children.add(top_state - XID_PENDING, self.xid)
         self.xids.enter(self.xid, top_state)
         return 1
@@ -315,11 +315,11 @@ class RowExtractor:
         """Process an abort; return 0 if the caller has the transaction."""
         if state != XID_UNKNOWN and state < XID_PENDING:
             return 0
-        self.see(self.xid)
+        self.advance_xid(self.xid)
         if state >= XID_PENDING:
             slot = state - XID_PENDING
             if self.pending.is_top(slot, self.xid):
-                self.know_children(slot, XID_UNKNOWN)
+                self.set_children_state(slot, XID_UNKNOWN)
                 self.pending.release(slot)
             else:
                 self.pending.drop(slot, self.xid)
@@ -342,14 +342,14 @@ class RowExtractor:
             return 0
         time = (low | high << 32) + POSTGRES_EPOCH_US
         if state >= XID_PENDING:
-            self.know_children(state - XID_PENDING, XID_UNKNOWN)
+            self.set_children_state(state - XID_PENDING, XID_UNKNOWN)
             self.pending.commit(state - XID_PENDING, self.lsn, self.end_lsn, time, read_u32(self.linear, at + 14))
         elif state == XID_ORDINARY:
             self.other_end = self.index
             self.other_time = time
             self.other_database = read_u32(self.linear, at + 14)
         else:
-            self.see(self.xid)
+            self.advance_xid(self.xid)
         self.xids.enter(self.xid, XID_UNKNOWN)
         return 1
 
@@ -369,7 +369,7 @@ class RowExtractor:
                 return 0
         return 1
 
-    def see(self, xid: int) -> int:
+    def advance_xid(self, xid: int) -> int:
         """Advance the next xid; return the 64-bit xid (`TransactionTable.full_xid`)."""
         distance = (xid - self.next_xid) & ALL_XIDS
         full = self.next_xid + distance
@@ -510,7 +510,7 @@ class RowExtractor:
         if self.main_length < 14:
             return 0
         flags = self.linear[self.main_at + 7]
-        if flags & UPDATE_BORROWS or not flags & UPDATE_NEW:
+        if flags & UPDATE_FROM_OLD or not flags & UPDATE_NEW:
             return 0
         if not self.is_tuple(self.data_at, self.data_length):
             return 0
@@ -565,7 +565,7 @@ class RowExtractor:
             top = self.top if self.top != 0 else self.xid
             self.slot = self.xids.get(top) - XID_PENDING
             if self.slot < 0:
-                self.slot = self.pending.hold(self.see(top), self.lsn)
+                self.slot = self.pending.hold(self.advance_xid(top), self.lsn)
                 self.xids.enter(top, XID_PENDING + self.slot)
             self.join()
             self.is_new = False

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tidemark.decode.datum.row_entries import ENTRY_BYTES
 from tidemark.decode.datum.toast import ToastChunks
 from tidemark.decode.datum.tuples import TupleLayout
-from tidemark.decode.transactions.object_names import NameKeeper, RowPlace
+from tidemark.decode.transactions.object_names import NameKeeper, RowContext
 from tidemark.decode.transactions.open_transaction import OpenTransaction, SpeculativeKey, SpeculativeRow
 from tidemark.decode.transactions.ports import Catalog, Databases
 from tidemark.decode.transactions.schema_changes import FIRST_UNPINNED_OID, PERMANENT, UNPLACED
@@ -301,7 +301,7 @@ class HeapChanges:
     def _record_names(self, names: NameKeeper, site: _Site, relation: Relation, *packed: bytes | None) -> None:
         recorded = site.transaction.names
         before = recorded.byte_count
-        names.record(RowPlace(site.catalog, site.transaction.xid, site.record.lsn, recorded), relation, *packed)
+        names.record(RowContext(site.catalog, site.transaction.xid, site.record.lsn, recorded), relation, *packed)
         self._transactions.grew(recorded.byte_count - before)
 
     def _pass_over(self, site: _Site, locator: RelFileLocator) -> None:

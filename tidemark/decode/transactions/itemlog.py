@@ -19,7 +19,7 @@ Item = SchemaItem | Truncation | LogicalMessage
 ITEM_OVERHEAD_BYTES = 500  # approximate memory of an item, without a message's content
 
 
-class _Place(NamedTuple):
+class _SpilledContent(NamedTuple):
     """The location of a message's content: bytes of a part on disk."""
 
     handle: int
@@ -33,7 +33,7 @@ class _Pending(NamedTuple):
     row: int
     xid: Xid
     item: Item
-    place: _Place | None = None
+    location: _SpilledContent | None = None
 
     @property
     def content_bytes(self) -> int:
@@ -105,22 +105,22 @@ class ItemLog:
         self._handles.append(handle)
         at = 0
         for index, pending, message in found:
-            place = _Place(handle, at, at + pending.content_bytes)
-            self._pending[index] = pending._replace(item=replace(message, content=b""), place=place)
-            at = place.stop
+            location = _SpilledContent(handle, at, at + pending.content_bytes)
+            self._pending[index] = pending._replace(item=replace(message, content=b""), location=location)
+            at = location.stop
 
     def read(self, port: SpillPort | None) -> Iterator[tuple[int, Item]]:
         """Yield the items, each with the number of the row that follows it."""
         part, content = 0, b""
         for pending in self._pending:
-            if pending.place is None:
+            if pending.location is None:
                 yield pending.row, pending.item
                 continue
             assert port is not None, "spilled without a port"
             assert isinstance(pending.item, LogicalMessage), "others have no content"
-            if pending.place.handle != part:
-                part, content = pending.place.handle, port.read(pending.place.handle)
-            yield pending.row, replace(pending.item, content=content[pending.place.start : pending.place.stop])
+            if pending.location.handle != part:
+                part, content = pending.location.handle, port.read(pending.location.handle)
+            yield pending.row, replace(pending.item, content=content[pending.location.start : pending.location.stop])
 
     def release(self, port: SpillPort | None) -> None:
         """Drop everything, on disk as well."""

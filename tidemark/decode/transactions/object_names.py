@@ -59,7 +59,7 @@ class NamesThen:
         return self.recorded.name(kind, oid, self.lsn)
 
 
-class RowPlace(NamedTuple):
+class RowContext(NamedTuple):
     """The context of a row: which transaction's view of the catalog to use, and where to store the names."""
 
     catalog: Catalog
@@ -72,11 +72,11 @@ class _NamesNow:
     """The current names in a catalog: `ObjectNames` that stores each name it returns."""
 
     def __init__(self) -> None:
-        self.place: RowPlace | None = None
+        self.context: RowContext | None = None
 
     def name(self, kind: Oid, oid: Oid) -> str:
-        assert self.place is not None
-        catalog, top_xid, lsn, recorded = self.place
+        assert self.context is not None
+        catalog, top_xid, lsn, recorded = self.context
         name = catalog.object_name(kind, oid, top_xid) or str(oid)
         recorded.record(kind, oid, lsn, name)
         return name
@@ -96,12 +96,12 @@ class NameKeeper:
         self._now = _NamesNow()
         self._known: dict[tuple[str, Relation], _NamedColumns] = {}
 
-    def record(self, place: RowPlace, relation: Relation, *packed: bytes | None) -> None:
+    def record(self, context: RowContext, relation: Relation, *packed: bytes | None) -> None:
         """Store the names that the tuples of a row need."""
-        columns = self._columns(place.catalog.dialect, relation)
+        columns = self._columns(context.catalog.dialect, relation)
         if not columns.codecs:
             return
-        self._now.place = place
+        self._now.context = context
         for row in packed:
             if row is None:
                 continue

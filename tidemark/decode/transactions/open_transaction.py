@@ -39,7 +39,7 @@ class OpenTransaction:
     first_lsn: Lsn
     rows: RowLog
     partial: bool = False
-    doubt: CorruptWal | None = None  # the error that prevents its delivery, raised if it is wanted
+    fault: CorruptWal | None = None  # the error that prevents its delivery, raised if it is wanted
     gid: str | None = None  # of a prepared transaction
     schema: SchemaTracker | None = None  # set once it has changed a catalog
     children: set[Xid] = field(default_factory=set)  # seen so far and not aborted
@@ -78,11 +78,11 @@ class OpenTransaction:
     @property
     def is_kept(self) -> bool:
         """Return whether its changes are kept; if not, only its end matters."""
-        return not self.partial and self.doubt is None
+        return not self.partial and self.fault is None
 
-    def give_up(self, doubt: CorruptWal, port: SpillPort | None) -> None:
+    def give_up(self, fault: CorruptWal, port: SpillPort | None) -> None:
         """Drop all of its changes and store the reason why it cannot be read."""
-        self.doubt = doubt
+        self.fault = fault
         self.schema = None
         self.release(port)
         self.toast.clear()

@@ -14,7 +14,7 @@ cdef class PendingRows:
     cdef readonly long long other_more
     cdef readonly Py_ssize_t others_at, others_byte_at
     cdef readonly long long head, tail, pending_count
-    cdef readonly bint is_arranged, is_crowded, has_gaps, is_sorted
+    cdef readonly bint is_arranged, needs_moves, has_gaps, is_sorted
     cdef long long oldest, others_lsn
     cdef unsigned long long[::1] words
     cdef const unsigned char[::1] linear

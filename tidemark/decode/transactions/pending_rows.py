@@ -109,7 +109,7 @@ class PendingRows:
         self.pending_count = 0
         self.is_sorted = True  # the rows of each pending transaction are contiguous
         self.has_gaps = False  # rows that are no longer pending, or were rolled back, remain among the others
-        self.is_crowded = False  # some transaction should not stay pending
+        self.needs_moves = False  # some transaction should not stay pending
         self.others_lsn = NOTHING  # the least first LSN of the others that are open
         self.head = 0  # slots from here on may be in use; the index in the arrays is the slot modulo SLOTS_MAX
         self.tail = 0  # slots from here on are free
@@ -308,12 +308,12 @@ class PendingRows:
             self.row_count = self.tuple_count = 0
             if self.pending_count == 0:  # NB: pending transactions may have no rows: all were rolled back
                 self.head = self.oldest = self.tail
-                self.is_crowded = False
+                self.needs_moves = False
             self.has_gaps = False
             self.is_sorted = True
         return 0
 
-    def settle(self) -> None:
+    def sort_rows(self) -> None:
         """Sort the pending rows so that the rows of each transaction are contiguous."""
         if not self.is_sorted:
             self.other_rows = self.other_bytes = self.other_more = self.run_count = self.end_count = 0
@@ -398,11 +398,11 @@ class PendingRows:
         self.is_sorted = True
         for at in range(rows):
             self.row_sizes[at] = self.arranged_sizes[row + at]
-        self.is_crowded = self.tail - self.head > SINCE
+        self.needs_moves = self.tail - self.head > SINCE
         for number in range(self.head, self.tail):
             slot = number & (SLOTS - 1)
             if self.slot_xids[slot] != 0:
-                self.is_crowded |= self.slot_rows[slot] > ROWS_EACH or self.slot_bytes[slot] > BYTES_EACH
+                self.needs_moves |= self.slot_rows[slot] > ROWS_EACH or self.slot_bytes[slot] > BYTES_EACH
                 # Sizes that `place` has advanced to the ends.
                 self.slot_row_at[slot] -= row + self.slot_rows[slot]
                 self.slot_byte_at[slot] -= byte + self.slot_bytes[slot]

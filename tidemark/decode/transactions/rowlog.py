@@ -279,10 +279,10 @@ class RowLog:
         """Move all rows to `port`."""
         if len(self._last):
             self._close_chunk()
-        for place, chunk in enumerate(self._chunks):
+        for index, chunk in enumerate(self._chunks):
             if isinstance(chunk, RowChunk):
                 parts = chunk.dump()
-                self._chunks[place] = _Spilled(port.write(*parts), len(chunk), chunk.more, chunk.rows_of())
+                self._chunks[index] = _Spilled(port.write(*parts), len(chunk), chunk.more, chunk.rows_of())
                 self.spilled_bytes += sum(map(len, parts))
         self._closed_bytes = 0
 

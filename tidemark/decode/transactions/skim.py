@@ -110,7 +110,7 @@ class Skimmer:
         pending, slots = self._pending, self._slots
         _, _, rows, sizes, *_ = slots
         too_many = pending.row_count > PENDING_ROWS_MAX or pending.tuple_count > PENDING_BYTES_MAX
-        for number in self._live() if too_many or pending.is_crowded else ():
+        for number in self._live() if too_many or pending.needs_moves else ():
             slot = number % SLOTS_MAX
             is_small = rows[slot] <= SMALL_ROWS and sizes[slot] <= SMALL_BYTES
             if too_many or not is_small or number < pending.tail - LONG:
@@ -192,7 +192,7 @@ class Skimmer:
         slot: int = self._extractor.pending_slot(xid)
         if slot == NONE:
             return None
-        self._pending.settle()
+        self._pending.sort_rows()
         xids, firsts, rows, sizes, row_at, byte_at, more = self._slots
         top = Xid(xids[slot] & XID_MASK)
         row, byte = row_at[slot], byte_at[slot]
@@ -209,17 +209,17 @@ class Skimmer:
 
         Rows that are not `wanted` are counted in their transaction, without tuples.
         """
-        self._know_file(locator, FIRST_VERSION + number if wanted else NONE - number)
+        self._set_file(locator, FIRST_VERSION + number if wanted else NONE - number)
 
     def file_is_passed_over(self, locator: RelFileLocator) -> None:
         """Mark a file whose rows are skipped."""
-        self._know_file(locator, NO_ROWS)
+        self._set_file(locator, NO_ROWS)
 
-    def _know_file(self, locator: RelFileLocator, value: int) -> None:
+    def _set_file(self, locator: RelFileLocator, value: int) -> None:
         if self._file_count >= FILES_MAX:
             self.forget_files()
         self._file_count += 1  # at most: a file can be counted twice
-        self._extractor.know_file(locator.spc, locator.db, locator.rel, value)
+        self._extractor.set_file(locator.spc, locator.db, locator.rel, value)
 
     def forget_files(self) -> None:
         """Forget all files: catalogs have changed."""
@@ -232,17 +232,17 @@ class Skimmer:
         plain = transaction.is_kept and transaction.schema is None
         current = transaction.rows.versions is self._transactions.versions
         ordinary = plain and current and (chunks is None or chunks.byte_count == 0)
-        self._extractor.know_xid(xid, ORDINARY if ordinary else KNOWN)
+        self._extractor.set_xid_state(xid, ORDINARY if ordinary else KNOWN)
 
     def set_aside(self, transaction: OpenTransaction) -> None:
         """Mark the whole transaction as not ordinary."""
         for xid in (transaction.xid, *transaction.children):
-            self._extractor.know_xid(xid, KNOWN)
+            self._extractor.set_xid_state(xid, KNOWN)
 
     def forget(self, xids: Iterable[Xid]) -> None:
         """Remove transactions or subtransactions that have ended."""
         for xid in xids:
-            self._extractor.know_xid(xid, UNKNOWN)
+            self._extractor.set_xid_state(xid, UNKNOWN)
 
     def forget_all(self) -> None:
         """Forget all files and transactions; open transactions are no longer ordinary."""

@@ -9,11 +9,11 @@ ROLLBACK PREPARED. A crash leaves transactions without an end; the next RUNNING_
 *Partial* transactions began before the first record that was read. They can never be returned whole, so only their
 xids are stored; the caller that starts a decoder ensures that none of them is wanted.
 
-A transaction in *doubt* cannot be read, and only its end shows whether it is wanted. This is normal after a restart:
+A transaction with a *fault* cannot be read; its end shows whether it is wanted. This is normal after a restart:
 WAL is read again from the first record of the transactions that were open at the last delivery, and other transactions
 were open there whose beginning is not read again. All of them ended before that delivery.
-A *stray* is a subtransaction of such a transaction: the record that names its top-level xid is not read, so it looks
-like a top-level transaction until the end of the real one names it.
+An *unassigned* subtransaction is one of such a transaction: the record that names its top-level xid is not read, so it
+looks like a top-level transaction until the end of the real one names it.
 
 A transaction is *pending* in the code that reads blocks of records (`skim`) as long as it has only a few rows: most
 stay pending until their commit and never enter this table. Looking up a pending transaction moves it here.
@@ -144,31 +144,31 @@ class TransactionTable:
             self._advance(xid)
             transaction.children.add(xid)
             self._top_of[xid] = top_xid
-            self._merge_strays((xid,), transaction)
+            self._merge_unassigned((xid,), transaction)
         return transaction
 
-    def _merge_strays(self, xids: Iterable[Xid], top: OpenTransaction | None) -> OpenTransaction | None:
-        """Merge strays into `top`; return `top`, or a stray if there is no `top`.
+    def _merge_unassigned(self, xids: Iterable[Xid], top: OpenTransaction | None) -> OpenTransaction | None:
+        """Merge unassigned subtransactions into `top`; return `top`, or one of them if there is no `top`.
 
-        A stray's rows cannot be placed among the other rows: so the whole transaction is in doubt.
+        Their rows cannot be put in order among the other rows: so the whole transaction has a fault.
         """
         for xid in xids:
-            stray = self._pop(xid)
-            if stray is None:
+            unassigned = self._pop(xid)
+            if unassigned is None:
                 continue
-            stray.give_up(stray.doubt or self._unseen_start(xid), self.port)
+            unassigned.give_up(unassigned.fault or self._unseen_start(xid), self.port)
             if top is None:
-                top = stray
+                top = unassigned
             elif top.is_kept:
-                assert stray.doubt is not None, "just given up"
-                top.give_up(stray.doubt, self.port)
+                assert unassigned.fault is not None, "just given up"
+                top.give_up(unassigned.fault, self.port)
         return top
 
-    def _forget_strays(self, xids: Iterable[Xid]) -> None:
+    def _release_unassigned(self, xids: Iterable[Xid]) -> None:
         for xid in xids:
-            stray = self._pop(xid)
-            if stray is not None:
-                stray.release(self.port)
+            unassigned = self._pop(xid)
+            if unassigned is not None:
+                unassigned.release(self.port)
 
     def enter_partial(self, xid: Xid, top_xid: Xid, first_lsn: Lsn) -> None:
         """Add a transaction that began before the first record to be read, and that is never wanted."""
@@ -203,7 +203,7 @@ class TransactionTable:
 
     def leave(self, xid: Xid, committed: Iterable[Xid]) -> OpenTransaction | None:
         """Remove and return a transaction that ended, without the subtransactions that are not `committed`."""
-        transaction = self._merge_strays(committed, self._pop(xid))
+        transaction = self._merge_unassigned(committed, self._pop(xid))
         if transaction is None:
             return None
         for child in transaction.children:
@@ -225,10 +225,10 @@ class TransactionTable:
             transaction = self.leave(xid, children)
             if transaction is not None:
                 transaction.release(self.port)
-            self._forget_strays(subxids)
+            self._release_unassigned(subxids)
             return {xid, *subxids, *children}
         gone = {xid, *subxids}
-        self._forget_strays(gone)
+        self._release_unassigned(gone)
         transaction = self._open.get(top)
         if transaction is not None:
             transaction.drop(gone)
@@ -277,7 +277,7 @@ class TransactionTable:
             if self.port is None:
                 largest = max(self._open.values(), key=lambda transaction: transaction.byte_count)
                 raise TransactionTooLarge(
-                    f"open transactions take {total} bytes, more than the allowed {bound}; the largest, "
+                    f"open transactions use {total} bytes, more than the allowed {bound}; the largest, "
                     f"{largest.xid}, began at {format_lsn(largest.first_lsn)}"
                 )
             total -= self._spill(self.port, total - int(bound * SPILL_DOWN_TO))

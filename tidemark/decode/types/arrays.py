@@ -107,8 +107,8 @@ class ArrayCodec(Codec):
         values: list[ArrowValue] = []
         for part in element_pattern(self._delimiter).finditer(body):
             if part.lastgroup:
-                reported = unquoted_element(part)
-                values.append(None if reported is None else self.element_codec.parse_text(reported))
+                element = unquoted_element(part)
+                values.append(None if element is None else self.element_codec.parse_text(element))
         return values
 
 

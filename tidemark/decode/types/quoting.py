@@ -52,8 +52,8 @@ def with_elements(text: str, delimiter: str, convert: Callable[[str], str]) -> s
     """Return an array's text with each element replaced; NULL, dimensions and bounds are kept."""
 
     def converted(part: re.Match[str]) -> str:
-        reported = unquoted_element(part) if part.lastgroup else None
-        return part[0] if reported is None else quoted_element(convert(reported), delimiter)
+        element = unquoted_element(part) if part.lastgroup else None
+        return part[0] if element is None else quoted_element(convert(element), delimiter)
 
     body_at = text.index("{")
     return text[:body_at] + element_pattern(delimiter).sub(converted, text[body_at:])

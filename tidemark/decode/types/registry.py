@@ -15,6 +15,7 @@ from tidemark.decode.types.composites import CompositeCodec
 from tidemark.decode.types.datetimes import TimetzCodec
 from tidemark.decode.types.extensions import CubeCodec, HstoreCodec, LtreeCodec
 from tidemark.decode.types.geometric import CircleCodec, FixedShapeCodec, LineCodec, PathCodec, PolygonCodec
+from tidemark.decode.types.inet import InetCodec, MacAddressCodec
 from tidemark.decode.types.internals import CatalogNameCodec, LsnCodec, ObjectNameCodec, SnapshotCodec, TidCodec
 from tidemark.decode.types.json_binary import JsonbCodec
 from tidemark.decode.types.json_path import JsonPathCodec
@@ -27,7 +28,6 @@ from tidemark.decode.types.mapped import (
     time_codec,
     timestamp_codec,
 )
-from tidemark.decode.types.network import InetCodec, MacAddressCodec
 from tidemark.decode.types.numbers import BoolCodec, FloatCodec, IntegerCodec, Xid8Codec
 from tidemark.decode.types.postgis import GeometryCodec
 from tidemark.decode.types.ranges import MultirangeCodec, RangeCodec

@@ -46,12 +46,12 @@ class DistinctCodec(TextCodec):
 
     def text(self, payload: bytes) -> str:
         """Return a text in the form of a JSON object."""
-        reported = []
+        coefficients = []
         for value, columns in _items(payload, DISTINCT_MAGIC, _DISTINCT):
             if not math.isfinite(value):
                 raise BadDatum(f"{value} different values")
-            reported.append(f'"{", ".join(map(str, columns))}": {math.trunc(value)}')
-        return f"{{{', '.join(reported)}}}"
+            coefficients.append(f'"{", ".join(map(str, columns))}": {math.trunc(value)}')
+        return f"{{{', '.join(coefficients)}}}"
 
 
 class DependenciesCodec(TextCodec):
@@ -59,9 +59,9 @@ class DependenciesCodec(TextCodec):
 
     def text(self, payload: bytes) -> str:
         """Return a text in the form of a JSON object."""
-        reported = (
+        pairs = (
             f'"{", ".join(map(str, columns[:-1]))} => {columns[-1]}": {value:f}'
             for value, columns in _items(payload, DEPENDENCIES_MAGIC, _DEPENDENCY)
             if columns
         )
-        return f"{{{', '.join(reported)}}}"
+        return f"{{{', '.join(pairs)}}}"

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.archive.spool import Spool
-from tidemark.io.archive.spool_access import ServerCannotArchive, is_filled_by, spool_obstacle
-from tidemark.io.host.file_access import EXECUTE, READ, ServerUser, obstacle
+from tidemark.io.archive.spool_access import ServerCannotArchive, is_filled_by, spool_access_error
+from tidemark.io.host.file_access import EXECUTE, READ, ServerUser, access_error
 from tidemark.io.process.config import Config
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import SystemIdentifier
@@ -51,7 +51,7 @@ def archive_kind(folder: Path, system_identifier: SystemIdentifier) -> ArchiveKi
     return ArchiveKind.FOREIGN
 
 
-def adopt_archive(config: Config, system_identifier: SystemIdentifier, user: ServerUser | None) -> ArchiveKind | None:
+def prepare_archive(config: Config, system_identifier: SystemIdentifier, user: ServerUser | None) -> ArchiveKind | None:
     """Make the configured folder a spool if it is vacant; return its kind, None if no folder is configured.
 
     `user`: the server's user, if known; raise `ServerCannotArchive` if that user cannot fill the spool.
@@ -76,11 +76,11 @@ def adopt_archive(config: Config, system_identifier: SystemIdentifier, user: Ser
 def check_can_fill(config: Config, user: ServerUser | None) -> None:
     """Raise `ServerCannotArchive` if the server's user could not fill a spool once it is created or shared."""
     folder, group = Path(config.archive.folder), config.capture.group
-    if not is_filled_by(config, user):
+    if not is_filled_by(config.archive, user):
         return
     assert user is not None, "else nothing is known"
     above = next((path for path in folder.absolute().parents if path.exists()), Path("/"))
-    found = obstacle(user, above, EXECUTE)
+    found = access_error(user, above, EXECUTE)
     if found is not None:
         raise ServerCannotArchive(f"the server cannot fill the spool {folder}: {found}")
     if group:
@@ -97,7 +97,7 @@ def check_can_fill(config: Config, user: ServerUser | None) -> None:
 
 def check_spool(config: Config, user: ServerUser | None) -> None:
     """Raise `ServerCannotArchive` if the server's user cannot fill the existing spool."""
-    found = spool_obstacle(config, user)
+    found = spool_access_error(config.archive, user)
     if found is not None:
         raise ServerCannotArchive(f"the server cannot fill the spool {config.archive.folder}: {found}")
 
@@ -107,12 +107,12 @@ def try_program(config: Config, user: ServerUser | None) -> bool:
 
     By permission bits, and by running it if we are that user, or root.
     """
-    if not is_filled_by(config, user):
+    if not is_filled_by(config.archive, user):
         return False
     assert user is not None, "else nothing is known"
     program = Path(_program(config))
     for path, wanted in _needed(program, is_own=not config.archive.program):
-        found = obstacle(user, path, wanted) if path.exists() else f"{path} does not exist"
+        found = access_error(user, path, wanted) if path.exists() else f"{path} does not exist"
         if found is not None:
             raise _not_runnable(program, found)
     if os.geteuid() not in (0, user.uid):
@@ -140,9 +140,9 @@ def try_program(config: Config, user: ServerUser | None) -> bool:
     except subprocess.TimeoutExpired as error:
         raise _not_runnable(program, f"run by the user {user.name}, it takes longer than {PROBE_S:.0f} s") from error
     if done.returncode:
-        reported = (done.stderr.strip().splitlines() or ["it prints nothing"])[-1]
+        last_line = (done.stderr.strip().splitlines() or ["it prints nothing"])[-1]
         raise _not_runnable(
-            program, f"run by the user {user.name}, it ends with exit code {done.returncode}: {reported}"
+            program, f"run by the user {user.name}, it ends with exit code {done.returncode}: {last_line}"
         )
     return True
 

@@ -55,7 +55,7 @@ class SegmentRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class WalSpan:
     """WAL from `start_lsn` up to `end_lsn`."""
 
     start_lsn: Lsn
@@ -77,20 +77,20 @@ class ArchiveState:
     free_bytes: int
     runs: tuple[SegmentRun, ...]  # by timeline, oldest first
     timeline: TimelineId | None  # the latest, which recovery would follow
-    path: tuple[Stretch, ...]  # the existing WAL on the history of that timeline, oldest first
+    path: tuple[WalSpan, ...]  # the existing WAL on the history of that timeline, oldest first
     holes: tuple[GivenUp, ...]  # files that were given up and are not in the folder, oldest first
     given_up: int  # files given up since the spool was created
     failing_s: float | None  # for how long archive_command has failed; None: it does not fail, or this is unknown
 
-    def gap_after(self, lsn: Lsn) -> Stretch | None:
+    def gap_after(self, lsn: Lsn) -> WalSpan | None:
         """Return the first missing WAL from `lsn` on that has later WAL behind it."""
         reached = lsn
-        for stretch in self.path:
-            if stretch.end_lsn <= reached:
+        for existing in self.path:
+            if existing.end_lsn <= reached:
                 continue
-            if stretch.start_lsn > reached:
-                return Stretch(reached, stretch.start_lsn)
-            reached = stretch.end_lsn
+            if existing.start_lsn > reached:
+                return WalSpan(reached, existing.start_lsn)
+            reached = existing.end_lsn
         return None
 
     @property
@@ -98,7 +98,7 @@ class ArchiveState:
         """The end of the archive on the path to the latest timeline."""
         return self.path[-1].end_lsn if self.path else None
 
-    def names_in(self, gap: Stretch) -> Sequence[str]:
+    def names_in(self, gap: WalSpan) -> Sequence[str]:
         """Return the names of the segments of a gap, on the latest timeline."""
         first, behind = segment_of(gap.start_lsn, self.segment_bytes), segment_of(gap.end_lsn - 1, self.segment_bytes)
         timeline = self.timeline or TimelineId(1)
@@ -144,8 +144,8 @@ def archive_state(folder: Path, segment_bytes: int) -> ArchiveState:
 def _latest_history(
     folder: Path, files: dict[str, str], segments: Iterable[tuple[TimelineId, SegmentNo]]
 ) -> TimelineHistory | None:
-    reported = {TimelineId(int(name[:8], 16)) for name in files if file_kind(name) is FileKind.HISTORY}
-    latest = max(reported | {timeline for timeline, _ in segments}, default=None)
+    in_histories = {TimelineId(int(name[:8], 16)) for name in files if file_kind(name) is FileKind.HISTORY}
+    latest = max(in_histories | {timeline for timeline, _ in segments}, default=None)
     if latest is None:
         return None
     file = files.get(history_name(latest))
@@ -169,24 +169,24 @@ def _runs_by_timeline(segments: set[tuple[TimelineId, SegmentNo]], segment_bytes
 
 def _path(
     segments: set[tuple[TimelineId, SegmentNo]], history: TimelineHistory, segment_bytes: int
-) -> Iterable[Stretch]:
+) -> Iterable[WalSpan]:
     """Return the existing WAL along a history; the first segment of a timeline has its parent's bytes, too."""
     spans = {span.timeline: span for span in history.spans}
-    pieces: list[Stretch] = []
+    pieces: list[WalSpan] = []
     for timeline, number in segments:
         span = spans.get(timeline)
         start_lsn, end_lsn = segment_start(number, segment_bytes), segment_start(number + 1, segment_bytes)
         if span is not None and span.begin_lsn < end_lsn:
-            pieces.append(Stretch(start_lsn, end_lsn if span.end_lsn is None else min(end_lsn, span.end_lsn)))
+            pieces.append(WalSpan(start_lsn, end_lsn if span.end_lsn is None else min(end_lsn, span.end_lsn)))
     begin_lsn = reached = Lsn(0)
     for piece in sorted(pieces, key=lambda piece: piece.start_lsn):
         if piece.start_lsn > reached:
             if reached > begin_lsn:
-                yield Stretch(begin_lsn, reached)
+                yield WalSpan(begin_lsn, reached)
             begin_lsn = piece.start_lsn
         reached = max(reached, piece.end_lsn)
     if reached > begin_lsn:
-        yield Stretch(begin_lsn, reached)
+        yield WalSpan(begin_lsn, reached)
 
 
 def _runs(numbers: Iterable[SegmentNo]) -> Iterable[tuple[SegmentNo, SegmentNo]]:

@@ -160,7 +160,7 @@ class Spool:
                     _check_same(file.fileno(), target)
                     sync(target)
                 else:
-                    self._check_room(os.fstat(file.fileno()).st_size + free_bytes_min)
+                    self._check_space(os.fstat(file.fileno()).st_size + free_bytes_min)
                     _copy(file.fileno(), new, self.file_mode)
                     new.rename(target)
             sync(self.folder)
@@ -173,7 +173,7 @@ class Spool:
         self.system_identifier()
         path = self.folder / ".probe.new"
         try:
-            self._check_room(_PROBE_BYTES + free_bytes_min)
+            self._check_space(_PROBE_BYTES + free_bytes_min)
             _write(path, [bytes(_PROBE_BYTES)], self.file_mode)
             path.unlink()
             with HoleLedger.open(self.ledger, writable=True):
@@ -189,7 +189,7 @@ class Spool:
                 hint="give each cluster a separate spool",
             )
 
-    def _check_room(self, needed: int) -> None:
+    def _check_space(self, needed: int) -> None:
         found = os.statvfs(self.folder)
         if (free := found.f_bavail * found.f_frsize) < needed:
             raise NotArchived(f"{self.folder} has {free} bytes free, less than archive.free_bytes_min")

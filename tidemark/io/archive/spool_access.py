@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from tidemark.io.archive.spool import Spool
-from tidemark.io.host.file_access import EXECUTE, READ, WRITE, ServerUser, obstacle
-from tidemark.io.process.config import Config
+from tidemark.io.host.file_access import EXECUTE, READ, WRITE, ServerUser, access_error
+from tidemark.io.process.config import ArchiveConfig
 from tidemark.model.errors import ConfigError
 from tidemark.wire.state import Archiving
 
@@ -23,16 +23,16 @@ class ServerCannotArchive(ConfigError):
     )
 
 
-def spool_obstacle(config: Config, user: ServerUser | None) -> str | None:
+def spool_access_error(archive: ArchiveConfig, user: ServerUser | None) -> str | None:
     """Return why the server's user cannot fill the spool, or we cannot read its files; None if nothing prevents it."""
-    spool = Spool(Path(config.archive.folder))
-    if not is_filled_by(config, user) or not spool.is_ours:
+    spool = Spool(Path(archive.folder))
+    if not is_filled_by(archive, user) or not spool.is_ours:
         return None
     assert user is not None, "else nothing is known"
     found = (
-        obstacle(user, spool.folder, READ | WRITE | EXECUTE)
-        or obstacle(user, spool.sentinel, READ)
-        or obstacle(user, spool.ledger, READ | WRITE)
+        access_error(user, spool.folder, READ | WRITE | EXECUTE)
+        or access_error(user, spool.sentinel, READ)
+        or access_error(user, spool.ledger, READ | WRITE)
     )
     if found is not None or os.geteuid() in (0, user.uid):
         return found
@@ -44,9 +44,9 @@ def spool_obstacle(config: Config, user: ServerUser | None) -> str | None:
     return None
 
 
-def is_filled_by(config: Config, user: ServerUser | None) -> bool:
+def is_filled_by(archive: ArchiveConfig, user: ServerUser | None) -> bool:
     """Return whether a known user of the server fills the spool."""
-    return user is not None and config.has_archive and config.archive.filled_by == "archive_command"
+    return user is not None and bool(archive.folder) and archive.filled_by == "archive_command"
 
 
 def known_user(seen: Archiving) -> ServerUser | None:

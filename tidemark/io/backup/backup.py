@@ -101,13 +101,13 @@ class BackupFolder:
             "manifest"
         )
         if manifest.system_identifier not in (None, control.system_identifier):
-            identifiers = f"of system {manifest.system_identifier}, pg_control of {control.system_identifier}"
-            raise NotAsListed(f"{where} is {identifiers}", hint=hint)
-        begun = {(reported.timeline, reported.start_lsn) for reported in manifest.wal_ranges}
+            identifiers = f"system {manifest.system_identifier}, pg_control to {control.system_identifier}"
+            raise NotAsListed(f"{where} belongs to {identifiers}", hint=hint)
+        begun = {(wal.timeline, wal.start_lsn) for wal in manifest.wal_ranges}
         if begun and (label.timeline, label.start_lsn) not in begun:
-            reported = ", ".join(f"{format_lsn(lsn)} on timeline {timeline}" for timeline, lsn in sorted(begun))
+            starts = ", ".join(f"{format_lsn(lsn)} on timeline {timeline}" for timeline, lsn in sorted(begun))
             began = f"{format_lsn(label.start_lsn)} on timeline {label.timeline}"
-            raise NotAsListed(f"{where} is of WAL from {reported}; by backup_label it began at {began}", hint=hint)
+            raise NotAsListed(f"{where} is of WAL from {starts}; by backup_label it began at {began}", hint=hint)
         end_lsn = manifest.end_lsn
         if label.from_standby and end_lsn is not None and end_lsn < control.min_recovery_lsn:
             reached = f"up to {format_lsn(end_lsn)}, pg_control up to {format_lsn(control.min_recovery_lsn)}"
@@ -148,8 +148,8 @@ class BackupFolder:
         content = self._small_file(path)
         files = relmap.parse_file(content, self.format) if content is not None else None
         if files is None:
-            reported = "is not there" if content is None else "is damaged"
-            raise BackupUnusable(f"{self.folder / path} {reported}")
+            fault = "is not there" if content is None else "is damaged"
+            raise BackupUnusable(f"{self.folder / path} {fault}")
         return files
 
     def pages(self, locator: RelFileLocator) -> Iterator[tuple[BlockNumber, bytes]]:

@@ -89,8 +89,8 @@ def _archives(folder: Path) -> dict[str, Path]:
         if matched is None:
             continue
         if matched[1] in found:
-            reported = f"{folder} contains both {found[matched[1]].name} and {path.name}"
-            raise NotABackup(reported, hint="keep only the one that belongs to this backup")
+            text = f"{folder} contains both {found[matched[1]].name} and {path.name}"
+            raise NotABackup(text, hint="keep only the one that belongs to this backup")
         found[matched[1]] = path
     return found
 
@@ -115,12 +115,12 @@ def _copy_out(path: Path, target: Path, prefix: str, wants: Callable[[str], bool
     except DamagedFile as error:
         raise BackupUnusable(str(error)) from error
     except OSError as error:
-        reported = f"cannot copy files out of {path}: {error.strerror or error}"
+        text = f"cannot copy files out of {path}: {error.strerror or error}"
         hint = (
             "permit the user that runs cdcctl to read the backup; its catalogs are copied into TMPDIR, which needs "
             "free space"
         )
-        raise NotABackup(reported, hint=hint) from error
+        raise NotABackup(text, hint=hint) from error
 
 
 def _members(path: Path, archive: Readable) -> Iterator[tarfile.TarInfo]:

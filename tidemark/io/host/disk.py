@@ -19,7 +19,7 @@ class StateFull(StateError):
     """The bound of the outbox, the disk or the LMDB map is reached; delivery waits and tries again."""
 
     hint = (
-        "see `cdcctl reader list` for the readers that hold the outbox, and check the free space under the state folder"
+        "see `cdcctl reader list` for readers that have not confirmed, and check the free space under the state folder"
     )
 
 
@@ -58,13 +58,13 @@ def sync(path: Path) -> None:
 
 def put_whole(path: Path, content: bytes, file_mode: int) -> None:
     """Write a file under another name and rename it; durable once its folder is synced."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}.new")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
     with writing(path):
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, file_mode)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, file_mode)
         try:
             os.fchmod(descriptor, file_mode)  # independent of the umask
             write_whole(descriptor, content)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        aside.rename(path)
+        temporary.rename(path)

@@ -35,7 +35,7 @@ class ServerUser:
         return gid == self.gid or gid in self.groups
 
 
-def obstacle(user: ServerUser, path: Path, wanted: int) -> str | None:
+def access_error(user: ServerUser, path: Path, wanted: int) -> str | None:
     """Return what prevents a user from using `path` in this way; None: nothing that is visible."""
     for folder in _way_to(path):
         if _lacks(user, folder, EXECUTE):

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-SETTLED_NS = 1_000_000_000  # two changes within a tick of the file system's clock have the same mtime
+MTIME_TICK_NS_MAX = 1_000_000_000  # two changes within a tick of the file system's clock have the same mtime
 
 
 class FolderChanges:
@@ -22,7 +22,7 @@ class FolderChanges:
             return False
         if changed_ns == self._seen_ns:
             return False
-        if time.time_ns() - changed_ns > SETTLED_NS:
+        if time.time_ns() - changed_ns > MTIME_TICK_NS_MAX:
             self._seen_ns = changed_ns
         return True
 

@@ -54,8 +54,8 @@ def describe_error(error: BaseException) -> dict[str, str]:
     """
     if not isinstance(error, TidemarkError):
         return {"error": "internal error", "kind": type(error).__name__}
-    reported = {"error": str(error), "kind": type(error).__name__}
-    return reported | {"hint": error.hint} if error.hint else reported
+    fields = {"error": str(error), "kind": type(error).__name__}
+    return fields | {"hint": error.hint} if error.hint else fields
 
 
 def _format_lsns(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -176,7 +176,7 @@ class CopySource:
     @contextmanager
     def locked_snapshot(self, table: SourceTable) -> Iterator[TableSnapshot]:
         """Lock a table, take the snapshot, describe the table; catalogs are read first, since it takes long."""
-        self._learn(table)
+        self._refresh_if_changed(table)
         with ExitStack() as stack:
             shown = self._clear_snapshot(table, stack)
             relation = self._describe(table)
@@ -291,14 +291,14 @@ class CopySource:
         now = self.table(table.oid)
         if now is None:
             raise TableChanging(f"{table.namespace}.{table.name} was dropped")
-        self._learn(now)
+        self._refresh_if_changed(now)
         assert self._mirror is not None
         relation = self._mirror.relation(table.oid)
         if relation is None or not self._is_described(now):
             raise TableChanging(f"{table.namespace}.{table.name} changes although it is locked")
         return relation
 
-    def _learn(self, table: SourceTable) -> None:
+    def _refresh_if_changed(self, table: SourceTable) -> None:
         """Read the descriptions again if the table has changed since they were read."""
         if not self._is_described(table):
             self._refresh(table)
@@ -348,9 +348,9 @@ def _identifier(*names: str) -> sql.Identifier:
     try:
         ".".join(names).encode()
     except UnicodeEncodeError as error:
-        reported = without_escapes(".".join(names))
+        name_text = without_escapes(".".join(names))
         raise CopyDenied(
-            f"the name {reported} is not valid in the encoding of its database, so no statement can name it",
+            f"the name {name_text} is not valid in the encoding of its database, so no statement can name it",
             hint="rename it, exclude the table, or set copy.enabled = false",
         ) from error
     return sql.Identifier(*names)

@@ -75,7 +75,7 @@ def copied_blocks(
             raise
     sent = _end(connection)
     if sent != given:
-        raise psycopg.OperationalError(f"a COPY of {sent} rows gave {given}")
+        raise psycopg.OperationalError(f"the server reports a COPY of {sent} rows, but {given} were received")
 
 
 def _drain(session: psycopg.Connection[TupleRow], blocks: Iterator[CopyBlock]) -> None:

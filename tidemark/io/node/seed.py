@@ -75,17 +75,17 @@ class SeedSession:
 
     def read(self, mirror: CatalogMirror, meanwhile: Callable[[], None]) -> Answers:
         """Copy the catalogs under one snapshot; call `meanwhile` between pieces, to answer keepalives of a stream."""
-        with self._settled():
+        with self._one_snapshot():
             return self._copied(seed.queries(mirror), meanwhile)
 
     def read_tables(self, mirror: CatalogMirror) -> Answers:
         """Copy the catalog rows that describe users' tables under one snapshot."""
-        with self._settled():
+        with self._one_snapshot():
             ((relations, types),) = self.node.query(seed.DESCRIBING.encode())
             return self._copied(seed.queries_of_tables(mirror, relations, types), _nothing)
 
     @contextmanager
-    def _settled(self) -> Iterator[None]:
+    def _one_snapshot(self) -> Iterator[None]:
         """Run the body under one snapshot, with the settings on which texts depend."""
         self.node.query("; ".join(seed.SESSION).encode())
         with self.node.repeatable_read():
@@ -102,7 +102,9 @@ class SeedSession:
                         pieces.append(bytes(piece))
                         total += len(piece)
                         if total > CATALOG_BYTES_MAX:
-                            raise CatalogsTooLarge(f"the catalogs of {self.node.where} take over {total} bytes")
+                            raise CatalogsTooLarge(
+                                f"the catalogs of {self.node.where} are larger than {CATALOG_BYTES_MAX} bytes"
+                            )
                         meanwhile()
         return answers
 

@@ -29,7 +29,7 @@ class VisitingSession:
         self._dsn = dsn
         self._database = database
 
-    def begin_if_admitted(self, fmt: WalFormat, next_xid: Xid, shared: SharedCatalogs) -> CatalogMirror | None:
+    def begin_if_allowed(self, fmt: WalFormat, next_xid: Xid, shared: SharedCatalogs) -> CatalogMirror | None:
         """Return a mirror without rows; None if the node rejects the connection."""
         try:
             return self._in_session(lambda session: session.begin(fmt, next_xid, shared))

@@ -1,6 +1,6 @@
 """Configuration: TOML, then the environment, into frozen dataclasses; an unknown key is an error.
 
-`conf/tidemark.toml` lists every key with meaning, unit, default and bound; a test compares both.
+`conf/tidemark.toml` lists every key with meaning, unit, default and bound; a test compares names and defaults.
 `TIDEMARK_<SECTION>__<KEY>` overrides a key (two underscores between them; lists are separated by commas). Secrets are
 never keys: passwords come from PGPASSFILE or a service file, as libpq reads them.
 """
@@ -318,7 +318,7 @@ def parse_config(text: str, environment: Mapping[str, str], *, where: str, assig
     try:
         config = _CONFIG.validate_python(given)
     except ValidationError as error:
-        raise BadConfig(f"{where}: {_reported(error)}") from error
+        raise BadConfig(f"{where}: {_faults_text(error)}") from error
     _check_bounds_between_keys(config, where)
     return config
 
@@ -348,7 +348,7 @@ def _list_keys() -> frozenset[tuple[str, str]]:
     )
 
 
-def _reported(error: ValidationError) -> str:
+def _faults_text(error: ValidationError) -> str:
     """Return the errors by key, without the values: one may be a secret in the wrong place."""
     faults: list[str] = []
     for fault in error.errors(include_input=False, include_url=False):

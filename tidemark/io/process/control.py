@@ -27,13 +27,13 @@ HANDLERS_MAX = 4  # commands that run at once, each for at most DEADLINE_S
 EXHAUSTED_PAUSE_S = 1.0  # before the next attempt if the process has no descriptor left for a client
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _BACKLOG = 256  # the kernel rejects further connections
-_LOOK_S = 0.5  # how often deadlines are checked, while there are any
+_CHECK_S = 0.5  # how often deadlines are checked, while there are any
 _RECEIVED_BYTES_MAX = 1 << 16
 _PEER = struct.Struct("iII")  # struct ucred: pid, uid, gid
 Handler = Callable[[dict[str, Json]], Mapping[str, Json]]
 
 
-class DaemonAway(NodeUnreachable):
+class DaemonUnreachable(NodeUnreachable):
     """No process answers at the control socket."""
 
     hint = "the process does not run: see `cdcctl status`"
@@ -96,7 +96,7 @@ class ControlServer:
         self._stopping.set()
         self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         for thread in self._threads:
-            thread.join(DEADLINE_S + _LOOK_S)
+            thread.join(DEADLINE_S + _CHECK_S)
         self._selector.close()
         self._socket.close()
         self._path.unlink(missing_ok=True)
@@ -104,7 +104,7 @@ class ControlServer:
     def _serve(self) -> None:
         while not self._stopping.is_set():
             has_deadline = bool(self._reading) or self._paused_until_s is not None
-            for key, _ in self._selector.select(_LOOK_S if has_deadline else None):
+            for key, _ in self._selector.select(_CHECK_S if has_deadline else None):
                 if key.fileobj is self._socket:
                     self._accept()
                 elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._reading:
@@ -221,7 +221,7 @@ def request(path: Path, content: Mapping[str, Json], deadline_s: float = DEADLIN
             connection.sendall(encode_line(content))
             return decode_line(_receive_line(connection))
         except OSError as error:
-            raise DaemonAway(f"no process answers at {path}: {error.strerror or error}") from error
+            raise DaemonUnreachable(f"no process answers at {path}: {error.strerror or error}") from error
 
 
 def _receive_line(connection: socket.socket) -> bytes:

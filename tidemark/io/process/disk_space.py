@@ -27,7 +27,7 @@ from tidemark.io.host.systemd import MORE_TIME, notify
 from tidemark.io.state.state_transaction import FREE_BYTES_MIN
 from tidemark.model.errors import ExitCode
 
-LOOK_S, LOOK_S_MAX = 0.5, 5.0  # between two checks; doubled while there is no space or work soon fails again
+CHECK_S, CHECK_S_MAX = 0.5, 5.0  # between two checks; doubled while there is no space or work soon fails again
 LASTS_S = 5.0  # work that runs for so long has had space
 REFUSALS_MAX = 20  # attempts that fail although every disk has room (`FullDisks.is_refusal`)
 FREE_FILES_MIN = 1000  # free inodes that a disk must have: a batch creates some files for each of its tables
@@ -50,9 +50,9 @@ class FullDisks:
     work_bytes: int = 0  # that one attempt may write
     rewrites: bool = False  # and it may rewrite everything that is stored there, as a merge into a table does
 
-    def have_room_for_a_file(self) -> bool:
+    def has_space_for_a_file(self) -> bool:
         """Return whether a file of 1 MiB can be created now in every folder."""
-        return all(map(_has_room, self.folders))
+        return all(map(_has_space, self.folders))
 
     def is_refusal(self, error: BaseException) -> bool:
         """Return whether a write failed with `error` although every disk has room for the work."""
@@ -80,7 +80,7 @@ class DiskSpace:
     clock: Callable[[], float] = time.monotonic
     reason: str = field(default="", init=False)  # why it waits; empty: it does not wait
     _since_s: float = field(default=0.0, init=False)
-    _look_s: float = field(default=0.0, init=False)
+    _check_s: float = field(default=0.0, init=False)
     _not_before_s: float = field(default=0.0, init=False)
     _worked_s: float = field(default=0.0, init=False)
     _refusals: int = field(default=0, init=False)
@@ -94,7 +94,7 @@ class DiskSpace:
         """Begin to wait; raise `error` if waiting cannot help."""
         now_s = self.clock()
         if now_s - self._worked_s >= self.lasts_s:
-            self._look_s, self._refusals = 0.0, 0
+            self._check_s, self._refusals = 0.0, 0
         if self.disks.is_refusal(error):
             self._refusals += 1
             if self._refusals > REFUSALS_MAX:
@@ -103,8 +103,8 @@ class DiskSpace:
             self._since_s = now_s
             self.log.warning("the disk is full: waiting for space", **describe_error(_translated(error)))
         self.reason = str(_translated(error))
-        self._look_s = min(LOOK_S_MAX, 2 * self._look_s or LOOK_S)
-        self._not_before_s = now_s + self._look_s
+        self._check_s = min(CHECK_S_MAX, 2 * self._check_s or CHECK_S)
+        self._not_before_s = now_s + self._check_s
         self._show(now_s)
 
     def has_come(self) -> bool:
@@ -116,8 +116,8 @@ class DiskSpace:
         if now_s < self._not_before_s:
             return False
         if not self.is_there():
-            self._look_s = min(LOOK_S_MAX, 2 * self._look_s)
-            self._not_before_s = now_s + self._look_s
+            self._check_s = min(CHECK_S_MAX, 2 * self._check_s)
+            self._not_before_s = now_s + self._check_s
             return False
         self.reason, self._worked_s = "", now_s
         self._show(now_s)
@@ -126,7 +126,7 @@ class DiskSpace:
 
     def is_there(self) -> bool:
         """Return whether a file of 1 MiB can be created now in every folder."""
-        return self.disks.have_room_for_a_file()
+        return self.disks.has_space_for_a_file()
 
     def _show(self, now_s: float) -> None:
         # NB: never 0 while it waits: an alert checks for more than 0.
@@ -146,7 +146,7 @@ def wait_or_stop(wait_s: float) -> None:
 
 def when_space_allows(
     attempt: Callable[[], ResultT],
-    place: Path | FullDisks,
+    folder: Path | FullDisks,
     log: Log,
     *,
     wait: Callable[[float], None] = wait_or_stop,
@@ -158,7 +158,7 @@ def when_space_allows(
     `wait` waits for some seconds, and ends the process if a stop is requested meanwhile. `seconds` shows how long it
     has waited.
     """
-    disks = place if isinstance(place, FullDisks) else FullDisks([existing_folder(place)])
+    disks = folder if isinstance(folder, FullDisks) else FullDisks([existing_folder(folder)])
     disk_space = DiskSpace(disks, _NoGauge() if seconds is None else seconds, log, clock=clock)
     while True:
         if disk_space.has_come():
@@ -168,8 +168,8 @@ def when_space_allows(
                 if not is_full(error):
                     raise
                 disk_space.met_full(error)
-        notify(f"{MORE_TIME}{int(2e6 * LOOK_S_MAX)}")
-        wait(LOOK_S)
+        notify(f"{MORE_TIME}{int(2e6 * CHECK_S_MAX)}")
+        wait(CHECK_S)
 
 
 def existing_folder(folder: Path) -> Path:
@@ -184,7 +184,7 @@ class _NoGauge:
         """Ignore `value`."""
 
 
-def _has_room(folder: Path) -> bool:
+def _has_space(folder: Path) -> bool:
     """Return whether a file of 1 MiB can be created: free blocks, a free inode, and a quota that allows both."""
     path = folder / f".room-{uuid4().hex}"
     try:

@@ -52,17 +52,17 @@ def make_marker_key(config: Config, folder: StateFolder) -> None:
         return
     with writing(path):
         folder.root.mkdir(mode=folder.folder_mode, parents=True, exist_ok=True)
-        descriptor, aside = tempfile.mkstemp(prefix="marker.", suffix=".new", dir=folder.root)
+        descriptor, temporary = tempfile.mkstemp(prefix="marker.", suffix=".new", dir=folder.root)
         try:
             os.fchmod(descriptor, folder.file_mode)
             write_whole(descriptor, f"{secrets.token_hex(_MADE_BYTES)}\n".encode())
             os.fsync(descriptor)
             # NB: linked, not renamed: of two processes that create a key, the second must not replace the first one's.
             with suppress(FileExistsError):
-                path.hardlink_to(aside)
+                path.hardlink_to(temporary)
         finally:
             os.close(descriptor)
-            Path(aside).unlink()
+            Path(temporary).unlink()
         sync(folder.root)
 
 

@@ -3,7 +3,8 @@
 Prefix `tidemark_`, base units, counters end in `_total`. No relation's name is a label. Sidecar and archiver export the
 same set, each with its own work and observations; values of the state are the same in both. Every series exists from
 the start, so that a rate sees the first event: counters by kind at 0 for each kind, and NaN for values of the archive
-that the process has not read yet, where a 0 would be an alarm.
+that the process has not read yet, where a 0 would be an alarm. A tally or a spread is cheaper than a counter or a
+histogram, and is written by one thread: they are for what each commit does.
 """
 
 import math
@@ -109,8 +110,8 @@ class Family:
 class Tally(Collector):
     """A counter incremented by one thread at a time: without a lock and in one call, since each commit counts here."""
 
-    def __init__(self, name: str, reported: str, capture: str) -> None:
-        self._name, self._reported, self._capture = name, reported, capture
+    def __init__(self, name: str, description: str, capture: str) -> None:
+        self._name, self._description, self._capture = name, description, capture
         self._value = 0
 
     def inc(self, amount: int = 1) -> None:
@@ -119,7 +120,7 @@ class Tally(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return the count."""
-        family = CounterMetricFamily(self._name, self._reported, labels=[CAPTURE_LABEL])
+        family = CounterMetricFamily(self._name, self._description, labels=[CAPTURE_LABEL])
         family.add_metric([self._capture], self._value)
         return (family,)
 
@@ -127,8 +128,8 @@ class Tally(Collector):
 class Spread(Collector):
     """A histogram to which one thread at a time adds."""
 
-    def __init__(self, name: str, reported: str, capture: str, bounds: tuple[float, ...]) -> None:
-        self._name, self._reported, self._capture = name, reported, capture
+    def __init__(self, name: str, description: str, capture: str, bounds: tuple[float, ...]) -> None:
+        self._name, self._description, self._capture = name, description, capture
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
@@ -140,7 +141,7 @@ class Spread(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return how many values are at or below each bound, and their sum."""
-        family = HistogramMetricFamily(self._name, self._reported, labels=[CAPTURE_LABEL])
+        family = HistogramMetricFamily(self._name, self._description, labels=[CAPTURE_LABEL])
         below = zip((*map(floatToGoString, self._bounds), "+Inf"), accumulate(self._counts), strict=True)
         family.add_metric([self._capture], list(below), self._sum)
         return (family,)
@@ -151,14 +152,14 @@ class EndsCollector(Collector):
 
     def __init__(self, capture: str) -> None:
         self._capture = capture
-        self.look: Callable[[], Mapping[str, ProcessEnd]] = dict
+        self.read_ends: Callable[[], Mapping[str, ProcessEnd]] = dict
 
     def collect(self) -> Iterable[Metric]:
         """Return code and time of each end; 0 and 0 for a process that never ended."""
         labels = [CAPTURE_LABEL, ROLE_LABEL]
         codes = GaugeMetricFamily(LAST_EXIT_CODE, "Exit code of the last run of a process; -1: killed.", labels=labels)
         times = GaugeMetricFamily(LAST_END, "Time of that end; 0: never or unknown.", labels=labels)
-        ends = self.look()
+        ends = self.read_ends()
         for role in sorted({*(role.value for role in Role), *ends}):
             end = ends.get(role, ProcessEnd(0, 0, ""))
             codes.add_metric([self._capture, role], NO_EXIT_CODE if end.exit_code is None else end.exit_code)
@@ -176,8 +177,8 @@ class RefusedCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return the number."""
-        reported = "Tables whose existing rows are not captured, because their copy was refused."
-        family = GaugeMetricFamily(COPY_REFUSED, reported, labels=[CAPTURE_LABEL])
+        description = "Tables whose existing rows are not captured, because their copy was refused."
+        family = GaugeMetricFamily(COPY_REFUSED, description, labels=[CAPTURE_LABEL])
         family.add_metric([self._capture], self.count())
         return (family,)
 
@@ -269,28 +270,28 @@ class Metrics:
         """Return the gauge of one process's heartbeat age."""
         return self._heartbeat_age.labels(self._capture, role.value)
 
-    def _gauge(self, name: str, reported: str) -> Gauge:
-        return Gauge(name, reported, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
+    def _gauge(self, name: str, description: str) -> Gauge:
+        return Gauge(name, description, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
 
-    def _unseen(self, name: str, reported: str) -> Gauge:
-        gauge = self._gauge(name, reported)
+    def _unseen(self, name: str, description: str) -> Gauge:
+        gauge = self._gauge(name, description)
         gauge.set(math.nan)
         return gauge
 
-    def _counter(self, name: str, reported: str) -> Counter:
-        return Counter(name, reported, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
+    def _counter(self, name: str, description: str) -> Counter:
+        return Counter(name, description, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
 
-    def _by(self, name: str, reported: str, kinds: Iterable[str]) -> Family:
+    def _by(self, name: str, description: str, kinds: Iterable[str]) -> Family:
         return Family(
-            Counter(name, reported, [CAPTURE_LABEL, KIND_LABEL], registry=self.registry), self._capture, kinds
+            Counter(name, description, [CAPTURE_LABEL, KIND_LABEL], registry=self.registry), self._capture, kinds
         )
 
-    def _tally(self, name: str, reported: str) -> Tally:
-        tally = Tally(name, reported, self._capture)
+    def _tally(self, name: str, description: str) -> Tally:
+        tally = Tally(name, description, self._capture)
         self.registry.register(tally)
         return tally
 
-    def _spread(self, name: str, reported: str, bounds: tuple[float, ...]) -> Spread:
-        spread = Spread(name, reported, self._capture, bounds)
+    def _spread(self, name: str, description: str, bounds: tuple[float, ...]) -> Spread:
+        spread = Spread(name, description, self._capture, bounds)
         self.registry.register(spread)
         return spread

@@ -65,9 +65,9 @@ class Watch:
         times = {"stale_s": config.watchdog_s, "restart_s": config.restart_s}
         return cls(environment.folder, environment.heartbeat, role, **times)
 
-    def look(self, now_boot_ns: int) -> Condition:
+    def condition(self, now_boot_ns: int) -> Condition:
         """Return the condition of the process."""
-        lock = RoleLock.seen(self._folder, self._role.value)
+        lock = RoleLock.status(self._folder, self._role.value)
         self._beat = self._heartbeat.read(self._slot)
         was = self._condition
         if lock.is_locked:

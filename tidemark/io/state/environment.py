@@ -222,6 +222,11 @@ class Environment:
         """Free the slots of killed readers, and with them the pages that they hold; return how many."""
         return self._lmdb.reader_check()
 
+    @property
+    def last_commit(self) -> int:
+        """The number of the last write transaction that any process has committed."""
+        return int(self._lmdb.info()["last_txnid"])
+
     def free_bytes(self) -> int:
         """Return the free space of the file system for an unprivileged process."""
         stat = os.statvfs(self.folder.lmdb)

@@ -67,8 +67,8 @@ def _bases_for(index: HistoryIndex, lsn: Lsn) -> Sequence[BaseEntry]:
     usable = sorted((base for base in index.bases if base.lsn <= lsn), key=lambda base: base.lsn, reverse=True)
     if not usable:
         oldest = min((base.lsn for base in index.bases), default=None)
-        reported = "there is none" if oldest is None else f"the oldest is of {format_lsn(oldest)}"
-        raise NoBase(f"no catalog base for {format_lsn(lsn)}: {reported}")
+        available = "there is none" if oldest is None else f"the oldest is of {format_lsn(oldest)}"
+        raise NoBase(f"no catalog base for {format_lsn(lsn)}: {available}")
     return usable
 
 
@@ -119,15 +119,15 @@ def _load_base(path: Path) -> Base:
 
 def journal_entries(folder: Path, index: HistoryIndex, mark: JournalMark, start_lsn: Lsn) -> Iterator[Entry]:
     """Yield the entries that end after `start_lsn`; raise if durable entries are missing."""
-    for reported in index.journals:
-        if reported.end_lsn == INVALID_LSN or reported.end_lsn > start_lsn:
-            path = folder / reported.file
+    for listed in index.journals:
+        if listed.end_lsn == INVALID_LSN or listed.end_lsn > start_lsn:
+            path = folder / listed.file
             journal = _read_journal(path)
-            reached = reported.start_lsn
-            for entry in _entries_of(reported, journal):
+            reached = listed.start_lsn
+            for entry in _entries_of(listed, journal):
                 yield entry
                 reached = entry.end_lsn
-            check_reached(path, journal.whole_bytes, reached, reported.end_lsn or mark.end_lsn)
+            check_reached(path, journal.whole_bytes, reached, listed.end_lsn or mark.end_lsn)
 
 
 def before_fork(
@@ -136,30 +136,30 @@ def before_fork(
     """Return the index and the durable mark as of a fork; the files stay unchanged."""
     bases = tuple(base for base in index.bases if base.lsn <= fork_lsn)
     journals: list[JournalFile] = []
-    for reported in index.journals:
-        if INVALID_LSN < reported.end_lsn <= fork_lsn:
-            journals.append(reported)
+    for listed in index.journals:
+        if INVALID_LSN < listed.end_lsn <= fork_lsn:
+            journals.append(listed)
             continue
-        path = folder / reported.file
+        path = folder / listed.file
         journal = _read_journal(path)
-        ends = [entry.end_lsn for entry in _entries_of(reported, journal)]
-        reached = ends[-1] if ends else reported.start_lsn
-        check_reached(path, journal.whole_bytes, reached, reported.end_lsn or mark.end_lsn)
+        ends = [entry.end_lsn for entry in _entries_of(listed, journal)]
+        reached = ends[-1] if ends else listed.start_lsn
+        check_reached(path, journal.whole_bytes, reached, listed.end_lsn or mark.end_lsn)
         before = [end_lsn for end_lsn in ends if end_lsn <= fork_lsn]
         if before:
             sync(path)
-            journals.append(replace(reported, end_lsn=before[-1]))
+            journals.append(replace(listed, end_lsn=before[-1]))
     end_lsn = max((journal.end_lsn for journal in journals), default=INVALID_LSN)
     return HistoryIndex(bases, tuple(journals)), JournalMark(min(mark.end_lsn, end_lsn))
 
 
-def _entries_of(reported: JournalFile, journal: Journal) -> Iterator[Entry]:
+def _entries_of(listed: JournalFile, journal: Journal) -> Iterator[Entry]:
     """Yield the entries of a journal file up to the end that the index gives to it.
 
     Later ones are from a fenced writer, or of a dead branch.
     """
     for entry in journal:
-        if reported.end_lsn != INVALID_LSN and entry.end_lsn > reported.end_lsn:
+        if listed.end_lsn != INVALID_LSN and entry.end_lsn > listed.end_lsn:
             return
         yield entry
 

@@ -9,7 +9,7 @@ import secrets
 from pathlib import Path
 
 from tidemark.engine.folder_identity import is_same_folder
-from tidemark.engine.incarnations import EPOCHS_LEAPT, ended, with_one_more
+from tidemark.engine.incarnations import EPOCHS_SKIPPED, ended, with_one_more
 from tidemark.io.host.disk import sync, writing
 from tidemark.io.host.logs import Log
 from tidemark.io.state.locks import RoleLock
@@ -43,10 +43,10 @@ def begin_incarnation(store: StateStore, role: Role, log: Log, *, moved: bool = 
     Raises `CopiedState` or `OvertakenState`, with nothing written, if the state may not be used without `moved`.
     """
     here = read_folder_identity(store.folder)
-    born = KnownIncarnation(Incarnation(secrets.token_hex(INCARNATION_BYTES)), role.value)
+    own = KnownIncarnation(Incarnation(secrets.token_hex(INCARNATION_BYTES)), role.value)
     with store.transaction(None) as transaction:
         # NB: inside the transaction: a process locks its role before it begins, so a started one counts as alive.
-        alive = tuple(other.value for other in Role if RoleLock.seen(store.folder, other.value).is_locked)
+        alive = tuple(other.value for other in Role if RoleLock.status(store.folder, other.value).is_locked)
         recorded, overtaken = transaction.get(PLACE), transaction.get(OVERTAKEN)
         is_copy = recorded is not None and not is_same_folder(recorded, here)
         if not moved:
@@ -59,14 +59,14 @@ def begin_incarnation(store: StateStore, role: Role, log: Log, *, moved: bool = 
         elif is_copy or overtaken is not None:
             _confirm(transaction, overtaken)
         known = transaction.get(INCARNATIONS) or Incarnations()
-        kept = with_one_more(known.kept, born, alive=alive, now=transaction.marks().extent)
+        kept = with_one_more(known.kept, own, alive=alive, now=transaction.marks().extent)
         transaction.put(INCARNATIONS, Incarnations(kept, known.is_confirmed))
         transaction.put(PLACE, here)
     if moved:
         is_needed = is_copy or overtaken is not None
-        reported = "this state is confirmed as the one that delivers" if is_needed else "--moved was not needed"
-        log.warning(reported, incarnation=born.incarnation, state=str(store.folder.root))
-    return born.incarnation
+        event = "this state is confirmed as the one that delivers" if is_needed else "--moved was not needed"
+        log.warning(event, incarnation=own.incarnation, state=str(store.folder.root))
+    return own.incarnation
 
 
 def expect_markers_ahead(transaction: StateTransaction) -> None:
@@ -125,7 +125,7 @@ def _confirm(transaction: StateTransaction, overtaken: Overtaken | None) -> None
     reached += [marks.term.epoch] if marks.term is not None else []
     reached += [overtaken.rival_epoch] if overtaken is not None else []
     last = max(reached)
-    number = max(epoch.number for epoch in reached) + EPOCHS_LEAPT
+    number = max(epoch.number for epoch in reached) + EPOCHS_SKIPPED
     transaction.put(INCARNATIONS, Incarnations(ended(known.kept, marks.extent), is_confirmed=True))
     transaction.put(TERM, Term(Epoch(last.timeline, number), None))
     transaction.drop(OVERTAKEN)

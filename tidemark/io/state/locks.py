@@ -31,7 +31,7 @@ class AlreadyRunning(Fenced):
 
 
 @dataclass(frozen=True, slots=True)
-class SeenLock:
+class LockStatus:
     """A role's lock as another process sees it."""
 
     is_locked: bool
@@ -74,14 +74,14 @@ class RoleLock:
     @staticmethod
     def holder(folder: StateFolder, role: str) -> str | None:
         """Return the holder of the lock of `role`, as text; None if it is free."""
-        is_locked, text = _look(folder, role)
+        is_locked, text = _read_lock(folder, role)
         return text if is_locked else None
 
     @staticmethod
-    def seen(folder: StateFolder, role: str) -> SeenLock:
+    def status(folder: StateFolder, role: str) -> LockStatus:
         """Return whether the lock of `role` is held, and the owner in its file."""
-        is_locked, text = _look(folder, role)
-        return SeenLock(is_locked, _parse_owner(text))
+        is_locked, text = _read_lock(folder, role)
+        return LockStatus(is_locked, _parse_owner(text))
 
     def release(self) -> None:
         """Release the lock."""
@@ -94,7 +94,7 @@ class RoleLock:
         self.release()
 
 
-def _look(folder: StateFolder, role: str) -> tuple[bool, str]:
+def _read_lock(folder: StateFolder, role: str) -> tuple[bool, str]:
     try:
         descriptor = os.open(folder.lock(role), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -113,8 +113,8 @@ def _text(descriptor: int) -> str:
 def _parse_owner(text: str) -> Owner | None:
     """Return the owner in a lock file; None if the text is incomplete or not ours."""
     try:
-        reported = json.loads(text)
-        owner = Owner(reported["role"], reported["host"], reported["boot_id"], reported["pid"], reported["start_ticks"])
+        stored = json.loads(text)
+        owner = Owner(stored["role"], stored["host"], stored["boot_id"], stored["pid"], stored["start_ticks"])
     except (ValueError, KeyError, TypeError):
         return None
     numbers = isinstance(owner.pid, int) and isinstance(owner.start_ticks, int)

@@ -148,7 +148,7 @@ class OutboxReader(OpenedState):
     def _check_start(self, ledger: OutboxLedger, after: Sequence) -> None:
         if after < ledger.trimmed:
             raise OutboxTrimmed(
-                f"the outbox of {self.folder.root} holds {ledger.trimmed + 1} to {ledger.head}; requested were "
+                f"the outbox of {self.folder.root} contains {ledger.trimmed + 1} to {ledger.head}; requested were "
                 f"the values after {after}"
             )
         if after > ledger.head:

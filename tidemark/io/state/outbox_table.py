@@ -59,8 +59,8 @@ class OutboxTable:
         with self.transaction.cursor(self.environment.database("outbox")) as cursor:
             found = cursor.set_range(slot(self.scope, Sequence(ledger.trimmed + 1), 0))
             while found:
-                place = parse_slot(self.scope, cursor.key())
-                if place is None or place[0] > upto:
+                key_slot = parse_slot(self.scope, cursor.key())
+                if key_slot is None or key_slot[0] > upto:
                     break
                 byte_count -= len(cursor.key()) + len(cursor.value())
                 found = cursor.delete()  # and moves to the next value
@@ -78,8 +78,8 @@ class OutboxTable:
         with self.transaction.cursor(self.environment.database("outbox")) as cursor:
             found = cursor.set_key(slot(self.scope, sequence, 0))
             while found:
-                place = parse_slot(self.scope, cursor.key())
-                if place is None or place[0] != sequence:
+                key_slot = parse_slot(self.scope, cursor.key())
+                if key_slot is None or key_slot[0] != sequence:
                     break
                 stored.append(cursor.value())
                 found = cursor.next()
@@ -92,10 +92,10 @@ class OutboxTable:
         with self.transaction.cursor(self.environment.database("outbox")) as cursor:
             found = cursor.set_range(slot(self.scope, NO_SEQUENCE, 0))
             while found and cursor.key() <= prefix_end:
-                place = parse_slot(self.scope, cursor.key())
-                if place is None:
+                key_slot = parse_slot(self.scope, cursor.key())
+                if key_slot is None:
                     break
-                first, last = first or place[0], place[0]
+                first, last = first or key_slot[0], key_slot[0]
                 byte_count += len(cursor.key()) + len(cursor.value())
                 found = cursor.next()
         return OutboxLedger(last, Sequence(first - 1), byte_count) if last else None

@@ -188,10 +188,10 @@ class StateStore(OpenedState):
                     f"the stage of {self.folder.root} is {stage.value}: the {owner.role} may not deliver"
                 )
             epoch = transaction.begin_epoch(owner)
-        self.learn_versions()
+        self.read_versions()
         return epoch
 
-    def learn_versions(self) -> None:
+    def read_versions(self) -> None:
         """Read the schema versions again, as the owner of an earlier epoch has left them."""
         self._versions = {(oid, relation): version for version, (oid, relation) in self.relations().items()}
 
@@ -202,7 +202,7 @@ class StateStore(OpenedState):
 def _check_same(folder: StateFolder, found: Identity, wanted: Identity) -> None:
     if (found.capture, found.system_identifier) != (wanted.capture, wanted.system_identifier):
         raise StateError(
-            f"{folder.root} is the state of capture {found.capture!r} of system {found.system_identifier}, "
-            f"not of {wanted.capture!r} of system {wanted.system_identifier}",
+            f"{folder.root} belongs to capture {found.capture!r} of system {found.system_identifier}, "
+            f"not to {wanted.capture!r} of system {wanted.system_identifier}",
             hint="choose another state folder, or the DSN for which this one was created",
         )

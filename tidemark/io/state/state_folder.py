@@ -88,7 +88,7 @@ class StateFolder:
             )
         return path
 
-    def admit_group(self) -> None:
+    def relax_umask(self) -> None:
         """Give the group, if there is one, access to the files that this process creates: relax the umask."""
         if self.shared_with_group:
             os.umask(0o777 & ~self.folder_mode)
@@ -103,7 +103,7 @@ class StateFolder:
             raise ConfigError(
                 f"capture.group: there is no group {group!r}", hint="create the group, or set another one"
             ) from None
-        self.admit_group()
+        self.relax_umask()
         with writing(self.root):
             self.root.mkdir(mode=self.folder_mode, parents=True, exist_ok=True)
             os.chown(self.root, -1, number)

@@ -189,7 +189,7 @@ class StateTransaction:
             assert before is not None, "a first copy comes after the base"
             group = replace(group, last=before.pointer)
         if group.values:
-            self._check_room(group, ledger)
+            self._check_space(group, ledger)
             ledger = self.outbox.append(ledger, group, self._version_of)
             self.put(LEDGER, ledger)
         latest = group.commit_time_us or (before.commit_time_us if before else 0)
@@ -199,7 +199,7 @@ class StateTransaction:
             self.put(CONFIRMED, delivered)  # a group without values is confirmed with the preceding ones
         return delivered
 
-    def settle(self) -> OutboxLedger:
+    def apply_confirmations(self) -> OutboxLedger:
         """Apply the readers' confirmations: move confirmed, trim values that no reader needs."""
         ledger, readers = self.ledger(), self.readers()[0]
         if not readers:
@@ -321,13 +321,13 @@ class StateTransaction:
         """Store the requested copies."""
         self.put(RECOPIES, recopies)
 
-    def learn_databases(self, reported: Mapping[Oid, KnownDatabase]) -> None:
+    def record_databases(self, known: Mapping[Oid, KnownDatabase]) -> None:
         """Add databases that joined the capture; the names of those that left it are still needed."""
-        beginning = self.get(BEGINNING) if reported else None
+        beginning = self.get(BEGINNING) if known else None
         if beginning is None:
             return
-        names = {**beginning.databases, **{oid: database.name for oid, database in reported.items()}}
-        encodings = {**beginning.encodings, **{oid: database.encoding for oid, database in reported.items()}}
+        names = {**beginning.databases, **{oid: database.name for oid, database in known.items()}}
+        encodings = {**beginning.encodings, **{oid: database.encoding for oid, database in known.items()}}
         if (names, encodings) != (beginning.databases, beginning.encodings):
             self.put(BEGINNING, replace(beginning, databases=names, encodings=encodings))
 
@@ -407,7 +407,7 @@ class StateTransaction:
                 raise
             return Watermark(header.pointer, header.sequence, header.commit_time_us)
 
-    def _check_room(self, group: EncodedGroup, ledger: OutboxLedger) -> None:
+    def _check_space(self, group: EncodedGroup, ledger: OutboxLedger) -> None:
         bound, wanted = self.identity.outbox_bytes_max, group.byte_count
         readers = self.readers()[0]
         applied = min((reader.held for reader in readers.values()), default=ledger.trimmed)

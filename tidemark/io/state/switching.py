@@ -72,19 +72,19 @@ def switch(
             epoch = transaction.begin_epoch(new_owner)
         elif (term := transaction.term()) is not None:
             epoch = term.epoch
-        reported = reason or event.value
-        place = str(delivered.pointer.position) if delivered else ""
+        why = reason or event.value
+        delivered_text = str(delivered.pointer.position) if delivered else ""
         if before is not found.stage:
-            transaction.record_switch(Switch(now_us, before, found.stage, reported, epoch, place))
+            transaction.record_switch(Switch(now_us, before, found.stage, why, epoch, delivered_text))
     if new_owner is not None:
-        store.learn_versions()
+        store.read_versions()
     if before is not found.stage:
         log.info(
             "mode switched",
             before=before.value,
             after=found.stage.value,
-            reason=reported,
+            reason=why,
             epoch=str(epoch) if epoch else None,
-            delivered=place or None,
+            delivered=delivered_text or None,
         )
-    return Switched(before, found.stage, found.effects, epoch, reported)
+    return Switched(before, found.stage, found.effects, epoch, why)

@@ -35,10 +35,10 @@ from tidemark.wire.state import Owner
 
 # Of `watchdog_s`: a process that waits for a stuck writer may write no heartbeat, and must not count as hung.
 STUCK_SHARE = 2 / 3
-LOOKS_PER_WAIT = 10  # checks in `stuck_s`
-LOOK_S_MAX = 1.0
+CHECKS_PER_WAIT = 10  # checks in `stuck_s`
+CHECK_S_MAX = 1.0
 # After a suspend of the host, or a stop of this process, everything looks stuck at the first check.
-LOOKS_MIN = 3
+CHECKS_MIN = 3
 HINT = "all writers wait for it: continue or kill it; a daemon that starts kills it as well"
 
 
@@ -62,19 +62,19 @@ class WriterWatch:
         self._stuck_ns = int(stuck_s * NS_PER_S)
         self._seen: Writing | None = None
         self._since_ns = 0
-        self._looks = 0
+        self._checks = 0
 
-    def look(self, now_boot_ns: int) -> Writing | None:
+    def find_stuck(self, now_boot_ns: int) -> Writing | None:
         """Return the stuck transaction, if there is one; the same one again only after another `stuck_s`."""
         found = self.writing()
         if found != self._seen:
             self._seen = found
             self._since_ns = found.began_ns if found is not None and found.began_ns is not None else now_boot_ns
-            self._looks = 0
-        self._looks += 1
-        if found is None or self._looks < LOOKS_MIN or now_boot_ns - self._since_ns < self._stuck_ns:
+            self._checks = 0
+        self._checks += 1
+        if found is None or self._checks < CHECKS_MIN or now_boot_ns - self._since_ns < self._stuck_ns:
             return None
-        self._since_ns, self._looks = now_boot_ns, 0
+        self._since_ns, self._checks = now_boot_ns, 0
         return found
 
     def writing(self) -> Writing | None:
@@ -124,10 +124,10 @@ class WriteGuard:
         self.stop()
 
     def _run(self) -> None:
-        look_s = min(LOOK_S_MAX, self._stuck_s / LOOKS_PER_WAIT)
+        check_s = min(CHECK_S_MAX, self._stuck_s / CHECKS_PER_WAIT)
         try:
-            while not self._stopping.wait(look_s):
-                stuck = self._watch.look(boot_ns())
+            while not self._stopping.wait(check_s):
+                stuck = self._watch.find_stuck(boot_ns())
                 if stuck is not None:
                     self.end_writer(stuck)
         except Exception as error:  # noqa: BLE001 - the one place: the daemon continues, and reports what does not work
@@ -135,14 +135,14 @@ class WriteGuard:
 
     def end_writer(self, stuck: Writing) -> None:
         """Kill a writer that is still stuck, if this process may; otherwise report it."""
-        reported = {"pid": stuck.pid, "writer": self._name(stuck), "stuck_s": round(self._stuck_s, 1)}
+        fields = {"pid": stuck.pid, "writer": self._name(stuck), "stuck_s": round(self._stuck_s, 1)}
         if stuck.pid == os.getpid():
-            self._log.error("this process is stuck inside a write transaction", **reported)
+            self._log.error("this process is stuck inside a write transaction", **fields)
         elif self._kills and self._is_ours(stuck) and self._kill(stuck):
-            self._log.warning("killed a process that was stuck inside a write transaction", **reported)
+            self._log.warning("killed a process that was stuck inside a write transaction", **fields)
         elif self._watch.writing() == stuck:
             self._log.error(
-                "a process is stuck inside a write transaction, and this process may not kill it", **reported, hint=HINT
+                "a process is stuck inside a write transaction, and this process may not kill it", **fields, hint=HINT
             )
 
     def _is_ours(self, stuck: Writing) -> bool:
@@ -157,7 +157,7 @@ class WriteGuard:
         """Return the role of which a process has the lock, or the name of its program."""
         folder = self._environment.folder
         for role in Role:
-            owner = RoleLock.seen(folder, role.value).owner
+            owner = RoleLock.status(folder, role.value).owner
             if owner is not None and (owner.pid, owner.start_ticks) == (stuck.pid, stuck.start_ticks):
                 return owner.role
         return program_name(stuck.pid)

@@ -125,7 +125,7 @@ def _judge(app: str, version: int, actions: list[Mapping[str, object]], *, unmar
     elif rows_differ or operation == _RESTORE:
         changes = by
     else:
-        changes = f"{by}, which sets our own application transactions" if names else ""
+        changes = f"{by}, which sets Tidemark's application transactions" if names else ""
     return TableCommit(version, not is_ours, token if isinstance(token, int) else None, changes, changes_metadata)
 
 

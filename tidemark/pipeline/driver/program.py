@@ -20,8 +20,8 @@ from tidemark.io.host.logs import Log, configure_logs, describe_error, get_log
 from tidemark.io.host.systemd import ALIVE, READY, notify
 from tidemark.io.process.disk_space import FullDisks, when_space_allows
 from tidemark.io.process.ending import report_ending
+from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.process.metrics_server import MetricsServer
-from tidemark.io.process.ports import assigned_ports
 from tidemark.io.process.run_record import recorded
 from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.locks import RoleLock
@@ -144,7 +144,7 @@ def _started(make: Callable[[], SparkSession], disks: FullDisks) -> SparkSession
 
 
 def _check_space(disks: FullDisks, cause: BaseException | None = None) -> None:
-    if not disks.have_room_for_a_file():
+    if not disks.has_space_for_a_file():
         reason = f": {cause}" if cause is not None else ""
         raise StateFull(f"a disk of the pipeline is full, and Spark cannot start{reason}", hint=FULL_HINT) from cause
 

@@ -11,8 +11,9 @@ The owner calls `poll` at intervals: it advances these steps and returns the fir
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from typing import Self
 
 from tidemark.decode.catalog.databases import MappedDialects, by_name
 from tidemark.decode.catalog.history import Base
@@ -24,7 +25,15 @@ from tidemark.engine.progress import Progress
 from tidemark.io.archive.trimming import history_horizon_lsn
 from tidemark.io.host.logs import describe_error
 from tidemark.io.host.spill import SpillFolder
-from tidemark.io.process.config import Config
+from tidemark.io.process.config import (
+    BadConfig,
+    Config,
+    DecodeConfig,
+    DeliverConfig,
+    HistoryConfig,
+    SelectConfig,
+    TypesConfig,
+)
 from tidemark.io.state.history_files import DamagedBase, HistoryWriter, load_catalogs
 from tidemark.io.state.state_views import StateView
 from tidemark.model.errors import ConsumerFailed, CorruptWal, StateError
@@ -38,7 +47,7 @@ from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.group_reader import GroupReader
 from tidemark.runtime.capture.role_holding import RoleHolding
 from tidemark.runtime.capture.source_thread import Link
-from tidemark.runtime.capture.targets import TargetMaker
+from tidemark.runtime.capture.targets import TargetMaker, TargetSettings
 from tidemark.runtime.capture.wal_source import MakeWalSource
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.copies import Copies
@@ -46,7 +55,6 @@ from tidemark.runtime.first_copy.first_copy import CopySettings, FirstCopy
 from tidemark.runtime.replay.archive_damage import in_archive
 from tidemark.runtime.replay.history_start import enter_open
 from tidemark.runtime.seed.copy_plan import is_due, takes_time, waits_for
-from tidemark.runtime.seed.fixed_types import check_types
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import Framer
 from tidemark.wal.segments import first_page_lsn
@@ -69,6 +77,15 @@ class DecodingStuck(ConsumerFailed):
     hint = "the service manager restarts it; changes that were not delivered are delivered then"
 
 
+class OtherTypes(BadConfig):
+    """A configuration with other Arrow types than `init` fixed: they would need new tables."""
+
+    hint = (
+        "restore the value of the state, or create a new state and a new lake: the types of existing tables "
+        "cannot change"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class CaptureStatus:
     """The status of a running capture."""
@@ -83,12 +100,43 @@ class CaptureStatus:
     progress: Progress
 
 
+@dataclass(frozen=True, slots=True)
+class CaptureSettings:
+    """The settings that a capture reads."""
+
+    select: SelectConfig
+    decode: DecodeConfig
+    types: TypesConfig
+    deliver: DeliverConfig
+    history: HistoryConfig
+    first_copy: CopySettings
+    target: TargetSettings
+    keep_bytes: int  # of the archive, behind delivery
+    watchdog_s: float
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Return the settings of a configuration."""
+        return cls(
+            config.select,
+            config.decode,
+            config.types,
+            config.deliver,
+            config.history,
+            CopySettings.of(config),
+            TargetSettings.of(config),
+            config.archive.keep_bytes,
+            config.watchdog.watchdog_s,
+        )
+
+
 class Capture:
     """One capture, from the state to its target."""
 
     def __init__(
         self,
         context: CaptureContext,
+        settings: CaptureSettings,
         epoch: Epoch,
         make_wal_source: MakeWalSource,
         *,
@@ -105,22 +153,21 @@ class Capture:
         `on_marker`, called by the decode thread, may halt the capture: it delivers what commits before, and no more.
         `query_leader`: the capture follows; it delivers nothing, and queries the position of the deliverer.
         """
-        config, store = context.config, context.store
+        store = context.store
         view = store.view()
         beginning, start = view.beginning, view.start
         if beginning is None or start is None:
             raise NotInitialised(f"{store.folder.root} has no start position")
-        check_types(config, beginning)
-        self._role = None if in_daemon else RoleHolding(store, epoch, config.watchdog.watchdog_s)
+        check_types(settings.types, beginning)
+        self._role = None if in_daemon else RoleHolding(store, epoch, settings.watchdog_s)
         self._store = store
         self._epoch = epoch
         self._log = context.log
         self._metrics = context.metrics
         self._on_marker = on_marker
-        self._stop_s = config.deliver.stop_s
-        self._keep_bytes = config.archive.keep_bytes
+        self._settings = settings
         self._stopping = threading.Event()
-        captured = by_name(config.select.selection().selects_database)
+        captured = by_name(settings.select.selection().selects_database)
         damaged: list[DamagedBase] = []
         base = load_catalogs(
             store.folder.history,
@@ -135,34 +182,34 @@ class Capture:
         self._log.info("starting", restart_lsn=start.restart_lsn, delivered=str(start.position), base_lsn=base.lsn)
         page_lsn = first_page_lsn(start.restart_lsn)
         self._wal_source = make_wal_source(
-            page_lsn, base.timeline, start.position, copying=takes_time(config.select, config.copy, view)
+            page_lsn, base.timeline, start.position, copying=takes_time(settings.select, settings.first_copy.copy, view)
         )
         self.progress = self._wal_source.progress
         self.progress.delivered = start
         self._start = start
         self._copies_wait_for = waits_for(view)
-        self._fills_outbox = consumer is None and query_leader is None and config.deliver.consumer == "outbox"
+        self._fills_outbox = consumer is None and query_leader is None and settings.deliver.consumer == "outbox"
         self._is_restored = False
         self._error: BaseException | None = None
-        self._history = self._make_history(config, view, [each.entry.file for each in damaged])
+        self._history = self._make_history(view, [each.entry.file for each in damaged])
         lease = self._wal_source.lease
-        self._group_queue = GroupQueue(config.decode.queue_bytes, lease.woken)
+        self._group_queue = GroupQueue(settings.decode.queue_bytes, lease.woken)
         self._group_reader = GroupReader(
             self._group_queue,
             lease,
             self._wal_source.input,
-            DeliveryPacing(config.deliver.rate_max, config.deliver.linger_ms / MS_PER_S),
+            DeliveryPacing(settings.deliver.rate_max, settings.deliver.linger_ms / MS_PER_S),
         )
-        self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
+        self._make_decoding = partial(self._new_decoding, base, beginning, start)
         self._decoding: DecodeThread | None = None
         names = base.mirrors.remember(beginning.databases)
-        maker = TargetMaker(context, epoch, self._history, self.progress, self._stopping)
+        maker = TargetMaker(context, settings.target, epoch, self._history, self.progress, self._stopping)
         target, self._liveness = (
             maker.deliver(consumer, names) if query_leader is None else (maker.follow(query_leader), None)
         )
         self._target = target
         first_copy = FirstCopy(
-            CopySettings.of(config),
+            settings.first_copy,
             store,
             epoch,
             beginning,
@@ -176,7 +223,7 @@ class Capture:
             target,
             self._history,
             prelude=first_copy.run
-            if query_leader is None and is_due(config.select, config.copy, view)
+            if query_leader is None and is_due(settings.select, settings.first_copy.copy, view)
             else _nothing_before,
             metrics=self._metrics,
             stopping=self._stopping,
@@ -200,7 +247,7 @@ class Capture:
         marks = self._store.marks()
         if self._decoding is not None and marks.horizon is not None:
             needed = marks.horizon.pointer.restart_lsn
-            self._decoding.reader.horizon_lsn = history_horizon_lsn(needed, self._keep_bytes)
+            self._decoding.reader.horizon_lsn = history_horizon_lsn(needed, self._settings.keep_bytes)
         if marks.start is not None:
             self._wal_source.input.maintain(marks.start.restart_lsn)
         self._report()
@@ -279,14 +326,14 @@ class Capture:
         self._wal_source.ring.free()  # an error of the network thread refers to it by its traceback
         self._metrics.ring_used.set(0)
         self._metrics.queue_used.set(0)
-        is_idle = self._application.join(self._stop_s)
+        is_idle = self._application.join(self._settings.deliver.stop_s)
         if not is_idle:
             self._target.abandon()
         self._history.close()
         if not is_idle:
             # Its groups are not confirmed and are delivered again; a consumer that hangs must not block the stop.
             raise ConsumerFailed(
-                f"the consumer did not end its batch within {self._stop_s} s",
+                f"the consumer did not end its batch within {self._settings.deliver.stop_s} s",
                 hint="its unconfirmed changes are delivered again after the restart",
             )
         self._log.info(
@@ -320,7 +367,7 @@ class Capture:
                 **describe_error(each.error),
             )
 
-    def _make_history(self, config: Config, view: StateView, unreadable: Sequence[str]) -> HistoryWriter:
+    def _make_history(self, view: StateView, unreadable: Sequence[str]) -> HistoryWriter:
         def keep(index: HistoryIndex) -> None:
             with self._store.transaction(self._epoch) as transaction:
                 transaction.put_history(index)
@@ -331,7 +378,7 @@ class Capture:
             view.journal,
             major=self._store.identity.server_major,
             system_identifier=self._store.identity.system_identifier,
-            file_bytes_max=config.history.journal_file_bytes,
+            file_bytes_max=self._settings.history.journal_file_bytes,
             file_mode=self._store.folder.file_mode,
             store=keep,
             unreadable=unreadable,
@@ -344,19 +391,19 @@ class Capture:
             self._group_reader.decode_with(self._decoding)
             self._wal_source.input.drain()
 
-    def _new_decoding(self, config: Config, base: Base, beginning: Beginning, start: Pointer) -> DecodeThread:
+    def _new_decoding(self, base: Base, beginning: Beginning, start: Pointer) -> DecodeThread:
         return DecodeThread(
             self._wal_source.slices,
             self._wal_source.lease,
-            self._make_reader(config, base, beginning, start),
+            self._make_reader(base, beginning, start),
             self._group_queue,
             delivered=start.position,
             progress=self.progress,
-            idle_pointer_s=config.deliver.idle_pointer_s,
+            idle_pointer_s=self._settings.deliver.idle_pointer_s,
         )
 
-    def _make_reader(self, config: Config, base: Base, beginning: Beginning, start: Pointer) -> WalReader:
-        identity = self._store.identity
+    def _make_reader(self, base: Base, beginning: Beginning, start: Pointer) -> WalReader:
+        identity, settings = self._store.identity, self._settings
         fmt = wal_format(base.major)
         framer = Framer(
             fmt,
@@ -370,7 +417,7 @@ class Capture:
             base.timeline,
             base.mirrors,
             next_xid=base.next_xid,
-            memory_bytes=config.decode.memory_bytes,
+            memory_bytes=settings.decode.memory_bytes,
             spill=SpillFolder(self._store.folder.spill),
             complete_from=beginning.complete_from,
             wanted_from=Lsn(start.position.commit_lsn + 1),
@@ -380,17 +427,17 @@ class Capture:
         copies = Copies(self._store.view())
         builder = GroupBuilder(
             MappedDialects(base.mirrors, beginning.types, base.major),
-            selected=config.select.selection().selects,
-            root_of=config.select.selection().root_of,
-            excluded=config.select.selection().excluded_origins(),
-            wants_message=config.select.selection().selects_message,
-            counting=config.deliver.transactions,
+            selected=settings.select.selection().selects,
+            root_of=settings.select.selection().root_of,
+            excluded=settings.select.selection().excluded_origins(),
+            wants_message=settings.select.selection().selects_message,
+            counting=settings.deliver.transactions,
             copied=copies.have if copies.snapshots else nothing_copied,
             copied_by=copies.snapshots.values(),
             after=start.position,
             behind=parse_visibility(beginning.snapshot) if beginning.snapshot else None,
-            rows_max=config.deliver.group_rows_max,
-            bytes_max=config.deliver.group_bytes_max,
+            rows_max=settings.deliver.group_rows_max,
+            bytes_max=settings.deliver.group_bytes_max,
         )
         decoder.want_only(builder.wants)
         return WalReader(
@@ -400,7 +447,7 @@ class Capture:
             self._history,
             base.mirrors,
             check_fork=copies.check_fork,
-            base_every_bytes=config.history.base_every_bytes,
+            base_every_bytes=settings.history.base_every_bytes,
             metrics=self._metrics,
             log=self._log,
         )
@@ -443,6 +490,15 @@ class Capture:
 
 def _nothing_before() -> None:
     """Replace the first copy if none is due."""
+
+
+def check_types(types: TypesConfig, beginning: Beginning) -> None:
+    """Raise `OtherTypes` if the configuration has other Arrow types than those of the capture."""
+    wanted = types.mapping()
+    for key in fields(wanted):
+        configured, stored = getattr(wanted, key.name), getattr(beginning.types, key.name)
+        if configured != stored:
+            raise OtherTypes(f"types.{key.name} is {configured} in the configuration, and {stored} since `cdcctl init`")
 
 
 def kernels_are_compiled() -> bool:

@@ -258,7 +258,7 @@ class ConsumerTarget:
             transaction.rely_on_journal(self._history.durable_lsn)
             self._selected_tables.record(transaction, [offered.group for offered in confirmed])
             for offered in confirmed:
-                transaction.learn_databases(offered.group.databases)
+                transaction.record_databases(offered.group.databases)
             delivered = transaction.deliver(EncodedGroup(last.last, latest, ()))
             transaction.put(CONFIRMED, delivered)
         self._progress.deliver(delivered.pointer)

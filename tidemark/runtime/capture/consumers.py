@@ -1,4 +1,7 @@
-"""Built-in consumers: JSON lines to a file or standard output, and one that discards all changes (benchmarks)."""
+"""Built-in consumers: JSON lines to a file or standard output, and one that discards all changes (benchmarks).
+
+They implement `Consumer` of `tidemark.engine.ports`.
+"""
 
 import sys
 from collections.abc import Iterator, Mapping

@@ -87,8 +87,8 @@ class WalReader:
         self._spilled_bytes = 0
         self._open_transactions = 0
         self._journal_bytes = 0
-        self._looks_reported = 0  # looks at pg_database: the databases found are reported with the next group
-        self._looks_logged = 0
+        self._databases_reported = 0  # value of `DatabaseMirrors.readings` at the last group with databases
+        self._databases_logged = 0
         self._left_out: set[str] = set()
 
     def feed(self, wal_slice: WalSlice) -> Iterator[ChangeGroup]:
@@ -133,14 +133,14 @@ class WalReader:
 
     def _with_databases(self, group: ChangeGroup) -> ChangeGroup:
         """Add the captured databases if they changed. They may be ahead of the group, never behind it."""
-        if self._looks_reported == self._mirrors.looks:
+        if self._databases_reported == self._mirrors.readings:
             return group
-        self._looks_reported = self._mirrors.looks
+        self._databases_reported = self._mirrors.readings
         return replace(group, databases=self._mirrors.known())
 
     def _log_databases(self) -> None:
         """Log, once each, the selected databases that are not followed."""
-        self._looks_logged = self._mirrors.looks
+        self._databases_logged = self._mirrors.readings
         left_out = self._mirrors.left_out_by_name()
         for name in left_out.keys() - self._left_out:
             self._log.warning(
@@ -196,7 +196,7 @@ class WalReader:
 
     def maintain(self, wal_slice: WalSlice) -> None:
         """Do the work due after a slice that no change has to wait for: report progress, and save a base."""
-        if self._looks_logged != self._mirrors.looks:
+        if self._databases_logged != self._mirrors.readings:
             self._log_databases()
         self._metrics.records.inc(self._decoding.records - self._records_reported)
         self._records_reported = self._decoding.records

@@ -107,7 +107,7 @@ class OutboxTarget:
         def extra_writes(transaction: StateTransaction) -> None:
             transaction.rely_on_journal(self._history.durable_lsn)
             self._selected_tables.record(transaction, [group])
-            transaction.learn_databases(group.databases)
+            transaction.record_databases(group.databases)
 
         self._store_group(encode_group(group), extra_writes)
 
@@ -124,7 +124,7 @@ class OutboxTarget:
         trimmable = min((reader.trimmable for reader in marks.readers.values()), default=marks.ledger.trimmed)
         has_confirmed = trimmable > marks.ledger.trimmed or held > (marks.confirmed.sequence if marks.confirmed else 0)
         if has_confirmed:
-            self._settle()
+            self._apply_confirmations()
         return has_confirmed
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class OutboxTarget:
         while True:
             try:
                 with self._store.transaction(self._epoch) as transaction:
-                    transaction.settle()
+                    transaction.apply_confirmations()
                     delivered = transaction.deliver(encoded)
                     extra_writes(transaction)
                     ledger, confirmed = transaction.ledger(), transaction.confirmed()
@@ -158,14 +158,14 @@ class OutboxTarget:
         self._clear_stale_readers()
         # Pages freed by one transaction are usable two transactions later: trim, then a small write, then the group.
         with suppress(StateFull):  # of the disk itself: not even this write finds room
-            self._settle()
-            self._settle()
+            self._apply_confirmations()
+            self._apply_confirmations()
         if self._stopping.wait(wait_s):
             raise Stopped
 
-    def _settle(self) -> None:
+    def _apply_confirmations(self) -> None:
         with self._store.transaction(self._epoch) as transaction:
-            ledger, confirmed = transaction.settle(), transaction.confirmed()
+            ledger, confirmed = transaction.apply_confirmations(), transaction.confirmed()
         self._report(ledger, confirmed)
 
     def _report(self, ledger: OutboxLedger, confirmed: Watermark | None) -> None:

@@ -83,7 +83,7 @@ class FollowTarget:
         with self._store.transaction(self._epoch) as transaction:
             transaction.rely_on_journal(self._history.durable_lsn)
             self._selected_tables.record(transaction, [group])
-            transaction.learn_databases(group.databases)
+            transaction.record_databases(group.databases)
             before = transaction.followed()
             if before is None:
                 raise InternalError("the state of the follower has no position")

@@ -60,9 +60,9 @@ class RoleHolding:
             lock.release()
 
     def _is_held_here(self) -> bool:
-        seen = RoleLock.seen(self._store.folder, self._role)
+        lock = RoleLock.status(self._store.folder, self._role)
         own = Owner(self._role, host_name(), boot_id(), os.getpid(), own_start_ticks())
-        return seen.is_locked and seen.owner == own
+        return lock.is_locked and lock.owner == own
 
     def _run(self) -> None:
         while True:

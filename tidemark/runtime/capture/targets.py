@@ -3,11 +3,13 @@
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from tidemark.engine.ports import Consumer
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff, RetryPolicy
-from tidemark.io.process.config import DeliverConfig
+from tidemark.engine.selection import Selection
+from tidemark.io.process.config import Config, DeliverConfig, RetryConfig
 from tidemark.io.state.history_files import HistoryWriter
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Oid
@@ -22,10 +24,33 @@ from tidemark.runtime.first_copy.selected_tables import SelectedTables
 
 
 @dataclass(frozen=True, slots=True)
+class TargetSettings:
+    """The settings that the targets of a capture read."""
+
+    deliver: DeliverConfig
+    retry: RetryConfig
+    selection: Selection
+    copying: bool  # existing rows are copied
+    unmarked_bytes_max: int  # while it follows
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Return the settings of a configuration."""
+        return cls(
+            config.deliver,
+            config.retry,
+            config.select.selection(),
+            config.copy.enabled,
+            config.standby.unmarked_bytes_max,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TargetMaker:
     """The parts that every target of a capture needs."""
 
     context: CaptureContext
+    settings: TargetSettings
     epoch: Epoch
     history: HistoryWriter
     progress: Progress
@@ -38,7 +63,7 @@ class TargetMaker:
             context.store,
             self.epoch,
             query_leader,
-            unmarked_bytes_max=context.config.standby.unmarked_bytes_max,
+            unmarked_bytes_max=self.settings.unmarked_bytes_max,
             history=self.history,
             selected_tables=self._selected_tables(),
             progress=self.progress,
@@ -51,8 +76,8 @@ class TargetMaker:
 
         `names`: of the databases, for people.
         """
-        context, config = self.context, self.context.config
-        if consumer is None and config.deliver.consumer == "outbox":
+        context, deliver, retry = self.context, self.settings.deliver, self.settings.retry
+        if consumer is None and deliver.consumer == "outbox":
             context.metrics.outbox_capacity.set(context.store.identity.outbox_bytes_max)
             outbox = OutboxTarget(
                 context.store,
@@ -66,8 +91,8 @@ class TargetMaker:
             )
             return outbox, None
         if consumer is None:
-            consumer = _configured(config.deliver, names)
-        liveness = Liveness(consumer, alive_s=config.deliver.alive_s, hang_s=config.deliver.hang_s)
+            consumer = _configured(deliver, names)
+        liveness = Liveness(consumer, alive_s=deliver.alive_s, hang_s=deliver.hang_s)
         own = ConsumerTarget(
             consumer,
             context.store,
@@ -75,18 +100,17 @@ class TargetMaker:
             liveness=liveness,
             history=self.history,
             selected_tables=self._selected_tables(),
-            unconfirmed_bytes_max=config.deliver.unconfirmed_bytes_max,
+            unconfirmed_bytes_max=deliver.unconfirmed_bytes_max,
             progress=self.progress,
             stopping=self.stopping,
-            retry=RetryPolicy(config.deliver.retries_max, Backoff(config.retry.first_s, config.retry.max_s)),
+            retry=RetryPolicy(deliver.retries_max, Backoff(retry.first_s, retry.max_s)),
             metrics=context.metrics,
             log=context.log,
         )
         return own, liveness
 
     def _selected_tables(self) -> SelectedTables:
-        config = self.context.config
-        return SelectedTables(config.select.selection(), copying=config.copy.enabled, log=self.context.log)
+        return SelectedTables(self.settings.selection, copying=self.settings.copying, log=self.context.log)
 
 
 def _configured(config: DeliverConfig, names: Mapping[Oid, str]) -> Consumer:

@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff
 from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
 from tidemark.io.archive.archive import ArchiveFolder, Hole
 from tidemark.io.node.replication import NodeIdentity, WalStream
+from tidemark.io.process.config import Config, RetryConfig
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.wal_spool import WalSpool
 from tidemark.model.errors import NodeUnreachable, WalGap
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
@@ -63,15 +66,42 @@ class MakeWalSource(Protocol):
         """Create it."""
 
 
-def new_ring(context: CaptureContext, page_lsn: Lsn) -> Ring:
+@dataclass(frozen=True, slots=True)
+class WalSettings:
+    """The settings that the sources of WAL read."""
+
+    dsn: str
+    ring_bytes: int
+    reconnect_free_share: float
+    spool_bytes: int
+    archive_folder: str  # empty: there is no archive
+    retry: RetryConfig
+    refuses_standby: bool  # unless it is followed only
+
+    @classmethod
+    def of(cls, config: Config, segment_bytes: int) -> Self:
+        """Return the settings of a configuration, for a node with such segments."""
+        return cls(
+            config.capture.dsn,
+            config.ring_bytes(segment_bytes),
+            config.ring.reconnect_free_share,
+            config.copy.spool_bytes,
+            config.archive.folder,
+            config.retry,
+            config.standby.follow,
+        )
+
+
+def new_ring(ring_bytes: int, page_lsn: Lsn, metrics: Metrics) -> Ring:
     """Return a ring of the configured size that begins at `page_lsn`."""
-    ring = Ring(context.config.ring_bytes(context.store.identity.segment_bytes), page_lsn)
-    context.metrics.ring_capacity.set(ring.capacity)
+    ring = Ring(ring_bytes, page_lsn)
+    metrics.ring_capacity.set(ring.capacity)
     return ring
 
 
 def from_node(
     context: CaptureContext,
+    settings: WalSettings,
     page_lsn: Lsn,
     timeline: TimelineId,
     delivered: Position,
@@ -80,46 +110,75 @@ def from_node(
     may_overflow: MayOverflow = always,
 ) -> WalSource:
     """Stream from the node; the spool is read first if a copy is due, or was not read to its end."""
-    ring, lease, progress = new_ring(context, page_lsn), StreamLease(), Progress(received_lsn=page_lsn)
-    spool = WalSpool(context.store.folder.copy, context.config.copy.spool_bytes, context.store.folder.file_mode)
+    ring, lease, progress = (
+        new_ring(settings.ring_bytes, page_lsn, context.metrics),
+        StreamLease(),
+        Progress(received_lsn=page_lsn),
+    )
+    spool = WalSpool(context.store.folder.copy, settings.spool_bytes, context.store.folder.file_mode)
     if not spool.is_empty and not spool.start_lsn <= page_lsn <= spool.write_lsn:
         spool.drop_below(None)
     if not copying and spool.is_empty:
-        network = _network(context, ring, timeline, progress, lease, delivered=delivered, may_overflow=may_overflow)
+        network = _network(
+            context, settings, ring, timeline, progress, lease=lease, delivered=delivered, may_overflow=may_overflow
+        )
         return WalSource(ring, ring, lease, progress, network)
     if spool.is_empty:
         spool.begin(page_lsn, timeline)
     progress.receive(spool.write_lsn)
 
     def into(sink: WalSink) -> NetworkThread:
-        return _network(context, sink, spool.timeline, progress, lease, delivered=delivered, may_overflow=may_overflow)
+        timeline = spool.timeline
+        return _network(
+            context, settings, sink, timeline, progress, lease=lease, delivered=delivered, may_overflow=may_overflow
+        )
 
     return WalSource(ring, ring, lease, progress, SpooledInput(spool, ring, lease.arrived, into, context.log))
 
 
 def followed_from_node(
-    context: CaptureContext, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool
+    context: CaptureContext,
+    settings: WalSettings,
+    page_lsn: Lsn,
+    timeline: TimelineId,
+    delivered: Position,
+    *,
+    copying: bool,
 ) -> WalSource:
     """Stream from a standby without delivery: no copy is made, and a full ring does not leave it to an archiver."""
     del copying
-    ring, lease, progress = new_ring(context, page_lsn), StreamLease(), Progress(received_lsn=page_lsn)
-    network = _network(context, ring, timeline, progress, lease, delivered=delivered, follows=True)
+    ring, lease, progress = (
+        new_ring(settings.ring_bytes, page_lsn, context.metrics),
+        StreamLease(),
+        Progress(received_lsn=page_lsn),
+    )
+    network = _network(context, settings, ring, timeline, progress, lease=lease, delivered=delivered, follows=True)
     return WalSource(ring, ring, lease, progress, network)
 
 
-def cut_spool(context: CaptureContext, lsn: Lsn) -> None:
+def cut_spool(folder: StateFolder, spool_bytes: int, lsn: Lsn) -> None:
     """Remove spooled WAL behind `lsn`, if the node's timeline turned out to have ended there."""
-    WalSpool(context.store.folder.copy, context.config.copy.spool_bytes, context.store.folder.file_mode).cut_behind(lsn)
+    WalSpool(folder.copy, spool_bytes, folder.file_mode).cut_behind(lsn)
 
 
 def from_archive(
-    context: CaptureContext, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool
+    context: CaptureContext,
+    settings: WalSettings,
+    page_lsn: Lsn,
+    timeline: TimelineId,
+    delivered: Position,
+    *,
+    copying: bool,
 ) -> WalSource:
     """Read the archive; around a first copy it simply waits: nothing is removed from it."""
     del copying
-    ring, lease, progress = new_ring(context, page_lsn), StreamLease(), Progress(received_lsn=page_lsn)
+    ring, lease, progress = (
+        new_ring(settings.ring_bytes, page_lsn, context.metrics),
+        StreamLease(),
+        Progress(received_lsn=page_lsn),
+    )
     source = ArchiveInput(
-        Path(context.config.archive.folder),
+        Path(settings.archive_folder),
         ring,
         system_identifier=context.store.identity.system_identifier,
         timeline=timeline,
@@ -129,7 +188,7 @@ def from_archive(
         log=context.log,
         delivered=delivered,
     )
-    return WalSource(ring, ring, lease, progress, source, Path(context.config.archive.folder))
+    return WalSource(ring, ring, lease, progress, source, Path(settings.archive_folder))
 
 
 def where_the_node_is(dsn: str, system_identifier: SystemIdentifier) -> NodeIdentity:
@@ -158,19 +217,23 @@ def streams_from(dsn: str, system_identifier: SystemIdentifier, lsn: Lsn) -> boo
 class LiveBuffer:
     """The node's stream from now on, in a ring without a reader so far (I15)."""
 
-    def __init__(self, context: CaptureContext, here: NodeIdentity, delivered: Position | None) -> None:
+    def __init__(
+        self, context: CaptureContext, settings: WalSettings, here: NodeIdentity, delivered: Position | None
+    ) -> None:
         """Make a buffer that begins at `here`, where the node's WAL ends now; a node without `delivered` ends it."""
-        self._context = context
+        self._archive = Path(settings.archive_folder)
+        self._system_identifier = context.store.identity.system_identifier
         self.start_lsn = first_page_lsn(here.flush_lsn)
-        self._ring, self._lease = new_ring(context, self.start_lsn), StreamLease()
+        self._ring, self._lease = new_ring(settings.ring_bytes, self.start_lsn, context.metrics), StreamLease()
         self._progress = Progress(received_lsn=self.start_lsn, flush_lsn=here.flush_lsn)
         # NB: the ring has no reader yet: WAL written while the connection is made can fill it, too.
         self._network = _network(
             context,
+            settings,
             self._ring,
             here.timeline,
             self._progress,
-            self._lease,
+            lease=self._lease,
             delivered=delivered,
             restored_lsn=here.flush_lsn,
         )
@@ -198,10 +261,9 @@ class LiveBuffer:
         del copying, timeline, delivered
         if page_lsn >= self.start_lsn:
             return WalSource(self._ring, RingFrom(self._ring, page_lsn), self._lease, self._progress, self._network)
-        archive = Path(self._context.config.archive.folder)
-        earlier = read_between(archive, page_lsn, self.start_lsn, self._context.store.identity.system_identifier)
+        earlier = read_between(self._archive, page_lsn, self.start_lsn, self._system_identifier)
         return WalSource(
-            self._ring, ArchiveThenRing(earlier, self._ring), self._lease, self._progress, self._network, archive
+            self._ring, ArchiveThenRing(earlier, self._ring), self._lease, self._progress, self._network, self._archive
         )
 
 
@@ -265,20 +327,20 @@ def read_between(folder: Path, start_lsn: Lsn, end_lsn: Lsn, of: SystemIdentifie
 
 def _network(
     context: CaptureContext,
+    settings: WalSettings,
     sink: WalSink,
     timeline: TimelineId,
     progress: Progress,
-    lease: StreamLease,
     *,
+    lease: StreamLease,
     delivered: Position | None = None,
     restored_lsn: Lsn | None = None,
     follows: bool = False,
     may_overflow: MayOverflow = always,
 ) -> NetworkThread:
     """`follows`: nothing of it is delivered."""
-    config = context.config
     return NetworkThread(
-        config.capture.dsn,
+        settings.dsn,
         sink,
         system_identifier=context.store.identity.system_identifier,
         timeline=timeline,
@@ -287,11 +349,11 @@ def _network(
         lease=lease if isinstance(sink, Ring) else None,  # WAL in the spool is not decoded yet
         metrics=context.metrics,
         log=context.log,
-        backoff=Backoff(config.retry.first_s, config.retry.max_s),
-        reconnect_share=config.ring.reconnect_free_share,
-        overflows=config.has_archive and not follows,
+        backoff=Backoff(settings.retry.first_s, settings.retry.max_s),
+        reconnect_share=settings.reconnect_free_share,
+        overflows=bool(settings.archive_folder) and not follows,
         may_overflow=may_overflow,
-        refuses_standby=config.standby.follow and not follows,
+        refuses_standby=settings.refuses_standby and not follows,
         delivered=delivered,
         restored_lsn=restored_lsn,
     )

@@ -1,4 +1,4 @@
-"""Both processes' report on the archive folder, refreshed at intervals because each look lists the whole folder.
+"""Both processes' report on the archive folder, refreshed at intervals because each one lists the whole folder.
 
 Realtime needs no archive: a folder that hangs blocks a thread, not the sidecar's loop.
 """
@@ -15,7 +15,7 @@ from tidemark.model.lsn import Lsn
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
 
-LOOK_S = 5.0
+LISTING_S = 5.0
 SILENT_S = 30.0  # a hundred thousand files take seconds, over a network more
 
 
@@ -24,28 +24,28 @@ class ArchiveReport:
     """Lists the folder, and sets the gauges."""
 
     context: CaptureContext
+    folder: str  # empty: no archive is configured
     watch: ArchivingWatch
-    _answer: NodeArchiving | None = None  # the node's report from before the look began
-    _begun_s: float = -LOOK_S
-    _look: ArchiveListing | None = None
+    _answer: NodeArchiving | None = None  # the node's report from before the listing began
+    _begun_s: float = -LISTING_S
+    _listing: ArchiveListing | None = None
     _is_reported: bool = False
 
     def step(self, now_s: float, received_lsn: Lsn | None = None) -> ArchiveState | None:
         """Look, if it is time; `received_lsn`: the end of the ring, if there is one."""
-        config = self.context.config
-        if config.has_archive:
+        if self.folder:
             self.watch.poll()
-        if config.has_archive and self._look is None and now_s - self._begun_s >= LOOK_S:
-            self._look = ArchiveListing(Path(config.archive.folder), self.context.store.identity.segment_bytes)
+        if self.folder and self._listing is None and now_s - self._begun_s >= LISTING_S:
+            self._listing = ArchiveListing(Path(self.folder), self.context.store.identity.segment_bytes)
             self._begun_s = now_s
             self._answer = self.watch.answer
-        look = self._look
-        if look is None or not (look.is_over or now_s - self._begun_s >= SILENT_S):
+        listing = self._listing
+        if listing is None or not (listing.is_over or now_s - self._begun_s >= SILENT_S):
             return None
-        if look.is_over:
-            self._look = None
+        if listing.is_over:
+            self._listing = None
         try:
-            found = look.result(0)
+            found = listing.result(0)
         except TidemarkError as error:
             self.context.metrics.errors.inc()
             if not self._is_reported:

@@ -25,11 +25,12 @@ from tidemark.io.archive.archive_progress import (
     waiting_segments,
 )
 from tidemark.io.archive.archive_state import ArchiveState
-from tidemark.io.archive.spool_access import ServerCannotArchive, spool_obstacle
+from tidemark.io.archive.spool_access import ServerCannotArchive, spool_access_error
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.disk import StateFull
 from tidemark.io.host.file_access import ServerUser
 from tidemark.io.node.node import NodeArchiving
+from tidemark.io.process.config import ArchiveConfig
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import INVALID_LSN, Lsn
@@ -49,13 +50,14 @@ class ArchivingWatch:
     """Queries the node at intervals; the results go into the state and the metrics."""
 
     context: CaptureContext
+    archive: ArchiveConfig
     node_requests: NodeRequests
     _query: Future[NodeArchiving] | None = None
     _queried_s: float = -QUERY_S
     _answer: NodeArchiving | None = None
     _reported: str | None = None
     holes: int = 0  # that are not recorded; one that shows by later segments counts once this process saw it twice
-    _missing_first: str = ""  # by this process's last look: the other process looks at the same folder
+    _missing_first: str = ""  # by this process's last comparison: the other process reads the same folder
     _clock: SystemClock = field(default_factory=SystemClock)
 
     def poll(self) -> None:
@@ -76,7 +78,7 @@ class ArchivingWatch:
 
     def compare(self, answer: NodeArchiving | None, found: ArchiveState) -> Archiving:
         """Compare the node's report with the folder; record the result if it has changed."""
-        store, config = self.context.store, self.context.config
+        store = self.context.store
         before = store.archiving()
         beginning = store.view().beginning
         if answer is None or beginning is None:
@@ -108,7 +110,7 @@ class ArchivingWatch:
         self._show(seen)
         self.holes = lost.count + (absent.count if self._missing_first == absent.first else 0)
         self._missing_first = absent.first
-        self._report(lost, spool_obstacle(config, user))
+        self._report(lost, spool_access_error(self.archive, user))
         return seen
 
     def _when_off(self, before: Archiving, answer: NodeArchiving, found: ArchiveState) -> tuple[Lsn, Lsn]:
@@ -116,7 +118,7 @@ class ArchivingWatch:
         if answer.insert_lsn == INVALID_LSN:
             return before.off_lsn, before.on_lsn  # a standby does not report it
         begin_lsn = segment_start(segment_of(answer.insert_lsn, found.segment_bytes), found.segment_bytes)
-        if is_filled_by_nothing(answer, found, self.context.config.archive.filled_by):
+        if is_filled_by_nothing(answer, found, self.archive.filled_by):
             return begin_lsn, INVALID_LSN
         if not answer.is_on or begin_lsn < before.off_lsn:  # other programs fill it; or the node went back in its WAL
             return INVALID_LSN, INVALID_LSN
@@ -138,26 +140,25 @@ class ArchivingWatch:
 
     def _report(self, lost: Unrecorded, kept_out: str | None) -> None:
         """Log a problem, once as long as it stays the same."""
-        reported = None
+        reason = None
         if kept_out is not None:
-            reported = f"the server cannot fill the spool: {kept_out}"
+            reason = f"the server cannot fill the spool: {kept_out}"
         elif lost.count:
-            reported = (
+            reason = (
                 f"{lost.count} segments from {lost.first} on never arrived, although the server reports them "
                 "as archived"
             )
-        if reported is not None and reported != self._reported:
-            self.context.log.warning("the archive does not receive WAL", reason=reported, hint=ServerCannotArchive.hint)
-        self._reported = reported
+        if reason is not None and reason != self._reported:
+            self.context.log.warning("the archive does not receive WAL", reason=reason, hint=ServerCannotArchive.hint)
+        self._reported = reason
 
 
-def check_archiving(context: CaptureContext, node_requests: NodeRequests) -> None:
+def check_archiving(archive: ArchiveConfig, store: StateStore, node_requests: NodeRequests) -> None:
     """Raise `ServerCannotArchive` before a daemon begins if the server's user cannot fill the spool.
 
     A node that is down, or a folder that does not answer, does not prevent the start: `ArchivingWatch` checks again.
     """
-    config, store = context.config, context.store
-    if not config.has_archive:
+    if not archive.folder:
         return
     try:
         answer = node_requests.find_archiving().result(START_S)
@@ -165,20 +166,20 @@ def check_archiving(context: CaptureContext, node_requests: NodeRequests) -> Non
         if user is None or not answer.is_on:  # a server that runs no archive_command loses nothing by it
             return
         record_user(store, user)
-        kept_out = in_time(lambda: spool_obstacle(config, user), START_S)
+        kept_out = in_time(lambda: spool_access_error(archive, user), START_S)
     except (TidemarkError, NotInTime, OSError):
         return
     if kept_out is not None:
-        raise ServerCannotArchive(f"the server cannot fill the spool {config.archive.folder}: {kept_out}")
+        raise ServerCannotArchive(f"the server cannot fill the spool {archive.folder}: {kept_out}")
 
 
-def in_time(look: Callable[[], ResultT], wait_s: float) -> ResultT:
-    """Return what `look` returns; raise `TimeoutError` if its file system does not answer in time."""
+def in_time(read: Callable[[], ResultT], wait_s: float) -> ResultT:
+    """Return what `read` returns; raise `TimeoutError` if its file system does not answer in time."""
     answer: Future[ResultT] = Future()
 
     def run() -> None:
         try:
-            answer.set_result(look())
+            answer.set_result(read())
         except Exception as error:  # noqa: BLE001 - it is the asker's
             answer.set_exception(error)
 
@@ -187,6 +188,6 @@ def in_time(look: Callable[[], ResultT], wait_s: float) -> ResultT:
 
 
 def record_user(store: StateStore, user: ServerUser) -> None:
-    """Record the user that the server runs as: a look at the folders alone uses it."""
+    """Record the user that the server runs as: `cdcctl status`, which reads only the folders, uses it."""
     with suppress(StateFull):
         store.record_archiving(replace(store.archiving(), uid=user.uid, gid=user.gid, groups=user.groups))

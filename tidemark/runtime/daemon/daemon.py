@@ -27,6 +27,7 @@ from tidemark.model.mode import Role
 from tidemark.wire.control import Json
 
 STEP_S = 0.2
+QUIET_STEP_S = 1.5  # while the work is quiet: a step costs as much as several commits; half of `WATCHDOG_S_MIN`
 COMMANDS_MAX = 8
 
 
@@ -41,6 +42,10 @@ class Work(Protocol):
 
     def start(self) -> None:
         """Begin."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether nothing was under way in the last step: the next one may come later."""
 
     def step(self) -> None:
         """Check everything, do what is due; raise what ends the process, or has to wait for room on the disk."""
@@ -116,7 +121,7 @@ class Daemon:
                 except Empty:
                     break
                 command()
-            if self._woken.wait(STEP_S):
+            if self._woken.wait(QUIET_STEP_S if self._is_started and self._work.is_quiet else STEP_S):
                 self._woken.clear()
 
     def _work_on(self) -> None:

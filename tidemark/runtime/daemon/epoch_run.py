@@ -1,26 +1,29 @@
 """The run of a capture under one epoch: beginning the epoch, running the capture, releasing both."""
 
 import gc
+import sys
 
 from tidemark.decode.transactions.decoder import OnMarker
 from tidemark.io.host.logs import describe_error
 from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX, Slot
 from tidemark.model.position import Epoch
-from tidemark.runtime.capture.capture import Capture, DecodingStuck
+from tidemark.runtime.capture.capture import Capture, CaptureSettings, DecodingStuck
 from tidemark.runtime.capture.following import QueryLeader
-from tidemark.runtime.capture.interpreter import put_latency_first
 from tidemark.runtime.capture.wal_source import MakeWalSource, cut_spool
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.replay.diverged import WalDiverged
+
+SWITCH_S = 0.0005  # how long a computing thread keeps another from the interpreter; Python's own default is 0.005
 
 
 class EpochRun:
     """Holds a process's capture while it has one; announces long operations to the watchdog."""
 
-    def __init__(self, context: CaptureContext, slot: Slot) -> None:
+    def __init__(self, context: CaptureContext, settings: CaptureSettings, slot: Slot) -> None:
         self.capture: Capture | None = None
         self.epoch: Epoch | None = None  # the last one that was this process's
         self._context = context
+        self._settings = settings
         self._slot = slot
         self._stuck: DecodingStuck | None = None
 
@@ -32,7 +35,13 @@ class EpochRun:
         self._context.store.environment.heartbeat.beat(self._slot, ahead_s=START_S_MAX)
         self.epoch = epoch
         self.capture = Capture(
-            self._context, epoch, make_wal_source, on_marker=on_marker, query_leader=query_leader, in_daemon=True
+            self._context,
+            self._settings,
+            epoch,
+            make_wal_source,
+            on_marker=on_marker,
+            query_leader=query_leader,
+            in_daemon=True,
         )
         self.capture.start()
         put_latency_first()
@@ -48,7 +57,7 @@ class EpochRun:
         except DecodingStuck as stuck:
             self._stuck = stuck
             raise
-        except Exception as error:  # noqa: BLE001 - it is over, and the mode says who goes on
+        except Exception as error:  # noqa: BLE001 - the run is over, and the mode defines which process continues
             self._context.log.warning("the capture did not stop cleanly", **describe_error(error))
         del capture
         gc.unfreeze()
@@ -73,7 +82,7 @@ class EpochRun:
         self.release()
         if capture.may_have_given_out(error.fork_lsn):
             return False
-        cut_spool(self._context, error.fork_lsn)
+        cut_spool(self._context.store.folder, self._settings.first_copy.copy.spool_bytes, error.fork_lsn)
         self._context.log.warning(
             "discarding WAL that was not delivered: its timeline ended before it",
             at_lsn=error.fork_lsn,
@@ -90,3 +99,13 @@ class EpochRun:
         """Stop the capture, if there is one; raise what keeps it from stopping in order."""
         if self.capture is not None:
             self.capture.stop()
+
+
+def put_latency_first() -> None:
+    """Let threads change sooner, and the collector skip all present objects; to be called for each new capture.
+
+    A full collection visits every object, and a capture has a hundred thousand permanent ones: all threads were stopped
+    for a tenth of a second. The code that releases a capture unfreezes them.
+    """
+    sys.setswitchinterval(SWITCH_S)
+    gc.freeze()

@@ -32,7 +32,7 @@ ANSWERED_MAX = 16  # rivals; each costs one marker
 
 
 class Fence:
-    """Of one process. The thread that reads the WAL calls `meet` and `watch`, the daemon's loop the rest."""
+    """Of one process. The thread that reads the WAL calls `check` and `watch`, the daemon's loop the rest."""
 
     def __init__(self, store: StateStore, incarnation: Incarnation, node_requests: NodeRequests, log: Log) -> None:
         self._store = store
@@ -54,7 +54,7 @@ class Fence:
 
     # --- called by the thread that reads
 
-    def meet(self, lsn: Lsn, timeline: TimelineId | None, marker: Marker) -> bool:
+    def check(self, lsn: Lsn, timeline: TimelineId | None, marker: Marker) -> bool:
         """Judge a marker where this process delivers; return whether it is of this state. Raises `OvertakenState`."""
         if marker.kind is MarkerKind.CHECK:
             return False
@@ -66,7 +66,7 @@ class Fence:
         return self._judge(lsn, timeline, marker, delivers=True, has_started=has_started)
 
     def watch(self, lsn: Lsn, timeline: TimelineId | None, marker: Marker) -> None:
-        """Judge a marker where this process delivers nothing: a follower's leader is ahead of it. See `meet`."""
+        """Judge a marker where this process delivers nothing: a follower's leader is ahead of it. See `check`."""
         marks = self._store.marks()
         if marker.kind is not MarkerKind.CHECK and marks.stage is not Stage.FOLLOWER and not is_waited_for(marks):
             self._judge(lsn, timeline, marker, delivers=False, has_started=True)
@@ -84,10 +84,10 @@ class Fence:
         verdict = judge(claim, known.kept, reader)
         if verdict is Verdict.OVERTAKEN:
             assert marker.incarnation is not None, "others claim nothing"
-            met = Overtaken(
+            ahead = Overtaken(
                 marker.incarnation, marker.epoch, timeline or NO_TIMELINE, lsn, self._incarnation, now.epoch
             )
-            raise OvertakenState(record_overtaken(self._store, met))
+            raise OvertakenState(record_overtaken(self._store, ahead))
         if verdict is Verdict.BEHIND and delivers:
             self._record_rival(lsn, marker)
         return verdict is Verdict.OWN or marker.incarnation is None

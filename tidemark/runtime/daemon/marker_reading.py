@@ -16,12 +16,12 @@ from tidemark.wire.state import Identity
 
 
 @dataclass(frozen=True, slots=True)
-class MetCheck:
+class CheckMarker:
     """A marker of `cdcctl check`, and when this process met it."""
 
     sequence: Sequence
     lsn: Lsn
-    met_boot_ns: int
+    read_boot_ns: int
 
 
 class MarkerReader:
@@ -33,7 +33,7 @@ class MarkerReader:
         self._metrics = metrics
         self._log = log
         self._reported: set[Ignored] = set()
-        self.met_check: MetCheck | None = None  # the last one; read by any thread
+        self.last_check: CheckMarker | None = None  # the last one; read by any thread
 
     def read(self, lsn: Lsn, content: bytes) -> Marker | None:
         """Return the marker at `lsn`; None if the message is not one of ours."""
@@ -43,7 +43,7 @@ class MarkerReader:
         if isinstance(found, Marker):
             self._metrics.markers_read.inc(found.kind.value)
             if found.kind is MarkerKind.CHECK:
-                self.met_check = MetCheck(found.sequence, lsn, boot_ns())
+                self.last_check = CheckMarker(found.sequence, lsn, boot_ns())
             return found
         self._metrics.markers_ignored.inc(found.name)
         if found not in self._reported:

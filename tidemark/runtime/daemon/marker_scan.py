@@ -24,7 +24,7 @@ from tidemark.wal.rmgr import RM_LOGICALMSG, message
 from tidemark.wal.segments import WalSlice, segment_of, segment_start
 from tidemark.wire.state import Identity
 
-LOOK_S = 0.5
+POLL_S = 0.5
 _INTEREST = frozenset({RM_LOGICALMSG})
 OnContent = Callable[[Lsn, bytes], object]
 
@@ -62,7 +62,7 @@ class MarkerScan(SourceThread):
         while not self._stopping.is_set():
             if self._changes.may_be_new():
                 self._read_on()
-            self._stopping.wait(LOOK_S)
+            self._stopping.wait(POLL_S)
 
     def _read_on(self) -> None:
         try:
@@ -76,12 +76,12 @@ class MarkerScan(SourceThread):
                 if self._stopping.is_set():
                     return
         except (WalGap, CorruptWal) as error:
-            self.broken = self._placed(error)
+            self.broken = self._with_file(error)
             self._metrics.errors.inc()
             self._log.warning("the archive cannot be read here", **describe_error(self.broken))
             self._pass(archive)
 
-    def _placed(self, error: TidemarkError) -> TidemarkError:
+    def _with_file(self, error: TidemarkError) -> TidemarkError:
         """Return an error with its file."""
         if not isinstance(error, InvalidWal):
             return error

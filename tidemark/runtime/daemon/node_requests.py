@@ -262,9 +262,9 @@ class NodeRequests:
     def _switch_segment(self) -> bool:
         if self._session().is_in_recovery() or not (self._may_switch or self._is_granted_by_now()):
             return False
-        ((reported,),) = self._session().query("SELECT pg_current_wal_insert_lsn()::text")
-        if not self._have_arrived_before(parse_lsn(str(reported))):
-            self._late_lsn = parse_lsn(str(reported))
+        ((lsn_text,),) = self._session().query("SELECT pg_current_wal_insert_lsn()::text")
+        if not self._have_arrived_before(parse_lsn(str(lsn_text))):
+            self._late_lsn = parse_lsn(str(lsn_text))
             self._late_wait_s = min(SWITCH_WAIT_S_MAX, 2 * self._late_wait_s or SWITCH_WAIT_S)
             self._late_at_s = time.monotonic() + self._late_wait_s
             return False
@@ -287,8 +287,8 @@ class NodeRequests:
         if time.monotonic() < self._late_at_s:
             return
         try:
-            ((reported,),) = self._session().query("SELECT pg_current_wal_insert_lsn()::text")
-            if self._segment_begin(parse_lsn(str(reported))) > self._late_lsn:
+            ((lsn_text,),) = self._session().query("SELECT pg_current_wal_insert_lsn()::text")
+            if self._segment_begin(parse_lsn(str(lsn_text))) > self._late_lsn:
                 self._late_wait_s, self._late_at_s = 0.0, math.inf
             else:
                 self._switch_segment()

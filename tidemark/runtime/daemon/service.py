@@ -21,8 +21,8 @@ from tidemark.io.process.disk_space import DiskSpace, FullDisks, when_space_allo
 from tidemark.io.process.ending import report_ending
 from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.process.metrics import Metrics
+from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.process.metrics_server import MetricsServer
-from tidemark.io.process.ports import assigned_ports
 from tidemark.io.process.process_ends import last_ends
 from tidemark.io.process.run_record import recorded
 from tidemark.io.state.environment import WritePoint
@@ -62,10 +62,10 @@ class DaemonContext:
     fence: Fence
 
 
-MakeWork = Callable[[DaemonContext], Work]
+MakeWork = Callable[[DaemonContext, Config], Work]
 
 
-def daemon_command(role: Role, reported: str, make_work: MakeWork) -> click.Command:
+def daemon_command(role: Role, help_text: str, make_work: MakeWork) -> click.Command:
     """Return the command line of a daemon."""
 
     def main(config_path: Path | None, state: Path, *, moved: bool) -> None:
@@ -76,7 +76,7 @@ def daemon_command(role: Role, reported: str, make_work: MakeWork) -> click.Comm
             config = load_config(config_path, os.environ, ports.defaults() if ports is not None else None)
             configure_logs(config.log.format, config.log.level)
             folder = StateFolder(state.resolve(), shared_with_group=bool(config.capture.group))
-            folder.admit_group()
+            folder.relax_umask()
             _serve(role, config, folder, log, make_work, moved=moved)
         except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
             sys.exit(report_ending(log, f"{role.value} ends", error))
@@ -89,7 +89,7 @@ def daemon_command(role: Role, reported: str, make_work: MakeWork) -> click.Comm
         click.Option(["--state"], required=True, type=path, help="State folder, created by `cdcctl init`."),
         click.Option(["--moved"], is_flag=True, help=MOVED_HELP),
     ]
-    return click.Command(role.value, callback=main, params=options, help=reported)
+    return click.Command(role.value, callback=main, params=options, help=help_text)
 
 
 def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work: MakeWork, *, moved: bool) -> None:
@@ -108,7 +108,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         lock = stack.enter_context(when_space_allows(partial(RoleLock.acquire, folder, role.value), folder.root, log))
         run = stack.enter_context(recorded(store, lock.owner, log))
         metrics = Metrics(store.identity.capture)
-        metrics.ends.look = lambda: last_ends(folder, store.processes())
+        metrics.ends.read_ends = lambda: last_ends(folder, store.processes())
         metrics.refused.count = lambda: len(store.refused_copies())
         metrics.kernel_compiled.set(kernels_are_compiled())
         if not kernels_are_compiled():
@@ -120,13 +120,13 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         beat = store.environment.heartbeat
         beat.beat(slot)
         stack.callback(beat.clear, slot)
-        context, key = CaptureContext(config, store, metrics, log), load_marker_key(config, folder)
+        context, key = CaptureContext(store, metrics, log), load_marker_key(config, folder)
         when_space_allows(partial(store.record_marker_key, role.value, key_name(key)), folder.root, log)
         markers = MarkerReader(store.identity, key, metrics, log)
         node_requests = NodeRequests(NodeSettings.of(config), store, key, incarnation, metrics=metrics, log=log)
-        check_archiving(context, node_requests)
+        check_archiving(config.archive, store, node_requests)
         fence = Fence(store, incarnation, node_requests, log)
-        work = make_work(DaemonContext(context, lock.owner, node_requests, markers, fence))
+        work = make_work(DaemonContext(context, lock.owner, node_requests, markers, fence), config)
         disks = FullDisks([folder.root], config.decode.memory_bytes)  # that spilling may write at once
         disk_space = DiskSpace(disks, metrics.disk_full_seconds, log)
         daemon = Daemon(work, beat, slot, metrics=metrics, log=log, disk_space=disk_space)
@@ -170,7 +170,11 @@ def _warn_of_refused(store: StateStore, log: Log) -> None:
 
 
 def _report_check(markers: MarkerReader) -> Mapping[str, Json]:
-    met = markers.met_check
-    if met is None:
+    read_marker = markers.last_check
+    if read_marker is None:
         return {"sequence": None}
-    return {"sequence": met.sequence, "lsn": format_lsn(met.lsn), "met_boot_ns": met.met_boot_ns}
+    return {
+        "sequence": read_marker.sequence,
+        "lsn": format_lsn(read_marker.lsn),
+        "met_boot_ns": read_marker.read_boot_ns,
+    }

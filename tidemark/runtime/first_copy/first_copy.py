@@ -66,7 +66,7 @@ from tidemark.wire.state import FINGERPRINT, Beginning, CopyPhase, CopyProgress,
 CONFLICTS_MAX = 10  # with a standby's replay, in a row without a table in between
 FAILURES_MAX = 10  # of the node at a table's rows, in the same way
 GENERATION_SHIFT = 40  # ordinals of a generation follow those of all before it, also at an equal LX
-WAIT_LOOK_S = 0.1
+WAIT_POLL_S = 0.1
 EXPANSION = 4  # of rows as text over their size at the node: TOAST is compressed there
 Result = TypeVar("Result")
 
@@ -296,9 +296,9 @@ class FirstCopy:
 
     def _wait_for(self, node: Node, below: FullXid, wait_s: float) -> None:
         waiting = Waiting(below, wait_s, self)
-        while waiting.look(node) is None:
+        while waiting.poll(node) is None:
             self._sessions.leave_source()  # no session stays in a database during this wait
-            if self._stopping.wait(WAIT_LOOK_S):
+            if self._stopping.wait(WAIT_POLL_S):
                 raise Stopped
 
     def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
@@ -322,14 +322,14 @@ class FirstCopy:
                 return
             dialect = source.dialect_of(snapshot).dialect.mapped(self._beginning.types)
             builder = CopyBatchBuilder(task.database, snapshot.relation, dialect)
-            place = Position(timeline, lx, (before.generation + 1) << GENERATION_SHIFT)
+            position = Position(timeline, lx, (before.generation + 1) << GENERATION_SHIFT)
             reading = CopyReading(source, self._settings.bounds, log=self._log, stopping=self._stopping)
             try:
                 with reading.into(spool, snapshot, locked.pop_all()) as whole:
                     if is_read_first:
                         whole.result()
-                    built = self._built(spool, builder, place, snapshot.time_us)
-                    self._feed(key, place, before.generation + 1, snapshot=snapshot, built=built, whole=whole)
+                    built = self._built(spool, builder, position, snapshot.time_us)
+                    self._feed(key, position, before.generation + 1, snapshot=snapshot, built=built, whole=whole)
             except TableTooLarge as error:
                 relation = snapshot.relation
                 self._refuse(key, str(TableName(relation.namespace, relation.name, source.database)), error)
@@ -357,7 +357,7 @@ class FirstCopy:
     def _feed(
         self,
         key: TableKey,
-        place: Position,
+        position: Position,
         generation: int,
         *,
         snapshot: TableSnapshot,
@@ -372,33 +372,33 @@ class FirstCopy:
             CopyPhase.COPYING,
             generation,
             snapshot.snapshot,
-            place.commit_lsn,
+            position.commit_lsn,
             seen_lsn=snapshot.seen_lsn,
             timeline=snapshot.timeline,
         )
-        begin = CopyBoundary(place, key[0], snapshot.relation, generation, True, snapshot.snapshot)
-        self._hand_over(place, [begin], 0, 0, (*key, progress))
+        begin = CopyBoundary(position, key[0], snapshot.relation, generation, True, snapshot.snapshot)
+        self._hand_over(position, [begin], 0, 0, (*key, progress))
         for first, batch, byte_count in chain([] if foremost is None else [foremost], built):
             count = batch.rows.num_rows
             progress = replace(progress, row_count=progress.row_count + count)
-            last = replace(place, ordinal=place.ordinal + progress.row_count)
+            last = replace(position, ordinal=position.ordinal + progress.row_count)
             self._hand_over(last, [batch], count, byte_count, (*key, progress), first=first)
             self._metrics.copy_rows.inc(count)
         whole.result()
-        last = replace(place, ordinal=place.ordinal + 1 + progress.row_count)
+        last = replace(position, ordinal=position.ordinal + 1 + progress.row_count)
         done = replace(progress, phase=CopyPhase.DONE)
         self._hand_over(last, [replace(begin, position=last, begin=False)], 0, 0, (*key, done))
         self._log.info("table copied", relation_oid=key[1], rows=progress.row_count, generation=generation)
 
     def _built(
-        self, spool: CopySpool, builder: CopyBatchBuilder, place: Position, time_us: int
+        self, spool: CopySpool, builder: CopyBatchBuilder, position: Position, time_us: int
     ) -> Iterator[tuple[Position, ChangeBatch, int]]:
         """Yield batches with their first positions and bytes; the next one is built while one is delivered."""
         ahead: Future[ChangeBatch] | None = None
-        first, size, row_count = place, 0, 0
+        first, size, row_count = position, 0, 0
         with ThreadPoolExecutor(1, "tidemark-copy") as pool:
             for lines, count in until_stopped(spool.blocks(), self._stopping):
-                at = replace(place, ordinal=place.ordinal + 1 + row_count)
+                at = replace(position, ordinal=position.ordinal + 1 + row_count)
                 following = pool.submit(builder.build, lines, count, at, time_us)
                 row_count += count
                 if ahead is not None:

@@ -169,7 +169,9 @@ def refuse(store: StateStore, epoch: Epoch, key: TableKey, refused: Recopy) -> N
         if request is not None and request.phase_before is CopyPhase.DONE and _is_not_begun(request, copy):
             transaction.put_copy(*key, replace(copy, phase=CopyPhase.DONE))
         else:
-            transaction.put_copy(*key, replace(copy.blind(), phase=CopyPhase.REFUSED, refused_name=refused.name))
+            transaction.put_copy(
+                *key, replace(copy.without_snapshot(), phase=CopyPhase.REFUSED, refused_name=refused.name)
+            )
         kept = request or replace(refused, generation=copy.generation)
         requests[key] = replace(kept, is_queued=False, phase_before=None, failed=refused.failed)
         transaction.put_recopies(recopies_of(requests))

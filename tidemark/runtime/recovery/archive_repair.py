@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
-from tidemark.io.archive.archive_state import ArchiveState, Stretch
+from tidemark.io.archive.archive_state import ArchiveState, WalSpan
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.failpoints import passed
 from tidemark.io.node.node import Node
@@ -36,7 +36,7 @@ from tidemark.runtime.recovery.resumption import (
     table_corrections,
 )
 from tidemark.runtime.replay.archive_damage import find_damage
-from tidemark.runtime.seed.initialise import databases_of, settled
+from tidemark.runtime.seed.initialise import databases_of, start_snapshot
 from tidemark.runtime.seed.seeding import SeedObserver, read_seed
 from tidemark.wire.state import Loss, Owner
 
@@ -61,7 +61,7 @@ class NotRepairable(ConfigError):
 class ArchiveBreak:
     """WAL that the archiver cannot read."""
 
-    stretch: Stretch
+    stretch: WalSpan
     damage: str = ""  # the damage, and its file; empty: the WAL is missing
 
 
@@ -73,7 +73,7 @@ def find_break(view: StateView, archive: ArchiveState) -> ArchiveBreak | None:
         raise NotRepairable("the capture has not begun", hint="complete it with cdcctl init")
     damage = find_damage(archive.folder, view.identity.system_identifier, view.start.restart_lsn)
     if damage is not None:
-        return ArchiveBreak(Stretch(damage.start_lsn, damage.end_lsn), damage.reason)
+        return ArchiveBreak(WalSpan(damage.start_lsn, damage.end_lsn), damage.reason)
     gap = archive.gap_after(view.start.restart_lsn)
     return None if gap is None else ArchiveBreak(gap)
 
@@ -123,7 +123,7 @@ def seeded(config: Config, store: StateStore, before: StateView, observer: SeedO
     seed = read_seed(
         config.capture.dsn, select, follows=config.seed.follows, wait_s=config.seed.wait_s, observer=observer
     )
-    snapshot = "" if config.copy.enabled else settled(config, seed, observer)
+    snapshot = "" if config.copy.enabled else start_snapshot(config, seed, observer)
     return by_seed(config, store, before, seed, snapshot)
 
 

@@ -19,7 +19,7 @@ _HINT = "name the folder that `cdcctl spark run --lake` wrote"
 
 
 @dataclass(frozen=True, slots=True)
-class _Reported:
+class _InventoryJson:
     sequence: int
     position: tuple[int, int, int]  # timeline, commit LSN, ordinal
     tables: list[tuple[int, int, int, bool]]  # database, relation, generation; False: its copy is incomplete
@@ -37,11 +37,11 @@ def lake_inventory(lake: Path, identity: Identity) -> LakeInventory:
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise ConfigError(f"the capture cannot continue from the lake: {reason}", hint=_HINT)
-    reported = TypeAdapter(_Reported).validate_json(done.stdout)
-    timeline, commit_lsn, ordinal = reported.position
+    inventory = TypeAdapter(_InventoryJson).validate_json(done.stdout)
+    timeline, commit_lsn, ordinal = inventory.position
     return LakeInventory(
-        Sequence(reported.sequence),
-        {(Oid(database), Oid(relation)): number for database, relation, number, whole in reported.tables if whole},
-        {(Oid(database), Oid(relation)): number for database, relation, number, whole in reported.tables if not whole},
+        Sequence(inventory.sequence),
+        {(Oid(database), Oid(relation)): number for database, relation, number, whole in inventory.tables if whole},
+        {(Oid(database), Oid(relation)): number for database, relation, number, whole in inventory.tables if not whole},
         Position(TimelineId(timeline), Lsn(commit_lsn), ordinal),
     )

@@ -27,7 +27,7 @@ from tidemark.wal.segments import TimelineHistory, WalSlice, segment_of, segment
 from tidemark.wire.marker import Ignored, Instance, Marker, MarkerKind, read_marker
 
 SEGMENTS_MAX = 64  # 1 GiB of WAL in segments of the default size
-SILENCES_MAX = 30
+EMPTY_READS_MAX = 30
 SILENCE_S = 1.0
 ReadWal = Callable[[Lsn, Lsn], Iterator[WalSlice]]  # reads a range; raises `WalGap` if it was removed
 _INTEREST = frozenset({RM_LOGICALMSG})
@@ -50,10 +50,12 @@ def newest_marked(
                 end_lsn = min(branch.fork_lsn, segment_start(number + 1, identity.segment_bytes))
                 framer = Framer(system_identifier=identity.system_identifier, segment_bytes=identity.segment_bytes)
                 markers = (
-                    read_marker(reported, instance, key) for reported in _contents(framer, read(start_lsn, end_lsn))
+                    read_marker(content, instance, key) for content in _contents(framer, read(start_lsn, end_lsn))
                 )
                 pointers = [
-                    pointer for marker in markers if (pointer := _reported(marker, history, branch)) is not None
+                    pointer
+                    for marker in markers
+                    if (pointer := _confirmed_pointer(marker, history, branch)) is not None
                 ]
                 if pointers:
                     return pointers[-1]
@@ -76,17 +78,17 @@ def _from_node(
     with closing(WalStream(config.capture.dsn)) as stream:
         stream.identify(store.identity.system_identifier)
         stream.start(start_lsn, history.timeline_at(start_lsn))
-        silences = 0
+        empty_reads = 0
         while stream.received_lsn < end_lsn:
             event = stream.read(SILENCE_S)
-            silences += event is None
-            if silences > SILENCES_MAX:
+            empty_reads += event is None
+            if empty_reads > EMPTY_READS_MAX:
                 raise NodeUnreachable(f"{stream.where} sends no WAL from {format_lsn(stream.received_lsn)} on")
             if isinstance(event, WalSlice):
                 yield replace(event, data=memoryview(event.data)[: end_lsn - event.start_lsn])
 
 
-def _reported(marker: Marker | Ignored, history: TimelineHistory, branch: DeadBranch) -> Pointer | None:
+def _confirmed_pointer(marker: Marker | Ignored, history: TimelineHistory, branch: DeadBranch) -> Pointer | None:
     """Return the pointer of a marker if it precedes the branch."""
     if isinstance(marker, Ignored) or marker.kind is MarkerKind.CHECK or marker.pointer is None:
         return None

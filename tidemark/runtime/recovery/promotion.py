@@ -9,16 +9,18 @@ transaction, which ends `followed`; after a crash before it the next start repea
 import uuid
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from tidemark.io.node.replication import WalStream
+from tidemark.io.process.config import Config
 from tidemark.io.state.history_files import NoBase, base_for
 from tidemark.io.state.incarnations import expect_markers_ahead
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.io.state.state_views import StateMarks, StateView
 from tidemark.model.errors import StateError
-from tidemark.model.lsn import INVALID_LSN, format_lsn
+from tidemark.model.lsn import INVALID_LSN, SystemIdentifier, format_lsn
 from tidemark.runtime.capture.network import Reached, check_delivered
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.recovery.lake_inventory import lake_inventory
@@ -68,15 +70,29 @@ def check_start(view: StateView) -> None:
         raise NoStart(f"delivery would begin from {delivered.pointer.position}: {error}") from error
 
 
-def find_start(context: CaptureContext, owner: Owner) -> None:
+@dataclass(frozen=True, slots=True)
+class PromotionSettings:
+    """The settings that a promotion reads."""
+
+    dsn: str
+    lake: str  # empty: no lake is looked at
+    copying: bool  # existing rows are copied
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Return the settings of a configuration."""
+        return cls(config.capture.dsn, config.standby.lake, config.copy.enabled)
+
+
+def find_start(context: CaptureContext, settings: PromotionSettings, owner: Owner) -> None:
     """Make a promoted follower's state that of a deliverer; do nothing if this was done before."""
-    store, config = context.store, context.config
+    store = context.store
     view = store.view()
     if view.followed is None:
         return
-    lake = lake_inventory(Path(config.standby.lake), view.identity) if config.standby.lake else None
+    lake = lake_inventory(Path(settings.lake), view.identity) if settings.lake else None
     if lake is not None and lake.position is not None:
-        _check_branch(context, lake)
+        _check_branch(settings.dsn, context.store.identity.system_identifier, lake)
     with store.transaction(None) as transaction:
         followed = transaction.followed()
         if followed is None:
@@ -88,7 +104,7 @@ def find_start(context: CaptureContext, owner: Owner) -> None:
         transaction.put(HAND_OVER, HandOver(max(epoch.number + ATTEMPTS_MAX, attempt)))
         if followed.leader is not None:
             _number_on(transaction, followed, lake)
-        if lake is not None and config.copy.enabled:
+        if lake is not None and settings.copying:
             for key, progress in promoted_copies(view.copies, lake).items():
                 transaction.put_copy(*key, progress)
         transaction.drop(FOLLOWED)
@@ -108,10 +124,10 @@ def is_waited_for(marks: StateMarks) -> bool:
     return marks.followed is not None
 
 
-def _check_branch(context: CaptureContext, lake: LakeInventory) -> None:
+def _check_branch(dsn: str, system_identifier: SystemIdentifier, lake: LakeInventory) -> None:
     """Raise `WalDiverged` if the lake contains changes that the node does not have."""
-    with closing(WalStream(context.config.capture.dsn)) as stream:
-        here = stream.identify(context.store.identity.system_identifier)
+    with closing(WalStream(dsn)) as stream:
+        here = stream.identify(system_identifier)
         history = stream.timeline_history(here.timeline)
     try:
         check_delivered(history, Reached.by_delivering(lake.position))
@@ -128,7 +144,7 @@ def _number_on(transaction: StateTransaction, followed: Followed, lake: LakeInve
 
     The outbox gets a new name: earlier sequences in Spark's checkpoints and in the lake become invalid.
     """
-    assert followed.leader is not None, "somebody else has delivered"
+    assert followed.leader is not None, "another process has delivered"
     ledger, delivered = transaction.ledger(), transaction.delivered()
     assert delivered is not None, "it began somewhere"
     transaction.outbox.trim(ledger, ledger.head)

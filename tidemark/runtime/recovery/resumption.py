@@ -51,7 +51,7 @@ from tidemark.wire.state import (
 )
 from tidemark.wire.values import EncodedGroup
 
-Reported = LogicalMessage | SchemaEvent | CopyBoundary
+CorrectionItem = LogicalMessage | SchemaEvent | CopyBoundary
 Message = tuple[str, Mapping[str, object]]  # prefix, and content as JSON
 
 
@@ -79,7 +79,7 @@ class Resumption:
 class TableCorrections:
     """The corrections of wrong tables."""
 
-    items: Sequence[Reported] = ()
+    items: Sequence[CorrectionItem] = ()
     copies: Mapping[TableKey, CopyProgress] = field(default_factory=dict)
     gone: Sequence[TableKey] = ()
 
@@ -122,7 +122,7 @@ def table_corrections(
 ) -> TableCorrections:
     """Return the corrections of the `wrong` tables, from the catalogs there and the last delivered descriptions."""
     latest = {(database, relation.oid): relation for _, (database, relation) in sorted(store.relations().items())}
-    items: list[Reported] = []
+    items: list[CorrectionItem] = []
     copies: dict[TableKey, CopyProgress] = {}
     gone: list[TableKey] = []
     unknown = set(_tables_of(at)) - view.copies.keys() if wrong.unknown_too else set()
@@ -131,20 +131,20 @@ def table_corrections(
             continue
         mirror = at.mirrors.get(key[0])
         now = mirror.relation(key[1]) if mirror is not None else None
-        copy, reported = view.copies.get(key), latest.get(key)
+        copy, latest_version = view.copies.get(key), latest.get(key)
         shown = under_own_name(now, selection.root_of) if now is not None else None
         if now is None:
             if copy is not None:
                 gone.append(key)
-            if copy is not None and reported is not None:
-                items += _dropped(at, key, reported, copy, created_on_dead_branch=wrong.created_on_dead_branch)
+            if copy is not None and latest_version is not None:
+                items += _dropped(at, key, latest_version, copy, created_on_dead_branch=wrong.created_on_dead_branch)
         elif copy is None:
             if shown is not None and _is_copied(shown, selection):
                 items.append(_schema_event(at, key[0], SchemaChange.CREATE, None, shown))
                 copies[key] = CopyProgress(CopyPhase.WAITING, 0, after_lsn=wrong.after_lsn)
         elif copy.phase is CopyPhase.LEFT and not (shown is not None and _is_copied(shown, selection)):
-            copies[key] = copy.blind()  # LEFT because of a change that is given up, if it is selected there
-        elif shown is not None and reported is not None and reported != shown:
+            copies[key] = copy.without_snapshot()  # LEFT because of a change that is given up, if it is selected there
+        elif shown is not None and latest_version is not None and latest_version != shown:
             generation = copy.generation + 1
             items.append(CopyBoundary(at.position(), key[0], shown, generation, True, ""))
             copies[key] = CopyProgress(
@@ -152,13 +152,15 @@ def table_corrections(
             )
         else:
             # NB: without the old snapshot: it may show changes of the dead branch, by xids that are assigned again.
-            copies[key] = replace(copy.blind(), phase=CopyPhase.WAITING, after_lsn=wrong.after_lsn)
+            copies[key] = replace(copy.without_snapshot(), phase=CopyPhase.WAITING, after_lsn=wrong.after_lsn)
     return TableCorrections(items, copies, gone)
 
 
-def blind_copies(view: StateView, wrong: WrongTables) -> TableCorrections:
+def copies_without_snapshots(view: StateView, wrong: WrongTables) -> TableCorrections:
     """Return the copies that are `wrong` without their snapshots, which could hide changes of the stream."""
-    return TableCorrections(copies={key: copy.blind() for key, copy in view.copies.items() if wrong.has(key)})
+    return TableCorrections(
+        copies={key: copy.without_snapshot() for key, copy in view.copies.items() if wrong.has(key)}
+    )
 
 
 def resume_delivery(
@@ -177,9 +179,9 @@ def resume_delivery(
     The pointer stays if delivery resumes after the last delivered change. `extra_writes` writes further values in the
     same transaction. Raise `Fenced`, with nothing written, if the state has changed since `before` was read.
     """
-    store.learn_versions()
-    reported = _group(config, at, [*_messages(at, messages), *tables.items])
-    group = replace(reported, moves_delivered=at.after is None)
+    store.read_versions()
+    group_of_tables = _group(config, at, [*_messages(at, messages), *tables.items])
+    group = replace(group_of_tables, moves_delivered=at.after is None)
     with store.transaction(None) as transaction:
         if (transaction.stage(), transaction.term(), transaction.history()) != (
             before.stage,
@@ -212,13 +214,13 @@ def _is_copied(relation: Relation, selection: Selection) -> bool:
 
 
 def _dropped(
-    at: Resumption, key: TableKey, reported: Relation, copy: CopyProgress, *, created_on_dead_branch: bool
+    at: Resumption, key: TableKey, version: Relation, copy: CopyProgress, *, created_on_dead_branch: bool
 ) -> Iterator[SchemaEvent | CopyBoundary]:
     """Report a dropped table; one of a dead branch is emptied first, since another table may get its OID."""
     if created_on_dead_branch:
         for is_begin in (True, False):
-            yield CopyBoundary(at.position(), key[0], reported, copy.generation + 1, is_begin, "")
-    yield _schema_event(at, key[0], SchemaChange.DROP, reported, None)
+            yield CopyBoundary(at.position(), key[0], version, copy.generation + 1, is_begin, "")
+    yield _schema_event(at, key[0], SchemaChange.DROP, version, None)
 
 
 def _schema_event(
@@ -253,10 +255,10 @@ def _messages(at: Resumption, messages: Iterable[Message]) -> Iterator[LogicalMe
             )
 
 
-def _group(config: Config, at: Resumption, items: Iterable[Reported]) -> EncodedGroup:
+def _group(config: Config, at: Resumption, items: Iterable[CorrectionItem]) -> EncodedGroup:
     """Return the group that moves the delivered pointer; for a custom consumer it has no items."""
-    placed: list[GroupItem] = []
+    positioned: list[GroupItem] = []
     if config.deliver.consumer == "outbox":
-        placed += [replace(item, position=at.position(ordinal)) for ordinal, item in enumerate(items)]
-    last = Pointer(at.position(max(0, len(placed) - 1)), at.restart_lsn)
-    return encode_group(ChangeGroup(at.position(), last, placed, (), 0, 0))
+        positioned += [replace(item, position=at.position(ordinal)) for ordinal, item in enumerate(items)]
+    last = Pointer(at.position(max(0, len(positioned) - 1)), at.restart_lsn)
+    return encode_group(ChangeGroup(at.position(), last, positioned, (), 0, 0))

@@ -38,7 +38,7 @@ from tidemark.runtime.recovery.resumption import (
     Message,
     Resumption,
     WrongTables,
-    blind_copies,
+    copies_without_snapshots,
     resume_delivery,
     table_corrections,
 )
@@ -70,8 +70,10 @@ def rewind(
         at = seeded(config, store, kept, observer)
         wrong = WrongTables(None, created_on_dead_branch=True)
     again = config.copy.enabled
-    tables = table_corrections(store, before, at, selection, wrong) if again else blind_copies(before, wrong)
-    reported = Rewind(
+    tables = (
+        table_corrections(store, before, at, selection, wrong) if again else copies_without_snapshots(before, wrong)
+    )
+    rewind = Rewind(
         at_us=SystemClock().wall_us(),
         timeline=branch.timeline,
         fork_lsn=branch.fork_lsn,
@@ -80,7 +82,7 @@ def rewind(
         resumed_lsn=at.lsn,
         tables=tables.count,
     )
-    loss = _loss(reported, plan) if plan.restart_lsn is None else None
+    loss = _loss(rewind, plan) if plan.restart_lsn is None else None
     with closing(WalSpool(store.folder.copy, config.copy.spool_bytes, store.folder.file_mode)) as spool:
         spool.cut_behind(branch.fork_lsn)
     passed(RewindPoint.PREPARED)
@@ -91,17 +93,17 @@ def rewind(
         at,
         owner,
         tables=tables,
-        messages=[_message(reported), *([loss_message(loss)] if loss is not None else [])],
-        extra_writes=partial(_record_rewind, reported, loss),
+        messages=[_message(rewind), *([loss_message(loss)] if loss is not None else [])],
+        extra_writes=partial(_record_rewind, rewind, loss),
     )
     passed(RewindPoint.REWOUND)
-    return reported, loss
+    return rewind, loss
 
 
-def _record_rewind(reported: Rewind, loss: Loss | None, transaction: StateTransaction) -> None:
+def _record_rewind(rewind: Rewind, loss: Loss | None, transaction: StateTransaction) -> None:
     # NB: the recorded marker may be on the dead branch; only the number of attempts is kept.
     transaction.put(HAND_OVER, HandOver(attempt=(transaction.get(HAND_OVER) or HandOver()).attempt))
-    transaction.record_rewind(reported)
+    transaction.record_rewind(rewind)
     transaction.put(FINGERPRINT, Fingerprint((transaction.get(FINGERPRINT) or Fingerprint()).selection))
     if loss is not None:
         transaction.record_loss(loss)
@@ -121,7 +123,7 @@ def _at_fork(store: StateStore, kept: StateView, plan: RewindPlan, selection: Se
 
     If nothing behind the fork was delivered: how it resumes after the last delivered change, with the catalogs then.
     """
-    assert plan.restart_lsn is not None, "decoding goes on"
+    assert plan.restart_lsn is not None, "decoding continues"
     assert kept.delivered is not None, "it was planned"
     captured = by_name(selection.selects_database)
     after = None if plan.is_delivered else kept.delivered.pointer.position
@@ -150,26 +152,26 @@ def _present_lsn(config: Config, store: StateStore) -> Lsn:
     return present_lsn
 
 
-def _loss(reported: Rewind, plan: RewindPlan) -> Loss:
+def _loss(rewind: Rewind, plan: RewindPlan) -> Loss:
     """Return the loss on the new timeline if delivery resumes from a new seed."""
     return Loss(
-        at_us=reported.at_us,
-        after=Position(reported.timeline, Lsn(reported.fork_lsn - 1), 0),
-        hole_start_lsn=reported.fork_lsn,
-        hole_end_lsn=reported.resumed_lsn,
-        resumed_timeline=reported.resumed_timeline,
-        resumed_lsn=reported.resumed_lsn,
-        tables=reported.tables,
+        at_us=rewind.at_us,
+        after=Position(rewind.timeline, Lsn(rewind.fork_lsn - 1), 0),
+        hole_start_lsn=rewind.fork_lsn,
+        hole_end_lsn=rewind.resumed_lsn,
+        resumed_timeline=rewind.resumed_timeline,
+        resumed_lsn=rewind.resumed_lsn,
+        tables=rewind.tables,
         damage=f"decoding cannot begin before the fork: {plan.because}",
     )
 
 
-def _message(reported: Rewind) -> Message:
+def _message(rewind: Rewind) -> Message:
     content = {
-        "timeline": reported.timeline,
-        "from": format_lsn(reported.fork_lsn),
-        "to": format_lsn(reported.delivered.commit_lsn),
-        "resumed": f"{reported.resumed_timeline}:{format_lsn(reported.resumed_lsn)}",
-        "tables_copied_anew": reported.tables,
+        "timeline": rewind.timeline,
+        "from": format_lsn(rewind.fork_lsn),
+        "to": format_lsn(rewind.delivered.commit_lsn),
+        "resumed": f"{rewind.resumed_timeline}:{format_lsn(rewind.resumed_lsn)}",
+        "tables_copied_anew": rewind.tables,
     }
     return REWIND_PREFIX, content

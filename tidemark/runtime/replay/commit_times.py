@@ -87,8 +87,8 @@ class TimeRange:
 
     def __init__(self, from_time: CommitTime | None = None, to_time: CommitTime | None = None) -> None:
         if from_time is not None and to_time is not None and from_time > to_time:
-            reported = f"{from_time} comes after {to_time}, the end of the range"
-            raise ConfigError(reported, hint="give the earlier time as --from")
+            text = f"{from_time} comes after {to_time}, the end of the range"
+            raise ConfigError(text, hint="give the earlier time as --from")
         self.from_time = from_time
         self.to_time = to_time
         self.latest: CommitTime | None = None  # of all transaction ends that were read

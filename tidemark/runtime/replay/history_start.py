@@ -49,8 +49,8 @@ class LsnRange:
 
     def __post_init__(self) -> None:
         if self.from_lsn is not None and self.to_lsn is not None and self.from_lsn > self.to_lsn:
-            reported = f"{format_lsn(self.from_lsn)} comes after {format_lsn(self.to_lsn)}, the end of the range"
-            raise ConfigError(reported, hint="give the earlier LSN as --from")
+            text = f"{format_lsn(self.from_lsn)} comes after {format_lsn(self.to_lsn)}, the end of the range"
+            raise ConfigError(text, hint="give the earlier LSN as --from")
 
     def holds(self, decoded: Decoded) -> bool:
         """Return whether the record that completes `decoded` begins in the range."""
@@ -146,22 +146,22 @@ def _later_start(view: StateView, oldest: Lsn, from_lsn: Lsn | None, archive: Ar
 
     A base is such an LSN, and so is a pointer: later commits are complete from its restart LSN on.
     """
-    places = [(base.lsn, max(base.restart_lsn, oldest)) for base in view.history.bases]
-    places += [
+    starts = [(base.lsn, max(base.restart_lsn, oldest)) for base in view.history.bases]
+    starts += [
         (Lsn(mark.pointer.position.commit_lsn + 1), mark.pointer.restart_lsn)
         for mark in (view.horizon, view.delivered)
         if mark is not None
     ]
     first_wal_lsn = archive.first_lsn()
-    usable = sorted(place for place in places if place[1] >= max(first_wal_lsn, oldest))
+    usable = sorted(each for each in starts if each[1] >= max(first_wal_lsn, oldest))
     if from_lsn is None and usable:
         return usable[0]
     before = [start_lsn for begin_lsn, start_lsn in usable if from_lsn is not None and begin_lsn <= from_lsn]
     if from_lsn is None or not before:
         wanted = "" if from_lsn is None else f" from {format_lsn(from_lsn)}"
         begins = f"; decoding is possible from {format_lsn(usable[0][0])} on" if usable else ""
-        reported = f"{archive.folder} has no WAL before {format_lsn(first_wal_lsn)}, and decoding{wanted} needs it"
-        raise WalTrimmed(f"{reported}{begins}")
+        text = f"{archive.folder} has no WAL before {format_lsn(first_wal_lsn)}, and decoding{wanted} needs it"
+        raise WalTrimmed(f"{text}{begins}")
     return from_lsn, before[-1]
 
 

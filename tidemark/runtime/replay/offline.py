@@ -47,9 +47,9 @@ def decode_archive(
     to_lsn = wanted.to_lsn
     times = times or TimeRange()
     start.decoding.watch = times.read
-    for segment in archive.read(first_page_lsn(start.lsn)):
+    for wal_slice in archive.read(first_page_lsn(start.lsn)):
         try:
-            decoded = start.decoding.feed_runs(segment)
+            decoded = start.decoding.feed_runs(wal_slice)
             for run in decoded if times.is_everything else times.within(decoded):
                 part = wanted.part_of(run)
                 if part is not None:

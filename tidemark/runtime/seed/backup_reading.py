@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tidemark.decode.catalog import page_seed, seed
 from tidemark.decode.catalog.bootstrap import columns_of
 from tidemark.decode.catalog.commit_log import CommitLog
-from tidemark.decode.catalog.heap import COMMITTED_SIGHT, CatalogHeap
+from tidemark.decode.catalog.heap import COMMITTED_SNAPSHOT, CatalogHeap
 from tidemark.decode.catalog.layout import (
     HALF_DROPPED,
     LOCAL_CATALOGS,
@@ -102,10 +102,10 @@ def _check_archive(backup: BackupFolder, archive: ArchiveFolder) -> xlog.Checkpo
     label = backup.label
     expected = backup.control.system_identifier
     if archive.system_identifier != expected:
-        reported = (
+        text = (
             f"{archive.folder} belongs to system {archive.system_identifier}, the backup {backup.folder} to {expected}"
         )
-        raise ForeignArchive(reported, hint="give the archive of the server from which the backup was taken")
+        raise ForeignArchive(text, hint="give the archive of the server from which the backup was taken")
     if (archive.format, archive.segment_bytes) != (backup.format, backup.control.wal_segment_bytes):
         raise ForeignArchive(f"{archive.folder} is of another major or segment size than {backup.folder}")
     if (there := archive.history.timeline_at(label.start_lsn)) != label.timeline:
@@ -140,7 +140,7 @@ class _Reading:
             *("oid", "datname", "encoding", "datistemplate", "datallowconn", "datconnlimit", "dattablespace"),
         )
         found = []
-        for _tid, packed in heap.scan(COMMITTED_SIGHT):
+        for _tid, packed in heap.scan(COMMITTED_SNAPSHOT):
             oid, name, encoding, is_template, allows, limit, tablespace = reader.unpack_from(packed, data_at(packed))
             text = name_text(name).decode("utf-8", "surrogateescape")
             if limit == HALF_DROPPED or encoding >= len(SERVER_ENCODINGS):
@@ -164,7 +164,7 @@ class _Reading:
     def _heap(self, catalog: CatalogId, tablespace: Oid, database: Oid) -> CatalogHeap:
         """Return the rows of a mapped catalog."""
         file = self._backup.relation_map(tablespace, database)[catalog.oid]
-        heap = CatalogHeap(self._layouts[catalog.oid], RelFileLocator(tablespace, database, file), learning=True)
-        store = CatalogStore(self._backup.format, database, tablespace, [heap], learning_from=Xid(0))
-        page_seed.adopt(store, heap, self._backup.pages(heap.file), self._log, lambda _: Xid(0))
+        heap = CatalogHeap(self._layouts[catalog.oid], RelFileLocator(tablespace, database, file), seeding=True)
+        store = CatalogStore(self._backup.format, database, tablespace, [heap], seeding_from=Xid(0))
+        page_seed.add_pages(store, heap, self._backup.pages(heap.file), self._log, lambda _: Xid(0))
         return heap

@@ -149,9 +149,9 @@ class _Replay:
         """Check that the backup ends in the archive where its manifest says; WAL has no end of a standby's."""
         reported_lsn = self._backup.end_lsn
         if not self._backup.label.from_standby and reported_lsn not in (None, self._lsn):
-            reported = f"according to its manifest, the backup {self._backup.folder} ends at {format_lsn(reported_lsn)}"
+            ends = f"according to its manifest, the backup {self._backup.folder} ends at {format_lsn(reported_lsn)}"
             raise ForeignArchive(
-                f"{reported}, in {self._source.archive.folder} at {format_lsn(self._lsn)}",
+                f"{ends}, in {self._source.archive.folder} at {format_lsn(self._lsn)}",
                 hint="give the archive of the server from which the backup was taken",
             )
 
@@ -208,9 +208,9 @@ class _Replay:
         )
 
     def _map(self, database: Oid) -> Mapping[Oid, Oid]:
-        reported = self._maps.get(database)
-        if reported is not None:
-            return reported
+        relation_map = self._maps.get(database)
+        if relation_map is not None:
+            return relation_map
         known = self._source.databases.get(database)
         return self._backup.relation_map(known.tablespace if known else GLOBAL_TABLESPACE, database)
 

@@ -44,14 +44,14 @@ class CopyPlan:
 
 def selection_reported(select: SelectConfig, copy: CopyConfig) -> dict[str, tuple[str, ...]]:
     """Return the part of the configuration that selects the tables to copy."""
-    reported = {
+    changed = {
         "databases": select.databases,
         "tables": select.tables,
         "exclude_tables": select.exclude_tables,
         "copy": (str(copy.enabled).lower(),),
     }
     later = {"exclude_databases": select.exclude_databases, "partition_roots": select.partition_roots}
-    return reported | {key: patterns for key, patterns in later.items() if patterns}  # unset keys are no change
+    return changed | {key: patterns for key, patterns in later.items() if patterns}  # unset keys are no change
 
 
 def is_due(select: SelectConfig, copy: CopyConfig, view: StateView) -> bool:

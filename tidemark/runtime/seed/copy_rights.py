@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 
-from tidemark.io.node.copy_rights import LackingTable, lacking_tables, role_name
 from tidemark.io.node.node import Node
+from tidemark.io.node.source_tables import LackingTable, lacking_tables, role_name
 from tidemark.io.process.config import Config
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
@@ -30,7 +30,7 @@ def lacking_rights(config: Config, folder: StateFolder) -> Iterator[str]:
                 lacking = {table.oid: table for table in lacking_tables(node)}
                 role = role_name(node)
             if lacking:
-                yield from _reported(name, role, _captured(config, sessions, database, name, lacking))
+                yield from _lines(name, role, _captured(config, sessions, database, name, lacking))
 
 
 def _captured(
@@ -42,7 +42,7 @@ def _captured(
     return [table for oid, table in lacking.items() if oid in captured]
 
 
-def _reported(database: str, role: str, lacking: list[LackingTable]) -> Iterator[str]:
+def _lines(database: str, role: str, lacking: list[LackingTable]) -> Iterator[str]:
     if not lacking:
         return
     names = ", ".join(table.table for table in lacking[:TABLES_NAMED_MAX])

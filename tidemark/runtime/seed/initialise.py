@@ -15,7 +15,7 @@ from tidemark.decode.catalog.history import Base, OpenTransactionStart
 from tidemark.decode.catalog.layout import HALF_DROPPED
 from tidemark.engine.incarnations import replacing_epoch
 from tidemark.io.archive.archive_listing import ArchiveListing
-from tidemark.io.archive.archive_setup import adopt_archive
+from tidemark.io.archive.archive_setup import prepare_archive
 from tidemark.io.archive.archive_state import NoArchive
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.file_access import ServerUser
@@ -39,7 +39,7 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.snapshot import ReplayedSnapshot
 from tidemark.runtime.seed.copy_plan import plan_copies, selection_reported
 from tidemark.runtime.seed.copy_sessions import CopySessions
-from tidemark.runtime.seed.seeding import Seed, SeedObserver, read_seed, settle
+from tidemark.runtime.seed.seeding import Seed, SeedObserver, read_seed, wait_for_start
 from tidemark.wire.state import (
     BEGINNING,
     DELIVERED,
@@ -111,7 +111,7 @@ def initialise(
             extra_writes = _begin_to_follow(config, store, seed, observer)
             _write_beginning(config, store, seed, "", stage=Stage.FOLLOWER, extra_writes=extra_writes)
         else:
-            snapshot = "" if config.copy.enabled else settled(config, seed, observer)
+            snapshot = "" if config.copy.enabled else start_snapshot(config, seed, observer)
             _write_beginning(config, store, seed, snapshot)
     return True
 
@@ -132,16 +132,16 @@ def _begin_to_follow(config: Config, store: StateStore, seed: Seed, observer: Se
     """Return the first values of a follower's state: another process has delivered all existing rows."""
     with closing(CopySessions(config.capture.dsn, store.identity)) as sessions:
         node = sessions.node()
-        settle(node, seed, wait_s=config.seed.wait_s, observer=observer)
+        wait_for_start(node, seed, wait_s=config.seed.wait_s, observer=observer)
         floor = Pointer(Position(seed.timeline, node.flush_lsn(), 0), seed.lsn)
         view = replace(store.view(), beginning=beginning_of(seed, "", config.types.mapping()))
-        reported = plan_copies(config.select, config.copy, view, sessions).moves
+        moves = plan_copies(config.select, config.copy, view, sessions).moves
     before = Pointer(position_before(seed), seed.lsn)
 
     def extra_writes(transaction: StateTransaction) -> None:
         transaction.put(FOLLOWED, Followed(before, floor, has_start=False))
         transaction.put(FINGERPRINT, Fingerprint(selection_reported(config.select, config.copy)))
-        for key in reported:
+        for key in moves:
             transaction.put_copy(*key, CopyProgress(CopyPhase.DONE, 0))
 
     return extra_writes
@@ -196,7 +196,7 @@ def _create(
     """Create the state with its identity and the files beside it; or open the existing one."""
     folder.socket("sidecar")  # rejects a path that is too long for a socket, before anything is written
     config.ring_bytes(facts.segment_bytes)  # rejects a ring that is too small for the node
-    adopt_archive(config, facts.system_identifier, user)  # rejects a folder that cannot be the archive
+    prepare_archive(config, facts.system_identifier, user)  # rejects a folder that cannot be the archive
     make_marker_key(config, folder)
     identity = Identity(
         capture=config.capture.name,
@@ -216,10 +216,10 @@ def _check_primary(dsn: str, system_identifier: SystemIdentifier) -> None:
         primary.check_settings()
 
 
-def settled(config: Config, seed: Seed, observer: SeedObserver | None) -> str:
+def start_snapshot(config: Config, seed: Seed, observer: SeedObserver | None) -> str:
     """Wait for the transactions older than the seed; return the snapshot after which the changes begin."""
     with Node(config.capture.dsn) as node:
-        return str(settle(node, seed, wait_s=config.seed.wait_s, observer=observer))
+        return str(wait_for_start(node, seed, wait_s=config.seed.wait_s, observer=observer))
 
 
 def _write_beginning(

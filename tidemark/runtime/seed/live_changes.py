@@ -56,14 +56,14 @@ class LiveChanges:
         spill: SpillPort | None = None,
         wait_s: float = WAIT_S_DEFAULT,
         observer: SeedObserver | None = None,
-        away: Callable[[NodeUnreachable], None] | None = None,
+        on_disconnect: Callable[[NodeUnreachable], None] | None = None,
     ) -> None:
         self.seed = seed
         self.snapshot: Visibility | None = None  # S2
         self._dsn = dsn
         self._waiting = Waiting(seed.complete_from, wait_s, observer or SilentObserver())
-        self._looked_s = 0.0
-        self._stream = SteadyStream(dsn, seed.node.system_identifier, seed.lsn, seed.timeline, away)
+        self._polled_s = 0.0
+        self._stream = SteadyStream(dsn, seed.node.system_identifier, seed.lsn, seed.timeline, on_disconnect)
         self.begin_lsn = Lsn(0)  # of messages outside transactions
         self._buffered: list[DecodedRun] = []
         self._buffered_bytes = 0
@@ -99,24 +99,24 @@ class LiveChanges:
     def read_runs(self, wait_s: float) -> Iterator[DecodedRun]:
         """Do the same, but yield small transactions in runs."""
         if self.snapshot is None:
-            yield from self._settle()
-        segment = self._stream.read(wait_s)
-        if segment is None:
+            yield from self._find_start()
+        wal_slice = self._stream.read(wait_s)
+        if wal_slice is None:
             return
-        for decoded in self.decoding.feed_runs(segment):
+        for decoded in self.decoding.feed_runs(wal_slice):
             if self.snapshot is None:
                 self._buffer(decoded)
             else:
                 yield from self._wanted(decoded, self.snapshot)
 
-    def _settle(self) -> Iterator[DecodedRun]:
+    def _find_start(self) -> Iterator[DecodedRun]:
         """Check whether S2 is available; if so, yield the buffered changes that S2 does not show."""
         now_s = time.monotonic()
-        if now_s - self._looked_s < POLL_S:
+        if now_s - self._polled_s < POLL_S:
             return
-        self._looked_s = now_s
+        self._polled_s = now_s
         with Node(self._dsn, next(iter(self.seed.databases.values()))) as node:
-            snapshot = self._waiting.look(node)
+            snapshot = self._waiting.poll(node)
             if snapshot is None:
                 return
             self.begin_lsn = node.insert_lsn()

@@ -9,9 +9,9 @@ The steps and the reasons: docs/design/catalog.md. In short, in this order:
   merge    SQL's rows, unless WAL has written the tuple's location: the mirrors are exact at L2
   X2       the xid after the last one that WAL before L2 contains: all WAL of transactions from X2 on is after L2
 
-A transaction older than X2 cannot be delivered whole, so the changes begin where all of those have ended: `settle`
-waits for that and returns the snapshot S2. Exactly what S2 does not see is delivered. NB: a commit record can be before
-the LSN at which S2 was taken while S2 still sees the transaction running: it is delivered.
+A transaction older than X2 cannot be delivered whole, so the changes begin where all of those have ended:
+`wait_for_start` waits for that and returns the snapshot S2. Exactly what S2 does not see is delivered. NB: a commit
+record can be before the LSN at which S2 was taken while S2 still sees the transaction running: it is delivered.
 
 On a standby the same holds, with its last restartpoint for the checkpoint and the replayed LSN for the flush LSN. A
 record's effects may be seen while it is being replayed, before L2 has moved over it; it is then the first record to be
@@ -109,7 +109,7 @@ class SilentObserver:
 
 
 class Waiting:
-    """A wait for the end of all transactions older than `below`, checked by `look`, for up to `wait_s`."""
+    """A wait for the end of all transactions older than `below`, checked by `poll`, for up to `wait_s`."""
 
     def __init__(self, below: FullXid, wait_s: float, observer: WaitObserver) -> None:
         self._below = below
@@ -117,7 +117,7 @@ class Waiting:
         self._observer = observer
         self._started_s = self._reported_s = time.monotonic()
 
-    def look(self, node: Node) -> Snapshot | None:
+    def poll(self, node: Node) -> Snapshot | None:
         """Return the snapshot that shows that the wait is over, or None; raise if it takes too long."""
         snapshot = node.snapshot()
         if snapshot.xmin >= self._below:
@@ -161,26 +161,26 @@ def read_seed(
     With a function in their place, which chooses among the existing ones, mirrors of the templates are added, and of
     databases that `follows` accepts: a database that is created later, or renamed into the selection, can be followed.
     """
-    reported = observer or SilentObserver()
+    observed = observer or SilentObserver()
     failed = removed = 0
     while True:
         try:
             if callable(databases):
-                return _attempt_all(dsn, databases, follows, wait_s, reported)
-            return _attempt(dsn, databases, wait_s, reported)
+                return _attempt_all(dsn, databases, follows, wait_s, observed)
+            return _attempt(dsn, databases, wait_s, observed)
         except WalRemoved as error:
             removed += 1
             if removed == REMOVED_ATTEMPTS_MAX:
                 raise WalRemoved(str(error), hint=_REMOVED_HINT) from error
-            reported.repeating(error, removed, REMOVED_ATTEMPTS_MAX)
+            observed.repeating(error, removed, REMOVED_ATTEMPTS_MAX)
         except (SeedOvertaken, RecoveryConflict, LockTimedOut) as error:
             failed += 1
             if failed == ATTEMPTS_MAX:
                 raise
-            reported.repeating(error, failed, ATTEMPTS_MAX)
+            observed.repeating(error, failed, ATTEMPTS_MAX)
 
 
-def settle(
+def wait_for_start(
     node: Node, seed: Seed, *, wait_s: float = WAIT_S_DEFAULT, observer: SeedObserver | None = None
 ) -> Visibility:
     """Wait until the transactions older than the seed have ended; return the snapshot S2 after which changes begin."""
@@ -248,28 +248,28 @@ def _attempt(
         sessions: list[SeedSession | VisitingSession] = [own, *others]
         if follows is not None:
             for other in uncaptured_databases(dsn, first, databases, follows):
-                mirror = other.begin_if_admitted(fmt, next_xid, shared)
+                mirror = other.begin_if_allowed(fmt, next_xid, shared)
                 if mirror is not None:
                     sessions.append(other)
                     mirrors.append(mirror)
         replay = stack.enter_context(_Replay(dsn, facts, redo, DatabaseMirrors(mirrors), observer))
-        _wait_for_older(first, redo.next_xid, wait_s, observer, replay.pump)
-        answers = [session.read(mirror, replay.pump) for session, mirror in zip(sessions, mirrors, strict=True)]
+        _wait_for_older(first, redo.next_xid, wait_s, observer, replay.follow)
+        answers = [session.read(mirror, replay.follow) for session, mirror in zip(sessions, mirrors, strict=True)]
         end_lsn, files = _end(first, sessions)
         lsn = replay.run_to(end_lsn)
-        for asked, mirror, answer, current in zip(sessions, mirrors, answers, files, strict=True):
+        for session, mirror, answer, current in zip(sessions, mirrors, answers, files, strict=True):
             seed.merge(mirror, answer)
-            asked.check_files(mirror, current)
+            session.check_files(mirror, current)
         if follows is not None:
             mirrors += untouched_template(first, sessions, mirrors)
-        asked_for = {mirror.database: node.facts().database for mirror, node in zip(mirrors, nodes, strict=False)}
+        names = {mirror.database: node.facts().database for mirror, node in zip(mirrors, nodes, strict=False)}
         return Seed(
             node=facts,
             format=fmt,
             timeline=replay.timeline,
             lsn=lsn,
-            mirrors=DatabaseMirrors(mirrors, lambda row: row.oid in asked_for),
-            databases=asked_for,
+            mirrors=DatabaseMirrors(mirrors, lambda row: row.oid in names),
+            databases=names,
             complete_from=replay.next_xid,
             top_of=dict(replay.follower.top_of),
         )
@@ -290,7 +290,7 @@ def _wait_for_older(
 ) -> Snapshot:
     """Wait until no transaction older than `below` is open; return the snapshot that showed it."""
     waiting = Waiting(below, wait_s, observer)
-    while (snapshot := waiting.look(node)) is None:
+    while (snapshot := waiting.poll(node)) is None:
         meanwhile(POLL_S)
     return snapshot
 
@@ -334,7 +334,7 @@ class _Replay:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stream.close()
 
-    def pump(self, wait_s: float = 0.0) -> None:
+    def follow(self, wait_s: float = 0.0) -> None:
         """Follow the received WAL, and WAL that arrives within `wait_s`."""
         deadline = time.monotonic() + wait_s
         while self._receive(max(0.0, deadline - time.monotonic()), None):

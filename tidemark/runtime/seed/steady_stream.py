@@ -35,17 +35,17 @@ class SteadyStream:
         system_identifier: SystemIdentifier,
         start_lsn: Lsn,
         timeline: TimelineId,
-        away: Callable[[NodeUnreachable], None] | None = None,
+        on_disconnect: Callable[[NodeUnreachable], None] | None = None,
     ) -> None:
-        """Connect at the first read; `away` is called each time that an established stream breaks."""
+        """Connect at the first read; `on_disconnect` is called each time that an established stream breaks."""
         self._dsn = dsn
-        self._away = away
-        self._stood = False
+        self._on_disconnect = on_disconnect
+        self._was_connected = False
         self._system_identifier = system_identifier
         self._next_lsn = Lsn(start_lsn // PAGE_BYTES * PAGE_BYTES)
         self._timeline = timeline
         self._stream: WalStream | None = None
-        self._away_since_s: float | None = None
+        self._disconnected_since_s: float | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -77,22 +77,22 @@ class SteadyStream:
                 self._stream = WalStream(self._dsn)
                 self._stream.identify(self._system_identifier)
                 ended = self._stream.start(self._next_lsn, self._timeline)
-                self._stood = True
+                self._was_connected = True
                 if ended is not None:
                     return ended
             event = self._stream.read(wait_s)
         except NodeUnreachable as error:
             self.close()
-            if not self._stood:
+            if not self._was_connected:
                 raise  # an error of the first connection is raised at once
             now_s = time.monotonic()
-            if self._away_since_s is None:
-                self._away_since_s = now_s
-                if self._away is not None:
-                    self._away(error)
-            if now_s - self._away_since_s > RECONNECT_S_MAX:
+            if self._disconnected_since_s is None:
+                self._disconnected_since_s = now_s
+                if self._on_disconnect is not None:
+                    self._on_disconnect(error)
+            if now_s - self._disconnected_since_s > RECONNECT_S_MAX:
                 raise
             time.sleep(min(RECONNECT_PAUSE_S, wait_s))
             return None
-        self._away_since_s = None
+        self._disconnected_since_s = None
         return event

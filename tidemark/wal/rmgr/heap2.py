@@ -70,5 +70,5 @@ def _tuples(record: Record, data: bytes, count: int) -> tuple[bytes, ...]:
             raise BadRecord(record.lsn, f"tuple at {begin} of {len(data)} bytes of tuples")
         tuples.append(packed)
     if at != len(data):
-        raise BadRecord(record.lsn, f"{count} tuples take {at} of {len(data)} bytes")
+        raise BadRecord(record.lsn, f"{count} tuples occupy {at} of {len(data)} bytes")
     return tuple(tuples)

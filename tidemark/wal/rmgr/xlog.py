@@ -112,8 +112,8 @@ def parse(record: Record, fmt: WalFormat) -> XlogRecord | None:  # noqa: PLR0911
             return BackupEnd(Lsn(lsn))
         case info if info == END_OF_RECOVERY:
             _time, timeline, prev_timeline = record.read(_END_OF_RECOVERY)
-            reported = record.read(_WAL_LEVEL, _WAL_LEVEL_IN_END_OF_RECOVERY)[0] if fmt.checkpoint_wal_level else None
-            return EndOfRecovery(TimelineId(timeline), TimelineId(prev_timeline), reported)
+            wal_level = record.read(_WAL_LEVEL, _WAL_LEVEL_IN_END_OF_RECOVERY)[0] if fmt.checkpoint_wal_level else None
+            return EndOfRecovery(TimelineId(timeline), TimelineId(prev_timeline), wal_level)
         case info if info == OVERWRITE_CONTRECORD:
             (lsn,) = record.read(_OVERWRITE)
             return OverwrittenContrecord(Lsn(lsn))
@@ -122,7 +122,7 @@ def parse(record: Record, fmt: WalFormat) -> XlogRecord | None:  # noqa: PLR0911
 
 def _parse_checkpoint(record: Record, fmt: WalFormat) -> Checkpoint:
     redo, timeline, prev_timeline, full_page_writes, next_xid = record.read(_CHECKPOINT)
-    reported = record.read(_WAL_LEVEL, _WAL_LEVEL_IN_CHECKPOINT)[0] if fmt.checkpoint_wal_level else None
+    wal_level = record.read(_WAL_LEVEL, _WAL_LEVEL_IN_CHECKPOINT)[0] if fmt.checkpoint_wal_level else None
     (oldest_active,) = record.read(_OLDEST_ACTIVE, _OLDEST_ACTIVE_AT)
     next_multixact, next_member = record.read(_MULTIXACT, _MULTIXACT_AT)
     return Checkpoint(
@@ -131,7 +131,7 @@ def _parse_checkpoint(record: Record, fmt: WalFormat) -> Checkpoint:
         TimelineId(timeline),
         TimelineId(prev_timeline),
         bool(full_page_writes),
-        reported,
+        wal_level,
         FullXid(next_xid),
         Xid(oldest_active),
         next_multixact,

@@ -5,8 +5,10 @@ import click
 from tidemark_ctl.loading import Entry, LazyGroup
 
 COMMANDS = {
-    "repair": Entry("archive.repair", "Give up missing or damaged WAL, and continue from now."),
-    "status": Entry("archive.status", "Show the segments, the missing ones, and the place of the delivered pointer."),
+    "repair": Entry("archive.repair", "Give up missing or damaged WAL, and continue from the present LSN of the node."),
+    "status": Entry(
+        "archive.status", "Show the segments, the missing ones, and the position of the delivered pointer."
+    ),
 }
 
 

@@ -12,4 +12,4 @@ from tidemark_ctl.options import config_option, json_option, state_option
 @json_option
 @deferred("archive_status.status")
 def status() -> None:
-    """Show the segments, the missing ones, and the place of the delivered pointer."""
+    """Show the segments, the missing ones, and the position of the delivered pointer."""

@@ -28,7 +28,7 @@ def recopy() -> None:
     """Copy tables again, as a new generation for every reader; return when the copies are in the stream.
 
     TABLE is schema.table or database.schema.table, case-sensitive; write a part with a dot as "a.b". Readers replace
-    the rows that they hold by the copied rows. The command can be repeated: an open request is not made twice. While
+    their rows by the copied rows. The command can be repeated: an open request is not duplicated. While
     the archiver delivers, the request waits until realtime returns.
 
     A diverged table of the lake is recreated by its copy. A log loses the changes that it did not receive meanwhile:

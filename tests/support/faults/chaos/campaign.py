@@ -23,9 +23,9 @@ from tests.support.faults.chaos.keeper import Report
 from tests.support.faults.chaos.lake import OUTBOX_BYTES, LakeTarget
 from tests.support.faults.chaos.lost_state import lose_state
 from tests.support.faults.chaos.outbox_consumer import OutboxConsumer
-from tests.support.faults.chaos.prologue import meet_every_failpoint
+from tests.support.faults.chaos.prologue import reach_every_failpoint
 from tests.support.faults.chaos.schedule import Planned, planned
-from tests.support.faults.chaos.world import POLL_S, ChaosTarget, Setting, World, made
+from tests.support.faults.chaos.world import POLL_S, ChaosTarget, ChaosWorld, Setting, made
 from tests.support.faults.planted import PLANTS
 from tests.support.oracles.log_oracle import LogTally
 from tests.support.processes.failover import Pair
@@ -49,7 +49,7 @@ class CampaignOutcome:
     log: LogTally
 
     @property
-    def never_met(self) -> list[str]:
+    def never_reached(self) -> list[str]:
         """The failpoints at which no process died or stopped."""
         return [point.value for point in POINTS if not self.points[point.value]]
 
@@ -59,12 +59,12 @@ class CampaignOutcome:
             "faults: " + ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items())),
             "failpoints: " + ", ".join(f"{name} {count}" for name, count in sorted(self.points.items())),
             "ends: " + ", ".join(f"{how} {count}" for how, count in sorted(self.ends.items())),
-            f"{done}taken {self.log.transactions} with {self.log.changes} changes, lost 0, doubled 0",
+            f"{done}received {self.log.transactions} with {self.log.changes} changes, lost 0, doubled 0",
         )
         return "\n".join(lines)
 
 
-Directed = Callable[[World], None]
+Directed = Callable[[ChaosWorld], None]
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Under:
 class Agenda:
     """Begins and ends faults as planned."""
 
-    world: World
+    world: ChaosWorld
     plan: Iterator[Planned]
     faults: Counter[str] = field(default_factory=Counter)
     _active: list[Under] = field(default_factory=list)
@@ -89,12 +89,12 @@ class Agenda:
     def step(self) -> None:
         """Run all actions that are due by the campaign's clock."""
         for one in [one for one in self._active if one.due_tick <= self.world.ticks]:
-            self._go_on(one)
+            self._continue(one)
         if self.world.ticks >= self._next_tick and len(self._active) < ACTIVE_MAX:
             self._begin(next(self.plan))
 
     def heal(self) -> None:
-        """End all faults, whatever they wait for."""
+        """End all faults, also those that wait."""
         for one in self._active:
             one.steps.close()
         self._active.clear()
@@ -112,9 +112,9 @@ class Agenda:
         self.faults[fault.name] += 1
         under = Under(fault, fault.kind.run(self.world, fault.dice), 0)
         self._active.append(under)
-        self._go_on(under)
+        self._continue(under)
 
-    def _go_on(self, one: Under) -> None:
+    def _continue(self, one: Under) -> None:
         ticks = next(one.steps, None)
         if ticks is None:
             self._active.remove(one)
@@ -128,7 +128,7 @@ def run(
     setting: Setting,
     *,
     seconds: float,
-    directed: Directed = meet_every_failpoint,
+    directed: Directed = reach_every_failpoint,
     spark: bool = False,
     print_progress: Report = str,
 ) -> CampaignOutcome:
@@ -148,7 +148,7 @@ def run(
         return _judge(world, agenda)
 
 
-def _by_chance(world: World, agenda: Agenda, seconds: float) -> None:
+def _by_chance(world: ChaosWorld, agenda: Agenda, seconds: float) -> None:
     end_s = time.monotonic() + seconds
     try:
         while time.monotonic() < end_s:
@@ -164,7 +164,7 @@ def _by_chance(world: World, agenda: Agenda, seconds: float) -> None:
     world.wait_for_stage(Stage.REALTIME)
 
 
-def _judge(world: World, agenda: Agenda) -> CampaignOutcome:
+def _judge(world: ChaosWorld, agenda: Agenda) -> CampaignOutcome:
     world.drain()
     world.print_progress("the target holds all; comparing")
     world.markers.check()
@@ -218,7 +218,7 @@ def main() -> int:
         raise
     shutil.rmtree(root)
     sys.stdout.write(f"{outcome}\n")
-    if never := outcome.never_met:
+    if never := outcome.never_reached:
         sys.stderr.write(f"chaos: never met: {', '.join(never)}\n")
         return 1
     if given.plant:

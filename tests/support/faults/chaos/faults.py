@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tests.support.faults.chaos.keeper import Does, Keeper
-from tests.support.faults.chaos.world import World
+from tests.support.faults.chaos.world import ChaosWorld
 from tests.support.faults.stopped_writer import StoppedWriter
 from tests.support.processes.cdcctl import running
 from tests.support.servers.postgres import StopMode
@@ -20,7 +20,7 @@ from tidemark.model.mode import Stage
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
 
 Steps = Generator[int, None, None]
-Fault = Callable[[World, random.Random], Steps]
+Fault = Callable[[ChaosWorld, random.Random], Steps]
 # The campaign has no standby: `test_follower` arms the failpoints of a promotion.
 AT_PROMOTION = (HandoverPoint.BEFORE_FIND_START, HandoverPoint.AFTER_FIND_START)
 POINTS = tuple(point for point in HandoverPoint if point not in AT_PROMOTION)
@@ -40,37 +40,37 @@ class ChaosKind:
     weight: int = 2
 
 
-def kill_sidecar(world: World, dice: random.Random) -> Steps:
+def kill_sidecar(world: ChaosWorld, dice: random.Random) -> Steps:
     """SIGKILL."""
     world.sidecar.kill(dice.choice(BACK_AFTER_S))
     yield 20
 
 
-def kill_archiver(world: World, dice: random.Random) -> Steps:
+def kill_archiver(world: ChaosWorld, dice: random.Random) -> Steps:
     """SIGKILL."""
     world.archiver.kill(dice.choice(BACK_AFTER_S))
     yield 20
 
 
-def kill_both(world: World, dice: random.Random) -> Steps:
+def kill_both(world: ChaosWorld, dice: random.Random) -> Steps:
     """SIGKILL of both, as in a crash of the host."""
     for keeper in world.keepers:
         keeper.kill(dice.choice(BACK_AFTER_S))
     yield 20
 
 
-def stop_in_order(world: World, dice: random.Random) -> Steps:
+def stop_in_order(world: ChaosWorld, dice: random.Random) -> Steps:
     """SIGTERM, as at an upgrade."""
     dice.choice(world.keepers).stop(dice.choice(BACK_AFTER_S))
     yield 20
 
 
-def freeze_sidecar(world: World, dice: random.Random) -> Steps:
+def freeze_sidecar(world: ChaosWorld, dice: random.Random) -> Steps:
     """SIGSTOP, for less or more than the watchdog's time-out."""
     yield from _frozen(world.sidecar, dice)
 
 
-def freeze_archiver(world: World, dice: random.Random) -> Steps:
+def freeze_archiver(world: ChaosWorld, dice: random.Random) -> Steps:
     """SIGSTOP."""
     yield from _frozen(world.archiver, dice)
 
@@ -83,22 +83,22 @@ def _frozen(keeper: Keeper, dice: random.Random) -> Steps:
         keeper.thaw()
 
 
-def die_at_failpoint(world: World, dice: random.Random) -> Steps:
+def die_at_failpoint(world: ChaosWorld, dice: random.Random) -> Steps:
     """SIGKILL before or after an effect."""
     yield from _failpoint(world, dice, "kill")
 
 
-def freeze_at_failpoint(world: World, dice: random.Random) -> Steps:
+def freeze_at_failpoint(world: ChaosWorld, dice: random.Random) -> Steps:
     """SIGSTOP before or after an effect; by the time of SIGCONT the other process delivers."""
     yield from _failpoint(world, dice, "stop")
 
 
-def linger_at_failpoint(world: World, dice: random.Random) -> Steps:
+def linger_at_failpoint(world: ChaosWorld, dice: random.Random) -> Steps:
     """One thread blocks before or after an effect, while the capture's threads continue."""
     yield from _failpoint(world, dice, "wait")
 
 
-def _failpoint(world: World, dice: random.Random, does: Does) -> Steps:
+def _failpoint(world: ChaosWorld, dice: random.Random, does: Does) -> Steps:
     sidecar = world.sidecar
     sidecar.arm(dice.choice(POINTS), does)
     sidecar.stop(0)
@@ -118,7 +118,7 @@ def _failpoint(world: World, dice: random.Random, does: Does) -> Steps:
             sidecar.kill()
 
 
-def stuck_writer(world: World, dice: random.Random) -> Steps:
+def stuck_writer(world: ChaosWorld, dice: random.Random) -> Steps:
     """A process stops inside a write transaction: no other process can write until it is killed."""
     with StoppedWriter(world.store.folder, dice.choice(list(WritePoint))) as writer:
         for _ in range(100):
@@ -127,14 +127,14 @@ def stuck_writer(world: World, dice: random.Random) -> Steps:
                 return
 
 
-def cut_connection(world: World, dice: random.Random) -> Steps:
+def cut_connection(world: ChaosWorld, dice: random.Random) -> Steps:
     """Break all connections to the node several times in a row."""
     for _ in range(dice.choice((1, 1, 4))):
         world.cable.cut()
         yield 5
 
 
-def unplug(world: World, dice: random.Random) -> Steps:
+def unplug(world: ChaosWorld, dice: random.Random) -> Steps:
     """The processes cannot connect to the node; the node runs and archives."""
     world.cable.unplug()
     try:
@@ -143,7 +143,7 @@ def unplug(world: World, dice: random.Random) -> Steps:
         world.cable.plug()
 
 
-def pause_target(world: World, dice: random.Random) -> Steps:
+def pause_target(world: ChaosWorld, dice: random.Random) -> Steps:
     """The target accepts nothing: outbox, group queue and ring fill up."""
     world.target.pause()
     try:
@@ -152,7 +152,7 @@ def pause_target(world: World, dice: random.Random) -> Steps:
         world.target.resume()
 
 
-def node_down(world: World, dice: random.Random) -> Steps:
+def node_down(world: ChaosWorld, dice: random.Random) -> Steps:
     """The node is stopped, cleanly or not, and started again."""
     world.server.advance()
     world.is_node_up = False
@@ -163,7 +163,7 @@ def node_down(world: World, dice: random.Random) -> Steps:
         world.start_node()
 
 
-def operator_off(world: World, dice: random.Random) -> Steps:
+def operator_off(world: ChaosWorld, dice: random.Random) -> Steps:
     """The operator switches realtime off, and on again."""
     world.wish = "off"
     try:
@@ -172,14 +172,14 @@ def operator_off(world: World, dice: random.Random) -> Steps:
         world.wish = "on"
 
 
-def operator_on(world: World, _dice: random.Random) -> Steps:
+def operator_on(world: ChaosWorld, _dice: random.Random) -> Steps:
     """The operator switches realtime on, where that is allowed."""
     world.wish = "on"
     yield 5
 
 
-def operate_by_cdcctl(world: World, dice: random.Random) -> Steps:
-    """`cdcctl realtime off`, then `on`, whichever processes run; a command that takes long is killed."""
+def operate_by_cdcctl(world: ChaosWorld, dice: random.Random) -> Steps:
+    """`cdcctl realtime off`, then `on`, with any processes running; a slow command is killed."""
     state, options = world.pair.sidecar.folder.root, world.sidecar.options
     try:
         for switch in ("off", "on"):
@@ -193,7 +193,7 @@ def operate_by_cdcctl(world: World, dice: random.Random) -> Steps:
         world.wish = "on"
 
 
-def wal_gone(world: World, dice: random.Random) -> Steps:
+def wal_gone(world: ChaosWorld, dice: random.Random) -> Steps:
     """The node removes WAL that a stopped sidecar has not read."""
     world.sidecar.stop(60)
     try:
@@ -203,21 +203,21 @@ def wal_gone(world: World, dice: random.Random) -> Steps:
         world.sidecar.back_now()
 
 
-def wal_gone_meanwhile(world: World, dice: random.Random) -> Steps:
+def wal_gone_meanwhile(world: ChaosWorld, dice: random.Random) -> Steps:
     """The node removes WAL that a running sidecar has not received, because it was disconnected for too long."""
     world.cable.unplug()
     try:
         segment = _segment_written(world)
         yield from _wal_removed(world)
         yield dice.choice((1, 5))
-        with _taken_away(world, segment):
+        with _moved_away(world, segment):
             world.cable.plug()
             yield dice.choice((5, 20))
     finally:
         world.cable.plug()
 
 
-def _wal_removed(world: World) -> Steps:
+def _wal_removed(world: ChaosWorld) -> Steps:
     """Let the node write and checkpoint until its current segment is removed from `pg_wal`."""
     segment = _segment_written(world)
     for _ in range(SEGMENTS_GONE_MAX):
@@ -230,32 +230,32 @@ def _wal_removed(world: World) -> Steps:
 
 
 @contextmanager
-def _taken_away(world: World, segment: str) -> Iterator[None]:
+def _moved_away(world: ChaosWorld, segment: str) -> Iterator[None]:
     """Remove an archived segment from `pg_wal` where the oracle's slot keeps it: walsenders cannot find it then."""
     kept_as = world.node.node.data / segment
     file = world.node.node.data / "pg_wal" / segment
-    is_taken = file.exists() and (file.parent / "archive_status" / f"{segment}.done").exists()
-    if is_taken:
+    is_moved = file.exists() and (file.parent / "archive_status" / f"{segment}.done").exists()
+    if is_moved:
         world.has_all_wal = False
         file.rename(kept_as)
     try:
         yield
     finally:
-        if is_taken:
+        if is_moved:
             kept_as.rename(file)
             world.has_all_wal = True
 
 
-def _segment_written(world: World) -> str:
+def _segment_written(world: ChaosWorld) -> str:
     ((segment,),) = world.node.node.sql("SELECT pg_walfile_name(pg_current_wal_flush_lsn())")
     return str(segment)
 
 
-def _has_segment(world: World, segment: str) -> bool:
+def _has_segment(world: ChaosWorld, segment: str) -> bool:
     return bool(world.node.node.sql(f"SELECT 1 FROM pg_ls_waldir() WHERE name = '{segment}'"))
 
 
-def full_spool(world: World, dice: random.Random) -> Steps:
+def full_spool(world: ChaosWorld, dice: random.Random) -> Steps:
     """The archive's disk is full for less than `archive.hold_s`: the node keeps its WAL for that time."""
     world.spool_disk.fill()
     try:
@@ -264,7 +264,7 @@ def full_spool(world: World, dice: random.Random) -> Steps:
         world.spool_disk.empty()
 
 
-def stalled_archive(world: World, dice: random.Random) -> Steps:
+def stalled_archive(world: ChaosWorld, dice: random.Random) -> Steps:
     """Archiving fails, and the sidecar dies: only the node has the WAL that the sidecar needs to return."""
     world.spool_disk.fill()
     try:
@@ -274,7 +274,7 @@ def stalled_archive(world: World, dice: random.Random) -> Steps:
         world.spool_disk.empty()
 
 
-def full_state(world: World, dice: random.Random) -> Steps:
+def full_state(world: ChaosWorld, dice: random.Random) -> Steps:
     """The state's disk is full: delivery, or the whole process, waits for space."""
     world.state_disk.fill(leave_bytes=dice.choice((0, 0, KEPT_BACK_BYTES)))
     try:
@@ -313,25 +313,25 @@ KINDS: Mapping[str, ChaosKind] = {
 }
 
 
-def switch_off_until_met(world: World, point: HandoverPoint, does: Does = "kill") -> None:
+def switch_off_until_reached(world: ChaosWorld, point: HandoverPoint, does: Does = "kill") -> None:
     """Switch off until the sidecar has hit `point`; switch on again if it was not delivering then."""
     sidecar = world.sidecar
     sidecar.arm(point, does)
     sidecar.stop(0)
     before = sidecar.hit[point]
 
-    def is_met() -> bool:
+    def is_reached() -> bool:
         return (does != "kill" and sidecar.met() is not None) or sidecar.hit[point] > before
 
-    while not is_met():
+    while not is_reached():
         world.wish = "on"
         world.wait_for(lambda: sidecar.is_armed and world.owner == ("sidecar", sidecar.pid), "the epoch")
         world.wish = "off"
-        world.wait_for(lambda: is_met() or not world.wish, point.value)
+        world.wait_for(lambda: is_reached() or not world.wish, point.value)
     world.wish = ""
 
 
-def lose_wal_meanwhile(world: World) -> None:
+def lose_wal_meanwhile(world: ChaosWorld) -> None:
     """The node removes WAL that a running sidecar needs, and the archiver continues from the archive."""
     for _ in range(ATTEMPTS_MAX):
         world.wish = "on"
@@ -344,7 +344,7 @@ def lose_wal_meanwhile(world: World) -> None:
             world.node.switch()
             world.node.wait_until_archived()
             world.node.node.sql("CHECKPOINT")
-            with _taken_away(world, segment):
+            with _moved_away(world, segment):
                 assert not _has_segment(world, segment), f"{segment} is archived, and is there"
                 world.cable.plug()
                 world.wait_for(lambda: world.view.switches.count > before, "a switch")  # noqa: B023 - at once
@@ -357,24 +357,24 @@ def lose_wal_meanwhile(world: World) -> None:
     raise AssertionError(f"the sidecar never found its WAL gone: {world.reported()}")
 
 
-def freeze_behind_the_move(world: World) -> None:
+def freeze_behind_the_move(world: ChaosWorld) -> None:
     """Switch off; freeze the sidecar once that is durable; thaw it after the archiver has begun to deliver."""
-    switch_off_until_met(world, HandoverPoint.BEFORE_STOP_CAPTURE, "stop")
+    switch_off_until_reached(world, HandoverPoint.BEFORE_STOP_CAPTURE, "stop")
     world.wait_for(lambda: world.owner[0] == "archiver", "the archiver's epoch")
     world.sidecar.thaw()
     world.wish = "on"
     world.wait_for_stage(Stage.REALTIME)
 
 
-def linger_behind_the_move(world: World) -> None:
+def linger_behind_the_move(world: ChaosWorld) -> None:
     """Switch off; the sidecar still delivers for a while after that is durable, and the archiver begins to deliver."""
-    switch_off_until_met(world, HandoverPoint.BEFORE_STOP_CAPTURE, "wait")
+    switch_off_until_reached(world, HandoverPoint.BEFORE_STOP_CAPTURE, "wait")
     world.wait_for(lambda: world.owner[0] == "archiver", "the archiver's epoch")
     world.wish = "on"
     world.wait_for_stage(Stage.REALTIME)
 
 
-def return_without_archive(world: World) -> None:
+def return_without_archive(world: ChaosWorld) -> None:
     """Archiving fails, and the sidecar dies: realtime returns with the node's WAL."""
     for _ in range(ATTEMPTS_MAX):
         before = world.view.switches.count

@@ -12,7 +12,7 @@ from tidemark.runtime.recovery.lake_inventory import lake_inventory
 from tidemark.runtime.recovery.rebuild import LakeInventory
 from tidemark.wire.state import Identity
 
-BATCH_BYTES = 8 << 20  # a batch takes seconds, whatever its size
+BATCH_BYTES = 8 << 20  # a batch of any size takes seconds
 OUTBOX_BYTES = 4 * BATCH_BYTES
 COMPARED_S = 120.0
 
@@ -41,12 +41,12 @@ class LakeTarget:
     def check(self) -> None:
         """Do nothing: the final check finds errors."""
 
-    def holds_all(self) -> bool:
+    def contains_all(self) -> bool:
         """Return whether the lake has all delivered changes."""
         assert self._spark.running, self._spark.log()
         return self._spark.is_drained()
 
-    def holds_some(self) -> bool:
+    def contains_any(self) -> bool:
         """Return whether the lake has at least one batch."""
         return self._spark.sequence > 0
 

@@ -3,7 +3,7 @@
 import shutil
 from dataclasses import replace
 
-from tests.support.faults.chaos.world import World
+from tests.support.faults.chaos.world import ChaosWorld
 from tidemark.io.archive.spool_manifest import NoHistoryCopy, read_manifest
 from tidemark.io.process.config import load_config
 from tidemark.io.process.marker_key import make_marker_key
@@ -13,11 +13,11 @@ from tidemark.runtime.recovery.rebuild import rebuild
 NEVER_S = 1e9
 
 
-def lose_state(world: World) -> None:
+def lose_state(world: ChaosWorld) -> None:
     """Kill both processes, remove the folder, rebuild it, and start again."""
     world.print_progress(f"[{world.ticks:6}] the state is lost, in stage {world.stage.value}")
     world.wait_for(lambda: _is_copied(world), "the spool's copy of the catalog history")
-    world.wait_for(world.target.holds_some, "anything in the target")
+    world.wait_for(world.target.contains_any, "anything in the target")
     for keeper in world.keepers:
         keeper.kill(NEVER_S)
     world.wait_for(lambda: not any(keeper.process.running for keeper in world.keepers), "the end of both")
@@ -38,7 +38,7 @@ def lose_state(world: World) -> None:
     world.wish = "on"
 
 
-def _is_copied(world: World) -> bool:
+def _is_copied(world: ChaosWorld) -> bool:
     try:
         return read_manifest(world.node.spool).journal.end_lsn > 0
     except NoHistoryCopy:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tests.support.faults.chaos.verdict import NOWHERE, Taken, check_replicas, check_taken
+from tests.support.faults.chaos.verdict import NOWHERE, AcceptedItem, check_accepted, check_replicas
 from tests.support.oracles.log_oracle import LogTally, ServerLog
 from tests.support.servers.postgres import Cluster
 from tidemark.io.host.disk import StateFull
@@ -36,10 +36,10 @@ class OutboxConsumer:
     """Reads from `start` to `close`."""
 
     def __init__(self, folder: StateFolder, seed: int) -> None:
-        self.taken: list[Taken] = []
-        self.held = Sequence(0)
+        self.accepted: list[AcceptedItem] = []
+        self.confirmed = Sequence(0)
         self._folder = folder
-        self._dice = random.Random(f"{seed} taker")
+        self._dice = random.Random(f"{seed} consumer")
         self._paused = threading.Event()
         self._stopping = threading.Event()
         self._error: BaseException | None = None
@@ -49,8 +49,8 @@ class OutboxConsumer:
     def start(self) -> None:
         """Register, and begin to read."""
         with OutboxReader.open(self._folder) as outbox:
-            self.held = outbox.register(READER).held
-        self._thread = threading.Thread(target=self._run, name="taker", daemon=True)
+            self.confirmed = outbox.register(READER).held
+        self._thread = threading.Thread(target=self._run, name="consumer", daemon=True)
         self._thread.start()
 
     def pause(self) -> None:
@@ -66,23 +66,23 @@ class OutboxConsumer:
         if self._error is not None:
             raise AssertionError("the target found the outbox broken") from self._error
 
-    def holds_all(self) -> bool:
+    def contains_all(self) -> bool:
         """Return whether all delivered changes are here."""
         with OutboxReader.open(self._folder) as outbox:
-            return self.held == outbox.head()
+            return self.confirmed == outbox.head()
 
-    def holds_some(self) -> bool:
+    def contains_any(self) -> bool:
         """Return whether any change is here."""
-        return bool(self.taken)
+        return bool(self.accepted)
 
     def leave(self) -> None:
         """End; remember the last sequence."""
         self.close()
-        self._after = self.taken[-1].group_end if self.taken else NOWHERE
+        self._after = self.accepted[-1].group_end if self.accepted else NOWHERE
 
     def inventory(self, _identity: Identity) -> LakeInventory | None:
         """Return the last sequence; no table is copied into this target."""
-        return LakeInventory(self.held)
+        return LakeInventory(self.confirmed)
 
     def rejoin(self) -> None:
         """Begin to read from the new outbox; drop duplicates."""
@@ -91,8 +91,8 @@ class OutboxConsumer:
 
     def verdict(self, server: ServerLog, node: Cluster) -> LogTally:
         """Check that it received the source's changes, each once."""
-        tally = check_taken(server, self.taken)
-        check_replicas(node, self.taken)
+        tally = check_accepted(server, self.accepted)
+        check_replicas(node, self.accepted)
         return tally
 
     def close(self) -> None:
@@ -105,13 +105,13 @@ class OutboxConsumer:
         try:
             with OutboxReader.open(self._folder) as outbox:
                 while not self._stopping.is_set():
-                    if self._paused.is_set() or not self._take_batch(outbox):
+                    if self._paused.is_set() or not self._read_batch(outbox):
                         time.sleep(POLL_S)
         except BaseException as error:  # noqa: BLE001 - raised by the main thread
             self._error = error
 
-    def _take_batch(self, outbox: OutboxReader) -> bool:
-        after = self.held
+    def _read_batch(self, outbox: OutboxReader) -> bool:
+        after = self.confirmed
         upto = outbox.plan(after, BATCH_BYTES)
         if upto == after:
             return False
@@ -122,18 +122,18 @@ class OutboxConsumer:
             outbox.confirm(READER, upto, after)  # one batch behind: Spark may request it again
         except StateFull:
             return False
-        self.taken += _items(values, self._after)
-        self.held = upto
+        self.accepted += _items(values, self._after)
+        self.confirmed = upto
         return True
 
 
-def _items(values: list[OutboxValue], after: Position) -> Iterator[Taken]:
+def _items(values: list[OutboxValue], after: Position) -> Iterator[AcceptedItem]:
     for value in values:
         if value.header.kind is not ValueKind.TRANSACTIONS and value.header.last > after:
             item = value.item()
             if isinstance(item, ChangeBatch):
                 item = replace(item, given=_rows_behind(item.rows, after))
-            yield Taken(item, value.header.pointer.position, after)
+            yield AcceptedItem(item, value.header.pointer.position, after)
 
 
 def _rows_behind(rows: pa.RecordBatch, after: Position) -> pa.RecordBatch:

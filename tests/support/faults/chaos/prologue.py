@@ -9,9 +9,9 @@ from tests.support.faults.chaos.faults import (
     linger_behind_the_move,
     lose_wal_meanwhile,
     return_without_archive,
-    switch_off_until_met,
+    switch_off_until_reached,
 )
-from tests.support.faults.chaos.world import World
+from tests.support.faults.chaos.world import ChaosWorld
 from tidemark.runtime.daemon.stage_transition import HandoverPoint
 
 P = HandoverPoint
@@ -23,7 +23,7 @@ CYCLES = (  # dies at off, at on, at the return
 )
 
 
-def meet_every_failpoint(world: World) -> None:
+def reach_every_failpoint(world: ChaosWorld) -> None:
     """Die at each; freeze and block at one; lose WAL; check that each process can deliver without the other."""
     for at_off, at_on, on_return in CYCLES:
         _cycle(world, at_off, at_on, on_return)
@@ -33,9 +33,9 @@ def meet_every_failpoint(world: World) -> None:
     return_without_archive(world)
 
 
-def _cycle(world: World, at_off: HandoverPoint, at_on: HandoverPoint | None, on_return: HandoverPoint) -> None:
+def _cycle(world: ChaosWorld, at_off: HandoverPoint, at_on: HandoverPoint | None, on_return: HandoverPoint) -> None:
     sidecar = world.sidecar
-    switch_off_until_met(world, at_off)
+    switch_off_until_reached(world, at_off)
     sidecar.arm(at_on or on_return)
     world.wish = "off"  # it may have died before that was done, or because of a full ring
     world.wait_for(lambda: not world.wish, "the operator's off")

@@ -19,7 +19,7 @@ NOWHERE = Position(TimelineId(0), INVALID_LSN, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class AcceptedItem:
     """An item of the outbox, and the end of its group."""
 
     item: GroupItem
@@ -27,21 +27,21 @@ class Taken:
     after: Position  # earlier values came from an outbox that was lost
 
 
-def check_taken(server: ServerLog, taken: list[Taken]) -> LogTally:
+def check_accepted(server: ServerLog, accepted: list[AcceptedItem]) -> LogTally:
     """Check that each change is there once, at its position, in a whole transaction, and in commit order."""
     found: Transactions = {}
-    for one in in_order(taken):
+    for one in in_order(accepted):
         found.setdefault(one.xid, []).append(one.change)
     expected = server.transactions()
     assert_equal(expected, found)
     return LogTally(len(expected), sum(map(len, expected.values())), 0)
 
 
-def in_order(taken: list[Taken]) -> list[LoggedChange]:
+def in_order(accepted: list[AcceptedItem]) -> list[LoggedChange]:
     """Return the changes by position; a group may contain nothing from before its start or after its end."""
     changes: list[LoggedChange] = []
     before = behind = after = NOWHERE
-    for one in taken:
+    for one in accepted:
         if one.after != after:
             before = behind = after = one.after
         if one.group_end != behind:
@@ -55,16 +55,16 @@ def in_order(taken: list[Taken]) -> list[LoggedChange]:
     return changes
 
 
-def check_replicas(node: Cluster, taken: list[Taken]) -> None:
+def check_replicas(node: Cluster, accepted: list[AcceptedItem]) -> None:
     """Check that the changes produce the source's tables."""
-    items = [one.item for one in taken]
+    items = [one.item for one in accepted]
     for table, column in REPLAYED:
         source: dict[object, object] = dict(node.sql(f"SELECT {KEY}, {column} FROM {table}"))
         replica = replayed([row for row in change_log(items, table) if row["_op"] != Op.REWRITE.value])
         assert {key: row[column] for key, row in replica.items()} == source, table
 
 
-def _changes(one: Taken) -> Iterator[LoggedChange]:
+def _changes(one: AcceptedItem) -> Iterator[LoggedChange]:
     if isinstance(one.item, Truncation):
         at, item = one.item.position, one.item
         change = Change(item.relation.name, Op.TRUNCATE.value, None, None)

@@ -17,12 +17,12 @@ from tests.support.faults.chaos.markers import Markers
 from tests.support.oracles.log_oracle import LogTally, ServerLog
 from tests.support.processes.failover import Pair
 from tests.support.processes.waiting import wait_until
-from tests.support.servers.archiving import Archiving, archiving
+from tests.support.servers.archiving import ArchivingServer, archiving
 from tests.support.servers.postgres import Cluster
 from tests.support.servers.proxies import Cable, cable
 from tests.support.servers.small_disk import SmallDisk, small_disk
 from tests.support.workloads.mixed_load import MixedLoad, create_tables
-from tidemark.io.process.control import DaemonAway, request
+from tidemark.io.process.control import DaemonUnreachable, request
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import INVALID_LSN, Lsn, parse_lsn
@@ -35,7 +35,7 @@ POLL_S = 0.03
 PAUSE_S = 0.15  # between a session's transactions
 IDLE_S = 0.1  # without a commit; then some ticks pass as well
 IDLE_TICKS = 5
-ANSWER_S = 0.5  # then it is asked again
+ANSWER_S = 0.5  # then it is requested again
 HEALED_TIMEOUT_S = 300.0  # limit for each step once every fault is healed: a full outbox takes Spark minutes
 PACE_S = 1.0  # interval of the comparison of the load with the delivered position
 MB = 1 << 20
@@ -77,10 +77,10 @@ class ChaosTarget(Protocol):
     def check(self) -> None:
         """Raise the error that ended the reader."""
 
-    def holds_all(self) -> bool:
+    def contains_all(self) -> bool:
         """Return whether it has all delivered changes."""
 
-    def holds_some(self) -> bool:
+    def contains_any(self) -> bool:
         """Return whether it has any change."""
 
     def leave(self) -> None:
@@ -100,10 +100,10 @@ class ChaosTarget(Protocol):
 
 
 @dataclass
-class World:
+class ChaosWorld:
     """All parts; created by `made`."""
 
-    node: Archiving
+    node: ArchivingServer
     cable: Cable
     pair: Pair
     load: MixedLoad
@@ -206,7 +206,7 @@ class World:
         delivered = self.store.marks().delivered
         if delivered is None or delivered.pointer.position.commit_lsn < self._flushed_lsn:
             return False
-        return self.target.holds_all()
+        return self.target.contains_all()
 
     def drain(self) -> None:
         """Wait until everything that was written so far is delivered and read by the target."""
@@ -228,7 +228,7 @@ class World:
             return
         backlog = parse_lsn(self.node.node.flush_lsn()) - delivered.pointer.position.commit_lsn
         if backlog > BACKLOG_BYTES:
-            self.load.hold()
+            self.load.pause()
         elif backlog < BACKLOG_BYTES // 2:
             self.load.resume()
 
@@ -236,7 +236,7 @@ class World:
         try:
             command = {"command": f"realtime-{self.wish}"}
             answer = request(self.pair.sidecar.folder.socket("sidecar"), command, ANSWER_S)
-        except (DaemonAway, BadRequest):  # it is dead, or dies while it answers
+        except (DaemonUnreachable, BadRequest):  # it is dead, or dies while it answers
             return
         if answer.get("ok"):
             self.print_progress(f"  operator: {self.wish}, {answer['before']} -> {answer['stage']}")
@@ -259,7 +259,7 @@ MakeTarget = Callable[[Pair], ChaosTarget]
 
 
 @contextmanager
-def made(root: Path, setting: Setting, make_target: MakeTarget, print_progress: Report) -> Iterator[World]:
+def made(root: Path, setting: Setting, make_target: MakeTarget, print_progress: Report) -> Iterator[ChaosWorld]:
     """Create a world below `root`, with only the target started; everything is stopped at the end."""
     root.chmod(0o755)  # the server's user needs access to the spool
     with ExitStack() as stack:
@@ -279,7 +279,7 @@ def made(root: Path, setting: Setting, make_target: MakeTarget, print_progress: 
         store = StateStore.open(pair.sidecar.folder)
         target = make_target(pair)
         markers = Markers(server, lambda: world.view)
-        world = World(
+        world = ChaosWorld(
             node=node,
             cable=way,
             pair=pair,

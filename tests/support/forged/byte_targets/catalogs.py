@@ -9,6 +9,7 @@ import google_crc32c
 from tests.support.forged.byte_targets.small_base import BASE, ITEM, MAJOR, NEXT_XID, sessions
 from tests.support.forged.byte_targets.target import Bytes, ByteTarget, refusals
 from tests.support.forged.forged_records import block_of
+from tests.support.forged.memory_spill import MemorySpill
 from tests.support.forged.wal import record
 from tidemark.decode.catalog.history import (
     DamagedHistory,
@@ -37,30 +38,12 @@ BASE_HEAD_BYTES = BASE_HEAD.size
 _BASE = BASE.read_bytes()
 
 
-class MemorySpill:
-    """The storage for parts of transactions that a decoder spilled."""
-
-    def __init__(self) -> None:
-        self._kept: dict[int, bytes] = {}
-
-    def write(self, *parts: bytes | bytearray) -> int:
-        handle = len(self._kept) + 1
-        self._kept[handle] = b"".join(parts)
-        return handle
-
-    def read(self, handle: int) -> bytes:
-        return self._kept[handle]
-
-    def release(self, handle: int) -> None:
-        self._kept[handle] = b""
-
-
 def records_of(data: bytes, lsn: Lsn) -> list[Record]:
     """Return the records of an input, with correct CRCs, one after the other from `lsn` on."""
     given, found = Bytes(data), list[Record]()
     while given and len(found) < RECORDS_MAX:
-        size, xid, info, rmgr = ITEM.unpack(given.take(ITEM.size).ljust(ITEM.size, b"\0"))
-        raw = record(given.take(size), rmgr=rmgr % (RMGR_LAST + 1), info=info, xid=xid)
+        size, xid, info, rmgr = ITEM.unpack(given.read(ITEM.size).ljust(ITEM.size, b"\0"))
+        raw = record(given.read(size), rmgr=rmgr % (RMGR_LAST + 1), info=info, xid=xid)
         end = Lsn(lsn + len(raw) + -len(raw) % 8)
         found.append(parse_record(lsn, end, raw, FORMAT))
         lsn = end

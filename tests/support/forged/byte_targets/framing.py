@@ -36,7 +36,7 @@ def framed(module: ModuleType, first_lsn: int, data: bytes, cuts: list[int], sta
 
 
 def run(data: bytes) -> None:
-    """Frame WAL that begins at a page; the first bytes give its begin, the cuts and the start."""
+    """Frame WAL that begins at a page; the first bytes define its beginning, the cuts and the start."""
     given = Bytes(data)
     first_lsn = SEGMENT + FIRST_PAGES[given.number() % len(FIRST_PAGES)] * PAGE
     piece = PIECES[given.number() % len(PIECES)]

@@ -19,7 +19,7 @@ _SEGMENT.add(body(b"row"))
 
 
 def run(data: bytes) -> None:
-    """Read the first bytes of a file, packed as its name says."""
+    """Read the first bytes of a file, packed as its name states."""
     given = Bytes(data)
     suffix = SUFFIXES[given.number() % len(SUFFIXES)]
     with tempfile.TemporaryDirectory() as folder:

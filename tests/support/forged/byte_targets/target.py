@@ -41,17 +41,17 @@ class Bytes:
 
     def number(self, size: int = 1) -> int:
         """Read a little-endian integer of `size` bytes."""
-        return int.from_bytes(self.take(size), "little")
+        return int.from_bytes(self.read(size), "little")
 
-    def take(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
         """Read up to `size` bytes."""
-        taken = self._data[self._at : self._at + size]
-        self._at += len(taken)
-        return taken
+        content = self._data[self._at : self._at + size]
+        self._at += len(content)
+        return content
 
     def rest(self) -> bytes:
         """Read all remaining bytes."""
-        return self.take(len(self._data))
+        return self.read(len(self._data))
 
     def __bool__(self) -> bool:
         return self._at < len(self._data)

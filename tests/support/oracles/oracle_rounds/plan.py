@@ -28,7 +28,7 @@ VARIED: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RoundPlan:
     """Round `number` of a campaign."""
 
     seed: int
@@ -75,17 +75,17 @@ class Plan:
         return f"round {self.number}: " + "; ".join(traits)
 
 
-def planned(seed: int, number: int, major: int, seconds: float) -> Plan:
+def planned(seed: int, number: int, major: int, seconds: float) -> RoundPlan:
     """Return round `number`, counted from 0."""
     dice = random.Random(f"{seed} plan {number}")
     stops = dice.choices((StopMode.IMMEDIATE, StopMode.IMMEDIATE, StopMode.FAST), k=1 + dice.randrange(3))
     settings = {**FIXED, **{name: dice.choice(values) for name, values in VARIED.items()}}
     is_stopped = number % 2 == 1
-    if not is_stopped:  # NB: recovery on 16 fails by its own check of new pages
+    if not is_stopped:  # NB: recovery on 16 fails in its check of new pages
         settings["wal_consistency_checking"] = dice.choice(CHECKED)
     if major >= 18:  # NB: its test_decoding crashes at the rollback of a transaction larger than this
         settings["logical_decoding_work_mem"] = "1GB"
-    return Plan(
+    return RoundPlan(
         seed=seed,
         number=number,
         major=major,

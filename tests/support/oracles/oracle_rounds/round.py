@@ -20,7 +20,7 @@ from tests.support.oracles.oracle import (
     without_other_values,
 )
 from tests.support.oracles.oracle_rounds.evidence import Facts, keep
-from tests.support.oracles.oracle_rounds.plan import Plan
+from tests.support.oracles.oracle_rounds.plan import RoundPlan
 from tests.support.servers.postgres import Cluster, new_cluster
 from tests.support.workloads.random_sessions.crew import Crew
 from tests.support.workloads.random_sessions.objects import load_for
@@ -51,7 +51,7 @@ class RoundOutcome(Enum):
 class RoundVerdict:
     """The result of a round; `reported` describes a failure, `kept` names its folder."""
 
-    plan: Plan
+    plan: RoundPlan
     outcome: RoundOutcome
     lines: int  # compared
     transactions: int  # scripts started
@@ -84,7 +84,7 @@ class RoundReplica(Replicating):
 class Round:
     """Both sides over one cluster, and the load."""
 
-    plan: Plan
+    plan: RoundPlan
     node: Cluster
     server: ServerSide
     crew: Crew
@@ -186,7 +186,7 @@ class Round:
                 self.replicas += 1
 
 
-def run_round(plan: Plan, keep_in: Path) -> RoundVerdict:
+def run_round(plan: RoundPlan, keep_in: Path) -> RoundVerdict:
     """Run one round on a new cluster."""
     with ExitStack() as stack:
         node = stack.enter_context(new_cluster(plan.major, plan.settings, initdb=plan.initdb))
@@ -234,11 +234,11 @@ def follow(ours: OurSide, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         for decoded in ours.changes.read(READ_S):
-            ours.take(decoded)
+            ours.receive(decoded)
 
 
 def begun_after(snapshot: Snapshot, lines: Sequence[str]) -> list[str]:
-    """Return the lines of the transactions that `snapshot` does not see."""
+    """Return the lines of the transactions that are not visible in `snapshot`."""
     kept: list[str] = []
     wanted = False
     for line in lines:

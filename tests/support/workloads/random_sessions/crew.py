@@ -74,10 +74,10 @@ class Crew:
                 raise AssertionError(f"the generator is wrong: {session.log[-1:]}") from session.mistake
         if self.cluster.running:
             query = f"SELECT gid FROM pg_prepared_xacts WHERE database = '{self.database}' ORDER BY gid"
-            for number, (gid,) in enumerate(self._ask(query)):
-                self._ask(f"{('COMMIT', 'ROLLBACK')[number % 2]} PREPARED '{gid}'")
+            for number, (gid,) in enumerate(self._query(query)):
+                self._query(f"{('COMMIT', 'ROLLBACK')[number % 2]} PREPARED '{gid}'")
 
-    def _ask(self, statement: str) -> list[tuple[object, ...]]:
+    def _query(self, statement: str) -> list[tuple[object, ...]]:
         """Run a statement; a session that begins while a catalog is rewritten may fail to find a relation."""
         deadline = time.monotonic() + CONNECT_TIMEOUT_S
         while True:

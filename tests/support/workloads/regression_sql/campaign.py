@@ -22,7 +22,7 @@ from tests.support.oracles.oracle import Oracle, ServerCannotDecode, assert_same
 from tests.support.oracles.oracle_rounds.round import RoundOutcome, follow
 from tests.support.servers.postgres import Cluster, new_cluster
 from tests.support.workloads.regression_sql.parts import FIRST, Part, parts_of
-from tests.support.workloads.regression_sql.source import Source, source
+from tests.support.workloads.regression_sql.source import SourcePackage, source
 from tidemark.model.errors import TidemarkError
 
 MAJOR = 15
@@ -64,7 +64,7 @@ class Suite:
     """One suite in a separate database."""
 
     node: Cluster
-    made: Source
+    made: SourcePackage
     database: str
     stack: ExitStack
     oracle: Oracle = field(init=False)
@@ -97,7 +97,7 @@ class Suite:
 
     def _behind_server_failure(self, part: Part, error: ServerCannotDecode) -> RegressionResult:
         """Compare the server's output before its failure, and begin again after it."""
-        found = self.oracle.ours.taken_lines(self.database)[: len(error.lines)]
+        found = self.oracle.ours.new_lines(self.database)[: len(error.lines)]
         reported, outcome = str(error), RoundOutcome.SERVER_CANNOT_DECODE
         try:
             assert_same_lines(

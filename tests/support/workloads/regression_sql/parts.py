@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.servers.postgres import SUPERUSER, Cluster
-from tests.support.workloads.regression_sql.source import Source
+from tests.support.workloads.regression_sql.source import SourcePackage
 
 # The variables that pg_regress sets for psql (pg_regress.c, psql_start_test): they change output and sometimes tests.
 ENVIRONMENT = {
@@ -34,7 +34,7 @@ class Part:
     def is_specification(self) -> bool:
         return self.path.suffix == ".spec"
 
-    def run(self, node: Cluster, made: Source, database: str) -> str:
+    def run(self, node: Cluster, made: SourcePackage, database: str) -> str:
         """Run it to its end, with any result; return its output. Raises if it does not end."""
         where = f"host={node.folder} port={node.port} user={SUPERUSER} dbname={database}"
         if self.is_specification:
@@ -52,7 +52,7 @@ class Part:
         return node.run(Path("/usr/bin/env"), *program, timeout_s=PART_TIMEOUT_S)
 
 
-def parts_of(made: Source) -> dict[str, list[Part]]:
+def parts_of(made: SourcePackage) -> dict[str, list[Part]]:
     """Return all suites, each in the order of its schedule."""
     return {
         "regress": [Part("regress", path) for path in _scheduled(made.tests, "parallel_schedule", "sql")],

@@ -16,7 +16,7 @@ from tests.support.servers.servers import ServerMissing, cache_folder
 PACKAGE = "postgresql-15"
 DEBIAN_LIBRARIES = Path("/usr/lib/postgresql/15/lib")
 TOOLS = ("apt-get", "dpkg-query", "dpkg-source", "gcc", "make")
-CONTRIB_LIBRARIES = ("autoinc.so", "refint.so")  # for which the tests look beside their own
+CONTRIB_LIBRARIES = ("autoinc.so", "refint.so")  # also required by the tests
 STEP_TIMEOUT_S = 1800
 CONFIGURE = ("./configure", "--quiet", "--without-readline", "--without-zlib", "CFLAGS=-O1")
 BUILD = (
@@ -31,7 +31,7 @@ class SourceMissing(ServerMissing):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourcePackage:
     """An unpacked and built source package."""
 
     version: str  # of the package
@@ -55,14 +55,14 @@ class Source:
         return self.root / "tidemark-libraries"
 
 
-def source() -> Source:
+def source() -> SourcePackage:
     """Return the package's source in the installed server's version; the first call downloads and builds it."""
     for tool in TOOLS:
         if shutil.which(tool) is None:
             raise SourceMissing(f"{tool} is needed for the source package {PACKAGE}, and it is not installed")
     version = _installed_version()
     folder = cache_folder() / f"source-{version}"
-    made = Source(version, folder / "tree")
+    made = SourcePackage(version, folder / "tree")
     if not made.libraries.exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -111,7 +111,7 @@ def _debian_sources(folder: Path) -> set[Path]:
     return {Path(entry.rpartition(":")[0]) for entry in entries}
 
 
-def _build(made: Source) -> None:
+def _build(made: SourcePackage) -> None:
     _run(CONFIGURE, made.root)
     for target in BUILD:
         _run(("make", "--silent", *target), made.root)

@@ -8,12 +8,12 @@ from tidemark.runtime.capture.source_thread import Link
 from tidemark.runtime.daemon.stops import NodeOutOfReach
 
 
-class Reach:
+class LinkWatch:
     """Watches the sidecar's link to the node."""
 
-    def __init__(self, patience_s: float) -> None:
-        """`patience_s`: how long the link may be down while the archive grows."""
-        self._patience_s = patience_s
+    def __init__(self, down_s_max: float) -> None:
+        """`down_s_max`: how long the link may be down while the archive grows."""
+        self._down_s_max = down_s_max
         self._linked_s: float | None = None  # when the link was last up, or at the first check
 
     def forget(self) -> None:
@@ -25,7 +25,7 @@ class Reach:
         if link is not Link.CONNECTING or self._linked_s is None:
             self._linked_s = now_s
         away_s = now_s - self._linked_s
-        if archived_lsn is not None and archived_lsn > received_lsn and away_s >= self._patience_s:
+        if archived_lsn is not None and archived_lsn > received_lsn and away_s >= self._down_s_max:
             raise NodeOutOfReach(
                 f"no stream from the node for {away_s:.0f} s: received up to {format_lsn(received_lsn)}, "
                 f"archived up to {format_lsn(archived_lsn)}"

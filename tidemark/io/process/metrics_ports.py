@@ -55,8 +55,8 @@ class MetricsPorts:
 def assigned_ports(folder: StateFolder) -> MetricsPorts | None:
     """Return the ports that were assigned to a state; None if there are none."""
     try:
-        reported = json.loads(folder.ports.read_text(encoding="utf-8"))
-        ports = MetricsPorts(reported["sidecar"], reported["archiver"], reported["pipeline"])
+        stored = json.loads(folder.ports.read_text(encoding="utf-8"))
+        ports = MetricsPorts(stored["sidecar"], stored["archiver"], stored["pipeline"])
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -89,12 +89,12 @@ def assign_ports(folder: StateFolder) -> MetricsPorts | None:
 
 
 def _write(folder: StateFolder, ports: MetricsPorts) -> None:
-    aside = folder.ports.with_suffix(".new")
+    temporary = folder.ports.with_suffix(".new")
     with writing(folder.ports):
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, folder.file_mode)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, folder.file_mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(asdict(ports), file)
-        aside.rename(folder.ports)
+        temporary.rename(folder.ports)
 
 
 def _ports_of_neighbours(folder: StateFolder) -> Iterator[int]:

@@ -18,8 +18,8 @@ from tidemark.runtime.daemon.node_requests import OlderOpen
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.first_copy.recopying import Due, Recopying
 
-LOOK_S = 5.0  # interval of queries for the WAL
-OLDER_LOOK_S = 1.0  # interval of queries for older transactions
+QUERY_S = 5.0  # interval of queries for the WAL
+OLDER_QUERY_S = 1.0  # interval of queries for older transactions
 
 WalQuery = Future[bool]
 OlderQuery = Future[OlderOpen]
@@ -84,7 +84,7 @@ class RecopyRestart:
         now_s = self._now_s()
         if self._wal_query is None:
             if now_s >= self._not_before_s and capture.progress.delivered is not None:
-                self._not_before_s = now_s + LOOK_S
+                self._not_before_s = now_s + QUERY_S
                 self._queried_lsn = capture.progress.delivered.restart_lsn
                 self._wal_query = self._node_requests.has_wal(self._queried_lsn)
             return
@@ -107,7 +107,7 @@ class RecopyRestart:
         now_s = self._now_s()
         if self._older_query is None:
             if now_s >= self._not_before_s:
-                self._not_before_s = now_s + OLDER_LOOK_S
+                self._not_before_s = now_s + OLDER_QUERY_S
                 self._older_query = self._node_requests.find_older(self._below)
             return
         if not self._older_query.done():

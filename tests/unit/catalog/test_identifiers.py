@@ -1,7 +1,6 @@
 import pytest
 
-from tidemark.decode.catalog.names import type_display_name
-from tidemark.decode.types.keywords import quote_identifier
+from tidemark.decode.types.identifiers import quote_identifier, type_display_name
 from tidemark.model.lsn import Oid
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.io.process import ports as ports_module
+from tidemark.io.process import metrics_ports
 from tidemark.io.process.config import load_config
-from tidemark.io.process.ports import DamagedPorts, MetricsPorts, assign_ports, assigned_ports
+from tidemark.io.process.metrics_ports import DamagedPorts, MetricsPorts, assign_ports, assigned_ports
 from tidemark.io.state.state_folder import StateFolder
 
 
@@ -25,7 +25,7 @@ def first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
                     stack.enter_context(socket.socket()).bind(("", port))
             except OSError:
                 continue
-        monkeypatch.setattr(ports_module, "FIRST_PORT", first)
+        monkeypatch.setattr(metrics_ports, "FIRST_PORT", first)
         yield first
         return
     pytest.fail("no thirty ports in a row are free")
@@ -45,12 +45,12 @@ def test_states_get_the_first_ports_that_no_other_state_has_wherever_it_is(first
     assert assign_ports(one) == MetricsPorts.starting_at(first)
 
 
-def test_a_port_that_is_listened_on_is_passed_over(first: int, tmp_path: Path) -> None:
+def test_a_port_in_use_is_skipped(first: int, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", first + 2)):
         assert assign_ports(state(tmp_path / "one")) == MetricsPorts.starting_at(first + 3)
 
 
-def test_the_ports_of_a_state_that_was_removed_are_given_again(first: int, tmp_path: Path) -> None:
+def test_the_ports_of_a_removed_state_are_assigned_again(first: int, tmp_path: Path) -> None:
     one, two = state(tmp_path / "a/one"), state(tmp_path / "b/two")
     assign_ports(one)
     one.root.rename(tmp_path / "elsewhere")
@@ -74,7 +74,7 @@ def test_a_state_that_has_run_without_ports_keeps_those_of_the_configuration(fir
     assert (metrics.port, metrics.archiver_port) == (9748, 9749)
 
 
-def test_the_configuration_goes_before_what_was_assigned(first: int, tmp_path: Path) -> None:
+def test_the_configuration_takes_precedence_over_assigned_ports(first: int, tmp_path: Path) -> None:
     ports = assign_ports(state(tmp_path / "one"))
     assert ports is not None
     assert astuple(ports)[0] == first
