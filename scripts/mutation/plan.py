@@ -21,6 +21,12 @@ _SMALL_TRANSACTIONS = (
     "tests/property/decoder/test_savepoints.py",
     "tests/property/decoder/test_skimming.py",
 )
+_MERGE = (
+    "tests/unit/pipeline/test_key_ranges.py",
+    "tests/unit/pipeline/test_file_statistics.py",
+    "tests/unit/pipeline/test_merging.py",
+)
+_MERGE_EXAMPLES = ("tests/property/lake/test_merging.py",)
 _STATE = ("tests/integration/state/test_state_store.py", "tests/integration/state/test_state_transaction.py")
 
 PLANS = {
@@ -63,6 +69,15 @@ PLANS = {
     "tidemark/pipeline/merge/compaction.py": MutationTests(
         ("tests/unit/pipeline/test_compaction_keys.py", "tests/unit/pipeline/test_compaction.py")
     ),
+    "tidemark/pipeline/merge/keys.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
+    "tidemark/pipeline/merge/key_ranges.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
+    "tidemark/pipeline/merge/touched_files.py": MutationTests(
+        ("tests/unit/pipeline/test_touched_files.py", *_MERGE), _MERGE_EXAMPLES
+    ),
+    "tidemark/pipeline/merge/merging.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
+    "tidemark/pipeline/merge/data_files.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
+    "tidemark/pipeline/merge/file_statistics.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
+    "tidemark/pipeline/merge/clustering.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
     "tidemark/pipeline/lake/positions.py": MutationTests(
         ("tests/unit/pipeline/test_positions.py",), ("tests/integration/lake/test_sinks.py",)
     ),
@@ -71,11 +86,10 @@ PLANS = {
         ("tests/integration/lake/test_sinks.py",),
     ),
     "tidemark/pipeline/delta_log/lineage.py": MutationTests(
-        ("tests/integration/lake/test_lake_changes.py", "tests/integration/lake/test_log_breaks.py"),
-        ("tests/integration/lake/test_lake_damage.py",),
+        ("tests/unit/pipeline/test_lineage.py",), ("tests/integration/lake/test_lake_changes.py",)
     ),
     "tidemark/pipeline/delta_log/commits.py": MutationTests(
-        ("tests/unit/pipeline/test_commits.py", "tests/integration/lake/test_lake_changes.py")
+        ("tests/unit/pipeline/test_commits.py",), ("tests/integration/lake/test_lake_changes.py",)
     ),
     "tidemark/pipeline/delta_log/log_cleanup.py": MutationTests(("tests/integration/lake/test_log_cleanup.py",)),
     "tidemark/pipeline/sinks/targets.py": MutationTests(

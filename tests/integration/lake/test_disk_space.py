@@ -1,4 +1,4 @@
-"""Waiting for disk space: it ends only for a disk that refuses writes although it has space for them."""
+"""Waiting for disk space: the wait ends with an error only on a disk that refuses writes although it has space."""
 
 import errno
 import os
@@ -43,7 +43,7 @@ def count_of(errors: Iterator[Exception], disks: FullDisks) -> int:
 
 
 @needs_mount
-def test_a_write_that_is_larger_than_the_free_room_is_no_refusal(tmp_path: Path) -> None:
+def test_a_write_that_is_larger_than_the_free_space_is_no_refusal(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         errors = list(errors_of(lambda: allocated(disk.root / "merged", 2 * DISK_BYTES), 1))
         assert count_of(iter(errors), FullDisks([disk.root])) == 1
@@ -60,7 +60,7 @@ def test_work_that_rewrites_a_table_may_need_as_much_space_as_is_stored(tmp_path
 
 
 @needs_mount
-def test_one_folder_without_room_among_many_is_no_refusal(tmp_path: Path) -> None:
+def test_one_folder_without_space_among_many_is_no_refusal(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", MB) as disk:
         disk.fill()
         errors = list(errors_of(lambda: allocated(disk.root / "spark", MB), 1))
@@ -116,7 +116,7 @@ class Attempts:
         return "done"
 
 
-def test_a_disk_that_refuses_writes_although_it_has_room_is_an_error_after_some_attempts(tmp_path: Path) -> None:
+def test_a_disk_that_refuses_writes_although_it_has_space_is_an_error_after_some_attempts(tmp_path: Path) -> None:
     refused = StateFull("no space for x: No space left on device")
     attempts = Attempts([refused] * (REFUSALS_MAX + 5))
     with pytest.raises(StateFull) as raised:
@@ -125,7 +125,7 @@ def test_a_disk_that_refuses_writes_although_it_has_room_is_an_error_after_some_
     assert attempts.count == REFUSALS_MAX + 1
 
 
-def test_a_full_disk_is_waited_for_however_long_and_other_errors_are_not(tmp_path: Path) -> None:
+def test_only_a_full_disk_is_awaited_without_limit(tmp_path: Path) -> None:
     full = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
     attempts = Attempts([full] * (3 * REFUSALS_MAX))
     assert when_space_allows(attempts, tmp_path, LOG, wait=lambda _s: None, clock=TickingClock()) == "done"

@@ -187,7 +187,7 @@ def id_of(change: object) -> str:
 
 @pytest.mark.feature("L01")
 @pytest.mark.parametrize("change", LOST, ids=id_of)
-def test_a_replica_that_another_writer_changed_is_left_alone_until_a_new_copy(tmp_path: Path, change: Changed) -> None:
+def test_a_replica_that_another_writer_changed_is_not_written_until_a_new_copy(tmp_path: Path, change: Changed) -> None:
     fed = ScriptedLake(tmp_path)
     change(fed, "replica")
     before = files(fed, "replica")
@@ -212,7 +212,7 @@ def files(fed: ScriptedLake, name: str) -> set[str]:
 
 
 @pytest.mark.feature("L01")
-def test_another_table_and_the_position_of_the_lake_go_on_beside_a_diverged_table(tmp_path: Path) -> None:
+def test_another_table_and_the_position_of_the_lake_continue_beside_a_diverged_table(tmp_path: Path) -> None:
     fed, other = ScriptedLake(tmp_path), ScriptedTable(oid=OTHER, name="other")
     delete(fed, "replica")
     other.insert({1: 1, 2: "a", 3: None})
@@ -318,7 +318,7 @@ def foreign_row() -> pa.Table:
 
 
 @pytest.mark.feature("L02")
-def test_the_positions_table_survives_maintenance_and_the_changes_of_others(tmp_path: Path) -> None:
+def test_the_positions_table_survives_maintenance_and_foreign_changes(tmp_path: Path) -> None:
     fed = ScriptedLake(tmp_path)
     positions = str(tmp_path / POSITIONS)
     lake, known = new_lake(tmp_path), fed.position()
@@ -335,7 +335,7 @@ def test_the_positions_table_survives_maintenance_and_the_changes_of_others(tmp_
 
 
 @pytest.mark.feature("L01")
-def test_a_lake_that_was_put_back_as_a_whole_under_its_pipeline_is_opened_again(tmp_path: Path) -> None:
+def test_a_lake_that_was_restored_completely_while_its_pipeline_runs_is_opened_again(tmp_path: Path) -> None:
     fed = ScriptedLake(tmp_path / "lake")
     shutil.copytree(tmp_path / "lake", tmp_path / "copy")
     fed.update(5, "after the copy was made")
@@ -354,7 +354,7 @@ def test_a_lake_that_was_put_back_as_a_whole_under_its_pipeline_is_opened_again(
     assert_exact(fed)
 
 
-def test_a_lake_that_was_written_before_ids_were_recorded_goes_on(tmp_path: Path) -> None:
+def test_a_lake_that_was_written_before_ids_were_recorded_continues(tmp_path: Path) -> None:
     fed = ScriptedLake(tmp_path)
     write_as_before(tmp_path, "live")
     assert fed.position().log.recorded.id == ""
@@ -364,7 +364,7 @@ def test_a_lake_that_was_written_before_ids_were_recorded_goes_on(tmp_path: Path
 
 
 @pytest.mark.feature("P06")
-def test_a_replica_that_was_made_of_a_table_without_a_key_is_stale(tmp_path: Path) -> None:
+def test_a_replica_that_was_created_for_a_table_without_a_key_is_stale(tmp_path: Path) -> None:
     fed = ScriptedLake(tmp_path)
     write_as_before(tmp_path, "blocked")
     assert fed.state() is TableState.STALE
@@ -497,7 +497,7 @@ def test_a_property_that_restricts_writes_stops_its_table_until_it_is_undone(
 
 
 @pytest.mark.feature("L02")
-def test_changes_that_wait_for_a_stopped_table_are_exact_after_crashes_and_repeats(tmp_path: Path) -> None:
+def test_changes_that_wait_for_a_stopped_table_are_applied_once_after_crashes_and_repeats(tmp_path: Path) -> None:
     fed = ScriptedLake(tmp_path)
     set_property("delta.appendOnly", "true")(fed, "replica")
     for key in range(5, 9):

@@ -1,4 +1,4 @@
-"""An unreadable table of the lake stops alone; a fault of the whole lake stops no single table."""
+"""An unreadable table of the lake diverges alone; a fault of the whole lake stops no single table."""
 
 import os
 import shutil
@@ -46,7 +46,7 @@ def data_files(fed: ScriptedLake, name: str) -> list[Path]:
 
 @pytest.mark.feature("L01")
 @pytest.mark.parametrize("damage", [lose, cut, garble], ids=id_of)
-def test_a_replica_with_a_damaged_file_stops_alone_and_a_new_copy_mends_it(tmp_path: Path, damage: Damage) -> None:
+def test_only_a_replica_with_a_damaged_file_diverges_and_a_new_copy_repairs_it(tmp_path: Path, damage: Damage) -> None:
     fed, other = ScriptedLake(tmp_path), ScriptedTable(oid=OTHER, name="other")
     other.insert({1: 1, 2: "a", 3: None})
     (file,) = data_files(fed, "replica")
@@ -69,7 +69,7 @@ def test_a_replica_with_a_damaged_file_stops_alone_and_a_new_copy_mends_it(tmp_p
 
 
 @pytest.mark.feature("L01")
-def test_a_log_whose_lost_file_is_found_by_compaction_begins_again_with_a_break(tmp_path: Path) -> None:
+def test_a_log_whose_missing_file_is_found_by_compaction_restarts_with_a_break(tmp_path: Path) -> None:
     fed = ScriptedLake(tmp_path)
     lengthen(Path(fed.path("log")), COMPACT_EVERY - fed.delta("log").version() - 1)
     data_files(fed, "log")[0].unlink()
@@ -101,7 +101,7 @@ def lose_unkeyed(fed: ScriptedLake, name: str) -> None:
 
 @pytest.mark.feature("L01")
 @pytest.mark.parametrize("damage", [put_file_for_log, lose_unkeyed], ids=id_of)
-def test_a_commit_log_that_cannot_be_parsed_stops_its_table_alone(
+def test_only_a_table_with_an_unreadable_commit_log_diverges(
     tmp_path: Path, damage: Callable[[ScriptedLake, str], None]
 ) -> None:
     fed = ScriptedLake(tmp_path)
@@ -116,7 +116,7 @@ def test_a_commit_log_that_cannot_be_parsed_stops_its_table_alone(
 
 
 @pytest.mark.feature("L01")
-def test_a_file_that_the_disk_does_not_give_is_no_fault_of_its_table(tmp_path: Path) -> None:
+def test_a_file_that_the_disk_cannot_read_does_not_make_its_table_diverge(tmp_path: Path) -> None:
     fed = ScriptedLake(tmp_path)
     (file,) = data_files(fed, "replica")
     kept = file.rename(file.with_suffix(".kept"))
@@ -132,7 +132,7 @@ def test_a_file_that_the_disk_does_not_give_is_no_fault_of_its_table(tmp_path: P
 
 
 @pytest.mark.feature("L01")
-def test_a_lake_that_goes_away_in_the_middle_of_a_batch_makes_no_table_diverge(tmp_path: Path) -> None:
+def test_a_lake_that_disappears_during_a_batch_makes_no_table_diverge(tmp_path: Path) -> None:
     fed = ScriptedLake(tmp_path / "lake")
 
     def go_away(point: Enum) -> None:

@@ -45,7 +45,7 @@ def no_descriptors() -> Iterator[None]:
 
 
 @pytest.mark.feature("L01")
-def test_a_process_without_descriptors_finds_no_table_diverged(tmp_path: Path) -> None:
+def test_a_process_without_free_descriptors_makes_no_table_diverge(tmp_path: Path) -> None:
     fed = ScriptedLake(tmp_path)
     recorded = fed.position().replica.recorded
     with no_descriptors(), pytest.raises(LakeFailed) as raised:
@@ -60,7 +60,7 @@ def test_a_process_without_descriptors_finds_no_table_diverged(tmp_path: Path) -
 @pytest.mark.parametrize(
     "error", [OSError(24, "Too many open files"), OSError(12, "no memory"), MemoryError()], ids=str
 )
-def test_a_file_that_the_host_cannot_open_at_this_moment_is_not_damaged(
+def test_a_file_that_the_host_cannot_open_temporarily_is_not_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     fed = ScriptedLake(tmp_path)
@@ -86,7 +86,7 @@ def test_rows_that_may_be_wide_are_read_a_bounded_number_at_a_time(tmp_path: Pat
 
 
 @pytest.mark.feature("L01")
-def test_a_file_that_pyarrow_cannot_read_in_one_piece_is_no_damage(
+def test_a_file_that_pyarrow_cannot_read_in_one_piece_is_not_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fed = ScriptedLake(tmp_path)
@@ -114,7 +114,7 @@ def test_a_log_that_could_not_be_opened_once_is_opened_again(tmp_path: Path, mon
 
 
 @pytest.mark.feature("L01")
-def test_a_quiet_table_whose_folder_may_not_be_looked_at_ends_no_batch(tmp_path: Path) -> None:
+def test_a_quiet_table_with_an_unreadable_folder_ends_no_batch(tmp_path: Path) -> None:
     fed, beside, opened = ScriptedLake(tmp_path), SecondTable(), new_lake(tmp_path)
     known = fed.position()
     refused = replace(known, relation=Oid(30_000), folder="n" * 300)  # the file system refuses access, also for root
@@ -160,7 +160,7 @@ def test_a_new_copy_of_a_diverged_table_reads_no_data_file_again(
 
 
 @pytest.mark.feature("L01")
-def test_an_error_of_the_host_that_delta_rs_passes_on_is_no_divergence(
+def test_a_host_error_in_a_message_of_delta_rs_is_no_divergence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fed = ScriptedLake(tmp_path)
@@ -178,7 +178,7 @@ def test_an_error_of_the_host_that_delta_rs_passes_on_is_no_divergence(
 
 
 @pytest.mark.feature("L01")
-def test_a_batch_that_a_stop_ends_while_it_searches_for_damage_leaves_its_table_as_it_was(tmp_path: Path) -> None:
+def test_a_batch_that_is_stopped_during_the_search_for_damage_leaves_its_table_unchanged(tmp_path: Path) -> None:
     fed = ScriptedLake(tmp_path)
     (file,) = data_files(fed, "replica")
     kept = file.read_bytes()

@@ -1,4 +1,4 @@
-"""A lake on a disk that is full at any write of a batch: the error says so, and a retry loses and doubles nothing."""
+"""A lake on a disk that is full at any write of a batch: the error says so, and a retry applies each change once."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def error_of(fed: ScriptedLake) -> LakeFull | None:
 
 
 @pytest.mark.feature("I40")
-def test_a_disk_that_is_full_at_any_write_is_named_as_such_and_the_batch_is_done_again(
+def test_a_disk_that_is_full_at_any_write_is_reported_as_full_and_the_batch_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sinks, "TARGETS_AT_ONCE", 1)  # one after the other: the disk is full for one at a time

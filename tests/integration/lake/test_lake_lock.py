@@ -29,7 +29,9 @@ def as_nobody() -> Iterator[None]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user requires root")
-def test_a_lake_whose_lock_another_user_made_names_both_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lake_whose_lock_belongs_to_another_user_names_both_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake = tmp_path / "lake"
     with LakeLock.acquire(lake, IDENTITY, tmp_path, "spark", []):
         pass
@@ -43,7 +45,7 @@ def test_a_lake_whose_lock_another_user_made_names_both_users(tmp_path: Path, mo
     assert "as one user" in refusal.value.hint
 
 
-def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 

@@ -10,7 +10,7 @@ from tidemark.pipeline.failpoints import Failpoint
 
 
 @pytest.mark.feature("L02")
-def test_maintenance_between_the_files_of_a_merge_and_their_commit_has_the_merge_repeated(tmp_path: Path) -> None:
+def test_a_merge_is_repeated_after_maintenance_between_its_files_and_its_commit(tmp_path: Path) -> None:
     fed, left = ScriptedLake(tmp_path), [vacuum, optimize, describe, optimize]
     fed.table.commit()
     fed.table.update((5,), {2: "beside maintenance"})

@@ -1,4 +1,4 @@
-"""An unchanged table is checked in rotation, and a copy that does not help is reported."""
+"""An unchanged table is checked in rotation, and a copy that does not repair its table is reported."""
 
 import math
 from dataclasses import replace
@@ -80,7 +80,7 @@ def test_a_quiet_table_that_another_writer_changed_is_found_within_a_bounded_num
 
 
 @pytest.mark.feature("L02")
-def test_maintenance_of_a_quiet_table_is_recorded_and_not_looked_at_again(tmp_path: Path) -> None:
+def test_maintenance_of_a_quiet_table_is_recorded_and_not_checked_again(tmp_path: Path) -> None:
     fed, beside = ScriptedLake(tmp_path), SecondTable()
     optimize(fed, "log")
     lake = new_lake(tmp_path)
@@ -93,7 +93,7 @@ def test_maintenance_of_a_quiet_table_is_recorded_and_not_looked_at_again(tmp_pa
 
 
 @pytest.mark.feature("L01")
-def test_a_table_that_a_crash_left_ahead_is_recorded_with_its_own_changes_alone(tmp_path: Path) -> None:
+def test_a_table_that_is_ahead_after_a_crash_is_recorded_at_its_next_change(tmp_path: Path) -> None:
     fed, beside = ScriptedLake(tmp_path), SecondTable()
     before = fed.position()
     fed.table.commit()
@@ -131,7 +131,7 @@ def test_the_remaining_folders_of_a_dropped_table_may_be_removed(tmp_path: Path)
 
 
 @pytest.mark.feature("L01")
-def test_a_copy_that_does_not_help_is_reported_once(tmp_path: Path) -> None:
+def test_a_copy_that_does_not_repair_its_table_is_reported_once(tmp_path: Path) -> None:
     fed = ScriptedLake(tmp_path)
     delete(fed, "replica")
     assert reasons(fed, "diverges") == [str(fault_reason(fed))]

@@ -11,7 +11,7 @@ from tidemark.pipeline.sinks.waiting import COMPACT_EVERY, StoredItem, WaitingIt
 
 
 @pytest.mark.feature("L02")
-def test_changes_that_wait_for_a_stopped_table_do_not_stay_one_file_for_each_batch(tmp_path: Path) -> None:
+def test_waiting_changes_of_a_stopped_table_are_combined_into_fewer_files(tmp_path: Path) -> None:
     uri, table = str(tmp_path / "replica"), ScriptedTable()
     for key in range(3):
         table.insert({1: key, 2: "while stopped", 3: None})

@@ -1,4 +1,4 @@
-"""A diverged log goes on with a recorded break, after an operator has accepted it; messages go on without a copy."""
+"""A diverged log continues with a recorded break after an operator accepted it; messages continue without a copy."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from tidemark.pipeline.sinks.sinks import LakeBatch
 
 @pytest.mark.feature("L01")
 @pytest.mark.parametrize("change", [remove, restore, put_back, recreate, damage, add_column, lose_commits], ids=id_of)
-def test_a_log_that_another_writer_changed_goes_on_with_a_recorded_break(tmp_path: Path, change: Changed) -> None:
+def test_a_log_that_another_writer_changed_continues_with_a_recorded_break(tmp_path: Path, change: Changed) -> None:
     fed = ScriptedLake(tmp_path)
     change(fed, "log")
     before, last = files(fed, "log"), fed.position().position
@@ -55,7 +55,7 @@ def test_a_log_that_another_writer_changed_goes_on_with_a_recorded_break(tmp_pat
 
 
 @pytest.mark.feature("L01")
-def test_a_log_does_not_go_on_at_a_copy_until_this_break_is_accepted(tmp_path: Path) -> None:
+def test_a_log_does_not_continue_at_a_copy_until_this_break_is_accepted(tmp_path: Path) -> None:
     fed = ScriptedLake(tmp_path)
     delete(fed, "log")
     delete(fed, "replica")
@@ -78,7 +78,7 @@ def test_a_log_does_not_go_on_at_a_copy_until_this_break_is_accepted(tmp_path: P
 
 
 @pytest.mark.feature("L01")
-def test_a_new_copy_of_a_diverged_table_may_be_cut_off_anywhere(tmp_path: Path) -> None:
+def test_a_new_copy_of_a_diverged_table_may_be_interrupted_anywhere(tmp_path: Path) -> None:
     nth, points = 0, CrashAt(0)
     while nth <= len(points.passed):
         fed = ScriptedLake(tmp_path / str(nth))
@@ -106,7 +106,7 @@ def test_a_new_copy_of_a_diverged_table_may_be_cut_off_anywhere(tmp_path: Path) 
 
 
 @pytest.mark.feature("L01")
-def test_messages_that_another_writer_changed_are_left_alone(tmp_path: Path) -> None:
+def test_a_message_log_that_another_writer_changed_is_not_written(tmp_path: Path) -> None:
     uri = str(tmp_path / f"{DATABASE}/messages")
     for number in (1, 2):
         new_lake(tmp_path).apply(message(number))

@@ -120,7 +120,7 @@ def test_a_commit_after_the_recorded_version_is_never_removed(tmp_path: Path) ->
     assert opens(table, 250)
 
 
-def test_nothing_younger_than_the_kept_time_is_removed(tmp_path: Path) -> None:
+def test_no_file_younger_than_the_kept_time_is_removed(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     version = lengthen(table, 400, checkpoint_every=100)
     cleanup(tmp_path, KEEP_S).run([(NAME, version)])
@@ -132,7 +132,7 @@ def test_nothing_younger_than_the_kept_time_is_removed(tmp_path: Path) -> None:
     assert all(opens(table, kept) for kept in (base, 250, 251, version))
 
 
-def test_an_old_commit_behind_a_young_one_is_kept_so_that_the_log_has_no_holes(tmp_path: Path) -> None:
+def test_an_old_commit_after_a_young_one_is_kept_so_that_the_log_has_no_gap(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     version = lengthen(table, 200, checkpoint_every=100)
     age(table, KEEP_S + 60)
@@ -174,7 +174,7 @@ def test_the_base_is_on_disk_before_anything_is_removed(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("bytes_left", [0, 5])
-def test_without_a_right_hint_nothing_is_removed_and_a_checkpoint_is_written(tmp_path: Path, bytes_left: int) -> None:
+def test_without_a_valid_hint_no_file_is_removed_and_a_checkpoint_is_written(tmp_path: Path, bytes_left: int) -> None:
     table = make_table(tmp_path)
     version = lengthen(table, 150, after_checkpoint=10)
     hint = table / LOG_FOLDER / LAST_CHECKPOINT
@@ -186,7 +186,7 @@ def test_without_a_right_hint_nothing_is_removed_and_a_checkpoint_is_written(tmp
     assert opens(table)
 
 
-def test_a_checkpoint_above_the_hint_is_no_base(tmp_path: Path) -> None:
+def test_a_checkpoint_above_the_hint_is_not_a_base(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     version = lengthen(table, 60, after_checkpoint=20)
     hint = table / LOG_FOLDER / LAST_CHECKPOINT
@@ -198,7 +198,7 @@ def test_a_checkpoint_above_the_hint_is_no_base(tmp_path: Path) -> None:
     assert opens(table)
 
 
-def test_beside_a_torn_checkpoint_nothing_is_removed(tmp_path: Path) -> None:
+def test_no_file_is_removed_beside_a_torn_checkpoint(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     version = lengthen(table, 150, checkpoint_every=50)
     (newest,) = (path for path in (table / LOG_FOLDER).glob("*.parquet") if "151" in path.name)
@@ -208,7 +208,7 @@ def test_beside_a_torn_checkpoint_nothing_is_removed(tmp_path: Path) -> None:
     assert versions(table) == before
 
 
-def test_planned_removals_of_a_table_are_not_applied_to_another_one_in_its_place(tmp_path: Path) -> None:
+def test_planned_removals_of_a_table_are_not_applied_to_a_table_that_replaced_it(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     cleaning = cleanup(tmp_path)
     cleaning.run([(NAME, lengthen(table, 200, checkpoint_every=100))], removed_max=1)
@@ -221,12 +221,12 @@ def test_planned_removals_of_a_table_are_not_applied_to_another_one_in_its_place
     assert opens(table, version)
 
 
-def test_a_table_that_is_gone_hinders_no_other(tmp_path: Path) -> None:
+def test_a_missing_table_does_not_block_the_cleanup_of_others(tmp_path: Path) -> None:
     version = lengthen(make_table(tmp_path), 200, checkpoint_every=100)
     assert cleanup(tmp_path).run([("gone", 300), (NAME, version)])
 
 
-def test_a_table_that_goes_away_while_it_is_cleaned_hinders_no_other(tmp_path: Path) -> None:
+def test_a_table_that_disappears_during_its_cleanup_does_not_block_others(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     others = [f"table-{number}" for number in range(LISTED_MAX + 1)]
     for other in others:
@@ -239,7 +239,7 @@ def test_a_table_that_goes_away_while_it_is_cleaned_hinders_no_other(tmp_path: P
     assert cleaning.run([]) == 0
 
 
-def test_a_batch_names_every_delta_table_that_it_wrote_to_with_its_recorded_version(tmp_path: Path) -> None:
+def test_a_batch_lists_every_delta_table_that_it_wrote_with_its_recorded_version(tmp_path: Path) -> None:
     table = ScriptedTable()
     table.insert({1: 1, 2: "new", 3: None})
     lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of)
@@ -249,7 +249,7 @@ def test_a_batch_names_every_delta_table_that_it_wrote_to_with_its_recorded_vers
     assert all(DeltaTable(str(tmp_path / name)).version() == version for name, version in lake.written)
 
 
-def test_a_table_of_an_older_version_of_ours_gets_the_properties_that_keep_its_checkpoints_small(
+def test_a_table_of_an_earlier_version_gets_the_properties_that_keep_its_checkpoints_small(
     tmp_path: Path,
 ) -> None:
     uri = str(tmp_path / NAME)
@@ -264,3 +264,7 @@ def test_a_table_of_an_older_version_of_ours_gets_the_properties_that_keep_its_c
     version = DeltaTable(uri).version()
     table.compact(keep_hours(KEEP_S))
     assert LakeTable(uri, "app").version == version  # nothing to do: no commit
+
+
+def test_replaced_files_are_kept_as_long_as_commits_and_at_least_an_hour() -> None:
+    assert [keep_hours(keep_s) for keep_s in (60, 3600, 3601, 86_400)] == [1, 1, 2, 24]

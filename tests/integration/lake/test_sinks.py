@@ -52,7 +52,7 @@ def new_lake(root: Path) -> Lake:
     st.lists(STEPS, min_size=4, max_size=22),
     st.integers(0, 1 << 32),
 )
-def test_log_and_replica_are_exact_after_any_crashes_repeats_and_new_outboxes(
+def test_log_and_replica_equal_the_source_after_any_crashes_repeats_and_new_outboxes(
     identity: ReplicaIdentity, script: list[tuple[str, int]], seed: int
 ) -> None:
     table = ScriptedTable(identity=identity)
@@ -98,7 +98,7 @@ def passed_by_history() -> list[Enum]:
 
 @pytest.mark.feature("X02")
 @pytest.mark.feature("X06")
-def test_a_crash_at_every_point_of_a_batch_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_a_crash_at_any_point_of_a_batch_neither_loses_nor_duplicates_changes(tmp_path: Path) -> None:
     points = passed_by_history()
     assert set(points) == set(Failpoint) - {Failpoint.CONFIRMED}
     for nth in range(1, len(points) + 1):
@@ -124,7 +124,7 @@ def test_a_batch_that_is_already_applied_makes_no_commit(tmp_path: Path) -> None
 
 
 @pytest.mark.feature("X11")
-def test_a_writer_that_was_overtaken_fails_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_writer_with_an_outdated_snapshot_fails_and_writes_nothing(tmp_path: Path) -> None:
     table = ScriptedTable()
     table.insert({1: 1, 2: "a", 3: None})
     new_lake(tmp_path).apply(batch(table.delivered()))
@@ -138,7 +138,7 @@ def test_a_writer_that_was_overtaken_fails_and_writes_nothing(tmp_path: Path) ->
     assert LakeTable(uri, app).version == owner.version
 
 
-def test_a_copy_that_begins_again_replaces_the_rows_of_the_one_that_broke_off(tmp_path: Path) -> None:
+def test_a_restarted_copy_replaces_the_rows_of_the_interrupted_copy(tmp_path: Path) -> None:
     table = ScriptedTable()
     first = [Row({1: k, 2: "first", 3: None}) for k in range(5)]
     second = [Row({1: k, 2: "second", 3: None}) for k in range(3)]
@@ -155,7 +155,7 @@ def test_a_copy_that_begins_again_replaces_the_rows_of_the_one_that_broke_off(tm
     assert [row["note"] for row in log_rows(tmp_path, FOLDER)] == ["second"] * 3
 
 
-def test_a_second_whole_copy_keeps_the_history_in_the_log(tmp_path: Path) -> None:
+def test_a_second_complete_copy_keeps_the_history_in_the_log(tmp_path: Path) -> None:
     table = ScriptedTable()
     table.copy(1, [{1: 1, 2: "first", 3: None}])
     table.commit()
@@ -183,7 +183,7 @@ def test_a_table_without_a_key_is_log_only(tmp_path: Path) -> None:
 
 @pytest.mark.feature("P06")
 @pytest.mark.parametrize("crashing", [False, True])
-def test_a_table_gets_its_replica_with_its_key_if_rows_only_came_before(tmp_path: Path, *, crashing: bool) -> None:
+def test_a_table_gets_its_replica_with_its_key_if_it_had_only_inserts(tmp_path: Path, *, crashing: bool) -> None:
     for nth in range(8 if crashing else 1):
         table, root = ScriptedTable(key=(), identity=ReplicaIdentity.NOTHING), tmp_path / str(nth)
         for key in range(3):
@@ -250,7 +250,7 @@ def test_the_replica_of_a_table_that_lost_its_key_is_kept_and_stale_until_a_new_
     assert replica_rows(tmp_path, FOLDER) == table.expected() == [{"id": 1, "note": "c", "big": None}]
 
 
-def test_a_row_that_moves_takes_its_unchanged_value_along_under_a_text_key(tmp_path: Path) -> None:
+def test_a_row_whose_text_key_changes_keeps_its_unchanged_value(tmp_path: Path) -> None:
     table = ScriptedTable()
     table.insert({1: 1, 2: "a", 3: "long"})
     table.commit()
@@ -262,7 +262,7 @@ def test_a_row_that_moves_takes_its_unchanged_value_along_under_a_text_key(tmp_p
     assert replica_rows(tmp_path, FOLDER) == table.expected()
 
 
-def test_rows_that_nobody_copied_come_as_soon_as_they_are_known_whole(tmp_path: Path) -> None:
+def test_rows_that_were_not_copied_are_inserted_once_a_change_contains_all_columns(tmp_path: Path) -> None:
     table = ScriptedTable(rows={(key,): {1: key, 2: "old", 3: "long"} for key in range(1, 5)})
     table.update((1,), {1: 11}, unchanged=(3,))
     table.update((2,), {2: "new"}, unchanged=(3,))
@@ -278,7 +278,7 @@ def test_rows_that_nobody_copied_come_as_soon_as_they_are_known_whole(tmp_path: 
 
 
 @pytest.mark.feature("P05")
-def test_the_log_names_unchanged_columns_and_holds_what_is_known_of_the_old_row(tmp_path: Path) -> None:
+def test_the_log_contains_the_unchanged_columns_and_the_known_part_of_the_old_row(tmp_path: Path) -> None:
     table = ScriptedTable()
     table.insert({1: 1, 2: "a", 3: "long"})
     table.update((1,), {1: 2, 2: "b"}, unchanged=(3,))
@@ -333,7 +333,7 @@ def test_a_dropped_table_is_marked_and_kept(tmp_path: Path) -> None:
     assert replica_rows(tmp_path, FOLDER) == table.expected()
 
 
-def test_names_that_delta_or_the_log_would_not_take_are_distinguished(tmp_path: Path) -> None:
+def test_names_that_delta_or_the_log_would_reject_are_distinguished(tmp_path: Path) -> None:
     table = ScriptedTable()
     for name in ("ID", "_op", "we\"ird, 'näme'.x", "_old"):
         table.add_column(name)
@@ -349,7 +349,7 @@ def test_names_that_delta_or_the_log_would_not_take_are_distinguished(tmp_path: 
     assert [row["_op_"] for row in log_rows(tmp_path, FOLDER)] == ["d", "d"]
 
 
-def test_logical_messages_have_a_log_of_their_own(tmp_path: Path) -> None:
+def test_logical_messages_have_a_separate_log(tmp_path: Path) -> None:
     message = LogicalMessage(
         Position(TimelineId(1), Lsn(500), 0), Lsn(500), DATABASE, Xid(0), False, "app\udcff", b"\0hello"
     )
@@ -359,7 +359,7 @@ def test_logical_messages_have_a_log_of_their_own(tmp_path: Path) -> None:
     assert [(row["prefix"], row["content"]) for row in rows] == [("app\ufffd", b"\0hello")]
 
 
-def test_the_positions_table_says_how_far_all_tables_are_also_quiet_ones(tmp_path: Path) -> None:
+def test_the_positions_table_contains_the_position_of_every_table_including_quiet_ones(tmp_path: Path) -> None:
     table = ScriptedTable()
     table.insert({1: 1, 2: "a", 3: None})
     lake = new_lake(tmp_path)
@@ -372,7 +372,7 @@ def test_the_positions_table_says_how_far_all_tables_are_also_quiet_ones(tmp_pat
     assert again.positions.outbox == "outbox-1"
 
 
-def test_folders_of_databases_never_meet_whatever_their_names(tmp_path: Path) -> None:
+def test_databases_with_any_names_have_distinct_folders(tmp_path: Path) -> None:
     table = ScriptedTable()
     table.insert({1: 1, 2: "a", 3: None})
     names = {1: "positions", 2: "..", 3: "a b", 4: "a_b", 5: "A_b", 6: "a-b"}
@@ -387,7 +387,7 @@ def test_folders_of_databases_never_meet_whatever_their_names(tmp_path: Path) ->
     assert {path.name for path in tmp_path.iterdir()} == {*folders, "_positions"}
 
 
-def test_a_database_recreated_under_a_name_has_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_a_recreated_database_has_a_separate_folder(tmp_path: Path) -> None:
     table = ScriptedTable()
     table.insert({1: 1, 2: "a", 3: None})
     (inserted,) = table.delivered()
@@ -402,9 +402,7 @@ def test_a_database_recreated_under_a_name_has_a_folder_of_its_own(tmp_path: Pat
 
 
 @pytest.mark.parametrize("how", ["renamed", "dropped and added"])
-def test_a_column_whose_name_changes_by_case_alone_goes_on_in_the_log_as_it_was_spelled(
-    tmp_path: Path, how: str
-) -> None:
+def test_a_column_whose_name_changes_only_by_case_keeps_its_first_spelling_in_the_log(tmp_path: Path, how: str) -> None:
     table = ScriptedTable()
     table.rename_column(2, "Note")
     table.insert({1: 1, 2: "a", 3: "b"})
@@ -437,7 +435,7 @@ def test_columns_with_dots_in_their_names_are_merged(tmp_path: Path) -> None:
     assert replica_rows(tmp_path, FOLDER) == table.expected()
 
 
-def test_old_values_are_not_moved_to_a_column_that_the_table_has_itself(tmp_path: Path) -> None:
+def test_old_values_are_not_moved_to_a_column_of_the_table(tmp_path: Path) -> None:
     table = ScriptedTable()
     table.add_column("note__string")
     table.add_column("big__string")
@@ -452,7 +450,7 @@ def test_old_values_are_not_moved_to_a_column_that_the_table_has_itself(tmp_path
     assert replica_rows(tmp_path, FOLDER) == table.expected()
 
 
-def test_a_new_state_copies_again_whatever_generation_the_old_one_had_come_to(tmp_path: Path) -> None:
+def test_a_new_state_copies_again_at_any_generation_of_the_old_state(tmp_path: Path) -> None:
     old = ScriptedTable()
     old.copy(1, [{1: 1, 2: "old", 3: None}])
     old.commit()
@@ -481,7 +479,7 @@ def test_a_lake_with_the_tables_of_another_capture_is_refused(tmp_path: Path, ot
 @pytest.mark.feature("X11")
 @pytest.mark.parametrize("other", [{"capture": "other"}, {"system_identifier": SystemIdentifier(78)}])
 @pytest.mark.parametrize("raced", [False, True])
-def test_a_lake_that_has_no_table_yet_is_its_first_capture_s(
+def test_a_lake_without_tables_belongs_to_its_first_capture(
     tmp_path: Path, other: dict[str, str], *, raced: bool
 ) -> None:
     def second() -> Positions:
@@ -494,7 +492,7 @@ def test_a_lake_that_has_no_table_yet_is_its_first_capture_s(
 
 
 @pytest.mark.feature("X11")
-def test_a_second_pipeline_beside_one_that_runs_is_refused_and_both_are_named(tmp_path: Path) -> None:
+def test_a_second_pipeline_beside_a_running_one_is_refused_and_both_are_named(tmp_path: Path) -> None:
     make_state(tmp_path / "second")
     lake = tmp_path / "lake"
     with LakeLock.acquire(lake, IDENTITY, tmp_path / "first", "spark", ["key"]):
@@ -511,7 +509,7 @@ def test_a_second_pipeline_beside_one_that_runs_is_refused_and_both_are_named(tm
 
 
 @pytest.mark.feature("X11")
-def test_the_hosts_of_one_capture_run_a_pipeline_each_and_one_state_runs_one(tmp_path: Path) -> None:
+def test_each_host_of_a_capture_runs_one_pipeline_and_each_state_runs_one(tmp_path: Path) -> None:
     lake, first, second = tmp_path / "lake", tmp_path / "first", tmp_path / "second"
     with LakeLock.acquire(lake, IDENTITY, first, "spark", ["old", "key"]):
         with LakeLock.acquire(lake, IDENTITY, second, "spark", ["key"]) as beside:
@@ -522,7 +520,7 @@ def test_the_hosts_of_one_capture_run_a_pipeline_each_and_one_state_runs_one(tmp
                 LakeLock.acquire(lake, IDENTITY, state, "another reader", keys)
 
 
-def test_a_copy_of_a_new_state_that_breaks_off_leaves_the_rows_of_older_copies_in_the_log(tmp_path: Path) -> None:
+def test_an_interrupted_copy_of_a_new_state_leaves_the_rows_of_older_copies_in_the_log(tmp_path: Path) -> None:
     old = ScriptedTable()
     old.copy(1, [{1: 1, 2: "old", 3: None}])
     new_lake(tmp_path).apply(batch(old.delivered(start=50)))

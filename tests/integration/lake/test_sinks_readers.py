@@ -40,7 +40,7 @@ def story() -> tuple[ScriptedTable, list[list[Delivered]], list[list[dict[str, V
 
 
 @pytest.mark.feature("X05")
-def test_a_reader_sees_whole_batches_and_the_position_that_belongs_to_them(tmp_path: Path) -> None:
+def test_a_reader_finds_complete_batches_and_the_matching_position(tmp_path: Path) -> None:
     _, batches, _ = story()
     done = threading.Event()
     wrong: list[str] = []
@@ -70,7 +70,7 @@ def test_a_reader_sees_whole_batches_and_the_position_that_belongs_to_them(tmp_p
 
 
 @pytest.mark.feature("X21")
-def test_the_positions_table_pairs_positions_with_versions_that_hold_exactly_that(tmp_path: Path) -> None:
+def test_the_positions_table_pairs_each_position_with_the_matching_versions(tmp_path: Path) -> None:
     _, batches, after = story()
     for some in batches:
         new_lake(tmp_path).apply(batch(some))
@@ -84,7 +84,7 @@ def test_the_positions_table_pairs_positions_with_versions_that_hold_exactly_tha
         assert max(r["_commit_lsn"] for r in log.to_pyarrow_table().to_pylist()) == row["commit_lsn"]
 
 
-def test_compaction_keeps_rows_and_what_a_table_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_of_files_keeps_rows_and_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sinks, "COMPACT_EVERY", 5)
     table, batches, _ = story()
     for some in batches:
@@ -95,9 +95,7 @@ def test_compaction_keeps_rows_and_what_a_table_holds(tmp_path: Path, monkeypatc
     assert len(DeltaTable(str(tmp_path / FOLDER / "log")).file_uris()) < BATCHES
 
 
-def test_a_table_that_makes_several_commits_a_batch_is_compacted_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_with_several_commits_a_batch_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sinks, "COMPACT_EVERY", 4)
     table, applied_count = ScriptedTable(), 0
     for n in range(BATCHES):  # versions 1, 3, 5, ...: none is a multiple

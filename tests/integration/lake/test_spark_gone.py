@@ -32,7 +32,7 @@ class DeadSpark(SparkSession):
         )
 
 
-def test_a_dead_jvm_is_named_before_the_failure_that_it_left_behind(tmp_path: Path) -> None:
+def test_a_dead_jvm_is_reported_instead_of_the_failure_that_it_caused(tmp_path: Path) -> None:
     make_state(tmp_path / "state")
     with pytest.raises(SparkGone):
         land(

@@ -127,7 +127,7 @@ def test_a_batch_waits_for_no_transaction_that_has_ended(tmp_path: Path, item: G
     assert reader_of(state).latestOffset(offset(0), ReadMaxBytes(PORTION_BYTES)) == offset(2)
 
 
-def test_a_batch_takes_at_most_half_of_the_outbox(tmp_path: Path) -> None:
+def test_a_batch_is_at_most_half_of_the_outbox(tmp_path: Path) -> None:
     make_state(tmp_path / "state", bytes_max=2 << 20)
     limit = reader_of(tmp_path / "state").getDefaultReadLimit()
     assert isinstance(limit, ReadMaxBytes)
@@ -181,7 +181,7 @@ def test_an_offset_of_another_outbox_is_an_error(state: Path) -> None:
         reader_of(state).latestOffset(offset(0, "ffff"), ReadMaxBytes(1000))
 
 
-def test_available_now_stops_at_what_was_there_when_it_began(state: Path) -> None:
+def test_available_now_stops_at_the_head_of_its_start(state: Path) -> None:
     reader = reader_of(state)
     reader.prepareForTriggerAvailableNow()
     end = group_ends(state)[-1]
@@ -191,7 +191,7 @@ def test_available_now_stops_at_what_was_there_when_it_began(state: Path) -> Non
 
 
 @pytest.mark.parametrize("options", [{}, {"state": "x", "startSequence": "1"}])
-def test_options_that_mean_nothing_are_refused(options: dict[str, str]) -> None:
+def test_unknown_options_are_refused(options: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"options of format|requires the option state"):
         OutboxSource(options).streamReader(schema=None)
 
@@ -214,7 +214,7 @@ def test_a_batch_with_a_hole_or_without_its_end_is_refused(state: Path) -> None:
             open_feed(damaged, "0a0b")
 
 
-def test_values_that_come_in_any_order_are_put_in_order(state: Path) -> None:
+def test_values_in_any_order_are_sorted(state: Path) -> None:
     reader = reader_of(state)
     rows = read(reader, offset(0), reader.latestOffset(offset(0), ReadAllAvailable()))
     feed_ = open_feed(rows.sort_by([("sequence", "descending")]), "0a0b")
@@ -224,7 +224,7 @@ def test_values_that_come_in_any_order_are_put_in_order(state: Path) -> None:
 
 
 @pytest.mark.feature("X03")
-def test_a_batch_that_leaves_out_what_the_lake_lacks_is_refused(state: Path) -> None:
+def test_a_batch_that_omits_values_which_the_lake_lacks_is_refused(state: Path) -> None:
     reader = reader_of(state)
     start = offset(group_ends(state)[2])
     opened = open_feed(read(reader, start, reader.latestOffset(start, ReadAllAvailable())), "0a0b")
@@ -234,7 +234,7 @@ def test_a_batch_that_leaves_out_what_the_lake_lacks_is_refused(state: Path) -> 
         check_joins(opened, NOTHING, "0a0b")
 
 
-def test_headers_alone_stand_for_the_same_values_whatever_the_portions(state: Path) -> None:
+def test_headers_without_values_give_the_same_items_for_any_portion_size(state: Path) -> None:
     reader = reader_of(state)
     complete = open_feed(read(reader, offset(0), reader.latestOffset(offset(0), ReadAllAvailable())), "0a0b")
     assert complete is not None
@@ -283,7 +283,7 @@ def test_a_hole_between_two_groups_is_refused(state: Path) -> None:
         list(feeds(damaged, outbox, "0a0b", 1))
 
 
-def test_a_value_that_is_another_one_than_its_header_said_is_refused(state: Path, tmp_path: Path) -> None:
+def test_a_value_that_does_not_match_its_header_is_refused(state: Path, tmp_path: Path) -> None:
     headers = headers_of(state)
     other = tmp_path / "other"
     make_state(other)

@@ -86,7 +86,7 @@ def test_an_unchanged_value_comes_from_the_insert_in_the_same_run() -> None:
 
 
 @pytest.mark.feature("P05")
-def test_an_unchanged_value_that_only_the_replica_has_is_flagged_and_not_null_by_guess() -> None:
+def test_an_unchanged_value_that_only_the_replica_has_is_marked_as_kept() -> None:
     table = ScriptedTable(rows={(1,): {1: 1, 2: "a", 3: "long"}})
     table.update((1,), {2: "b"}, unchanged=(3,))
     compacted = compact_script(table, {})
@@ -104,7 +104,7 @@ def test_an_unchanged_value_stays_in_the_replica_also_beside_rows_whose_value_ch
     assert applied(compacted, before) == table.expected()
 
 
-def test_rows_that_swap_keys_take_their_unchanged_values_along() -> None:
+def test_rows_that_swap_keys_keep_their_unchanged_values() -> None:
     before: Rows = {(1,): {1: 1, 2: "a", 3: "one"}, (2,): {1: 2, 2: "b", 3: "two"}}
     table = ScriptedTable(rows=dict(before))
     table.update((1,), {1: 9}, unchanged=(3,))
@@ -134,7 +134,7 @@ def test_inserts_are_appended_in_any_order_but_not_two_of_one_key(keys: list[int
     assert applied(compacted, {}) == table.expected()
 
 
-def test_a_row_that_moved_and_that_the_replica_lacks_is_not_made_up_from_what_is_known_of_it() -> None:
+def test_a_row_with_a_changed_key_that_the_replica_lacks_is_not_inserted_incompletely() -> None:
     there: Row = {1: 5, 2: "b", 3: "there"}
     table = ScriptedTable(rows={(1,): {1: 1, 2: "a", 3: "long"}, (5,): dict(there)})
     table.update((1,), {1: 2}, unchanged=(3,))

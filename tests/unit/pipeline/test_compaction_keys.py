@@ -58,7 +58,7 @@ def removed(found: Compacted) -> list[str]:
 
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("other", [(0.0, -0.0), (-0.0, 0.0), (NAN, -NAN)], ids=repr)
-def test_keys_that_postgresql_takes_for_equal_are_one_row(other: tuple[float, float], *, keeps: bool) -> None:
+def test_keys_that_are_equal_in_postgresql_are_one_row(other: tuple[float, float], *, keeps: bool) -> None:
     first, second = other
     beside = change("u", 5.0, keeps=keeps, big=None if keeps else "e")  # selects the path by which the run is compacted
     found = compacted(change("i", 5.0, big="e"), change("i", first, big="a"), change("d", None, second), beside)
@@ -94,7 +94,7 @@ def test_inserts_of_one_key_are_not_appended(keys: list[float]) -> None:
     assert len(found.puts) == len(set(keys))
 
 
-def test_new_rows_under_a_numeric_key_are_appended_also_where_one_is_nan() -> None:
+def test_new_rows_with_a_numeric_key_are_appended_although_one_is_nan() -> None:
     """NaN of numeric is NULL in the lake."""
     inserts = [change("i", key, big="a") for key in (Decimal("1.5"), Decimal("2.5"))]
     inserts[1]["_after"] = {"id": None, "big": "b"}
@@ -103,11 +103,11 @@ def test_new_rows_under_a_numeric_key_are_appended_also_where_one_is_nan() -> No
     assert puts(found) == [("Decimal('1.50')", "a"), ("None", "b")]
 
 
-def test_a_delete_that_does_not_say_which_row_is_refused_with_its_position() -> None:
+def test_a_delete_that_does_not_identify_its_row_is_refused_with_its_position() -> None:
     with pytest.raises(InternalError, match=r"does not identify its row: 1:0/3E8:1"):
         compacted(change("i", 1.0, big="x"), change("d", None))
 
 
-def test_an_update_that_keeps_a_value_of_a_row_that_is_gone_is_refused_with_its_position() -> None:
+def test_an_update_that_keeps_a_value_of_a_deleted_row_is_refused_with_its_position() -> None:
     with pytest.raises(InternalError, match=r"refers to a value of a row that does not exist: 1:0/3E8:1"):
         compacted(change("d", None, 1.0), change("u", 1.0, keeps=True))

@@ -37,7 +37,7 @@ def executors(metrics: PipelineMetrics) -> float | None:
     return metrics.registry.get_sample_value(EXECUTORS, {"capture": "main"})
 
 
-def test_absent_executors_are_reported_within_ten_seconds_and_once_a_minute_and_so_is_their_coming() -> None:
+def test_absent_executors_are_reported_within_ten_seconds_and_once_a_minute_and_their_return_once() -> None:
     metrics = PipelineMetrics("main")
     events: list[tuple[float, str]] = []
     with capture_logs() as lines:
@@ -51,7 +51,7 @@ def test_absent_executors_are_reported_within_ten_seconds_and_once_a_minute_and_
     assert executors(metrics) == 2
 
 
-def test_executors_that_come_soon_are_not_reported() -> None:
+def test_a_short_absence_of_executors_is_not_reported() -> None:
     metrics = PipelineMetrics("main")
     with capture_logs() as lines:
         watch = ExecutorWatch(MASTER, metrics, get_log("test"))
@@ -63,14 +63,14 @@ def test_executors_that_come_soon_are_not_reported() -> None:
     assert executors(metrics) == 0
 
 
-def test_a_local_master_is_its_own_executor_and_is_not_waited_for() -> None:
+def test_a_local_master_counts_as_one_executor_and_requires_no_wait() -> None:
     metrics = PipelineMetrics("main")
     ExecutorWatch("local[2]", metrics, get_log("test"))
     assert executors(metrics) == 1
     assert wait_for_master("local[2]", threading.Event(), get_log("test"), once=True)
 
 
-def test_a_master_that_does_not_answer_is_reported_and_waited_for_unless_asked_once() -> None:
+def test_an_unreachable_master_is_reported_and_awaited_except_with_once() -> None:
     stop = threading.Event()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -13,7 +13,7 @@ SQLSTATE: 38000
 """
 
 
-def test_an_error_of_ours_is_found_with_its_exit_code_and_hint() -> None:
+def test_an_error_of_tidemark_is_found_with_its_exit_code_and_hint() -> None:
     found = named_failure(FAILURE)
     assert isinstance(found, OutboxTrimmed)
     assert str(found) == "outbox 0a0b contains 5 to 9; requested were the values after 2"
@@ -21,7 +21,7 @@ def test_an_error_of_ours_is_found_with_its_exit_code_and_hint() -> None:
     assert found.hint == OutboxTrimmed.hint
 
 
-def test_an_error_with_arguments_of_its_own_is_made_from_its_text() -> None:
+def test_an_error_whose_class_has_another_constructor_is_created_from_its_text() -> None:
     found = named_failure("tidemark.model.errors.InvalidLsn: not an LSN: 'x'")
     assert isinstance(found, InvalidLsn)
     assert str(found) == "not an LSN: 'x'"

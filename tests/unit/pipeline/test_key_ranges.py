@@ -52,7 +52,7 @@ def test_a_truncated_maximum_includes_the_texts_that_begin_with_it() -> None:
     assert candidates(found, pa.string(), "m" * 40) == {0: ["m" * 40]}
 
 
-def test_a_text_that_a_reader_may_have_changed_is_no_bound() -> None:
+def test_a_text_that_a_reader_may_have_changed_is_not_a_bound() -> None:
     found = ranges(pa.string(), ("a", "\U00010000", 0), ("\U00010000", "\U00010001", 0), ("a", "\uffff", 0))
     assert candidates(found, pa.string(), "\U00020000") == {0: ["\U00020000"], 1: ["\U00020000"]}
 
@@ -62,7 +62,7 @@ def test_a_rounded_time_includes_the_whole_millisecond() -> None:
     assert candidates(found, TIME, 1999, 7001) == {0: [1999]}
 
 
-def test_times_without_an_end_are_no_bounds() -> None:
+def test_infinite_times_are_not_bounds() -> None:
     found = ranges(TIME, (0, (1 << 63) - 1, 0))
     assert candidates(found, TIME, -5) == {0: [-5]}
 

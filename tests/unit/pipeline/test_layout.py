@@ -59,12 +59,12 @@ def test_the_key_of_a_replica_is_what_the_server_writes_for_old_rows(
     assert key_names(of) == key
 
 
-def test_a_type_without_a_codec_is_no_key() -> None:
+def test_a_type_without_a_codec_cannot_be_a_key() -> None:
     address = replace(column(1, "id", "int8"), type=ACLITEM)
     assert key_names(relation(columns=(address, *relation().columns[1:]))) == ()
 
 
-def test_virtual_columns_are_not_in_the_lake_and_reserved_names_give_way() -> None:
+def test_virtual_columns_are_not_in_the_lake_and_reserved_names_are_changed() -> None:
     of = relation(
         columns=(
             column(1, "id", "int4"),
@@ -87,7 +87,7 @@ def test_virtual_columns_are_not_in_the_lake_and_reserved_names_give_way() -> No
     ]
 
 
-def test_a_column_is_known_by_its_number_whatever_its_name() -> None:
+def test_a_column_is_identified_by_its_number_after_a_rename() -> None:
     of = relation()
     renamed = relation(columns=(*of.columns[:1], replace(of.columns[1], name="remark"), of.columns[2]))
     assert plan_reshape(layout(of), layout(of), {}) is None
@@ -95,7 +95,7 @@ def test_a_column_is_known_by_its_number_whatever_its_name() -> None:
     assert numbered(layout(renamed))[2].name == "remark"
 
 
-def test_a_new_column_costs_no_rewrite_unless_old_rows_have_a_value_in_it() -> None:
+def test_a_new_column_requires_a_rewrite_only_if_old_rows_have_a_value_in_it() -> None:
     of = relation()
     added = column(4, "extra", "text")
     wider = relation(columns=(*of.columns, added))
@@ -114,7 +114,7 @@ def test_a_constant_of_a_database_in_another_encoding_is_transcoded() -> None:
     assert constants_of(of, Dialect.of("LATIN1", 15))[4].as_py() == "café"
 
 
-def test_labels_with_new_names_are_found_by_their_oids_and_given_to_the_rows() -> None:
+def test_renamed_labels_are_found_by_their_oids_and_written_into_the_rows() -> None:
     def version(*labels: str) -> Relation:
         enum_labels = tuple(EnumLabel(Oid(n), n, label) for n, label in enumerate(labels))
         mood = TypeDescription(Oid(1), "public", "mood", "mood", TypeKind.ENUM, 4, True, Align.INT, labels=enum_labels)
@@ -136,7 +136,7 @@ def test_decimals_become_text_as_postgresql_prints_them() -> None:
     assert convert(small, pa.field("x", pa.string())).to_pylist() == ["0.0000001", None, "-12.5000000"]
 
 
-def test_values_that_do_not_fit_are_an_error_and_an_empty_column_fits_anything() -> None:
+def test_values_that_do_not_fit_are_an_error_and_an_empty_column_fits_any_type() -> None:
     with pytest.raises(UnfitRows, match="column x"):
         convert(pa.array(["a"]), pa.field("x", pa.int32()))
     assert convert(pa.array([4_294_967_295]), pa.field("x", pa.int32())).to_pylist() == [-1], "an oid that was"
@@ -161,7 +161,5 @@ def test_values_that_do_not_fit_are_an_error_and_an_empty_column_fits_anything()
         (pa.date32(), pa.string(), False),
     ],
 )
-def test_only_conversions_that_lose_nothing_are_made_in_the_log(
-    old: pa.DataType, new: pa.DataType, *, so: bool
-) -> None:
+def test_only_lossless_conversions_are_made_in_the_log(old: pa.DataType, new: pa.DataType, *, so: bool) -> None:
     assert loses_nothing(old, new) is so

@@ -23,7 +23,7 @@ MISLEADING = (
         ("table public.t: TRUNCATE: (no-flags)", ("t", "t", None, None)),
     ],
 )
-def test_a_line_of_test_decoding_says_what_changed(line: str, change: tuple[str, str, int | None, int | None]) -> None:
+def test_a_line_of_test_decoding_is_parsed(line: str, change: tuple[str, str, int | None, int | None]) -> None:
     assert parse_change(line) == Change(*change)
 
 
@@ -38,7 +38,7 @@ def test_a_line_of_test_decoding_says_what_changed(line: str, change: tuple[str,
         ({2: [DELETE], 1: [INSERT]}, "commit order"),
     ],
 )
-def test_the_log_has_to_hold_each_change_once_in_its_transaction(found: Transactions, complaint: str | None) -> None:
+def test_the_log_must_contain_each_change_of_a_transaction_once(found: Transactions, complaint: str | None) -> None:
     expected = {1: [INSERT], 2: [DELETE]}
     if complaint is None:
         assert_equal(expected, found)
@@ -47,6 +47,6 @@ def test_the_log_has_to_hold_each_change_once_in_its_transaction(found: Transact
             assert_equal(expected, found)
 
 
-def test_the_changes_of_a_transaction_have_to_stand_in_their_order() -> None:
+def test_the_changes_of_a_transaction_must_be_in_order() -> None:
     with pytest.raises(AssertionError, match="transaction 1 stand in another order"):
         assert_equal({1: [INSERT, DELETE]}, {1: [DELETE, INSERT]})

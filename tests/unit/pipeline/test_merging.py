@@ -13,18 +13,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, WriterProperties, write_deltalake
+from deltalake.transaction import AddAction
 
 from tests.support.lakes.lakes import Crash, CrashAt
 from tidemark.io.host.failpoints import arm
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.merge import clustering, data_files
+from tidemark.pipeline.merge import clustering, data_files, merging
 from tidemark.pipeline.merge.clustering import DEPTH_MAX, recluster
 from tidemark.pipeline.merge.compaction import Compacted
 from tidemark.pipeline.merge.data_files import FILE_ROWS_MAX, FILE_ROWS_MIN, FILES_WANTED, file_rows
-from tidemark.pipeline.merge.merging import append_rows, merge_rows
+from tidemark.pipeline.merge.merging import append_rows, merge_rows, rows_of
 
 APP = "tidemark:test:replica"
 KEY = ("id",)
@@ -118,7 +119,7 @@ def test_a_key_beyond_the_first_two_planes_is_found_again(tmp_path: Path, key: s
     assert added["min"][schema.names[0]] == added["max"][schema.names[0]] == key
 
 
-def test_a_change_of_nothing_makes_a_commit_without_files(tmp_path: Path) -> None:
+def test_an_empty_change_makes_a_commit_without_files(tmp_path: Path) -> None:
     replica = NotesReplica(tmp_path, range(8))
     before, version = replica.files, DeltaTable(replica.uri).version()
     replica.change([], removed=[100])
@@ -127,7 +128,7 @@ def test_a_change_of_nothing_makes_a_commit_without_files(tmp_path: Path) -> Non
     replica.check()
 
 
-def test_new_rows_go_into_a_file_that_is_written_anyway(tmp_path: Path) -> None:
+def test_new_rows_are_added_to_a_file_that_is_rewritten_for_other_rows(tmp_path: Path) -> None:
     replica = NotesReplica(tmp_path, range(0, 32, 2))
     replica.change([4, 5], removed=[6])
     assert sorted(replica.files.values()) == [(8, 0, 14), (8, 16, 30)]
@@ -142,7 +143,86 @@ def test_rows_at_the_end_of_the_table_fill_its_last_file(tmp_path: Path) -> None
     replica.check()
 
 
-def test_small_batches_of_new_rows_anywhere_do_not_leave_a_file_each(tmp_path: Path) -> None:
+def test_rows_at_the_end_of_a_table_of_one_file_fill_it(tmp_path: Path) -> None:
+    replica = NotesReplica(tmp_path, range(5))
+    replica.change([5])
+    assert sorted(replica.files.values()) == [(6, 0, 5)]
+
+
+@pytest.mark.feature("L09")
+@pytest.mark.parametrize("changed", range(8))
+def test_a_file_that_is_read_in_pieces_gets_each_change_and_each_new_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: int
+) -> None:
+    monkeypatch.setattr(data_files, "PIECE_BYTES", 1)
+    replica = NotesReplica(tmp_path)
+    replica.notes = dict.fromkeys(range(0, 16, 2), "new")
+    groups = WriterProperties(max_row_group_size=2)
+    write_deltalake(replica.uri, _rows(replica.notes), mode="append", writer_properties=groups)
+    replica.change([2 * changed, 2 * changed + 1], removed=[(2 * changed + 6) % 16])
+    replica.check()
+
+
+def test_a_new_row_is_added_to_a_file_without_rows(tmp_path: Path) -> None:
+    replica = NotesReplica(tmp_path)
+    pq.ParquetWriter(tmp_path / "empty.parquet", SCHEMA).close()
+    size = (tmp_path / "empty.parquet").stat().st_size
+    empty = AddAction("empty.parquet", size, {}, 0, False, '{"numRecords":0}')
+    table = DeltaTable(replica.uri)
+    table.create_write_transaction([empty], "append", table.schema())
+    replica.change([1])
+    replica.check()
+
+
+def test_a_new_row_inside_the_range_of_a_file_is_added_only_to_a_small_file(tmp_path: Path) -> None:
+    half_full, small = NotesReplica(tmp_path / "half", range(0, 8, 2)), NotesReplica(tmp_path / "small", range(0, 6, 2))
+    half_full.change([3])
+    assert sorted(half_full.files.values()) == [(1, 3, 3), (4, 0, 6)]
+    small.change([3])
+    assert sorted(small.files.values()) == [(4, 0, 4)]
+
+
+def test_a_new_row_is_added_to_the_nearest_of_several_small_files(tmp_path: Path) -> None:
+    replica = NotesReplica(tmp_path)
+    for keys in ((0, 1), (10, 12), (20, 21)):
+        replica.insert(keys)
+    replica.change([11])
+    assert sorted(replica.files.values()) == [(2, 0, 1), (2, 20, 21), (3, 10, 12)]
+
+
+def test_touched_neighbours_are_combined_up_to_the_bounds_of_rows_and_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_rows, by_bytes = NotesReplica(tmp_path / "rows"), NotesReplica(tmp_path / "bytes")
+    for replica in (by_rows, by_bytes):
+        for first in (0, 4, 8):
+            replica.insert(range(first, first + 4))
+    by_rows.change([0, 4, 8])
+    assert sorted(by_rows.files.values()) == [(4, 8, 11), (8, 0, 7)]
+    monkeypatch.setattr(merging, "FILE_BYTES", 1)
+    by_bytes.change([0, 4, 8])
+    assert sorted(by_bytes.files.values()) == [(4, 0, 3), (4, 4, 7), (4, 8, 11)]
+
+
+def test_columns_of_the_key_are_read_once(tmp_path: Path) -> None:
+    replica = NotesReplica(tmp_path, range(3))
+    found = rows_of(LakeTable(replica.uri, APP), KEY, [(1,), (7,)], ["id", "note"])
+    assert found == {(1,): {"id": 1, "note": "new"}}
+
+
+def test_the_rows_of_a_file_depend_on_the_rows_of_the_table_after_the_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("FILES_WANTED", 1), ("FILE_ROWS_MIN", 1), ("FILE_ROWS_MAX", 64)):
+        monkeypatch.setattr(data_files, name, value)
+    replica = NotesReplica(tmp_path, range(16))
+    assert sorted(replica.files.values()) == [(16, 0, 15)]
+    replica.change(range(16, 32))
+    assert sorted(replica.files.values()) == [(32, 0, 31)]
+    replica.check()
+
+
+def test_small_batches_of_new_rows_do_not_leave_a_file_each(tmp_path: Path) -> None:
     replica = NotesReplica(tmp_path, range(0, 800, 10))
     keys = [key for key in range(800) if key % 10]
     random.Random(1).shuffle(keys)
@@ -162,7 +242,7 @@ def test_small_neighbours_that_are_touched_together_become_one_file(tmp_path: Pa
 
 
 @pytest.mark.feature("L09")
-def test_maintenance_combines_small_neighbours_and_is_a_commit_of_ours_that_changes_no_row(tmp_path: Path) -> None:
+def test_maintenance_combines_small_neighbours_in_a_commit_of_tidemark_that_changes_no_row(tmp_path: Path) -> None:
     replica = NotesReplica(tmp_path)
     for key in range(40):
         replica.insert([key])
@@ -238,9 +318,7 @@ def test_wide_rows_are_bounded_by_bytes(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "act", [lambda replica: replica.change([3, 99]), NotesReplica.maintain], ids=["merge", "maintenance"]
 )
-def test_a_kill_between_files_and_commit_leaves_only_orphans_which_the_vacuum_removes(
-    tmp_path: Path, act: object
-) -> None:
+def test_a_kill_between_files_and_commit_leaves_only_orphans_that_vacuum_removes(tmp_path: Path, act: object) -> None:
     assert callable(act)
     replica = NotesReplica(tmp_path)
     for key in range(6):

@@ -28,6 +28,6 @@ def test_a_pipeline_serves_metrics_on_the_port_that_its_state_was_assigned(
     assert metrics_port(given, folder) == port
 
 
-def test_a_state_without_ports_has_a_pipeline_without_metrics_as_before(tmp_path: Path) -> None:
+def test_a_state_without_assigned_ports_has_a_pipeline_without_metrics(tmp_path: Path) -> None:
     given = parse_arguments(["--state", str(tmp_path), "--lake", str(tmp_path)])
     assert metrics_port(given, StateFolder(tmp_path)) is None

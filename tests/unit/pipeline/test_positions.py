@@ -68,7 +68,7 @@ def delete(lake: Path) -> None:
     delta(lake).delete("relation > 0")
 
 
-def test_positions_come_back_as_they_were_written_each_time_in_one_commit(lake: Path) -> None:
+def test_positions_are_read_as_they_were_written_in_one_commit_each(lake: Path) -> None:
     assert_as_written(lake)
     found = opened(lake)
     assert found.version == 2, "one that made the table, and one for each time"
@@ -76,11 +76,11 @@ def test_positions_come_back_as_they_were_written_each_time_in_one_commit(lake: 
     assert opened(lake / "another").tables == {}
 
 
-def test_messages_and_tables_are_called_by_their_names() -> None:
+def test_messages_and_tables_have_qualified_names() -> None:
     assert [ORDERS.qualified_name, replace(ORDERS, namespace="").qualified_name] == ["public.orders", "orders"]
 
 
-def test_a_blocked_table_with_a_replica_of_before_is_stale(tmp_path: Path) -> None:
+def test_a_blocked_table_with_an_earlier_replica_is_stale(tmp_path: Path) -> None:
     wanted = {
         1: (table(1, state=TableState.BLOCKED), TableState.BLOCKED),
         2: (table(2, state=TableState.BLOCKED, replica=REPLICA), TableState.STALE),
@@ -93,7 +93,7 @@ def test_a_blocked_table_with_a_replica_of_before_is_stale(tmp_path: Path) -> No
 
 
 @pytest.mark.feature("L01")
-def test_a_lake_that_was_removed_under_its_pipeline_is_noticed_and_a_new_one_is_not_taken_for_it(lake: Path) -> None:
+def test_a_lake_that_was_removed_or_replaced_while_its_pipeline_runs_is_detected(lake: Path) -> None:
     opened(lake / "new").check_present()
     found = opened(lake)
     found.check_present()
@@ -116,7 +116,7 @@ def test_a_change_by_another_writer_is_omitted_and_named_until_it_is_overwritten
 
 
 @pytest.mark.feature("L02")
-def test_commits_that_were_cleaned_up_are_not_missed(lake: Path) -> None:
+def test_positions_are_read_although_earlier_commits_were_removed(lake: Path) -> None:
     delta(lake).create_checkpoint()
     for commit in (lake / FOLDER / "_delta_log").glob("*.json"):
         commit.unlink()
@@ -125,14 +125,14 @@ def test_commits_that_were_cleaned_up_are_not_missed(lake: Path) -> None:
 
 
 @pytest.mark.feature("L02")
-def test_files_that_maintenance_removed_are_not_missed(lake: Path) -> None:
+def test_positions_are_read_although_maintenance_removed_earlier_files(lake: Path) -> None:
     delta(lake).optimize.z_order(["relation"])
     assert delta(lake).version() == 3
     delta(lake).vacuum(0, dry_run=False, enforce_retention_duration=False)
     assert_as_written(lake)
 
 
-def test_a_table_that_another_writer_made_is_taken_as_it_is(lake: Path, tmp_path: Path) -> None:
+def test_a_positions_table_that_another_writer_created_is_read_unchanged(lake: Path, tmp_path: Path) -> None:
     """As in a copy of a lake, table by table."""
     copy = tmp_path / "copy"
     write_deltalake(str(copy / FOLDER), delta(lake).to_pyarrow_table())
@@ -156,7 +156,7 @@ def test_a_lake_belongs_to_its_first_capture_also_if_another_opened_it_before(
 
 
 @pytest.mark.feature("X11")
-def test_a_second_pipeline_of_one_capture_that_made_the_table_meanwhile_fences_the_first(tmp_path: Path) -> None:
+def test_a_second_pipeline_that_created_the_table_first_fences_the_first_pipeline(tmp_path: Path) -> None:
     first, second = opened(tmp_path), opened(tmp_path)
     second.lake_id()
     with pytest.raises(TableFenced):
@@ -177,7 +177,7 @@ def disturbed(monkeypatch: pytest.MonkeyPatch, times: int, act: Callable[[], Non
 
 
 @pytest.mark.feature("L02")
-def test_maintenance_right_before_a_commit_has_it_done_again_so_many_times(
+def test_a_commit_is_repeated_a_bounded_number_of_times_after_maintenance(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disturbed(monkeypatch, REOPENED_MAX, lambda: describe(lake))
@@ -192,15 +192,13 @@ def test_maintenance_right_before_a_commit_has_it_done_again_so_many_times(
 
 
 @pytest.mark.feature("L01")
-def test_a_change_by_another_writer_right_before_a_commit_is_written_over(
-    lake: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_by_another_writer_before_a_commit_is_overwritten(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disturbed(monkeypatch, 1, lambda: delete(lake))
     opened(lake).write(OUTBOX, [ORDERS], APPLIED)
     assert_as_written(lake)
 
 
-def test_replaced_files_are_removed_every_so_many_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_files_are_removed_at_regular_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(positions_module, "_VACUUM_EVERY", 4)
     found, counts = Positions(str(tmp_path), IDENTITY, keep_hours=0), []
     for _ in range(5):  # NB: removing files takes two commits

@@ -62,7 +62,7 @@ LIFE: dict[str, Callable[[ScriptedTable], None]] = {
 
 
 @pytest.mark.parametrize("identity", [ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL])
-def test_the_replica_equals_its_table_after_each_piece_of_its_life(tmp_path: Path, identity: ReplicaIdentity) -> None:
+def test_the_replica_equals_its_table_after_each_step(tmp_path: Path, identity: ReplicaIdentity) -> None:
     fed = ScriptedReplica(tmp_path, ScriptedTable(identity=identity))
     for key in (1, 2, 3):
         fed.table.insert({1: key, 2: "first", 3: "long" * key})
@@ -94,7 +94,7 @@ def test_a_column_of_nulls_is_added_without_writing_rows_again(fed: ScriptedRepl
     fed.assert_equal()
 
 
-def test_a_row_that_moved_and_that_the_replica_lacks_stays_out(fed: ScriptedReplica) -> None:
+def test_an_incomplete_row_with_a_changed_key_is_not_inserted(fed: ScriptedReplica) -> None:
     there = fed.rows
     fed.table.rows[4,] = {1: 4, 2: "never copied", 3: "long"}
     fed.table.update((4,), {1: 5}, unchanged=(3,))
@@ -121,7 +121,7 @@ def by_key(fed: ScriptedReplica, kind: Column, key: Value) -> None:
 
 
 @pytest.mark.parametrize(("key", "equal"), [(0.0, -0.0), (-0.0, 0.0), (math.nan, math.nan)], ids=repr)
-def test_floats_that_postgresql_takes_for_equal_are_one_row(tmp_path: Path, key: float, equal: float) -> None:
+def test_floats_that_are_equal_in_postgresql_are_one_row(tmp_path: Path, key: float, equal: float) -> None:
     fed = ScriptedReplica(tmp_path, ScriptedTable())
     by_key(fed, column(1, "id", "float8"), key)
     fed.table.update((key,), {1: equal, 2: "second"})
@@ -140,7 +140,9 @@ def test_a_numeric_that_is_nan_is_null_in_the_lake_and_one_row(tmp_path: Path) -
 # First copies
 
 
-def test_a_copy_replaces_all_rows_at_its_begin_and_is_known_to_go_on_until_its_end(fed: ScriptedReplica) -> None:
+def test_a_copy_replaces_all_rows_at_its_begin_and_is_recorded_as_unfinished_until_its_end(
+    fed: ScriptedReplica,
+) -> None:
     fed.table.copy(2, [{1: 7, 2: "copied", 3: None}], complete=False)
     applied = fed.feed().applied
     assert (applied.generation, applied.copy_sequence > NO_SEQUENCE) == (2, True)
@@ -152,7 +154,7 @@ def test_a_copy_replaces_all_rows_at_its_begin_and_is_known_to_go_on_until_its_e
     fed.assert_equal()
 
 
-def test_a_copy_that_has_begun_and_has_no_rows_yet_is_known_to_have_begun(tmp_path: Path) -> None:
+def test_a_copy_without_rows_is_recorded_as_begun(tmp_path: Path) -> None:
     fed = ScriptedReplica(tmp_path, ScriptedTable())
     fed.table.copy(1, [], complete=False)
     assert fed.feed().applied.generation == 1
@@ -168,7 +170,7 @@ def begin_rewrite(fed: ScriptedReplica) -> None:
     boundary(fed, begin=True)
 
 
-def test_rewritten_rows_are_seen_at_the_end_alone_and_staged_once_however_often_they_come(fed: ScriptedReplica) -> None:
+def test_rewritten_rows_are_visible_only_at_the_end_and_staged_once_despite_repeats(fed: ScriptedReplica) -> None:
     before, applied_count = fed.rows, len(fed.table.delivered())
     begin_rewrite(fed)
     fed.table.rows.clear()
@@ -190,7 +192,7 @@ def test_rewritten_rows_are_seen_at_the_end_alone_and_staged_once_however_often_
     assert fed.replica.staging_table().scan().read_all().num_rows == 0
 
 
-def test_a_rewrite_makes_the_replica_of_a_table_that_had_no_row_yet(tmp_path: Path) -> None:
+def test_a_rewrite_creates_the_replica_of_a_table_without_rows(tmp_path: Path) -> None:
     fed = ScriptedReplica(tmp_path, ScriptedTable())
     begin_rewrite(fed)
     fed.table.insert({1: "1", 2: "rewritten", 3: None}, "r")
@@ -202,7 +204,7 @@ def test_a_rewrite_makes_the_replica_of_a_table_that_had_no_row_yet(tmp_path: Pa
 # Tables that are created and dropped
 
 
-def test_a_table_that_is_made_is_empty_unless_its_rows_come_along_or_were_not_seen(fed: ScriptedReplica) -> None:
+def test_a_created_table_is_emptied_unless_it_has_rows_or_its_rows_are_unknown(fed: ScriptedReplica) -> None:
     there, relation = fed.rows, fed.table.relation
     schema_event(fed, None, relation, brings_rows=True)
     fed.feed()
@@ -215,7 +217,7 @@ def test_a_table_that_is_made_is_empty_unless_its_rows_come_along_or_were_not_se
     assert fed.rows == []
 
 
-def test_a_table_that_is_dropped_is_kept_as_it_was(fed: ScriptedReplica) -> None:
+def test_the_replica_of_a_dropped_table_is_unchanged(fed: ScriptedReplica) -> None:
     there = fed.rows
     schema_event(fed, fed.table.relation, None)
     fed.feed()
@@ -259,7 +261,7 @@ def test_rows_of_a_table_without_a_key_are_collected_once_and_become_the_replica
     fed.assert_equal()
 
 
-def test_a_table_that_had_no_row_before_it_got_its_key_has_its_replica_from_then_on(tmp_path: Path) -> None:
+def test_a_table_without_rows_has_a_replica_once_it_has_a_key(tmp_path: Path) -> None:
     fed = ScriptedReplica(tmp_path, ScriptedTable(key=(), identity=ReplicaIdentity.NOTHING))
     schema_event(fed, fed.table.relation, fed.table.relation, SchemaEffect.REWRITE)
     set_key(fed, key=True)
@@ -268,7 +270,7 @@ def test_a_table_that_had_no_row_before_it_got_its_key_has_its_replica_from_then
     fed.assert_equal()
 
 
-def test_a_replica_that_was_made_and_not_filled_when_the_pipeline_was_killed_is_filled(tmp_path: Path) -> None:
+def test_a_replica_that_was_empty_when_the_pipeline_was_killed_is_filled(tmp_path: Path) -> None:
     fed = unkeyed(tmp_path)
     LakeTable(fed.uri, APP).create(unkeyed_table(fed).schema, NOTHING)
     set_key(fed, key=True)
@@ -276,7 +278,7 @@ def test_a_replica_that_was_made_and_not_filled_when_the_pipeline_was_killed_is_
     assert [row["note"] for row in fed.rows] == ["a", "b"]
 
 
-def test_a_change_without_a_key_blocks_the_table_until_all_its_rows_come_again(tmp_path: Path) -> None:
+def test_a_change_without_a_key_blocks_the_table_until_all_rows_are_copied(tmp_path: Path) -> None:
     fed = unkeyed(tmp_path)
     fed.table.rows = {(): {1: 2, 2: "b", 3: None}}
     fed.table.update((), {2: "which?"})
@@ -304,7 +306,7 @@ def test_a_key_that_was_replaced_by_another_loses_nothing(fed: ScriptedReplica) 
     fed.assert_equal()
 
 
-def test_a_replica_whose_table_lost_its_key_is_kept_as_it_was(fed: ScriptedReplica) -> None:
+def test_a_replica_whose_table_lost_its_key_is_unchanged(fed: ScriptedReplica) -> None:
     there, columns = fed.rows, fed.delta.schema().to_arrow()
     set_key(fed, key=False)
     assert not fed.feed().applied.blocked
@@ -338,7 +340,7 @@ def test_a_truncate_unblocks_a_table_without_a_key(tmp_path: Path) -> None:
     assert [row["note"] for row in unkeyed_table(fed).scan().read_all().to_pylist()] == ["new"]
 
 
-def test_a_truncate_makes_the_replica_of_a_table_that_got_a_key_too_late(tmp_path: Path) -> None:
+def test_a_truncate_creates_the_replica_of_a_blocked_table_that_now_has_a_key(tmp_path: Path) -> None:
     fed = unkeyed(tmp_path)
     fed.table.rows = {(): {1: 2, 2: "b", 3: None}}
     fed.table.update((), {2: "which?"})
@@ -377,7 +379,7 @@ def notes(fed: ScriptedReplica) -> list[Value]:
     return [row["note"] for row in fed.rows]
 
 
-def test_a_renamed_label_is_renamed_in_rows_that_are_there_and_in_those_decoded_in_its_old_form(tmp_path: Path) -> None:
+def test_a_label_is_renamed_in_existing_rows_and_in_rows_decoded_with_its_old_name(tmp_path: Path) -> None:
     fed, was, now = moody(tmp_path)
     schema_event(fed, was, now)
     fed.feed()
@@ -387,7 +389,7 @@ def test_a_renamed_label_is_renamed_in_rows_that_are_there_and_in_those_decoded_
     assert notes(fed) == ["new", "other", "new"]
 
 
-def test_events_decoded_in_the_old_form_of_a_type_do_not_bring_it_back(tmp_path: Path) -> None:
+def test_events_with_the_old_form_of_a_type_do_not_undo_the_rename(tmp_path: Path) -> None:
     fed, was, now = moody(tmp_path)
     schema_event(fed, was, now)
     fed.happens(Truncation(fed.table.next_position(), AT, DATABASE, XID, was, False, False))
@@ -396,7 +398,7 @@ def test_events_decoded_in_the_old_form_of_a_type_do_not_bring_it_back(tmp_path:
     assert notes(fed) == ["new"]
 
 
-def test_rows_behind_a_copy_have_the_labels_of_the_copied_ones(tmp_path: Path) -> None:
+def test_rows_after_a_copy_have_the_labels_of_the_copied_rows(tmp_path: Path) -> None:
     fed, was, now = moody(tmp_path)
     fed.table.relation = now
     fed.table.copy(2, [{1: 1, 2: "new", 3: None}])

@@ -33,7 +33,7 @@ def forget(fed: ScriptedReplica, partition: Oid) -> None:
     fed.table.rows = {key: row for key, row in fed.table.rows.items() if row[TABLEOID_NUMBER] != partition}
 
 
-def test_a_partition_that_is_truncated_takes_its_rows_alone(tmp_path: Path) -> None:
+def test_a_truncate_of_a_partition_deletes_only_its_rows(tmp_path: Path) -> None:
     fed = partitioned(tmp_path, ScriptedTable())
     fed.happens(Truncation(fed.table.next_position(), AT, DATABASE, XID, fed.table.relation, False, False, HIGH))
     forget(fed, HIGH)
@@ -42,7 +42,7 @@ def test_a_partition_that_is_truncated_takes_its_rows_alone(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("change", list(PartitionChange))
-def test_a_partition_that_leaves_takes_its_rows_along(tmp_path: Path, change: PartitionChange) -> None:
+def test_a_detached_or_dropped_partition_loses_its_rows(tmp_path: Path, change: PartitionChange) -> None:
     fed = partitioned(tmp_path, ScriptedTable())
     partition = replace(fed.table.relation, oid=LOW, name="low")
     fed.happens(PartitionEvent(fed.table.next_position(), AT, DATABASE, XID, change, fed.table.relation, partition))
@@ -126,7 +126,7 @@ def test_a_schema_event_unblocks_no_root(tmp_path: Path) -> None:
     assert fed.feed().version == version
 
 
-def test_a_partition_that_is_rewritten_replaces_its_own_rows_and_gives_others_its_columns(tmp_path: Path) -> None:
+def test_a_rewrite_of_a_partition_replaces_its_rows_and_adds_its_columns_to_others(tmp_path: Path) -> None:
     fed = partitioned(tmp_path, ScriptedTable())
     first, _, *others = fed.table.relation.columns
     fed.table.alter((first, column(2, "note", "int8"), *others), SchemaEffect.REWRITE)

@@ -74,9 +74,9 @@ def read_commit(uri: str, app: str, version: int, *, unmarked: bool = False) -> 
         raise CommitUnreadable(f"{_file(uri, version)} cannot be read: {error.strerror}") from error
     try:
         actions = [_object(json.loads(line)) for line in text.splitlines() if line.strip()]
+        return _judge(app, version, actions, unmarked=unmarked) if actions else None
     except ValueError:
         return None
-    return _judge(app, version, actions, unmarked=unmarked) if actions else None
 
 
 def has_commit(uri: str, version: int) -> bool:

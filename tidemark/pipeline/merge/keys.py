@@ -25,7 +25,10 @@ def comparable_keys(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def indexes_of(rows: pa.Table, keys: pa.Table) -> Indexes:
-    """Return for each row of `rows` the index of its key in `keys`, or -1; both are comparable, `keys` are distinct."""
+    """Return for each row of `rows` the index of its key in `keys`, or -1.
+
+    Both are comparable; `keys` are distinct, and there is at least one.
+    """
     row_codes, key_codes = np.zeros(rows.num_rows, np.int64), np.zeros(keys.num_rows, np.int64)
     for row_values, key_values in zip(rows.columns, keys.columns, strict=True):
         found = pc.unique(key_values)
@@ -45,7 +48,5 @@ def _codes(values: pa.ChunkedArray, found: pa.Array) -> Indexes:
 
 def _search(known: Indexes, codes: Indexes) -> Indexes:
     """Return the index of each code in `known`, which is sorted; -1 where it is missing."""
-    if not len(known):
-        return np.full(len(codes), _MISSING, np.int64)
     indexes = np.minimum(np.searchsorted(known, codes), len(known) - 1)
     return np.where(known[indexes] == codes, indexes, _MISSING)

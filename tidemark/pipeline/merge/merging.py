@@ -98,8 +98,10 @@ class _Merge:
         for rows in self.files.reader.pieces(self.files.files[file]):
             begin, end = end, end + rows.num_rows
             here = (hit.rows >= begin) & (hit.rows < end)
-            changed = self._changed(rows, hit.rows[here] - begin, hit.sought[here])
-            yield changed if begin else pa.concat_tables([changed, new])
+            yield pa.concat_tables([self._changed(rows, hit.rows[here] - begin, hit.sought[here]), new])
+            new = new.slice(0, 0)
+        if new.num_rows:  # the file has no rows
+            yield new
 
     def _changed(self, rows: pa.Table, at: Indexes, sought: Indexes) -> pa.Table:
         """Return `rows` without those `at`, and with the new rows for these keys instead."""
