@@ -29,7 +29,7 @@ from tidemark.model.errors import Fenced
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch
-from tidemark.runtime.capture.capture import Capture, CaptureSettings
+from tidemark.runtime.capture.capture import Capture, CaptureSettings, CaptureStatus
 from tidemark.runtime.capture.source_thread import Link
 from tidemark.runtime.capture.wal_source import LiveBuffer, MakeWalSource, WalSettings, from_node
 from tidemark.runtime.daemon.archive_report import ArchiveReport
@@ -169,7 +169,9 @@ class Realtime:
         self._confirm(marks)
         self._check_archive(marks)
         last_commit = self._store.environment.last_commit
-        self._is_quiet = self._is_steady(marks) and last_commit == self._last_commit
+        status = self._status_without_copy(marks)
+        is_steady = status is not None and status.link is Link.STREAMING
+        self._is_quiet = is_steady and last_commit == self._last_commit
         self._last_commit = last_commit
 
     @property
@@ -233,8 +235,8 @@ class Realtime:
         found = self._report.step(now_s, received_lsn)
         if found is not None:
             self._stalled.record_archive_end(found.end_lsn)
-        status = capture.status() if capture is not None and marks.stage is Stage.REALTIME else None
-        if status is not None and not status.copying:  # a first copy needs the node in any case
+        status = self._status_without_copy(marks)
+        if status is not None:  # a first copy needs the node in any case
             link, received_lsn = status.link, status.progress.received_lsn
         elif self._waits_for_node(marks) and marks.delivered is not None:
             link, received_lsn = Link.CONNECTING, marks.delivered.pointer.position.commit_lsn
@@ -247,12 +249,12 @@ class Realtime:
         except NodeOutOfReach as error:
             self._fail_over(error)
 
-    def _is_steady(self, marks: StateMarks) -> bool:
-        """Return whether the stream arrives and everything goes to the target; a first copy is not steady."""
+    def _status_without_copy(self, marks: StateMarks) -> CaptureStatus | None:
+        """Return the status of the capture that delivers from the node; None without one, or during a first copy."""
         if marks.stage is not Stage.REALTIME or self._run.capture is None:
-            return False
+            return None
         status = self._run.capture.status()
-        return status.link is Link.STREAMING and not status.copying
+        return None if status.copying else status
 
     def _waits_for_node(self, marks: StateMarks) -> bool:
         """Return whether capture has not begun because the node has not reported that it is a primary."""

@@ -95,6 +95,10 @@ def new_ring(ring_bytes: int, page_lsn: Lsn, metrics: Metrics) -> Ring:
     return ring
 
 
+def _starting_at(page_lsn: Lsn, settings: WalSettings, context: CaptureContext) -> tuple[Ring, StreamLease, Progress]:
+    return new_ring(settings.ring_bytes, page_lsn, context.metrics), StreamLease(), Progress(received_lsn=page_lsn)
+
+
 def from_node(
     context: CaptureContext,
     settings: WalSettings,
@@ -106,30 +110,27 @@ def from_node(
     may_overflow: MayOverflow = always,
 ) -> WalSource:
     """Stream from the node; the spool is read first if a copy is due, or was not read to its end."""
-    ring, lease, progress = (
-        new_ring(settings.ring_bytes, page_lsn, context.metrics),
-        StreamLease(),
-        Progress(received_lsn=page_lsn),
-    )
+    ring, lease, progress = _starting_at(page_lsn, settings, context)
     spool = WalSpool(context.store.folder.copy, settings.spool_bytes, context.store.folder.file_mode)
     if not spool.is_empty and not spool.start_lsn <= page_lsn <= spool.write_lsn:
         spool.drop_below(None)
-    if not copying and spool.is_empty:
-        network = _network(
-            context, settings, ring, timeline, progress, lease=lease, delivered=delivered, may_overflow=may_overflow
-        )
-        return WalSource(ring, ring, lease, progress, network)
-    if spool.is_empty:
-        spool.begin(page_lsn, timeline)
-    progress.receive(spool.write_lsn)
 
-    def into(sink: WalSink) -> NetworkThread:
-        timeline = spool.timeline
+    def into(sink: WalSink, timeline: TimelineId) -> NetworkThread:
         return _network(
             context, settings, sink, timeline, progress, lease=lease, delivered=delivered, may_overflow=may_overflow
         )
 
-    return WalSource(ring, ring, lease, progress, SpooledInput(spool, ring, lease.arrived, into, context.log))
+    if not copying and spool.is_empty:
+        return WalSource(ring, ring, lease, progress, into(ring, timeline))
+    if spool.is_empty:
+        spool.begin(page_lsn, timeline)
+    progress.receive(spool.write_lsn)
+
+    def at_the_end_of_the_spool(sink: WalSink) -> NetworkThread:
+        return into(sink, spool.timeline)  # NB: of the time of the call: the spool may follow to another one
+
+    spooled = SpooledInput(spool, ring, lease.arrived, at_the_end_of_the_spool, context.log)
+    return WalSource(ring, ring, lease, progress, spooled)
 
 
 def followed_from_node(
@@ -143,11 +144,7 @@ def followed_from_node(
 ) -> WalSource:
     """Stream from a standby without delivery: no copy is made, and a full ring does not leave it to an archiver."""
     del copying
-    ring, lease, progress = (
-        new_ring(settings.ring_bytes, page_lsn, context.metrics),
-        StreamLease(),
-        Progress(received_lsn=page_lsn),
-    )
+    ring, lease, progress = _starting_at(page_lsn, settings, context)
     network = _network(context, settings, ring, timeline, progress, lease=lease, delivered=delivered, follows=True)
     return WalSource(ring, ring, lease, progress, network)
 
@@ -168,11 +165,7 @@ def from_archive(
 ) -> WalSource:
     """Read the archive; around a first copy it simply waits: nothing is removed from it."""
     del copying
-    ring, lease, progress = (
-        new_ring(settings.ring_bytes, page_lsn, context.metrics),
-        StreamLease(),
-        Progress(received_lsn=page_lsn),
-    )
+    ring, lease, progress = _starting_at(page_lsn, settings, context)
     source = ArchiveInput(
         Path(settings.archive_folder),
         ring,

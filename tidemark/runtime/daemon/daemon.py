@@ -21,13 +21,13 @@ from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
 from tidemark.io.process.control import DEADLINE_S, Handler
 from tidemark.io.process.disk_space import DiskSpace
 from tidemark.io.process.metrics import NO_HEARTBEAT_S, Metrics
-from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX, HeartbeatFile, Slot
+from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX, WATCHDOG_S_MIN, HeartbeatFile, Slot
 from tidemark.model.errors import StateError
 from tidemark.model.mode import Role
 from tidemark.wire.control import Json
 
 STEP_S = 0.2
-QUIET_STEP_S = 1.5  # while the work is quiet: a step costs as much as several commits; half of `WATCHDOG_S_MIN`
+QUIET_STEP_S = WATCHDOG_S_MIN / 2  # while the work is quiet: a step costs as much as several commits
 COMMANDS_MAX = 8
 
 
