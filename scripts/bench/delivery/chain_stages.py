@@ -40,7 +40,7 @@ from tidemark.pipeline.lake.faults import UNTOUCHED
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TableId
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.sinks import Lake, Write
 from tidemark.pipeline.sinks.steps import Delivered
 from tidemark.pipeline.sinks.targets import Outcome
 from tidemark.runtime.first_copy.first_copy import CopySettings, FirstCopy
@@ -173,7 +173,7 @@ class MarkedPipeline(Pipeline):
 class LogAlone(Lake):
     """A lake without replicas."""
 
-    def _replica(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
+    def _replica(self, table: TableId, items: Sequence[Delivered], _write: Write) -> Outcome:
         none = LakeTable(f"{self.root}/{self._folder(table, items)}/replica", self._app(table))
         return Outcome(UNTOUCHED, NOTHING, none)
 
