@@ -84,6 +84,15 @@ def has_commit(uri: str, version: int) -> bool:
     return _file(uri, version).exists()
 
 
+def commit_stamp(uri: str, version: int) -> tuple[int, ...]:
+    """Return what identifies the file of a commit: its replacement by another file differs; () if there is none."""
+    try:
+        stat = _file(uri, version).stat()
+    except OSError:
+        return ()
+    return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
 def changed_columns(uri: str, first: int, last: int) -> str:
     """Return how names or types of columns differ between two versions; "" if they are equal."""
     try:

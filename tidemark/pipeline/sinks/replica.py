@@ -38,7 +38,7 @@ from tidemark.model.relation import TABLEOID_NUMBER, Relation
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake.lake_table import LakeTable, quoted
+from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable, quoted
 from tidemark.pipeline.lake.layout import (
     Constants,
     Shapes,
@@ -71,8 +71,10 @@ class Replica:
         dialect: Dialect,
         *,
         present: Relation | None = None,
+        open_table: OpenTable = LakeTable,
     ) -> None:
         """`present`: the version of the last event, in which the replica's rows are rendered; None: not known."""
+        self._open_table = open_table
         self.uri = uri
         self.app = app
         self._shapes = shapes
@@ -86,7 +88,7 @@ class Replica:
 
         With `recorded` check that the replica matches that record.
         """
-        table = LakeTable(self.uri, self.app, recorded)
+        table = self._open_table(self.uri, self.app, recorded)
         if table.version <= 0:
             unkeyed = self._unkeyed()
             if unkeyed.applied.position > table.applied.position:

@@ -30,6 +30,7 @@ from tidemark.pipeline.delta_log.commits import has_commit
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak
+from tidemark.pipeline.lake.kept_tables import KeptTables
 from tidemark.pipeline.lake.lake_table import KEEP_HOURS, LakeTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
@@ -104,6 +105,7 @@ class Lake:
         self.positions = Positions(self.root, identity, keep_hours)
         self._shapes = shapes
         self._constants = constants
+        self._kept = KeptTables()
         self._present: dict[TableId, Relation] = {}
         self._keep_hours = keep_hours
         self._accepted = accepted
@@ -256,7 +258,7 @@ class Lake:
         uri, app = f"{self.root}/{self._folder(table, items)}/log", f"{self._app(table)}:log"
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
-            log = ChangeLog(uri, app, self._shapes).apply(_delivered(some), recorded)
+            log = ChangeLog(uri, app, self._shapes, self._kept.open).apply(_delivered(some), recorded)
             if log.has_passed(COMPACT_EVERY):
                 log.compact(self._keep_hours)
             return log
@@ -264,14 +266,22 @@ class Lake:
         known = self.positions.tables.get(table)
         restart = partial(self._accepted_copy, table)
         target = TargetTable(uri, app, known.log if known else UNTOUCHED, _applied(known), apply, restart)
-        return write(target, _stored(items))
+        outcome = write(target, _stored(items))
+        self._keep(outcome)
+        return outcome
+
+    def _keep(self, outcome: Outcome) -> None:
+        if outcome.table is not None and outcome.beside is None and outcome.target.fault is None:
+            self._kept.keep(outcome.table)
 
     def _replica(self, table: TableId, items: Sequence[Delivered], write: Write) -> Outcome:
         uri, app = f"{self.root}/{self._folder(table, items)}/replica", f"{self._app(table)}:replica"
         dialect = self._dialects.get(table[0], UTF8)
         # NB: removed first, so that it is unknown after a failure: a retry skips the events that were applied.
         present = self._present.pop(table, None)
-        applying = Replica(uri, app, self._shapes, self._constants, dialect, present=present)
+        applying = Replica(
+            uri, app, self._shapes, self._constants, dialect, present=present, open_table=self._kept.open
+        )
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             replica = applying.apply(_delivered(some), recorded)
@@ -282,6 +292,7 @@ class Lake:
         known = self.positions.tables.get(table)
         target = TargetTable(uri, app, known.replica if known else UNTOUCHED, _applied(known), apply)
         outcome = write(target, _stored(items))
+        self._keep(outcome)
         if applying.present is not None and outcome.table is not None:
             self._present[table] = applying.present
         return outcome

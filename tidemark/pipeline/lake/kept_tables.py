@@ -1,0 +1,48 @@
+"""Delta tables that stay open between two batches: opening one costs more than all else in a small batch.
+
+A table may be used again only if nothing else has committed to it since. Its last commit is therefore still the same
+file, and no later one exists; otherwise the table is opened, and checked, anew. A table is also opened anew after
+`REOPEN_EVERY` commits, because delta-rs keeps every commit since the last checkpoint that it read.
+"""
+
+from collections import OrderedDict
+from threading import Lock
+
+from tidemark.pipeline.delta_log.commits import commit_stamp, has_commit
+from tidemark.pipeline.delta_log.lineage import Recorded
+from tidemark.pipeline.lake.lake_table import LakeTable
+
+REOPEN_EVERY = 20  # commits: a checkpoint is then new
+KEPT_MAX = 1024  # tables; each needs some hundred kilobytes
+
+
+class KeptTables:
+    """The open tables of one lake, by URI; used by several threads, each for other tables."""
+
+    def __init__(self) -> None:
+        self._tables: OrderedDict[str, tuple[LakeTable, tuple[int, ...]]] = OrderedDict()
+        self._lock = Lock()
+
+    def open(self, uri: str, app: str, recorded: Recorded | None) -> LakeTable:
+        """Return the kept table if it is as it was; otherwise open the table. It is no longer kept."""
+        with self._lock:
+            table, stamp = self._tables.pop(uri, (None, ()))
+        if (
+            table is not None
+            and table.recorded == recorded
+            and commit_stamp(uri, table.version) == stamp
+            and not has_commit(uri, table.version + 1)
+        ):
+            table.begin_batch()
+            return table
+        return LakeTable(uri, app, recorded)
+
+    def keep(self, table: LakeTable) -> None:
+        """Keep a table whose last write succeeded."""
+        if not table.exists or table.commits >= REOPEN_EVERY:
+            return
+        stamp = commit_stamp(table.uri, table.version)
+        with self._lock:
+            self._tables[table.uri] = table, stamp
+            if len(self._tables) > KEPT_MAX:
+                self._tables.popitem(last=False)
