@@ -84,13 +84,14 @@ def has_commit(uri: str, version: int) -> bool:
     return _file(uri, version).exists()
 
 
-def commit_stamp(uri: str, version: int) -> tuple[int, ...]:
-    """Return what identifies the file of a commit: its replacement by another file differs; () if there is none."""
+def log_stamp(uri: str, version: int) -> tuple[int, ...]:
+    """Return a value that differs after any file of the log was added, removed or replaced; () without `version`."""
+    file = _file(uri, version)
     try:
-        stat = _file(uri, version).stat()
+        found, folder = file.stat(), file.parent.stat()
     except OSError:
         return ()
-    return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size
+    return found.st_ino, found.st_mtime_ns, found.st_size, folder.st_dev, folder.st_ino, folder.st_mtime_ns
 
 
 def changed_columns(uri: str, first: int, last: int) -> str:
