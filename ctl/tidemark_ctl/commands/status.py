@@ -86,7 +86,7 @@ def describe(observed: Observation, now_us: int) -> dict[str, Tree]:
             "delivered_behind_archive": archiver_lag(observed),
             "confirmed_behind_delivered_bytes": _unconfirmed_bytes(view),
             "unconfirmed_values": ledger.head
-            - min((reader.held for reader in view.readers.values()), default=ledger.head),
+            - min((reader.applied for reader in view.readers.values()), default=ledger.head),
         },
         "outbox": {
             "id": view.identity.outbox_id,
@@ -96,7 +96,7 @@ def describe(observed: Observation, now_us: int) -> dict[str, Tree]:
             "bytes_max": view.identity.outbox_bytes_max,
         },
         "readers": {
-            name: {"held": reader.held, "replayable": reader.replayable, "behind": ledger.head - reader.held}
+            name: {"held": reader.applied, "replayable": reader.replayable, "behind": ledger.head - reader.applied}
             for name, reader in view.readers.items()
         },
         "losses": view.losses.count,

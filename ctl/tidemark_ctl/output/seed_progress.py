@@ -65,7 +65,7 @@ class SeedProgress:
             self._echo(f"waiting for older transactions to end: {names}")
 
     def replaying(self, start_lsn: Lsn, lsn: Lsn, end_lsn: Lsn) -> None:
-        """Show how much of the WAL before the wanted range has been read."""
+        """Show how much of the WAL before the requested range has been read."""
         self._replay.show(lsn - start_lsn, end_lsn - start_lsn)
 
     def repeating(self, error: TidemarkError, attempt: int, attempts_max: int) -> None:

@@ -268,7 +268,7 @@ class EndToEndCheck:
         if self._due is None:
             waits = self._legs[LegName.CONSUMER].verdict is LegEnd.WAITS
             return Leg(LegEnd.WAITS if waits else LegEnd.PENDING, "delivery has not reached the marker")
-        behind = {name: reader.held for name, reader in observed.view.readers.items() if reader.held < self._due}
+        behind = {name: reader.applied for name, reader in observed.view.readers.items() if reader.applied < self._due}
         if not behind:
             return Leg(LegEnd.PASSED, f"all have confirmed {self._due}")
         names = ", ".join(f"{name} has confirmed {held}" for name, held in sorted(behind.items()))

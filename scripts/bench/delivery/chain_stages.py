@@ -95,7 +95,7 @@ def decoded(recording: Recording) -> list[ChangeGroup]:
     builder = GroupBuilder(
         PrintContext.of(view.identity.server_major, start.mirrors, start.databases, start.types).dialects
     )
-    start.decoding.decoder.want_only(builder.wants)
+    start.decoding.decoder.select_only(builder.selects)
     segments = ArchiveFolder(recording.archive, of=view.identity.system_identifier)
     groups: list[ChangeGroup] = []
     for found in decode_archive(segments, start, LsnRange(recording.begin, recording.end), print):

@@ -74,7 +74,7 @@ def test_a_full_outbox_stops_delivery_until_a_reader_confirms(
     assert progress.confirmed is not None
 
 
-def test_a_stop_interrupts_the_wait_for_room(
+def test_a_stop_interrupts_the_wait_for_space(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     target = outbox_target(store, epoch, progress, stopping)
@@ -290,7 +290,7 @@ def test_a_consumer_of_an_older_epoch_receives_nothing_after_the_fence(
 def test_a_consumer_that_accepts_nothing_is_detected(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.runtime.capture.consumer_target.ROOM_MAX_S", 0.001)
+    monkeypatch.setattr("tidemark.runtime.capture.consumer_target.SPACE_WAIT_MAX_S", 0.001)
     target = consumer_target(Scripted([False] * 100, accepts=0), store, epoch, progress, stopping)
     with pytest.raises(ConsumerFailed, match="neither read nor confirmed any"):
         target.deliver(group(100))

@@ -194,14 +194,14 @@ def test_the_stream_is_not_offered_while_the_decode_thread_has_a_backlog(
     """The network thread would only wait for the decode thread, and the WAL on the node."""
     ring.keeps = True
     write(cluster, ring, 2 * OFFER_BYTES_MAX)
-    lease.is_wanted = True
+    lease.is_awaited = True
     for _ in range(3):  # the network thread checks after each
         write(cluster, ring)
-    assert lease.is_wanted
+    assert lease.is_awaited
     ring.keeps = False
     ring.release(ring.used_bytes)
     write(cluster, ring)
-    eventually(lambda: not lease.is_wanted)
+    eventually(lambda: not lease.is_awaited)
     assert receiver.error is None
 
 

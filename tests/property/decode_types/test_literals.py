@@ -222,7 +222,7 @@ WAYS = {
 @settings(max_examples=200)
 @given(st.sampled_from(list(WAYS)), st.data(), st.integers(0, 200))
 def test_both_builds_write_the_same_and_stop_at_the_same_row(
-    way: datum_text.TextWay, data: st.DataObject, room: int
+    way: datum_text.TextWay, data: st.DataObject, space: int
 ) -> None:
     values, width = WAYS[way]
     payloads = data.draw(st.lists(values, min_size=1, max_size=6))
@@ -231,7 +231,7 @@ def test_both_builds_write_the_same_and_stop_at_the_same_row(
     locations = array("q", [sum(sizes[:at]) for at in range(len(sizes))])
     found = []
     for module in (datum_text, slow_datum_text):
-        out, offsets = np.zeros(room, np.uint8), np.zeros(len(sizes) + 1, np.int64)
+        out, offsets = np.zeros(space, np.uint8), np.zeros(len(sizes) + 1, np.int64)
         reported = (
             arena,
             locations,

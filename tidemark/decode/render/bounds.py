@@ -16,7 +16,7 @@ import numpy as np
 
 from tidemark.decode.groups.transaction_counts import CountedEnds, TableCounts
 from tidemark.decode.render.column_texts import Integers, TextColumn
-from tidemark.decode.render.json_columns import instants_of, lsns, whole_numbers
+from tidemark.decode.render.json_columns import instants_of, int64_column, lsns
 from tidemark.decode.render.placed_lines import Lines, Piece, Placed, lines_of
 from tidemark.decode.transactions.committed_run import EndsInGroup, SmallTransactions
 from tidemark.decode.types.codec import without_escapes
@@ -74,7 +74,7 @@ class SmallEnds:
             values = np.zeros(len(begins), np.int64)
             values[is_there] = counts.counts[at]
             tables[is_there, index] = counts.tables[at]
-            columns.append(whole_numbers(values))
+            columns.append(int64_column(values))
         present, numbers = np.unique(tables, axis=0, return_inverse=True)
         sets = {
             number: [(counts.relations[table], columns[index]) for index, table in enumerate(row) if table != NO_TABLE]
@@ -228,10 +228,10 @@ class JsonBounds:
 
     def pieces(self, op: str, ends: SmallEnds) -> tuple[Integers, Mapping[int, Sequence[Piece]]]:
         """Return the lines of small transactions, which have neither an origin nor a gid."""
-        usecs, items = ends.column("times_us"), whole_numbers(ends.column("row_counts"))
+        usecs, items = ends.column("times_us"), int64_column(ends.column("row_counts"))
         fields: list[Piece] = [f'"position":"{ends.ends.timeline}:'.encode(), lsns(ends.column("commit_lsns")), b":"]
-        fields += [b"0" if op == BEGIN else items, b'","xid":', whole_numbers(ends.xids())]
-        fields += [b',"full_xid":', whole_numbers(ends.column("full_xids")), b',"commit_time":']
+        fields += [b"0" if op == BEGIN else items, b'","xid":', int64_column(ends.xids())]
+        fields += [b',"full_xid":', int64_column(ends.column("full_xids")), b',"commit_time":']
         moments = (instants_of(usecs, digits=0), instants_of(usecs, digits=6))
         databases, which = np.unique(ends.column("databases"), return_inverse=True)
         numbers, sets = ends.table_sets() if op == END else (np.zeros_like(usecs), {})

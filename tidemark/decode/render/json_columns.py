@@ -83,10 +83,10 @@ def _integers(column: pa.Array) -> Integers:
 
 def integers(column: pa.Array) -> TextColumn:
     """Return integers as numbers."""
-    return whole_numbers(_integers(column), validity(column))
+    return int64_column(_integers(column), validity(column))
 
 
-def whole_numbers(values: Integers, valid: tuple[View, int] = (memoryview(b""), 0)) -> TextColumn:
+def int64_column(values: Integers, valid: tuple[View, int] = (memoryview(b""), 0)) -> TextColumn:
     """Return integers of a numpy array as numbers."""
     return Written(partial(value_text.write_integers, values.data, *valid))
 
@@ -152,7 +152,7 @@ def dates(column: pa.Array) -> TextColumn:
 
 def days(column: pa.Array) -> TextColumn:
     """Return dates as days since 1970-01-01."""
-    return whole_numbers(fixed(column, np.int32).astype(np.int64), validity(column))
+    return int64_column(fixed(column, np.int32).astype(np.int64), validity(column))
 
 
 @cache

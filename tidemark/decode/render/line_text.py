@@ -90,7 +90,7 @@ def write_float(
     bits: int, mantissa_bits: int, exponent_max: int, fixed_from: int, fixed_below: int, exponent_digits: int,
     inside: int, powers: Integers, out: Integers, at: int,
 ) -> int:  # fmt: skip
-    """Write a float, for which there is room; return the end offset.
+    """Write a float, for which there is space; return the end offset.
 
     `inside`: the midpoint to a neighbour does not read back as the number.
     """
@@ -262,7 +262,7 @@ def write_lines(
     text: Integers, offsets: Integers, pieces: Integers, begins: Integers, variants: Integers, rows: Integers,
     order: Integers, line: int, lines: int, out: Integers, used: Integers,
 ) -> int:  # fmt: skip
-    """Write lines from `line` on; return the first one without room, or DONE; set `used[0]` to the bytes written.
+    """Write lines from `line` on; return the first one without space, or DONE; set `used[0]` to the bytes written.
 
     Line n is that of `order[n]`: row `rows[order[n]]` of its columns, with the pieces of its variant, from
     `begins[variant]` to the next one's. A piece is a length and an offset in the text, or COLUMN and an index in
@@ -277,14 +277,14 @@ def write_lines(
             variant = variants[index]
             for piece in range(begins[variant], begins[variant + 1]):
                 size = pieces[2 * piece]
-                place = pieces[2 * piece + 1]
+                location = pieces[2 * piece + 1]
                 if size == IS_COLUMN:
-                    end = offsets[place + row + 1]
-                    place = offsets[place + row]
-                    size = end - place
+                    end = offsets[location + row + 1]
+                    location = offsets[location + row]
+                    size = end - location
                 if at + size > len(out):
                     return line
-                at = copied(text, place, size, out, at)
+                at = copied(text, location, size, out, at)
             line += 1
             used[0] = at
     return ALL_DONE

@@ -13,7 +13,7 @@ import numpy as np
 
 from tidemark.decode.render import line_text
 from tidemark.decode.render.column_texts import KEPT_BYTES, ColumnTexts, Integers, TextColumn
-from tidemark.decode.render.json_columns import whole_numbers
+from tidemark.decode.render.json_columns import int64_column
 
 STRETCH_ROWS = 2048
 BLOCK_BYTES = 1 << 20  # of lines that are yielded at once
@@ -45,7 +45,7 @@ class SeldomNew(NamedTuple):
 
     def put(self, texts: ColumnTexts, first: int, rows: int) -> int:
         """Write the texts of some rows; return the index of their first offset."""
-        return whole_numbers(self.values).put(texts, first, rows)
+        return int64_column(self.values).put(texts, first, rows)
 
     def constant(self, first: int, rows: int) -> bytes | None:
         """Return the text of some rows if they all have the same."""

@@ -19,7 +19,7 @@ from tidemark.decode.arrow.column_values import TooLong
 from tidemark.decode.arrow.located_tuples import TupleLocator
 from tidemark.decode.groups.group_rows import Arenas, GroupRows
 from tidemark.decode.render.column_texts import Integers
-from tidemark.decode.render.json_columns import whole_numbers
+from tidemark.decode.render.json_columns import int64_column
 from tidemark.decode.render.literals import Literals
 from tidemark.decode.render.placed_lines import Lines, LineWriter, Piece
 from tidemark.decode.transactions.committed_run import CommittedRun, SmallTransactions
@@ -240,7 +240,7 @@ class TestDecodingRenderer:
         shown = np.zeros(len(commit_lsns), np.bool_)
         for part in parts:
             shown[np.searchsorted(commit_lsns, part.shown_commit_lsns())] = True
-        lsns, xids = commit_lsns[shown], whole_numbers((_integers(ends.full_xids) & XID_MASK)[shown])
+        lsns, xids = commit_lsns[shown], int64_column((_integers(ends.full_xids) & XID_MASK)[shown])
         if not len(lsns):
             return
         behind_all = int(_integers(ends.row_counts).max())

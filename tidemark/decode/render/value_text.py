@@ -1,7 +1,7 @@
 """Loops that write columns of values as JSON, end to end, independent of the lines that will contain them.
 
 Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same. The
-length of the text is known only after it is written: a loop stops at the first row without room, and the caller
+length of the text is known only after it is written: a loop stops at the first row without space, and the caller
 enlarges the buffer and continues there. `DONE` means that all are written. Row `first + row` of the values goes to
 `out[offsets[base + row]:offsets[base + row + 1]]`; a row without a value is null; `valid` is Arrow's bitmap, empty if
 all rows have a value, and `valid_at` the bit of row 0.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.decode.arrow.text_columns import NO_ROOM
+from tidemark.decode.arrow.text_columns import NO_SPACE
 
 try:
     import cython
@@ -38,7 +38,7 @@ DONE = -1
 
 # Copies as C integers, which the loops can read without the interpreter.
 ALL_DONE = int(DONE)
-FULL = int(NO_ROOM)
+FULL = int(NO_SPACE)
 
 MASK_64 = (1 << 64) - 1
 SIGN_64 = 1 << 63
@@ -68,22 +68,22 @@ def is_null(valid: Integers, bit: int) -> int:
     return 1 - (byte >> (bit & 7) & 1)
 
 
-def copied(data: Integers, place: int, size: int, out: Integers, at: int) -> int:
-    """Copy bytes, for which there is room; return the end offset."""
+def copied(data: Integers, location: int, size: int, out: Integers, at: int) -> int:
+    """Copy bytes, for which there is space; return the end offset."""
     if size > 0:
-        first = data[place]
-        last = data[place + size - 1]
+        first = data[location]
+        last = data[location + size - 1]
         out[at] = first
         out[at + size - 1] = last
         if cython.compiled:  # NB: two checked offsets make a check between them unnecessary
-            memcpy(cython.address(out[at]), cython.address(data[place]), size)
+            memcpy(cython.address(out[at]), cython.address(data[location]), size)
         else:
-            out[at : at + size] = data[place : place + size]
+            out[at : at + size] = data[location : location + size]
     return at + size
 
 
 def write_word(word: bytes, out: Integers, at: int) -> int:
-    """Write an ASCII word, for which there is room; return the end offset."""
+    """Write an ASCII word, for which there is space; return the end offset."""
     for index in range(len(word)):
         out[at + index] = word[index]
     return at + len(word)
@@ -102,10 +102,10 @@ def write_unsigned(number: int, out: Integers, at: int) -> int:
 def write_padded(number: int, size: int, out: Integers, at: int) -> int:
     """Write the given number of digits of an unsigned integer; return the end offset."""
     end = at + size
-    place = end
-    while place > at:
-        place -= 1
-        out[place] = 48 + number % 10
+    location = end
+    while location > at:
+        location -= 1
+        out[location] = 48 + number % 10
         number = number // 10
     return end
 
@@ -185,10 +185,10 @@ def write_upper_hex(number: int, out: Integers, at: int) -> int:
     while rest > 0:
         rest = rest >> 4
         size += 1
-    place = at + size
-    while place > at:
-        place -= 1
-        out[place] = UPPER_HEX[number & 15]
+    location = at + size
+    while location > at:
+        location -= 1
+        out[location] = UPPER_HEX[number & 15]
         number = number >> 4
     return at + size
 
@@ -223,8 +223,8 @@ def write_numeric_texts(
     with cython.nogil:
         at = offsets[base + row]
         while row < rows:
-            place = ends[first + row]
-            size = ends[first + row + 1] - place
+            location = ends[first + row]
+            size = ends[first + row + 1] - location
             if at + size + INTEGER_BYTES > len(out):
                 return row
             if is_null(valid, valid_at + first + row):
@@ -232,17 +232,17 @@ def write_numeric_texts(
             else:
                 out[at] = 34  # "
                 at += 1
-                last = data[place + size - 1] if size > 0 else 0
+                last = data[location + size - 1] if size > 0 else 0
                 if last == 78:  # NaN
                     at = write_word(WORD_NAN, out, at)
                 elif last == 121:  # Infinity, -Infinity
-                    sign = data[place]
+                    sign = data[location]
                     if sign == 45:  # noqa: SIM108 - no view is chosen without the interpreter
                         at = write_word(WORD_MINUS_INFINITY, out, at)
                     else:
                         at = write_word(WORD_INFINITY, out, at)
                 else:
-                    at = copied(data, place, size, out, at)
+                    at = copied(data, location, size, out, at)
                 out[at] = 34
                 at += 1
             row += 1
@@ -258,25 +258,25 @@ def write_base64(
     with cython.nogil:
         at = offsets[base + row]
         while row < rows:
-            place = ends[first + row]
+            location = ends[first + row]
             end = ends[first + row + 1]
-            if at + (end - place + 2) // 3 * 4 + INTEGER_BYTES > len(out):
+            if at + (end - location + 2) // 3 * 4 + INTEGER_BYTES > len(out):
                 return row
             if is_null(valid, valid_at + first + row):
                 at = write_word(WORD_NULL, out, at)
             else:
                 out[at] = 34  # "
                 at += 1
-                while place < end:
-                    left = end - place
-                    b0 = data[place]
-                    b1 = data[place + 1] if left > 1 else 0
-                    b2 = data[place + 2] if left > 2 else 0
+                while location < end:
+                    left = end - location
+                    b0 = data[location]
+                    b1 = data[location + 1] if left > 1 else 0
+                    b2 = data[location + 2] if left > 2 else 0
                     out[at] = BASE64[b0 >> 2]
                     out[at + 1] = BASE64[(b0 & 3) << 4 | b1 >> 4]
                     out[at + 2] = BASE64[(b1 & 15) << 2 | b2 >> 6] if left > 1 else 61  # =
                     out[at + 3] = BASE64[b2 & 63] if left > 2 else 61
-                    place += 3
+                    location += 3
                     at += 4
                 out[at] = 34
                 at += 1
@@ -293,9 +293,9 @@ def write_hex(
     with cython.nogil:
         at = offsets[base + row]
         while row < rows:
-            place = ends[first + row]
+            location = ends[first + row]
             end = ends[first + row + 1]
-            if at + (end - place) * 2 + INTEGER_BYTES > len(out):
+            if at + (end - location) * 2 + INTEGER_BYTES > len(out):
                 return row
             if is_null(valid, valid_at + first + row):
                 at = write_word(WORD_NULL, out, at)
@@ -305,11 +305,11 @@ def write_hex(
                 out[at + 2] = 92
                 out[at + 3] = 120  # x
                 at += 4
-                while place < end:
-                    b0 = data[place]
+                while location < end:
+                    b0 = data[location]
                     out[at] = HEX[b0 >> 4]
                     out[at + 1] = HEX[b0 & 15]
-                    place += 1
+                    location += 1
                     at += 2
                 out[at] = 34
                 at += 1

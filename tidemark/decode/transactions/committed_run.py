@@ -75,7 +75,7 @@ class CommittedRun:
 
     ends: SmallTransactions
     restart_lsns: "array[int]"  # of a pointer at each transaction's end
-    row_ends: "array[int]"  # entries up to each end; unwanted rows can share an entry
+    row_ends: "array[int]"  # entries up to each end; unselected rows can share an entry
     byte_ends: "array[int]"  # bytes of tuples up to each end
     versions: RelationVersions  # numbered as in the entries
     entries: bytes  # of all rows; `tuples` has their tuples

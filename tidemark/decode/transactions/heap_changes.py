@@ -31,7 +31,7 @@ from tidemark.wal.record import Record
 from tidemark.wal.rmgr import heap, heap2
 
 TABLES_MAX = 65536  # cached relation versions; above it the cache is cleared
-Wants = Callable[[Relation], bool]
+Selects = Callable[[Relation], bool]
 ORDINARY_TABLE = "r"  # pg_class.relkind
 SEQUENCE = "S"
 TOAST_TABLE = "t"
@@ -136,11 +136,11 @@ class _Site(NamedTuple):
 class HeapChanges:
     """Adds the row changes of heap records to their transactions.
 
-    A row of a relation that `wants` rejects counts among the changes of its transaction, but its tuples are not kept.
+    A row of a relation that `selects` rejects counts among the changes of its transaction, but its tuples are not kept.
     """
 
     def __init__(self, transactions: TransactionTable, skimmer: Skimmer) -> None:
-        self.wants: Wants = every_relation
+        self.selects: Selects = every_relation
         self.names: NameKeeper | None = None
         self._transactions = transactions
         self._skimmer = skimmer
@@ -288,7 +288,7 @@ class HeapChanges:
     ) -> None:
         if op != _REWRITE:
             emit_schema(site.transaction)
-        if not self.wants(relation):
+        if not self.selects(relation):
             new = old = None
         elif self.names is not None:
             self._record_names(self.names, site, relation, new, old)
@@ -348,4 +348,4 @@ class HeapChanges:
                 self._transactions.renew_versions()
                 self._skimmer.forget_all()
             number = self._transactions.versions.number(database, table.relation)
-            self._skimmer.file_has_rows(locator, number, wanted=self.wants(table.relation))
+            self._skimmer.file_has_rows(locator, number, selected=self.selects(table.relation))

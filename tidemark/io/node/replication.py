@@ -191,7 +191,7 @@ class WalStream:
             return None
         parsed = parse_message(message)
         if isinstance(parsed, Keepalive):
-            if parsed.reply_wanted:
+            if parsed.reply_requested:
                 self.send_status()
             return parsed
         return self._wal(parsed)

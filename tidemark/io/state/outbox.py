@@ -132,7 +132,7 @@ class OutboxReader(OpenedState):
                     f"reader {reader!r} confirms {max(applied, replayable)}, but the outbox ends at {ledger.head}"
                 )
             before = READER.decode(stored)
-            confirmed = Reader(max(applied, before.held), max(replayable, before.replayable), self._clock.wall_us())
+            confirmed = Reader(max(applied, before.applied), max(replayable, before.replayable), self._clock.wall_us())
             transaction.put(key, READER.encode_over(stored, confirmed), db=database)
             return confirmed
 

@@ -183,7 +183,7 @@ class StateTransaction:
         return OutboxTable(self._transaction, self._environment, self._scope)
 
     def deliver(self, group: EncodedGroup) -> Watermark:
-        """Store a group and move delivered to its end; raise `StateFull`, with nothing written, if there is no room."""
+        """Store a group and move delivered to its end; without space, raise `StateFull` and write nothing."""
         before, ledger = self.delivered(), self.ledger()
         if not group.moves_delivered:
             assert before is not None, "a first copy comes after the base"
@@ -204,7 +204,7 @@ class StateTransaction:
         ledger, readers = self.ledger(), self.readers()[0]
         if not readers:
             return ledger
-        applied = min(reader.held for reader in readers.values())
+        applied = min(reader.applied for reader in readers.values())
         confirmed = self.confirmed()
         if applied > (confirmed.sequence if confirmed else ledger.trimmed):
             header = self.outbox.header(applied)
@@ -226,7 +226,7 @@ class StateTransaction:
             return self.get(CONFIRMED)
         except DamagedValue:
             readers, damaged = self.readers()
-            applied = min((reader.held for reader in readers.values()), default=NO_SEQUENCE)
+            applied = min((reader.applied for reader in readers.values()), default=NO_SEQUENCE)
             header = self.outbox.header(applied)
             if damaged or header is None:
                 raise
@@ -395,7 +395,7 @@ class StateTransaction:
 
     def _is_read_to(self, head: Sequence) -> bool:
         readers, damaged = self.readers()
-        return bool(readers) and not damaged and min(reader.held for reader in readers.values()) >= head
+        return bool(readers) and not damaged and min(reader.applied for reader in readers.values()) >= head
 
     def _derived(self, key: Key[Watermark]) -> Watermark | None:
         try:
@@ -410,7 +410,7 @@ class StateTransaction:
     def _check_space(self, group: EncodedGroup, ledger: OutboxLedger) -> None:
         bound, wanted = self.identity.outbox_bytes_max, group.byte_count
         readers = self.readers()[0]
-        applied = min((reader.held for reader in readers.values()), default=ledger.trimmed)
+        applied = min((reader.applied for reader in readers.values()), default=ledger.trimmed)
         # NB: if readers have stored everything (up to the head), a wait would never end: Spark confirms a range
         # only when it plans the next one. Then a group of any size is accepted.
         if ledger.byte_count + wanted > bound and applied < ledger.head:

@@ -415,17 +415,17 @@ class Capture:
             memory_bytes=settings.decode.memory_bytes,
             spill=SpillFolder(self._store.folder.spill),
             complete_from=beginning.complete_from,
-            wanted_from=Lsn(start.position.commit_lsn + 1),
+            from_lsn=Lsn(start.position.commit_lsn + 1),
             on_marker=self._on_marker,
         )
-        enter_open(decoder.transactions, base, start.restart_lsn, wanted=True)
+        enter_open(decoder.transactions, base, start.restart_lsn, requested=True)
         copies = Copies(self._store.view())
         builder = GroupBuilder(
             MappedDialects(base.mirrors, beginning.types, base.major),
             selected=settings.select.selection().selects,
             root_of=settings.select.selection().root_of,
             excluded=settings.select.selection().excluded_origins(),
-            wants_message=settings.select.selection().selects_message,
+            selects_message=settings.select.selection().selects_message,
             counting=settings.deliver.transactions,
             copied=copies.have if copies.snapshots else nothing_copied,
             copied_by=copies.snapshots.values(),
@@ -434,7 +434,7 @@ class Capture:
             rows_max=settings.deliver.group_rows_max,
             bytes_max=settings.deliver.group_bytes_max,
         )
-        decoder.want_only(builder.wants)
+        decoder.select_only(builder.selects)
         return WalReader(
             framer,
             decoder,

@@ -87,7 +87,7 @@ class WalSink(Protocol):
 
     @property
     def free_bytes(self) -> int:
-        """Room for more."""
+        """Bytes that are free."""
 
     def put(self, wal_slice: WalSlice) -> None:
         """Accept a slice."""
@@ -220,7 +220,7 @@ class NetworkThread(SourceThread):
         finally:
             self._metrics.connected.set(0)
         if self._link is Link.PAUSED:
-            self._wait_for_room()
+            self._wait_for_space()
 
     def _locate(self, stream: WalStream) -> None:
         """Check that the node is ours, and find the timeline of the ring's end in its history."""
@@ -288,7 +288,7 @@ class NetworkThread(SourceThread):
         )
         self._timeline = ended.next_timeline
 
-    def _wait_for_room(self) -> None:
+    def _wait_for_space(self) -> None:
         is_restored = self._restored_lsn is not None and self._sink.write_lsn >= self._restored_lsn
         overflows = self._overflows and is_restored and self._may_overflow()
         self._log.warning(
