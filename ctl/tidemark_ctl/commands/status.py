@@ -12,6 +12,7 @@ from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateView
+from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.lsn import Oid, format_lsn
 from tidemark.model.mode import Role
 from tidemark.model.relation import Relation
@@ -34,8 +35,6 @@ from tidemark_ctl.views.realtime_tree import (
     stage_tree,
 )
 from tidemark_ctl.views.render import Tree, show
-
-US_PER_S = 1_000_000
 
 
 @click.command()
@@ -181,5 +180,5 @@ def _watermark(mark: Watermark | None, now_us: int) -> Tree:
         "position": str(mark.pointer.position),
         "restart_lsn": format_lsn(mark.pointer.restart_lsn),
         "sequence": mark.sequence,
-        "commit_age_s": round((now_us - mark.commit_time_us) / US_PER_S, 3) if mark.commit_time_us else None,
+        "commit_age_s": round((now_us - mark.commit_time_us) / USECS_PER_SECOND, 3) if mark.commit_time_us else None,
     }

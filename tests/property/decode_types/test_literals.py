@@ -263,7 +263,7 @@ def test_floats_are_printed_as_by_their_codecs(payloads: list[bytes]) -> None:
     assert printed(relation, rows) == [value_line(relation, row) for row in rows]
 
 
-class Refusing:
+class RefusingKernel:
     """A kernel that accepts no value."""
 
     @staticmethod
@@ -276,7 +276,7 @@ def test_bytes_that_the_kernel_refuses_and_the_codec_accepts_are_an_internal_err
 ) -> None:
     relation = forms.relation_of(forms.INT4)
     rows = [ChangedRow("i", None, forms.form_tuple(relation.columns, [bytes(4)]))]
-    monkeypatch.setattr(literals, "datum_text", Refusing)
+    monkeypatch.setattr(literals, "datum_text", RefusingKernel)
     with pytest.raises(InternalError, match="disagree"):
         printed(relation, rows)
 

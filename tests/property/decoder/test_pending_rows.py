@@ -73,7 +73,7 @@ def more(rows: list[ListedRow]) -> int:
 
 
 @dataclass
-class Pending:
+class PendingSlot:
     """A pending transaction."""
 
     top: int
@@ -87,7 +87,7 @@ class Pending:
 class End:
     """A pending transaction that has committed."""
 
-    pending: Pending
+    pending: PendingSlot
     lsn: int
     restart_lsn: int
 
@@ -129,7 +129,7 @@ class RowsAndLists:
     def __init__(self, first_slot: int) -> None:
         self.kernel = Kernel()
         self.kernel.pending.head = self.kernel.pending.tail = self.kernel.pending.oldest = first_slot
-        self.pending: dict[int, Pending] = {}  # by xid, in the order of their first rows
+        self.pending: dict[int, PendingSlot] = {}  # by xid, in the order of their first rows
         self.others: list[ListedRow] = []
         self.last: ListedRow | None = None  # of all rows of this call
         self.ends: list[End] = []
@@ -144,7 +144,7 @@ class RowsAndLists:
         slot = NONE if pending is None else pending.slot
         if top and pending is None:
             slot = self.kernel.pending.hold(EPOCH + top, self.lsn)
-            pending = self.pending[top] = Pending(top, self.lsn, slot)
+            pending = self.pending[top] = PendingSlot(top, self.lsn, slot)
         latest = self.last if pending is None else pending.latest
         if not selected and self._count(latest, pending, slot, xid):
             return
@@ -159,7 +159,7 @@ class RowsAndLists:
             pending.rows.append(row)
             pending.latest = None if selected else row
 
-    def _count(self, latest: ListedRow | None, pending: Pending | None, slot: int, xid: int) -> bool:
+    def _count(self, latest: ListedRow | None, pending: PendingSlot | None, slot: int, xid: int) -> bool:
         rows = self.others if pending is None else pending.rows
         can_count = latest is not None and latest in rows and latest.xid == xid and latest.count > 0
         assert self.kernel.pending.count(slot, xid) == can_count
@@ -227,7 +227,7 @@ class RowsAndLists:
         self.kernel.begin(others_lsn)
 
     def _kept(self) -> None:
-        """Pending rows were moved to the front: the latest row of each may represent more."""
+        """PendingSlot rows were moved to the front: the latest row of each may represent more."""
         for pending in self.pending.values():
             pending.latest = pending.rows[-1] if pending.rows else None
 

@@ -18,8 +18,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeAlias
 
-from tidemark.decode.datum import tuples
+from tidemark.decode.datum import tuples, varlena
 from tidemark.decode.datum.varlena import EXTERNAL_DATUM_BYTES, EXTERNAL_TAG_ON_DISK
+from tidemark.wal.rmgr import heap
 from tidemark.wal.rmgr.heap import PACKED_HEADER_BYTES, TUPLE_HEADER_BYTES
 
 try:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray
 Integers: TypeAlias = "array[int] | memoryview[int]"
+IntView: TypeAlias = "memoryview[int]"
 OutBytes: TypeAlias = "bytearray | memoryview[int]"
 COMPILED = bool(cython.compiled)
 DONE = -1
@@ -68,8 +70,8 @@ ALL_DONE = int(DONE)
 PACKED_HEADER = PACKED_HEADER_BYTES
 TUPLE_HEADER = TUPLE_HEADER_BYTES
 ATTRIBUTES = tuples.ATTRIBUTES_MASK
-HAS_NULLS = tuples.HAS_NULLS
-VARLENA = tuples.VARLENA
+HAS_NULLS = heap.HAS_NULLS
+VARLENA = varlena.VARLENA
 EXTERNAL_BYTES = EXTERNAL_DATUM_BYTES
 EXTERNAL_TAG = EXTERNAL_TAG_ON_DISK
 ARRAY_HEADER = 12  # ndim, dataoffset, elemtype: ArrayType without its varlena header

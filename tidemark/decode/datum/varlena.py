@@ -22,6 +22,8 @@ from tidemark.model.lsn import Oid
 from tidemark.wal import pglz
 
 PLAIN_HEADER_BYTES = 4
+VARLENA = -1  # attlen and typlen of a type of variable length
+MAX_ALIGN = 8
 SHORT_HEADER = 1  # lowest bit of the first byte
 EXTERNAL_HEADER = 1  # the whole first byte
 EXTERNAL_TAG_ON_DISK = 18

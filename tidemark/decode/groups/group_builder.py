@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tidemark.decode.datum.row_entries import ENTRY_BYTES, rows_within
 from tidemark.decode.groups.group_rows import Arenas, GroupRows
-from tidemark.decode.groups.origins import has_excluded, kept_rows
+from tidemark.decode.groups.origin_filter import has_excluded, kept_rows
 from tidemark.decode.groups.partitions import PartitionRoutes, RootOf, RoutedItem, by_leaf
 from tidemark.decode.groups.stream_order import in_stream_order
 from tidemark.decode.groups.transaction_counts import TransactionCounts
@@ -58,7 +58,7 @@ def all_messages(_prefix: str) -> bool:
     return True
 
 
-class _Reached(NamedTuple):
+class _GroupEnd(NamedTuple):
     """The end of a group so far; a pointer is created only on request."""
 
     timeline: TimelineId
@@ -124,8 +124,8 @@ class GroupBuilder:
         self._restart()
 
     def _restart(self) -> None:
-        self._first: _Reached | None = None
-        self._last: _Reached | None = None
+        self._first: _GroupEnd | None = None
+        self._last: _GroupEnd | None = None
         self._items: list[GroupItem] = []
         self._collected: GroupRows | None = None
         self._transactions = EndsInGroup()
@@ -265,9 +265,9 @@ class GroupBuilder:
     def _add_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
         collected = self._collection_for(run)
         ends, last = run.ends, stop - 1
-        self._reach(_Reached(ends.timeline, Lsn(ends.commit_lsns[start]), 0, run.inner_restart_lsn(start)))
+        self._reach(_GroupEnd(ends.timeline, Lsn(ends.commit_lsns[start]), 0, run.inner_restart_lsn(start)))
         commit_lsn, restart_lsn = Lsn(ends.commit_lsns[last]), Lsn(run.restart_lsns[last])
-        self._last = _Reached(ends.timeline, commit_lsn, ends.row_counts[last] - 1, restart_lsn)
+        self._last = _GroupEnd(ends.timeline, commit_lsn, ends.row_counts[last] - 1, restart_lsn)
         collected.append_transactions(run, start, stop)
         self._transactions.extend(ends.part(start, stop))
         if self._counts is not None:
@@ -275,7 +275,7 @@ class GroupBuilder:
 
     def _add_item(self, item: Item, restart_lsn: Lsn, end: TransactionEnd | None = None) -> None:
         position = item.position
-        self._reach(_Reached(position.timeline, position.commit_lsn, position.ordinal, restart_lsn))
+        self._reach(_GroupEnd(position.timeline, position.commit_lsn, position.ordinal, restart_lsn))
         if isinstance(item, LogicalMessage | Truncation) and self._is_excluded(item, end):
             return
         if isinstance(item, LogicalMessage):
@@ -304,7 +304,7 @@ class GroupBuilder:
         if run.versions.all_batch_bytes > self._uncounted_bytes:
             stop = collected.within(run, row, stop, self._batch_bytes_max)
         ordinal = max(first, run.ordinal(row))
-        here = _Reached(end.timeline, end.commit_lsn, ordinal, transaction.inner_restart_lsn)
+        here = _GroupEnd(end.timeline, end.commit_lsn, ordinal, transaction.inner_restart_lsn)
         self._reach(here)
         self._last = here._replace(ordinal=run.ordinal(stop) - 1)
         for begin, finish in self._selected_rows(run, row, stop, end):
@@ -374,7 +374,7 @@ class GroupBuilder:
             self._selection[relation] = found
         return found
 
-    def _reach(self, reached: _Reached) -> None:
+    def _reach(self, reached: _GroupEnd) -> None:
         if self._first is None:
             self._first = reached
         self._last = reached

@@ -78,5 +78,5 @@ class VersionBuilders:
             table=(database, target.oid),
             builder=BatchBuilder(database, relation, self._dialects[database], buffers=self._buffers),
             batch_bytes=batch_bytes(relation),
-            is_routed=target.gathers_partitions or bool(relation.ancestors),
+            is_routed=target.has_partition_rows or bool(relation.ancestors),
         )

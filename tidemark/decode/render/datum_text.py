@@ -41,7 +41,7 @@ else:
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from tidemark.decode.render.value_text import Integers
+    from tidemark.decode.datum.deforming import IntView
 
     Data: TypeAlias = bytes | bytearray
 
@@ -139,7 +139,7 @@ def read_signed(data: Data, location: int, size: int) -> int:
     return number
 
 
-def write_signed(data: Data, location: int, size: int, out: Integers, at: int) -> int:
+def write_signed(data: Data, location: int, size: int, out: IntView, at: int) -> int:
     """Write an integer; return the end offset."""
     value = read_signed(data, location, size)
     if value >= 0:
@@ -149,7 +149,7 @@ def write_signed(data: Data, location: int, size: int, out: Integers, at: int) -
     return write_unsigned(magnitude + 1, out, at + 1)
 
 
-def write_date(value: int, out: Integers, at: int) -> int:
+def write_date(value: int, out: IntView, at: int) -> int:
     """Write days since 2000-01-01 as a date; return the end offset."""
     if value == DATE_END:
         return write_word(WORD_END, out, at)
@@ -160,7 +160,7 @@ def write_date(value: int, out: Integers, at: int) -> int:
     return write_word(WORD_BC, out, at) if days < FIRST_DAY else at
 
 
-def write_clock(usecs: int, out: Integers, at: int) -> int:
+def write_clock(usecs: int, out: IntView, at: int) -> int:
     """Write microseconds since midnight, without trailing zeros of the fraction; return the end offset."""
     seconds = usecs // USECS_A_SECOND
     usecs -= seconds * USECS_A_SECOND
@@ -178,7 +178,7 @@ def write_clock(usecs: int, out: Integers, at: int) -> int:
     return at
 
 
-def write_instant(value: int, zoned: int, out: Integers, at: int) -> int:
+def write_instant(value: int, zoned: int, out: IntView, at: int) -> int:
     """Write microseconds since 2000-01-01 as a timestamp; return the end offset."""
     if value == INSTANT_END:
         return write_word(WORD_END, out, at)
@@ -196,7 +196,7 @@ def write_instant(value: int, zoned: int, out: Integers, at: int) -> int:
 
 
 def write_number(
-    bits: int, mantissa_bits: int, exponent_max: int, fixed_below: int, powers: Integers, out: Integers, at: int
+    bits: int, mantissa_bits: int, exponent_max: int, fixed_below: int, powers: IntView, out: IntView, at: int
 ) -> int:
     """Write a float as PostgreSQL does (`float8out`), without a point if it is whole; return the end offset."""
     if (bits >> mantissa_bits) & exponent_max == exponent_max:
@@ -211,7 +211,7 @@ def write_number(
     return end
 
 
-def write_hex(data: Data, location: int, size: int, out: Integers, at: int) -> int:
+def write_hex(data: Data, location: int, size: int, out: IntView, at: int) -> int:
     """Write bytes as hex digits; return the end offset."""
     for index in range(size):
         byte = data[location + index]
@@ -221,7 +221,7 @@ def write_hex(data: Data, location: int, size: int, out: Integers, at: int) -> i
     return at
 
 
-def write_uuid(data: Data, location: int, out: Integers, at: int) -> int:
+def write_uuid(data: Data, location: int, out: IntView, at: int) -> int:
     """Write sixteen bytes as five groups of digits; return the end offset."""
     at = write_hex(data, location, 4, out, at)
     for index in range(4, 10, 2):
@@ -231,7 +231,7 @@ def write_uuid(data: Data, location: int, out: Integers, at: int) -> int:
     return write_hex(data, location + 10, 6, out, at + 1)
 
 
-def write_text(data: Data, location: int, size: int, out: Integers, at: int) -> int:
+def write_text(data: Data, location: int, size: int, out: IntView, at: int) -> int:
     """Write text up to a zero byte, quotes doubled; return the end offset."""
     for index in range(size):
         byte = data[location + index]
@@ -246,7 +246,7 @@ def write_text(data: Data, location: int, size: int, out: Integers, at: int) -> 
 
 
 def write_datum(
-    data: Data, location: int, size: int, width: int, way: int, powers: Integers, out: Integers, at: int
+    data: Data, location: int, size: int, width: int, way: int, powers: IntView, out: IntView, at: int
 ) -> int:
     """Write a value; return the end offset, FULL or BAD."""
     if width > 0 and size != width:
@@ -288,8 +288,8 @@ def write_datum(
 
 
 def write_datums(
-    data: Data, locations: Integers, sizes: Integers, column_at: int, width: int, way: int, quoted: int,
-    shows_nulls: int, label: bytes, powers: Integers, row: int, rows: int, out: Integers, offsets: Integers, base: int,
+    data: Data, locations: IntView, sizes: IntView, column_at: int, width: int, way: int, quoted: int,
+    shows_nulls: int, label: bytes, powers: IntView, row: int, rows: int, out: IntView, offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write values, each after the column's label; `width` is their fixed length, or 0; `powers` has the powers of ten.
 

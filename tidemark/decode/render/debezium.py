@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode.render.bounds import BEGIN, END, SmallEnds, dumped, is_counted, json_line
-from tidemark.decode.render.column_texts import Integers, TextColumn
+from tidemark.decode.render.column_texts import Int64Array, TextColumn
 from tidemark.decode.render.debezium_rows import LETTERS, Sides
 from tidemark.decode.render.json_columns import NULL, fixed, int64_column, integers
 from tidemark.decode.render.placed_lines import Lines, Piece, SeldomNew
@@ -33,10 +33,10 @@ from tidemark.model.change import (
     TransactionEnd,
     Truncation,
 )
+from tidemark.model.commit_time import USECS_PER_MILLISECOND
 from tidemark.model.lsn import Lsn, Oid
 
 CONNECTOR = "postgresql"
-USECS_PER_MILLISECOND = 1000
 NSECS_PER_USEC = 1000
 NO_VALUE = "null"
 NO_ORDER = '"data_collection_order":null'
@@ -218,7 +218,7 @@ class DebeziumBounds:
         return json_line(fields)
 
     @staticmethod
-    def pieces(op: str, ends: SmallEnds) -> tuple[Integers, Mapping[int, Sequence[Piece]]]:
+    def pieces(op: str, ends: SmallEnds) -> tuple[Int64Array, Mapping[int, Sequence[Piece]]]:
         """Return the events of small transactions."""
         xids, commit_lsns = int64_column(ends.xids()), int64_column(ends.column("commit_lsns"))
         msecs = int64_column(ends.column("times_us") // USECS_PER_MILLISECOND)

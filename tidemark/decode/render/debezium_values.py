@@ -37,8 +37,9 @@ from tidemark.decode.render.json_columns import (
     strings,
     validity,
 )
-from tidemark.decode.types.calendar import USECS_PER_DAY, USECS_PER_SECOND, clock_text, parse_clock, parse_zone
+from tidemark.decode.types.calendar import clock_text, parse_clock, parse_zone
 from tidemark.decode.types.intervals import parse_interval
+from tidemark.model.commit_time import USECS_PER_DAY, USECS_PER_MILLISECOND, USECS_PER_SECOND
 from tidemark.model.mapping import Decimals, TypeMapping
 from tidemark.model.relation import Column, TypeDescription
 
@@ -46,7 +47,6 @@ MAPPING = TypeMapping(decimals=Decimals.STRING)
 UNAVAILABLE = "__debezium_unavailable_value"
 USECS_PER_MONTH = USECS_PER_DAY * 487 // 16  # of 30.4375 days
 INT64_MAX = (1 << 63) - 1
-USECS_PER_MILLISECOND = 1000
 MILLISECOND_DIGITS = 3
 LITTLE_ENDIAN, WKB_IS_POINT, WKB_HEAD_BYTES, EWKB_HAS_SRID = 1, 1, 9, 0x20000000
 # Types by OID (`pg_type.dat`), which never change.

@@ -29,9 +29,7 @@ else:
     from cython.cimports.tidemark.decode.arrow.text_columns import write_string_value  # type: ignore[no-redef] # the same one
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    Integers: TypeAlias = memoryview[int]
+    from tidemark.decode.datum.deforming import IntView
 
 COMPILED = bool(cython.compiled)
 DONE = -1
@@ -60,7 +58,7 @@ UPPER_HEX = b"0123456789ABCDEF"
 BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
-def is_null(valid: Integers, bit: int) -> int:
+def is_null(valid: IntView, bit: int) -> int:
     """Return 1 if the bitmap marks the value as NULL."""
     if len(valid) == 0:
         return 0
@@ -68,7 +66,7 @@ def is_null(valid: Integers, bit: int) -> int:
     return 1 - (byte >> (bit & 7) & 1)
 
 
-def copied(data: Integers, location: int, size: int, out: Integers, at: int) -> int:
+def copied(data: IntView, location: int, size: int, out: IntView, at: int) -> int:
     """Copy bytes, for which there is space; return the end offset."""
     if size > 0:
         first = data[location]
@@ -82,14 +80,14 @@ def copied(data: Integers, location: int, size: int, out: Integers, at: int) -> 
     return at + size
 
 
-def write_word(word: bytes, out: Integers, at: int) -> int:
+def write_word(word: bytes, out: IntView, at: int) -> int:
     """Write an ASCII word, for which there is space; return the end offset."""
     for index in range(len(word)):
         out[at + index] = word[index]
     return at + len(word)
 
 
-def write_unsigned(number: int, out: Integers, at: int) -> int:
+def write_unsigned(number: int, out: IntView, at: int) -> int:
     """Write an unsigned integer; return the end offset."""
     size = 1
     rest = number
@@ -99,7 +97,7 @@ def write_unsigned(number: int, out: Integers, at: int) -> int:
     return write_padded(number, size, out, at)
 
 
-def write_padded(number: int, size: int, out: Integers, at: int) -> int:
+def write_padded(number: int, size: int, out: IntView, at: int) -> int:
     """Write the given number of digits of an unsigned integer; return the end offset."""
     end = at + size
     location = end
@@ -110,7 +108,7 @@ def write_padded(number: int, size: int, out: Integers, at: int) -> int:
     return end
 
 
-def write_integer(value: int, out: Integers, at: int) -> int:
+def write_integer(value: int, out: IntView, at: int) -> int:
     """Write an integer; return the end offset."""
     if value >= 0:
         return write_unsigned(value, out, at)
@@ -120,8 +118,8 @@ def write_integer(value: int, out: Integers, at: int) -> int:
 
 
 def write_integers(
-    values: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
-    offsets: Integers, base: int,
+    values: IntView, valid: IntView, valid_at: int, first: int, row: int, rows: int, out: IntView,
+    offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write integers."""
     with cython.nogil:
@@ -139,8 +137,8 @@ def write_integers(
 
 
 def write_booleans(
-    bits: Integers, bits_at: int, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
-    offsets: Integers, base: int,
+    bits: IntView, bits_at: int, valid: IntView, valid_at: int, first: int, row: int, rows: int, out: IntView,
+    offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write the bits of a bitmap as true and false."""
     with cython.nogil:
@@ -160,7 +158,7 @@ def write_booleans(
 
 
 def write_lsns(
-    values: Integers, first: int, row: int, rows: int, out: Integers, offsets: Integers, base: int
+    values: IntView, first: int, row: int, rows: int, out: IntView, offsets: IntView, base: int
 ) -> int:  # fmt: skip
     """Write LSNs as PostgreSQL does, without quotes."""
     with cython.nogil:
@@ -178,7 +176,7 @@ def write_lsns(
     return ALL_DONE
 
 
-def write_upper_hex(number: int, out: Integers, at: int) -> int:
+def write_upper_hex(number: int, out: IntView, at: int) -> int:
     """Write an unsigned integer in hex; return the end offset."""
     size = 1
     rest = number >> 4
@@ -194,8 +192,8 @@ def write_upper_hex(number: int, out: Integers, at: int) -> int:
 
 
 def write_strings(
-    ends: Integers, data: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
-    offsets: Integers, base: int,
+    ends: IntView, data: IntView, valid: IntView, valid_at: int, first: int, row: int, rows: int, out: IntView,
+    offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write texts as JSON strings; the text of row n is between `ends[n]` and `ends[n + 1]`."""
     with cython.nogil:
@@ -216,8 +214,8 @@ def write_strings(
 
 
 def write_numeric_texts(
-    ends: Integers, data: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
-    offsets: Integers, base: int,
+    ends: IntView, data: IntView, valid: IntView, valid_at: int, first: int, row: int, rows: int, out: IntView,
+    offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write numerics that are text already as JSON strings; NaN and infinities get Debezium's names."""
     with cython.nogil:
@@ -251,8 +249,8 @@ def write_numeric_texts(
 
 
 def write_base64(
-    ends: Integers, data: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
-    offsets: Integers, base: int,
+    ends: IntView, data: IntView, valid: IntView, valid_at: int, first: int, row: int, rows: int, out: IntView,
+    offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write bytes in Base64."""
     with cython.nogil:
@@ -286,8 +284,8 @@ def write_base64(
 
 
 def write_hex(
-    ends: Integers, data: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
-    offsets: Integers, base: int,
+    ends: IntView, data: IntView, valid: IntView, valid_at: int, first: int, row: int, rows: int, out: IntView,
+    offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write bytes in hex, after a backslash and x."""
     with cython.nogil:
@@ -318,7 +316,7 @@ def write_hex(
     return ALL_DONE
 
 
-def write_day(days: int, has_sign: int, out: Integers, at: int) -> int:
+def write_day(days: int, has_sign: int, out: IntView, at: int) -> int:
     """Write days since 1970-01-01 as an ISO date, without quotes; return the end offset.
 
     A year before 1 gets its sign (ISO 8601, with a year 0), or is written as a BC year, which the caller marks.
@@ -347,8 +345,8 @@ def write_day(days: int, has_sign: int, out: Integers, at: int) -> int:
 
 
 def write_instants(
-    values: Integers, second: int, digits: int, zoned: int, valid: Integers, valid_at: int, first: int, row: int,
-    rows: int, out: Integers, offsets: Integers, base: int,
+    values: IntView, second: int, digits: int, zoned: int, valid: IntView, valid_at: int, first: int, row: int,
+    rows: int, out: IntView, offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write timestamps in ISO form: `second` units are a second, `digits` are fractional; 0: dates, in days."""
     with cython.nogil:
@@ -389,7 +387,7 @@ def write_instants(
     return ALL_DONE
 
 
-def write_decimal(low: int, high: int, scale: int, out: Integers, at: int) -> int:
+def write_decimal(low: int, high: int, scale: int, out: IntView, at: int) -> int:
     """Write a 128-bit decimal as Arrow does, with an exponent if it is small; return the end offset."""
     if high & SIGN_64:
         out[at] = 45  # -
@@ -437,8 +435,8 @@ def write_decimal(low: int, high: int, scale: int, out: Integers, at: int) -> in
 
 
 def write_decimals(
-    values: Integers, scale: int, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
-    offsets: Integers, base: int,
+    values: IntView, scale: int, valid: IntView, valid_at: int, first: int, row: int, rows: int, out: IntView,
+    offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write decimals of 128 bits, two words each, as JSON strings."""
     with cython.nogil:

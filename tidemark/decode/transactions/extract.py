@@ -25,6 +25,7 @@ from tidemark.decode.datum.lookup import LookUp
 from tidemark.decode.datum.row_entries import ABSENT
 from tidemark.decode.transactions.pending_children import PendingChildren
 from tidemark.decode.transactions.pending_rows import RECORD_ROWS_MAX, PendingRows
+from tidemark.model import lsn as lsns
 from tidemark.model.change import BeforeKind, Op
 from tidemark.wal import record
 from tidemark.wal import rmgr as managers
@@ -62,8 +63,8 @@ VERSION_BASE = FIRST_VERSION
 NOTHING = NONE
 OTHERS = NONE  # in place of a slot: the caller has the transaction
 NO_TUPLE = ABSENT
-ALL_XIDS = (1 << 32) - 1
-HALF_OF_XIDS = 1 << 31
+ALL_XIDS = lsns.XID_MASK
+HALF_OF_XIDS = lsns.HALF_OF_XIDS
 RM_XLOG = managers.RM_XLOG
 RM_XACT = managers.RM_XACT
 RM_DBASE = managers.RM_DBASE

@@ -18,6 +18,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from tidemark.decode.datum.row_entries import ABSENT, ENTRY_BYTES
+from tidemark.model.lsn import XID_MASK
 from tidemark.wal.rmgr.heap2 import TUPLES_MAX
 
 try:
@@ -55,7 +56,7 @@ SINCE = LONG
 NOTHING = NONE
 OTHERS = NONE  # in place of a slot: the row belongs to another transaction
 GONE = -2  # in place of a slot: the row was rolled back
-ALL_XIDS = (1 << 32) - 1
+ALL_XIDS = int(XID_MASK)
 STEP = ENTRY_BYTES
 WORDS = 4
 NO_TUPLE = ABSENT

@@ -32,7 +32,7 @@ from tidemark.decode.transactions.pending_rows import (
 )
 from tidemark.decode.transactions.ports import PendingTransaction
 from tidemark.decode.transactions.transactions import TransactionTable
-from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
+from tidemark.model.lsn import XID_MASK, Lsn, Oid, TimelineId, Xid
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.versions import WalFormat
@@ -40,7 +40,6 @@ from tidemark.wal.versions import WalFormat
 FILES_MAX = 1 << 20  # known files; above it all are forgotten
 PENDING_ROWS_MAX = 8192  # of all pending transactions: each call moves them once
 PENDING_BYTES_MAX = 1 << 20
-XID_MASK = 0xFFFFFFFF
 
 
 def _columns(count: int, length: int) -> "list[array[int]]":

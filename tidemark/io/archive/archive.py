@@ -20,6 +20,7 @@ from tidemark.io.archive.segment_file import DamagedFile, open_unpacked, skip, w
 from tidemark.model.errors import ConfigError, CorruptWal, WalGap
 from tidemark.model.lsn import Lsn, SegmentNo, SystemIdentifier, TimelineId, format_lsn
 from tidemark.wal.segments import (
+    HISTORY_BYTES_MAX,
     FileKind,
     TimelineHistory,
     WalSlice,
@@ -33,7 +34,6 @@ from tidemark.wal.segments import (
 )
 from tidemark.wal.versions import LONG_PAGE_HEADER_BYTES, PAGE_BYTES, UnsupportedMajor, WalFormat, wal_format_of_magic
 
-HISTORY_BYTES_MAX = 1 << 20
 READ_BYTES = 1 << 20  # bytes of a WAL slice: large enough for the disk, small enough for the cache
 _LONG_HEADER = struct.Struct("<HHIQI4xQII")  # magic, info, tli, pageaddr, rem_len, sysid, seg_size, blcksz
 _LONG_HEADER_FLAG = 2

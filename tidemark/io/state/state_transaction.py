@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tidemark.io.host.disk import StateFull
-from tidemark.io.state.environment import Environment, Transaction
+from tidemark.io.state.environment import Environment, LmdbTransaction
 from tidemark.io.state.outbox_table import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader
 from tidemark.io.state.overtaken import check_not_overtaken
 from tidemark.io.state.state_views import StateMarks, StateView
 from tidemark.model.errors import Fenced, StateError
-from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
+from tidemark.model.lsn import INVALID_LSN, OID_BYTES, Lsn, Oid, TimelineId
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
 from tidemark.model.relation import KnownDatabase, Relation
@@ -69,7 +69,6 @@ from tidemark.wire.state import (
 from tidemark.wire.values import EncodedGroup
 
 FREE_BYTES_MIN = 64 << 20  # of the file system: reserved so that a full outbox never prevents a confirmation
-_OID_BYTES = 4
 _REFUSED = f'"{CopyPhase.REFUSED.value}"'.encode()  # in the stored form of a refused copy, and of few others
 ValueT = TypeVar("ValueT")
 Versions = dict[tuple[Oid, Relation], SchemaVersion]
@@ -79,7 +78,7 @@ class StateTransaction:
     """The state inside one LMDB transaction."""
 
     def __init__(
-        self, environment: Environment, transaction: Transaction, scope: Scope, identity: Identity, known: Versions
+        self, environment: Environment, transaction: LmdbTransaction, scope: Scope, identity: Identity, known: Versions
     ) -> None:
         """`known`: the schema versions that already have a number."""
         self._environment = environment
@@ -431,7 +430,7 @@ class StateTransaction:
             return known
         handle = self._environment.database("schemas")
         version = SchemaVersion(self._transaction.stat(handle)["entries"] + 1)
-        payload = database.to_bytes(_OID_BYTES) + encode_relation(relation)
+        payload = database.to_bytes(OID_BYTES) + encode_relation(relation)
         self._transaction.put(numbered(self._scope, version), seal(payload, SCHEMA_FORMAT_VERSION), db=handle)
         self.new_versions[database, relation] = version
         return version

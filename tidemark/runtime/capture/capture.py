@@ -37,6 +37,7 @@ from tidemark.io.process.config import (
 from tidemark.io.state.history_files import DamagedBase, HistoryWriter, load_catalogs
 from tidemark.io.state.state import NotInitialised
 from tidemark.io.state.state_views import StateView
+from tidemark.model.commit_time import MSECS_PER_SECOND
 from tidemark.model.errors import ConsumerFailed, CorruptWal
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Epoch, Pointer
@@ -62,7 +63,6 @@ from tidemark.wal.segments import first_page_lsn
 from tidemark.wal.versions import wal_format
 from tidemark.wire.state import Beginning, HistoryIndex
 
-MS_PER_S = 1000
 PRELUDE_S = 0.05  # without a first copy the prelude ends at once: decoding need not wait for the first `poll`
 
 
@@ -193,7 +193,7 @@ class Capture:
             self._group_queue,
             lease,
             self._wal_source.input,
-            DeliveryPacing(settings.deliver.rate_max, settings.deliver.linger_ms / MS_PER_S),
+            DeliveryPacing(settings.deliver.rate_max, settings.deliver.linger_ms / MSECS_PER_SECOND),
         )
         self._make_decoding = partial(self._new_decoding, base, beginning, start)
         self._decoding: DecodeThread | None = None

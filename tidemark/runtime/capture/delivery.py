@@ -21,6 +21,7 @@ from tidemark.io.state.history_files import HistoryWriter
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.change import ChangeGroup
+from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch
 from tidemark.runtime.context import Stopped
@@ -34,7 +35,6 @@ IDLE_POLL_S_MAX = 2.0  # the interval doubles up to this while the target has no
 SPACE_WAIT_FIRST_S = 0.02
 SPACE_WAIT_MAX_S = 1.0
 STALE_READERS_S = 5.0  # how often slots of killed readers are freed
-US_PER_S = 1_000_000
 ExtraWrites = Callable[[StateTransaction], None]  # adds more to the transaction that stores a group
 CopyKeep = tuple[Oid, Oid, CopyProgress]  # database, relation, progress of its first copy
 
@@ -250,7 +250,7 @@ class ApplicationThread:
         self._metrics.transactions.inc(len(group.transactions))
         now_us = self._clock.wall_us()
         for time_us in commit_times_us(group.transactions):
-            self._metrics.lag_seconds.observe(max(0, now_us - time_us) / US_PER_S)
+            self._metrics.lag_seconds.observe(max(0, now_us - time_us) / USECS_PER_SECOND)
 
     def _close(self) -> None:
         try:

@@ -165,7 +165,7 @@ class NetworkThread(SourceThread):
         try:
             event = stream.receive_within(timeout_s)
             while event is not None:
-                read_bytes += self._take_event(event)
+                read_bytes += self._accept_event(event)
                 if read_bytes > LEASED_BYTES_MAX or self._sink.free_bytes < SLICE_BYTES_MAX:
                     return False
                 event = stream.receive()
@@ -262,12 +262,12 @@ class NetworkThread(SourceThread):
             elif event is not None:
                 self._backoff.succeeded()
                 is_heard = True
-                if self._take_event(event):
+                if self._accept_event(event):
                     self._arrived.set()
         if ended is not None:
             self._follow(ended)
 
-    def _take_event(self, event: WalSlice | Keepalive) -> int:
+    def _accept_event(self, event: WalSlice | Keepalive) -> int:
         """Handle WAL, or the report of the node's position; return how many bytes of WAL."""
         if isinstance(event, Keepalive):
             self._progress.flush_lsn = event.server_end_lsn
