@@ -16,6 +16,7 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.disk import StateFull, writing
 from tidemark.io.host.logs import Log
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.lsn import format_lsn
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.lineage import TableDiverged, TableStopped
@@ -37,7 +38,6 @@ EVENTS = {
     FaultKind.PAUSED: "table paused",
 }
 STALE_HINT = "give the table a primary key, then cdcctl table recopy"
-_US_PER_S = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class PipelineProgress:
         metrics.bytes.inc(feed.byte_count)
         metrics.batch_seconds.observe(seconds)
         for committed_us in feed.commit_times_us:
-            lag_s = max(0.0, (now_us - committed_us) / _US_PER_S)  # the clocks of two machines may differ
+            lag_s = max(0.0, (now_us - committed_us) / USECS_PER_SECOND)  # the clocks of two machines may differ
             self._lags_s.append(lag_s)
             metrics.visible_seconds.observe(lag_s)
         self.count_tables(positions)

@@ -24,7 +24,7 @@ from tidemark.model.change import LogicalMessage, SchemaChange, SchemaEvent
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.model.relation import Relation
+from tidemark.model.relation import PARTITIONED, Relation
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.commits import has_commit
 from tidemark.pipeline.delta_log.lineage import Recorded
@@ -49,7 +49,6 @@ LOG, REPLICA = "log", "replica"  # the Delta tables of a source table, below its
 TARGETS_AT_ONCE = 4
 COMPACT_EVERY = 100  # commits of one table
 CHECKED_PER_BATCH = 50  # idle tables checked in each batch: 1,000 tables are checked within 20 batches
-PARTITIONED = "p"  # pg_class.relkind
 _PLAIN = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _NAME_LENGTH = 80  # of a folder; the OID before it makes it unique
 
@@ -423,7 +422,7 @@ def _split(items: Sequence[LakeItem]) -> _Split:
             continue
         relation = relation_of(item)
         assert relation is not None, item
-        if relation.kind == PARTITIONED and not relation.gathers_partitions:
+        if relation.kind == PARTITIONED and not relation.has_partition_rows:
             continue  # its rows come from its partitions
         split.tables.setdefault((item.database, relation.oid), []).append(Delivered(sequence, item))
     return split
