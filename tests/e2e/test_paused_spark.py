@@ -47,14 +47,14 @@ def test_a_paused_table_is_shown_and_resumed_through_a_kill_between_catching_up_
             assert "Read-only file system" in line
             assert '"event": "table paused"' in spark.log_path.read_text()
             with OutboxReader.open(StateFolder(state)) as outbox:
-                assert outbox.register("spark").held < outbox.head()
+                assert outbox.register("spark").applied < outbox.head()
             failed = resume(state)
             assert (failed.code, "Read-only file system" in failed.err) == (ExitCode.CONSUMER_FAILED, True), failed.err
         succeeded(resume(state))
         spark.stop()
         campaign.check()
         with OutboxReader.open(StateFolder(state)) as outbox:
-            assert outbox.register("spark").held == outbox.head()
+            assert outbox.register("spark").applied == outbox.head()
     finally:
         spark.end_all()
 

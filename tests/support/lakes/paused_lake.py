@@ -97,7 +97,7 @@ class PausedLake:
     def held(self) -> Sequence:
         """The sequence up to which the outbox may be trimmed."""
         with OutboxReader.open(StateFolder(self.state)) as outbox:
-            return outbox.register(READER).held
+            return outbox.register(READER).applied
 
     @property
     def head(self) -> Sequence:
