@@ -31,7 +31,7 @@ from tidemark.model.errors import ConfigError, NodeUnreachable
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Stage
 from tidemark.runtime.daemon.archiving_watch import record_user
-from tidemark.runtime.daemon.node_requests import MarkersLeftOut
+from tidemark.runtime.daemon.node_requests import NoMarkersOnStandby
 from tidemark.runtime.recovery.lake_inventory import lake_inventory
 from tidemark.runtime.recovery.rebuild import rebuild
 from tidemark.runtime.seed.backup_seeding import seed_from_backup
@@ -227,7 +227,7 @@ def _report_standby(config: Config) -> None:
                 f"{node.where} is a standby: the capture follows it, and delivers nothing until its promotion", err=True
             )
         elif not config.markers.dsn:
-            click.echo(f"{node.where} is a standby: no markers are written. {MarkersLeftOut.hint}", err=True)
+            click.echo(f"{node.where} is a standby: no markers are written. {NoMarkersOnStandby.hint}", err=True)
 
 
 def _report_archive(config: Config, state: StateFolder) -> None:

@@ -21,7 +21,7 @@ from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.commits import changed_columns, read_commit
 from tidemark.pipeline.delta_log.damage import ScanStopped, damage_of
 from tidemark.pipeline.delta_log.lineage import NO_VERSION, Recorded, TableDiverged, TableStopped
-from tidemark.pipeline.failures import first_reason, is_of_host, says_full
+from tidemark.pipeline.failures import first_reason, is_of_host, reports_full_disk
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.lake_table import (
     REASON_MAX,
@@ -88,7 +88,7 @@ def apply_batch(
             return _recreate(target, items, Fault(FaultKind.DIVERGED, damage, _last_written(target)))
         if isinstance(error, LakeFailed) or is_full(error):
             raise
-        kind = LakeFull if says_full(str(error)) else LakeFailed
+        kind = LakeFull if reports_full_disk(str(error)) else LakeFailed
         raise kind(f"{target.uri}: {first_reason(str(error))[:REASON_MAX]}") from error
 
 

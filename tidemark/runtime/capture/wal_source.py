@@ -13,7 +13,7 @@ from typing import Protocol, Self
 
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff
-from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
+from tidemark.engine.ring import Ring
 from tidemark.io.archive.archive import ArchiveFolder, Hole
 from tidemark.io.node.replication import NodeIdentity
 from tidemark.io.process.config import Config, RetryConfig
@@ -27,7 +27,7 @@ from tidemark.runtime.capture.inputs import SpooledInput, WalInput
 from tidemark.runtime.capture.network import MayOverflow, NetworkThread, WalSink, always
 from tidemark.runtime.capture.stream_lease import StreamLease
 from tidemark.runtime.context import CaptureContext
-from tidemark.wal.segments import WalSlice, first_page_lsn
+from tidemark.wal.segments import SLICE_BYTES_MAX, WalSlice, first_page_lsn
 
 
 class Slices(Protocol):

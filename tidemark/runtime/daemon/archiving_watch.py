@@ -138,11 +138,11 @@ class ArchivingWatch:
         waited_s = max(0.0, (self._clock.wall_us() - since_us) / USECS_PER_SECOND) if since_us else 0.0
         self.context.metrics.archive_waiting_seconds.set(waited_s)
 
-    def _report(self, lost: Unrecorded, kept_out: str | None) -> None:
+    def _report(self, lost: Unrecorded, access_error: str | None) -> None:
         """Log a problem, once as long as it stays the same."""
         reason = None
-        if kept_out is not None:
-            reason = f"the server cannot fill the spool: {kept_out}"
+        if access_error is not None:
+            reason = f"the server cannot fill the spool: {access_error}"
         elif lost.count:
             reason = (
                 f"{lost.count} segments from {lost.first} on never arrived, although the server reports them "
@@ -166,11 +166,11 @@ def check_archiving(archive: ArchiveConfig, store: StateStore, node_requests: No
         if user is None or not answer.is_on:  # a server that runs no archive_command loses nothing by it
             return
         record_user(store, user)
-        kept_out = in_time(lambda: spool_access_error(archive, user), START_S)
+        access_error = in_time(lambda: spool_access_error(archive, user), START_S)
     except (TidemarkError, NotInTime, OSError):
         return
-    if kept_out is not None:
-        raise ServerCannotArchive(f"the server cannot fill the spool {archive.folder}: {kept_out}")
+    if access_error is not None:
+        raise ServerCannotArchive(f"the server cannot fill the spool {archive.folder}: {access_error}")
 
 
 def in_time(read: Callable[[], ResultT], wait_s: float) -> ResultT:

@@ -49,7 +49,7 @@ class RequestsPending(NodeUnreachable):
     hint = "check that the node answers SQL; the request is repeated"
 
 
-class MarkersLeftOut(NodeUnfit):
+class NoMarkersOnStandby(NodeUnfit):
     """Markers are to be written to a standby, which accepts none: delivery works without them."""
 
     hint = (
@@ -218,7 +218,7 @@ class NodeRequests:
     def _primary(self) -> Node:
         node = self._session()
         if node.is_in_recovery():
-            raise MarkersLeftOut(f"{node.where} is a standby")
+            raise NoMarkersOnStandby(f"{node.where} is a standby")
         return node
 
     def _forget_nodes(self) -> None:
@@ -232,7 +232,7 @@ class NodeRequests:
             ((end_lsn,),) = self._primary().query(
                 "SELECT pg_logical_emit_message(true, %s, %s::bytea)::text", (MARKER_PREFIX, content)
             )
-        except MarkersLeftOut as error:
+        except NoMarkersOnStandby as error:
             self._report_left_out(error)
             raise
         except Exception:
@@ -241,7 +241,7 @@ class NodeRequests:
         self._metrics.markers_written.inc(marker.kind.value)
         return parse_lsn(str(end_lsn))
 
-    def _report_left_out(self, error: MarkersLeftOut) -> None:
+    def _report_left_out(self, error: NoMarkersOnStandby) -> None:
         if not self._reported_left_out:
             self._reported_left_out = True
             self._log.warning("no markers are written", **describe_error(error))
