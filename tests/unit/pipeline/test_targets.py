@@ -19,7 +19,7 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded, TableDiverged, TableStopped
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry
-from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeFailed, LakeFull, LakeTable, TableMoved
+from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeFailed, LakeFull, LakeTable, TableMoved, table_id
 from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, new_copy
 from tidemark.pipeline.sinks.waiting import StoredItem, WaitingItems
 
@@ -447,3 +447,13 @@ def test_each_table_that_is_set_aside_gets_the_next_free_name(target: ScriptedTa
     assert {name for name in target.names if "diverged" in name} == {
         f"{NAME}.diverged-{number}" for number in (1, 2, 3)
     }
+
+
+def test_a_table_whose_id_cannot_be_read_is_not_taken_for_another_writers(target: ScriptedTarget) -> None:
+    assert table_id(target.uri) == ""
+    target.write(1)
+    assert table_id(target.uri) == target.known.recorded.id
+    first = next(iter(sorted(Path(target.uri, "_delta_log").glob("*.json"))))
+    first.write_text("{")
+    with pytest.raises(LakeFailed, match=NAME):
+        table_id(target.uri)
