@@ -63,7 +63,7 @@ class OpenRequests(NodeRequests):
 
     def __init__(self, context: CaptureContext, incarnation: Incarnation) -> None:
         settings = NodeSettings.of(Config())
-        super().__init__(settings, context.store, b"k" * 16, incarnation, metrics=context.metrics, log=context.log)
+        super().__init__(settings, context.store, b"k" * 16, incarnation, counts=context.metrics, log=context.log)
         self.queries: list[Future[NodeIdentity]] = []
         self.written: list[WrittenMarker] = []
 

@@ -197,9 +197,7 @@ def test_an_archiver_that_delivers_is_fenced_by_the_archived_marker_and_its_side
 
 
 def requests_of(kind: type[RequestsT], config: Config, context: CaptureContext, incarnation: Incarnation) -> RequestsT:
-    return kind(
-        NodeSettings.of(config), context.store, b"k" * 16, incarnation, metrics=context.metrics, log=context.log
-    )
+    return kind(NodeSettings.of(config), context.store, b"k" * 16, incarnation, counts=context.metrics, log=context.log)
 
 
 class KeptRequests(NodeRequests):

@@ -61,14 +61,12 @@ class TableMoved(ConsumerFailed):
         self.applied = applied
 
 
-def table_id(uri: str) -> str | None:
-    """Return the id of the table at `uri`; "" if there is none, None if it cannot be read."""
+def table_id(uri: str) -> str:
+    """Return the id of the table at `uri`; "" if there is none."""
     try:
         return str(DeltaTable(uri).metadata().id) if DeltaTable.is_deltatable(uri) else ""
-    except OSError as error:
+    except (DeltaError, OSError) as error:
         raise LakeFailed(f"{uri}: {first_reason(str(error))}") from error
-    except DeltaError:
-        return None
 
 
 def check_writable(uri: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import Thread
 from typing import TypeVar
 
@@ -25,10 +25,9 @@ from tidemark.io.archive.archive_progress import (
     waiting_segments,
 )
 from tidemark.io.archive.archive_state import ArchiveState
-from tidemark.io.archive.spool_access import ServerCannotArchive, spool_access_error
+from tidemark.io.archive.spool_access import ServerCannotArchive, record_user, spool_access_error
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.disk import StateFull
-from tidemark.io.host.file_access import ServerUser
 from tidemark.io.node.node import NodeArchiving
 from tidemark.io.process.config import ArchiveConfig
 from tidemark.io.state.state import StateStore
@@ -185,9 +184,3 @@ def in_time(read: Callable[[], ResultT], wait_s: float) -> ResultT:
 
     Thread(target=run, name="archive query", daemon=True).start()
     return answer.result(wait_s)
-
-
-def record_user(store: StateStore, user: ServerUser) -> None:
-    """Record the user that the server runs as: `cdcctl status`, which reads only the folders, uses it."""
-    with suppress(StateFull):
-        store.record_archiving(replace(store.archiving(), uid=user.uid, gid=user.gid, groups=user.groups))
