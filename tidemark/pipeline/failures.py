@@ -50,10 +50,15 @@ def is_of_host(error: BaseException) -> bool:
 
 def is_of_process(error: BaseException) -> bool:
     """Return whether an error comes from a limit of the process or the host, which every table meets."""
-    return isinstance(error, MemoryError) or bool(error_numbers(str(error)) & _OF_PROCESS)
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in _OF_PROCESS):
+            return True
+        cause = cause.__cause__
+    return bool(error_numbers(str(error)) & _OF_PROCESS)
 
 
-def says_full(text: str) -> bool:
+def reports_full_disk(text: str) -> bool:
     """Return whether the text of a foreign error reports a full disk or an exhausted quota."""
     return any(number in error_numbers(text) or os.strerror(number) in text for number in _FULL)
 

@@ -53,7 +53,7 @@ class SlowRequests(NodeRequests):
     """Reports an old position of the node."""
 
     def __init__(self, context: CaptureContext, settings: NodeSettings, key: bytes) -> None:
-        super().__init__(settings, context.store, key, metrics=context.metrics, log=context.log)
+        super().__init__(settings, context.store, key, counts=context.metrics, log=context.log)
         self._node = (settings.captured_dsn, context.store.identity.system_identifier)
         self.look_again()
         self.asked = 0
@@ -115,7 +115,7 @@ def made(
         key = load_marker_key(config, folder)
         incarnation = begin_incarnation(store, Role.SIDECAR, context.log)
         node_requests = SlowRequests(context, NodeSettings.of(config), key)
-        fence = Fence(context.store, incarnation, node_requests, context.log)
+        fence = Fence(context, incarnation, node_requests)
         markers = MarkerReader(store.identity, key, context.metrics, context.log)
         daemon = DaemonContext(context, lock.owner, node_requests, markers, fence)
         realtime = Realtime(daemon, RealtimeSettings.of(config, store.identity.segment_bytes))

@@ -26,7 +26,7 @@ from tidemark.model.mode import Role
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Sequence
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.fencing import ANSWERED_MAX, FIRST_START, TRY_AGAIN_S, Fence
-from tidemark.runtime.daemon.node_requests import MarkersLeftOut, NodeRequests, NodeSettings
+from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings, NoMarkersOnStandby
 from tidemark.wal.versions import PAGE_BYTES
 from tidemark.wire.marker import Instance, Marker, MarkerKind
 from tidemark.wire.state import DELIVERED, FOLLOWED, Followed, Identity, Overtaken, Owner, Watermark
@@ -63,7 +63,7 @@ class OpenRequests(NodeRequests):
 
     def __init__(self, context: CaptureContext, incarnation: Incarnation) -> None:
         settings = NodeSettings.of(Config())
-        super().__init__(settings, context.store, b"k" * 16, incarnation, metrics=context.metrics, log=context.log)
+        super().__init__(settings, context.store, b"k" * 16, incarnation, counts=context.metrics, log=context.log)
         self.queries: list[Future[NodeIdentity]] = []
         self.written: list[WrittenMarker] = []
 
@@ -89,9 +89,13 @@ class FencedDaemon:
         self.store, self.clock = store, HandClock()
         self.deliver_to(BEGAN)
         self.own = begin_incarnation(store, Role.SIDECAR, log)
-        self.requests = OpenRequests(CaptureContext(store, Metrics("main"), log), self.own)
-        self.fence = Fence(store, self.own, self.requests, log, self.clock)
+        self.context = CaptureContext(store, Metrics("main"), log)
+        self.requests = OpenRequests(self.context, self.own)
+        self.fence = Fence(self.context, self.own, self.requests, self.clock)
         self.epoch = store.begin_epoch(OWNER)
+
+    def errors(self) -> float | None:
+        return self.context.metrics.registry.get_sample_value("tidemark_errors_total", {"capture": "main"})
 
     def deliver_to(self, lsn: int) -> None:
         with self.store.transaction(None) as transaction:
@@ -312,7 +316,7 @@ def test_no_start_marker_is_written_before_the_first_epoch(tmp_path: Path) -> No
         own = begin_incarnation(store, Role.SIDECAR, log)
         context = CaptureContext(store, Metrics("main"), log)
         with closing(OpenRequests(context, own)) as requests:
-            fence = Fence(store, own, requests, log)
+            fence = Fence(context, own, requests)
             fence.step(store.marks(), Progress())
             requests.queries[0].set_result(NodeIdentity(IDENTITY.system_identifier, FIRST, Lsn(0)))
             fence.step(store.marks(), Progress())
@@ -327,6 +331,7 @@ def test_a_node_that_does_not_answer_is_queried_again_after_a_pause(daemon: Fenc
     daemon.requests.queries[0].set_exception(NodeUnreachable("no answer"))
     daemon.step()
     assert len(daemon.requests.queries) == 2
+    assert daemon.errors() == 1
     daemon.answer(0)
     daemon.step(later_s=TRY_AGAIN_S - 1)
     assert not daemon.requests.written
@@ -342,6 +347,7 @@ def test_a_start_marker_that_was_not_written_is_written_again_after_a_pause(daem
     with capture_logs() as reported:
         daemon.step()
     assert [line["event"] for line in reported] == ["the start marker was not written"]
+    assert daemon.errors() == 1
     daemon.step(later_s=TRY_AGAIN_S - 1)
     assert len(daemon.requests.written) == 1
     daemon.step(later_s=1)
@@ -349,7 +355,7 @@ def test_a_start_marker_that_was_not_written_is_written_again_after_a_pause(daem
 
 
 def test_a_standby_that_accepts_no_marker_is_not_asked_again(daemon: FencedDaemon) -> None:
-    daemon.write_start().answer.set_exception(MarkersLeftOut("the node is a standby"))
+    daemon.write_start().answer.set_exception(NoMarkersOnStandby("the node is a standby"))
     with capture_logs() as reported:
         for _ in range(3):
             daemon.step(later_s=LONG_S)

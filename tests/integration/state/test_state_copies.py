@@ -33,7 +33,7 @@ from tidemark.runtime.seed.initialise import initialise_from_backup
 from tidemark.runtime.seed.seeding import read_seed
 from tidemark.wal.segments import history_name
 from tidemark.wire.marker import Instance, Marker, MarkerKind
-from tidemark.wire.state import PLACE, Identity, Owner
+from tidemark.wire.state import FOLDER_IDENTITY, Identity, Owner
 
 PROGRAM = ("-m", "tidemark_sidecar")
 MOVED = (*PROGRAM, "--moved")
@@ -131,7 +131,7 @@ def test_a_copy_whose_folder_does_not_identify_it_is_fenced_if_the_original_cont
 ) -> None:
     resume(original, 2)
     with StateStore.open(copy.folder) as store, store.transaction(None) as transaction:
-        transaction.drop(PLACE)  # as on a clone of the volume
+        transaction.drop(FOLDER_IDENTITY)  # as on a clone of the volume
     copy.refuses(ExitCode.FENCED, "fenced by the marker at")
     insert(original, 3)
     original.catch_up()  # undisturbed
@@ -197,9 +197,7 @@ def test_an_archiver_that_delivers_is_fenced_by_the_archived_marker_and_its_side
 
 
 def requests_of(kind: type[RequestsT], config: Config, context: CaptureContext, incarnation: Incarnation) -> RequestsT:
-    return kind(
-        NodeSettings.of(config), context.store, b"k" * 16, incarnation, metrics=context.metrics, log=context.log
-    )
+    return kind(NodeSettings.of(config), context.store, b"k" * 16, incarnation, counts=context.metrics, log=context.log)
 
 
 class KeptRequests(NodeRequests):
@@ -222,7 +220,7 @@ def test_markers_name_their_writer_only_once_it_has_read_its_own_start_marker(tm
         context = CaptureContext(store, Metrics("main"), get_log("test"))
         with closing(requests_of(KeptRequests, Config(), context, incarnation)) as node_requests:
             node_requests.kept = []
-            fence = Fence(context.store, incarnation, node_requests, context.log)
+            fence = Fence(context, incarnation, node_requests)
             for kind in (*others, MarkerKind.START):
                 node_requests.write(kind, epoch, None).result(DEADLINE_S)
             assert [marker.incarnation for marker in node_requests.kept] == [None, None, None, incarnation]
@@ -255,7 +253,7 @@ def test_a_state_from_a_backup_is_not_fenced_by_markers_of_the_states_that_it_re
             context = CaptureContext(store, Metrics("main"), log)
             instance = Instance(store.identity.system_identifier, "main")
             with closing(requests_of(NodeRequests, config, context, incarnation)) as node_requests:
-                fence = Fence(context.store, incarnation, node_requests, context.log)
+                fence = Fence(context, incarnation, node_requests)
                 own = store.begin_epoch(Owner("archiver", "host", "boot", 1, 1))
                 for epoch in rivals:
                     lost = Marker(MarkerKind.START, instance, epoch, NO_SEQUENCE, pointer, incarnation=RIVAL)

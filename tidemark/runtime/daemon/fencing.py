@@ -12,15 +12,15 @@ from tidemark.engine.incarnations import Claim, ReadingProcess, Verdict, judge
 from tidemark.engine.ports import Clock
 from tidemark.engine.progress import Progress
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.host.logs import describe_error
 from tidemark.io.node.replication import NodeIdentity
 from tidemark.io.state.incarnations import record_overtaken, record_started
 from tidemark.io.state.overtaken import OvertakenState, check_not_overtaken
-from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateMarks
 from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import NO_TIMELINE, Lsn, TimelineId
-from tidemark.runtime.daemon.node_requests import MarkersLeftOut, NodeRequests
+from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.daemon.node_requests import NodeRequests, NoMarkersOnStandby
 from tidemark.runtime.recovery.promotion import is_waited_for
 from tidemark.wal.versions import PAGE_BYTES
 from tidemark.wire.marker import Marker, MarkerKind
@@ -36,14 +36,14 @@ class Fence:
 
     def __init__(
         self,
-        store: StateStore,
+        context: CaptureContext,
         incarnation: Incarnation,
         node_requests: NodeRequests,
-        log: Log,
         clock: Clock | None = None,
     ) -> None:
-        self._store = store
-        self._log = log
+        self._store = context.store
+        self._log = context.log
+        self._errors = context.metrics.errors
         self._incarnation = incarnation
         self._node_requests = node_requests
         self._clock = clock or SystemClock()
@@ -88,7 +88,7 @@ class Fence:
         reader = ReadingProcess(self._incarnation, now, began, known.is_confirmed, start_epoch, delivers=delivers)
         verdict = judge(claim, known.kept, reader)
         if verdict is Verdict.OVERTAKEN:
-            assert marker.incarnation is not None, "others claim nothing"
+            assert marker.incarnation is not None, "only a marker with an incarnation makes a claim"
             ahead = Overtaken(
                 marker.incarnation, marker.epoch, timeline or NO_TIMELINE, lsn, self._incarnation, now.epoch
             )
@@ -98,7 +98,7 @@ class Fence:
         return verdict is Verdict.OWN or marker.incarnation is None
 
     def _record_rival(self, lsn: Lsn, marker: Marker) -> None:
-        assert marker.incarnation is not None, "others claim nothing"
+        assert marker.incarnation is not None, "only a marker with an incarnation makes a claim"
         with self._lock:
             if marker.incarnation in self._answered or len(self._answered) >= ANSWERED_MAX:
                 return
@@ -130,7 +130,7 @@ class Fence:
         if now_s < self._not_before_s:
             return
         if self._written is not None:
-            self._look_after(self._written, marks, now_s)
+            self._check_written(self._written, marks, now_s)
         elif self._node_query is None:
             self._node_query = self._node_requests.find_node()
         elif self._node_query.done() and self._is_due(progress, self._node_query, now_s):
@@ -148,18 +148,20 @@ class Fence:
         if self._store.incarnations()[0].is_confirmed:
             return True
         if query.exception() is not None:
+            self._errors.inc()
             self._node_query, self._not_before_s = self._node_requests.find_node(), now_s + TRY_AGAIN_S
             return False
         # NB: a page's header may be between the end of the last record and the place where the node continues.
         return progress.decoded_lsn + PAGE_BYTES >= query.result().flush_lsn
 
-    def _look_after(self, written: Future[Lsn], marks: StateMarks, now_s: float) -> None:
+    def _check_written(self, written: Future[Lsn], marks: StateMarks, now_s: float) -> None:
         if not written.done():
             return
         error = written.exception()
-        if isinstance(error, MarkersLeftOut):
+        if isinstance(error, NoMarkersOnStandby):
             return  # for good: the same answer in every step
         if error is not None:
+            self._errors.inc()
             self._log.warning("the start marker was not written", **describe_error(error))
             self._written, self._not_before_s = None, now_s + TRY_AGAIN_S
         elif self._unanswered:
