@@ -53,7 +53,8 @@ _PLAIN = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _NAME_LENGTH = 80  # of a folder; the OID before it makes it unique
 
 
-Write = Callable[[TargetTable, Sequence[StoredItem]], Outcome]
+WriteTarget = Callable[[TargetTable, Sequence[StoredItem]], Outcome]
+"""Writes items to a log or replica, or determines why that is not possible."""
 
 LakeItem = tuple[OutboxSequence, TableItem | LogicalMessage]
 """An item and the sequence of its outbox value."""
@@ -253,7 +254,7 @@ class Lake:
         except OSError:
             return False  # an idle table with an unreadable folder must not delay others; its next change reports it
 
-    def _log(self, table: TableId, items: Sequence[Delivered], write: Write) -> Outcome:
+    def _log(self, table: TableId, items: Sequence[Delivered], write: WriteTarget) -> Outcome:
         uri, app = f"{self.root}/{self._folder(table, items)}/log", f"{self._app(table)}:log"
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
@@ -273,7 +274,7 @@ class Lake:
         if outcome.table is not None and outcome.beside is None and outcome.target.fault is None:
             self._kept.keep(outcome.table)
 
-    def _replica(self, table: TableId, items: Sequence[Delivered], write: Write) -> Outcome:
+    def _replica(self, table: TableId, items: Sequence[Delivered], write: WriteTarget) -> Outcome:
         uri, app = f"{self.root}/{self._folder(table, items)}/replica", f"{self._app(table)}:replica"
         dialect = self._dialects.get(table[0], UTF8)
         # NB: removed first, so that it is unknown after a failure: a retry skips the events that were applied.
@@ -326,7 +327,7 @@ class Lake:
         return replace(reached, namespace=relation.namespace, name=relation.name)
 
     def _messages(
-        self, database: Oid, messages: Sequence[tuple[OutboxSequence, LogicalMessage]], write: Write
+        self, database: Oid, messages: Sequence[tuple[OutboxSequence, LogicalMessage]], write: WriteTarget
     ) -> Outcome:
         uri, app = f"{self.root}/{self._messages_folder(database)}", f"tidemark:{self.capture}:{database}:{MESSAGES}"
 
