@@ -120,7 +120,7 @@ class Outbox:
         self._groups = groups
 
     def write(self) -> int:
-        """WriteTarget each group in a durable transaction; return the number of rows."""
+        """Write each group in a durable transaction; return the number of rows."""
         with StateStore.open(StateFolder(self.state)) as store:
             epoch = store.begin_epoch(OWNER)
             for group in self._groups:
@@ -187,7 +187,7 @@ class LogPipeline(MarkedPipeline):
 
 
 def spark_trial(spark: SparkSession, state: Path, rows: int, pipeline_of: type[MarkedPipeline]) -> Cost:
-    """WriteTarget an outbox into a new lake; the cost is that of all batches but the first, extrapolated to all rows.
+    """Write an outbox into a new lake; the cost is that of all batches but the first, extrapolated to all rows.
 
     A query's first batch includes Spark's start, the start of this query's workers, and the creation of the tables. The
     cost includes Spark's work between batches.
