@@ -142,7 +142,7 @@ def test_a_start_that_is_too_old_is_dropped_until_another_marker_is_read(followi
     assert following.pass_by(late).has_start
     assert not following.pass_by(late + 100).has_start
     following.newest = leader_marker(late + 200, pointer(late))
-    assert not following.pass_by(late + 200).has_start, "it is of what was let go of"
+    assert not following.pass_by(late + 200).has_start, "its position is before the kept ones"
     following.newest = leader_marker(late + 300, pointer(late + 150))
     assert following.pass_by(late + 300).has_start
 

@@ -129,7 +129,7 @@ def test_a_root_that_is_added_with_its_database_is_copied_and_is_dropped_with_it
             reported = _events(sidecar)[before:]
             assert _names(reported) == ["root", "late", "root", "late"], "it goes, and comes again"
             changes = [event.change for event in reported if isinstance(event, PartitionEvent)]
-            assert changes == [PartitionChange.CREATE] * 5, "what goes with its root is not told"
+            assert changes == [PartitionChange.CREATE] * 5, "a partition that is dropped with its root is not reported"
         finally:
             cluster.sql(f"DROP DATABASE {made} WITH (FORCE)")
 
