@@ -174,7 +174,8 @@ class LogAlone(Lake):
     """A lake without replicas."""
 
     def _replica(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
-        none = LakeTable(f"{self.root}/{self._folder(table, items)}/replica", self._app(table))
+        del items
+        none = LakeTable(f"{self.root}/{self._folders[table]}/replica", self._app(table))
         return Outcome(UNTOUCHED, NOTHING, none)
 
 

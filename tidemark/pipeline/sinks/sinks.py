@@ -1,14 +1,13 @@
 """Writes a batch of outbox values into the lake: the log and the replica of each table, then the positions.
 
-    <lake>/<database>/<oid>-<first name>/{log,replica}    <lake>/<database>/messages    <lake>/_positions
+    <lake>/<database>/<schema>/<table>/{log,replica}    <lake>/<database>/messages    <lake>/_positions
 
-A folder keeps the first name of its table and database; the positions table contains the present names.
+`tidemark.pipeline.lake.folders` chooses the folders of new tables; the positions table contains the present names.
 
 Every target checks its own position, so a kill at any point is harmless: a repeated change is skipped where it is
 already applied. A small pool of threads writes logs and replicas: small commits mostly wait, long ones share the cores.
 """
 
-import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,12 +29,12 @@ from tidemark.pipeline.delta_log.commits import has_commit
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LogBreak
+from tidemark.pipeline.lake.folders import MESSAGES, LakeFolders
 from tidemark.pipeline.lake.lake_table import KEEP_HOURS, LakeTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
 from tidemark.pipeline.sinks.changelog import ChangeLog
-from tidemark.pipeline.sinks.messages import FOLDER as MESSAGES
 from tidemark.pipeline.sinks.messages import append_messages
 from tidemark.pipeline.sinks.replica import Replica
 from tidemark.pipeline.sinks.steps import Delivered, TableItem
@@ -49,8 +48,6 @@ TARGETS_AT_ONCE = 4
 COMPACT_EVERY = 100  # commits of one table
 CHECKED_PER_BATCH = 50  # idle tables checked in each batch: 1,000 tables are checked within 20 batches
 PARTITIONED = "p"  # pg_class.relkind
-_PLAIN = re.compile(r"[a-z][a-z0-9_]{0,62}")
-_NAME_LENGTH = 80  # of a folder; the OID before it makes it unique
 
 
 LakeItem = tuple[OutboxSequence, TableItem | LogicalMessage]
@@ -97,9 +94,9 @@ class Lake:
         """
         self.root = root.rstrip("/")
         self.capture = identity.capture
-        self._databases = {} if databases is None else databases
         self._dialects = {} if dialects is None else dialects
         self.positions = Positions(self.root, identity, keep_hours)
+        self._folders = LakeFolders(self.root, self.capture, {} if databases is None else databases, self.positions)
         self._shapes = shapes
         self._constants = constants
         self._present: dict[TableId, Relation] = {}
@@ -123,6 +120,7 @@ class Lake:
         split = _split(batch.items)
         self._add_stopped(split)
         self._add_changed(split)
+        self._choose_folders(split)
         with ThreadPoolExecutor(TARGETS_AT_ONCE, "tidemark-target") as pool:
             written = [
                 (table, items, pool.submit(self._log, table, items), pool.submit(self._replica, table, items))
@@ -151,6 +149,12 @@ class Lake:
         self._touched = touched
         self._beside = [(str(Path(uri).relative_to(self.root)), v) for uri, v in filter(None, (d.beside for d in done))]
         passed(Failpoint.POSITIONS_WRITTEN)
+
+    def _choose_folders(self, split: _Split) -> None:
+        for of, items in split.tables.items():
+            self._folders.choose(of, _first(items) if items else None)
+        for database in split.messages:
+            self._folders.choose((database, INVALID_OID), None)
 
     def _add_stopped(self, split: _Split) -> None:
         """Add stopped tables without items: their restriction may have been removed."""
@@ -189,7 +193,7 @@ class Lake:
             return False  # an idle table with an unreadable folder must not delay others; its next change reports it
 
     def _log(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
-        uri, app = f"{self.root}/{self._folder(table, items)}/log", f"{self._app(table)}:log"
+        uri, app = f"{self.root}/{self._folders[table]}/log", f"{self._app(table)}:log"
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             log = ChangeLog(uri, app, self._shapes).apply(_delivered(some), recorded)
@@ -206,7 +210,7 @@ class Lake:
         )
 
     def _replica(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
-        uri, app = f"{self.root}/{self._folder(table, items)}/replica", f"{self._app(table)}:replica"
+        uri, app = f"{self.root}/{self._folders[table]}/replica", f"{self._app(table)}:replica"
         dialect = self._dialects.get(table[0], UTF8)
         # NB: removed first, so that it is unknown after a failure: a retry skips the events that were applied.
         present = self._present.pop(table, None)
@@ -231,10 +235,6 @@ class Lake:
     def _app(self, table: TableId) -> str:
         return f"tidemark:{self.capture}:{table[0]}.{table[1]}"
 
-    def _folder(self, table: TableId, items: Sequence[Delivered]) -> str:
-        known = self.positions.tables.get(table)
-        return known.folder if known else f"{self._database(table[0])}/{folder_of(_first(items))}"
-
     def _reached(self, table: TableId, items: Sequence[Delivered], log: Outcome, replica: Outcome) -> TablePosition:
         known = self.positions.tables.get(table)
         applied = max(log.applied, replica.applied, key=lambda applied: applied.position)
@@ -243,7 +243,7 @@ class Lake:
             relation=table[1],
             namespace=known.namespace if known else "",
             name=known.name if known else "",
-            folder=self._folder(table, items),
+            folder=self._folders[table],
             state=_state(items, log, replica, known),
             sequence=applied.sequence,
             position=applied.position,
@@ -258,7 +258,10 @@ class Lake:
         return replace(reached, namespace=relation.namespace, name=relation.name)
 
     def _messages(self, database: Oid, messages: Sequence[tuple[OutboxSequence, LogicalMessage]]) -> Outcome:
-        uri, app = f"{self.root}/{self._messages_folder(database)}", f"tidemark:{self.capture}:{database}:{MESSAGES}"
+        uri, app = (
+            f"{self.root}/{self._folders[database, INVALID_OID]}",
+            f"tidemark:{self.capture}:{database}:{MESSAGES}",
+        )
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             known_messages = [(sequence, item) for sequence, item in some if isinstance(item, LogicalMessage)]
@@ -293,38 +296,19 @@ class Lake:
         late = ((at, item) for at, (_, item) in enumerate(messages) if isinstance(item, LogicalMessage))
         return next(((at, item.position) for at, item in late if item.position > fault.position), None)
 
-    def _messages_folder(self, database: Oid) -> str:
-        known = self.positions.tables.get((database, INVALID_OID))
-        return known.folder if known else f"{self._database(database)}/{MESSAGES}"
-
     def _messages_reached(self, database: Oid, log: Outcome) -> TablePosition:
         return TablePosition(
             database=database,
             relation=INVALID_OID,
             namespace="",
             name=MESSAGES,
-            folder=self._messages_folder(database),
+            folder=self._folders[database, INVALID_OID],
             state=_fault_state(log) or TableState.LIVE,
             sequence=log.applied.sequence,
             position=log.applied.position,
             log=log.target,
             breaks=_breaks(self.positions.tables.get((database, INVALID_OID)), log),
         )
-
-    def _database(self, database: Oid) -> str:
-        # Three distinct forms, none of which is the positions table's: an OID, a plain name, another name with its OID.
-        name = self._databases.get(database)
-        if name is None:
-            return str(database)
-        is_plain = _PLAIN.fullmatch(name) and not self._is_anothers(name, database)
-        return name if is_plain else f"{_safe(name)}-{database}"
-
-    def _is_anothers(self, name: str, database: Oid) -> bool:
-        """Return whether the folder `name` belongs to another database with that name, now or earlier."""
-        if any(name == other and oid < database for oid, other in self._databases.items()):
-            return True
-        tables = self.positions.tables.values()
-        return any(known.database != database and known.folder.startswith(f"{name}/") for known in tables)
 
 
 def delta_tables(table: TablePosition) -> list[tuple[str, int]]:
@@ -335,15 +319,6 @@ def delta_tables(table: TablePosition) -> list[tuple[str, int]]:
         for name, target in both
         if target.recorded.version >= 0 and target.fault is None
     ]
-
-
-def folder_of(relation: Relation) -> str:
-    """Return the folder of a table that is new to the lake, below its database's."""
-    return f"{relation.oid}-{_safe(relation.qualified_name)}"
-
-
-def _safe(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:_NAME_LENGTH]
 
 
 def _split(items: Sequence[LakeItem]) -> _Split:
