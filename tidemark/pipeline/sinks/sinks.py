@@ -43,6 +43,7 @@ from tidemark.pipeline.sinks.waiting import StoredItem
 from tidemark.wire.items import relation_of
 from tidemark.wire.state import Identity
 
+CAPTURE, SOURCE = "tidemark.capture", "tidemark.source"  # properties of the Delta tables
 LOG, REPLICA = "log", "replica"  # the Delta tables of a source table, below its folder
 TARGETS_AT_ONCE = 4
 COMPACT_EVERY = 100  # commits of one table
@@ -94,9 +95,11 @@ class Lake:
         """
         self.root = root.rstrip("/")
         self.capture = identity.capture
+        self._system_identifier = identity.system_identifier
+        self._databases = {} if databases is None else databases
         self._dialects = {} if dialects is None else dialects
         self.positions = Positions(self.root, identity, keep_hours)
-        self._folders = LakeFolders(self.root, self.capture, {} if databases is None else databases, self.positions)
+        self._folders = LakeFolders(self.root, self.capture, self._databases, self.positions)
         self._shapes = shapes
         self._constants = constants
         self._present: dict[TableId, Relation] = {}
@@ -194,9 +197,10 @@ class Lake:
 
     def _log(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
         uri, app = f"{self.root}/{self._folders[table]}/log", f"{self._app(table)}:log"
+        properties = self._properties(table, items)
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
-            log = ChangeLog(uri, app, self._shapes).apply(_delivered(some), recorded)
+            log = ChangeLog(uri, app, self._shapes, properties).apply(_delivered(some), recorded)
             if log.has_passed(COMPACT_EVERY):
                 log.compact(self._keep_hours)
             return log
@@ -214,7 +218,8 @@ class Lake:
         dialect = self._dialects.get(table[0], UTF8)
         # NB: removed first, so that it is unknown after a failure: a retry skips the events that were applied.
         present = self._present.pop(table, None)
-        applying = Replica(uri, app, self._shapes, self._constants, dialect, present=present)
+        properties = self._properties(table, items)
+        applying = Replica(uri, app, self._shapes, self._constants, dialect, present=present, properties=properties)
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             replica = applying.apply(_delivered(some), recorded)
@@ -231,6 +236,13 @@ class Lake:
         if applying.present is not None and outcome.table is not None:
             self._present[table] = applying.present
         return outcome
+
+    def _properties(self, table: TableId, items: Sequence[Delivered]) -> dict[str, str]:
+        """Return the properties that name the source of a table; its position is in each commit, at no further cost."""
+        known = self.positions.tables.get(table)
+        name = _latest(items).qualified_name if items else known.qualified_name if known else str(table[1])
+        database = self._databases.get(table[0], str(table[0]))
+        return {CAPTURE: self.capture, SOURCE: f"{self._system_identifier}/{database}/{name}"}
 
     def _app(self, table: TableId) -> str:
         return f"tidemark:{self.capture}:{table[0]}.{table[1]}"
