@@ -15,6 +15,7 @@ from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch
+from tidemark.pipeline.lake.report import reading_lines
 from tidemark.wire.values import ValueKind
 
 ROOT = Path(__file__).parents[2]
@@ -80,4 +81,7 @@ def test_the_tables_are_read_as_in_the_guide(tmp_path: Path, spark: SparkSession
     given = {"spark": spark}
     exec(with_spark.replace("LAKE/shop/public/orders", str(folder)), given)
     rows = [row.asDict() for row in given["orders"].collect()]  # type: ignore[attr-defined]
+    imports, _, reading = str(reading_lines(f"{folder}/replica")["spark_without_connector"]).partition("; ")
+    exec(imports, given)
+    assert sorted((row.asDict() for row in eval(reading, given).collect()), key=repr) == sorted(rows, key=repr)
     assert sorted(rows, key=repr) == replica_rows(lake, str(folder.relative_to(lake)))

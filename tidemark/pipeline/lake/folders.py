@@ -20,6 +20,7 @@ from tidemark.pipeline.delta_log.damage import LOG_FOLDER
 from tidemark.pipeline.lake.lake_table import LakeFailed, LakeTable
 from tidemark.pipeline.lake.positions import Positions, TableId
 
+LOG, REPLICA = "log", "replica"  # the Delta tables of a source table, below its folder
 MESSAGES = "messages"  # the Delta table of a database's logical messages
 _PUNYCODE = "xn--"  # as in domain names (RFC 5890)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-\u0080-\U0010ffff]")
@@ -41,6 +42,16 @@ def folder_name(name: str) -> str:
         safe = _PUNYCODE + safe.encode("punycode").decode("ascii")
     safe = re.sub(r"\.$", "_", safe)
     return f"x{safe}" if safe.startswith(_HIDDEN) else safe
+
+
+def table_app(capture: str, of: TableId, name: str) -> str:
+    """Return the application under which the commits of a table's log or replica record their position."""
+    return f"tidemark:{capture}:{of[0]}.{of[1]}:{name}"
+
+
+def messages_app(capture: str, database: Oid) -> str:
+    """Return the application of a database's log of messages."""
+    return f"tidemark:{capture}:{database}:{MESSAGES}"
 
 
 def _schema_folder(namespace: str) -> str:
@@ -113,7 +124,7 @@ class LakeFolders:
 
     def _is_of(self, of: TableId, path: Path) -> bool:
         try:
-            table = LakeTable(str(path), f"tidemark:{self._capture}:{of[0]}.{of[1]}:{path.name}")
+            table = LakeTable(str(path), table_app(self._capture, of, path.name))
         except LakeFailed:
             return False
         return table.recorded.token is not None

@@ -29,7 +29,7 @@ from tidemark.pipeline.delta_log.commits import has_commit
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LogBreak
-from tidemark.pipeline.lake.folders import MESSAGES, LakeFolders
+from tidemark.pipeline.lake.folders import LOG, MESSAGES, REPLICA, LakeFolders, messages_app, table_app
 from tidemark.pipeline.lake.lake_table import KEEP_HOURS, LakeTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
@@ -44,7 +44,6 @@ from tidemark.wire.items import relation_of
 from tidemark.wire.state import Identity
 
 CAPTURE, SOURCE = "tidemark.capture", "tidemark.source"  # properties of the Delta tables
-LOG, REPLICA = "log", "replica"  # the Delta tables of a source table, below its folder
 TARGETS_AT_ONCE = 4
 COMPACT_EVERY = 100  # commits of one table
 CHECKED_PER_BATCH = 50  # idle tables checked in each batch: 1,000 tables are checked within 20 batches
@@ -196,7 +195,7 @@ class Lake:
             return False  # an idle table with an unreadable folder must not delay others; its next change reports it
 
     def _log(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
-        uri, app = f"{self.root}/{self._folders[table]}/log", f"{self._app(table)}:log"
+        uri, app = f"{self.root}/{self._folders[table]}/{LOG}", table_app(self.capture, table, LOG)
         properties = self._properties(table, items)
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
@@ -214,7 +213,7 @@ class Lake:
         )
 
     def _replica(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
-        uri, app = f"{self.root}/{self._folders[table]}/replica", f"{self._app(table)}:replica"
+        uri, app = f"{self.root}/{self._folders[table]}/{REPLICA}", table_app(self.capture, table, REPLICA)
         dialect = self._dialects.get(table[0], UTF8)
         # NB: removed first, so that it is unknown after a failure: a retry skips the events that were applied.
         present = self._present.pop(table, None)
@@ -244,9 +243,6 @@ class Lake:
         database = self._databases.get(table[0], str(table[0]))
         return {CAPTURE: self.capture, SOURCE: f"{self._system_identifier}/{database}/{name}"}
 
-    def _app(self, table: TableId) -> str:
-        return f"tidemark:{self.capture}:{table[0]}.{table[1]}"
-
     def _reached(self, table: TableId, items: Sequence[Delivered], log: Outcome, replica: Outcome) -> TablePosition:
         known = self.positions.tables.get(table)
         applied = max(log.applied, replica.applied, key=lambda applied: applied.position)
@@ -272,7 +268,7 @@ class Lake:
     def _messages(self, database: Oid, messages: Sequence[tuple[OutboxSequence, LogicalMessage]]) -> Outcome:
         uri, app = (
             f"{self.root}/{self._folders[database, INVALID_OID]}",
-            f"tidemark:{self.capture}:{database}:{MESSAGES}",
+            messages_app(self.capture, database),
         )
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
