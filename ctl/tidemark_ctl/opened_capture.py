@@ -11,7 +11,6 @@ from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import WriteGuard
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings
@@ -30,9 +29,7 @@ def opened_capture(
     killed, as the daemons do.
     """
     arm_from_environment(HandoverPoint, WritePoint)
-    chosen = settings.load(state, config)
-    folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
-    folder.relax_umask()
+    chosen, folder = settings.load_with_folder(state, config)
     log = TerminalLog()
     guard = partial(WriteGuard, watchdog_s=chosen.watchdog.watchdog_s, log=log, kills=kills)
     with StateStore.open(folder, guarded=guard) as store:

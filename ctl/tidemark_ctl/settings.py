@@ -26,6 +26,14 @@ def load(state: Path, config: Path | None) -> Config:
     return load_config(config_path(state, config), os.environ, ports.defaults() if ports is not None else None)
 
 
+def load_with_folder(state: Path, config: Path | None) -> tuple[Config, StateFolder]:
+    """Return the configuration and the state folder, for a command that writes; it sets the process's umask."""
+    chosen = load(state, config)
+    folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
+    folder.relax_umask()
+    return chosen, folder
+
+
 def write(
     state: Path, dsn: str, databases: tuple[str, ...], tables: tuple[str, ...], archive: Path | None = None
 ) -> Path:

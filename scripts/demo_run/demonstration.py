@@ -144,7 +144,7 @@ class Demonstration:
     def behind(self) -> int:
         """Return the number of values in the outbox that the lake lacks."""
         marks = self.store.marks()
-        return max((marks.ledger.head - reader.held for reader in marks.readers.values()), default=marks.ledger.head)
+        return max((marks.ledger.head - reader.applied for reader in marks.readers.values()), default=marks.ledger.head)
 
     def status(self) -> str:
         """Return the present progress as one line."""

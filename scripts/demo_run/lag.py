@@ -30,7 +30,7 @@ class During(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
+class _LagMark:
     """The node's position and the mode at one moment."""
 
     at_s: float
@@ -46,9 +46,9 @@ class DestinationLags:
     landed: Landed  # the LSN up to which it is complete; None if it is empty
     lags_s: dict[During, list[float]] = field(default_factory=lambda: {during: [] for during in During})
     recent_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    _waiting: deque[_Mark] = field(default_factory=deque)
+    _waiting: deque[_LagMark] = field(default_factory=deque)
 
-    def expect(self, mark: _Mark) -> None:
+    def expect(self, mark: _LagMark) -> None:
         """Add a mark to wait for."""
         self._waiting.append(mark)
 
@@ -76,7 +76,7 @@ class LagWatch:
 
     def look(self) -> None:
         """Record the node's position, and count what has arrived."""
-        mark = _Mark(time.monotonic(), self.flush_lsn(), self._mode(), self._disturbances)
+        mark = _LagMark(time.monotonic(), self.flush_lsn(), self._mode(), self._disturbances)
         for place in (self.outbox, self.lake):
             place.expect(mark)
         self.settle()

@@ -16,7 +16,7 @@ _SMALL_TRANSACTIONS = (
     "tests/unit/decoder/test_small_transactions.py",
     "tests/unit/decoder/test_small_savepoints.py",
     "tests/unit/decoder/test_small_transactions_chosen.py",
-    "tests/unit/decoder/test_unwanted_rows.py",
+    "tests/unit/decoder/test_unselected_rows.py",
     "tests/unit/decoder/test_many_tables.py",
     "tests/property/decoder/test_savepoints.py",
     "tests/property/decoder/test_skimming.py",

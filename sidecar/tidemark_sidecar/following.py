@@ -164,6 +164,6 @@ class Following:
                 "a marker with a pointer of another timeline is ignored",
                 at_lsn=lsn,
                 timeline=capture.timeline,
-                told=str(position),
+                position=str(position),
             )
         return False

@@ -353,8 +353,8 @@ class Realtime:
         return {"before": switched.before.value, "stage": switched.after.value}
 
     def _request_recopies(self, request: dict[str, Json]) -> Mapping[str, Json]:
-        wanted, after_lsn = decode_request(request)
-        return encode_generations(request_recopies(self._store, wanted, after_lsn, self._clock.wall_us()))
+        requested, after_lsn = decode_request(request)
+        return encode_generations(request_recopies(self._store, requested, after_lsn, self._clock.wall_us()))
 
     def _cancel_recopies(self, request: dict[str, Json]) -> Mapping[str, Json]:
         left = cancel_recopies(self._store, decode_cancellation(request), is_copying=True)

@@ -57,7 +57,7 @@ class RealtimeReturn:
         self._marker: Future[Lsn] | None = None  # the requested try-start marker
         self._marker_requested_s = 0.0
         self._not_before_s = 0.0
-        self._wants_soon = False
+        self._is_requested = False
         self._reported_keys = False
         self._is_too_far = False  # at the last query: the archiver's lag to the node was too great
         self._backoff = Backoff(realtime.return_first_s, realtime.return_max_s)
@@ -74,12 +74,12 @@ class RealtimeReturn:
 
     def return_soon(self) -> None:
         """Try as soon as possible, at the operator's request."""
-        self._wants_soon = True
+        self._is_requested = True
         self._not_before_s = 0.0
 
     def cancel(self) -> None:
         """Drop the buffer and the operator's request: realtime continues without a return."""
-        self._wants_soon = False
+        self._is_requested = False
         self.drop()
 
     def drop(self) -> None:
@@ -142,7 +142,7 @@ class RealtimeReturn:
 
     def _is_due(self, now_s: float) -> bool:
         is_time = self._automatic and self._backoff.wait_s(now_s) <= 0
-        return self._wants_soon or is_time
+        return self._is_requested or is_time
 
     def _consider(self, marks: StateMarks, request: Future[NodeIdentity]) -> None:
         """Start to buffer if the node answers and the archiver is near."""
@@ -162,9 +162,9 @@ class RealtimeReturn:
     def _request_return(self, buffer: LiveBuffer) -> None:
         """Request the return once the stream is being buffered: the buffer must contain the marker."""
         if buffer.input.link is Link.STREAMING:
-            self._wants_soon = False
+            self._is_requested = False
             attempt = self._store.view().hand_over.attempt + 1
-            self._transition.try_move(Event.RETURN_WANTED, hand_over=HandOver(attempt))
+            self._transition.try_move(Event.RETURN_READY, hand_over=HandOver(attempt))
 
     def _see_to_marker(self, marks: StateMarks) -> None:
         if self._buffer is None:

@@ -54,7 +54,7 @@ def test_a_pipeline_waits_for_space_on_a_full_disk_and_loses_nothing(
             def is_drained() -> bool:
                 with StateStore.open(folder) as store:
                     view = store.view()
-                return view.readers["spark"].held == view.ledger.head
+                return view.readers["spark"].applied == view.ledger.head
 
             try:
                 wait_for(lambda: waited() > 0, "waiting")

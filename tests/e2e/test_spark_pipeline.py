@@ -86,7 +86,7 @@ def test_the_outbox_is_written_to_the_lake_and_confirmed(spark: SparkSession, pl
     place.check()
     with StateStore.open(StateFolder(place.state)) as store:
         view = store.view()
-        assert view.readers["spark"].held == view.ledger.head
+        assert view.readers["spark"].applied == view.ledger.head
         assert NO_SEQUENCE < view.readers["spark"].replayable < view.ledger.head
 
 
@@ -104,7 +104,7 @@ def test_a_table_that_another_writer_changed_stops_alone_and_is_named(spark: Spa
     place.check(besides=changed.oid)
     with StateStore.open(StateFolder(place.state)) as store:
         view = store.view()
-        assert view.readers["spark"].held == view.ledger.head
+        assert view.readers["spark"].applied == view.ledger.head
     assert others
     assert metrics.get_sample_value(TABLES_DIVERGED, {CAPTURE_LABEL: CAPTURE}) == 1
     reported = json.loads(succeeded(cdcctl("status", "--json", "--state", place.state)).out)["lake"]["spark"]

@@ -43,7 +43,7 @@ class Event(Enum):
     SIDECAR_LOST = "the sidecar has ended"  # its lock is free; a remaining process is killed
     OPERATOR_OFF = "the operator switched realtime off"
     OPERATOR_ON = "the operator switched realtime on"
-    RETURN_WANTED = "the sidecar is ready to deliver again"  # it buffers the stream, and the archiver's lag is small
+    RETURN_READY = "the sidecar is ready to deliver again"  # it buffers the stream, and the archiver's lag is small
     MARKER_REACHED = "the archiver has reached the try-start marker"
     TAKEN_OVER = "the sidecar continues from the ring"
     ARCHIVE_STALLED = "the archive does not grow, and the node has the WAL"
@@ -93,7 +93,7 @@ NEXT: dict[tuple[Stage, Event], Move] = {
     (Stage.ARCHIVE, Event.SIDECAR_LOST): Move(Stage.ARCHIVE),
     (Stage.ARCHIVE, Event.OPERATOR_OFF): Move(Stage.HELD),
     (Stage.ARCHIVE, Event.OPERATOR_ON): Move(Stage.ARCHIVE, (Effect.RETURN_SOON,)),
-    (Stage.ARCHIVE, Event.RETURN_WANTED): Move(Stage.RETURNING, (Effect.WRITE_TRY_START_MARKER, Effect.SWITCH_SEGMENT)),
+    (Stage.ARCHIVE, Event.RETURN_READY): Move(Stage.RETURNING, (Effect.WRITE_TRY_START_MARKER, Effect.SWITCH_SEGMENT)),
     (Stage.ARCHIVE, Event.ARCHIVE_STALLED): Move(Stage.REALTIME),
     (Stage.ARCHIVE, Event.DEMOTED): Move(Stage.FOLLOWER),
     (Stage.HELD, Event.SIDECAR_LOST): Move(Stage.HELD),
@@ -121,7 +121,7 @@ NEXT: dict[tuple[Stage, Event], Move] = {
 _SWITCHED_OFF = "an operator switched realtime off: run cdcctl realtime on"
 _ON_STANDBY = "this node is a standby: run the command at the primary"
 REFUSED: dict[tuple[Stage, Event], str] = {
-    (Stage.REALTIME, Event.RETURN_WANTED): "the sidecar delivers already",
+    (Stage.REALTIME, Event.RETURN_READY): "the sidecar delivers already",
     (Stage.REALTIME, Event.MARKER_REACHED): "the sidecar delivers already",
     (Stage.REALTIME, Event.TAKEN_OVER): "the sidecar delivers already",
     (Stage.REALTIME, Event.ARCHIVE_STALLED): "the sidecar delivers already",
@@ -129,19 +129,19 @@ REFUSED: dict[tuple[Stage, Event], str] = {
     (Stage.ARCHIVE, Event.MARKER_REACHED): "no return waits for the marker",
     (Stage.ARCHIVE, Event.TAKEN_OVER): "the archiver still delivers",
     **{(Stage.HELD, stop): "the archiver delivers already" for stop in STOPS},
-    (Stage.HELD, Event.RETURN_WANTED): _SWITCHED_OFF,
+    (Stage.HELD, Event.RETURN_READY): _SWITCHED_OFF,
     (Stage.HELD, Event.MARKER_REACHED): "no return waits for the marker",
     (Stage.HELD, Event.TAKEN_OVER): "the archiver still delivers",
     (Stage.HELD, Event.ARCHIVE_STALLED): _SWITCHED_OFF,
-    (Stage.RETURNING, Event.RETURN_WANTED): "a return is already in progress",
+    (Stage.RETURNING, Event.RETURN_READY): "a return is already in progress",
     (Stage.RETURNING, Event.TAKEN_OVER): "the archiver has not reached the marker",
-    (Stage.RETURNED, Event.RETURN_WANTED): "a return is already in progress",
+    (Stage.RETURNED, Event.RETURN_READY): "a return is already in progress",
     (Stage.RETURNED, Event.MARKER_REACHED): "the marker was reached before",
     (Stage.RETURNED, Event.ARCHIVE_STALLED): "the archiver has reached the marker",
     **{(Stage.FOLLOWER, stop): "a standby delivers nothing" for stop in STOPS},
     (Stage.FOLLOWER, Event.OPERATOR_OFF): _ON_STANDBY,
     (Stage.FOLLOWER, Event.OPERATOR_ON): _ON_STANDBY,
-    (Stage.FOLLOWER, Event.RETURN_WANTED): _ON_STANDBY,
+    (Stage.FOLLOWER, Event.RETURN_READY): _ON_STANDBY,
     (Stage.FOLLOWER, Event.MARKER_REACHED): "a standby delivers nothing",
     (Stage.FOLLOWER, Event.TAKEN_OVER): "a standby delivers nothing",
     (Stage.FOLLOWER, Event.ARCHIVE_STALLED): _ON_STANDBY,

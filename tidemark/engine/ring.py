@@ -27,7 +27,7 @@ TIMELINES_MAX = 1000  # timeline switches in one ring: far more promotions than 
 
 
 class RingFull(Exception):
-    """There is no room for a slice."""
+    """There is no space for a slice."""
 
 
 class Ring:
@@ -61,7 +61,7 @@ class Ring:
 
     @property
     def free_bytes(self) -> int:
-        """Room for more."""
+        """Bytes that are free."""
         return self.capacity - self.used_bytes
 
     def timeline_at(self, lsn: Lsn) -> TimelineId | None:
@@ -71,7 +71,7 @@ class Ring:
         return next(timeline for begin_lsn, timeline in reversed(tuple(self._timelines)) if begin_lsn <= lsn)
 
     def put(self, wal_slice: WalSlice) -> None:
-        """Copy a slice in; it must begin at the end of the last one. The writer must ensure that there is room."""
+        """Copy a slice in; it must begin at the end of the last one. The writer must ensure that there is space."""
         data, start_lsn = wal_slice.data, wal_slice.start_lsn
         length, end_lsn = len(data), Lsn(start_lsn + len(data))
         used_bytes = end_lsn - self._read_lsn

@@ -5,7 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 from tidemark.model.errors import ConfigError
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+USECS_PER_MILLISECOND = 1_000
+USECS_PER_SECOND = 1_000_000
+USECS_PER_MINUTE = 60 * USECS_PER_SECOND
+USECS_PER_HOUR = 60 * USECS_PER_MINUTE
+USECS_PER_DAY = 24 * USECS_PER_HOUR
+MSECS_PER_SECOND = 1_000
+UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -23,7 +30,7 @@ class CommitTime:
 
     def __str__(self) -> str:
         try:
-            return (_EPOCH + self.us * _MICROSECOND).isoformat().replace("+00:00", "Z")
+            return (UNIX_EPOCH + self.us * _MICROSECOND).isoformat().replace("+00:00", "Z")
         except OverflowError:
             return f"{self.us} microseconds after 1970"
 
@@ -40,4 +47,4 @@ def parse_commit_time(text: str) -> CommitTime:
         raise InvalidTime(f"neither an LSN nor a time: {text!r}") from None
     if parsed.tzinfo is None:
         raise InvalidTime(f"{text!r} has no time zone")
-    return CommitTime((parsed - _EPOCH) // _MICROSECOND)
+    return CommitTime((parsed - UNIX_EPOCH) // _MICROSECOND)

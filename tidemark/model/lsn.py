@@ -21,6 +21,10 @@ NO_TIMELINE = TimelineId(0)
 INVALID_OID = Oid(0)
 FIRST_USER_OID = Oid(16384)  # FirstNormalObjectId
 INVALID_XID = Xid(0)
+FIRST_NORMAL_XID = Xid(3)  # transam.h: lower ones are of bootstrap and of frozen rows
+XID_MASK = 0xFFFFFFFF
+HALF_OF_XIDS = 1 << 31  # an xid precedes those at most this far after it
+OID_BYTES = 4
 _HALF_BITS = 32
 _LSN_MAX = (1 << 64) - 1
 

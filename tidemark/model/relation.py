@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tidemark.model.lsn import INVALID_OID, Oid
 
+PARTITIONED = "p"  # pg_class.relkind
 TABLEOID_NUMBER = -6  # sysattr.h: the system column that names a row's partition
 
 
@@ -165,8 +166,8 @@ class Relation(_Hashed):
         return tuple(column for column in self.columns if not column.dropped)
 
     @property
-    def gathers_partitions(self) -> bool:
-        """Return whether rows of partitions come under this relation's name: its last column is then `tableoid`."""
+    def has_partition_rows(self) -> bool:
+        """Return whether rows of partitions have this relation's name: its last column is then `tableoid`."""
         return bool(self.columns) and self.columns[-1].number == TABLEOID_NUMBER
 
     @property

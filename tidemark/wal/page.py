@@ -311,7 +311,7 @@ class Framer:
 
     def _scan(self, scanner: Scanner) -> RecordBlock | None:
         """Scan the input until a block is full or the input ends; None if no record was completed."""
-        block = self._with_room(scanner)
+        block = self._with_space(scanner)
         self._at = scanner.scan(
             memoryview(self._source),
             self._at,
@@ -345,7 +345,7 @@ class Framer:
         scanner.used -= cut
         return block
 
-    def _with_room(self, scanner: Scanner) -> RecordBlock:
+    def _with_space(self, scanner: Scanner) -> RecordBlock:
         """Return the block to fill; its buffer grows with the received input, never by the length in a header."""
         assert self._format is not None
         begun = self._rest if self._block is None else memoryview(self._block.linear)[: scanner.used]

@@ -15,7 +15,8 @@ from tidemark.wal.versions import PAGE_BYTES
 SEGMENT_BYTES_MIN = 1 << 20
 SEGMENT_BYTES_MAX = 1 << 30
 SEGMENT_BYTES_DEFAULT = 16 << 20
-_NAME_DIGITS = 24
+SEGMENT_NAME_DIGITS = 24
+HISTORY_BYTES_MAX = 1 << 20  # of a .history file
 _HEX = frozenset("0123456789ABCDEF")
 _UNSIGNED_32 = 1 << 32
 _TIMELINE = re.compile("[0-9]{1,10}")
@@ -74,7 +75,7 @@ def segment_name(timeline: int, segment: int, segment_bytes: int) -> str:
 
 def parse_segment_name(name: str, segment_bytes: int) -> tuple[TimelineId, SegmentNo] | None:
     """Return timeline and segment number if `name` is exactly a segment's name; None for any other name."""
-    if len(name) != _NAME_DIGITS or not _HEX.issuperset(name):
+    if len(name) != SEGMENT_NAME_DIGITS or not _HEX.issuperset(name):
         return None
     timeline, high, low = int(name[:8], 16), int(name[8:16], 16), int(name[16:], 16)
     per_id = _UNSIGNED_32 // segment_bytes

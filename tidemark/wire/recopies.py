@@ -29,7 +29,7 @@ class RecopyStep(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedTable:
     """A table that is to be copied again, by its OIDs and its name at the time of the request."""
 
     key: TableKey
@@ -63,25 +63,25 @@ def recopies_of(requests: Mapping[TableKey, Recopy]) -> Recopies:
     return Recopies({f"{database}/{relation}": request for (database, relation), request in requests.items()})
 
 
-def encode_request(wanted: Iterable[Wanted], after_lsn: Lsn) -> dict[str, Json]:
+def encode_request(requested: Iterable[RequestedTable], after_lsn: Lsn) -> dict[str, Json]:
     """Return the request as the control socket carries it."""
-    tables: list[Json] = [[*table.key, table.name] for table in wanted]
+    tables: list[Json] = [[*table.key, table.name] for table in requested]
     return {"tables": tables, "after_lsn": format_lsn(after_lsn)}
 
 
-def decode_request(content: Mapping[str, Json]) -> tuple[list[Wanted], Lsn]:
+def decode_request(content: Mapping[str, Json]) -> tuple[list[RequestedTable], Lsn]:
     """Return what `encode_request` wrote; raise `BadRequest` for anything else."""
     tables, after_lsn = content.get("tables"), content.get("after_lsn")
-    wanted: list[Wanted] = []
+    requested: list[RequestedTable] = []
     for table in tables if isinstance(tables, list) else [None]:
         match table:
             case [int(database), int(relation), str(name)]:
-                wanted.append(Wanted((Oid(database), Oid(relation)), name))
+                requested.append(RequestedTable((Oid(database), Oid(relation)), name))
             case _:
                 raise BadRequest(f"not a table to be copied: {table!r}")
     if not isinstance(after_lsn, str):
         raise BadRequest(f"not an LSN: {after_lsn!r}")
-    return wanted, parse_lsn(after_lsn)
+    return requested, parse_lsn(after_lsn)
 
 
 def encode_cancellation(keys: Iterable[TableKey]) -> dict[str, Json]:

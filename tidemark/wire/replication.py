@@ -34,7 +34,7 @@ class Keepalive:
 
     server_end_lsn: Lsn
     sent_us: int  # since 1970-01-01 UTC
-    reply_wanted: bool
+    reply_requested: bool
 
 
 def parse_message(message: bytes | memoryview) -> WalData | Keepalive:
@@ -53,13 +53,13 @@ def parse_message(message: bytes | memoryview) -> WalData | Keepalive:
     )
 
 
-def status_update(written_lsn: Lsn, now_us: int, *, reply_wanted: bool = False) -> bytes:
+def status_update(written_lsn: Lsn, now_us: int, *, reply_requested: bool = False) -> bytes:
     """Return the standby status: `written_lsn` is shown in pg_stat_replication.
 
     NB: flush and apply stay 0: with a position there a capture could be counted as a synchronous standby, and commits
     of the node would wait for us (syncrep.c ignores a standby whose flush position is invalid).
     """
-    return _STATUS.pack(b"r", written_lsn, 0, 0, now_us - PG_EPOCH_US, reply_wanted)
+    return _STATUS.pack(b"r", written_lsn, 0, 0, now_us - PG_EPOCH_US, reply_requested)
 
 
 def start_command(start_lsn: Lsn, timeline: TimelineId) -> bytes:

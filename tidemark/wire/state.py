@@ -206,14 +206,14 @@ class OutboxLedger:
 class Reader:
     """A registered reader: what its targets have, and what it can request again (docs/design/positions.md)."""
 
-    held: Sequence
+    applied: Sequence
     replayable: Sequence  # values up to here are never requested again
     confirmed_at_us: int  # wall clock, for people only
 
     @property
     def trimmable(self) -> Sequence:
         """The last value that this reader no longer needs; it needs none before it either."""
-        return min(self.held, self.replayable)
+        return min(self.applied, self.replayable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,7 +490,7 @@ def _attempt_moves_back(before: HandOver, after: HandOver) -> bool:
 
 
 def _reader_moves_back(before: Reader, after: Reader) -> bool:
-    return after.held < before.held or after.replayable < before.replayable
+    return after.applied < before.applied or after.replayable < before.replayable
 
 
 def _generation_moves_back(before: CopyProgress, after: CopyProgress) -> bool:

@@ -11,22 +11,19 @@ from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateView
 from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.runtime.recovery.archive_repair import ArchiveBreak, RepairPoint, find_break, give_up
 from tidemark_ctl import settings
 from tidemark_ctl.output.seed_progress import SeedProgress
 from tidemark_ctl.terminal_log import TerminalLog
-from tidemark_ctl.views.archive_tree import US_PER_S, archive_of, clock_text, loss_text, names_text
+from tidemark_ctl.views.archive_tree import archive_of, loss_text, names_text, time_text, usecs_text
 
 
 def repair(state: Path, *, config: Path | None, yes: bool) -> None:
     """Run the command."""
     arm_from_environment(RepairPoint, WritePoint)
-    chosen = settings.load(state, config)
-    folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
-    folder.relax_umask()
+    chosen, folder = settings.load_with_folder(state, config)
     with (
         StateStore.open(folder, guarded=reporting_stuck_writers(TerminalLog())) as store,
         RoleLock.acquire(folder, "archiver") as lock,
@@ -57,10 +54,10 @@ def _loss_lines(found: ArchiveState, broken: ArchiveBreak, view: StateView, *, c
         yield f"missing in {found.folder}: WAL from {stretch}: {names_text(found, stretch)}"
     names = set(found.names_in(stretch))
     for given_up in (given_up for given_up in found.holes if given_up.name in names):
-        yield f"  given up at {clock_text(given_up.at_s)}: {given_up.name}: {given_up.reason}"
+        yield f"  given up at {time_text(given_up.at_s)}: {given_up.name}: {given_up.reason}"
     if view.delivered is not None:
         at_us = view.delivered.commit_time_us
-        when = f", committed at {clock_text(at_us / US_PER_S)}" if at_us else ""
+        when = f", committed at {usecs_text(at_us)}" if at_us else ""
         yield f"the last delivered position: {view.delivered.pointer.position}{when}"
     yield "All changes that committed since then are lost, including those of transactions that began before."
     yield "WAL after the lost part cannot be decoded either: the lost part may contain DDL."

@@ -7,8 +7,9 @@ from tidemark.io.archive.spool import Spool
 from tidemark.io.archive.spool_manifest import NoHistoryCopy, read_manifest
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark_ctl import settings
-from tidemark_ctl.views.archive_tree import US_PER_S, archive_of, archive_tree, clock_text, loss_text
+from tidemark_ctl.views.archive_tree import archive_of, archive_tree, loss_text, time_text
 from tidemark_ctl.views.render import show
 
 
@@ -24,6 +25,6 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
 def _copied(found: ArchiveState) -> str | None:
     """Return the time of the copy of the catalog history; None if there is no copy."""
     try:
-        return clock_text(read_manifest(Spool(found.folder)).copied_at_us / US_PER_S)
+        return time_text(read_manifest(Spool(found.folder)).copied_at_us / USECS_PER_SECOND)
     except NoHistoryCopy:
         return None

@@ -10,7 +10,6 @@ from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.lsn import format_lsn
 from tidemark.runtime.recovery.rewind_plan import RewindPlan, plan_rewind
@@ -26,9 +25,7 @@ from tidemark_ctl.views.realtime_tree import rewind_text
 def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool) -> None:
     """Run the command."""
     arm_from_environment(RewindPoint, WritePoint)
-    chosen = settings.load(state, config)
-    folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
-    folder.relax_umask()
+    chosen, folder = settings.load_with_folder(state, config)
     with (
         StateStore.open(folder, guarded=reporting_stuck_writers(TerminalLog())) as store,
         RoleLock.acquire(folder, "sidecar"),

@@ -32,10 +32,10 @@ def recopy(
         if cancel:
             RecopyCancellation(context.store, names, watchdog_s=watchdog_s, deadline_s=deadline_s, echo=echo).cancel()
             return
-        wanted = TableFinder(settings.capture.dsn, settings.select.selection(), context.store).find(names)
-        confirm_losses(state, diverged_logs(state, {table.key for table in wanted}), accepted=accept_break)
+        requested = TableFinder(settings.capture.dsn, settings.select.selection(), context.store).find(names)
+        confirm_losses(state, diverged_logs(state, {table.key for table in requested}), accepted=accept_break)
         request = TableRecopy(
-            context.store, settings.capture.dsn, wanted, watchdog_s=watchdog_s, deadline_s=deadline_s, echo=echo
+            context.store, settings.capture.dsn, requested, watchdog_s=watchdog_s, deadline_s=deadline_s, echo=echo
         )
         request.request()
         try:

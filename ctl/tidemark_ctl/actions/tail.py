@@ -50,7 +50,7 @@ def tail(
     wait_s: float,
 ) -> None:
     """Run the command."""
-    wanted = LsnRange(from_lsn, until)
+    requested = LsnRange(from_lsn, until)
     selection = Selection(tables=tables, partition_roots=partition_roots, exclude_origins=origins, messages=messages)
 
     def printer_for(about: PrintContext) -> Printer:
@@ -60,21 +60,21 @@ def tail(
         if databases:
             raise ConfigError("--database cannot be combined with --state", hint="a state folder defines its databases")
         node = dsn or settings.load(state, config).capture.dsn
-        counts = _tail_from_state(node, StateFolder(state), wanted, printer_for)
+        counts = _tail_from_state(node, StateFolder(state), requested, printer_for)
     elif dsn is None or from_lsn is not None:
         raise ConfigError(
             "--from requires --state" if from_lsn is not None else "no node is named",
             hint="give a DSN to print changes from now on, or --state to start at any LSN of its catalog history",
         )
     else:
-        counts = _tail_from_now(dsn, databases, wanted, wait_s, printer_for)
+        counts = _tail_from_now(dsn, databases, requested, wait_s, printer_for)
     if form == Format.NULL.value:
         for name, value in counts.items():
             click.echo(f"{name} {value}", err=True)
 
 
 def _tail_from_now(
-    dsn: str, databases: tuple[str, ...], wanted: LsnRange, wait_s: float, printer_for: PrinterFor
+    dsn: str, databases: tuple[str, ...], requested: LsnRange, wait_s: float, printer_for: PrinterFor
 ) -> CountsByName:
     progress = SeedProgress()
     removed = 0
@@ -85,7 +85,7 @@ def _tail_from_now(
             keep_what_is_printed(changes.decoding.decoder, shown)
             click.echo(f"catalogs of {', '.join(seed.databases.values())} seeded at {format_lsn(seed.lsn)}", err=True)
             try:
-                print_live(changes, shown, wanted)
+                print_live(changes, shown, requested)
             except WalRemoved as error:
                 removed += 1
                 if changes.snapshot is not None or removed == REMOVED_ATTEMPTS_MAX:
@@ -95,12 +95,12 @@ def _tail_from_now(
                 return shown.counts.as_dict(changes.decoded_lsn - seed.lsn)
 
 
-def print_live(changes: LiveChanges, shown: Printer, wanted: LsnRange) -> None:
+def print_live(changes: LiveChanges, shown: Printer, requested: LsnRange) -> None:
     """Print the commits of the range up to its end."""
-    until, is_reported = wanted.to_lsn, False
+    until, is_reported = requested.to_lsn, False
     while until is None or changes.snapshot is None or changes.decoded_lsn < until:
         for decoded in changes.read_runs(READ_WAIT_S):
-            part = wanted.part_of(decoded)
+            part = requested.part_of(decoded)
             if part is not None:
                 shown.print_run(part, changes.decoding.decoder.restart_lsn)
         shown.flush()
@@ -109,7 +109,7 @@ def print_live(changes: LiveChanges, shown: Printer, wanted: LsnRange) -> None:
             click.echo("changes follow from here on", err=True)
 
 
-def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_for: PrinterFor) -> CountsByName:
+def _tail_from_state(dsn: str, folder: StateFolder, requested: LsnRange, printer_for: PrinterFor) -> CountsByName:
     with StateStore.open(folder, read_only=True) as store:
         view = store.view()
     with ExitStack() as stack:
@@ -117,7 +117,7 @@ def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_fo
         start = begin_from_history(
             view,
             folder.history,
-            wanted.from_lsn,
+            requested.from_lsn,
             memory_bytes=MEMORY_BYTES_DEFAULT,
             spill=spill,
             passed_over=report_damaged_base,
@@ -127,13 +127,13 @@ def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_fo
         identifier = view.identity.system_identifier
         progress = SeedProgress(reading=BEFORE_FROM)
         stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, progress.on_disconnect))
-        while wanted.to_lsn is None or start.decoded_lsn < wanted.to_lsn:
+        while requested.to_lsn is None or start.decoded_lsn < requested.to_lsn:
             wal_slice = stream.read(READ_WAIT_S)
             for decoded in start.decoding.feed_runs(wal_slice) if wal_slice is not None else ():
-                part = wanted.part_of(decoded)
+                part = requested.part_of(decoded)
                 if part is not None:
                     shown.print_run(part, start.decoding.decoder.restart_lsn)
-            if wanted.from_lsn is not None:
-                progress.replaying(start.lsn, start.decoded_lsn, wanted.from_lsn)
+            if requested.from_lsn is not None:
+                progress.replaying(start.lsn, start.decoded_lsn, requested.from_lsn)
             shown.flush()
     return shown.counts.as_dict(start.decoded_lsn - start.lsn)

@@ -12,6 +12,7 @@ from tidemark.io.process.metrics_ports import assigned_ports
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateView
+from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.lsn import Oid, format_lsn
 from tidemark.model.mode import Role
 from tidemark.model.relation import Relation
@@ -34,8 +35,6 @@ from tidemark_ctl.views.realtime_tree import (
     stage_tree,
 )
 from tidemark_ctl.views.render import Tree, show
-
-US_PER_S = 1_000_000
 
 
 @click.command()
@@ -86,7 +85,7 @@ def describe(observed: Observation, now_us: int) -> dict[str, Tree]:
             "delivered_behind_archive": archiver_lag(observed),
             "confirmed_behind_delivered_bytes": _unconfirmed_bytes(view),
             "unconfirmed_values": ledger.head
-            - min((reader.held for reader in view.readers.values()), default=ledger.head),
+            - min((reader.applied for reader in view.readers.values()), default=ledger.head),
         },
         "outbox": {
             "id": view.identity.outbox_id,
@@ -96,7 +95,7 @@ def describe(observed: Observation, now_us: int) -> dict[str, Tree]:
             "bytes_max": view.identity.outbox_bytes_max,
         },
         "readers": {
-            name: {"held": reader.held, "replayable": reader.replayable, "behind": ledger.head - reader.held}
+            name: {"held": reader.applied, "replayable": reader.replayable, "behind": ledger.head - reader.applied}
             for name, reader in view.readers.items()
         },
         "losses": view.losses.count,
@@ -181,5 +180,5 @@ def _watermark(mark: Watermark | None, now_us: int) -> Tree:
         "position": str(mark.pointer.position),
         "restart_lsn": format_lsn(mark.pointer.restart_lsn),
         "sequence": mark.sequence,
-        "commit_age_s": round((now_us - mark.commit_time_us) / US_PER_S, 3) if mark.commit_time_us else None,
+        "commit_age_s": round((now_us - mark.commit_time_us) / USECS_PER_SECOND, 3) if mark.commit_time_us else None,
     }

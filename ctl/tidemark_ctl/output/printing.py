@@ -91,7 +91,7 @@ class Printer(Protocol):
     counts: Counts
     prints_names: bool  # relation, type and schema names instead of the OID where a value is one
 
-    def wants(self, relation: Relation) -> bool:
+    def selects(self, relation: Relation) -> bool:
         """Return whether the output depends on the rows of a relation version."""
 
     def print_run(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:
@@ -103,7 +103,7 @@ class Printer(Protocol):
 
 def keep_what_is_printed(decoder: Decoder, shown: Printer) -> None:
     """Make a decoder keep only the rows that the printer needs."""
-    decoder.want_only(shown.wants)
+    decoder.select_only(shown.selects)
     if shown.prints_names:
         decoder.keep_names()
 
@@ -126,7 +126,7 @@ class _TestDecodingPrinter:
 
     def __init__(self, databases: PrintContext, output: BinaryIO, selected: Callable[[Relation], bool]) -> None:
         self.counts = Counts()
-        self.wants = selected
+        self.selects = selected
         self._renderer = TestDecodingRenderer(databases.major, databases.dialects, selected=selected)
         self._output = output
 
@@ -163,10 +163,10 @@ class _GroupPrinter:
             selected=selection.selects,
             root_of=selection.root_of,
             excluded=selection.excluded_origins(),
-            wants_message=selection.selects_message,
+            selects_message=selection.selects_message,
             counting=counting,
         )
-        self.wants = self._builder.wants
+        self.selects = self._builder.selects
         self._write = write
 
     def print_run(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:

@@ -23,20 +23,20 @@ ADVICE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadingProgress:
     """The WAL that is read before the first output, and a hint to make that shorter."""
 
     what: str
     advice: str
 
 
-SINCE_CHECKPOINT = Reading("WAL since the last checkpoint", ADVICE)
-OF_BACKUP = Reading(
+SINCE_CHECKPOINT = ReadingProgress("WAL since the last checkpoint", ADVICE)
+OF_BACKUP = ReadingProgress(
     "WAL of the backup",
     "the WAL that the server wrote during the backup is read, since the catalogs are exact at its end; to "
     "shorten this, interrupt the command and use a backup that took less time",
 )
-BEFORE_FROM = Reading(
+BEFORE_FROM = ReadingProgress(
     "WAL before --from",
     "transactions that are open at --from began before it, so WAL is read from an earlier catalog base on; to "
     "shorten this, interrupt the command and give a later --from, or none",
@@ -50,7 +50,7 @@ class SeedProgress:
         self,
         output: TextIO | None = None,
         now: Callable[[], float] = time.monotonic,
-        reading: Reading = SINCE_CHECKPOINT,
+        reading: ReadingProgress = SINCE_CHECKPOINT,
     ) -> None:
         self._reported: tuple[FullXid, ...] | None = None
         self._replay = _ReplayLine(output or sys.stderr, now, reading)
@@ -65,7 +65,7 @@ class SeedProgress:
             self._echo(f"waiting for older transactions to end: {names}")
 
     def replaying(self, start_lsn: Lsn, lsn: Lsn, end_lsn: Lsn) -> None:
-        """Show how much of the WAL before the wanted range has been read."""
+        """Show how much of the WAL before the requested range has been read."""
         self._replay.show(lsn - start_lsn, end_lsn - start_lsn)
 
     def repeating(self, error: TidemarkError, attempt: int, attempts_max: int) -> None:
@@ -85,7 +85,7 @@ class SeedProgress:
 class _ReplayLine:
     """The progress in reading WAL: a line updated in place on a terminal, else lines at intervals."""
 
-    def __init__(self, output: TextIO, now: Callable[[], float], reading: Reading) -> None:
+    def __init__(self, output: TextIO, now: Callable[[], float], reading: ReadingProgress) -> None:
         self._output = output
         self._reading = reading
         self._now = now

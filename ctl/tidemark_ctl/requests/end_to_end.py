@@ -70,7 +70,7 @@ class Leg:
     after_s: float | None = None
 
 
-class _Written(NamedTuple):
+class _SentMarker(NamedTuple):
     sequence: Sequence
     end_lsn: Lsn
     boot_ns: int  # at the request
@@ -124,7 +124,7 @@ class EndToEndCheck:
         """Return the first leg that can still pass."""
         return next((name for name, leg in self._legs.items() if leg.verdict is LegEnd.PENDING), None)
 
-    def _write(self, observed: Observation) -> _Written | None:
+    def _write(self, observed: Observation) -> _SentMarker | None:
         """Write the marker into the WAL, and request a segment switch if an archive is configured."""
         began_ns, sequence = boot_ns(), Sequence(secrets.randbits(SEQUENCE_BITS))
         horizon, term = observed.view.horizon, observed.view.term
@@ -145,9 +145,9 @@ class EndToEndCheck:
         )
         if observed.archive is not None:
             self._node_requests.switch_segment()
-        return _Written(sequence, end_lsn, began_ns)
+        return _SentMarker(sequence, end_lsn, began_ns)
 
-    def _judge(self, observed: Observation, written: _Written) -> None:
+    def _judge(self, observed: Observation, written: _SentMarker) -> None:
         """Check all legs that can still pass; a leg that passed or is broken does not change."""
         for name, found in (
             (LegName.CAPTURE, self._capture),
@@ -178,7 +178,7 @@ class EndToEndCheck:
 
     # --- the legs
 
-    def _capture(self, observed: Observation, written: _Written) -> Leg:
+    def _capture(self, observed: Observation, written: _SentMarker) -> Leg:
         """Check whether the sidecar's decode thread has read the marker in the stream."""
         stage, process = observed.view.stage, observed.sidecar
         if stage is Stage.HELD:
@@ -201,7 +201,7 @@ class EndToEndCheck:
         how = f"; its connection to the node is {link}" if link else ""
         return Leg(LegEnd.PENDING, f"the sidecar has not read the marker in the stream{how}", LOG_HINT)
 
-    def _archive(self, observed: Observation, written: _Written) -> Leg:
+    def _archive(self, observed: Observation, written: _SentMarker) -> Leg:
         """Check whether the archiver has read the marker in the archive, also if it does not deliver."""
         if observed.archive is None:
             return Leg(LegEnd.RESTS, "no archive is configured")
@@ -232,7 +232,7 @@ class EndToEndCheck:
             return False
         return is_filled_by_nothing(node, archive, self._configured.filled_by)
 
-    def _archive_late(self, archive: ArchiveState | TidemarkError, written: _Written) -> Leg:
+    def _archive_late(self, archive: ArchiveState | TidemarkError, written: _SentMarker) -> Leg:
         """Return why the archiver has not read the marker yet."""
         if not isinstance(archive, ArchiveState):
             return Leg(LegEnd.PENDING, str(archive), archive.hint)
@@ -243,7 +243,7 @@ class EndToEndCheck:
         reason, hint = _late_by(node, archive, written.end_lsn) if isinstance(node, NodeArchiving) else ("", "")
         return Leg(LegEnd.PENDING, f"{at}{reason}", hint or "see archive_command, pg_stat_archiver, and the node's log")
 
-    def _consumer(self, observed: Observation, written: _Written) -> Leg:
+    def _consumer(self, observed: Observation, written: _SentMarker) -> Leg:
         """Check whether the delivered position has passed the marker."""
         delivered = observed.view.delivered
         if delivered is not None and delivered.pointer.position.commit_lsn >= written.end_lsn:
@@ -260,7 +260,7 @@ class EndToEndCheck:
         full = f"; the outbox has {ledger.byte_count} of {observed.view.identity.outbox_bytes_max} bytes"
         return Leg(LegEnd.PENDING, f"{at}, before the marker{full}", f"{self._deliverer(observed)}: {LOG_HINT}")
 
-    def _readers(self, observed: Observation, written: _Written) -> Leg:
+    def _readers(self, observed: Observation, written: _SentMarker) -> Leg:
         """Check whether every reader has confirmed all that was delivered before the marker."""
         del written
         if not observed.view.readers:
@@ -268,14 +268,14 @@ class EndToEndCheck:
         if self._due is None:
             waits = self._legs[LegName.CONSUMER].verdict is LegEnd.WAITS
             return Leg(LegEnd.WAITS if waits else LegEnd.PENDING, "delivery has not reached the marker")
-        behind = {name: reader.held for name, reader in observed.view.readers.items() if reader.held < self._due}
+        behind = {name: reader.applied for name, reader in observed.view.readers.items() if reader.applied < self._due}
         if not behind:
             return Leg(LegEnd.PASSED, f"all have confirmed {self._due}")
         names = ", ".join(f"{name} has confirmed {held}" for name, held in sorted(behind.items()))
         hint = f"check that its pipeline runs; remove a reader that never returns: cdcctl reader drop {min(behind)}"
         return Leg(LegEnd.PENDING, f"{names} of the due {self._due}", hint)
 
-    def _passed_by(self, role: Role, written: _Written) -> Leg | None:
+    def _passed_by(self, role: Role, written: _SentMarker) -> Leg | None:
         """Return the passed leg if a process has read the marker, with the time."""
         answer = send_request(self._store.folder, role, "check")
         if answer is None or answer.get("sequence") != written.sequence:

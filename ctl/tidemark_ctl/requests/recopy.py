@@ -24,8 +24,8 @@ from tidemark.model.table_name import TableName
 from tidemark.runtime.first_copy.recopying import request_recopies
 from tidemark.wire.recopies import (
     RecopyStep,
+    RequestedTable,
     TableKey,
-    Wanted,
     decode_generations,
     encode_request,
     recopies_by_table,
@@ -68,7 +68,7 @@ class TableFinder:
             node.check_same_node(self._identity.system_identifier)
             self._databases = database_names(node, beginning.databases)
 
-    def find(self, names: Sequence[TableName]) -> list[Wanted]:
+    def find(self, names: Sequence[TableName]) -> list[RequestedTable]:
         """Return the tables with these names; raise `CannotRecopy` or `CopyDenied`, which name every rejected table."""
         found: dict[TableName, list[tuple[Oid, str, NamedRelation]]] = {name: [] for name in names}
         for oid, database in self._databases.items():
@@ -87,7 +87,7 @@ class TableFinder:
             are_denied = all(refusal.is_denied for refusal in refused.values())
             raise (CopyDenied if are_denied else CannotRecopy)(message, hint=hint)
         return [
-            Wanted((oid, relation.oid), str(TableName(name.schema, name.table, database)))
+            RequestedTable((oid, relation.oid), str(TableName(name.schema, name.table, database)))
             for name, ((oid, database, relation),) in found.items()
         ]
 
@@ -155,7 +155,7 @@ class TableRecopy:
         self,
         store: StateStore,
         dsn: str,
-        wanted: Sequence[Wanted],
+        requested: Sequence[RequestedTable],
         *,
         watchdog_s: float,
         deadline_s: float,
@@ -164,7 +164,7 @@ class TableRecopy:
         self._store = store
         self._dsn = dsn
         self._watchdog_s = watchdog_s
-        self._wanted = wanted
+        self._requested = requested
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
         self._echo = echo
@@ -174,7 +174,7 @@ class TableRecopy:
     def request(self) -> None:
         """Make the request durable."""
         after_lsn = present_lsn(self._dsn)
-        content = encode_request(self._wanted, after_lsn)
+        content = encode_request(self._requested, after_lsn)
         while not self._generations:
             if not process_now(self._store, Role.SIDECAR, self._watchdog_s).is_running:
                 self._request_under_lock(after_lsn)
@@ -195,7 +195,7 @@ class TableRecopy:
         try:
             with RoleLock.acquire(self._store.folder, Role.SIDECAR.value):
                 wall_us = SystemClock().wall_us()
-                self._generations = request_recopies(self._store, self._wanted, after_lsn, wall_us)
+                self._generations = request_recopies(self._store, self._requested, after_lsn, wall_us)
         except AlreadyRunning:
             return  # a sidecar was started meanwhile; the caller asks it
         self._echo("requested; the sidecar does not run: the tables are copied when it is started")
@@ -213,8 +213,8 @@ class TableRecopy:
             self._check_time(missing)
             self._wait_report.report(about, missing)
             time.sleep(POLL_S)
-        ended = [table.name for table in self._wanted if self._step(table.key) is RecopyStep.ENDED]
-        failed = {table.name: why for table in self._wanted if (why := self._failure(table.key))}
+        ended = [table.name for table in self._requested if self._step(table.key) is RecopyStep.ENDED]
+        failed = {table.name: why for table in self._requested if (why := self._failure(table.key))}
         if failed:
             raise NotComplete(
                 "; ".join(f"the copy of {name} failed: {why}" for name, why in failed.items()),
@@ -229,7 +229,7 @@ class TableRecopy:
     def tree(self) -> dict[str, Tree]:
         """Return the progress of each table."""
         tables: dict[str, Tree] = {}
-        for table in self._wanted:
+        for table in self._requested:
             copy = self._store.copy(*table.key)
             tables[table.name] = {
                 "step": self._step(table.key).value,
@@ -238,8 +238,8 @@ class TableRecopy:
             }
         return {"stage": self._store.marks().stage.value, "tables": tables}
 
-    def _left(self) -> list[Wanted]:
-        return [table for table in self._wanted if not self._step(table.key).is_over]
+    def _left(self) -> list[RequestedTable]:
+        return [table for table in self._requested if not self._step(table.key).is_over]
 
     def _step(self, key: TableKey) -> RecopyStep:
         # NB: read the request first: it is removed after the copy's end.
@@ -251,7 +251,7 @@ class TableRecopy:
         request = recopies_by_table(self._store.recopies()).get(key)
         return request.failed if request is not None and self._step(key) is RecopyStep.FAILED else ""
 
-    def _missing(self, marks: StateMarks, left: Sequence[Wanted]) -> tuple[str, str]:
+    def _missing(self, marks: StateMarks, left: Sequence[RequestedTable]) -> tuple[str, str]:
         """Return what the request waits for, as a keyword and as a sentence."""
         first = left[0]
         step, copy = self._step(first.key), self._store.copy(*first.key)

@@ -6,6 +6,7 @@ from pathlib import Path
 from tidemark.io.archive.archive_state import ArchiveState, NoArchive, WalSpan, archive_state
 from tidemark.io.process.config import Config
 from tidemark.io.state.state_views import StateView
+from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.lsn import format_lsn
 from tidemark.wire.state import Loss
 from tidemark_ctl.views.render import Tree
@@ -13,7 +14,6 @@ from tidemark_ctl.views.render import Tree
 RUNS_SHOWN = 20
 HOLES_SHOWN = 20
 NAMES_SHOWN = 5
-US_PER_S = 1_000_000
 
 
 def archive_of(config: Config, view: StateView) -> ArchiveState:
@@ -36,7 +36,7 @@ def archive_tree(state: ArchiveState, view: StateView) -> dict[str, Tree]:
         "end_lsn": None if state.end_lsn is None else format_lsn(state.end_lsn),
         "failing_s": None if state.failing_s is None else round(state.failing_s, 1),
         "given_up": state.given_up,
-        "holes": [f"{hole.name}  {clock_text(hole.at_s)}  {hole.reason}" for hole in state.holes[-HOLES_SHOWN:]],
+        "holes": [f"{hole.name}  {time_text(hole.at_s)}  {hole.reason}" for hole in state.holes[-HOLES_SHOWN:]],
         "delivered": _delivered_position(state, view),
     }
 
@@ -47,7 +47,12 @@ def names_text(state: ArchiveState, gap: WalSpan) -> str:
     return ", ".join(names) if len(names) <= NAMES_SHOWN else f"{names[0]} to {names[-1]}, {len(names)} segments"
 
 
-def clock_text(seconds: float) -> str:
+def usecs_text(usecs: int) -> str:
+    """Return a wall clock time in microseconds as local time."""
+    return time_text(usecs / USECS_PER_SECOND)
+
+
+def time_text(seconds: float) -> str:
     """Return a wall-clock time in readable form."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
@@ -68,7 +73,7 @@ def _delivered_position(state: ArchiveState, view: StateView) -> str | None:
 def loss_text(loss: Loss) -> str:
     """Return a loss as one line."""
     return (
-        f"{clock_text(loss.at_us / US_PER_S)}: lost all commits after {loss.after} and before "
+        f"{usecs_text(loss.at_us)}: lost all commits after {loss.after} and before "
         f"{loss.resumed_timeline}:{format_lsn(loss.resumed_lsn)}; {('damaged' if loss.damage else 'missing')} "
         "was WAL from "
         f"{WalSpan(loss.hole_start_lsn, loss.hole_end_lsn)}{(f' ({loss.damage})' if loss.damage else '')}; "

@@ -14,7 +14,7 @@ from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
 from tidemark.wire.control import BadRequest, Json
 from tidemark.wire.state import Owner, ProcessEnd, Term
-from tidemark_ctl.views.archive_tree import US_PER_S, clock_text
+from tidemark_ctl.views.archive_tree import usecs_text
 from tidemark_ctl.views.render import Tree
 
 ANSWER_S = 2 * DEADLINE_S  # the loop has DEADLINE_S to accept a command; after that the socket reports that it did not
@@ -80,7 +80,7 @@ def ends_tree(store: StateStore, *, as_json: bool) -> dict[str, Tree]:
 
 
 def _end_tree(end: ProcessEnd, *, as_json: bool) -> Tree:
-    at = clock_text(end.at_us / US_PER_S) if end.at_us else None
+    at = usecs_text(end.at_us) if end.at_us else None
     if as_json:
         return {"at": at, "exit_code": end.exit_code, "reason": end.reason}
     code = "no exit code" if end.exit_code is None else f"exit code {end.exit_code}"

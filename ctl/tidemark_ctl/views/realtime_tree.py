@@ -14,7 +14,7 @@ from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.wire.state import Archiving, MarkerKeys, Rewind, Switch
-from tidemark_ctl.views.archive_tree import US_PER_S, clock_text
+from tidemark_ctl.views.archive_tree import usecs_text
 from tidemark_ctl.views.processes import Process, process_now, process_tree
 from tidemark_ctl.views.render import Tree
 
@@ -78,7 +78,7 @@ def arriving_text(observed: Observation) -> str:
             "server reports them as archived: a hole without a record"
         )
     if archiving.waiting_since_us:
-        since = clock_text(archiving.waiting_since_us / US_PER_S)
+        since = usecs_text(archiving.waiting_since_us)
         reasons.append(f"no segment was archived since {since}: {archiving.waiting} segments wait")
     return "; ".join(reasons) or "no complete segment waits"
 
@@ -100,7 +100,7 @@ def stage_tree(observed: Observation) -> dict[str, Tree]:
         "delivering": observed.deliverer.role.value if observed.deliverer is not None else "nobody",
         "epoch": str(view.term.epoch) if view.term is not None else None,
         "owner": f"{owner.role}, process {owner.pid} on {owner.host}" if owner is not None else None,
-        "since": clock_text(last.at_us / US_PER_S) if last is not None else None,
+        "since": usecs_text(last.at_us) if last is not None else None,
         "reason": last.reason if last is not None else None,
         **({"fenced": str(OvertakenState(view.overtaken))} if view.overtaken is not None else {}),
         "marker_keys": "one" if observed.marker_keys.are_one else f"{KeysDiffer()}; {KeysDiffer.hint}",
@@ -162,14 +162,14 @@ def _hand_over(view: StateView) -> Tree:
 
 def _switch_text(each: Switch) -> str:
     return (
-        f"{clock_text(each.at_us / US_PER_S)}  {each.before.value} -> {each.after.value}  epoch {each.epoch or '-'}"
+        f"{usecs_text(each.at_us)}  {each.before.value} -> {each.after.value}  epoch {each.epoch or '-'}"
         f"  delivered {each.delivered or '-'}  {each.reason}"
     )
 
 
 def _switch_tree(each: Switch) -> Tree:
     return {
-        "at": clock_text(each.at_us / US_PER_S),
+        "at": usecs_text(each.at_us),
         "before": each.before.value,
         "after": each.after.value,
         "reason": each.reason,
@@ -181,7 +181,7 @@ def _switch_tree(each: Switch) -> Tree:
 def rewind_text(rewind: Rewind) -> str:
     """Return a rewind as one line."""
     return (
-        f"{clock_text(rewind.at_us / US_PER_S)}: timeline {rewind.timeline} from {format_lsn(rewind.fork_lsn)} to "
+        f"{usecs_text(rewind.at_us)}: timeline {rewind.timeline} from {format_lsn(rewind.fork_lsn)} to "
         f"{format_lsn(rewind.delivered.commit_lsn)} was delivered, but is not part of the node's history; "
         f"resumed at {rewind.resumed_timeline}:{format_lsn(rewind.resumed_lsn)}; {rewind.tables} tables to copy again"
     )

@@ -54,7 +54,7 @@ def contestants(cluster: Cluster, session: Session, recording: Recording) -> lis
         end,
     ]
     timed([*ours, "--to", begin])  # warm-up: writes the byte code, as an installation does
-    peers = [_Receiver(cluster, session, recording, plugin) for plugin in PLUGINS]
+    peers = [_RecvlogicalTrial(cluster, session, recording, plugin) for plugin in PLUGINS]
     for peer in peers:
         if peer.plugin == "test_decoding":
             _check_rows(peer.name, recording, recording.rows, peer.count_rows())
@@ -93,7 +93,7 @@ def _other_ways(
         yield Contestant(f"tidemark tail, {form}", partial(timed, [*tail, "--format", form]))
 
 
-class _Receiver:
+class _RecvlogicalTrial:
     """pg_recvlogical with one of the server's plugins; its output is discarded."""
 
     def __init__(self, cluster: Cluster, session: Session, recording: Recording, plugin: str) -> None:

@@ -67,7 +67,7 @@ def main() -> None:
     seen = {"rows": 0, "first_rows": 0, "first_s": 0.0, "last_s": 0.0}
 
     @jpype.JImplements("io/debezium/engine/DebeziumEngine$ChangeConsumer")
-    class Consumer:
+    class CountingConsumer:
         @jpype.JOverride
         def handleBatch(self, records: Any, committer: Any) -> None:  # noqa: N802, ANN401 - Java's name and objects
             size = len(records)
@@ -94,7 +94,7 @@ def main() -> None:
         engine = (
             engine_class.create(jpype.JClass("io.debezium.engine.format.Json"))
             .using(java)
-            .notifying(Consumer())
+            .notifying(CountingConsumer())
             .build()
         )
         thread = threading.Thread(target=engine.run, daemon=True)

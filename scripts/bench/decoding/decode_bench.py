@@ -36,7 +36,7 @@ LEAST_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ContestantResult:
     """All rounds of one contestant on one recording."""
 
     name: str
@@ -50,21 +50,21 @@ class Result:
         """CPU seconds of all processes of the contestant."""
         return spread([cost.cpu_s for cost in self.costs])
 
-    def wall_by(self, other: "Result") -> RoundSpread:
+    def wall_by(self, other: "ContestantResult") -> RoundSpread:
         """Wall seconds divided by those of `other` in the same round."""
         return spread([own.wall_s / theirs.wall_s for own, theirs in zip(self.costs, other.costs, strict=True)])
 
-    def cpu_by(self, other: "Result") -> RoundSpread:
+    def cpu_by(self, other: "ContestantResult") -> RoundSpread:
         """CPU seconds divided by those of `other` in the same round."""
         return spread([own.cpu_s / theirs.cpu_s for own, theirs in zip(self.costs, other.costs, strict=True)])
 
 
-def run_rounds(entrants: Sequence[Contestant], rounds: int, deadline_s: float) -> list[Result]:
+def run_rounds(entrants: Sequence[Contestant], rounds: int, deadline_s: float) -> list[ContestantResult]:
     """Run all contestants in each round, in rotating order; start no round after `deadline_s`, except the first."""
     costs = run_trials({entrant.name: entrant.trial for entrant in entrants}, rounds, deadline_s)
     own, scanning, starts = costs.pop(OURS), costs.pop(SCANNING), costs.pop(STARTING)
     ours = {OURS: own, NET: _net(own, starts), SCANNING: _net(scanning, starts)}
-    return [Result(name, values) for name, values in {**ours, **costs}.items()]
+    return [ContestantResult(name, values) for name, values in {**ours, **costs}.items()]
 
 
 def _net(wholes: Sequence[Cost], starts: Sequence[Cost]) -> list[Cost]:
@@ -75,13 +75,13 @@ def _net(wholes: Sequence[Cost], starts: Sequence[Cost]) -> list[Cost]:
     ]
 
 
-def scan_ratio(results: Sequence[Result]) -> RoundSpread:
+def scan_ratio(results: Sequence[ContestantResult]) -> RoundSpread:
     """Return the cost with nothing selected, minus the start, divided by pg_waldump's."""
     by_name = {result.name: result for result in results}
     return by_name[SCANNING].cpu_by(by_name[WALDUMP])
 
 
-def as_json(recording: Recording, results: Sequence[Result]) -> dict[str, object]:
+def as_json(recording: Recording, results: Sequence[ContestantResult]) -> dict[str, object]:
     """Return the results for a recording."""
     own = results[0]
     return {
@@ -105,7 +105,7 @@ def as_json(recording: Recording, results: Sequence[Result]) -> dict[str, object
     }
 
 
-def show(recording: Recording, results: Sequence[Result]) -> None:
+def show(recording: Recording, results: Sequence[ContestantResult]) -> None:
     """Print a table immediately, because the next workload takes long."""
     megabytes = recording.wal_bytes / 1e6
     rounds = len(results[0].costs)

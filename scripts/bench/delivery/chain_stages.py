@@ -96,7 +96,7 @@ def decoded(recording: Recording) -> list[ChangeGroup]:
     builder = GroupBuilder(
         PrintContext.of(view.identity.server_major, start.mirrors, start.databases, start.types).dialects
     )
-    start.decoding.decoder.want_only(builder.wants)
+    start.decoding.decoder.select_only(builder.selects)
     segments = ArchiveFolder(recording.archive, of=view.identity.system_identifier)
     groups: list[ChangeGroup] = []
     for found in decode_archive(segments, start, LsnRange(recording.begin, recording.end), print):
@@ -149,7 +149,7 @@ class Outbox:
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
+class _StageMark:
     """A pipeline's progress at the end of a Spark batch."""
 
     rows: int
@@ -163,12 +163,12 @@ class MarkedPipeline(Pipeline):
     def __init__(self, settings: Settings, outbox: OutboxReader) -> None:
         metrics, log = PipelineMetrics(outbox.identity.capture), get_log("bench")
         self._landed = PipelineProgress(metrics, log, StateFolder(settings.state), settings.reader, settings.lake)
-        self.marks: list[_Mark] = []
+        self.marks: list[_StageMark] = []
         super().__init__(settings, outbox, metrics, self._landed, log)
 
     def _batch(self, rows: DataFrame, batch_id: int) -> None:
         super()._batch(rows, batch_id)
-        self.marks.append(_Mark(self._landed.rows, time.perf_counter(), _cpu_s()))
+        self.marks.append(_StageMark(self._landed.rows, time.perf_counter(), _cpu_s()))
 
 
 class LogAlone(Lake):

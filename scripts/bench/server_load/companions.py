@@ -135,7 +135,7 @@ def stopped_sidecar(node: MeasuredNode) -> Iterator[RunningReader]:
 
 @contextmanager
 def hung_consumer(node: MeasuredNode) -> Iterator[RunningReader]:
-    """Stream and decode while there is room; the consumer accepts nothing."""
+    """Stream and decode while there is space; the consumer accepts nothing."""
     with ExitStack() as stack:
         pipe = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=node.scratch))) / "pipe"
         os.mkfifo(pipe)

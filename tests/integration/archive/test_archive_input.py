@@ -59,9 +59,9 @@ def record_listings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Return the list of the folders that an input lists from now on."""
     listed: list[Path] = []
 
-    def listing(folder: Path, *, whole_only: bool, of: SystemIdentifier) -> ArchiveFolder:
+    def listing(folder: Path, *, complete_only: bool, of: SystemIdentifier) -> ArchiveFolder:
         listed.append(folder)
-        return ArchiveFolder(folder, whole_only=whole_only, of=of)
+        return ArchiveFolder(folder, complete_only=complete_only, of=of)
 
     monkeypatch.setattr("tidemark.runtime.capture.archive_input.ArchiveFolder", listing)
     return listed
@@ -207,16 +207,16 @@ def test_a_segment_that_is_written_in_place_is_waited_for_until_it_is_complete(
     listed = record_listings(monkeypatch)
     archive = ArchiveFolder(copy)
     *_, last = sorted(path for path in copy.iterdir() if len(path.name) == 24)
-    whole_bytes, content = last.read_bytes(), whole(copy)
+    complete_bytes, content = last.read_bytes(), whole(copy)
     if is_packed:
         last.unlink()
-        last, whole_bytes = last.with_name(f"{last.name}.gz"), gzip.compress(whole_bytes)
-    last.write_bytes(whole_bytes[: len(whole_bytes) // 2])
+        last, complete_bytes = last.with_name(f"{last.name}.gz"), gzip.compress(complete_bytes)
+    last.write_bytes(complete_bytes[: len(complete_bytes) // 2])
     with following(copy, archive.first_lsn(), archive.system_identifier) as drained:
         drained.until(lambda: len(drained.content) >= len(content) - MB)
         drained.until(until_listed_again(listed))
         assert drained.source.error is None
-        last.write_bytes(whole_bytes)
+        last.write_bytes(complete_bytes)
         drained.until(lambda: len(drained.content) == len(content))
         assert drained.content == content
 

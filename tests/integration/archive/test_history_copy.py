@@ -69,7 +69,7 @@ class Shop:
         """Return whether the sidecar has recorded the reader's confirmation."""
         with StateStore.open(self.sidecar.folder) as store:
             marks = store.marks()
-        return marks.confirmed is not None and marks.confirmed.sequence == marks.readers[READER].held
+        return marks.confirmed is not None and marks.confirmed.sequence == marks.readers[READER].applied
 
     def source(self, table: str) -> dict[object, list[object]]:
         return {key: list(row) for key, *row in self.node.sql(f"SELECT * FROM {table}", "shop")}

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.capture.test_delivery import DEADLINE_S, Scripted, application, eventually, new_target
+from tests.integration.capture.test_delivery import DEADLINE_S, Scripted, application, new_target
 from tests.support.forged import groups
 from tests.support.forged.deliveries import START, group
 from tests.support.processes.captures import config_for
+from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff, RetryPolicy
@@ -61,7 +62,7 @@ def test_changes_confirmed_in_on_revoked_are_durable_and_are_not_repeated(
     thread.start()
     for lsn in (100, 200):
         group_queue.put(group(lsn))
-    eventually(lambda: first.seen == [100, 200])
+    wait_until(lambda: first.seen == [100, 200])
     assert store.view().start == START
     stopping.set()
     group_queue.close()
@@ -78,13 +79,13 @@ def test_a_confirmation_from_on_revoked_after_the_stop_moves_nothing(
 ) -> None:
     inside, leave = threading.Event(), threading.Event()
 
-    class Hanging(Buffering):
+    class HangingFlush(Buffering):
         def on_revoked(self, partition: Partition) -> bool:
             inside.set()
             assert leave.wait(DEADLINE_S)
             return super().on_revoked(partition)
 
-    consumer = Hanging()
+    consumer = HangingFlush()
     target = new_target(consumer, store, epoch, progress, stopping)
     target.begin()
     target.deliver(group(100))
@@ -195,7 +196,7 @@ def test_a_stop_ends_the_wait_before_another_try(
     )
     thread.start()
     group_queue.put(group(100))
-    eventually(lambda: consumer.seen == [100])
+    wait_until(lambda: consumer.seen == [100])
     stopping.set()
     group_queue.close()
     assert thread.join(DEADLINE_S)
@@ -219,7 +220,7 @@ def wait_for(capture: Capture, condition: Callable[[], bool]) -> None:
         assert capture.poll() is None
         return condition()
 
-    eventually(holds)
+    wait_until(holds)
 
 
 @pytest.mark.feature("I20")
@@ -236,7 +237,7 @@ def test_an_embedded_capture_holds_the_sidecars_role_and_sends_heartbeats(
         with pytest.raises(AlreadyRunning):
             RoleLock.acquire(folder, "sidecar")
         before = beat.count(Slot.SIDECAR)
-        eventually(lambda: beat.count(Slot.SIDECAR) > before + 3)  # nothing is polled
+        wait_until(lambda: beat.count(Slot.SIDECAR) > before + 3)  # nothing is polled
         age_s = beat.age_s(Slot.SIDECAR)
         assert age_s is not None
         assert age_s < config.watchdog.watchdog_s
@@ -262,7 +263,7 @@ def test_a_capture_ends_in_time_beside_a_consumer_that_hangs_in_on_revoked(
     """It also has retried what the consumer first failed, as configured."""
     leave = threading.Event()
 
-    class Hanging(Failing):
+    class HangingRevocation(Failing):
         def on_revoked(self, partition: Partition) -> bool:
             del partition
             assert leave.wait(DEADLINE_S)
@@ -270,7 +271,7 @@ def test_a_capture_ends_in_time_beside_a_consumer_that_hangs_in_on_revoked(
 
     config, folder = config_for(cluster, database), StateFolder(tmp_path / "state")
     config = replace(config, deliver=replace(config.deliver, stop_s=0.1))
-    consumer = Hanging(OSError())
+    consumer = HangingRevocation(OSError())
     consumer.answers = [False] * 1000
     cluster.sql("CREATE TABLE account (id int)", database)
     with captured(config, folder, consumer) as (store, capture):
@@ -281,6 +282,6 @@ def test_a_capture_ends_in_time_beside_a_consumer_that_hangs_in_on_revoked(
         with pytest.raises(ConsumerFailed, match="did not end its batch"):
             capture.stop()
         leave.set()
-        eventually(lambda: consumer.calls[-1] == "stop")
-        eventually(lambda: not any(thread.name == "application" for thread in threading.enumerate()))
+        wait_until(lambda: consumer.calls[-1] == "stop")
+        wait_until(lambda: not any(thread.name == "application" for thread in threading.enumerate()))
         assert store.view().start == before

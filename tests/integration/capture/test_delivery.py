@@ -2,8 +2,7 @@
 
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.support.forged import groups
 from tests.support.forged.deliveries import BOUND, OWNER, SELECTED_TABLES, START, group, outbox_target
+from tests.support.processes.waiting import wait_until
 from tests.support.servers.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
@@ -32,13 +32,6 @@ from tidemark.wire.state import CopyPhase, CopyProgress
 
 DEADLINE_S = 120.0
 OFFERS = 10  # with waits of 0.02 s, 0.04 s and so on between them, about a second
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
 
 
 def is_beyond(reader: OutboxReader, seen: Sequence) -> bool:
@@ -63,7 +56,7 @@ def test_a_full_outbox_stops_delivery_until_a_reader_confirms(
         seen = Sequence(0)
         read: list[int] = []
         while len(read) < 20:
-            eventually(partial(is_beyond, reader, seen))
+            wait_until(partial(is_beyond, reader, seen))
             end = reader.plan(seen, BOUND // 2)
             read += [value.header.first.commit_lsn for value in reader.read(seen, end) if value.header.relation]
             assert reader.ledger().byte_count <= BOUND
@@ -74,7 +67,7 @@ def test_a_full_outbox_stops_delivery_until_a_reader_confirms(
     assert progress.confirmed is not None
 
 
-def test_a_stop_interrupts_the_wait_for_room(
+def test_a_stop_interrupts_the_wait_for_space(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
     target = outbox_target(store, epoch, progress, stopping)
@@ -251,7 +244,7 @@ def test_confirmations_that_are_not_durable_are_bounded(
     worker = threading.Thread(target=deliver_all)
     with store.transaction(epoch):
         worker.start()
-        eventually(lambda: len(consumer.seen) > 10)
+        wait_until(lambda: len(consumer.seen) > 10)
         worker.join(0.05)
         assert len(consumer.seen) == 11
     worker.join(DEADLINE_S)
@@ -276,7 +269,7 @@ def test_a_consumer_of_an_older_epoch_receives_nothing_after_the_fence(
             return True
         return False
 
-    eventually(is_refused)
+    wait_until(is_refused)
     with pytest.raises(Fenced):
         target.deliver(group(200))
     with pytest.raises(Fenced):
@@ -290,7 +283,7 @@ def test_a_consumer_of_an_older_epoch_receives_nothing_after_the_fence(
 def test_a_consumer_that_accepts_nothing_is_detected(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.runtime.capture.consumer_target.ROOM_MAX_S", 0.001)
+    monkeypatch.setattr("tidemark.runtime.capture.consumer_target.SPACE_WAIT_MAX_S", 0.001)
     target = consumer_target(Scripted([False] * 100, accepts=0), store, epoch, progress, stopping)
     with pytest.raises(ConsumerFailed, match="neither read nor confirmed any"):
         target.deliver(group(100))
@@ -386,7 +379,7 @@ def test_stop_never_overlaps_on_events(
 ) -> None:
     inside, leave = threading.Event(), threading.Event()
 
-    class Slow(Scripted):
+    class LateBatches(Scripted):
         def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
             inside.set()
             assert leave.wait(DEADLINE_S)
@@ -394,7 +387,7 @@ def test_stop_never_overlaps_on_events(
             self.calls.append("end of batch")
             return done
 
-    consumer = Slow([])
+    consumer = LateBatches([])
     thread, group_queue = application(store, epoch, consumer, progress, stopping)
     thread.start()
     group_queue.put(group(100))
@@ -443,7 +436,7 @@ def test_a_consumer_that_hangs_in_its_callback_is_detected_during_the_call(
     assert liveness.error() is None
     group_queue.put(group(100))
     assert consumer.inside.wait(DEADLINE_S)
-    eventually(lambda: liveness.error() is not None)
+    wait_until(lambda: liveness.error() is not None)
     assert "has been in on_events for over 0.2 s" in str(liveness.error())
     assert thread.error is None
     stopping.set()
@@ -458,7 +451,7 @@ def test_offers_that_are_refused_are_no_hang_and_the_watch_ends_before_the_consu
 ) -> None:
     monkeypatch.setattr("tidemark.runtime.capture.liveness.POLL_S", 0.001)
 
-    class Refusing(Gated):
+    class RefusingConsumer(Gated):
         def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
             del groups
             self.calls.append("offered")
@@ -466,7 +459,7 @@ def test_offers_that_are_refused_are_no_hang_and_the_watch_ends_before_the_consu
                 stopping.set()
             return False
 
-    consumer = Refusing()
+    consumer = RefusingConsumer()
     liveness = Liveness(consumer, alive_s=5.0, hang_s=0.5)
     target = consumer_target(consumer, store, epoch, progress, stopping, liveness=liveness)
     liveness.start()
@@ -489,7 +482,7 @@ def test_the_consumers_exception_ends_delivery_and_nothing_is_confirmed(
     thread, group_queue = application(store, epoch, consumer, progress, stopping)
     thread.start()
     group_queue.put(group(100))
-    eventually(lambda: thread.error is not None)
+    wait_until(lambda: thread.error is not None)
     assert isinstance(thread.error, ConsumerFailed)
     assert isinstance(thread.error.__cause__, ZeroDivisionError)
     assert thread.join(DEADLINE_S)
@@ -503,18 +496,18 @@ def test_a_consumer_that_hangs_before_its_first_change_is_detected_and_named(
 ) -> None:
     leave = threading.Event()
 
-    class Slow(Scripted):
+    class LateAssignment(Scripted):
         def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
             assert threading.current_thread().name == "application"
             assert leave.wait(DEADLINE_S)
             super().on_assigned(partition, epoch, start)
 
-    consumer = Slow([])
+    consumer = LateAssignment([])
     liveness = Liveness(consumer, alive_s=5.0, hang_s=0.1)
     thread, _ = application(store, epoch, consumer, progress, stopping, liveness=liveness)
     thread.start()
-    eventually(lambda: liveness.error() is not None)
-    assert str(liveness.error()) == "the consumer Slow has been in on_assigned for over 0.1 s"
+    wait_until(lambda: liveness.error() is not None)
+    assert str(liveness.error()) == "the consumer LateAssignment has been in on_assigned for over 0.1 s"
     stopping.set()
     leave.set()
     assert thread.join(DEADLINE_S)
@@ -533,7 +526,7 @@ def test_every_exception_of_a_consumer_is_its_failure_and_reported_without_its_t
     thread, group_queue = application(store, epoch, consumer, progress, stopping)
     thread.start()
     group_queue.put(group(100))
-    eventually(lambda: store.view().start == group(100).last or thread.error is not None)
+    wait_until(lambda: store.view().start == group(100).last or thread.error is not None)
     stopping.set()
     assert thread.join(DEADLINE_S)
     assert isinstance(thread.error, ConsumerFailed)

@@ -2,12 +2,12 @@
 
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.support.processes.receiving import Receiver
+from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster, new_cluster
 from tests.support.servers.standby import promote, standby_of
 from tidemark.engine.progress import Progress
@@ -111,18 +111,11 @@ def leaseholder(receiver: Receiver, lease: StreamLease) -> Iterator[Leaseholder]
     leaseholder.stop()
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
-
-
 def write(cluster: Cluster, ring: ThreadRecordingRing, size: int = 10) -> None:
     """Commit a change, and wait until it has arrived."""
     cluster.sql(MESSAGE.format(size))
     end_lsn = parse_lsn(cluster.sql("SELECT pg_current_wal_flush_lsn()")[0][0] or "")
-    eventually(lambda: ring.write_lsn >= end_lsn)
+    wait_until(lambda: ring.write_lsn >= end_lsn)
 
 
 def is_leased(cluster: Cluster, ring: ThreadRecordingRing) -> bool:
@@ -132,7 +125,7 @@ def is_leased(cluster: Cluster, ring: ThreadRecordingRing) -> bool:
 
 @pytest.mark.usefixtures("leaseholder")
 def test_the_application_thread_reads_a_quiet_stream_directly(cluster: Cluster, ring: ThreadRecordingRing) -> None:
-    eventually(lambda: is_leased(cluster, ring))
+    wait_until(lambda: is_leased(cluster, ring))
     ring.putters.clear()
     for _ in range(5):
         write(cluster, ring)
@@ -142,35 +135,35 @@ def test_the_application_thread_reads_a_quiet_stream_directly(cluster: Cluster, 
 def test_an_application_thread_that_does_not_read_delays_no_wal(
     cluster: Cluster, ring: ThreadRecordingRing, leaseholder: Leaseholder
 ) -> None:
-    eventually(lambda: is_leased(cluster, ring))
+    wait_until(lambda: is_leased(cluster, ring))
     leaseholder.is_away = True
     write(cluster, ring)  # the message in transit may still arrive this way
     write(cluster, ring)
     assert ring.putters[-1] == NETWORK
     leaseholder.is_away = False
-    eventually(lambda: is_leased(cluster, ring))
+    wait_until(lambda: is_leased(cluster, ring))
 
 
 def test_an_application_thread_that_decodes_for_long_delays_no_wal(
     cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver, leaseholder: Leaseholder
 ) -> None:
     """It may write a catalog base, or wait for the disk of the journal, for longer than the node waits for a reply."""
-    eventually(lambda: is_leased(cluster, ring))
+    wait_until(lambda: is_leased(cluster, ring))
     leaseholder.decoding_lasts = True
     write(cluster, ring)
     write(cluster, ring)
     assert ring.putters[-1] == NETWORK
     leaseholder.decoding_lasts = False
-    eventually(lambda: is_leased(cluster, ring))
+    wait_until(lambda: is_leased(cluster, ring))
     assert receiver.error is None
 
 
 def test_a_stop_ends_a_read_that_waits(
     cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver, leaseholder: Leaseholder
 ) -> None:
-    eventually(lambda: is_leased(cluster, ring))
+    wait_until(lambda: is_leased(cluster, ring))
     leaseholder.lease_s = 100 * DEADLINE_S
-    eventually(lambda: leaseholder.waits_s == leaseholder.lease_s)
+    wait_until(lambda: leaseholder.waits_s == leaseholder.lease_s)
     receiver.stop()
     leaseholder.stop()
     assert receiver.error is None
@@ -178,14 +171,14 @@ def test_a_stop_ends_a_read_that_waits(
 
 @pytest.mark.usefixtures("leaseholder")
 def test_a_backlog_is_received_by_the_network_thread(cluster: Cluster, ring: ThreadRecordingRing) -> None:
-    eventually(lambda: is_leased(cluster, ring))
+    wait_until(lambda: is_leased(cluster, ring))
     ring.putters.clear()
 
     def is_backlog_received() -> bool:
         write(cluster, ring, 8 * LEASED_BYTES_MAX)  # a slow server may send less in each lease
         return NETWORK in ring.putters
 
-    eventually(is_backlog_received)
+    wait_until(is_backlog_received)
 
 
 def test_the_stream_is_not_offered_while_the_decode_thread_has_a_backlog(
@@ -194,14 +187,14 @@ def test_the_stream_is_not_offered_while_the_decode_thread_has_a_backlog(
     """The network thread would only wait for the decode thread, and the WAL on the node."""
     ring.keeps = True
     write(cluster, ring, 2 * OFFER_BYTES_MAX)
-    lease.is_wanted = True
+    lease.is_awaited = True
     for _ in range(3):  # the network thread checks after each
         write(cluster, ring)
-    assert lease.is_wanted
+    assert lease.is_awaited
     ring.keeps = False
     ring.release(ring.used_bytes)
     write(cluster, ring)
-    eventually(lambda: not lease.is_wanted)
+    wait_until(lambda: not lease.is_awaited)
     assert receiver.error is None
 
 
@@ -209,11 +202,11 @@ def test_the_stream_is_not_offered_while_the_decode_thread_has_a_backlog(
 def test_a_connection_that_breaks_while_the_application_thread_reads_is_opened_again(
     cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver
 ) -> None:
-    eventually(lambda: is_leased(cluster, ring))
+    wait_until(lambda: is_leased(cluster, ring))
     for _ in range(3):
         cluster.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
         write(cluster, ring)
-        eventually(lambda: is_leased(cluster, ring))
+        wait_until(lambda: is_leased(cluster, ring))
     assert receiver.error is None
 
 
@@ -221,7 +214,7 @@ def test_a_connection_that_breaks_while_the_application_thread_reads_is_opened_a
 def test_it_is_stopped_while_the_application_thread_reads_the_socket(
     cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver, lease: StreamLease
 ) -> None:
-    eventually(lambda: is_leased(cluster, ring))
+    wait_until(lambda: is_leased(cluster, ring))
     receiver.stop()
     assert receiver.link.value == "ended"
     assert lease.state is LeaseState.THREADED
@@ -241,7 +234,7 @@ def test_each_byte_arrives_once_and_in_order_from_either_reading_thread(
                 threading.Event().wait(draw.choice((0.0, 0.001, 0.01)))
             return {LEASEHOLDER, NETWORK} <= set(ring.putters)
 
-        eventually(lambda: both_have_read_after(COMMITS))
+        wait_until(lambda: both_have_read_after(COMMITS))
     write(cluster, ring)
     assert receiver.error is None
 
@@ -250,16 +243,16 @@ def test_each_byte_arrives_once_and_in_order_from_either_reading_thread(
 def test_a_ring_that_the_application_thread_fills_is_not_used_until_there_is_space(
     cluster: Cluster, ring: ThreadRecordingRing, receiver: Receiver
 ) -> None:
-    eventually(lambda: is_leased(cluster, ring))
+    wait_until(lambda: is_leased(cluster, ring))
     ring.keeps = True
     while ring.free_bytes >= SLICE_BYTES_MAX:
         write(cluster, ring, SLICE_BYTES_MAX // 4)
     cluster.sql(MESSAGE.format(10 * RING_BYTES_MIN))
-    eventually(lambda: receiver.link is Link.PAUSED)
+    wait_until(lambda: receiver.link is Link.PAUSED)
     assert receiver.error is None
     ring.keeps = False
     ring.release(ring.used_bytes)
-    eventually(lambda: is_leased(cluster, ring))
+    wait_until(lambda: is_leased(cluster, ring))
 
 
 def test_a_timeline_that_ends_while_the_application_thread_reads_is_followed_by_the_network_thread(
@@ -268,14 +261,14 @@ def test_a_timeline_that_ends_while_the_application_thread_reads_is_followed_by_
     """The node may take long to report why a stream ended, and the thread has a consumer to serve."""
     followers: list[str] = []
 
-    class Followed(WalStream):
+    class ObservedStream(WalStream):
         def read(self, timeout_s: float) -> StreamEvent | None:
             event = super().read(timeout_s)
             if isinstance(event, TimelineEnd):
                 followers.append(threading.current_thread().name)
             return event
 
-    monkeypatch.setattr("tidemark.runtime.capture.network.WalStream", Followed)
+    monkeypatch.setattr("tidemark.runtime.capture.network.WalStream", ObservedStream)
     with new_cluster() as primary, standby_of(primary) as standby:
         with WalStream(standby.dsn()) as stream:
             ring = ThreadRecordingRing(first_page_lsn(stream.identify().flush_lsn))
@@ -284,9 +277,9 @@ def test_a_timeline_that_ends_while_the_application_thread_reads_is_followed_by_
         receiver.start()
         leaseholder = Leaseholder(receiver, lease)
         try:
-            eventually(lambda: is_leased(primary, ring))
+            wait_until(lambda: is_leased(primary, ring))
             promote(standby)
-            eventually(lambda: is_leased(standby, ring))
+            wait_until(lambda: is_leased(standby, ring))
             assert receiver.error is None
             assert ring.timelines == [1, 2]
             assert followers == [NETWORK]

@@ -33,8 +33,8 @@ from tidemark.model.position import Epoch, Sequence
 from tidemark.runtime.capture.delivery import (
     IDLE_POLL_S,
     IDLE_POLL_S_MAX,
-    ROOM_FIRST_S,
-    ROOM_MAX_S,
+    SPACE_WAIT_FIRST_S,
+    SPACE_WAIT_MAX_S,
     STALE_READERS_S,
     ApplicationThread,
     CopyKeep,
@@ -129,7 +129,7 @@ def outbox_target(store: StateStore, epoch: Epoch, metrics: Metrics, stopping: t
     )
 
 
-def test_waits_for_room_grow_to_a_bound_and_are_counted_as_one(
+def test_waits_for_space_grow_to_a_bound_and_are_counted_as_one(
     store: StateStore, epoch: Epoch, metrics: Metrics
 ) -> None:
     stopping = CountedWaits(9)
@@ -141,8 +141,8 @@ def test_waits_for_room_grow_to_a_bound_and_are_counted_as_one(
         assert shown(metrics, OUTBOX_FULL) == 0
         with pytest.raises(Stopped):
             target.deliver(group(103, 1 << 20))
-    doubled = [ROOM_FIRST_S * 2**n for n in range(6)]
-    assert stopping.waits_s == [*doubled, ROOM_MAX_S, ROOM_MAX_S, ROOM_MAX_S]
+    doubled = [SPACE_WAIT_FIRST_S * 2**n for n in range(6)]
+    assert stopping.waits_s == [*doubled, SPACE_WAIT_MAX_S, SPACE_WAIT_MAX_S, SPACE_WAIT_MAX_S]
     assert shown(metrics, OUTBOX_FULL) == 1
 
 

@@ -97,7 +97,7 @@ def test_a_keepalive_arrives_well_before_our_timeout(cluster: Cluster) -> None:
         identity = stream.identify()
         stream.start(identity.flush_lsn, identity.timeline)
         event = next_of(stream, Keepalive)
-        while isinstance(event, Keepalive) and not event.reply_wanted:  # the first one is sent at the start
+        while isinstance(event, Keepalive) and not event.reply_requested:  # the first one is sent at the start
             event = next_of(stream, Keepalive)
         assert event is not None
 

@@ -36,7 +36,7 @@ _RECORD = re.compile(r"^rmgr: (\w+) .* tx: +(\d+), lsn: ([0-9A-F]+/[0-9A-F]+), .
 
 
 @dataclass(frozen=True)
-class Piece:
+class RecordOutput:
     """The output for one record: a whole transaction, or a message outside one."""
 
     begin_lsn: Lsn
@@ -50,7 +50,7 @@ class RecordedServer:
 
     state: Path
     archive: Path
-    pieces: dict[str, list[Piece]]
+    pieces: dict[str, list[RecordOutput]]
     bases: list[Lsn]
 
     def expected(self, database: str, from_lsn: int, to_lsn: int) -> list[str]:
@@ -65,7 +65,7 @@ class RecordedServer:
     def decode(self, form: str, *more: str, archive: Path | None = None) -> Done:
         return cdcctl("decode", "--state", self.state, "--archive", archive or self.archive, "--format", form, *more)
 
-    def find(self, text: str, database: str = "app") -> Piece:
+    def find(self, text: str, database: str = "app") -> RecordOutput:
         """Return the only piece that contains `text`."""
         (found,) = (piece for piece in self.pieces[database] if any(text in line for line in piece.lines))
         return found
@@ -165,23 +165,23 @@ def saved_bases(state: Path) -> list[Lsn]:
     return sorted(Lsn(int(path.name.rpartition("-")[2], 16)) for path in (state / "history").glob("base-*[0-9A-F]"))
 
 
-def pieces_of(cluster: Cluster, server: ServerSide) -> list[Piece]:
+def pieces_of(cluster: Cluster, server: ServerSide) -> list[RecordOutput]:
     """Return the server's lines since the last call, by the record that completes them."""
     commits, messages = records_of(cluster)
-    pieces: list[Piece] = []
+    pieces: list[RecordOutput] = []
     open_lines: list[str] = []
     for line in server.lines():
         if line.startswith("message: transactional: 0"):
             if "prefix: filler" not in line:
                 content = line.rpartition("content:")[2]
-                pieces.append(Piece(messages[content].pop(0), (line,)))
+                pieces.append(RecordOutput(messages[content].pop(0), (line,)))
             continue
         open_lines.append(line)
         if line.startswith("COMMIT "):
             kept = without_tidemarks_messages(open_lines)
             if kept:
                 xid = int(line.split()[1])
-                pieces.append(Piece(commits[xid], tuple(kept), commit_time(cluster, xid)))
+                pieces.append(RecordOutput(commits[xid], tuple(kept), commit_time(cluster, xid)))
             open_lines = []
     assert not open_lines
     assert pieces == sorted(pieces, key=lambda piece: piece.begin_lsn)

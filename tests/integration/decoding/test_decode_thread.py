@@ -2,13 +2,14 @@
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from queue import Empty, SimpleQueue
 
 import pytest
 
 from tests.support.forged import groups
+from tests.support.processes.waiting import wait_until
 from tidemark.engine.batching import DeliveryPacing
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import Ring
@@ -222,14 +223,6 @@ def between() -> Iterator[Between]:
     made.stop()
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    for _ in range(DEADLINE_S * 100):
-        if condition():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError
-
-
 def test_in_a_quiet_stream_the_application_thread_reads_and_decodes(between: Between) -> None:
     between.receive_inline()
     before = len(between.reader.threads)
@@ -244,9 +237,9 @@ def test_in_a_quiet_stream_the_application_thread_reads_and_decodes(between: Bet
 
 def test_the_decode_thread_decodes_while_the_application_is_busy(between: Between) -> None:
     between.network.send()
-    eventually(lambda: between.group_queue.byte_count > 0)
+    wait_until(lambda: between.group_queue.byte_count > 0)
     between.network.send()
-    eventually(lambda: len(between.reader.threads) == 2)
+    wait_until(lambda: len(between.reader.threads) == 2)
     assert set(between.reader.threads) == {"decode"}
     assert between.receive() == 1
 
@@ -254,14 +247,14 @@ def test_the_decode_thread_decodes_while_the_application_is_busy(between: Betwee
 def test_collected_changes_are_queued_once_the_application_waits(between: Between) -> None:
     """The decode thread has collected the third group of a slice, and sleeps."""
     between.network.send()
-    eventually(lambda: between.reader.is_collecting)
+    wait_until(lambda: between.reader.is_collecting)
     assert [between.receive() for _ in range(3)] == [1, 2, 3]
 
 
 def test_an_application_that_does_not_read_delays_no_slice(between: Between) -> None:
     between.receive_inline()
     between.network.send()
-    eventually(lambda: between.reader.read_lsn == between.network.sent_lsn)
+    wait_until(lambda: between.reader.read_lsn == between.network.sent_lsn)
     assert between.network.readers[-1] == "network"
     assert between.reader.threads[-1] == "decode"
 
@@ -271,7 +264,7 @@ def test_the_rest_of_a_slice_is_decoded_while_its_first_changes_are_delivered(be
     made = between.reader.made
     between.network.send()
     assert between.receive() == made + 1
-    eventually(lambda: between.group_queue.byte_count > 0)
+    wait_until(lambda: between.group_queue.byte_count > 0)
     assert [between.receive(), between.receive()] == [made + 2, made + 3]
 
 
@@ -346,7 +339,7 @@ def test_groups_have_one_order_whichever_thread_decodes(between: Between) -> Non
     assert len(set(between.network.readers)) == 2
 
 
-class Slow(Numbering):
+class BlockingCodec(Numbering):
     """Blocks in the slices that the application thread decodes, until it is released."""
 
     def __init__(self, application: str) -> None:
@@ -362,7 +355,7 @@ class Slow(Numbering):
 
 
 def test_the_network_thread_reads_while_the_application_thread_decodes_for_long() -> None:
-    reader = Slow("application")
+    reader = BlockingCodec("application")
     between = Between(reader)
     received: list[int] = []
     stopping = threading.Event()
@@ -375,16 +368,16 @@ def test_the_network_thread_reads_while_the_application_thread_decodes_for_long(
     application = threading.Thread(target=receive_all, name="application", daemon=True)
     application.start()
     between.network.is_offering = True
-    eventually(lambda: between.lease.state is LeaseState.READING)
+    wait_until(lambda: between.lease.state is LeaseState.READING)
     between.network.send()
     assert reader.inside.wait(DEADLINE_S)
     for _ in range(5):
         between.network.send()
-    eventually(lambda: between.ring.write_lsn == between.network.sent_lsn)
+    wait_until(lambda: between.ring.write_lsn == between.network.sent_lsn)
     assert between.network.readers[-1] == "network"
     assert reader.threads == []
     reader.leave.set()
-    eventually(lambda: not (between.ring.used_bytes or reader.is_collecting) and len(received) == reader.made)
+    wait_until(lambda: not (between.ring.used_bytes or reader.is_collecting) and len(received) == reader.made)
     stopping.set()
     application.join(DEADLINE_S)
     between.stop()

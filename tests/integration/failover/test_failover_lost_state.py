@@ -51,7 +51,7 @@ def test_a_marker_of_the_lost_states_sidecar_is_not_mistaken_for_one_of_the_new_
         with StateStore.open(pair.sidecar.folder) as store:
             attempt = store.view().hand_over.attempt + 1  # a sidecar that requests faster than the archiver reads
             now_us = SystemClock().wall_us()
-            switch(store, Event.RETURN_WANTED, log=get_log("test"), now_us=now_us, hand_over=HandOver(attempt))
+            switch(store, Event.RETURN_READY, log=get_log("test"), now_us=now_us, hand_over=HandOver(attempt))
         pair.archiver.start()
         pair.insert(3)
         pair.wait_for_stage(Stage.ARCHIVE)

@@ -52,7 +52,7 @@ def test_a_passive_archiver_reads_the_markers_and_delivers_nothing_although_no_p
             after = store.view()
         assert (after.delivered, after.term, after.stage) == (before.delivered, before.term, Stage.REALTIME)
         assert reader.head() == head
-        assert not [event for event in pair.archiver.events() if event["event"] in ("epoch taken", "starting")]
+        assert not [event for event in pair.archiver.events() if event["event"] in ("epoch acquired", "starting")]
 
 
 def by_kind(name: str, kind: MarkerKind) -> str:

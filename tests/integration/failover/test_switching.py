@@ -109,7 +109,7 @@ def test_an_event_seen_in_another_stage_is_fenced_and_writes_nothing(store: Stat
 
 @pytest.mark.feature("I17")
 def test_the_hand_over_record_is_written_with_its_transition_and_unchanged_by_others(store: StateStore) -> None:
-    for event in (Event.RING_FULL, Event.RETURN_WANTED):
+    for event in (Event.RING_FULL, Event.RETURN_READY):
         switch(store, event, log=LOG, now_us=5)
     switch(store, Event.MARKER_REACHED, log=LOG, now_us=5, hand_over=MET)
     assert store.view().hand_over == MET

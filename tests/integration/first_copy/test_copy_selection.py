@@ -99,7 +99,7 @@ def test_a_table_that_leaves_the_selection_before_its_copy_is_not_copied(
 
             def drained() -> bool:
                 head = reader.head()
-                held = reader.register("spark").held
+                held = reader.register("spark").applied
                 items = (value.item() for value in reader.read(held, head) if value.header.kind is ValueKind.COPY)
                 copied.update(item.relation.qualified_name for item in items if isinstance(item, CopyBoundary))
                 reader.confirm("spark", head, head)

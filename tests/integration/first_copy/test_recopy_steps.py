@@ -36,7 +36,7 @@ from tidemark.runtime.first_copy.recopying import (
 )
 from tidemark.runtime.seed.copy_plan import selection_reported
 from tidemark.wire.keys import named
-from tidemark.wire.recopies import RecopyStep, Wanted, recopies_by_table, step_of
+from tidemark.wire.recopies import RecopyStep, RequestedTable, recopies_by_table, step_of
 from tidemark.wire.state import (
     DELIVERED,
     FINGERPRINT,
@@ -76,7 +76,7 @@ def taken(store: StateStore) -> Epoch:
 
 
 def request(store: StateStore, after_lsn: Lsn = REACHED) -> None:
-    request_recopies(store, [Wanted(TABLE, "db.public.account")], after_lsn, 0)
+    request_recopies(store, [RequestedTable(TABLE, "db.public.account")], after_lsn, 0)
 
 
 def step(store: StateStore) -> RecopyStep:
@@ -97,7 +97,7 @@ def test_a_request_reports_how_far_the_stream_is_behind_as_long_as_that_is_more_
     assert recopying.step(progress(store, SEGMENT_BYTES), epoch, 0.0) is Due.NOW
     assert recopying.step(progress(store, SEGMENT_BYTES + 1), epoch, 0.0) is Due.LATER
     assert f"{SEGMENT_BYTES + 1} bytes behind" in recopying.waits_for
-    request_recopies(store, [Wanted((Oid(1), Oid(3)), "db.public.other")], Lsn(REACHED + 1), 0)
+    request_recopies(store, [RequestedTable((Oid(1), Oid(3)), "db.public.other")], Lsn(REACHED + 1), 0)
     cancel_recopies(store, [TABLE], is_copying=True)
     assert recopying.step(progress(store, SEGMENT_BYTES + 1), epoch, 0.0) is Due.NOTHING
 

@@ -134,7 +134,7 @@ def test_only_a_full_disk_is_awaited_without_limit(tmp_path: Path) -> None:
         when_space_allows(Attempts([PermissionError(errno.EACCES, "no")]), tmp_path, LOG, wait=lambda _s: None)
 
 
-class Shown(list[float]):
+class KeepingMetric(list[float]):
     """A metric that keeps every value."""
 
     def set(self, value: float) -> None:
@@ -142,7 +142,7 @@ class Shown(list[float]):
 
 
 def test_the_metric_shows_that_a_start_waits_for_space_and_that_it_continues(tmp_path: Path) -> None:
-    full, shown = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), Shown()
+    full, shown = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), KeepingMetric()
     attempts = Attempts([full])
     assert (
         when_space_allows(attempts, tmp_path, LOG, wait=lambda _s: None, clock=TickingClock(), seconds=shown) == "done"

@@ -28,7 +28,7 @@ from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_lock import LakeInUse, LakeLock
 from tidemark.pipeline.lake.lake_table import LakeTable, TableFenced
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import LakeTaken, Positions, TableState
+from tidemark.pipeline.lake.positions import LakeOfAnother, Positions, TableState
 from tidemark.pipeline.sinks.sinks import Lake, LakeBatch
 from tidemark.pipeline.sinks.steps import Delivered
 
@@ -472,7 +472,7 @@ def test_a_lake_with_the_tables_of_another_capture_is_refused(tmp_path: Path, ot
     table = ScriptedTable()
     table.insert({1: 1, 2: "a", 3: None})
     new_lake(tmp_path).apply(batch(table.delivered()))
-    with pytest.raises(LakeTaken, match=r"contains the tables of capture 'test' of the cluster 77"):
+    with pytest.raises(LakeOfAnother, match=r"contains the tables of capture 'test' of the cluster 77"):
         Lake(str(tmp_path), replace(IDENTITY, **other), shape_of, constants_of)  # type: ignore[arg-type]
 
 
@@ -487,7 +487,7 @@ def test_a_lake_without_tables_belongs_to_its_first_capture(
 
     raced_by = second() if raced else None
     Positions(str(tmp_path), IDENTITY).lake_id()  # as a pipeline does at its start
-    with pytest.raises(LakeTaken, match=r"contains the tables of capture 'test' of the cluster 77, not of "):
+    with pytest.raises(LakeOfAnother, match=r"contains the tables of capture 'test' of the cluster 77, not of "):
         (raced_by or second()).lake_id()
 
 

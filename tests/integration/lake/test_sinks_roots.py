@@ -7,10 +7,10 @@ import pytest
 
 from tests.support.lakes.lakes import IDENTITY, batch, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable, column
-from tidemark.model.relation import TABLEOID_NUMBER
+from tidemark.model.relation import PARTITIONED, TABLEOID_NUMBER
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TableState
-from tidemark.pipeline.sinks.sinks import PARTITIONED, Lake
+from tidemark.pipeline.sinks.sinks import Lake
 
 FOLDER = f"{DATABASE}/public/Orders"
 LEAF = 20100

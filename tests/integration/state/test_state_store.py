@@ -229,7 +229,7 @@ def test_a_late_smaller_confirmation_changes_nothing(store: StateStore, reader: 
     deliver(store, epoch, 200)
     reader.confirm("spark", Sequence(4), Sequence(2))
     late = reader.confirm("spark", Sequence(2), Sequence(0))
-    assert (late.held, late.replayable) == (4, 2)
+    assert (late.applied, late.replayable) == (4, 2)
     with pytest.raises(StateError, match="the outbox ends at 4"):
         reader.confirm("spark", Sequence(5), Sequence(0))
 

@@ -183,12 +183,12 @@ def test_a_guard_never_kills_its_own_process_and_reports_that_it_is_stuck(
 ) -> None:
     reported = threading.Event()
 
-    class Recording(io.StringIO):
+    class SignallingOutput(io.StringIO):
         def write(self, text: str) -> int:
             reported.set()
             return lines.write(text)
 
-    configure_logs("json", "info", Recording())
+    configure_logs("json", "info", SignallingOutput())
     with WriteGuard(environment, watchdog_s=0.05, log=get_log("test")), environment.write():
         assert reported.wait(30)
     line = json.loads(lines.getvalue().splitlines()[0])

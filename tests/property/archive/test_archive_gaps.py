@@ -30,7 +30,7 @@ def forge(folder: Path, timeline: int, number: int) -> None:
 def read_gap(folder: Path, lsn: Lsn) -> WalSpan | None:
     """Return the gap at which a reader stops."""
     try:
-        for _ in ArchiveFolder(folder, whole_only=True).read_what_is_there(lsn):
+        for _ in ArchiveFolder(folder, complete_only=True).read_what_is_there(lsn):
             pass
     except Hole as hole:
         found = re.search(r"from (\S+) to (\S+) is", str(hole))

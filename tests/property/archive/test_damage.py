@@ -43,7 +43,7 @@ def sound() -> tuple[list[bytes], list[Lsn]]:
 
 def read(folder: Path) -> tuple[list[int], CorruptWal | Hole | None]:
     """Return the LSNs of the records that a reader returns, and its end."""
-    archive = ArchiveFolder(folder, whole_only=True, of=OF)
+    archive = ArchiveFolder(folder, complete_only=True, of=OF)
     framer = Framer(archive.format, system_identifier=OF, segment_bytes=SEGMENT, start_lsn=sound()[1][0])
     found: list[int] = []
     try:

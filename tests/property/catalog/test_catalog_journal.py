@@ -38,7 +38,7 @@ def test_what_is_written_is_read(wanted: list[JournalEntry]) -> None:
     data = journal_head(16, SYSTEM) + b"".join(map(written, wanted))
     journal = Journal(data, "journal")
     assert list(journal) == wanted
-    assert journal.whole_bytes == len(data)
+    assert journal.complete_bytes == len(data)
     assert (journal.major, journal.system_identifier) == (16, SYSTEM)
 
 
@@ -50,8 +50,8 @@ def test_a_journal_that_is_cut_off_ends_before_the_cut_entry(wanted: list[Journa
     journal = Journal(whole[:cut], "journal")
     read = list(journal)
     assert read == wanted[: len(read)]
-    assert journal.whole_bytes == len(head) + sum(map(len, parts[: len(read)])) <= cut
-    assert len(read) == len(wanted) or journal.whole_bytes + len(parts[len(read)]) > cut
+    assert journal.complete_bytes == len(head) + sum(map(len, parts[: len(read)])) <= cut
+    assert len(read) == len(wanted) or journal.complete_bytes + len(parts[len(read)]) > cut
 
 
 @given(entries.filter(bool), st.data())
@@ -63,7 +63,7 @@ def test_a_changed_byte_ends_the_journal_at_its_entry(wanted: list[JournalEntry]
     journal = Journal(bytes(whole), "journal")
     read = list(journal)
     assert read == wanted[: len(read)]
-    assert journal.whole_bytes <= at
+    assert journal.complete_bytes <= at
 
 
 @given(st.binary(max_size=200))

@@ -216,13 +216,13 @@ def test_both_builds_of_the_kernels_agree_on_any_bytes(data: bytes, cells: list[
                 locating.locate_elements(data, cells_at, sizes, 0, rows, -1, 4, offsets, *inner),
                 *map(bytes, inner),
             ]
-        for room in (4, 400):
+        for space in (4, 400):
             offsets = array("i", bytes(4 * (rows + 1)))
-            out = bytearray(room)
+            out = bytearray(space)
             stack = array("q", bytes(8 * texts.STACK_INTEGERS))
             stopped = texts.build_numeric_text(data, cells_at, sizes, 0, 0, rows, offsets, out)
             found += [stopped, bytes(out), bytes(offsets)]
-            out = bytearray(room)
+            out = bytearray(space)
             found += [texts.build_jsonb_text(data, cells_at, sizes, 0, 0, rows, offsets, out, stack), bytes(out)]
         results.append(found)
     assert results[0] == results[1]

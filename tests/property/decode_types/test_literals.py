@@ -222,7 +222,7 @@ WAYS = {
 @settings(max_examples=200)
 @given(st.sampled_from(list(WAYS)), st.data(), st.integers(0, 200))
 def test_both_builds_write_the_same_and_stop_at_the_same_row(
-    way: datum_text.TextWay, data: st.DataObject, room: int
+    way: datum_text.TextWay, data: st.DataObject, space: int
 ) -> None:
     values, width = WAYS[way]
     payloads = data.draw(st.lists(values, min_size=1, max_size=6))
@@ -231,7 +231,7 @@ def test_both_builds_write_the_same_and_stop_at_the_same_row(
     locations = array("q", [sum(sizes[:at]) for at in range(len(sizes))])
     found = []
     for module in (datum_text, slow_datum_text):
-        out, offsets = np.zeros(room, np.uint8), np.zeros(len(sizes) + 1, np.int64)
+        out, offsets = np.zeros(space, np.uint8), np.zeros(len(sizes) + 1, np.int64)
         reported = (
             arena,
             locations,
@@ -263,7 +263,7 @@ def test_floats_are_printed_as_by_their_codecs(payloads: list[bytes]) -> None:
     assert printed(relation, rows) == [value_line(relation, row) for row in rows]
 
 
-class Refusing:
+class RefusingKernel:
     """A kernel that accepts no value."""
 
     @staticmethod
@@ -276,7 +276,7 @@ def test_bytes_that_the_kernel_refuses_and_the_codec_accepts_are_an_internal_err
 ) -> None:
     relation = forms.relation_of(forms.INT4)
     rows = [ChangedRow("i", None, forms.form_tuple(relation.columns, [bytes(4)]))]
-    monkeypatch.setattr(literals, "datum_text", Refusing)
+    monkeypatch.setattr(literals, "datum_text", RefusingKernel)
     with pytest.raises(InternalError, match="disagree"):
         printed(relation, rows)
 

@@ -38,7 +38,7 @@ def test_pending_children_are_a_list_for_each_slot(steps: list[tuple[str, int, i
     children, model = PendingChildren(), ChildLists()
     for step, slot, xid in steps:
         if step == "add":
-            assert children.has_room()
+            assert children.has_space()
             children.add(slot, xid)
             model.lists[slot].append(xid)
         elif step == "remove":
@@ -55,9 +55,9 @@ def test_exactly_the_maximum_number_of_children_fits_repeatedly() -> None:
     children = PendingChildren()
     for release in ("pop", "remove"):
         for number in range(CHILDREN_MAX):
-            assert children.has_room()
+            assert children.has_space()
             children.add(number % 2, 700 + number)
-        assert not children.has_room()
+        assert not children.has_space()
         for number in reversed(range(CHILDREN_MAX)):
             if release == "pop":
                 assert children.pop(number % 2) == 700 + number

@@ -47,7 +47,7 @@ class ListedRow:
     lsn: int
     new: bytes | None
     old: bytes | None
-    count: int = 0  # number of unwanted rows in this entry; 0: it is wanted
+    count: int = 0  # number of unselected rows in this entry; 0: it is selected
 
     @property
     def tuples(self) -> bytes:
@@ -73,21 +73,21 @@ def more(rows: list[ListedRow]) -> int:
 
 
 @dataclass
-class Pending:
+class PendingSlot:
     """A pending transaction."""
 
     top: int
     first_lsn: int
     slot: int
     rows: list[ListedRow] = field(default_factory=list)
-    latest: ListedRow | None = None  # the entry in which another unwanted row may be counted
+    latest: ListedRow | None = None  # the entry in which another unselected row may be counted
 
 
 @dataclass
 class End:
     """A pending transaction that has committed."""
 
-    pending: Pending
+    pending: PendingSlot
     lsn: int
     restart_lsn: int
 
@@ -129,7 +129,7 @@ class RowsAndLists:
     def __init__(self, first_slot: int) -> None:
         self.kernel = Kernel()
         self.kernel.pending.head = self.kernel.pending.tail = self.kernel.pending.oldest = first_slot
-        self.pending: dict[int, Pending] = {}  # by xid, in the order of their first rows
+        self.pending: dict[int, PendingSlot] = {}  # by xid, in the order of their first rows
         self.others: list[ListedRow] = []
         self.last: ListedRow | None = None  # of all rows of this call
         self.ends: list[End] = []
@@ -137,19 +137,19 @@ class RowsAndLists:
         self.lsn = 1000
         self.kernel.begin()
 
-    def put(self, top: int, xid: int, *, new: int | None, old: int | None, wanted: bool) -> None:
-        """Add a row of a transaction, or of one of the others (`top` 0); count an unwanted one where possible."""
+    def put(self, top: int, xid: int, *, new: int | None, old: int | None, selected: bool) -> None:
+        """Add a row of a transaction, or of one of the others (`top` 0); count an unselected one where possible."""
         self.lsn += 8
         pending = self.pending.get(top)
         slot = NONE if pending is None else pending.slot
         if top and pending is None:
             slot = self.kernel.pending.hold(EPOCH + top, self.lsn)
-            pending = self.pending[top] = Pending(top, self.lsn, slot)
+            pending = self.pending[top] = PendingSlot(top, self.lsn, slot)
         latest = self.last if pending is None else pending.latest
-        if not wanted and self._count(latest, pending, slot, xid):
+        if not selected and self._count(latest, pending, slot, xid):
             return
         row = ListedRow(
-            xid, self.lsn, _part(new) if wanted else None, _part(old) if wanted else None, 0 if wanted else 1
+            xid, self.lsn, _part(new) if selected else None, _part(old) if selected else None, 0 if selected else 1
         )
         self.kernel.add(slot, row)
         self.last = row
@@ -157,9 +157,9 @@ class RowsAndLists:
             self.others.append(row)
         else:
             pending.rows.append(row)
-            pending.latest = None if wanted else row
+            pending.latest = None if selected else row
 
-    def _count(self, latest: ListedRow | None, pending: Pending | None, slot: int, xid: int) -> bool:
+    def _count(self, latest: ListedRow | None, pending: PendingSlot | None, slot: int, xid: int) -> bool:
         rows = self.others if pending is None else pending.rows
         can_count = latest is not None and latest in rows and latest.xid == xid and latest.count > 0
         assert self.kernel.pending.count(slot, xid) == can_count
@@ -227,7 +227,7 @@ class RowsAndLists:
         self.kernel.begin(others_lsn)
 
     def _kept(self) -> None:
-        """Pending rows were moved to the front: the latest row of each may represent more."""
+        """PendingSlot rows were moved to the front: the latest row of each may represent more."""
         for pending in self.pending.values():
             pending.latest = pending.rows[-1] if pending.rows else None
 
@@ -288,10 +288,10 @@ def _step(beside: RowsAndLists, chance: random.Random) -> None:
     match chance.choices(("row", "other", "commit", "let go", "roll back", "finish"), (55, 15, 8, 4, 8, 10))[0]:
         case "row":
             xid = chance.choice([top, *CHILDREN])
-            beside.put(top, xid, new=_length(chance), old=_length(chance), wanted=chance.random() < 0.6)
+            beside.put(top, xid, new=_length(chance), old=_length(chance), selected=chance.random() < 0.6)
         case "other":
             xid = chance.choice([*OTHER_XIDS, *(gone for gone in TOPS if gone not in beside.pending)])
-            beside.put(0, xid, new=_length(chance), old=_length(chance), wanted=chance.random() < 0.6)
+            beside.put(0, xid, new=_length(chance), old=_length(chance), selected=chance.random() < 0.6)
         case "commit":
             beside.commit(top)
         case "let go":
@@ -319,7 +319,7 @@ def kernel() -> Kernel:
     return made
 
 
-def wanted(lsn: int = 8, length: int = 1) -> ListedRow:
+def selected(lsn: int = 8, length: int = 1) -> ListedRow:
     return ListedRow(TOPS[0], lsn, BLOCK[:length], None)
 
 
@@ -330,28 +330,28 @@ def each_slot(kernel: Kernel, count: int, lsn: int = 1000) -> Iterator[int]:
 def test_a_record_is_added_while_all_of_its_rows_fit(kernel: Kernel) -> None:
     slot = kernel.pending.hold(EPOCH + TOPS[0], 8)
     for _ in range(ROWS_MAX - RECORD_ROWS_MAX):
-        assert kernel.pending.has_room()
-        kernel.add(slot, wanted(length=0))
-    assert kernel.pending.has_room()
-    kernel.add(slot, wanted(length=0))
-    assert not kernel.pending.has_room()
+        assert kernel.pending.has_space()
+        kernel.add(slot, selected(length=0))
+    assert kernel.pending.has_space()
+    kernel.add(slot, selected(length=0))
+    assert not kernel.pending.has_space()
 
 
 def test_a_record_is_added_while_a_slot_is_free_and_slots_are_reused(kernel: Kernel) -> None:
     gone = 10
     for slot in each_slot(kernel, gone):
-        kernel.add(slot, wanted())
+        kernel.add(slot, selected())
         kernel.pending.release(slot)
     slots = list(each_slot(kernel, SLOTS_MAX - gone, 2000))
     assert slots == list(range(gone, SLOTS_MAX))
-    assert not kernel.pending.has_room()
+    assert not kernel.pending.has_space()
     kernel.pending.finish()
     kernel.begin()
-    assert kernel.pending.has_room()
+    assert kernel.pending.has_space()
     assert list(each_slot(kernel, gone - 1, 20_000)) == list(range(gone - 1))
-    assert kernel.pending.has_room()
+    assert kernel.pending.has_space()
     assert list(each_slot(kernel, 1, 30_000)) == [gone - 1]
-    assert not kernel.pending.has_room()
+    assert not kernel.pending.has_space()
     assert kernel.pending.first_lsn() == 2000, "the one that was held first, though slots before it are in use again"
 
 
@@ -359,7 +359,7 @@ def test_a_record_is_added_while_a_slot_is_free_and_slots_are_reused(kernel: Ker
 def test_a_transaction_of_many_rows_needs_a_move(kernel: Kernel, rows: int, needs_moves: bool) -> None:  # noqa: FBT001
     for slot in each_slot(kernel, 2):
         for _ in range(rows if slot == 0 else 1):
-            kernel.add(slot, wanted(length=0))
+            kernel.add(slot, selected(length=0))
     kernel.pending.sort_rows()
     assert kernel.pending.needs_moves is needs_moves
 
@@ -375,9 +375,9 @@ def test_a_transaction_of_many_bytes_needs_a_move(kernel: Kernel, length: int, n
 
 def test_a_large_transaction_that_has_ended_crowds_nothing(kernel: Kernel) -> None:
     first, large = each_slot(kernel, 2)
-    kernel.add(first, wanted())
+    kernel.add(first, selected())
     for _ in range(SMALL_ROWS + 1):
-        kernel.add(large, wanted(length=0))
+        kernel.add(large, selected(length=0))
     kernel.pending.commit(large, 8, 16, 0, 5)
     kernel.pending.finish()
     assert kernel.pending.end_count == 1
@@ -386,7 +386,7 @@ def test_a_large_transaction_that_has_ended_crowds_nothing(kernel: Kernel) -> No
 
 def test_a_transaction_whose_rows_were_all_rolled_back_stays_pending(kernel: Kernel) -> None:
     (slot,) = each_slot(kernel, 1)
-    kernel.add(slot, wanted())
+    kernel.add(slot, selected())
     kernel.pending.drop(slot, TOPS[0])
     for _ in range(3):
         kernel.pending.finish()
@@ -397,13 +397,13 @@ def test_a_transaction_whose_rows_were_all_rolled_back_stays_pending(kernel: Ker
     assert (kernel.pending.end_count, kernel.pending.first_lsn()) == (0, NONE)
 
 
-def test_an_unwanted_row_is_not_counted_with_one_that_was_rolled_back_or_removed(kernel: Kernel) -> None:
-    unwanted = ListedRow(TOPS[0], 8, None, None, 1)
+def test_an_unselected_row_is_not_counted_with_one_that_was_rolled_back_or_removed(kernel: Kernel) -> None:
+    unselected = ListedRow(TOPS[0], 8, None, None, 1)
     (slot,) = each_slot(kernel, 1)
-    kernel.add(slot, unwanted)
+    kernel.add(slot, unselected)
     kernel.pending.drop(slot, TOPS[0])
     assert not kernel.pending.count(slot, TOPS[0])
-    kernel.add(slot, unwanted)
+    kernel.add(slot, unselected)
     kernel.pending.finish()
     kernel.pending.sort_rows()
     kernel.pending.release(slot)
@@ -418,7 +418,7 @@ def test_a_transaction_since_which_many_have_begun_needs_a_move_until_nothing_is
     needs_moves: bool,  # noqa: FBT001
 ) -> None:
     slots = list(each_slot(kernel, count))
-    kernel.add(slots[0], wanted())
+    kernel.add(slots[0], selected())
     kernel.pending.drop(slots[0], TOPS[0])
     kernel.pending.sort_rows()
     assert kernel.pending.needs_moves is needs_moves

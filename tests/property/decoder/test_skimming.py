@@ -258,7 +258,7 @@ def test_records_omitted_from_blocks_have_no_effect(steps: list[tuple[str, int]]
 class Extraction:
     """An extractor, compiled or not, with its buffers."""
 
-    def __init__(self, extractor: ModuleType, holder: ModuleType, whole_from: int) -> None:
+    def __init__(self, extractor: ModuleType, holder: ModuleType, complete_from: int) -> None:
         self.module = extractor
         self.entries, self.arranged = (bytearray(pending_rows.ROWS_MAX * row_entries.ENTRY_BYTES) for _ in range(2))
         self.runs, self.ends, self.slots = (
@@ -270,13 +270,13 @@ class Extraction:
             )
         )
         self.pending = holder.PendingRows(self.entries, self.arranged, self.runs, self.ends, self.slots)
-        self.extractor = extractor.RowExtractor(0x1C, whole_from, self.pending)
+        self.extractor = extractor.RowExtractor(0x1C, complete_from, self.pending)
 
-    def know(self, files: set[int], xids: dict[int, int], unwanted: Collection[int] = ()) -> None:
+    def know(self, files: set[int], xids: dict[int, int], unselected: Collection[int] = ()) -> None:
         known = self.module
         for number, file in enumerate(sorted(files)):
             has_rows = known.NO_ROWS if file == TOAST else known.FIRST_VERSION + number
-            if file in unwanted:
+            if file in unselected:
                 has_rows = known.NONE - number
             self.extractor.set_file(1663, DATABASE, file, has_rows)
         for xid, state in xids.items():
@@ -322,12 +322,12 @@ class Extraction:
         return [[column[slot] for slot in live] for column in self.slots]
 
 
-def fast(whole_from: int = -1) -> Extraction:
-    return Extraction(extract, pending_rows, whole_from)
+def fast(complete_from: int = -1) -> Extraction:
+    return Extraction(extract, pending_rows, complete_from)
 
 
-def slow(whole_from: int = -1) -> Extraction:
-    return Extraction(slow_extract, slow_pending, whole_from)
+def slow(complete_from: int = -1) -> Extraction:
+    return Extraction(slow_extract, slow_pending, complete_from)
 
 
 def test_other_records_of_ddl_are_skipped_once_its_transaction_is_known() -> None:
@@ -354,11 +354,11 @@ def test_twins_extract_the_same_rows_from_valid_and_damaged_records(
         if block.linear:
             block.linear[at] = data.draw(st.integers(0, 255))
     states = data.draw(st.dictionaries(st.integers(801, 830), st.integers(0, 2), max_size=20))
-    whole_from = data.draw(st.sampled_from([-1, 803, (1 << 31) + 802]))
-    twins = fast(whole_from), slow(whole_from)
-    unwanted = data.draw(st.sets(st.sampled_from([ACCOUNT, LEDGER])))
+    complete_from = data.draw(st.sampled_from([-1, 803, (1 << 31) + 802]))
+    twins = fast(complete_from), slow(complete_from)
+    unselected = data.draw(st.sets(st.sampled_from([ACCOUNT, LEDGER])))
     for twin in twins:
-        twin.know(files, states, unwanted)
+        twin.know(files, states, unselected)
     assert twins[0].all_of(block) == twins[1].all_of(block)
 
 
@@ -426,6 +426,6 @@ def arranged(module: ModuleType, entries: bytes, tuples: bytes, runs: list[list[
     put = [array(code, [7] * (len(cuts[0]) + 2)) for code in "qqiqqq"]
     module.put_runs(*reported_runs, 0, len(cuts[0]), 1 << 33, 3, 1, *put)
     total = module.tuple_bytes(entries, 0, count)
-    within = [module.rows_within(entries, 0, count, room) for room in (0, 1, total // 2, total + 1)]
-    wanted = [module.has_wanted(entries, row, count) for row in range(count + 1)]
-    return [count, moved, total, within, row_counts, next_row, *letters, *columns, *put, wanted]
+    within = [module.rows_within(entries, 0, count, space) for space in (0, 1, total // 2, total + 1)]
+    selected = [module.has_selected(entries, row, count) for row in range(count + 1)]
+    return [count, moved, total, within, row_counts, next_row, *letters, *columns, *put, selected]

@@ -165,7 +165,7 @@ class HandoverModel:
         """Buffer the stream, then request to deliver again."""
         if self.sidecar is not None and self.state.stage is Stage.ARCHIVE:
             self.sidecar.buffered_from = len(self.wal)
-            self.happen(Event.RETURN_WANTED)
+            self.happen(Event.RETURN_READY)
 
     def write_marker(self) -> None:
         """Write the try-start marker that is due."""

@@ -170,7 +170,7 @@ class Wal:
         *relations: Relation,
         memory_bytes: int = MEMORY_BYTES,
         spill: SpillPort | None = None,
-        wanted_from: Lsn = INVALID_LSN,
+        from_lsn: Lsn = INVALID_LSN,
     ) -> None:
         self.catalog = ScriptedCatalog(*relations)
         self.decoder = Decoder(
@@ -180,7 +180,7 @@ class Wal:
             next_xid=NEXT_XID,
             memory_bytes=memory_bytes,
             spill=spill,
-            wanted_from=wanted_from,
+            from_lsn=from_lsn,
         )
         self.lsn = 0x1000
         self.raws: list[tuple[Lsn, Lsn, bytes]] = []  # begin, end, record

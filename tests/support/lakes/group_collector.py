@@ -29,7 +29,7 @@ class GroupCollector(OurSide):
             selected=self.selection.selects,
             root_of=self.selection.root_of,
             excluded=self.selection.excluded_origins(),
-            wants_message=self.selection.selects_message,
+            selects_message=self.selection.selects_message,
             rows_max=self.rows_max,
         )
 

@@ -113,7 +113,7 @@ def feed_by_hand(folder: StateFolder, root: Path, name: str, *, confirm: bool = 
     """Write all values of a state's outbox into a lake, as the reader `name`; trim nothing."""
     with OutboxReader.open(folder) as reader, StateStore.open(folder) as store:
         registered, head = reader.register(name), reader.head()
-        values = list(reader.read(registered.held, head))
+        values = list(reader.read(registered.applied, head))
         items: list[LakeItem] = [
             (value.header.sequence, value.item()) for value in values if value.header.kind is not ValueKind.TRANSACTIONS
         ]

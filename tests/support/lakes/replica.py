@@ -43,7 +43,7 @@ ROWS_SHOWN_MAX = 3  # of each side, where they differ
 
 
 @dataclass
-class Table:
+class CheckedTable:
     """Rows of one relation."""
 
     relation: Relation
@@ -108,7 +108,7 @@ class MemoryReplica:
 
     def __init__(self, dialects: Mapping[Oid, Dialect]) -> None:
         self._dialects = dialects
-        self.tables: dict[int, Table] = {}
+        self.tables: dict[int, CheckedTable] = {}
         self.rewriting: set[int] = set()
         self._effects: list[str] = []  # of schema events, with the table's name
 
@@ -137,8 +137,8 @@ class MemoryReplica:
         effects, self._effects = self._effects, []
         return effects
 
-    def _table(self, relation: Relation) -> Table:
-        table = self.tables.setdefault(relation.oid, Table(relation))
+    def _table(self, relation: Relation) -> CheckedTable:
+        table = self.tables.setdefault(relation.oid, CheckedTable(relation))
         table.relation = relation
         return table
 
@@ -147,7 +147,7 @@ class MemoryReplica:
         for change in sorted(changes, key=lambda change: change.position):
             self._change(change)
 
-    def _change(self, change: "_Change") -> None:
+    def _change(self, change: "_ReplicaChange") -> None:
         relation = change.relation
         table = self._table(relation)
         is_rewritten = change.op == Op.REWRITE.value
@@ -191,7 +191,7 @@ class MemoryReplica:
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class _ReplicaChange:
     """A row change."""
 
     relation: Relation
@@ -203,7 +203,7 @@ class _Change:
     unchanged: frozenset[int]  # columns with the previous value, which the change omits
 
 
-def _changes(batch: ChangeBatch) -> Iterator[_Change]:
+def _changes(batch: ChangeBatch) -> Iterator[_ReplicaChange]:
     columns = batch.relation.live_columns
     numbers = [column.number for column in columns]
     sides: list[list[Row | None]] = []
@@ -222,10 +222,12 @@ def _changes(batch: ChangeBatch) -> Iterator[_Change]:
     for commit_lsn, ordinal, op, before_kind, bitmap, old, new in changes:
         bits = int.from_bytes(bitmap or b"", "little")
         unchanged = frozenset(number for index, number in enumerate(numbers) if bits >> index & 1)
-        yield _Change(batch.relation, (commit_lsn, ordinal), op, BeforeKind(before_kind), old or {}, new, unchanged)
+        yield _ReplicaChange(
+            batch.relation, (commit_lsn, ordinal), op, BeforeKind(before_kind), old or {}, new, unchanged
+        )
 
 
-def _identified(change: _Change) -> tuple[Row, tuple[int, ...]] | None:
+def _identified(change: _ReplicaChange) -> tuple[Row, tuple[int, ...]] | None:
     """Return the old values in the change, and their columns; None if they are too few to find the row."""
     relation = change.relation
     if change.before_kind is BeforeKind.FULL:
@@ -281,12 +283,12 @@ class Replicating(OurSide):
         for group in self.builder.add_transaction(transaction):
             self.replica.apply(group)
 
-    def catch_up(self) -> Mapping[str, Table]:
+    def catch_up(self) -> Mapping[str, CheckedTable]:
         """Read up to now; return the replica's tables by name."""
         self.read_until(emit_fence(self.cluster, self.databases[0]))
         return self.flushed()
 
-    def flushed(self) -> Mapping[str, Table]:
+    def flushed(self) -> Mapping[str, CheckedTable]:
         """Return the replica's tables by name, after all WAL that was read."""
         last = self.builder.flush()
         if last is not None:
@@ -295,7 +297,7 @@ class Replicating(OurSide):
         return {table.relation.qualified_name: table for table in self.replica.tables.values()}
 
 
-def differences(cluster: Cluster, database: str, table: Table) -> list[str]:
+def differences(cluster: Cluster, database: str, table: CheckedTable) -> list[str]:
     """Return the differences between a table and its replica as text: a partition's or a table's own rows only."""
     columns = [column for column in table.relation.live_columns if _is_comparable(column)]
     numbers = [column.number for column in columns]

@@ -36,7 +36,7 @@ _KEY = rf" {KEY}\[integer\]:(-?\d+){_COLUMNS}"
 _OLD_AND_NEW = re.compile(rf"(?: old-key:{_KEY} new-tuple:)?{_KEY}")
 
 
-class Change(NamedTuple):
+class ChangeIdentity(NamedTuple):
     """The identity of a change inside its transaction."""
 
     table: str
@@ -51,7 +51,7 @@ class LoggedChange:
 
     place: tuple[int, int, int]
     xid: int
-    change: Change
+    change: ChangeIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class LogTally:
     copied_rows: int
 
 
-Transactions = dict[int, list[Change]]
+Transactions = dict[int, list[ChangeIdentity]]
 """By xid, in commit order."""
 
 
@@ -84,7 +84,7 @@ class ServerLog:
 
     def advance(self) -> None:
         """Read new changes, so that the server can remove WAL; after a server crash the latest may be repeated."""
-        known, changes = set(self._reported), list[Change]()
+        known, changes = set(self._reported), list[ChangeIdentity]()
         for line in self._lines():
             if line.startswith("BEGIN "):
                 xid = int(line.removeprefix("BEGIN "))
@@ -107,19 +107,19 @@ class ServerLog:
             yield from (str(data) for (data,) in rows)
 
 
-def parse_change(line: str) -> Change:
+def parse_change(line: str) -> ChangeIdentity:
     """Return the change in a line of test_decoding."""
     found = _LINE.fullmatch(line)
     assert found, line[:500]
     table, verb, rest = found.groups()
     if verb == "TRUNCATE":
-        return Change(table, Op.TRUNCATE.value, None, None)
+        return ChangeIdentity(table, Op.TRUNCATE.value, None, None)
     keys = _OLD_AND_NEW.fullmatch(rest)
     assert keys or rest == " (no-tuple-data)", line[:500]
     old, new = (int(key) if key else None for key in keys.groups()) if keys else (None, None)
     if verb == "DELETE":
-        return Change(table, Op.DELETE.value, new, None)
-    return Change(table, Op.INSERT.value if verb == "INSERT" else Op.UPDATE.value, old, new)
+        return ChangeIdentity(table, Op.DELETE.value, new, None)
+    return ChangeIdentity(table, Op.INSERT.value if verb == "INSERT" else Op.UPDATE.value, old, new)
 
 
 def check_log(server: ServerLog, folder: StateFolder, lake: Path) -> LogTally:
@@ -152,7 +152,7 @@ def without_copied(reported: Transactions, view: StateView, tables: list[TablePo
         for table in tables
         if (copy := view.copies.get((table.database, table.relation))) is not None and copy.generation
     }
-    left: Mapping[int, list[Change]] = {
+    left: Mapping[int, list[ChangeIdentity]] = {
         xid: [
             change
             for change in changes
@@ -171,7 +171,7 @@ def read_log(table: TablePosition, lake: Path) -> tuple[list[LoggedChange], int]
     repeated = [place for place, count in Counter(places).items() if count > 1]
     assert not repeated, f"{table.name}: {len(repeated)} positions occur twice in the log: {repeated[:REPORTED_MAX]}"
     streamed = [
-        LoggedChange(place, row["_xid"], Change(table.name, row["_op"], (row[OLD] or {}).get(KEY), row[KEY]))
+        LoggedChange(place, row["_xid"], ChangeIdentity(table.name, row["_op"], (row[OLD] or {}).get(KEY), row[KEY]))
         for place, row in zip(places, rows, strict=True)
         if row["_op"] not in (Op.COPY.value, Op.REWRITE.value)
     ]

@@ -26,7 +26,7 @@ class RowChange(NamedTuple):
     new: Row | None
 
 
-class _Reader:
+class _MessageReader:
     """Reads one message sequentially."""
 
     def __init__(self, message: bytes) -> None:
@@ -55,7 +55,7 @@ class _Reader:
 
 
 @dataclass(frozen=True)
-class _Relation:
+class _RelationMessage:
     name: str
     columns: list[str]
 
@@ -66,7 +66,7 @@ class PgOutput:
     def __init__(self, cluster: Cluster, database: str) -> None:
         self._cluster = cluster
         self._database = database
-        self._relations: dict[int, _Relation] = {}
+        self._relations: dict[int, _RelationMessage] = {}
         with cluster.connect(database) as session:
             sql(session, f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES WITH (publish_via_partition_root = true)")
             sql(session, f"SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput')")
@@ -84,9 +84,9 @@ class PgOutput:
             f" 'proto_version', '1', 'publication_names', '{PUBLICATION}')",
             self._database,
         )
-        return [change for (data,) in messages for change in self._parsed(_Reader(bytes(data)))]
+        return [change for (data,) in messages for change in self._parsed(_MessageReader(bytes(data)))]
 
-    def _parsed(self, message: _Reader) -> list[RowChange]:
+    def _parsed(self, message: _MessageReader) -> list[RowChange]:
         kind = message.letter()
         if kind == "R":
             self._describe(message)
@@ -105,7 +105,7 @@ class PgOutput:
             assert kind in "BCOY", kind  # begin, commit, origin, type
         return []
 
-    def _describe(self, message: _Reader) -> None:
+    def _describe(self, message: _MessageReader) -> None:
         oid = message.number(_U32)
         _namespace, name = message.name(), message.name()
         message.read(_U8.size)  # replica identity
@@ -114,10 +114,10 @@ class PgOutput:
             message.read(_U8.size)  # flags
             columns.append(message.name())
             message.read(_COLUMN_TYPE_BYTES)
-        self._relations[oid] = _Relation(name, columns)
+        self._relations[oid] = _RelationMessage(name, columns)
 
 
-def _row(message: _Reader, relation: _Relation) -> Row:
+def _row(message: _MessageReader, relation: _RelationMessage) -> Row:
     assert message.number(_U16) == len(relation.columns)
     row: Row = {}
     for column in relation.columns:

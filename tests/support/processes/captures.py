@@ -237,13 +237,13 @@ class OnDemandReader:
         self.items: list[GroupItem] = []
         self._outbox = outbox
         self._name = name
-        self._confirmed = outbox.register(name).held
+        self._confirmed = outbox.register(name).applied
 
     def read(self) -> list[GroupItem]:
         """Read all values of the outbox; return everything that was ever read."""
         head = self._outbox.head()
         self.items += Sidecar.items(self._outbox, self._confirmed, head)
-        self._confirmed = self._outbox.confirm(self._name, head, head).held
+        self._confirmed = self._outbox.confirm(self._name, head, head).applied
         return self.items
 
     def catch_up(self, process: Sidecar) -> list[GroupItem]:

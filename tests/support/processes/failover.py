@@ -42,7 +42,7 @@ HANGS_SOON = {"TIDEMARK_WATCHDOG__WATCHDOG_S": "3"}  # for tests of a process th
 
 def archived_messages(folder: Path) -> Iterator[bytes]:
     """Yield the contents of all messages with our prefix in an archive."""
-    archive = ArchiveFolder(folder, whole_only=True)
+    archive = ArchiveFolder(folder, complete_only=True)
     framer = Framer()
     for piece in archive.read_what_is_there(archive.first_lsn()):
         framer.feed(piece.start_lsn, piece.data)

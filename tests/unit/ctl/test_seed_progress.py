@@ -28,7 +28,9 @@ class Screen(StringIO):
 class ShownReading:
     """A progress reporter that observes a replay, a second at a time by the test's clock."""
 
-    def __init__(self, *, is_terminal: bool, reading: seed_progress.Reading = seed_progress.SINCE_CHECKPOINT) -> None:
+    def __init__(
+        self, *, is_terminal: bool, reading: seed_progress.ReadingProgress = seed_progress.SINCE_CHECKPOINT
+    ) -> None:
         self.screen = Screen(is_terminal=is_terminal)
         self.now_s = 100.0
         self.progress = SeedProgress(self.screen, lambda: self.now_s, reading)
@@ -57,7 +59,7 @@ def test_a_long_replay_is_reported_in_bytes_with_a_hint_for_the_operator() -> No
 
 
 @pytest.mark.parametrize("what", [seed_progress.OF_BACKUP, seed_progress.BEFORE_FROM])
-def test_a_long_replay_of_other_wal_is_reported_as_such(what: seed_progress.Reading) -> None:
+def test_a_long_replay_of_other_wal_is_reported_as_such(what: seed_progress.ReadingProgress) -> None:
     reading = ShownReading(is_terminal=False, reading=what)
     for second in range(4):
         reading.second(second * 100)

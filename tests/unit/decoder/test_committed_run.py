@@ -48,10 +48,10 @@ def test_a_run_yields_its_transactions_one_by_one_and_passes_other_items_on(run:
     assert [content(each) for each in found[1:]] == [content(run.transaction(index)) for index in range(len(run))]
 
 
-def test_unwanted_rows_keep_their_ordinals_in_each_transaction_of_a_run() -> None:
+def test_unselected_rows_keep_their_ordinals_in_each_transaction_of_a_run() -> None:
     stream = tellers(20)
     decoder = new_wal().decoder
-    decoder.want_only(lambda _: False)
+    decoder.select_only(lambda _: False)
     (run,) = [each for each in decoder.decode_runs(block_of(stream.raws)) if isinstance(each, CommittedRun)]
     for index in range(len(run)):
         runs = [item for item in run.transaction(index).items() if isinstance(item, RowRun)]

@@ -22,8 +22,8 @@ UNSEEN = 16400  # a file that was created before the first record
 LATER = Lsn(1 << 20)
 
 
-def stream(wanted_from: Lsn = LATER) -> Wal:
-    return Wal(relation(), replace(relation("pg_toast_1", TOAST), kind="t"), wanted_from=wanted_from)
+def stream(from_lsn: Lsn = LATER) -> Wal:
+    return Wal(relation(), replace(relation("pg_toast_1", TOAST), kind="t"), from_lsn=from_lsn)
 
 
 def unknown_file(wal: Wal) -> None:

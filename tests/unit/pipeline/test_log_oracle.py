@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.support.oracles.log_oracle import Change, Transactions, assert_equal, parse_change
+from tests.support.oracles.log_oracle import ChangeIdentity, Transactions, assert_equal, parse_change
 
-INSERT = Change("t", "i", None, 1)
-DELETE = Change("t", "d", 1, None)
+INSERT = ChangeIdentity("t", "i", None, 1)
+DELETE = ChangeIdentity("t", "d", 1, None)
 MISLEADING = (
     "table public.t: UPDATE: old-key: id[integer]:1 n[text]:' new-tuple: id[integer]:7' new-tuple: id[integer]:2"
 )
@@ -24,7 +24,7 @@ MISLEADING = (
     ],
 )
 def test_a_line_of_test_decoding_is_parsed(line: str, change: tuple[str, str, int | None, int | None]) -> None:
-    assert parse_change(line) == Change(*change)
+    assert parse_change(line) == ChangeIdentity(*change)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.lake import positions as positions_module
 from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
-from tidemark.pipeline.lake.positions import FOLDER, LakeTaken, Positions, TablePosition, TableState
+from tidemark.pipeline.lake.positions import FOLDER, LakeOfAnother, Positions, TablePosition, TableState
 
 DATABASE = Oid(5)
 AT = Position(TimelineId(1), Lsn(1000), 3)
@@ -151,7 +151,7 @@ def test_a_lake_belongs_to_its_first_capture_also_if_another_opened_it_before(
 ) -> None:
     raced = None if open_second else opened(tmp_path, **other)
     opened(tmp_path).lake_id()
-    with pytest.raises(LakeTaken, match=r"contains the tables of capture 'test' of the cluster 77, not of "):
+    with pytest.raises(LakeOfAnother, match=r"contains the tables of capture 'test' of the cluster 77, not of "):
         (raced or opened(tmp_path, **other)).lake_id()
 
 
@@ -199,7 +199,7 @@ def test_a_change_by_another_writer_before_a_commit_is_overwritten(lake: Path, m
 
 
 def test_replaced_files_are_removed_at_regular_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(positions_module, "_VACUUM_EVERY", 4)
+    monkeypatch.setattr(positions_module, "VACUUM_EVERY", 4)
     found, counts = Positions(str(tmp_path), IDENTITY, keep_hours=0), []
     for _ in range(5):  # NB: removing files takes two commits
         found.write(OUTBOX, [ORDERS], APPLIED)

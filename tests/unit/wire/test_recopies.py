@@ -7,7 +7,7 @@ from tidemark.model.table_name import InvalidTableName, TableName
 from tidemark.wire.control import BadRequest, Json, decode_line, encode_line
 from tidemark.wire.recopies import (
     RecopyStep,
-    Wanted,
+    RequestedTable,
     decode_generations,
     decode_request,
     encode_generations,
@@ -47,8 +47,8 @@ def test_only_a_later_generation_completes_a_request(
 
 
 def test_a_request_and_its_response_pass_the_control_socket_unchanged() -> None:
-    wanted = [Wanted(KEY, 'postgres.public."a.b"')]
-    assert decode_request(wire(encode_request(wanted, Lsn(1 << 40)))) == (wanted, Lsn(1 << 40))
+    requested = [RequestedTable(KEY, 'postgres.public."a.b"')]
+    assert decode_request(wire(encode_request(requested, Lsn(1 << 40)))) == (requested, Lsn(1 << 40))
     assert decode_generations(wire(encode_generations({KEY: 2}))) == {KEY: 2}
 
 

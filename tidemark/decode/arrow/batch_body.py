@@ -24,7 +24,7 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy, memset
 
 if TYPE_CHECKING:
-    from tidemark.decode.datum.deforming import Buffer, Integers, Room
+    from tidemark.decode.datum.deforming import Buffer, Integers, OutBytes
 
 COMPILED = bool(cython.compiled)
 BITS = -1  # bytes for each row in a buffer: one bit
@@ -39,7 +39,7 @@ MARKED_NODE = UNCHANGED_NODE
 MARKED_BUFFER = UNCHANGED_BUFFER
 
 
-def clear(out: Room, start: int, stop: int) -> int:
+def clear(out: OutBytes, start: int, stop: int) -> int:
     """Set bytes to zero."""
     if stop > len(out):
         raise IndexError(stop)
@@ -80,7 +80,7 @@ def survey(tuple_at: Integers, tuple_length: Integers, totals: Integers) -> int:
     return nulls
 
 
-def put_64(values: Integers, rows: int, out: Room, at: int) -> int:
+def put_64(values: Integers, rows: int, out: OutBytes, at: int) -> int:
     """Copy 8-byte integers."""
     if len(values) < rows or at + rows * 8 > len(out):
         raise IndexError(rows)
@@ -92,7 +92,7 @@ def put_64(values: Integers, rows: int, out: Room, at: int) -> int:
     return at + rows * 8
 
 
-def put_32(values: Integers, rows: int, out: Room, at: int) -> int:
+def put_32(values: Integers, rows: int, out: OutBytes, at: int) -> int:
     """Copy 4-byte integers."""
     end = at + (rows * 4 + 7 & ~7)
     if len(values) < rows or end > len(out):
@@ -106,7 +106,7 @@ def put_32(values: Integers, rows: int, out: Room, at: int) -> int:
     return end
 
 
-def put_8(values: Buffer, rows: int, out: Room, at: int) -> int:
+def put_8(values: Buffer, rows: int, out: OutBytes, at: int) -> int:
     """Copy bytes."""
     end = at + (rows + 7 & ~7)
     if len(values) < rows or end > len(out):
@@ -123,7 +123,7 @@ def put_8(values: Buffer, rows: int, out: Room, at: int) -> int:
 def put_rows(
     op: Buffer, timeline: Integers, commit_lsn: Integers, ordinal: Integers, lsn: Integers, xid: Integers,
     commit_time: Integers, origin: Integers, before_kind: Buffer,
-    out: Room, offsets: Integers, words: Integers, nodes: int, buffers: int, body: int, at: int,
+    out: OutBytes, offsets: Integers, words: Integers, nodes: int, buffers: int, body: int, at: int,
 ) -> int:  # fmt: skip
     """Put the metadata columns of all rows except `_unchanged`; return the end offset."""
     rows = len(op)
@@ -162,7 +162,7 @@ def put_rows(
 
 def put_unchanged(
     locations: Integers, tuple_at: Integers, columns: int, found: int,
-    out: Room, offsets: Integers, words: Integers, nodes: int, buffers: int, body: int, at: int,
+    out: OutBytes, offsets: Integers, words: Integers, nodes: int, buffers: int, body: int, at: int,
 ) -> int:  # fmt: skip
     """Put the bitmaps of the unchanged (external) columns, NULL for rows without one; return the end offset."""
     rows = len(tuple_at)
@@ -193,7 +193,7 @@ def put_unchanged(
 
 def put_nothing(
     levels: Integers, units: Integers, rows: int,
-    out: Room, words: Integers, nodes: int, buffers: int, body: int, at: int,
+    out: OutBytes, words: Integers, nodes: int, buffers: int, body: int, at: int,
 ) -> int:  # fmt: skip
     """Put a side that no row has: all its columns share the same zeros. Return the end offset."""
     longest = 0
@@ -215,7 +215,7 @@ def put_nothing(
 
 
 def put_validity(
-    tuple_at: Integers, nulls: int, out: Room, words: Integers, nodes: int, buffers: int, body: int, at: int
+    tuple_at: Integers, nulls: int, out: OutBytes, words: Integers, nodes: int, buffers: int, body: int, at: int
 ) -> int:
     """Put the bitmap of the rows that have a tuple; return the end offset."""
     rows = len(tuple_at)

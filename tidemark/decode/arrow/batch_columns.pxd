@@ -64,7 +64,7 @@ cdef long long seal(long long rows, const unsigned long long[::1] plan, unsigned
 
 
 @cython.locals(step="long long", kernel="long long", bitmap="long long", first="long long", at="long long",
-               start="long long", size="long long", end="long long", room="long long", needed="long long",
+               start="long long", size="long long", end="long long", space="long long", needed="long long",
                odd="long long", buffer="long long", ends="int[::1]")
 cdef long long put_written(const unsigned char[::1] data, const long long[::1] locations, const long long[::1] sizes,
                            long long nulls, long long rows, long long slot, const unsigned long long[::1] plan,

@@ -46,7 +46,7 @@ except ImportError:
     from tidemark.wal import cython_stub as cython
 
 if TYPE_CHECKING:
-    from tidemark.decode.datum.deforming import Buffer, Integers, Room
+    from tidemark.decode.datum.deforming import Buffer, Integers, OutBytes
 
 COMPILED = bool(cython.compiled)
 
@@ -113,7 +113,7 @@ TEXT_BYTES_MAX = OFFSET_MAX  # bytes of one column
 TOGETHER = int(ROWS_TOGETHER)
 
 
-def unset(bits: Room, count: int) -> int:
+def unset(bits: OutBytes, count: int) -> int:
     """Return how many of the first `count` bits are zero."""
     left = count
     with cython.nogil:
@@ -127,7 +127,7 @@ def unset(bits: Room, count: int) -> int:
 
 def put_columns(
     data: Buffer, locations: Integers, sizes: Integers, absent: Integers, rows: int, plan: Integers, labels: bytes,
-    stack: Integers, out: Room, out_16: Integers, out_32: Integers, out_64: Integers, offsets: Integers,
+    stack: Integers, out: OutBytes, out_16: Integers, out_32: Integers, out_64: Integers, offsets: Integers,
     nodes: int, buffers: int, body: int, state: Integers,
 ) -> int:  # fmt: skip
     """Put located columns from number `state[1]` on, at offset `state[0]`; advance both; return why it stopped.
@@ -170,7 +170,7 @@ def byte_count(kernel: int, rows: int) -> int:
 
 def reserve(
     locations: Integers, sizes: Integers, absent: Integers, rows: int, plan: Integers,
-    out: Room, out_64: Integers, offsets: Integers, nodes: int, buffers: int, body: int, state: Integers,
+    out: OutBytes, out_64: Integers, offsets: Integers, nodes: int, buffers: int, body: int, state: Integers,
 ) -> int:  # fmt: skip
     """Place the buffers of the columns from `state[1]` on; advance `state`; return why it stopped."""
     bitmap = rows + 7 >> 3
@@ -222,7 +222,7 @@ def reserve(
 
 def fill(
     data: Buffer, locations: Integers, sizes: Integers, rows: int, plan: Integers,
-    out: Room, out_16: Integers, out_32: Integers, out_64: Integers, offsets: Integers,
+    out: OutBytes, out_16: Integers, out_32: Integers, out_64: Integers, offsets: Integers,
     buffers: int, body: int, slot: int, last: int,
 ) -> int:  # fmt: skip
     """Fill the columns from `slot` to `last`; return the first column that the caller must put, or `last`."""
@@ -287,7 +287,14 @@ def fill(
 
 
 def fill_texts(
-    data: Buffer, locations: Integers, sizes: Integers, first: int, count: int, kernel: int, ends: Integers, out: Room
+    data: Buffer,
+    locations: Integers,
+    sizes: Integers,
+    first: int,
+    count: int,
+    kernel: int,
+    ends: Integers,
+    out: OutBytes,
 ) -> int:
     """Fill a column of variable length; each value's end comes from its size. Return why it stopped, or DONE."""
     if kernel == KERNEL_UUID:
@@ -296,7 +303,7 @@ def fill_texts(
 
 
 def seal(
-    rows: int, plan: Integers, out: Room, out_64: Integers, offsets: Integers,
+    rows: int, plan: Integers, out: OutBytes, out_64: Integers, offsets: Integers,
     nodes: int, buffers: int, body: int, slot: int, last: int,
 ) -> int:  # fmt: skip
     """Set NULL counts, check for NaN and invalid text; return the first column that the caller must put."""
@@ -323,7 +330,7 @@ def seal(
 
 def put_written(
     data: Buffer, locations: Integers, sizes: Integers, nulls: int, rows: int, slot: int, plan: Integers, labels: bytes,
-    stack: Integers, out: Room, out_64: Integers, offsets: Integers, nodes: int, buffers: int, body: int,
+    stack: Integers, out: OutBytes, out_64: Integers, offsets: Integers, nodes: int, buffers: int, body: int,
     state: Integers,
 ) -> int:  # fmt: skip
     """Put a column whose length is known only after its texts are written; return why it stopped, or DONE."""
@@ -342,22 +349,22 @@ def put_written(
         present(locations, first, rows, out[at:start])
     clear(out, start + size, end)
     ends = offsets[start >> 2 : (start >> 2) + rows + 1]
-    room = min(len(out) - end, TEXT_BYTES_MAX)
+    space = min(len(out) - end, TEXT_BYTES_MAX)
     if kernel == KERNEL_LABELS:
         needed = rows * plan[step + 5]
-        if needed > room:
+        if needed > space:
             return STOP_TOO_LONG if needed > TEXT_BYTES_MAX else STOP_FULL
         odd = build_labels(
-            data, locations, first, rows, plan, plan[step + 3], plan[step + 4], labels, ends, out[end : end + room]
+            data, locations, first, rows, plan, plan[step + 3], plan[step + 4], labels, ends, out[end : end + space]
         )
     else:
         ends[0] = 0
         if kernel == KERNEL_NUMERIC_TEXT:
-            odd = build_numeric_text(data, locations, sizes, first, 0, rows, ends, out[end : end + room])
+            odd = build_numeric_text(data, locations, sizes, first, 0, rows, ends, out[end : end + space])
         else:
-            odd = build_jsonb_text(data, locations, sizes, first, 0, rows, ends, out[end : end + room], stack)
+            odd = build_jsonb_text(data, locations, sizes, first, 0, rows, ends, out[end : end + space], stack)
         if odd >= 0:  # the first row that did not fit
-            return STOP_TOO_LONG if room == TEXT_BYTES_MAX else STOP_FULL
+            return STOP_TOO_LONG if space == TEXT_BYTES_MAX else STOP_FULL
     if odd != STOP_DONE:
         return STOP_OTHER
     needed = ends[rows]

@@ -90,13 +90,13 @@ class BatchMessage:
         self.offsets: memoryview[int] = self.out.cast("i")
 
     def grow(self, byte_count: int = GROWN_BYTES_MIN) -> None:
-        """Add room for at least `byte_count` bytes and at least half of the current size."""
+        """Add space for at least `byte_count` bytes and at least half of the current size."""
         kept = self.out[: self.at]
         self._allocate(len(self.out) + max(byte_count, len(self.out) // 2))
         self.out[: self.at] = kept
 
     def require(self, byte_count: int) -> None:
-        """Ensure room for `byte_count` bytes."""
+        """Ensure space for `byte_count` bytes."""
         if self.at + byte_count > len(self.out):
             self.grow(byte_count)
 

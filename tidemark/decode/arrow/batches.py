@@ -3,7 +3,7 @@
 Rows come as spans of an arena (`RowSpans`), many transactions together: below some hundred rows, the fixed cost of a
 batch exceeds the cost of its rows. Rare values (compressed values, and values missing from old tuples) are appended to
 the arena first, so that the kernels read from one buffer only. A few rows are built in one call (`small_batch`), in
-memory that is reused (`SmallBatchRoom`).
+memory that is reused (`SmallBatchBuffers`).
 """
 
 from array import array
@@ -103,7 +103,7 @@ class RowSpans:
         return part
 
 
-class SmallBatchRoom:
+class SmallBatchBuffers:
     """The memory in which small batches are built, one after another; for the builders of one thread."""
 
     __slots__ = ("counts", "locations", "offsets", "out", "out_16", "out_32", "sizes", "stack", "state", "words")
@@ -124,7 +124,7 @@ class SmallBatchRoom:
 class BatchBuilder:
     """Builds the batches of one relation version; construction is cheap if its shape is cached."""
 
-    __slots__ = ("_database", "_locator", "_relation", "_room", "_rows_max", "_shape")
+    __slots__ = ("_buffers", "_database", "_locator", "_relation", "_rows_max", "_shape")
 
     def __init__(
         self,
@@ -132,12 +132,12 @@ class BatchBuilder:
         relation: Relation,
         dialect: Dialect = UTF8,
         *,
-        room: SmallBatchRoom | None = None,
+        buffers: SmallBatchBuffers | None = None,
         cells_max: int = CELLS_MAX,
         expanded_bytes_max: int = EXPANDED_BYTES_MAX,
     ) -> None:
-        """`room`: for small batches, shared by builders; None: every batch is built in memory of its own size."""
-        self._room = room
+        """`buffers`: for small batches, shared by builders; None: every batch is built in memory of its own size."""
+        self._buffers = buffers
         self._database = database
         self._relation = relation
         self._shape = batch_shape(relation, dialect)
@@ -155,8 +155,8 @@ class BatchBuilder:
         One, unless there are too many values or too many decompressed bytes.
         """
         last = len(rows) if end_row is None else end_row
-        if self._room is not None:
-            message = self._small_batch(self._room, rows, first, last)
+        if self._buffers is not None:
+            message = self._small_batch(self._buffers, rows, first, last)
             if message is not None:
                 return [ChangeBatch(self._database, self._relation, message)]
         made: list[ChangeBatch] = []
@@ -175,7 +175,7 @@ class BatchBuilder:
             del rows.data[end:]
         return made
 
-    def _small_batch(self, room: SmallBatchRoom, rows: RowSpans, start: int, stop: int) -> RowsMessage | None:
+    def _small_batch(self, buffers: SmallBatchBuffers, rows: RowSpans, start: int, stop: int) -> RowsMessage | None:
         """Return the record batch of a few rows; None if it has to be built by `_batch`."""
         shape = self._shape
         if not shape.fits_small:
@@ -207,25 +207,25 @@ class BatchBuilder:
             plan.units,
             len(shape.missing),
             plan.row_bytes,
-            room.locations,
-            room.sizes,
-            room.counts,
-            room.stack,
-            room.state,
-            room.out,
-            room.out_16,
-            room.out_32,
-            room.words,
-            room.offsets,
+            buffers.locations,
+            buffers.sizes,
+            buffers.counts,
+            buffers.stack,
+            buffers.state,
+            buffers.out,
+            buffers.out_16,
+            buffers.out_32,
+            buffers.words,
+            buffers.offsets,
             form.head,
             form.nodes,
             form.buffers,
         )
         if length == LEFT:
             return None
-        room.words[form.length] = stop - start
-        room.words[form.body_length] = length - len(form.head)
-        message = bytes(room.out[:length])
+        buffers.words[form.length] = stop - start
+        buffers.words[form.body_length] = length - len(form.head)
+        message = bytes(buffers.out[:length])
         return RowsMessage(shape.schema, message, stop - start, rows.position(start), rows.position(stop - 1))
 
     def _batch(self, rows: RowSpans) -> RowsMessage:
@@ -234,8 +234,8 @@ class BatchBuilder:
         after = self._locator.side(rows.data, rows.lsn, rows.new_at, rows.new_length)
         count, form, plan = len(rows), self._shape.form, self._shape.plan
         external = after.kinds[deforming.EXTERNAL]
-        room = count * (ROW_BYTES + (len(plan.codecs) >> 3 if external else 0)) + HEAD_BYTES
-        message = BatchMessage(form, room + _room(before, plan) + _room(after, plan))
+        space = count * (ROW_BYTES + (len(plan.codecs) >> 3 if external else 0)) + HEAD_BYTES
+        message = BatchMessage(form, space + _side_bytes(before, plan) + _side_bytes(after, plan))
         message.at = batch_body.put_rows(
             rows.op,
             rows.timeline,
@@ -306,7 +306,7 @@ class BatchBuilder:
         }
 
 
-def _room(side: Side, plan: ColumnPlan) -> int:
+def _side_bytes(side: Side, plan: ColumnPlan) -> int:
     """Return the approximate size of the columns."""
     if not side.any_tuple:
         return side.rows + 1 << 4

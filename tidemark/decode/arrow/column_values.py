@@ -44,8 +44,8 @@ class Located:
         """Allocate the locations; none if there is nothing to locate."""
         self.data = data
         self.rows = rows
-        self.locations = _room(rows * slots * located)  # NB: not initialized: the caller writes every location
-        self.sizes = _room(rows * slots * located)
+        self.locations = _uninitialized(rows * slots * located)  # NB: not initialized: the caller writes every location
+        self.sizes = _uninitialized(rows * slots * located)
         self.absent = zeros(slots)  # number of rows without a value, by column
 
 
@@ -54,7 +54,7 @@ def zeros(count: int) -> "memoryview[int]":
     return memoryview(bytearray(count * 8)).cast("q")
 
 
-def _room(count: int) -> "memoryview[int]":
+def _uninitialized(count: int) -> "memoryview[int]":
     """Allocate `count` 64-bit integers, not initialized."""
     return memoryview(pa.allocate_buffer(count * 8, MEMORY_POOL)).cast("q")
 

@@ -30,7 +30,7 @@ else:
     from cython.cimports.tidemark.wal.byte_readers import read_u16, read_u32, read_u64  # type: ignore[no-redef] # the same ones
 
 if TYPE_CHECKING:
-    from tidemark.decode.datum.deforming import Buffer, Integers, Room
+    from tidemark.decode.datum.deforming import Buffer, Integers, OutBytes
 
 COMPILED = bool(cython.compiled)
 DONE = -1
@@ -61,7 +61,7 @@ TEN = 10
 ZERO = 0
 
 
-def build_bool(data: Buffer, locations: Integers, first: int, rows: int, out: Room) -> int:
+def build_bool(data: Buffer, locations: Integers, first: int, rows: int, out: OutBytes) -> int:
     """Set the bit of each row whose byte is not zero."""
     with cython.nogil:
         for row in range(rows):
@@ -171,7 +171,7 @@ def measure(locations: Integers, sizes: Integers, first: int, rows: int, offsets
 
 
 def copy_bytes(
-    data: Buffer, locations: Integers, sizes: Integers, first: int, rows: int, offsets: Integers, out: Room
+    data: Buffer, locations: Integers, sizes: Integers, first: int, rows: int, offsets: Integers, out: OutBytes
 ) -> int:
     """Copy the payloads to the offsets of `measure`."""
     with cython.nogil:
@@ -199,7 +199,7 @@ def copy_bytes(
 
 def build_uuid(
     data: Buffer, locations: Integers, sizes: Integers, first: int, rows: int, digits: bytes, offsets: Integers,
-    out: Room,
+    out: OutBytes,
 ) -> int:  # fmt: skip
     """Write UUIDs as text, the first one at `offsets[0]`."""
     at = offsets[0]
@@ -240,7 +240,7 @@ def build_decimal(
     precision: int,
     scale: int,
     out: Integers,
-    validity: Room,
+    validity: OutBytes,
 ) -> int:
     """Convert numerics to 128-bit integers of the column's scale; clear the validity bit of NaN and infinities."""
     with cython.nogil:
@@ -315,7 +315,7 @@ def decimal(data: Buffer, location: int, size: int, precision: int, scale: int, 
 
 def build_labels(
     data: Buffer, locations: Integers, first: int, rows: int, labels: Integers, at: int, count: int, text: bytes,
-    offsets: Integers, out: Room,
+    offsets: Integers, out: OutBytes,
 ) -> int:  # fmt: skip
     """Write the labels of OIDs: from index `at`, `labels` has `count` sorted OIDs, then the start of each text."""
     written = 0
@@ -345,14 +345,14 @@ def build_labels(
     return ALL_DONE
 
 
-def is_ascii(text: Buffer | Room) -> int:
+def is_ascii(text: Buffer | OutBytes) -> int:
     """Return whether no byte has its highest bit set."""
     if not cython.compiled:
         return bytes(text).isascii()
     return every_ascii(cython.address(text[0]), len(text)) if len(text) > 0 else 1
 
 
-def valid_utf8(text: Buffer | Room, offsets: Integers, rows: int) -> int:
+def valid_utf8(text: Buffer | OutBytes, offsets: Integers, rows: int) -> int:
     """Return whether each value is valid UTF-8 (RFC 3629)."""
     with cython.nogil:
         if is_ascii(text):

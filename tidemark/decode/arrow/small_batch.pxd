@@ -6,7 +6,7 @@ from tidemark.decode.arrow.batch_body cimport put_nothing, put_rows, put_unchang
 from tidemark.decode.arrow.batch_columns cimport put_columns
 from tidemark.decode.datum.deforming cimport locate
 
-cdef long long ROW_ROOM, HEAD_ROOM, COLUMN_ROOM, COUNTED, COMPRESSED_VALUES, MISSING_VALUES, EXTERNAL_VALUES
+cdef long long ROW_SPACE, HEAD_SPACE, COLUMN_SPACE, COUNTED, COMPRESSED_VALUES, MISSING_VALUES, EXTERNAL_VALUES
 cdef long long ALL_LOCATED, ALL_PUT, ROW_NODES, ROW_BUFFERS
 
 
@@ -33,7 +33,7 @@ cdef long long put_side(const unsigned char[::1] data, const long long[::1] tupl
 
 
 @cython.locals(rows="long long", cells="long long", body="long long", width="long long", new_nulls="long long",
-               old_nulls="long long", room="long long", at="long long", news="const long long[::1]",
+               old_nulls="long long", space="long long", at="long long", news="const long long[::1]",
                olds="const long long[::1]")
 cpdef long long put_small_batch(const unsigned char[::1] op, const unsigned char[::1] before_kind,
                                 const int[::1] timeline, const long long[::1] commit_lsn,

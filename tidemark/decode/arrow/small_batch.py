@@ -33,7 +33,7 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
 if TYPE_CHECKING:
-    from tidemark.decode.datum.deforming import Buffer, Integers, Room
+    from tidemark.decode.datum.deforming import Buffer, Integers, OutBytes
 
 COMPILED = bool(cython.compiled)
 LEFT = 0  # returned if the rows are left to `batches`
@@ -42,9 +42,9 @@ HEAD_BYTES = 160  # padding of the metadata buffers
 COLUMN_BYTES = 24  # padding of one column's buffers
 
 # Copies as C integers, which Python code does not see.
-ROW_ROOM = ROW_BYTES
-HEAD_ROOM = HEAD_BYTES
-COLUMN_ROOM = COLUMN_BYTES
+ROW_SPACE = ROW_BYTES
+HEAD_SPACE = HEAD_BYTES
+COLUMN_SPACE = COLUMN_BYTES
 COUNTED = KINDS
 COMPRESSED_VALUES = COMPRESSED
 MISSING_VALUES = MISSING
@@ -79,7 +79,7 @@ def locate_side(
 def put_side(
     data: Buffer, tuple_at: Integers, nulls: int, columns: int, locations: Integers, sizes: Integers, counts: Integers,
     plan: Integers, labels: bytes, levels: Integers, units: Integers, stack: Integers, state: Integers,
-    out: Room, out_16: Integers, out_32: Integers, words: Integers, offsets: Integers,
+    out: OutBytes, out_16: Integers, out_32: Integers, words: Integers, offsets: Integers,
     nodes: int, buffers: int, body: int, at: int,
 ) -> int:  # fmt: skip
     """Put the columns of one side at `at`; return the end offset, or `LEFT`."""
@@ -102,7 +102,7 @@ def put_small_batch(
     lengths: Integers, aligns: Integers, slots: Integers, plan: Integers, labels: bytes, levels: Integers,
     units: Integers, columns: int, row_bytes: int,
     locations: Integers, sizes: Integers, counts: Integers, stack: Integers, state: Integers,
-    out: Room, out_16: Integers, out_32: Integers, words: Integers, offsets: Integers,
+    out: OutBytes, out_16: Integers, out_32: Integers, words: Integers, offsets: Integers,
     head: bytes, nodes: int, buffers: int,
 ) -> int:  # fmt: skip
     """Put the rows `start` to `stop` as a message into `out`; return its length, or `LEFT`.
@@ -120,8 +120,8 @@ def put_small_batch(
     news, olds = new_at[start:stop], old_at[start:stop]
     new_nulls = survey(news, new_length[start:stop], counts[width - 1 : width])
     old_nulls = survey(olds, old_length[start:stop], counts[2 * width - 1 : 2 * width])
-    room = rows * (ROW_ROOM + (columns >> 3) + 2 * (row_bytes + 17)) + HEAD_ROOM + 2 * columns * COLUMN_ROOM
-    if body + room + counts[width - 1] + counts[2 * width - 1] > len(out):
+    space = rows * (ROW_SPACE + (columns >> 3) + 2 * (row_bytes + 17)) + HEAD_SPACE + 2 * columns * COLUMN_SPACE
+    if body + space + counts[width - 1] + counts[2 * width - 1] > len(out):
         return LEFT
     if locate_side(
         data, news, new_length[start:stop], new_nulls, columns, lengths, aligns, slots, locations[:cells],

@@ -30,7 +30,7 @@ cdef inline long long write_numeric(const unsigned char[::1] data, long long loc
                                     unsigned char[::1] out, long long at) except? -9 nogil
 
 
-@cython.locals(room="long long", begin="long long", length="long long", byte="unsigned char",
+@cython.locals(space="long long", begin="long long", length="long long", byte="unsigned char",
                letter="unsigned char", low="unsigned char")
 cdef inline long long write_string(const unsigned char[::1] data, long long location, long long end,
                                    unsigned char[::1] out, long long at) except? -9 nogil

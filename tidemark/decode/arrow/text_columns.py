@@ -30,12 +30,12 @@ else:
     from cython.cimports.tidemark.wal.byte_readers import read_u16, read_u32  # type: ignore[no-redef] # the same ones
 
 if TYPE_CHECKING:
-    from tidemark.decode.datum.deforming import Buffer, Integers, Room
+    from tidemark.decode.datum.deforming import Buffer, Integers, OutBytes
 
 COMPILED = bool(cython.compiled)
 DONE = -1
 ODD = -2
-NO_ROOM = -3
+NO_SPACE = -3
 FRAME = 9  # integers on the stack for each open container
 DEPTH_MAX = 64  # of jsonb; deeper values are left to the codec
 STACK_INTEGERS = FRAME * DEPTH_MAX
@@ -43,7 +43,7 @@ STACK_INTEGERS = FRAME * DEPTH_MAX
 # Copies as C integers, which the loops can read without the interpreter.
 ALL_DONE = int(DONE)
 BAD = int(ODD)
-FULL = int(NO_ROOM)
+FULL = int(NO_SPACE)
 FRAME_INTEGERS = int(FRAME)
 STACK_TOP = int(STACK_INTEGERS)
 
@@ -84,7 +84,7 @@ OPEN = b"[{"
 CLOSE = b"]}"
 
 
-def write_word(word: bytes, length: int, out: Room, at: int) -> int:
+def write_word(word: bytes, length: int, out: OutBytes, at: int) -> int:
     """Write an ASCII word; return the end offset, or FULL."""
     if at + length > len(out):
         return FULL
@@ -93,7 +93,7 @@ def write_word(word: bytes, length: int, out: Room, at: int) -> int:
     return at + length
 
 
-def write_group(group: int, zeros: int, out: Room, at: int) -> int:
+def write_group(group: int, zeros: int, out: OutBytes, at: int) -> int:
     """Write the four digits of a group except the first `zeros`, followed by `zeros` bytes without meaning.
 
     NB: the shifts divide by 100 and 10, exactly for every value of a group.
@@ -113,7 +113,7 @@ def write_group(group: int, zeros: int, out: Room, at: int) -> int:
     return at + 4 - zeros
 
 
-def write_numeric(data: Buffer, location: int, size: int, out: Room, at: int) -> int:
+def write_numeric(data: Buffer, location: int, size: int, out: OutBytes, at: int) -> int:
     """Write the output of `numeric_out`; return the end offset, FULL or BAD."""
     if size < 2:
         return BAD
@@ -178,10 +178,10 @@ def write_numeric(data: Buffer, location: int, size: int, out: Room, at: int) ->
     return at
 
 
-def write_string(data: Buffer | Room, location: int, end: int, out: Room, at: int) -> int:
+def write_string(data: Buffer | OutBytes, location: int, end: int, out: OutBytes, at: int) -> int:
     """Write a JSON string (`escape_json`); return the end offset, or FULL."""
-    room = len(out)
-    if at + 2 > room:
+    space = len(out)
+    if at + 2 > space:
         return FULL
     out[at] = 34  # "
     at += 1
@@ -195,11 +195,11 @@ def write_string(data: Buffer | Room, location: int, end: int, out: Room, at: in
             while location < end and data[location] >= 32 and data[location] != 34 and data[location] != 92:
                 location += 1
         length = location - begin
-        if at + length + 7 > room:
+        if at + length + 7 > space:
             return FULL
         if cython.compiled:
             if length > 0:
-                copy_within(cython.address(out[at]), room - at, cython.address(data[begin]), len(data) - begin, length)
+                copy_within(cython.address(out[at]), space - at, cython.address(data[begin]), len(data) - begin, length)
         else:
             out[at : at + length] = data[begin:location]
         at += length
@@ -234,12 +234,12 @@ def write_string(data: Buffer | Room, location: int, end: int, out: Room, at: in
     return at + 1
 
 
-def write_numeric_value(data: Buffer, location: int, size: int, out: Room, at: int) -> int:
+def write_numeric_value(data: Buffer, location: int, size: int, out: OutBytes, at: int) -> int:
     """Write a numeric for kernels of other modules, which cannot inline `write_numeric`."""
     return write_numeric(data, location, size, out, at)
 
 
-def write_string_value(data: Buffer | Room, location: int, end: int, out: Room, at: int) -> int:
+def write_string_value(data: Buffer | OutBytes, location: int, end: int, out: OutBytes, at: int) -> int:
     """Write a JSON string for kernels of other modules, which cannot inline `write_string`."""
     return write_string(data, location, end, out, at)
 
@@ -268,7 +268,7 @@ def datum_end(data: Buffer, at: int) -> int:
     return at + (read_u32(data, at) >> 2)
 
 
-def write_jsonb(data: Buffer, location: int, size: int, out: Room, at: int, stack: Integers) -> int:
+def write_jsonb(data: Buffer, location: int, size: int, out: OutBytes, at: int, stack: Integers) -> int:
     """Write the output of `jsonb_out`; return the end offset, FULL or BAD.
 
     The stack has a frame for each container around the current one: 0 entries, 1 children's data, 2 end, 3 count,
@@ -392,7 +392,7 @@ def write_jsonb(data: Buffer, location: int, size: int, out: Room, at: int, stac
 
 def build_numeric_text(
     data: Buffer, locations: Integers, sizes: Integers, first: int, row: int, rows: int, offsets: Integers,
-    out: Room,
+    out: OutBytes,
 ) -> int:  # fmt: skip
     """Write the numerics from `row` on; return the first row that is not written, DONE, or ODD."""
     with cython.nogil:
@@ -415,7 +415,7 @@ def build_numeric_text(
 
 def build_jsonb_text(
     data: Buffer, locations: Integers, sizes: Integers, first: int, row: int, rows: int, offsets: Integers,
-    out: Room, stack: Integers,
+    out: OutBytes, stack: Integers,
 ) -> int:  # fmt: skip
     """Write the jsonb values from `row` on; return the first row that is not written, DONE, or ODD."""
     with cython.nogil:

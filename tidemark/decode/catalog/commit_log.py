@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable
 from struct import Struct
 
 from tidemark.decode.catalog.transactions import XidStatus, precedes
-from tidemark.model.lsn import INVALID_XID, Xid
+from tidemark.model.lsn import FIRST_NORMAL_XID, INVALID_XID, Xid
 from tidemark.wal.rmgr.multixact import FIRST_UPDATER, MultixactCreated
 from tidemark.wal.versions import PAGE_BYTES
 
 ReadPage = Callable[[int], bytes | None]  # by number; None: there is no such page
 
-FIRST_NORMAL_XID = 3  # transam.h; lower xids are of bootstrap and of frozen rows
 _XIDS_PER_BYTE = 4
 _XIDS_PER_PAGE = PAGE_BYTES * _XIDS_PER_BYTE
 _COMMITTED, _ABORTED = 1, 2  # clog.h; 0 is in progress, 3 a subtransaction whose top-level one is about to commit

@@ -121,7 +121,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         """Return the captured databases."""
         return {oid: KnownDatabase(self.names[oid], self.encodings[oid]) for oid in sorted(self._captured)}
 
-    def _is_wanted(self, row: Database | None) -> bool:
+    def _is_selected(self, row: Database | None) -> bool:
         return row is not None and self._selects(row)
 
     def _read_names(self) -> None:
@@ -131,7 +131,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
             return
         captured = set()
         for row in self.shared.databases():
-            if not self._is_wanted(row):
+            if not self._is_selected(row):
                 continue
             if row.oid in self._mirrors:
                 self.names[row.oid] = row.name
@@ -145,7 +145,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
     def left_out_by_name(self) -> Mapping[str, str]:
         """Return the selected databases that are not followed, with the reason."""
         rows = (self.shared.database(oid) for oid in self.left_out)
-        return {row.name: self.left_out[row.oid] for row in rows if row is not None and self._is_wanted(row)}
+        return {row.name: self.left_out[row.oid] for row in rows if row is not None and self._is_selected(row)}
 
     def leave_out(self, database: Oid, reason: str) -> None:
         """Stop following a database."""
@@ -244,7 +244,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         if self._awaits_no_end:
             return selection_changes
         for before, after in self.shared.changes(xid):
-            was, now = self._is_wanted(before), self._is_wanted(after)
+            was, now = self._is_selected(before), self._is_selected(after)
             row = after or before
             assert row is not None, "nothing became nothing"
             mirror = self._mirrors.get(row.oid)

@@ -28,7 +28,7 @@ from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import Subject
 from tidemark.decode.types.encodings import decode_text
 from tidemark.decode.types.identifiers import PUBLIC, quote_identifier, type_display_name, visible_name
-from tidemark.model.lsn import INVALID_OID, Oid, Xid
+from tidemark.model.lsn import INVALID_OID, OID_BYTES, Oid, Xid
 from tidemark.model.relation import Align, Column, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
 
 PG_CATALOG_OID = Oid(11)
@@ -37,7 +37,6 @@ TYPE_DEPTH_MAX = 64  # arrays of domains over composites of ...: the server has 
 _PLAIN_STORAGE = b"p"
 _ALIGNS = {align.value.encode("ascii"): align for align in Align}
 _NAME_OF = {PG_CLASS.oid: "relname", PG_TYPE.oid: "typname"}
-_OID_BYTES = 4
 _INT2VECTOR_VALUES_AT = 24  # varlena header, ndim, dataoffset, elemtype, dim, lower bound: 4 bytes each
 
 
@@ -173,7 +172,7 @@ class RowReaders:
         self.range = reader(PG_RANGE, "rngtypid", "rngsubtype")
         self.inherits = reader(PG_INHERITS, "inhparent", "inhdetachpending")
         attributes = store.heaps[PG_ATTRIBUTE.oid].layout
-        self.attribute_from = attributes.offsets["attrelid"] + _OID_BYTES  # all columns but attrelid
+        self.attribute_from = attributes.offsets["attrelid"] + OID_BYTES  # all columns but attrelid
         self.attribute_to = attributes.fixed_bytes
 
 

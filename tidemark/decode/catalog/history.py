@@ -357,14 +357,14 @@ class Journal:
             raise DamagedHistory(f"{where}: journal of format {version}; this Tidemark reads {JOURNAL_VERSION}")
         self.major: int = major
         self.system_identifier = SystemIdentifier(system_identifier)
-        self.whole_bytes = _JOURNAL_HEAD.size  # end of the last complete entry that was iterated
+        self.complete_bytes = _JOURNAL_HEAD.size  # end of the last complete entry that was iterated
         self._data = data
 
     def __iter__(self) -> Iterator[JournalEntry]:
-        self.whole_bytes = _JOURNAL_HEAD.size
+        self.complete_bytes = _JOURNAL_HEAD.size
         for entry, end in entries_from(self._data, _JOURNAL_HEAD.size):
             yield entry
-            self.whole_bytes = end
+            self.complete_bytes = end
 
 
 def entries_from(data: bytes, at: int) -> Iterator[tuple[JournalEntry, int]]:

@@ -14,11 +14,9 @@ from functools import cached_property
 
 from tidemark.model.errors import NodeUnfit
 from tidemark.model.lsn import Oid
-from tidemark.wal.rmgr.heap import TUPLE_HEADER_BYTES
+from tidemark.wal.rmgr.heap import HAS_NULLS, HOFF_AT, TUPLE_HEADER_BYTES
 
 PACKED_HEADER = struct.Struct("<HHB")
-HOFF_AT = 4
-HAS_NULLS = 0x0001  # t_infomask, HEAP_HASNULL
 HAS_VARWIDTH = 0x0002
 _FROZEN = 0x0B00  # xmin frozen, xmax invalid
 _FROM_SEED = 0xC000  # HEAP_MOVED_OFF and HEAP_MOVED_IN, which no server sets together: a seed made the tuple
@@ -27,7 +25,6 @@ DATA_SHIFT = TUPLE_HEADER_BYTES - PACKED_HEADER.size  # hoff counts from the tup
 _ALIGNMENT = {"c": 1, "s": 2, "i": 4, "d": 8}
 _CODES = {16: "?", 18: "c", 20: "q", 21: "h", 23: "i", 24: "I", 26: "I", 28: "I", 700: "f"}
 NAME_OID = Oid(19)
-NAME_BYTES = 64  # NAMEDATALEN
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,14 +33,14 @@ class NotFollowed(Exception):
     """A database whose catalogs cannot be read from WAL alone, with the reason."""
 
 
-class _Row(NamedTuple):
+class _PageTuple(NamedTuple):
     """A tuple on a copied page."""
 
     packed: bytes
     hint: Hint
 
 
-_Rows = dict[Tid, _Row]
+_Rows = dict[Tid, _PageTuple]
 
 
 class CopiedFiles:
@@ -104,7 +104,7 @@ class CopiedPages:
             is_stored = True
             rows = self._pages_of.setdefault(locator.rel, {})
             for offset, packed, xmin, xmax in heap.page_tuples(image):
-                rows[make_tid(block.block, offset)] = _Row(packed, hint_of(packed, xmin, xmax))
+                rows[make_tid(block.block, offset)] = _PageTuple(packed, hint_of(packed, xmin, xmax))
             if len(rows) > GUESSED_ROWS_MAX and locator.rel not in self._catalog_of:
                 del self._pages_of[locator.rel]
                 self._overflowed.add(locator.rel)

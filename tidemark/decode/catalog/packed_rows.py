@@ -18,7 +18,7 @@ SLOTS_MIN = 64  # of an index; a power of two
 ROWS_A_SLOT = 2  # at most: most keys have several rows, and the rows of a key share one slot
 
 Tid = NewType("Tid", int)
-"""A place in a heap: block number in the high bits, line pointer in the low 16."""
+"""A location in a heap: block number in the high bits, line pointer in the low 16."""
 
 
 class PackedRows(MutableMapping[Tid, bytes]):

@@ -15,7 +15,7 @@ from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.follower import INTEREST
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.page import RecordBlock
-from tidemark.wal.record import INFO_MASK, Record
+from tidemark.wal.record import BLOCK_ID_MAX, HAS_IMAGE, IMAGE_HAS_HOLE, INFO_MASK, SAME_REL, Record
 from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_XLOG, xlog
 from tidemark.wal.versions import RECORD_HEADER_BYTES, WalFormat
 
@@ -24,10 +24,6 @@ _LOCATOR = Struct("<III")
 _BLOCK_HEADER_BYTES = 4  # id, flags, data length
 _IMAGE_HEADER_BYTES = 5
 _HOLE_BYTES = 2
-_BLOCK_ID_MAX = 32
-_HAS_IMAGE = 0x10
-_IMAGE_HAS_HOLE = 0x01
-_SAME_REL = 0x80
 
 
 class RecordFilter:
@@ -68,15 +64,15 @@ class RecordFilter:
         data = block.linear
         at = block.offsets[index] + RECORD_HEADER_BYTES
         end = block.offsets[index] + block.lengths[index]
-        if at + _BLOCK_HEADER_BYTES + _IMAGE_HEADER_BYTES > end or data[at] > _BLOCK_ID_MAX:
+        if at + _BLOCK_HEADER_BYTES + _IMAGE_HEADER_BYTES > end or data[at] > BLOCK_ID_MAX:
             return None
         flags = data[at + 1]
         at += _BLOCK_HEADER_BYTES
-        if flags & _HAS_IMAGE:
+        if flags & HAS_IMAGE:
             info = data[at + _IMAGE_HEADER_BYTES - 1]
             at += _IMAGE_HEADER_BYTES
-            if info & self._compressed and info & _IMAGE_HAS_HOLE:
+            if info & self._compressed and info & IMAGE_HAS_HOLE:
                 at += _HOLE_BYTES
-        if flags & _SAME_REL or at + _LOCATOR.size > end:
+        if flags & SAME_REL or at + _LOCATOR.size > end:
             return None
         return RelFileLocator._make(_LOCATOR.unpack_from(data, at))

@@ -26,7 +26,7 @@ from tidemark.decode.catalog.heap import CatalogHeap, make_tid
 from tidemark.decode.catalog.layout import NATTS_MASK, PACKED_HEADER, data_at
 from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.decode.catalog.transactions import XidStatus
-from tidemark.model.lsn import INVALID_XID, BlockNumber, Xid
+from tidemark.model.lsn import FIRST_NORMAL_XID, INVALID_XID, BlockNumber, Xid
 from tidemark.wal.rmgr import heap
 from tidemark.wal.versions import PAGE_BYTES
 
@@ -40,7 +40,6 @@ _XMIN_INVALID = 0x0200
 _XMAX_COMMITTED = 0x0400
 _XMAX_INVALID = 0x0800
 _XMAX_IS_MULTI = 0x1000
-FIRST_NORMAL_XID = 3  # transam.h: lower ones are committed by definition
 
 
 class Hint(Enum):

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.decode.catalog.layout import DATA_SHIFT, HOFF_AT
+from tidemark.decode.catalog.layout import DATA_SHIFT
+from tidemark.wal.rmgr.heap import HOFF_AT
 
 try:
     import cython

@@ -21,12 +21,10 @@ from tidemark.decode.catalog.layout import (
     PG_TYPE,
 )
 from tidemark.decode.catalog.packed_rows import Tid
-from tidemark.model.lsn import Oid, Xid
+from tidemark.model.lsn import HALF_OF_XIDS, XID_MASK, Oid, Xid
 from tidemark.model.relation import RelFileLocator
 
 UPDATERS_MAX = 1 << 20  # of multixacts that are remembered, the latest; foreign keys create many
-_HALF_OF_XIDS = 1 << 31
-_ALL_XIDS = (1 << 32) - 1
 
 
 class Subject(NamedTuple):
@@ -52,7 +50,7 @@ def subject_of(heap: CatalogHeap, packed: bytes) -> Subject:
 
 def precedes(xid: int, other: int) -> bool:
     """Return whether `xid` is older than `other`, as the server compares 32-bit xids."""
-    return (xid - other) & _ALL_XIDS >= _HALF_OF_XIDS
+    return (xid - other) & XID_MASK >= HALF_OF_XIDS
 
 
 @dataclass(slots=True)

@@ -55,7 +55,7 @@ class CopiedLines:
     def __init__(
         self, lines: bytes | bytearray, rows: int, columns: int, ends: "memoryview[int] | None" = None
     ) -> None:
-        """Split the lines; `ends` has room for one number for each field and is overwritten."""
+        """Split the lines; `ends` has space for one number for each field and is overwritten."""
         self.rows = rows
         self._lines = lines
         self._columns = columns
@@ -106,14 +106,14 @@ class CopiedLines:
         scale, limit = 0, 1 << wanted.bit_width - 1
         if pa.types.is_decimal128(wanted):
             scale, limit = wanted.scale, 10 ** min(wanted.precision, DIGITS_MAX)
-        out = self._room(column, wanted.bit_width // 8, target)
+        out = self._output(column, wanted.bit_width // 8, target)
         whole, halves = (out.cast("q"), NO_HALVES) if wanted.bit_width >= 64 else (NO_WORDS, out.cast("i"))
         fields, words = self._fields_of(column), wanted.bit_width // 64
         return fill_numbers(self._lines, *fields, scale, min(limit, LIMIT_MAX), words, whole, halves) == ALL_FIT
 
     def put_instants(self, column: int, wanted: pa.DataType, target: ColumnTarget) -> bool:
         """Put the column as instants; return False if a field needs the codec."""
-        out = self._room(column, 8, target).cast("q")
+        out = self._output(column, 8, target).cast("q")
         return fill_instants(self._lines, *self._fields_of(column), wanted.tz is not None, out) == ALL_FIT
 
     def _fields_of(self, column: int) -> tuple["memoryview[int]", int, int, int]:
@@ -122,7 +122,7 @@ class CopiedLines:
     def _fill_texts(self, column: int, offsets: "memoryview[int]", out: "memoryview[int]") -> int:
         return fill_texts(self._lines, *self._fields_of(column), self._escapes[column], offsets, out)
 
-    def _room(self, column: int, width: int, target: ColumnTarget) -> "memoryview[int]":
+    def _output(self, column: int, width: int, target: ColumnTarget) -> "memoryview[int]":
         """Put the validity bitmap; return the buffer after it, with the given bytes for each row."""
         message, _, buffer = target
         size = self.rows * width

@@ -173,7 +173,7 @@ def fill_numbers(
 
 
 def put_number(value: int, row: int, words: int, out: Integers, halves: Integers) -> int:
-    """Write a row's number to its place in the column."""
+    """Write a row's number to its position in the column."""
     if words == 0:
         halves[row] = value
         return 0

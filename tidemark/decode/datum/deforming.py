@@ -18,8 +18,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeAlias
 
-from tidemark.decode.datum import tuples
+from tidemark.decode.datum import tuples, varlena
 from tidemark.decode.datum.varlena import EXTERNAL_DATUM_BYTES, EXTERNAL_TAG_ON_DISK
+from tidemark.wal.rmgr import heap
 from tidemark.wal.rmgr.heap import PACKED_HEADER_BYTES, TUPLE_HEADER_BYTES
 
 try:
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray
 Integers: TypeAlias = "array[int] | memoryview[int]"
-Room: TypeAlias = "bytearray | memoryview[int]"
+IntView: TypeAlias = "memoryview[int]"
+OutBytes: TypeAlias = "bytearray | memoryview[int]"
 COMPILED = bool(cython.compiled)
 DONE = -1
 
@@ -68,8 +70,8 @@ ALL_DONE = int(DONE)
 PACKED_HEADER = PACKED_HEADER_BYTES
 TUPLE_HEADER = TUPLE_HEADER_BYTES
 ATTRIBUTES = tuples.ATTRIBUTES_MASK
-HAS_NULLS = tuples.HAS_NULLS
-VARLENA = tuples.VARLENA
+HAS_NULLS = heap.HAS_NULLS
+VARLENA = varlena.VARLENA
 EXTERNAL_BYTES = EXTERNAL_DATUM_BYTES
 EXTERNAL_TAG = EXTERNAL_TAG_ON_DISK
 ARRAY_HEADER = 12  # ndim, dataoffset, elemtype: ArrayType without its varlena header
@@ -120,7 +122,7 @@ def locate(
     """
     rows = len(tuple_at)
     columns = len(lengths)
-    room = len(data)
+    space = len(data)
     with cython.nogil:
         for row in range(rows):
             if cython.compiled and row + AHEAD < rows:
@@ -140,7 +142,7 @@ def locate(
                         absent[slot] += 1
                 continue
             end = start + tuple_length[row]
-            if tuple_length[row] < PACKED_HEADER or end > room:
+            if tuple_length[row] < PACKED_HEADER or end > space:
                 return row
             if locate_row(
                 data, start, end, row, rows, columns, lengths, aligns, slots, locations, sizes, absent, kinds
@@ -181,11 +183,11 @@ def locate_row(
                 locations[slot * rows + row] = AT_NULL
                 absent[slot] += 1
             continue
-        place = at
+        location = at
         length = lengths[column]
         if length != VARLENA:
             at += (base - at) & (aligns[column] - 1)
-            place = at
+            location = at
             size = length
             at += length
         else:
@@ -196,26 +198,26 @@ def locate_row(
                 return -1
             first = data[at]
             if first == 1:
-                place = AT_EXTERNAL
+                location = AT_EXTERNAL
                 size = length
                 if slot >= 0:
                     absent[slot] += 1
                     kinds[EXTERNAL_KIND] += 1
             elif first & 1:
-                place = at + 1
+                location = at + 1
                 size = length - 1
             elif first & 2:
-                place = at
+                location = at
                 size = -length
                 kinds[COMPRESSED_KIND] += 1
             else:
-                place = at + 4
+                location = at + 4
                 size = length - 4
             at += length
         if at > end:
             return -1
         if slot >= 0:
-            locations[slot * rows + row] = place
+            locations[slot * rows + row] = location
             sizes[slot * rows + row] = size
     for column in range(stored, columns):
         slot = slots[column]
@@ -237,20 +239,20 @@ def next_compressed(locations: Integers, sizes: Integers, cell: int) -> int:
     return ALL_DONE
 
 
-def fill_missing(locations: Integers, sizes: Integers, first: int, rows: int, place: int, size: int) -> int:
-    """Set the missing value, at `place`, in the cells of one column that need it; return how many there are."""
+def fill_missing(locations: Integers, sizes: Integers, first: int, rows: int, location: int, size: int) -> int:
+    """Set the missing value, at `location`, in the cells of one column that need it; return how many there are."""
     filled = 0
     with cython.nogil:
         for cell in range(first, first + rows):
             if locations[cell] == AT_MISSING:
-                locations[cell] = place
+                locations[cell] = location
                 sizes[cell] = size
                 filled += 1
     return filled
 
 
 def mark_unchanged(
-    locations: Integers, tuple_at: Integers, columns: int, bitmaps: Room, offsets: Integers, validity: Room
+    locations: Integers, tuple_at: Integers, columns: int, bitmaps: OutBytes, offsets: Integers, validity: OutBytes
 ) -> int:
     """Set a bitmap of `columns` bits with the external columns of each row; return how many rows have one."""
     rows = len(tuple_at)
@@ -271,7 +273,7 @@ def mark_unchanged(
     return marked
 
 
-def present(locations: Integers, first: int, rows: int, validity: Room) -> int:
+def present(locations: Integers, first: int, rows: int, validity: OutBytes) -> int:
     """Set the bits of the rows that have a value; return how many rows have none."""
     nulls = 0
     with cython.nogil:
@@ -291,17 +293,17 @@ def measure_arrays(data: Buffer, locations: Integers, sizes: Integers, first: in
             offsets[row] = total
             if cython.compiled:
                 fetch(data, locations, first + row + AHEAD, first + rows - 1)
-            place = locations[first + row]
-            if place < 0:
+            location = locations[first + row]
+            if location < 0:
                 continue
             size = sizes[first + row]
-            dimensions = read_u32(data, place) if size >= ARRAY_HEADER else ARRAY_DIMENSIONS + 1
+            dimensions = read_u32(data, location) if size >= ARRAY_HEADER else ARRAY_DIMENSIONS + 1
             if dimensions > ARRAY_DIMENSIONS or size < ARRAY_HEADER + dimensions * 8:
                 return ALL_DONE
             count = 1 if dimensions > 0 else 0
             for index in range(dimensions):
                 # An element takes at least one bit: an array has at most as many elements as bits.
-                count *= read_u32(data, place + ARRAY_HEADER + index * 4)
+                count *= read_u32(data, location + ARRAY_HEADER + index * 4)
                 if count > size * 8 or count > ELEMENTS_MAX:
                     return ALL_DONE
             total += count
@@ -329,11 +331,11 @@ def locate_elements(
             count = offsets[row + 1] - offsets[row]
             if count == 0:
                 continue
-            place = locations[first + row]
-            origin = place - 4  # base of the alignment: the removed header
-            end = place + sizes[first + row]
-            bounds_end = place + ARRAY_HEADER + read_u32(data, place) * 8
-            data_offset = read_u32(data, place + 4)
+            location = locations[first + row]
+            origin = location - 4  # base of the alignment: the removed header
+            end = location + sizes[first + row]
+            bounds_end = location + ARRAY_HEADER + read_u32(data, location) * 8
+            data_offset = read_u32(data, location + 4)
             bitmap = bounds_end if data_offset != 0 else 0
             at = origin + data_offset if data_offset != 0 else bounds_end + ((origin - bounds_end) & 7)
             if at < bounds_end or at > end or (bitmap != 0 and bitmap + (count + 7 >> 3) > at):
@@ -362,7 +364,14 @@ def locate_elements(
 
 
 def copy_elements(
-    data: Buffer, locations: Integers, sizes: Integers, first: int, rows: int, length: int, offsets: Integers, out: Room
+    data: Buffer,
+    locations: Integers,
+    sizes: Integers,
+    first: int,
+    rows: int,
+    length: int,
+    offsets: Integers,
+    out: OutBytes,
 ) -> int:
     """Copy the elements of arrays without NULLs, `length` bytes each, contiguously; return DONE.
 
@@ -375,13 +384,13 @@ def copy_elements(
             size = (offsets[row + 1] - offsets[row]) * length
             if size == 0:
                 continue
-            place = locations[first + row]
-            bounds_end = place + ARRAY_HEADER + read_u32(data, place) * 8
-            at = bounds_end + ((place - 4 - bounds_end) & 7)
+            location = locations[first + row]
+            bounds_end = location + ARRAY_HEADER + read_u32(data, location) * 8
+            at = bounds_end + ((location - 4 - bounds_end) & 7)
             to = offsets[row] * length
             if (
-                read_u32(data, place + 4) != 0
-                or at + size > place + sizes[first + row]
+                read_u32(data, location + 4) != 0
+                or at + size > location + sizes[first + row]
                 or at + size > len(data)
                 or to + size > len(out)
             ):

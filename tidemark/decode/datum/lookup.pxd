@@ -14,7 +14,7 @@ cdef class LookUp:
 
     cpdef put(self, unsigned long long key, long long value)
 
-    cdef inline int has_room(self) except -1 nogil
+    cdef inline int has_space(self) except -1 nogil
 
     @cython.locals(slot=Py_ssize_t)
     cdef int enter(self, unsigned long long key, long long value) except -1 nogil

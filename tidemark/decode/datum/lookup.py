@@ -26,11 +26,11 @@ class LookUp:
 
     def put(self, key: int, value: int) -> None:
         """Set the value of `key`, which is not 0; the value 0 removes it."""
-        if not self.has_room():
+        if not self.has_space():
             self.grow()
         self.enter(key, value)
 
-    def has_room(self) -> int:
+    def has_space(self) -> int:
         """Return whether `enter` can be called."""
         return 1 if 2 * self.used < self.slots else 0
 

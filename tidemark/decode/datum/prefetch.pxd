@@ -15,7 +15,7 @@ cdef extern from *:
 # NB: the offset of an empty value can be the end of the buffer.
 cdef inline int fetch(const unsigned char[::1] data, const long long[::1] locations, long long cell,
                       long long last) except -1 nogil:
-    cdef long long place = locations[min(cell, last)]
-    if 0 <= place < len(data):
-        prefetch(&data[place])
+    cdef long long location = locations[min(cell, last)]
+    if 0 <= location < len(data):
+        prefetch(&data[location])
     return 0

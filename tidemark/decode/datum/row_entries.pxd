@@ -18,7 +18,7 @@ cpdef long long row_count(entries, Py_ssize_t start, Py_ssize_t stop) except? -2
 
 @cython.locals(words="const unsigned int[::1]", row=Py_ssize_t, length="unsigned int")
 cpdef Py_ssize_t rows_within(entries, Py_ssize_t start, Py_ssize_t stop,
-                             long long room) except? -2
+                             long long space) except? -2
 
 
 @cython.locals(words="const unsigned int[::1]", cost_sum="long long", row=Py_ssize_t, relation=Py_ssize_t)
@@ -46,7 +46,7 @@ cpdef Py_ssize_t arrange(entries, long long tuple_bytes, const long long[::1] ru
 
 
 @cython.locals(words="const unsigned int[::1]", row=Py_ssize_t)
-cpdef int has_wanted(entries, Py_ssize_t start, Py_ssize_t stop) except? -2
+cpdef int has_selected(entries, Py_ssize_t start, Py_ssize_t stop) except? -2
 
 
 @cython.locals(at=Py_ssize_t)

@@ -5,10 +5,10 @@ tuple before its new one. So two buffers contain any number of rows, and two sli
 
     0 u8 op, the letter           4 u32 index of the relation version     12 u32 length of the new tuple     24 u64 LSN
     1 u8 BeforeKind               8 u32 xid of the subtransaction         16 u32 length of the old tuple
-    2 u16 replication origin                                              20 u32 rows, if they are unwanted
+    2 u16 replication origin                                              20 u32 rows, if they are unselected
 
-Adjacent unwanted rows of one subtransaction share one entry with the first row's metadata; of the others only the
-ordinals remain. 0 rows: the entry is one wanted row.
+Adjacent unselected rows of one subtransaction share one entry with the first row's metadata; of the others only the
+ordinals remain. 0 rows: the entry is one selected row.
 
 Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same.
 NB: assign a byte to a variable before shifting it, and use no literal over 31 bits: see the `.pxd`.
@@ -80,18 +80,18 @@ def row_count(entries: Buffer, start: int, stop: int) -> int:
     return total
 
 
-def rows_within(entries: Buffer, start: int, stop: int, room: int) -> int:
-    """Return how many entries from `start` on fit, including the one that exceeds `room` bytes of tuples."""
+def rows_within(entries: Buffer, start: int, stop: int, space: int) -> int:
+    """Return how many entries from `start` on fit, including the one that exceeds `space` bytes of tuples."""
     words = memoryview(entries).cast("I")
     row = start
     with cython.nogil:
-        while row < stop and room > 0:
+        while row < stop and space > 0:
             length = words[row * STEP + TO_NEW]
             if length != NO_TUPLE:
-                room -= length
+                space -= length
             length = words[row * STEP + TO_OLD]
             if length != NO_TUPLE:
-                room -= length
+                space -= length
             row += 1
     return row - start
 
@@ -207,8 +207,8 @@ def arrange(
     return moved if row == count and at <= tuple_bytes else INVALID
 
 
-def has_wanted(entries: Buffer, start: int, stop: int) -> int:
-    """Return whether one of the entries `start` to `stop` is a wanted row."""
+def has_selected(entries: Buffer, start: int, stop: int) -> int:
+    """Return whether one of the entries `start` to `stop` is a selected row."""
     words = memoryview(entries).cast("I")
     with cython.nogil:
         for row in range(start, stop):

@@ -11,11 +11,10 @@ import struct
 from tidemark.decode.datum.tuples import TupleLayout, external_pointers, replace_external
 from tidemark.decode.datum.varlena import BadDatum, ExternalPointer, datum_length, read_datum, reassembled_datum
 from tidemark.model.lsn import Oid
-from tidemark.wal.rmgr.heap import PACKED_HEADER_BYTES, TUPLE_HEADER_BYTES
+from tidemark.wal.rmgr.heap import HOFF_AT, PACKED_HEADER_BYTES, TUPLE_HEADER_BYTES
 
 HAS_EXTERNAL = 0x0004  # of infomask: some value is stored in a TOAST table
 _INFOMASK_AT = 2
-_HOFF_AT = 4
 _CHUNK_KEY = struct.Struct("<Ii")  # chunk_id, chunk_seq; chunk_data follows
 
 
@@ -30,7 +29,7 @@ class ToastChunks:
 
     def add(self, packed: bytes) -> None:
         """Add one row of a TOAST table."""
-        at = PACKED_HEADER_BYTES + packed[_HOFF_AT] - TUPLE_HEADER_BYTES
+        at = PACKED_HEADER_BYTES + packed[HOFF_AT] - TUPLE_HEADER_BYTES
         if len(packed) < at + _CHUNK_KEY.size:
             raise BadDatum(f"TOAST chunk of {len(packed)} bytes")
         value_id, number = _CHUNK_KEY.unpack_from(packed, at)

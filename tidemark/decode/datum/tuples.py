@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 from tidemark.decode.datum.varlena import (
     EXTERNAL_HEADER,
+    MAX_ALIGN,
     SHORT_HEADER,
+    VARLENA,
     BadDatum,
     ExternalPointer,
     datum_length,
@@ -23,12 +25,9 @@ from tidemark.decode.datum.varlena import (
 )
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Column, Relation
-from tidemark.wal.rmgr.heap import PACKED_HEADER_BYTES, TUPLE_HEADER_BYTES
+from tidemark.wal.rmgr.heap import HAS_NULLS, PACKED_HEADER_BYTES, TUPLE_HEADER_BYTES
 
-HAS_NULLS = 0x0001  # of infomask
 ATTRIBUTES_MASK = 0x07FF  # of infomask2
-MAX_ALIGN = 8
-VARLENA = -1  # attlen
 TEXT_OID = Oid(25)
 _HEADER = struct.Struct("<HHB")
 _ARRAY_HEADER = struct.Struct("<iiIii")  # ndim, dataoffset, elemtype, dim, lower bound: an array of one dimension

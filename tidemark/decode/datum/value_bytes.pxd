@@ -25,12 +25,12 @@ cdef extern from *:
     }
 
     /* Return how many of `count` bytes come before the first one that JSON escapes: a control character, a quote, a
-       backslash. There are `room` to read, which may be more. */
-    static inline Py_ssize_t tidemark_plain_bytes(const unsigned char *at, Py_ssize_t count, Py_ssize_t room)
+       backslash. There are `space` to read, which may be more. */
+    static inline Py_ssize_t tidemark_plain_bytes(const unsigned char *at, Py_ssize_t count, Py_ssize_t space)
     {
         Py_ssize_t plain = 0;
         unsigned long long word, quote, backslash;
-        for (; plain < count && room - plain >= 8; plain += 8) {
+        for (; plain < count && space - plain >= 8; plain += 8) {
             memcpy(&word, at + plain, 8);
             if (count - plain < 8)  /* what follows is none of them */
                 word = (word & ~(~0ull << (count - plain) * 8)) | TIDEMARK_BYTES('x') << (count - plain) * 8;
@@ -45,11 +45,11 @@ cdef extern from *:
         return plain < count ? plain : count;
     }
 
-    /* Copy bytes; there are `from_room` to read and `to_room` to write, which may be more. */
-    static inline void tidemark_copy(unsigned char *to, Py_ssize_t to_room, const unsigned char *from,
-                                     Py_ssize_t from_room, Py_ssize_t count)
+    /* Copy bytes; there are `from_space` to read and `to_space` to write, which may be more. */
+    static inline void tidemark_copy(unsigned char *to, Py_ssize_t to_space, const unsigned char *from,
+                                     Py_ssize_t from_space, Py_ssize_t count)
     {
-        if (count <= TIDEMARK_SHORT && from_room >= TIDEMARK_SHORT && to_room >= TIDEMARK_SHORT) {
+        if (count <= TIDEMARK_SHORT && from_space >= TIDEMARK_SHORT && to_space >= TIDEMARK_SHORT) {
             unsigned char bytes[TIDEMARK_SHORT];
             memcpy(bytes, from, TIDEMARK_SHORT);
             memcpy(to, bytes, TIDEMARK_SHORT);
@@ -88,7 +88,7 @@ cdef extern from *:
     """
     int every_ascii "tidemark_is_ascii"(const unsigned char *at, Py_ssize_t count) noexcept nogil
     Py_ssize_t plain_bytes "tidemark_plain_bytes"(const unsigned char *at, Py_ssize_t count,
-                                                  Py_ssize_t room) noexcept nogil
-    void copy_within "tidemark_copy"(unsigned char *to, Py_ssize_t to_room, const unsigned char *source,
-                                     Py_ssize_t from_room, Py_ssize_t count) noexcept nogil
+                                                  Py_ssize_t space) noexcept nogil
+    void copy_within "tidemark_copy"(unsigned char *to, Py_ssize_t to_space, const unsigned char *source,
+                                     Py_ssize_t from_space, Py_ssize_t count) noexcept nogil
     void uuid_text "tidemark_uuid"(unsigned char *to, const unsigned char *source) noexcept nogil

@@ -22,6 +22,8 @@ from tidemark.model.lsn import Oid
 from tidemark.wal import pglz
 
 PLAIN_HEADER_BYTES = 4
+VARLENA = -1  # attlen and typlen of a type of variable length
+MAX_ALIGN = 8
 SHORT_HEADER = 1  # lowest bit of the first byte
 EXTERNAL_HEADER = 1  # the whole first byte
 EXTERNAL_TAG_ON_DISK = 18
@@ -69,24 +71,24 @@ DECOMPRESSORS: dict[int, Callable[[bytes, int], bytes]] = {
 
 def datum_length(data: bytes, at: int) -> int:
     """Return the length of the datum at `at`, header included; raise `BadDatum` if it exceeds the end of `data`."""
-    room = len(data) - at
-    if room < 1:
+    space = len(data) - at
+    if space < 1:
         raise BadDatum(f"value at byte {at} begins after the end of {len(data)} bytes")
     first = data[at]
     if first == EXTERNAL_HEADER:
-        if room < EXTERNAL_DATUM_BYTES or data[at + 1] != EXTERNAL_TAG_ON_DISK:
+        if space < EXTERNAL_DATUM_BYTES or data[at + 1] != EXTERNAL_TAG_ON_DISK:
             raise BadDatum(f"external value at byte {at} is cut off, or of a kind that is never on disk")
         return EXTERNAL_DATUM_BYTES
     if first & SHORT_HEADER:
         length = first >> 1
-    elif room < PLAIN_HEADER_BYTES:
+    elif space < PLAIN_HEADER_BYTES:
         raise BadDatum(f"header of the value at byte {at} is cut off")
     else:
         length = int(_U32.unpack_from(data, at)[0]) >> 2
         if length < PLAIN_HEADER_BYTES:
             raise BadDatum(f"value at byte {at} has the invalid length {length}")
-    if length > room:
-        raise BadDatum(f"value at byte {at} is {length} bytes long, but {room} are left")
+    if length > space:
+        raise BadDatum(f"value at byte {at} is {length} bytes long, but {space} are left")
     return length
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tidemark.decode.datum.row_entries import ENTRY_BYTES, rows_within
 from tidemark.decode.groups.group_rows import Arenas, GroupRows
-from tidemark.decode.groups.origins import has_excluded, kept_rows
+from tidemark.decode.groups.origin_filter import has_excluded, kept_rows
 from tidemark.decode.groups.partitions import PartitionRoutes, RootOf, RoutedItem, by_leaf
 from tidemark.decode.groups.stream_order import in_stream_order
 from tidemark.decode.groups.transaction_counts import TransactionCounts
@@ -58,7 +58,7 @@ def all_messages(_prefix: str) -> bool:
     return True
 
 
-class _Reached(NamedTuple):
+class _GroupEnd(NamedTuple):
     """The end of a group so far; a pointer is created only on request."""
 
     timeline: TimelineId
@@ -85,7 +85,7 @@ class GroupBuilder:
         selected: Selection = all_tables,
         root_of: RootOf = by_leaf,
         excluded: ExcludedOrigins = NO_ORIGIN_EXCLUDED,
-        wants_message: Callable[[str], bool] = all_messages,
+        selects_message: Callable[[str], bool] = all_messages,
         counting: bool = False,
         copied: Copied = nothing_copied,
         copied_by: Collection[Visibility] = (),
@@ -95,10 +95,10 @@ class GroupBuilder:
         bytes_max: int = GROUP_BYTES,
         batch_bytes_max: int = GROUP_BATCH_BYTES,
     ) -> None:
-        """`dialects` are by database; `selected` decides which relations are wanted, `root_of` whose name they get.
+        """`dialects` are by database; `selected` decides which relations are included, `root_of` whose name they get.
 
-        `excluded` are replication origins; `wants_message` decides by a message's prefix. With `counting`, transactions
-        have their counts, and changes are numbered by table.
+        `excluded` are replication origins; `selects_message` decides by a message's prefix. With `counting`,
+        transactions have their counts, and changes are numbered by table.
 
         Items at or before the position `after` were delivered already and are left out, as is everything visible to
         the snapshot `behind`, after which the changes begin. `copied` decides by the snapshots `copied_by`; if these
@@ -106,9 +106,9 @@ class GroupBuilder:
         """
         self._selected = selected
         self._routes = PartitionRoutes(dialects, root_of)
-        self._builders = VersionBuilders(dialects, self._routes, self.wants)
+        self._builders = VersionBuilders(dialects, self._routes, self.selects)
         self._excluded = excluded
-        self._wants_message = wants_message
+        self._selects_message = selects_message
         self._counts = TransactionCounts() if counting else None
         self._copied = copied
         self._snapshots = tuple(copied_by) if behind is None else (behind, *copied_by)
@@ -124,8 +124,8 @@ class GroupBuilder:
         self._restart()
 
     def _restart(self) -> None:
-        self._first: _Reached | None = None
-        self._last: _Reached | None = None
+        self._first: _GroupEnd | None = None
+        self._last: _GroupEnd | None = None
         self._items: list[GroupItem] = []
         self._collected: GroupRows | None = None
         self._transactions = EndsInGroup()
@@ -238,7 +238,7 @@ class GroupBuilder:
         """Return the first transaction of a run, from `index` on, that fills the group; or the run's end."""
         collected = self._collection_for(run)  # NB: first, as above
         rows = self._rows_max - self._row_count - len(collected)
-        room = self._bytes_max - self.byte_count
+        space = self._bytes_max - self.byte_count
         stop = len(run)
         rows_before, bytes_before = run.rows_before(index), run.bytes_before(index)
 
@@ -249,7 +249,7 @@ class GroupBuilder:
 
         def fills(number: int) -> bool:
             added = run.row_ends[number] - rows_before
-            return added >= rows or added * ENTRY_BYTES + run.byte_ends[number] - bytes_before >= room
+            return added >= rows or added * ENTRY_BYTES + run.byte_ends[number] - bytes_before >= space
 
         if stop == index or not fills(stop - 1):
             return stop
@@ -265,9 +265,9 @@ class GroupBuilder:
     def _add_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
         collected = self._collection_for(run)
         ends, last = run.ends, stop - 1
-        self._reach(_Reached(ends.timeline, Lsn(ends.commit_lsns[start]), 0, run.inner_restart_lsn(start)))
+        self._reach(_GroupEnd(ends.timeline, Lsn(ends.commit_lsns[start]), 0, run.inner_restart_lsn(start)))
         commit_lsn, restart_lsn = Lsn(ends.commit_lsns[last]), Lsn(run.restart_lsns[last])
-        self._last = _Reached(ends.timeline, commit_lsn, ends.row_counts[last] - 1, restart_lsn)
+        self._last = _GroupEnd(ends.timeline, commit_lsn, ends.row_counts[last] - 1, restart_lsn)
         collected.append_transactions(run, start, stop)
         self._transactions.extend(ends.part(start, stop))
         if self._counts is not None:
@@ -275,43 +275,43 @@ class GroupBuilder:
 
     def _add_item(self, item: Item, restart_lsn: Lsn, end: TransactionEnd | None = None) -> None:
         position = item.position
-        self._reach(_Reached(position.timeline, position.commit_lsn, position.ordinal, restart_lsn))
+        self._reach(_GroupEnd(position.timeline, position.commit_lsn, position.ordinal, restart_lsn))
         if isinstance(item, LogicalMessage | Truncation) and self._is_excluded(item, end):
             return
         if isinstance(item, LogicalMessage):
-            if item.prefix not in CAPTURE_PREFIXES and self._wants_message(item.prefix):
+            if item.prefix not in CAPTURE_PREFIXES and self._selects_message(item.prefix):
                 self._items.append(item)
                 self._byte_count += ITEM_BYTES + len(item.content)
             return
-        wanted = [routed for routed in self._routes.items(item) if self._wants_item(routed, end)]
-        if wanted:
+        items = [routed for routed in self._routes.items(item) if self._selects_item(routed, end)]
+        if items:
             self._end_batches()
             self._count_item(item, end)
-            self._items.extend(wanted)
-            self._byte_count += ITEM_BYTES * len(wanted)
+            self._items.extend(items)
+            self._byte_count += ITEM_BYTES * len(items)
 
     def _add_rows(self, run: RowRun, row: int, first: int, transaction: CommittedTransaction) -> int:
         """Add rows of `run` from `row` on until the group is full; return the first remaining row.
 
-        Unwanted rows before the ordinal `first` may have been skipped already.
+        Unselected rows before the ordinal `first` may have been skipped already.
         """
         end = transaction.end
         collected, chunk = self._collection_for(run), run.chunk
         stop = min(run.stop, row + self._rows_max - self._row_count - len(collected))
-        room = self._bytes_max - self.byte_count
-        if chunk.byte_count >= room:
-            stop = row + rows_within(chunk.entries, row, stop, room)
+        space = self._bytes_max - self.byte_count
+        if chunk.byte_count >= space:
+            stop = row + rows_within(chunk.entries, row, stop, space)
         if run.versions.all_batch_bytes > self._uncounted_bytes:
             stop = collected.within(run, row, stop, self._batch_bytes_max)
         ordinal = max(first, run.ordinal(row))
-        here = _Reached(end.timeline, end.commit_lsn, ordinal, transaction.inner_restart_lsn)
+        here = _GroupEnd(end.timeline, end.commit_lsn, ordinal, transaction.inner_restart_lsn)
         self._reach(here)
         self._last = here._replace(ordinal=run.ordinal(stop) - 1)
-        for begin, finish in self._wanted_rows(run, row, stop, end):
+        for begin, finish in self._selected_rows(run, row, stop, end):
             collected.append(run, begin, finish, end)
         return stop
 
-    def _wanted_rows(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> Iterator[tuple[int, int]]:
+    def _selected_rows(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> Iterator[tuple[int, int]]:
         """Yield the ranges of rows that no first copy contains and whose origin is not excluded."""
         ranges: Iterable[tuple[int, int]] = ((start, stop),)
         if self._excluded:
@@ -339,7 +339,7 @@ class GroupBuilder:
         if self._counts is None or end is None or not isinstance(item, Truncation) or self._is_excluded(item, end):
             return
         for routed in self._routes.items(item):
-            if isinstance(routed, Truncation) and self._wants_item(routed, end):
+            if isinstance(routed, Truncation) and self._selects_item(routed, end):
                 self._counts.count(end.commit_lsn, routed.database, routed.relation, 1)
 
     def _count_rows(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
@@ -347,34 +347,34 @@ class GroupBuilder:
         if self._counts is None or start == stop:
             return
         versions = run.versions
-        for begin, finish in self._wanted_rows(run, start, stop, end):
+        for begin, finish in self._selected_rows(run, start, stop, end):
             for number, count in Counter(run.chunk.numbers(begin, finish)).items():
                 relation = versions.relations[number]
-                if self.wants(relation):
+                if self.selects(relation):
                     target = self._routes.target(relation)
                     self._counts.count(end.commit_lsn, versions.databases[number], target, count)
 
     def _is_excluded(self, item: LogicalMessage | Truncation, end: TransactionEnd | None) -> bool:
         return bool(self._excluded) and self._excluded.holds(item.origin, end.origin if end is not None else 0)
 
-    def _wants_item(self, item: RoutedItem, end: TransactionEnd | None) -> bool:
+    def _selects_item(self, item: RoutedItem, end: TransactionEnd | None) -> bool:
         named = (item.before, item.after) if isinstance(item, SchemaEvent) else (item.relation,)
         versions = [relation for relation in named if relation is not None]
         if end is not None and self._copied(versions[0].oid, replace(end, database=item.database)):
             return False
-        return any(self.wants(relation) for relation in versions)
+        return any(self.selects(relation) for relation in versions)
 
-    def wants(self, relation: Relation) -> bool:
+    def selects(self, relation: Relation) -> bool:
         """Return whether the rows of a relation version are delivered."""
-        wanted = self._selection.get(relation)
-        if wanted is None:
+        found = self._selection.get(relation)
+        if found is None:
             if len(self._selection) >= TABLES_MAX:
                 self._selection.clear()
-            wanted = all_tables(relation) and self._selected(self._routes.target(relation))
-            self._selection[relation] = wanted
-        return wanted
+            found = all_tables(relation) and self._selected(self._routes.target(relation))
+            self._selection[relation] = found
+        return found
 
-    def _reach(self, reached: _Reached) -> None:
+    def _reach(self, reached: _GroupEnd) -> None:
         if self._first is None:
             self._first = reached
         self._last = reached

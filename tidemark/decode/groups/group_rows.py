@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tidemark.decode.arrow.batch_costs import VersionCosts
 from tidemark.decode.arrow.batches import RowSpans
-from tidemark.decode.datum.row_entries import ENTRY_BYTES, arrange, has_wanted, put_runs, tally, tuple_bytes
+from tidemark.decode.datum.row_entries import ENTRY_BYTES, arrange, has_selected, put_runs, tally, tuple_bytes
 from tidemark.decode.transactions.committed_run import CommittedRun
 from tidemark.decode.transactions.committed_transaction import RowRun
 from tidemark.decode.transactions.rowlog import RelationVersions
@@ -61,7 +61,7 @@ class Runs:
 
     def put(self, rows: int, ordinal: int, end: TransactionEnd) -> None:
         """Append a run of the transaction `end`."""
-        at = self._make_room(1)
+        at = self._make_space(1)
         attributes = (rows, ordinal, end.timeline, end.commit_lsn, end.commit_time_us, end.xid)
         for column, value in zip(self._columns, attributes, strict=True):
             column[at] = value
@@ -78,7 +78,7 @@ class Runs:
             stop,
             more_rows,
             ends.timeline,
-            self._make_room(stop - start),
+            self._make_space(stop - start),
             *self._columns,
         )
 
@@ -90,14 +90,14 @@ class Runs:
         """Remove all runs."""
         self.count = 0
 
-    def _make_room(self, count: int) -> int:
+    def _make_space(self, count: int) -> int:
         """Return the index of the next `count` runs."""
         at = self.count
         self.count += count
-        room = len(self._columns[0])
-        if self.count > room:
+        space = len(self._columns[0])
+        if self.count > space:
             for column in self._columns:
-                column.frombytes(bytes(column.itemsize * max(self.count - room, room)))
+                column.frombytes(bytes(column.itemsize * max(self.count - space, space)))
         return at
 
 
@@ -129,7 +129,7 @@ class GroupRows:
         self._entries.clear()
         self._tuples.clear()
         self._runs.clear()
-        self._passed_over = 0  # entries of transactions without wanted rows: counted, but not collected
+        self._passed_over = 0  # entries of transactions without selected rows: counted, but not collected
 
     def __len__(self) -> int:
         return self._entries.size // ENTRY_BYTES + self._passed_over
@@ -172,17 +172,17 @@ class GroupRows:
         first, last = run.rows_before(start), run.rows_before(stop)
         if self._versions.all_batch_bytes > self._uncounted_bytes:
             self.costs.add(run.entries, first, last)
-        if not has_wanted(run.entries, first, last):
+        if not has_selected(run.entries, first, last):
             self._passed_over += last - first
             return
         self._runs.put_transactions(run, start, stop, self._entries.size // ENTRY_BYTES - first)
         self._entries.put(memoryview(run.entries)[first * ENTRY_BYTES : last * ENTRY_BYTES])
         self._tuples.put(memoryview(run.tuples)[run.bytes_before(start) : run.bytes_before(stop)])
 
-    def by_version(self, wanted: Callable[[int], bool]) -> tuple[RowSpans, list[tuple[int, int, int]]]:
-        """Return the rows of the wanted relation versions, and the number of each version with its rows.
+    def by_version(self, selected: Callable[[int], bool]) -> tuple[RowSpans, list[tuple[int, int, int]]]:
+        """Return the rows of the selected relation versions, and the number of each version with its rows.
 
-        `wanted` is called with the number of a version.
+        `selected` is called with the number of a version.
         """
         row_counts = array("q", [0]) * len(self._versions)
         if tally(self._entries.content(), row_counts) < 0:
@@ -191,7 +191,7 @@ class GroupRows:
         rows = 0
         ranges = []
         for number, count in enumerate(row_counts):
-            if count and wanted(number):
+            if count and selected(number):
                 next_row[number] = rows
                 ranges.append((number, rows, rows + count))
                 rows += count

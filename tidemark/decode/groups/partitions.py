@@ -133,7 +133,7 @@ class PartitionRoutes:
     def batches(self, made: Iterable[ChangeBatch]) -> list[ChangeBatch]:
         """Return the batches as they are delivered."""
         return [
-            self._routed(batch) if self.target(batch.relation).gathers_partitions else self._alone(batch)
+            self._routed(batch) if self.target(batch.relation).has_partition_rows else self._alone(batch)
             for batch in made
         ]
 
@@ -187,7 +187,7 @@ class PartitionRoutes:
         described = after or before
         if described is None:
             return
-        if described.gathers_partitions and not self._is_news(event.database, described.oid, after):
+        if described.has_partition_rows and not self._is_news(event.database, described.oid, after):
             return
         yield from _changed(event, before, after)
 

@@ -8,7 +8,7 @@ transaction is open at the end of a group.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,18 +19,17 @@ from tidemark.model.change import TABLE_ORDINAL, ChangeBatch, TableCount, Transa
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.relation import Relation
 
-Integers: TypeAlias = npt.NDArray[np.int64]
 _FIELD = pa.field(TABLE_ORDINAL, pa.int64(), nullable=False)
 _Key = tuple[Oid, Oid]  # of a database, of a table
 
 
-class _Tally(NamedTuple):
+class _TableChanges(NamedTuple):
     """Changes of one table in some transactions, with the table's description at that time."""
 
     key: _Key
     relation: Relation
-    commit_lsns: Integers
-    changes: Integers
+    commit_lsns: npt.NDArray[np.int64]
+    changes: npt.NDArray[np.int64]
 
 
 class _Last(NamedTuple):
@@ -44,9 +43,9 @@ class _Last(NamedTuple):
 class TableCounts:
     """Table counts of some transactions: those of transaction n are at `begins[n]` to `begins[n + 1]`."""
 
-    begins: Integers
-    tables: Integers  # indexes in `relations`
-    counts: Integers
+    begins: npt.NDArray[np.int64]
+    tables: npt.NDArray[np.int64]  # indexes in `relations`
+    counts: npt.NDArray[np.int64]
     relations: Sequence[Relation]
 
     def of(self, number: int) -> tuple[TableCount, ...]:
@@ -84,13 +83,13 @@ class TransactionCounts:
     """Counts delivered changes by transaction and table."""
 
     def __init__(self) -> None:
-        self._tallies: list[_Tally] = []  # of transactions whose end was not reported
+        self._tallies: list[_TableChanges] = []  # of transactions whose end was not reported
         self._last: dict[_Key, _Last] = {}
 
     def count(self, commit_lsn: Lsn, database: Oid, relation: Relation, changes: int) -> None:
         """Count changes of a table."""
         lsns, counted = np.array([commit_lsn], np.int64), np.array([changes], np.int64)
-        self._count(_Tally((database, relation.oid), relation, lsns, counted))
+        self._count(_TableChanges((database, relation.oid), relation, lsns, counted))
 
     def number(self, batches: Sequence[ChangeBatch]) -> list[ChangeBatch]:
         """Return batches of one table, in stream order, with each change's number in its transaction."""
@@ -117,10 +116,10 @@ class TransactionCounts:
         key = batch.database, batch.relation.oid
         numbers = np.arange(len(lsns)) - np.repeat(starts, lengths)
         numbers[: lengths[0]] += self._before(key, int(lsns[0]))
-        self._count(_Tally(key, batch.relation, lsns[starts], lengths))
+        self._count(_TableChanges(key, batch.relation, lsns[starts], lengths))
         return replace(batch, given=rows.append_column(_FIELD, pa.array(numbers, pa.int64())))
 
-    def _count(self, tally: _Tally) -> None:
+    def _count(self, tally: _TableChanges) -> None:
         lsn, changes = int(tally.commit_lsns[-1]), int(tally.changes[-1])
         self._last[tally.key] = _Last(lsn, self._before(tally.key, lsn) + changes)
         self._tallies.append(tally)
@@ -131,19 +130,19 @@ class TransactionCounts:
         return last.changes if last is not None and last.commit_lsn == commit_lsn else 0
 
 
-def _commit_lsns(part: EndsPart) -> Integers:
+def _commit_lsns(part: EndsPart) -> npt.NDArray[np.int64]:
     if isinstance(part, SmallTransactions):
         return np.frombuffer(part.commit_lsns, np.int64)
     return np.array([end.commit_lsn for end in part], np.int64)
 
 
-def _chosen(tally: _Tally, chosen: npt.NDArray[np.bool_]) -> _Tally:
+def _chosen(tally: _TableChanges, chosen: npt.NDArray[np.bool_]) -> _TableChanges:
     return tally._replace(commit_lsns=tally.commit_lsns[chosen], changes=tally.changes[chosen])
 
 
-def _merged(tallies: Sequence[_Tally]) -> list[_Tally]:
+def _merged(tallies: Sequence[_TableChanges]) -> list[_TableChanges]:
     """Return one tally for each table of the open transaction, which can span any number of groups."""
-    merged: dict[tuple[_Key, int], _Tally] = {}
+    merged: dict[tuple[_Key, int], _TableChanges] = {}
     for tally in tallies:
         for at, commit_lsn in enumerate(tally.commit_lsns.tolist()):
             changes = tally.changes[at : at + 1]
@@ -155,7 +154,7 @@ def _merged(tallies: Sequence[_Tally]) -> list[_Tally]:
     return list(merged.values())
 
 
-def _summed(tallies: Sequence[_Tally], ended: Integers) -> TableCounts:
+def _summed(tallies: Sequence[_TableChanges], ended: npt.NDArray[np.int64]) -> TableCounts:
     """Return the counts of ended transactions, with tables in the order in which they were first counted."""
     keys: dict[_Key, int] = {}
     relations, versions = _named(tallies)
@@ -178,7 +177,7 @@ def _summed(tallies: Sequence[_Tally], ended: Integers) -> TableCounts:
     return TableCounts(np.append(np.searchsorted(lsns, ended), len(lsns)), named, counts, relations)
 
 
-def _named(tallies: Sequence[_Tally]) -> tuple[Sequence[Relation], Integers]:
+def _named(tallies: Sequence[_TableChanges]) -> tuple[Sequence[Relation], npt.NDArray[np.int64]]:
     """Return a version for each name that a table had, and the index of that version for each tally."""
     known: dict[tuple[_Key, str, str], int] = {}
     versions = [known.setdefault((tally.key, *_name(tally)), len(known)) for tally in tallies]
@@ -186,5 +185,5 @@ def _named(tallies: Sequence[_Tally]) -> tuple[Sequence[Relation], Integers]:
     return [by_name[number] for number in range(len(known))], np.array(versions, np.int64)
 
 
-def _name(tally: _Tally) -> tuple[str, str]:
+def _name(tally: _TableChanges) -> tuple[str, str]:
     return tally.relation.namespace, tally.relation.name

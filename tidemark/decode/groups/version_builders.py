@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tidemark.decode.arrow.batch_costs import batch_bytes
 from tidemark.decode.arrow.batch_shapes import SHAPES_KEPT
-from tidemark.decode.arrow.batches import BatchBuilder, SmallBatchRoom
+from tidemark.decode.arrow.batches import BatchBuilder, SmallBatchBuffers
 from tidemark.decode.groups.group_rows import GroupRows
 from tidemark.decode.groups.partitions import PartitionRoutes
 from tidemark.decode.transactions.rowlog import RelationVersions
@@ -33,12 +33,12 @@ class VersionBuilders:
     """Builds the batches of collected rows."""
 
     def __init__(
-        self, dialects: Mapping[Oid, Dialect], routes: PartitionRoutes, wants: Callable[[Relation], bool]
+        self, dialects: Mapping[Oid, Dialect], routes: PartitionRoutes, selects: Callable[[Relation], bool]
     ) -> None:
         self._dialects = dialects
         self._routes = routes
-        self._wants = wants
-        self._room = SmallBatchRoom()
+        self._selects = selects
+        self._buffers = SmallBatchBuffers()
         self._numbered_by: RelationVersions | None = None
         self._known: dict[int, _Version | None] = {}  # by number in `_numbered_by`; None: not delivered
 
@@ -46,7 +46,7 @@ class VersionBuilders:
         """Return the batches of each table that is delivered, the number of their rows, and their fixed size."""
         made: dict[tuple[Oid, Oid], list[ChangeBatch]] = {}
         row_count = byte_count = 0
-        rows, ranges = collected.by_version(partial(self._is_wanted, collected.versions))
+        rows, ranges = collected.by_version(partial(self._is_selected, collected.versions))
         for number, start, stop in ranges:
             version = self._known[number]
             assert version is not None, "`by_version` requested it"
@@ -63,7 +63,7 @@ class VersionBuilders:
             self._known.clear()
         return list(made.values()), row_count, byte_count
 
-    def _is_wanted(self, versions: RelationVersions, number: int) -> bool:
+    def _is_selected(self, versions: RelationVersions, number: int) -> bool:
         if versions is not self._numbered_by:
             self._numbered_by, self._known = versions, {}
         if number not in self._known:
@@ -71,12 +71,12 @@ class VersionBuilders:
         return self._known[number] is not None
 
     def _describe(self, database: Oid, relation: Relation) -> _Version | None:
-        if not self._wants(relation):
+        if not self._selects(relation):
             return None
         target = self._routes.target(relation)
         return _Version(
             table=(database, target.oid),
-            builder=BatchBuilder(database, relation, self._dialects[database], room=self._room),
+            builder=BatchBuilder(database, relation, self._dialects[database], buffers=self._buffers),
             batch_bytes=batch_bytes(relation),
-            is_routed=target.gathers_partitions or bool(relation.ancestors),
+            is_routed=target.has_partition_rows or bool(relation.ancestors),
         )

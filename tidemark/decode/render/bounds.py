@@ -9,27 +9,25 @@ import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Protocol
 
 import numpy as np
 
 from tidemark.decode.groups.transaction_counts import CountedEnds, TableCounts
-from tidemark.decode.render.column_texts import Integers, TextColumn
-from tidemark.decode.render.json_columns import instants_of, lsns, whole_numbers
+from tidemark.decode.render.column_texts import Int64Array, TextColumn
+from tidemark.decode.render.json_columns import instants_of, int64_column, lsns
 from tidemark.decode.render.placed_lines import Lines, Piece, Placed, lines_of
 from tidemark.decode.transactions.committed_run import EndsInGroup, SmallTransactions
 from tidemark.decode.types.codec import without_escapes
 from tidemark.model.change import ChangeGroup, TransactionEnd
-from tidemark.model.lsn import Oid, format_lsn
+from tidemark.model.commit_time import UNIX_EPOCH, USECS_PER_SECOND
+from tidemark.model.lsn import XID_MASK, Oid, format_lsn
 from tidemark.model.relation import Relation
 
 BEGIN, END = "begin", "end"
 BEFORE_ALL = -1  # in place of an ordinal
-USECS_PER_SECOND = 1_000_000
 NO_TABLE = -1
-XID_MASK = (1 << 32) - 1
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def is_counted(group: ChangeGroup) -> bool:
@@ -43,25 +41,25 @@ class SmallEnds:
 
     ends: SmallTransactions
     counts: TableCounts  # of all of `ends`
-    chosen: Integers
+    chosen: Int64Array
 
-    def column(self, name: str) -> Integers:
+    def column(self, name: str) -> Int64Array:
         """Return an attribute of `ends`."""
-        values: Integers = np.frombuffer(getattr(self.ends, name), np.int64)[self.chosen]
+        values: Int64Array = np.frombuffer(getattr(self.ends, name), np.int64)[self.chosen]
         return values
 
-    def xids(self) -> Integers:
+    def xids(self) -> Int64Array:
         """Return the 32-bit xids."""
         return self.column("full_xids") & XID_MASK
 
-    def totals(self) -> Integers:
+    def totals(self) -> Int64Array:
         """Return the number of changes of each."""
         up_to = np.concatenate([[0], np.cumsum(self.counts.counts)])
         begins = self.counts.begins
-        totals: Integers = (up_to[begins[1:]] - up_to[begins[:-1]])[self.chosen]
+        totals: Int64Array = (up_to[begins[1:]] - up_to[begins[:-1]])[self.chosen]
         return totals
 
-    def table_sets(self) -> tuple[Integers, Mapping[int, Sequence[tuple[Relation, TextColumn]]]]:
+    def table_sets(self) -> tuple[Int64Array, Mapping[int, Sequence[tuple[Relation, TextColumn]]]]:
         """Return the number of each transaction's set of tables, and the tables of each set with their counts."""
         counts = self.counts
         begins, sizes = counts.begins[:-1][self.chosen], np.diff(counts.begins)[self.chosen]
@@ -74,7 +72,7 @@ class SmallEnds:
             values = np.zeros(len(begins), np.int64)
             values[is_there] = counts.counts[at]
             tables[is_there, index] = counts.tables[at]
-            columns.append(whole_numbers(values))
+            columns.append(int64_column(values))
         present, numbers = np.unique(tables, axis=0, return_inverse=True)
         sets = {
             number: [(counts.relations[table], columns[index]) for index, table in enumerate(row) if table != NO_TABLE]
@@ -89,7 +87,7 @@ class BoundForm(Protocol):
     def line(self, op: str, end: TransactionEnd) -> bytes:
         """Return the line of one transaction, with its newline; `op` is BEGIN or END."""
 
-    def pieces(self, op: str, ends: SmallEnds) -> tuple[Integers, Mapping[int, Sequence[Piece]]]:
+    def pieces(self, op: str, ends: SmallEnds) -> tuple[Int64Array, Mapping[int, Sequence[Piece]]]:
         """Return the variant of the line of each small transaction, and the pieces of each variant."""
 
 
@@ -101,16 +99,16 @@ class _Small:
     def __init__(self, ends: SmallTransactions, counts: TableCounts) -> None:
         self.ends = ends
         self.counts = counts
-        self.commit_lsns: Integers = np.frombuffer(ends.commit_lsns, np.int64)
+        self.commit_lsns: Int64Array = np.frombuffer(ends.commit_lsns, np.int64)
         self.begun, self.ended = (np.zeros(len(ends), np.bool_) for _ in range(2))
 
-    def begin(self, shown: Integers) -> Integers:
+    def begin(self, shown: Int64Array) -> Int64Array:
         """Return the numbers of the transactions whose first lines are among `shown`."""
         is_new = np.isin(self.commit_lsns, shown) & ~self.begun
         self.begun |= is_new
         return np.flatnonzero(is_new)
 
-    def end(self, before_lsn: int | None) -> Integers:
+    def end(self, before_lsn: int | None) -> Int64Array:
         """Return the numbers of begun transactions without lines from `before_lsn` on (None: without further lines)."""
         is_over = self.begun & ~self.ended
         if before_lsn is not None:
@@ -142,7 +140,7 @@ class TransactionBounds:
             else:
                 self._ending.extend(replace(end, tables=counts.of(number)) for number, end in enumerate(part))
 
-    def of(self, commit_lsns: Integers) -> Iterator[Lines]:
+    def of(self, commit_lsns: Int64Array) -> Iterator[Lines]:
         """Yield the bounds up to the last of the group's next lines, whose commit LSNs are given."""
         if not len(commit_lsns):
             return
@@ -177,7 +175,7 @@ class TransactionBounds:
         self._open.discard(end.commit_lsn)
         return [(end.commit_lsn, end.item_count, self._form.line(END, end))]
 
-    def _lines(self, op: str, small: _Small, chosen: Integers) -> Iterator[Lines]:
+    def _lines(self, op: str, small: _Small, chosen: Int64Array) -> Iterator[Lines]:
         if len(chosen):
             ends = SmallEnds(small.ends, small.counts, chosen)
             ordinals = np.full(len(chosen), BEFORE_ALL, np.int64) if op == BEGIN else ends.column("row_counts")
@@ -213,7 +211,7 @@ class JsonBounds:
             "position": f"{end.timeline}:{format_lsn(end.commit_lsn)}:{0 if op == BEGIN else end.item_count}",
             "xid": end.xid,
             "full_xid": end.full_xid,
-            "commit_time": (_EPOCH + timedelta(microseconds=end.commit_time_us)).isoformat().replace("+00:00", "Z"),
+            "commit_time": (UNIX_EPOCH + timedelta(microseconds=end.commit_time_us)).isoformat().replace("+00:00", "Z"),
             "items": end.item_count,
         }
         if end.origin:
@@ -226,12 +224,12 @@ class JsonBounds:
             ]
         return json_line(fields)
 
-    def pieces(self, op: str, ends: SmallEnds) -> tuple[Integers, Mapping[int, Sequence[Piece]]]:
+    def pieces(self, op: str, ends: SmallEnds) -> tuple[Int64Array, Mapping[int, Sequence[Piece]]]:
         """Return the lines of small transactions, which have neither an origin nor a gid."""
-        usecs, items = ends.column("times_us"), whole_numbers(ends.column("row_counts"))
+        usecs, items = ends.column("times_us"), int64_column(ends.column("row_counts"))
         fields: list[Piece] = [f'"position":"{ends.ends.timeline}:'.encode(), lsns(ends.column("commit_lsns")), b":"]
-        fields += [b"0" if op == BEGIN else items, b'","xid":', whole_numbers(ends.xids())]
-        fields += [b',"full_xid":', whole_numbers(ends.column("full_xids")), b',"commit_time":']
+        fields += [b"0" if op == BEGIN else items, b'","xid":', int64_column(ends.xids())]
+        fields += [b',"full_xid":', int64_column(ends.column("full_xids")), b',"commit_time":']
         moments = (instants_of(usecs, digits=0), instants_of(usecs, digits=6))
         databases, which = np.unique(ends.column("databases"), return_inverse=True)
         numbers, sets = ends.table_sets() if op == END else (np.zeros_like(usecs), {})

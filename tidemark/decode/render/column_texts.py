@@ -16,7 +16,7 @@ OFFSETS = 1 << 15
 KEPT_BYTES = 16 << 20  # a larger buffer is freed
 
 Bytes = npt.NDArray[np.uint8]
-Integers = npt.NDArray[np.int64]
+Int64Array = npt.NDArray[np.int64]
 Write = Callable[[int, int, "memoryview[int]", "memoryview[int]", int], int]
 """A kernel's loop: writes the text and offsets of rows, starting at a given row; row 0's offset is at a base."""
 
@@ -56,7 +56,7 @@ class ColumnTexts:
     def constant(self, content: bytes) -> int:
         """Write a text that belongs to no column; return its offset."""
         at, end = self._text_used, self._text_used + len(content)
-        self._room(end)
+        self._ensure_space(end)
         self.text[at:end] = content
         self._text_used = end
         return at
@@ -66,7 +66,7 @@ class ColumnTexts:
         base = self._begin(rows)
         row = 0
         while (row := write(row, rows, self.text, self.offsets, base)) != line_text.DONE:
-            self._room(2 * len(self._text), int(self._offsets[base + row]))
+            self._ensure_space(2 * len(self._text), int(self._offsets[base + row]))
         self._text_used = int(self._offsets[base + rows])
         return base
 
@@ -88,8 +88,8 @@ class ColumnTexts:
         self._offsets[base] = self._text_used
         return base
 
-    def _room(self, size: int, used: int = -1) -> None:
-        """Ensure room for the given bytes of text, of which the first are `used`."""
+    def _ensure_space(self, size: int, used: int = -1) -> None:
+        """Ensure space for the given bytes of text, of which the first are `used`."""
         used = self._text_used if used < 0 else used
         if size > len(self._text):
             grown = np.empty(max(size, 2 * len(self._text)), np.uint8)

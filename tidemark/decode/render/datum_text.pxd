@@ -13,16 +13,16 @@ cdef const unsigned char[::1] WORD_MINUS_INFINITY, WORD_END, WORD_BEGIN, WORD_BC
 
 
 @cython.locals(number="unsigned long long", byte="unsigned long long", index="long long")
-cdef unsigned long long read_unsigned(const unsigned char[::1] data, long long place,
+cdef unsigned long long read_unsigned(const unsigned char[::1] data, long long location,
                                       long long size) except? 0xF7F7F7F7 nogil
 
 
 @cython.locals(number="unsigned long long", sign="unsigned long long", magnitude="long long")
-cdef long long read_signed(const unsigned char[::1] data, long long place, long long size) except? -9 nogil
+cdef long long read_signed(const unsigned char[::1] data, long long location, long long size) except? -9 nogil
 
 
 @cython.locals(value="long long", magnitude="unsigned long long")
-cdef long long write_signed(const unsigned char[::1] data, long long place, long long size, unsigned char[::1] out,
+cdef long long write_signed(const unsigned char[::1] data, long long location, long long size, unsigned char[::1] out,
                             long long at) except? -9 nogil
 
 
@@ -45,27 +45,27 @@ cdef long long write_number(unsigned long long bits, long long mantissa_bits, un
 
 
 @cython.locals(index="long long", byte="unsigned char")
-cdef long long write_hex(const unsigned char[::1] data, long long place, long long size, unsigned char[::1] out,
+cdef long long write_hex(const unsigned char[::1] data, long long location, long long size, unsigned char[::1] out,
                          long long at) except? -9 nogil
 
 
 @cython.locals(index="long long")
-cdef long long write_uuid(const unsigned char[::1] data, long long place, unsigned char[::1] out,
+cdef long long write_uuid(const unsigned char[::1] data, long long location, unsigned char[::1] out,
                           long long at) except? -9 nogil
 
 
 @cython.locals(index="long long", byte="unsigned char")
-cdef long long write_text(const unsigned char[::1] data, long long place, long long size, unsigned char[::1] out,
+cdef long long write_text(const unsigned char[::1] data, long long location, long long size, unsigned char[::1] out,
                           long long at) except? -9 nogil
 
 
 @cython.locals(byte="unsigned char", bits="unsigned long long")
-cdef long long write_datum(const unsigned char[::1] data, long long place, long long size, long long width,
+cdef long long write_datum(const unsigned char[::1] data, long long location, long long size, long long width,
                            long long way, const unsigned long long[::1] powers, unsigned char[::1] out,
                            long long at) except? -9 nogil
 
 
-@cython.locals(at="long long", place="long long", size="long long")
+@cython.locals(at="long long", location="long long", size="long long")
 cpdef long long write_datums(const unsigned char[::1] data, const long long[::1] locations, const long long[::1] sizes,
                              long long column_at, long long width, long long way, int quoted, int shows_nulls,
                              const unsigned char[::1] label, const unsigned long long[::1] powers, long long row,

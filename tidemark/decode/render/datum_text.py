@@ -2,7 +2,7 @@
 
 The values are in the arena of the tuples, at the locations that `tidemark.decode.datum.deforming` found. Cython
 compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same. The loop stops
-at the first row without room, as in `value_text`, or returns `ODD` minus the number of a row whose bytes are not a
+at the first row without space, as in `value_text`, or returns `ODD` minus the number of a row whose bytes are not a
 value of its type; the codec then raises the error with details.
 
 NB: assign a byte to a variable before shifting it, and use no literal over 31 bits: see the `.pxd`.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from tidemark.decode.arrow.text_columns import NO_ROOM
+from tidemark.decode.arrow.text_columns import NO_SPACE
 from tidemark.decode.arrow.text_columns import ODD as NO_VALUE
 from tidemark.decode.datum.deforming import Location
 
@@ -41,7 +41,7 @@ else:
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from tidemark.decode.render.value_text import Integers
+    from tidemark.decode.datum.deforming import IntView
 
     Data: TypeAlias = bytes | bytearray
 
@@ -85,7 +85,7 @@ AS_SINGLE = int(TextWay.SINGLE)
 AS_DOUBLE = int(TextWay.DOUBLE)
 AT_EXTERNAL = int(Location.EXTERNAL)
 
-FULL = int(NO_ROOM)
+FULL = int(NO_SPACE)
 BAD = int(NO_VALUE)  # in place of a value's end
 VALUE_BYTES = 64  # of text in addition to two for each byte of a value; numerics need more
 WORD_ONE = 1  # 64 bits, unsigned
@@ -120,18 +120,18 @@ WORD_UTC = b"+00"
 HEX = b"0123456789abcdef"
 
 
-def read_unsigned(data: Data, place: int, size: int) -> int:
+def read_unsigned(data: Data, location: int, size: int) -> int:
     """Read a little-endian integer of up to eight bytes."""
     number = 0
     for index in range(size):
-        byte = data[place + size - 1 - index]
+        byte = data[location + size - 1 - index]
         number = number << 8 | byte
     return number
 
 
-def read_signed(data: Data, place: int, size: int) -> int:
+def read_signed(data: Data, location: int, size: int) -> int:
     """Read a little-endian integer of up to eight bytes, in two's complement."""
-    number = read_unsigned(data, place, size)
+    number = read_unsigned(data, location, size)
     sign = WORD_ONE << (8 * size - 1)
     if number & sign:
         magnitude = sign - 1 - (number & (sign - 1))
@@ -139,9 +139,9 @@ def read_signed(data: Data, place: int, size: int) -> int:
     return number
 
 
-def write_signed(data: Data, place: int, size: int, out: Integers, at: int) -> int:
+def write_signed(data: Data, location: int, size: int, out: IntView, at: int) -> int:
     """Write an integer; return the end offset."""
-    value = read_signed(data, place, size)
+    value = read_signed(data, location, size)
     if value >= 0:
         return write_unsigned(value, out, at)
     out[at] = 45  # -
@@ -149,7 +149,7 @@ def write_signed(data: Data, place: int, size: int, out: Integers, at: int) -> i
     return write_unsigned(magnitude + 1, out, at + 1)
 
 
-def write_date(value: int, out: Integers, at: int) -> int:
+def write_date(value: int, out: IntView, at: int) -> int:
     """Write days since 2000-01-01 as a date; return the end offset."""
     if value == DATE_END:
         return write_word(WORD_END, out, at)
@@ -160,7 +160,7 @@ def write_date(value: int, out: Integers, at: int) -> int:
     return write_word(WORD_BC, out, at) if days < FIRST_DAY else at
 
 
-def write_clock(usecs: int, out: Integers, at: int) -> int:
+def write_clock(usecs: int, out: IntView, at: int) -> int:
     """Write microseconds since midnight, without trailing zeros of the fraction; return the end offset."""
     seconds = usecs // USECS_A_SECOND
     usecs -= seconds * USECS_A_SECOND
@@ -178,7 +178,7 @@ def write_clock(usecs: int, out: Integers, at: int) -> int:
     return at
 
 
-def write_instant(value: int, zoned: int, out: Integers, at: int) -> int:
+def write_instant(value: int, zoned: int, out: IntView, at: int) -> int:
     """Write microseconds since 2000-01-01 as a timestamp; return the end offset."""
     if value == INSTANT_END:
         return write_word(WORD_END, out, at)
@@ -196,7 +196,7 @@ def write_instant(value: int, zoned: int, out: Integers, at: int) -> int:
 
 
 def write_number(
-    bits: int, mantissa_bits: int, exponent_max: int, fixed_below: int, powers: Integers, out: Integers, at: int
+    bits: int, mantissa_bits: int, exponent_max: int, fixed_below: int, powers: IntView, out: IntView, at: int
 ) -> int:
     """Write a float as PostgreSQL does (`float8out`), without a point if it is whole; return the end offset."""
     if (bits >> mantissa_bits) & exponent_max == exponent_max:
@@ -211,30 +211,30 @@ def write_number(
     return end
 
 
-def write_hex(data: Data, place: int, size: int, out: Integers, at: int) -> int:
+def write_hex(data: Data, location: int, size: int, out: IntView, at: int) -> int:
     """Write bytes as hex digits; return the end offset."""
     for index in range(size):
-        byte = data[place + index]
+        byte = data[location + index]
         out[at] = HEX[byte >> 4]
         out[at + 1] = HEX[byte & 15]
         at += 2
     return at
 
 
-def write_uuid(data: Data, place: int, out: Integers, at: int) -> int:
+def write_uuid(data: Data, location: int, out: IntView, at: int) -> int:
     """Write sixteen bytes as five groups of digits; return the end offset."""
-    at = write_hex(data, place, 4, out, at)
+    at = write_hex(data, location, 4, out, at)
     for index in range(4, 10, 2):
         out[at] = 45  # -
-        at = write_hex(data, place + index, 2, out, at + 1)
+        at = write_hex(data, location + index, 2, out, at + 1)
     out[at] = 45
-    return write_hex(data, place + 10, 6, out, at + 1)
+    return write_hex(data, location + 10, 6, out, at + 1)
 
 
-def write_text(data: Data, place: int, size: int, out: Integers, at: int) -> int:
+def write_text(data: Data, location: int, size: int, out: IntView, at: int) -> int:
     """Write text up to a zero byte, quotes doubled; return the end offset."""
     for index in range(size):
-        byte = data[place + index]
+        byte = data[location + index]
         if byte == 0:
             break
         out[at] = byte
@@ -246,50 +246,50 @@ def write_text(data: Data, place: int, size: int, out: Integers, at: int) -> int
 
 
 def write_datum(
-    data: Data, place: int, size: int, width: int, way: int, powers: Integers, out: Integers, at: int
+    data: Data, location: int, size: int, width: int, way: int, powers: IntView, out: IntView, at: int
 ) -> int:
     """Write a value; return the end offset, FULL or BAD."""
     if width > 0 and size != width:
         return BAD
     if way == AS_SIGNED:
-        return write_signed(data, place, size, out, at)
+        return write_signed(data, location, size, out, at)
     if way == AS_TEXT:
-        return write_text(data, place, size, out, at)
+        return write_text(data, location, size, out, at)
     if way == AS_NUMERIC:
-        return write_numeric_value(data, place, size, out, at)
+        return write_numeric_value(data, location, size, out, at)
     if way == AS_TIMESTAMP:
-        return write_instant(read_signed(data, place, size), 0, out, at)
+        return write_instant(read_signed(data, location, size), 0, out, at)
     if way == AS_TIMESTAMP_ZONED:
-        return write_instant(read_signed(data, place, size), 1, out, at)
+        return write_instant(read_signed(data, location, size), 1, out, at)
     if way == AS_LETTER:
-        byte = data[place]
+        byte = data[location]
         out[at] = 102 if byte == 0 else 116  # f, t
         return at + 1
     if way == AS_WORD:
-        byte = data[place]
+        byte = data[location]
         if byte == 0:
             return write_word(WORD_FALSE, out, at)
         return write_word(WORD_TRUE, out, at)
     if way == AS_UNSIGNED:
-        return write_unsigned(read_unsigned(data, place, size), out, at)
+        return write_unsigned(read_unsigned(data, location, size), out, at)
     if way == AS_DATE:
-        return write_date(read_signed(data, place, size), out, at)
+        return write_date(read_signed(data, location, size), out, at)
     if way == AS_DOUBLE:
-        bits = read_unsigned(data, place, size)
+        bits = read_unsigned(data, location, size)
         return write_number(bits, DOUBLE_MANTISSA, DOUBLE_EXPONENT, DOUBLE_FIXED_BELOW, powers, out, at)
     if way == AS_SINGLE:
-        bits = read_unsigned(data, place, size)
+        bits = read_unsigned(data, location, size)
         return write_number(bits, SINGLE_MANTISSA, SINGLE_EXPONENT, SINGLE_FIXED_BELOW, powers, out, at)
     if way == AS_UUID:
-        return write_uuid(data, place, out, at)
+        return write_uuid(data, location, out, at)
     out[at] = 92  # a backslash
     out[at + 1] = 120  # x
-    return write_hex(data, place, size, out, at + 2)
+    return write_hex(data, location, size, out, at + 2)
 
 
 def write_datums(
-    data: Data, locations: Integers, sizes: Integers, column_at: int, width: int, way: int, quoted: int,
-    shows_nulls: int, label: bytes, powers: Integers, row: int, rows: int, out: Integers, offsets: Integers, base: int,
+    data: Data, locations: IntView, sizes: IntView, column_at: int, width: int, way: int, quoted: int,
+    shows_nulls: int, label: bytes, powers: IntView, row: int, rows: int, out: IntView, offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write values, each after the column's label; `width` is their fixed length, or 0; `powers` has the powers of ten.
 
@@ -298,16 +298,16 @@ def write_datums(
     with cython.nogil:
         at = offsets[base + row]
         while row < rows:
-            place = locations[column_at + row]
-            size = sizes[column_at + row] if place >= 0 else 0
+            location = locations[column_at + row]
+            size = sizes[column_at + row] if location >= 0 else 0
             if at + len(label) + size * 2 + VALUE_BYTES > len(out):
                 return row
-            if place >= 0:
+            if location >= 0:
                 at = write_word(label, out, at)
                 if quoted:
                     out[at] = 39  # '
                     at += 1
-                at = write_datum(data, place, size, width, way, powers, out, at)
+                at = write_datum(data, location, size, width, way, powers, out, at)
                 if at == FULL:
                     return row
                 if at < 0:
@@ -315,7 +315,7 @@ def write_datums(
                 if quoted:
                     out[at] = 39
                     at += 1
-            elif place == AT_EXTERNAL:
+            elif location == AT_EXTERNAL:
                 at = write_word(label, out, at)
                 at = write_word(WORD_UNCHANGED, out, at)
             elif shows_nulls:

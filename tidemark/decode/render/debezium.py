@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode.render.bounds import BEGIN, END, SmallEnds, dumped, is_counted, json_line
-from tidemark.decode.render.column_texts import Integers, TextColumn
+from tidemark.decode.render.column_texts import Int64Array, TextColumn
 from tidemark.decode.render.debezium_rows import LETTERS, Sides
-from tidemark.decode.render.json_columns import NULL, fixed, integers, whole_numbers
+from tidemark.decode.render.json_columns import NULL, fixed, int64_column, integers
 from tidemark.decode.render.placed_lines import Lines, Piece, SeldomNew
 from tidemark.decode.render.row_kinds import RowKind, json_string, kinds_of
 from tidemark.decode.render.stream_lines import StreamLines
@@ -33,10 +33,10 @@ from tidemark.model.change import (
     TransactionEnd,
     Truncation,
 )
+from tidemark.model.commit_time import USECS_PER_MILLISECOND
 from tidemark.model.lsn import Lsn, Oid
 
 CONNECTOR = "postgresql"
-USECS_PER_MILLISECOND = 1000
 NSECS_PER_USEC = 1000
 NO_VALUE = "null"
 NO_ORDER = '"data_collection_order":null'
@@ -174,7 +174,7 @@ def _transaction_fields(rows: pa.RecordBatch, seldom_new: Seldom) -> list[Piece]
     """Return the rows' numbers in their transactions, if they were counted."""
     if TABLE_ORDINAL not in rows.schema.names:
         return [NULL]
-    total, own = (whole_numbers(fixed(rows.column(name), np.int64) + 1) for name in ("_ordinal", TABLE_ORDINAL))
+    total, own = (int64_column(fixed(rows.column(name), np.int64) + 1) for name in ("_ordinal", TABLE_ORDINAL))
     head, orders = (b'{"id":"', b":"), (b'","total_order":', b',"data_collection_order":')
     return [head[0], seldom_new.xid, head[1], seldom_new.commit_lsn, orders[0], total, orders[1], own, b"}"]
 
@@ -218,16 +218,16 @@ class DebeziumBounds:
         return json_line(fields)
 
     @staticmethod
-    def pieces(op: str, ends: SmallEnds) -> tuple[Integers, Mapping[int, Sequence[Piece]]]:
+    def pieces(op: str, ends: SmallEnds) -> tuple[Int64Array, Mapping[int, Sequence[Piece]]]:
         """Return the events of small transactions."""
-        xids, commit_lsns = whole_numbers(ends.xids()), whole_numbers(ends.column("commit_lsns"))
-        msecs = whole_numbers(ends.column("times_us") // USECS_PER_MILLISECOND)
+        xids, commit_lsns = int64_column(ends.xids()), int64_column(ends.column("commit_lsns"))
+        msecs = int64_column(ends.column("times_us") // USECS_PER_MILLISECOND)
         head: list[Piece] = [f'{{"status":"{op.upper()}","id":"'.encode(), xids, b":", commit_lsns]
         head += [b'","ts_ms":', msecs, b',"event_count":']
         if op == BEGIN:
             return np.zeros_like(ends.chosen), {0: [*head, b'null,"data_collections":null}\n']}
         variants, sets = ends.table_sets()
-        total = whole_numbers(ends.totals())
+        total = int64_column(ends.totals())
         pieces: dict[int, Sequence[Piece]] = {}
         for variant, tables in sets.items():
             collections: list[Piece] = []

@@ -30,15 +30,16 @@ from tidemark.decode.render.json_columns import (
     fixed,
     floats,
     instants,
+    int64_column,
     integers,
     lists,
     numeric_texts,
     strings,
     validity,
-    whole_numbers,
 )
-from tidemark.decode.types.calendar import USECS_PER_DAY, USECS_PER_SECOND, clock_text, parse_clock, parse_zone
+from tidemark.decode.types.calendar import clock_text, parse_clock, parse_zone
 from tidemark.decode.types.intervals import parse_interval
+from tidemark.model.commit_time import USECS_PER_DAY, USECS_PER_MILLISECOND, USECS_PER_SECOND
 from tidemark.model.mapping import Decimals, TypeMapping
 from tidemark.model.relation import Column, TypeDescription
 
@@ -46,7 +47,6 @@ MAPPING = TypeMapping(decimals=Decimals.STRING)
 UNAVAILABLE = "__debezium_unavailable_value"
 USECS_PER_MONTH = USECS_PER_DAY * 487 // 16  # of 30.4375 days
 INT64_MAX = (1 << 63) - 1
-USECS_PER_MILLISECOND = 1000
 MILLISECOND_DIGITS = 3
 LITTLE_ENDIAN, WKB_IS_POINT, WKB_HEAD_BYTES, EWKB_HAS_SRID = 1, 1, 9, 0x20000000
 # Types by OID (`pg_type.dat`), which never change.
@@ -81,7 +81,7 @@ def _by_arrow_type(values: pa.Array) -> Texts:
 
 
 def _instants(values: pa.Array) -> Texts:
-    return instants(values) if values.type.tz else whole_numbers(fixed(values, np.int64), validity(values))
+    return instants(values) if values.type.tz else int64_column(fixed(values, np.int64), validity(values))
 
 
 def _lists(values: pa.Array) -> Texts:
@@ -90,7 +90,7 @@ def _lists(values: pa.Array) -> Texts:
 
 def _milliseconds(values: pa.Array) -> Texts:
     # NB: the type has rounded finer values already
-    return whole_numbers(fixed(values, np.int64) // USECS_PER_MILLISECOND, validity(values))
+    return int64_column(fixed(values, np.int64) // USECS_PER_MILLISECOND, validity(values))
 
 
 def _bit(value: object) -> str:

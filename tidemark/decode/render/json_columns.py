@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemark.decode.datum.deforming import IntView
 from tidemark.decode.render import line_text, value_text
-from tidemark.decode.render.column_texts import ColumnTexts, Integers, TextColumn
+from tidemark.decode.render.column_texts import ColumnTexts, Int64Array, TextColumn
 
 NULL = b"null"
 SECOND_UNITS = {"s": (1, 0), "ms": (1000, 3), "us": (1_000_000, 6), "ns": (1_000_000_000, 9)}
@@ -21,16 +22,15 @@ PYTHONS_NOTATION = (-4, 16, 2)  # no exponent from 1e-4 on and below 1e16; an ex
 ARROWS_NOTATION = (-6, 10, 1)
 SINGLE, DOUBLE = (23, (1 << 8) - 1), (52, (1 << 11) - 1)  # bits of the mantissa, greatest exponent
 
-View: TypeAlias = "memoryview[int]"
 Form: TypeAlias = Callable[[pa.Array], TextColumn]
-Rows = Callable[[int, int, int, View, View, int], int]
+Rows = Callable[[int, int, int, IntView, IntView, int], int]
 """A kernel with its values: first, row, rows, out, offsets, base (see `value_text`)."""
-OfBytes = Callable[[View, View, View, int, int, int, int, View, View, int], int]
+OfBytes = Callable[[IntView, IntView, IntView, int, int, int, int, IntView, IntView, int], int]
 """A kernel whose values are bytes."""
 Number = TypeVar("Number", np.int8, np.int32, np.int64, np.uint32, np.uint64, np.float32, np.float64)
 
 
-class Written(NamedTuple):
+class KernelColumn(NamedTuple):
     """A column that a kernel writes."""
 
     kernel: Rows
@@ -55,18 +55,18 @@ class Made(NamedTuple):
 class Lists(NamedTuple):
     """A column of lists, whose elements are a column."""
 
-    ends: View
-    validity: tuple[View, int]
+    ends: IntView
+    validity: tuple[IntView, int]
     elements: TextColumn
 
     def put(self, texts: ColumnTexts, first: int, rows: int) -> int:
         """Write the texts of some rows; return the index of their first offset."""
         begin, end = self.ends[first], self.ends[first + rows]
         elements = self.elements.put(texts, begin, end - begin)
-        return Written(partial(line_text.write_lists, self.ends, elements, *self.validity)).put(texts, first, rows)
+        return KernelColumn(partial(line_text.write_lists, self.ends, elements, *self.validity)).put(texts, first, rows)
 
 
-def validity(column: pa.Array) -> tuple[View, int]:
+def validity(column: pa.Array) -> tuple[IntView, int]:
     """Return the validity bitmap, empty if all rows have a value, and its first bit."""
     bitmap = column.buffers()[0] if column.null_count else None
     return (memoryview(b"") if bitmap is None else memoryview(bitmap).cast("B")), column.offset
@@ -77,23 +77,23 @@ def fixed(column: pa.Array, kind: type[Number]) -> npt.NDArray[Number]:
     return np.frombuffer(column.buffers()[1] or b"", kind)[column.offset : column.offset + len(column)]
 
 
-def _integers(column: pa.Array) -> Integers:
+def _integers(column: pa.Array) -> Int64Array:
     return fixed(column, column.type.to_pandas_dtype()).astype(np.int64, copy=False)
 
 
 def integers(column: pa.Array) -> TextColumn:
     """Return integers as numbers."""
-    return whole_numbers(_integers(column), validity(column))
+    return int64_column(_integers(column), validity(column))
 
 
-def whole_numbers(values: Integers, valid: tuple[View, int] = (memoryview(b""), 0)) -> TextColumn:
+def int64_column(values: Int64Array, valid: tuple[IntView, int] = (memoryview(b""), 0)) -> TextColumn:
     """Return integers of a numpy array as numbers."""
-    return Written(partial(value_text.write_integers, values.data, *valid))
+    return KernelColumn(partial(value_text.write_integers, values.data, *valid))
 
 
-def lsns(values: Integers) -> TextColumn:
+def lsns(values: Int64Array) -> TextColumn:
     """Return LSNs as PostgreSQL prints them, without quotes."""
-    return Written(
+    return KernelColumn(
         partial(
             value_text.write_lsns,
             values.data,
@@ -104,10 +104,10 @@ def lsns(values: Integers) -> TextColumn:
 def booleans(column: pa.Array) -> TextColumn:
     """Return true and false."""
     bits = memoryview(column.buffers()[1] or b"").cast("B")
-    return Written(partial(value_text.write_booleans, bits, column.offset, *validity(column)))
+    return KernelColumn(partial(value_text.write_booleans, bits, column.offset, *validity(column)))
 
 
-def _ends(column: pa.Array, offsets: pa.Buffer) -> View:
+def _ends(column: pa.Array, offsets: pa.Buffer) -> IntView:
     # NB: a column without rows may have no buffer
     return (np.frombuffer(offsets, np.int32)[column.offset :] if len(column) else np.zeros(1, np.int32)).data
 
@@ -115,7 +115,7 @@ def _ends(column: pa.Array, offsets: pa.Buffer) -> View:
 def _of_bytes(kernel: OfBytes, column: pa.Array) -> TextColumn:
     _, offsets, data = column.buffers()
     ends = _ends(column, offsets)
-    return Written(partial(kernel, ends, memoryview(data or b"").cast("B"), *validity(column)))
+    return KernelColumn(partial(kernel, ends, memoryview(data or b"").cast("B"), *validity(column)))
 
 
 strings: Form = partial(_of_bytes, value_text.write_strings)
@@ -127,7 +127,7 @@ numeric_texts: Form = partial(_of_bytes, value_text.write_numeric_texts)
 def decimals(column: pa.Array) -> TextColumn:
     """Return decimals as text, as Arrow prints them."""
     words = np.frombuffer(column.buffers()[1] or b"", np.uint64)[2 * column.offset :]
-    return Written(partial(value_text.write_decimals, words.data, column.type.scale, *validity(column)))
+    return KernelColumn(partial(value_text.write_decimals, words.data, column.type.scale, *validity(column)))
 
 
 def instants(column: pa.Array) -> TextColumn:
@@ -135,28 +135,28 @@ def instants(column: pa.Array) -> TextColumn:
     values = fixed(column, np.int64)
     second, digits = SECOND_UNITS[column.type.unit]
     zoned = bool(column.type.tz)
-    return Written(partial(value_text.write_instants, values.data, second, digits, zoned, *validity(column)))
+    return KernelColumn(partial(value_text.write_instants, values.data, second, digits, zoned, *validity(column)))
 
 
-def instants_of(usecs: Integers, digits: int) -> TextColumn:
+def instants_of(usecs: Int64Array, digits: int) -> TextColumn:
     """Return microseconds since 1970 as UTC in ISO form, with 6 or no fractional digits."""
     second = SECOND_UNITS["us"][0]
-    return Written(partial(value_text.write_instants, usecs.data, second, digits, True, memoryview(b""), 0))
+    return KernelColumn(partial(value_text.write_instants, usecs.data, second, digits, True, memoryview(b""), 0))
 
 
 def dates(column: pa.Array) -> TextColumn:
     """Return dates in ISO form."""
     values = fixed(column, np.int32).astype(np.int64)
-    return Written(partial(value_text.write_instants, values.data, *DATE, 0, *validity(column)))
+    return KernelColumn(partial(value_text.write_instants, values.data, *DATE, 0, *validity(column)))
 
 
 def days(column: pa.Array) -> TextColumn:
     """Return dates as days since 1970-01-01."""
-    return whole_numbers(fixed(column, np.int32).astype(np.int64), validity(column))
+    return int64_column(fixed(column, np.int32).astype(np.int64), validity(column))
 
 
 @cache
-def powers() -> View:
+def powers() -> IntView:
     """Return the powers of ten for writing floats."""
     return np.frombuffer(line_text.powers_of_ten(), np.uint64).data
 
@@ -165,7 +165,7 @@ def _floats(
     bits: npt.NDArray[np.uint32] | npt.NDArray[np.uint64], about: tuple[int, int, int, int, int], column: pa.Array
 ) -> TextColumn:
     values = bits.astype(np.uint64, copy=False)
-    return Written(partial(line_text.write_floats, values.data, *about, powers(), *validity(column)))
+    return KernelColumn(partial(line_text.write_floats, values.data, *about, powers(), *validity(column)))
 
 
 def floats(column: pa.Array) -> TextColumn:

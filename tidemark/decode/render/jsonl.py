@@ -27,11 +27,11 @@ from tidemark.decode.render.json_columns import (
     fixed,
     in_hex,
     instants,
+    int64_column,
     integers,
     lists,
     lsns,
     strings,
-    whole_numbers,
 )
 from tidemark.decode.render.placed_lines import Lines, Piece, SeldomNew
 from tidemark.decode.render.row_kinds import RowKind, json_string, kinds_of
@@ -88,7 +88,7 @@ class JsonLines:
             numbers = [b',"table_ordinal":', integers(rows.column(TABLE_ORDINAL))]
         names = self._names(batch.database, batch.relation)
         timeline = SeldomNew(fixed(rows.column("_tli"), np.int32).astype(np.int64))
-        position: list[Piece] = [timeline, b":", lsns(commit_lsn), b":", whole_numbers(ordinal)]
+        position: list[Piece] = [timeline, b":", lsns(commit_lsn), b":", int64_column(ordinal)]
         position += [b'","lsn":"', lsns(lsn)]
         moment, origin = instants(rows.column("_commit_time")), integers(rows.column("_origin"))
         known = Known(batch)

@@ -55,7 +55,7 @@ cpdef long long mark_different(const unsigned char[::1] text, const long long[::
 
 
 @cython.locals(at="long long", index="long long", row="long long", variant="long long", piece="long long",
-               size="long long", place="long long", end="long long")
+               size="long long", location="long long", end="long long")
 cpdef long long write_lines(const unsigned char[::1] text, const long long[::1] offsets, const long long[::1] pieces,
                             const long long[::1] begins, const long long[::1] variants, const long long[::1] rows,
                             const long long[::1] order, long long line, long long lines, unsigned char[::1] out,

@@ -31,7 +31,7 @@ else:
     )
 
 if TYPE_CHECKING:
-    from tidemark.decode.render.value_text import Integers
+    from tidemark.decode.datum.deforming import IntView
 
 COMPILED = bool(cython.compiled)
 DONE = -1
@@ -88,9 +88,9 @@ def rounded_to_odd(low: int, high: int, number: int) -> int:
 
 def write_float(
     bits: int, mantissa_bits: int, exponent_max: int, fixed_from: int, fixed_below: int, exponent_digits: int,
-    inside: int, powers: Integers, out: Integers, at: int,
+    inside: int, powers: IntView, out: IntView, at: int,
 ) -> int:  # fmt: skip
-    """Write a float, for which there is room; return the end offset.
+    """Write a float, for which there is space; return the end offset.
 
     `inside`: the midpoint to a neighbour does not read back as the number.
     """
@@ -146,7 +146,7 @@ def write_float(
 
 
 def lay_out(
-    digits: int, exponent: int, fixed_from: int, fixed_below: int, exponent_digits: int, out: Integers, at: int
+    digits: int, exponent: int, fixed_from: int, fixed_below: int, exponent_digits: int, out: IntView, at: int
 ) -> int:
     """Write `digits` times ten to the `exponent`; return the end offset."""
     end = write_unsigned(digits, out, at)
@@ -186,9 +186,9 @@ def lay_out(
 
 
 def write_floats(
-    bits: Integers, mantissa_bits: int, exponent_max: int, fixed_from: int, fixed_below: int, exponent_digits: int,
-    powers: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
-    offsets: Integers, base: int,
+    bits: IntView, mantissa_bits: int, exponent_max: int, fixed_from: int, fixed_below: int, exponent_digits: int,
+    powers: IntView, valid: IntView, valid_at: int, first: int, row: int, rows: int, out: IntView,
+    offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write floats, without an exponent if that of their first digit is from `fixed_from` to below `fixed_below`."""
     with cython.nogil:
@@ -209,8 +209,8 @@ def write_floats(
 
 
 def write_lists(
-    ends: Integers, elements: int, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
-    offsets: Integers, base: int,
+    ends: IntView, elements: int, valid: IntView, valid_at: int, first: int, row: int, rows: int, out: IntView,
+    offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write lists as arrays; their elements are written already: row n has those from `ends[n]` on.
 
@@ -241,7 +241,7 @@ def write_lists(
     return ALL_DONE
 
 
-def mark_different(text: Integers, offsets: Integers, one: int, other: int, rows: int, out: Integers) -> int:
+def mark_different(text: IntView, offsets: IntView, one: int, other: int, rows: int, out: IntView) -> int:
     """Set 1 for each row whose texts in two columns differ."""
     with cython.nogil:
         for row in range(rows):
@@ -259,10 +259,10 @@ def mark_different(text: Integers, offsets: Integers, one: int, other: int, rows
 
 
 def write_lines(
-    text: Integers, offsets: Integers, pieces: Integers, begins: Integers, variants: Integers, rows: Integers,
-    order: Integers, line: int, lines: int, out: Integers, used: Integers,
+    text: IntView, offsets: IntView, pieces: IntView, begins: IntView, variants: IntView, rows: IntView,
+    order: IntView, line: int, lines: int, out: IntView, used: IntView,
 ) -> int:  # fmt: skip
-    """Write lines from `line` on; return the first one without room, or DONE; set `used[0]` to the bytes written.
+    """Write lines from `line` on; return the first one without space, or DONE; set `used[0]` to the bytes written.
 
     Line n is that of `order[n]`: row `rows[order[n]]` of its columns, with the pieces of its variant, from
     `begins[variant]` to the next one's. A piece is a length and an offset in the text, or COLUMN and an index in
@@ -277,14 +277,14 @@ def write_lines(
             variant = variants[index]
             for piece in range(begins[variant], begins[variant + 1]):
                 size = pieces[2 * piece]
-                place = pieces[2 * piece + 1]
+                location = pieces[2 * piece + 1]
                 if size == IS_COLUMN:
-                    end = offsets[place + row + 1]
-                    place = offsets[place + row]
-                    size = end - place
+                    end = offsets[location + row + 1]
+                    location = offsets[location + row]
+                    size = end - location
                 if at + size > len(out):
                     return line
-                at = copied(text, place, size, out, at)
+                at = copied(text, location, size, out, at)
             line += 1
             used[0] = at
     return ALL_DONE

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode.arrow.located_tuples import Side, TupleLocator
-from tidemark.decode.datum.deforming import Location
+from tidemark.decode.datum.deforming import IntView, Location
 from tidemark.decode.render import datum_text
 from tidemark.decode.render.column_texts import ColumnTexts
 from tidemark.decode.render.datum_text import ODD, TextWay
-from tidemark.decode.render.json_columns import View, powers
+from tidemark.decode.render.json_columns import powers
 from tidemark.decode.transactions.object_names import NamesThen
 from tidemark.decode.types.codec import Codec, ColumnKind, Dialect
 from tidemark.decode.types.datetimes import DateCodec, TimestampCodec
@@ -124,7 +124,7 @@ class Literals:
             powers(),
         )
 
-        def write(row: int, count: int, out: View, offsets: View, base: int) -> int:
+        def write(row: int, count: int, out: IntView, offsets: IntView, base: int) -> int:
             stop = written(row, count, out, offsets, base)
             if stop <= ODD:
                 self._made(side, begin + ODD - stop, first + ODD - stop, shows_nulls)

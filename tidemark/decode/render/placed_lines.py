@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from tidemark.decode.render import line_text
-from tidemark.decode.render.column_texts import KEPT_BYTES, ColumnTexts, Integers, TextColumn
-from tidemark.decode.render.json_columns import whole_numbers
+from tidemark.decode.render.column_texts import KEPT_BYTES, ColumnTexts, Int64Array, TextColumn
+from tidemark.decode.render.json_columns import int64_column
 
 STRETCH_ROWS = 2048
 BLOCK_BYTES = 1 << 20  # of lines that are yielded at once
@@ -27,25 +27,25 @@ Placed = tuple[int, int, bytes]  # commit LSN, ordinal, line
 class Lines(NamedTuple):
     """The rows of a batch as lines, in stream order."""
 
-    commit_lsn: Integers
-    ordinal: Integers
-    variants: Integers  # for each row, the number of its variant
+    commit_lsn: Int64Array
+    ordinal: Int64Array
+    variants: Int64Array  # for each row, the number of its variant
     pieces: Mapping[int, Pieces]  # by variant; no pieces: no line
 
-    def shown_commit_lsns(self) -> Integers:
+    def shown_commit_lsns(self) -> Int64Array:
         """Return the commit LSN of each row that has a line."""
         empty = [variant for variant, line in self.pieces.items() if not line]
         return self.commit_lsn[~np.isin(self.variants, empty)] if empty else self.commit_lsn
 
 
 class SeldomNew(NamedTuple):
-    """Integers with one value for each transaction: constant text in a stretch of one transaction."""
+    """Int64Array with one value for each transaction: constant text in a stretch of one transaction."""
 
-    values: Integers
+    values: Int64Array
 
     def put(self, texts: ColumnTexts, first: int, rows: int) -> int:
         """Write the texts of some rows; return the index of their first offset."""
-        return whole_numbers(self.values).put(texts, first, rows)
+        return int64_column(self.values).put(texts, first, rows)
 
     def constant(self, first: int, rows: int) -> bytes | None:
         """Return the text of some rows if they all have the same."""
@@ -84,7 +84,7 @@ class LineWriter:
             yield from self._stretch(stretch, order[first : first + STRETCH_ROWS] + shift[owners])
             taken += counts
 
-    def _stretch(self, stretch: Sequence[tuple[Lines, int, int]], order: Integers) -> Iterator[memoryview]:
+    def _stretch(self, stretch: Sequence[tuple[Lines, int, int]], order: Int64Array) -> Iterator[memoryview]:
         """Yield the lines of some rows (part, first, count); `order` has their indexes in the stretch."""
         self._texts.clear()
         if len(self._out) > KEPT_BYTES:
@@ -123,7 +123,7 @@ class _Program:
         self.pieces: list[int] = []
         self.begins = [0]
 
-    def add(self, part: Lines, first: int, count: int) -> Integers:
+    def add(self, part: Lines, first: int, count: int) -> Int64Array:
         """Add the variants of some rows of a part; return the variant of each row."""
         own = part.variants[first : first + count]
         present = np.flatnonzero(np.bincount(own)) if len(part.pieces) > 1 else own[:1]
@@ -165,7 +165,7 @@ def lines_of(items: Sequence[Placed]) -> Lines:
     return Lines(commit_lsn, ordinal, np.arange(len(ordered)), pieces)
 
 
-def _order(parts: Sequence[Lines]) -> Integers:
+def _order(parts: Sequence[Lines]) -> Int64Array:
     """Return the indexes of all rows, parts concatenated, in stream order."""
     commit_lsn = np.concatenate([part.commit_lsn for part in parts])
     ordinal = np.concatenate([part.ordinal for part in parts])

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.decode.render.column_texts import Integers
+from tidemark.decode.render.column_texts import Int64Array
 from tidemark.decode.render.json_columns import fixed
 from tidemark.decode.types.codec import without_escapes
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
@@ -33,7 +33,7 @@ class RowKind(NamedTuple):
         return self.unchanged is not None and bool(self.unchanged[index >> 3] >> (index & 7) & 1)
 
 
-def kinds_of(rows: pa.RecordBatch, moved: Flags | None) -> tuple[Integers, dict[int, RowKind]]:
+def kinds_of(rows: pa.RecordBatch, moved: Flags | None) -> tuple[Int64Array, dict[int, RowKind]]:
     """Return the number of each row's kind, and the kinds by number; `moved` marks rows whose key changed."""
     codes = letters(rows) | fixed(rows.column("_before_kind"), np.int8).astype(np.int64) << _OP_BITS
     shift = _OP_BITS + _KIND_BITS
@@ -60,7 +60,7 @@ def _kind(code: int, patterns: list[bytes | None]) -> RowKind:
     return RowKind(op, before_kind, has_before, has_after, has_origin, moved, patterns[code >> 4])
 
 
-def letters(rows: pa.RecordBatch) -> Integers:
+def letters(rows: pa.RecordBatch) -> Int64Array:
     """Return the index of each row's op in `OPS`."""
     column = rows.column("_op")
     _, offsets, data = column.buffers()

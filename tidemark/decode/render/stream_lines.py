@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from tidemark.decode.render.bounds import BoundForm, TransactionBounds, is_counted
-from tidemark.decode.render.column_texts import Integers
+from tidemark.decode.render.column_texts import Int64Array
 from tidemark.decode.render.placed_lines import Lines, LineWriter, Placed, lines_of
 from tidemark.model.change import ChangeBatch, ChangeGroup, GroupItem, LogicalMessage, Truncation
 
@@ -61,6 +61,6 @@ class StreamLines:
         yield from self._writer.blocks(parts)
 
 
-def _commit_lsns(parts: Sequence[Lines]) -> Integers:
+def _commit_lsns(parts: Sequence[Lines]) -> Int64Array:
     """Return the commit LSNs of all lines, in order."""
     return np.unique(np.concatenate([np.zeros(0, np.int64), *(part.shown_commit_lsns() for part in parts)]))

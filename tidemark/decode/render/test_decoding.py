@@ -18,8 +18,9 @@ from tidemark.decode.arrow.batches import CELLS_MAX, RowSpans
 from tidemark.decode.arrow.column_values import TooLong
 from tidemark.decode.arrow.located_tuples import TupleLocator
 from tidemark.decode.groups.group_rows import Arenas, GroupRows
-from tidemark.decode.render.column_texts import Integers
-from tidemark.decode.render.json_columns import whole_numbers
+from tidemark.decode.render.bounds import BEFORE_ALL
+from tidemark.decode.render.column_texts import Int64Array
+from tidemark.decode.render.json_columns import int64_column
 from tidemark.decode.render.literals import Literals
 from tidemark.decode.render.placed_lines import Lines, LineWriter, Piece
 from tidemark.decode.transactions.committed_run import CommittedRun, SmallTransactions
@@ -29,7 +30,7 @@ from tidemark.decode.transactions.rowlog import RelationVersions
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.identifiers import quote_identifier
 from tidemark.model.change import LogicalMessage, Op, Truncation
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import XID_MASK, Oid
 from tidemark.model.relation import Relation
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ MESSAGES_WRAPPED_SINCE = 17  # before 17, a transactional message neither begins
 TABLES_MAX = 65536  # relation versions whose names and codecs are cached
 EXPANDED_BYTES_MAX = 32 << 20  # decompressed at once, for one side of one table's rows; a single row may be larger
 NEVER_COUNTED = 1 << 62  # printed batches are not counted: they are not kept
-BEFORE_ALL = -1  # in place of an ordinal
-XID_MASK = (1 << 32) - 1
 
 Block = bytes | memoryview
 """One line or many."""
@@ -56,7 +55,7 @@ def _every_relation(_relation: Relation) -> bool:
     return True
 
 
-class _Kind(NamedTuple):
+class _RowShape(NamedTuple):
     """The properties that rows with the same pieces share."""
 
     op: int
@@ -64,7 +63,7 @@ class _Kind(NamedTuple):
     has_new: bool
 
 
-class _Table:
+class _TableLines:
     """A relation version: the head of its lines, and its columns."""
 
     __slots__ = ("_columns", "_end", "_head", "_locator", "name")
@@ -92,12 +91,12 @@ class _Table:
             [column.of(new, shows_nulls=True) for column in self._columns],
         )
         pieces = {
-            code: self._line(_Kind(code >> 2, bool(code & 2), bool(code & 1)), *shown)
+            code: self._line(_RowShape(code >> 2, bool(code & 2), bool(code & 1)), *shown)
             for code in np.flatnonzero(np.bincount(codes)).tolist()
         }
         return Lines(_integers(rows.commit_lsn), _integers(rows.ordinal), codes, pieces)
 
-    def _line(self, kind: _Kind, old: Sequence[Piece], new: Sequence[Piece]) -> Sequence[Piece]:
+    def _line(self, kind: _RowShape, old: Sequence[Piece], new: Sequence[Piece]) -> Sequence[Piece]:
         """Return the pieces of the lines of a kind of rows."""
         after = new if kind.has_new else [_NO_TUPLE]
         if kind.op == _REWRITE:
@@ -131,7 +130,7 @@ class TestDecodingRenderer:
         self._dialects = dialects
         self._hidden_prefixes = frozenset(hidden_prefixes)
         self._end = end
-        self._tables: dict[tuple[str, Relation], _Table] = {}
+        self._tables: dict[tuple[str, Relation], _TableLines] = {}
         self._selection: dict[Relation, bool] = {}
         self._names = NamesThen()
         self._arenas = Arenas()
@@ -240,7 +239,7 @@ class TestDecodingRenderer:
         shown = np.zeros(len(commit_lsns), np.bool_)
         for part in parts:
             shown[np.searchsorted(commit_lsns, part.shown_commit_lsns())] = True
-        lsns, xids = commit_lsns[shown], whole_numbers((_integers(ends.full_xids) & XID_MASK)[shown])
+        lsns, xids = commit_lsns[shown], int64_column((_integers(ends.full_xids) & XID_MASK)[shown])
         if not len(lsns):
             return
         behind_all = int(_integers(ends.row_counts).max())
@@ -268,16 +267,16 @@ class TestDecodingRenderer:
             selected = self._selection[relation] = self._selected(relation)
         return selected
 
-    def _table(self, relation: Relation, database: Oid) -> _Table:
+    def _table(self, relation: Relation, database: Oid) -> _TableLines:
         dialect = self._dialects[database]
         key = (dialect.encoding, relation)
         table = self._tables.get(key)
         if table is None:
             if len(self._tables) >= TABLES_MAX:
                 self._tables.clear()
-            table = self._tables[key] = _Table(relation, self._major, dialect, self._names, self._end)
+            table = self._tables[key] = _TableLines(relation, self._major, dialect, self._names, self._end)
         return table
 
 
-def _integers(values: "array[int]") -> Integers:
+def _integers(values: "array[int]") -> Int64Array:
     return np.frombuffer(values, np.int64)

@@ -21,7 +21,7 @@ cdef long long is_null(const unsigned char[::1] valid, long long bit) except? -9
 
 
 @cython.locals(first="unsigned char", last="unsigned char")
-cdef long long copied(const unsigned char[::1] data, long long place, long long size, unsigned char[::1] out,
+cdef long long copied(const unsigned char[::1] data, long long location, long long size, unsigned char[::1] out,
                       long long at) except? -9 nogil
 
 
@@ -33,7 +33,7 @@ cdef long long write_word(const unsigned char[::1] word, unsigned char[::1] out,
 cdef long long write_unsigned(unsigned long long number, unsigned char[::1] out, long long at) except? -9 nogil
 
 
-@cython.locals(end="long long", place="long long")
+@cython.locals(end="long long", location="long long")
 cdef long long write_padded(unsigned long long number, long long size, unsigned char[::1] out,
                             long long at) except? -9 nogil
 
@@ -59,7 +59,7 @@ cpdef long long write_lsns(const long long[::1] values, long long first, long lo
                            unsigned char[::1] out, long long[::1] offsets, long long base) except? -9
 
 
-@cython.locals(size="long long", rest="unsigned long long", place="long long")
+@cython.locals(size="long long", rest="unsigned long long", location="long long")
 cdef long long write_upper_hex(unsigned long long number, unsigned char[::1] out,
                                long long at) except? -9 nogil
 
@@ -70,21 +70,21 @@ cpdef long long write_strings(const int[::1] ends, const unsigned char[::1] data
                               unsigned char[::1] out, long long[::1] offsets, long long base) except? -9
 
 
-@cython.locals(at="long long", place="long long", size="long long", last="unsigned char", sign="unsigned char")
+@cython.locals(at="long long", location="long long", size="long long", last="unsigned char", sign="unsigned char")
 cpdef long long write_numeric_texts(const int[::1] ends, const unsigned char[::1] data,
                                     const unsigned char[::1] valid, long long valid_at, long long first,
                                     long long row, long long rows, unsigned char[::1] out, long long[::1] offsets,
                                     long long base) except? -9
 
 
-@cython.locals(at="long long", place="long long", end="long long", left="long long", b0="unsigned int",
+@cython.locals(at="long long", location="long long", end="long long", left="long long", b0="unsigned int",
                b1="unsigned int", b2="unsigned int")
 cpdef long long write_base64(const int[::1] ends, const unsigned char[::1] data, const unsigned char[::1] valid,
                              long long valid_at, long long first, long long row, long long rows,
                              unsigned char[::1] out, long long[::1] offsets, long long base) except? -9
 
 
-@cython.locals(at="long long", place="long long", end="long long", b0="unsigned int")
+@cython.locals(at="long long", location="long long", end="long long", b0="unsigned int")
 cpdef long long write_hex(const int[::1] ends, const unsigned char[::1] data, const unsigned char[::1] valid,
                           long long valid_at, long long first, long long row, long long rows, unsigned char[::1] out,
                           long long[::1] offsets, long long base) except? -9

@@ -1,7 +1,7 @@
 """Loops that write columns of values as JSON, end to end, independent of the lines that will contain them.
 
 Cython compiles the module if a compiler is available (its `.pxd` has the types); interpreted, it does the same. The
-length of the text is known only after it is written: a loop stops at the first row without room, and the caller
+length of the text is known only after it is written: a loop stops at the first row without space, and the caller
 enlarges the buffer and continues there. `DONE` means that all are written. Row `first + row` of the values goes to
 `out[offsets[base + row]:offsets[base + row + 1]]`; a row without a value is null; `valid` is Arrow's bitmap, empty if
 all rows have a value, and `valid_at` the bit of row 0.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.decode.arrow.text_columns import NO_ROOM
+from tidemark.decode.arrow.text_columns import NO_SPACE
 
 try:
     import cython
@@ -29,16 +29,14 @@ else:
     from cython.cimports.tidemark.decode.arrow.text_columns import write_string_value  # type: ignore[no-redef] # the same one
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    Integers: TypeAlias = memoryview[int]
+    from tidemark.decode.datum.deforming import IntView
 
 COMPILED = bool(cython.compiled)
 DONE = -1
 
 # Copies as C integers, which the loops can read without the interpreter.
 ALL_DONE = int(DONE)
-FULL = int(NO_ROOM)
+FULL = int(NO_SPACE)
 
 MASK_64 = (1 << 64) - 1
 SIGN_64 = 1 << 63
@@ -60,7 +58,7 @@ UPPER_HEX = b"0123456789ABCDEF"
 BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
-def is_null(valid: Integers, bit: int) -> int:
+def is_null(valid: IntView, bit: int) -> int:
     """Return 1 if the bitmap marks the value as NULL."""
     if len(valid) == 0:
         return 0
@@ -68,28 +66,28 @@ def is_null(valid: Integers, bit: int) -> int:
     return 1 - (byte >> (bit & 7) & 1)
 
 
-def copied(data: Integers, place: int, size: int, out: Integers, at: int) -> int:
-    """Copy bytes, for which there is room; return the end offset."""
+def copied(data: IntView, location: int, size: int, out: IntView, at: int) -> int:
+    """Copy bytes, for which there is space; return the end offset."""
     if size > 0:
-        first = data[place]
-        last = data[place + size - 1]
+        first = data[location]
+        last = data[location + size - 1]
         out[at] = first
         out[at + size - 1] = last
         if cython.compiled:  # NB: two checked offsets make a check between them unnecessary
-            memcpy(cython.address(out[at]), cython.address(data[place]), size)
+            memcpy(cython.address(out[at]), cython.address(data[location]), size)
         else:
-            out[at : at + size] = data[place : place + size]
+            out[at : at + size] = data[location : location + size]
     return at + size
 
 
-def write_word(word: bytes, out: Integers, at: int) -> int:
-    """Write an ASCII word, for which there is room; return the end offset."""
+def write_word(word: bytes, out: IntView, at: int) -> int:
+    """Write an ASCII word, for which there is space; return the end offset."""
     for index in range(len(word)):
         out[at + index] = word[index]
     return at + len(word)
 
 
-def write_unsigned(number: int, out: Integers, at: int) -> int:
+def write_unsigned(number: int, out: IntView, at: int) -> int:
     """Write an unsigned integer; return the end offset."""
     size = 1
     rest = number
@@ -99,18 +97,18 @@ def write_unsigned(number: int, out: Integers, at: int) -> int:
     return write_padded(number, size, out, at)
 
 
-def write_padded(number: int, size: int, out: Integers, at: int) -> int:
+def write_padded(number: int, size: int, out: IntView, at: int) -> int:
     """Write the given number of digits of an unsigned integer; return the end offset."""
     end = at + size
-    place = end
-    while place > at:
-        place -= 1
-        out[place] = 48 + number % 10
+    location = end
+    while location > at:
+        location -= 1
+        out[location] = 48 + number % 10
         number = number // 10
     return end
 
 
-def write_integer(value: int, out: Integers, at: int) -> int:
+def write_integer(value: int, out: IntView, at: int) -> int:
     """Write an integer; return the end offset."""
     if value >= 0:
         return write_unsigned(value, out, at)
@@ -120,8 +118,8 @@ def write_integer(value: int, out: Integers, at: int) -> int:
 
 
 def write_integers(
-    values: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
-    offsets: Integers, base: int,
+    values: IntView, valid: IntView, valid_at: int, first: int, row: int, rows: int, out: IntView,
+    offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write integers."""
     with cython.nogil:
@@ -139,8 +137,8 @@ def write_integers(
 
 
 def write_booleans(
-    bits: Integers, bits_at: int, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
-    offsets: Integers, base: int,
+    bits: IntView, bits_at: int, valid: IntView, valid_at: int, first: int, row: int, rows: int, out: IntView,
+    offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write the bits of a bitmap as true and false."""
     with cython.nogil:
@@ -160,7 +158,7 @@ def write_booleans(
 
 
 def write_lsns(
-    values: Integers, first: int, row: int, rows: int, out: Integers, offsets: Integers, base: int
+    values: IntView, first: int, row: int, rows: int, out: IntView, offsets: IntView, base: int
 ) -> int:  # fmt: skip
     """Write LSNs as PostgreSQL does, without quotes."""
     with cython.nogil:
@@ -178,24 +176,24 @@ def write_lsns(
     return ALL_DONE
 
 
-def write_upper_hex(number: int, out: Integers, at: int) -> int:
+def write_upper_hex(number: int, out: IntView, at: int) -> int:
     """Write an unsigned integer in hex; return the end offset."""
     size = 1
     rest = number >> 4
     while rest > 0:
         rest = rest >> 4
         size += 1
-    place = at + size
-    while place > at:
-        place -= 1
-        out[place] = UPPER_HEX[number & 15]
+    location = at + size
+    while location > at:
+        location -= 1
+        out[location] = UPPER_HEX[number & 15]
         number = number >> 4
     return at + size
 
 
 def write_strings(
-    ends: Integers, data: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
-    offsets: Integers, base: int,
+    ends: IntView, data: IntView, valid: IntView, valid_at: int, first: int, row: int, rows: int, out: IntView,
+    offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write texts as JSON strings; the text of row n is between `ends[n]` and `ends[n + 1]`."""
     with cython.nogil:
@@ -216,15 +214,15 @@ def write_strings(
 
 
 def write_numeric_texts(
-    ends: Integers, data: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
-    offsets: Integers, base: int,
+    ends: IntView, data: IntView, valid: IntView, valid_at: int, first: int, row: int, rows: int, out: IntView,
+    offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write numerics that are text already as JSON strings; NaN and infinities get Debezium's names."""
     with cython.nogil:
         at = offsets[base + row]
         while row < rows:
-            place = ends[first + row]
-            size = ends[first + row + 1] - place
+            location = ends[first + row]
+            size = ends[first + row + 1] - location
             if at + size + INTEGER_BYTES > len(out):
                 return row
             if is_null(valid, valid_at + first + row):
@@ -232,17 +230,17 @@ def write_numeric_texts(
             else:
                 out[at] = 34  # "
                 at += 1
-                last = data[place + size - 1] if size > 0 else 0
+                last = data[location + size - 1] if size > 0 else 0
                 if last == 78:  # NaN
                     at = write_word(WORD_NAN, out, at)
                 elif last == 121:  # Infinity, -Infinity
-                    sign = data[place]
+                    sign = data[location]
                     if sign == 45:  # noqa: SIM108 - no view is chosen without the interpreter
                         at = write_word(WORD_MINUS_INFINITY, out, at)
                     else:
                         at = write_word(WORD_INFINITY, out, at)
                 else:
-                    at = copied(data, place, size, out, at)
+                    at = copied(data, location, size, out, at)
                 out[at] = 34
                 at += 1
             row += 1
@@ -251,32 +249,32 @@ def write_numeric_texts(
 
 
 def write_base64(
-    ends: Integers, data: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
-    offsets: Integers, base: int,
+    ends: IntView, data: IntView, valid: IntView, valid_at: int, first: int, row: int, rows: int, out: IntView,
+    offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write bytes in Base64."""
     with cython.nogil:
         at = offsets[base + row]
         while row < rows:
-            place = ends[first + row]
+            location = ends[first + row]
             end = ends[first + row + 1]
-            if at + (end - place + 2) // 3 * 4 + INTEGER_BYTES > len(out):
+            if at + (end - location + 2) // 3 * 4 + INTEGER_BYTES > len(out):
                 return row
             if is_null(valid, valid_at + first + row):
                 at = write_word(WORD_NULL, out, at)
             else:
                 out[at] = 34  # "
                 at += 1
-                while place < end:
-                    left = end - place
-                    b0 = data[place]
-                    b1 = data[place + 1] if left > 1 else 0
-                    b2 = data[place + 2] if left > 2 else 0
+                while location < end:
+                    left = end - location
+                    b0 = data[location]
+                    b1 = data[location + 1] if left > 1 else 0
+                    b2 = data[location + 2] if left > 2 else 0
                     out[at] = BASE64[b0 >> 2]
                     out[at + 1] = BASE64[(b0 & 3) << 4 | b1 >> 4]
                     out[at + 2] = BASE64[(b1 & 15) << 2 | b2 >> 6] if left > 1 else 61  # =
                     out[at + 3] = BASE64[b2 & 63] if left > 2 else 61
-                    place += 3
+                    location += 3
                     at += 4
                 out[at] = 34
                 at += 1
@@ -286,16 +284,16 @@ def write_base64(
 
 
 def write_hex(
-    ends: Integers, data: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
-    offsets: Integers, base: int,
+    ends: IntView, data: IntView, valid: IntView, valid_at: int, first: int, row: int, rows: int, out: IntView,
+    offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write bytes in hex, after a backslash and x."""
     with cython.nogil:
         at = offsets[base + row]
         while row < rows:
-            place = ends[first + row]
+            location = ends[first + row]
             end = ends[first + row + 1]
-            if at + (end - place) * 2 + INTEGER_BYTES > len(out):
+            if at + (end - location) * 2 + INTEGER_BYTES > len(out):
                 return row
             if is_null(valid, valid_at + first + row):
                 at = write_word(WORD_NULL, out, at)
@@ -305,11 +303,11 @@ def write_hex(
                 out[at + 2] = 92
                 out[at + 3] = 120  # x
                 at += 4
-                while place < end:
-                    b0 = data[place]
+                while location < end:
+                    b0 = data[location]
                     out[at] = HEX[b0 >> 4]
                     out[at + 1] = HEX[b0 & 15]
-                    place += 1
+                    location += 1
                     at += 2
                 out[at] = 34
                 at += 1
@@ -318,7 +316,7 @@ def write_hex(
     return ALL_DONE
 
 
-def write_day(days: int, has_sign: int, out: Integers, at: int) -> int:
+def write_day(days: int, has_sign: int, out: IntView, at: int) -> int:
     """Write days since 1970-01-01 as an ISO date, without quotes; return the end offset.
 
     A year before 1 gets its sign (ISO 8601, with a year 0), or is written as a BC year, which the caller marks.
@@ -347,8 +345,8 @@ def write_day(days: int, has_sign: int, out: Integers, at: int) -> int:
 
 
 def write_instants(
-    values: Integers, second: int, digits: int, zoned: int, valid: Integers, valid_at: int, first: int, row: int,
-    rows: int, out: Integers, offsets: Integers, base: int,
+    values: IntView, second: int, digits: int, zoned: int, valid: IntView, valid_at: int, first: int, row: int,
+    rows: int, out: IntView, offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write timestamps in ISO form: `second` units are a second, `digits` are fractional; 0: dates, in days."""
     with cython.nogil:
@@ -389,7 +387,7 @@ def write_instants(
     return ALL_DONE
 
 
-def write_decimal(low: int, high: int, scale: int, out: Integers, at: int) -> int:
+def write_decimal(low: int, high: int, scale: int, out: IntView, at: int) -> int:
     """Write a 128-bit decimal as Arrow does, with an exponent if it is small; return the end offset."""
     if high & SIGN_64:
         out[at] = 45  # -
@@ -437,8 +435,8 @@ def write_decimal(low: int, high: int, scale: int, out: Integers, at: int) -> in
 
 
 def write_decimals(
-    values: Integers, scale: int, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
-    offsets: Integers, base: int,
+    values: IntView, scale: int, valid: IntView, valid_at: int, first: int, row: int, rows: int, out: IntView,
+    offsets: IntView, base: int,
 ) -> int:  # fmt: skip
     """Write decimals of 128 bits, two words each, as JSON strings."""
     with cython.nogil:

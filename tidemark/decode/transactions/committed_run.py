@@ -14,9 +14,7 @@ from tidemark.decode.transactions.committed_transaction import CommittedTransact
 from tidemark.decode.transactions.itemlog import ItemLog
 from tidemark.decode.transactions.rowlog import RelationVersions, RowLog
 from tidemark.model.change import LogicalMessage, TransactionEnd, TransactionEnds
-from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
-
-_XID_MASK = 0xFFFFFFFF
+from tidemark.model.lsn import XID_MASK, FullXid, Lsn, Oid, TimelineId, Xid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +55,7 @@ class SmallTransactions:
         """Return the end of one transaction."""
         full_xid = self.full_xids[index]
         return TransactionEnd(
-            xid=Xid(full_xid & _XID_MASK),
+            xid=Xid(full_xid & XID_MASK),
             full_xid=FullXid(full_xid),
             timeline=self.timeline,
             first_lsn=Lsn(self.first_lsns[index]),
@@ -75,7 +73,7 @@ class CommittedRun:
 
     ends: SmallTransactions
     restart_lsns: "array[int]"  # of a pointer at each transaction's end
-    row_ends: "array[int]"  # entries up to each end; unwanted rows can share an entry
+    row_ends: "array[int]"  # entries up to each end; unselected rows can share an entry
     byte_ends: "array[int]"  # bytes of tuples up to each end
     versions: RelationVersions  # numbered as in the entries
     entries: bytes  # of all rows; `tuples` has their tuples

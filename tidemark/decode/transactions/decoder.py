@@ -5,8 +5,8 @@ labels are those of that moment, as in a historic snapshot. The rules for keepin
 (`ReorderBufferProcessTXN`, PG 16), with two differences: rows of a transient heap that rewrites an ordinary table are
 kept as op `r` of that table, and rows of materialized views are kept here and left out later.
 
-Reading can begin before the wanted position and then meets transactions whose beginning is not read (see
-`transactions`). An error in one of them is stored as its fault; it is raised only if the transaction is wanted.
+Reading can begin before the requested position and then meets transactions whose beginning is not read (see
+`transactions`). An error in one of them is stored as its fault; it is raised only if the transaction is requested.
 
 Small transactions are returned in runs if records come in blocks. Pure: records in, completed transactions out.
 """
@@ -17,12 +17,12 @@ from functools import partial
 from tidemark.decode.datum.varlena import BadDatum
 from tidemark.decode.transactions.committed_run import CommittedRun, singly
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction, Ended
-from tidemark.decode.transactions.heap_changes import HeapChanges, Wants, emit_schema
+from tidemark.decode.transactions.heap_changes import HeapChanges, Selects, emit_schema
 from tidemark.decode.transactions.itemlog import ITEM_OVERHEAD_BYTES
 from tidemark.decode.transactions.object_names import NameKeeper
 from tidemark.decode.transactions.open_transaction import OpenTransaction
 from tidemark.decode.transactions.ports import Catalog, Databases, DatabaseSelectionChange, SpillPort
-from tidemark.decode.transactions.schema_changes import UNPLACED, SchemaTracker, is_captured, whole_database_event
+from tidemark.decode.transactions.schema_changes import UNPLACED, SchemaTracker, database_event, is_captured
 from tidemark.decode.transactions.skim import Skimmer
 from tidemark.decode.transactions.transactions import TransactionTable
 from tidemark.model.change import LogicalMessage, TransactionEnd
@@ -75,13 +75,13 @@ class Decoder:
         memory_bytes: int,
         spill: SpillPort | None = None,
         complete_from: FullXid | None = None,
-        wanted_from: Lsn = INVALID_LSN,
+        from_lsn: Lsn = INVALID_LSN,
         on_marker: OnMarker | None = None,
     ) -> None:
         """`next_xid` is a 64-bit xid from near the start; transactions older than `complete_from` are not returned.
 
-        Transactions that commit before `wanted_from` are left out later: one that began before the first record read
-        and ends before `wanted_from` need not be readable.
+        Transactions that commit before `from_lsn` are left out later: one that began before the first record read
+        and ends before `from_lsn` need not be readable.
         """
         self.timeline = timeline
         self.last_lsn = INVALID_LSN  # start of the last record
@@ -89,7 +89,7 @@ class Decoder:
         self.is_halted = False  # by `on_marker`: records after the last one are not decoded
         self.catalogs_changed = False  # by the last record, which the journal must then contain
         self.transactions = TransactionTable(next_xid, memory_bytes, spill, complete_from)
-        self._wanted_from = wanted_from
+        self._from_lsn = from_lsn
         self._on_marker = on_marker
         self._fmt = fmt
         self._databases = databases
@@ -107,12 +107,12 @@ class Decoder:
             RM_LOGICALMSG: self._message,
         }
 
-    def want_only(self, wants: Wants) -> None:
-        """From the next record on, keep only tuples of rows whose relation version `wants` accepts.
+    def select_only(self, selects: Selects) -> None:
+        """From the next record on, keep only tuples of rows whose relation version `selects` accepts.
 
         Other rows are still counted, so that positions do not change; the caller must leave them out by the same rule.
         """
-        self._changes.wants = wants
+        self._changes.selects = selects
         self._skimmer.forget_files()
 
     def keep_names(self) -> None:
@@ -134,9 +134,9 @@ class Decoder:
         return self.transactions.restart_lsn(self.decoded_lsn)
 
     @property
-    def has_reached_wanted(self) -> bool:
+    def has_reached_from_lsn(self) -> bool:
         """Return whether all transactions open now were read from their first records on."""
-        return self.last_lsn >= self._wanted_from
+        return self.last_lsn >= self._from_lsn
 
     def decode_block(self, block: RecordBlock, journal: Journal | None = None) -> Iterator[Decoded]:
         """Decode the records of `block`; yield completed transactions and messages one by one. Exhaust the iterator.
@@ -267,7 +267,7 @@ class Decoder:
         if transaction.is_kept and not transaction.is_empty:
             return self._committed(ended, transaction)
         transaction.release(self.transactions.port)
-        if transaction.fault is not None and not transaction.partial and ended.commit_lsn >= self._wanted_from:
+        if transaction.fault is not None and not transaction.partial and ended.commit_lsn >= self._from_lsn:
             raise transaction.fault
         return None
 
@@ -280,7 +280,7 @@ class Decoder:
         except CorruptWal as error:
             # NB: a BadDatum does not contain the LSN of its record.
             fault = BadRecord(record.lsn, str(error)) if isinstance(error, BadDatum) else error
-            if record.lsn < self._wanted_from:
+            if record.lsn < self._from_lsn:
                 transaction.give_up(fault, self.transactions.port)
             elif fault is error:
                 raise
@@ -401,4 +401,4 @@ def _emit_database(transaction: OpenTransaction, lsn: Lsn, database_change: Data
     """Emit events for the tables of a created or dropped database: a partitioned table before its partitions."""
     for relation in sorted(database_change.relations, key=lambda relation: len(relation.ancestors)):
         if is_captured(relation):
-            transaction.add_item(transaction.xid, whole_database_event(database_change, relation, transaction.xid, lsn))
+            transaction.add_item(transaction.xid, database_event(database_change, relation, transaction.xid, lsn))

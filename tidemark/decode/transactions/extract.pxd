@@ -40,12 +40,12 @@ cdef class RowExtractor:
     cdef unsigned int image_compressed
     cdef Py_ssize_t index, at, end, promised, data_at, data_length, image_length, main_at, main_length
     cdef int blocks, origin
-    cdef long long xid, top, whole_from, slot
+    cdef long long xid, top, complete_from, slot
     cdef long long spc
     cdef unsigned long long db, rel
     cdef long long lsn, end_lsn
 
-    @cython.locals(room=Py_ssize_t, at=Py_ssize_t)
+    @cython.locals(space=Py_ssize_t, at=Py_ssize_t)
     cpdef Py_ssize_t extract(self, const unsigned char[::1] linear, unsigned char[::1] tuples,
                              unsigned char[::1] arranged_tuples, const long long[::1] lsns, const long long[::1] ends,
                              const unsigned int[::1] xids, const unsigned char[::1] rmgrs,
@@ -97,7 +97,7 @@ cdef class RowExtractor:
     cdef int process_heap(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
                           unsigned int info, long long state) except -1 nogil
 
-    cdef inline int is_whole(self, long long xid) except -1 nogil
+    cdef inline int is_complete(self, long long xid) except -1 nogil
 
     @cython.locals(opcode="unsigned int")
     cdef int process_rows(self, unsigned int rmgr, unsigned int info, long long relation) except -1 nogil
@@ -126,7 +126,7 @@ cdef class RowExtractor:
     @cython.locals(_="unsigned int", at=Py_ssize_t, stop=Py_ssize_t, length=Py_ssize_t)
     cdef int walk_tuples(self, unsigned int count, long long relation, bint write) except -1 nogil
 
-    @cython.locals(top="long long", is_unwanted=bint)
+    @cython.locals(top="long long", is_unselected=bint)
     cdef int add(self, unsigned char op, unsigned char before_kind,
                  long long relation, Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at,
                  Py_ssize_t old_length) except -1 nogil

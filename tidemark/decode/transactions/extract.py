@@ -25,6 +25,7 @@ from tidemark.decode.datum.lookup import LookUp
 from tidemark.decode.datum.row_entries import ABSENT
 from tidemark.decode.transactions.pending_children import PendingChildren
 from tidemark.decode.transactions.pending_rows import RECORD_ROWS_MAX, PendingRows
+from tidemark.model import lsn as lsns
 from tidemark.model.change import BeforeKind, Op
 from tidemark.wal import record
 from tidemark.wal import rmgr as managers
@@ -62,8 +63,8 @@ VERSION_BASE = FIRST_VERSION
 NOTHING = NONE
 OTHERS = NONE  # in place of a slot: the caller has the transaction
 NO_TUPLE = ABSENT
-ALL_XIDS = (1 << 32) - 1
-HALF_OF_XIDS = 1 << 31
+ALL_XIDS = lsns.XID_MASK
+HALF_OF_XIDS = lsns.HALF_OF_XIDS
 RM_XLOG = managers.RM_XLOG
 RM_XACT = managers.RM_XACT
 RM_DBASE = managers.RM_DBASE
@@ -127,7 +128,7 @@ Buffer = bytes | bytearray
 class RowExtractor:
     """The state of the loop and its tables."""
 
-    def __init__(self, image_compressed: int, whole_from: int, pending: PendingRows) -> None:
+    def __init__(self, image_compressed: int, complete_from: int, pending: PendingRows) -> None:
         self.pending = pending
         self.linear: Buffer = NO_BYTES  # the current block: an argument of this type would be copied by each call
         self.children = PendingChildren()
@@ -135,7 +136,7 @@ class RowExtractor:
         self.files = LookUp()  # database and relfilenode to NO_ROWS or a relation version
         self.tablespaces = LookUp()  # of the same files
         self.image_compressed = image_compressed  # bits of an image's info (WalFormat)
-        self.whole_from = whole_from  # xid: older transactions can be partial; negative: all are whole
+        self.complete_from = complete_from  # xid: older transactions can be partial; negative: all are whole
         self.next_xid = 0  # 64 bits: above every xid that was read
         self.is_full = False
         self.other_end = NOTHING  # the last record processed, if it committed a transaction of the caller
@@ -171,25 +172,25 @@ class RowExtractor:
         stop: int,
         others_lsn: int,
     ) -> int:
-        """Process the records from `start` on; return the first one not processed: not ordinary, or no room for it.
+        """Process the records from `start` on; return the first one not processed: not ordinary, or no space for it.
 
-        `tuples` and `arranged_tuples` have room for the pending tuples and `linear`. `others_lsn` is the least first
-        LSN of the caller's open transactions. `is_full` is set if the loop stopped for lack of room, `other_end` if it
+        `tuples` and `arranged_tuples` have space for the pending tuples and `linear`. `others_lsn` is the least first
+        LSN of the caller's open transactions. `is_full` is set if the loop stopped for lack of space, `other_end` if it
         stopped after the commit of one of the caller's transactions.
         """
-        room = self.pending.tuple_count + len(linear)
-        if len(tuples) < room or len(arranged_tuples) < room:
+        space = self.pending.tuple_count + len(linear)
+        if len(tuples) < space or len(arranged_tuples) < space:
             return start
         self.linear = linear
         self.pending.begin(linear, tuples, arranged_tuples, others_lsn)
         self.other_end = NOTHING
         self.is_full = False
         at = start
-        if not self.xids.has_room():
+        if not self.xids.has_space():
             self.xids.grow()
         with cython.nogil:
             while at < stop and self.other_end == NOTHING:
-                if not self.pending.has_room() or not self.xids.has_room():
+                if not self.pending.has_space() or not self.xids.has_space():
                     self.is_full = True
                     break
                 self.xid = xids[at]
@@ -277,12 +278,12 @@ class RowExtractor:
         """Return whether the record is not the first of a subtransaction, or the subtransaction can become pending."""
         if self.top == 0:
             return 1
-        if state != XID_UNKNOWN or self.top == self.xid or not self.children.has_room():
+        if state != XID_UNKNOWN or self.top == self.xid or not self.children.has_space():
             return 0
         top_state = self.xids.get(self.top)
         if top_state >= XID_PENDING:
             return self.pending.is_top(top_state - XID_PENDING, self.top)
-        return 1 if top_state == XID_UNKNOWN and self.is_whole(self.top) else 0
+        return 1 if top_state == XID_UNKNOWN and self.is_complete(self.top) else 0
 
     def join(self) -> int:
         """Add a subtransaction to its transaction, which must be pending by now."""
@@ -395,13 +396,15 @@ class RowExtractor:
             return self.join()
         self.is_new = state == XID_UNKNOWN
         self.slot = state - XID_PENDING if state >= XID_PENDING else OTHERS
-        if self.xid == 0 or (state < XID_ORDINARY and not (self.is_new and (self.top != 0 or self.is_whole(self.xid)))):
+        if self.xid == 0 or (
+            state < XID_ORDINARY and not (self.is_new and (self.top != 0 or self.is_complete(self.xid)))
+        ):
             return 0
         return self.process_rows(rmgr, info, known - VERSION_BASE if known > 0 else known)
 
-    def is_whole(self, xid: int) -> int:
+    def is_complete(self, xid: int) -> int:
         """Return whether a transaction that begins here is read from its beginning on (`xid_precedes`)."""
-        return 1 if self.whole_from < 0 or (xid - self.whole_from) & ALL_XIDS < HALF_OF_XIDS else 0
+        return 1 if self.complete_from < 0 or (xid - self.complete_from) & ALL_XIDS < HALF_OF_XIDS else 0
 
     def process_rows(self, rmgr: int, info: int, relation: int) -> int:
         """Process the row changes of a record whose parts were located."""
@@ -556,9 +559,9 @@ class RowExtractor:
     def add(
         self, op: int, before_kind: int, relation: int, new_at: int, new_length: int, old_at: int, old_length: int
     ) -> int:
-        """Add a row, without its tuples if its relation is not wanted."""
-        is_unwanted = relation < 0
-        if is_unwanted:
+        """Add a row, without its tuples if its relation is not selected."""
+        is_unselected = relation < 0
+        if is_unselected:
             relation = NOTHING - relation
             new_length = old_length = NO_TUPLE
         if self.is_new:
@@ -569,7 +572,7 @@ class RowExtractor:
                 self.xids.enter(top, XID_PENDING + self.slot)
             self.join()
             self.is_new = False
-        if is_unwanted and self.pending.count(self.slot, self.xid):
+        if is_unselected and self.pending.count(self.slot, self.xid):
             return 0
         self.pending.add(
             self.slot,
@@ -584,6 +587,6 @@ class RowExtractor:
             old_at,
             old_length,
         )
-        if is_unwanted:
+        if is_unselected:
             self.pending.begin_count(self.slot)
         return 0

@@ -31,7 +31,7 @@ from tidemark.wal.record import Record
 from tidemark.wal.rmgr import heap, heap2
 
 TABLES_MAX = 65536  # cached relation versions; above it the cache is cleared
-Wants = Callable[[Relation], bool]
+Selects = Callable[[Relation], bool]
 ORDINARY_TABLE = "r"  # pg_class.relkind
 SEQUENCE = "S"
 TOAST_TABLE = "t"
@@ -57,7 +57,7 @@ class RowNotLogged(NodeUnfit):
     hint = "set wal_level=logical on the primary and restart it, then make a new first copy: this row is not in WAL"
 
 
-class _Role(Enum):
+class _RowHandling(Enum):
     """How the rows of a relation are handled."""
 
     IGNORED = "catalog or sequence"
@@ -66,10 +66,10 @@ class _Role(Enum):
     TRANSIENT = "a rewrite's new heap"
 
 
-class _Table:
+class _RelationFacts:
     """A relation version with the facts that its rows need."""
 
-    def __init__(self, relation: Relation, role: _Role) -> None:
+    def __init__(self, relation: Relation, role: _RowHandling) -> None:
         self.relation = relation
         self.role = role
 
@@ -96,12 +96,12 @@ def every_relation(_relation: Relation) -> bool:
     return True
 
 
-def _role_of(relation: Relation) -> _Role:
+def _role_of(relation: Relation) -> _RowHandling:
     if relation.oid < FIRST_UNPINNED_OID or relation.kind == SEQUENCE:
-        return _Role.IGNORED
+        return _RowHandling.IGNORED
     if relation.kind == TOAST_TABLE:
-        return _Role.TOAST
-    return _Role.TRANSIENT if relation.rewrite_of != INVALID_OID else _Role.ROWS
+        return _RowHandling.TOAST
+    return _RowHandling.TRANSIENT if relation.rewrite_of != INVALID_OID else _RowHandling.ROWS
 
 
 def _before_kind(flags: int, whole: int, key: int) -> BeforeKind:
@@ -121,7 +121,7 @@ class _Site(NamedTuple):
     def xid(self) -> Xid:
         return self.record.xid
 
-    def filled_in(self, packed: bytes, table: _Table) -> bytes:
+    def filled_in(self, packed: bytes, table: _RelationFacts) -> bytes:
         """Return the tuple with the TOASTed values of the preceding chunks."""
         chunks = self.transaction.toast.get(self.xid)
         return packed if chunks is None else chunks.fill_in(packed, table.layout)
@@ -136,15 +136,15 @@ class _Site(NamedTuple):
 class HeapChanges:
     """Adds the row changes of heap records to their transactions.
 
-    A row of a relation that `wants` rejects counts among the changes of its transaction, but its tuples are not kept.
+    A row of a relation that `selects` rejects counts among the changes of its transaction, but its tuples are not kept.
     """
 
     def __init__(self, transactions: TransactionTable, skimmer: Skimmer) -> None:
-        self.wants: Wants = every_relation
+        self.selects: Selects = every_relation
         self.names: NameKeeper | None = None
         self._transactions = transactions
         self._skimmer = skimmer
-        self._tables: dict[Relation, _Table] = {}
+        self._tables: dict[Relation, _RelationFacts] = {}
 
     def decode_heap(self, record: Record, transaction: OpenTransaction, catalog: Catalog) -> None:
         """Process a record of the resource manager HEAP that names a block."""
@@ -203,13 +203,13 @@ class HeapChanges:
             self._pass_over(site, insert.block.locator)
             return
         table = self._resolve(site, insert.block.locator)
-        if insert.flags & heap.INSERT_IS_SPECULATIVE and table.role is _Role.ROWS:
+        if insert.flags & heap.INSERT_IS_SPECULATIVE and table.role is _RowHandling.ROWS:
             key = SpeculativeKey(insert.block.locator, insert.block.block, insert.offset)
             packed = site.filled_in(insert.tuple, table)
             site.transaction.speculative[key] = SpeculativeRow(table.relation, site.record.lsn, site.xid, packed)
             return
         self._new_row(site, table, insert.tuple)
-        if table.role is not _Role.TOAST:
+        if table.role is not _RowHandling.TOAST:
             site.forget_chunks()
 
     def _update(self, site: _Site, update: heap.HeapUpdate) -> None:
@@ -218,7 +218,7 @@ class HeapChanges:
             self._pass_over(site, locator)
             return
         table = self._resolve(site, locator)
-        if table.role is not _Role.ROWS:
+        if table.role is not _RowHandling.ROWS:
             return
         new = site.filled_in(update.tuple, table)
         kind = _before_kind(update.flags, heap.UPDATE_CONTAINS_OLD_TUPLE, heap.UPDATE_CONTAINS_OLD_KEY)
@@ -236,7 +236,7 @@ class HeapChanges:
         if delete.old_tuple is None and site.catalog.resolve(locator, site.transaction.xid) is None:
             return  # a mapped catalog, as above
         table = self._resolve(site, locator)
-        if table.role is not _Role.ROWS:
+        if table.role is not _RowHandling.ROWS:
             return
         kind = _before_kind(delete.flags, heap.DELETE_CONTAINS_OLD_TUPLE, heap.DELETE_CONTAINS_OLD_KEY)
         self._add(site, _DELETE, table.relation, old=delete.old_tuple, before_kind=kind)
@@ -249,14 +249,14 @@ class HeapChanges:
             self._add(site, _INSERT, row.relation, new=row.packed)
             site.forget_chunks()
 
-    def _new_row(self, site: _Site, table: _Table, packed: bytes) -> None:
+    def _new_row(self, site: _Site, table: _RelationFacts, packed: bytes) -> None:
         """Add a row of an insert, depending on the role of its relation."""
-        if table.role is _Role.TOAST:
+        if table.role is _RowHandling.TOAST:
             site.transaction.toast.setdefault(site.xid, ToastChunks()).add(packed)
             self._transactions.grew(len(packed))
-        elif table.role is _Role.ROWS:
+        elif table.role is _RowHandling.ROWS:
             self._add(site, _INSERT, table.relation, new=site.filled_in(packed, table))
-        elif table.role is _Role.TRANSIENT:
+        elif table.role is _RowHandling.TRANSIENT:
             target = self._rewrite_target(site, table.relation)
             if target is not None:
                 self._add(site, _REWRITE, target, new=site.filled_in(packed, table))
@@ -288,7 +288,7 @@ class HeapChanges:
     ) -> None:
         if op != _REWRITE:
             emit_schema(site.transaction)
-        if not self.wants(relation):
+        if not self.selects(relation):
             new = old = None
         elif self.names is not None:
             self._record_names(self.names, site, relation, new, old)
@@ -314,13 +314,13 @@ class HeapChanges:
         if relation is None:
             return
         table = self._resolve(site, locator)
-        if table.role is _Role.ROWS and relation.persistence == PERMANENT:
+        if table.role is _RowHandling.ROWS and relation.persistence == PERMANENT:
             raise RowNotLogged(
                 f"record at {format_lsn(site.record.lsn)} changes {relation.qualified_name} without its new row: "
                 "wal_level was below logical"
             )
 
-    def _resolve(self, site: _Site, locator: RelFileLocator) -> _Table:
+    def _resolve(self, site: _Site, locator: RelFileLocator) -> _RelationFacts:
         relation = site.catalog.resolve(locator, site.transaction.xid)
         if relation is None:
             raise UnknownFile(
@@ -331,21 +331,21 @@ class HeapChanges:
         if table is None:
             if len(self._tables) >= TABLES_MAX:
                 self._tables.clear()
-            table = self._tables[relation] = _Table(relation, _role_of(relation))
+            table = self._tables[relation] = _RelationFacts(relation, _role_of(relation))
         if site.transaction.schema is None or self._is_ignored_by_all(site, table, locator):
             self._classify_for_skimmer(table, locator, site.catalog.database)
         return table
 
-    def _is_ignored_by_all(self, site: _Site, table: _Table, locator: RelFileLocator) -> bool:
+    def _is_ignored_by_all(self, site: _Site, table: _RelationFacts, locator: RelFileLocator) -> bool:
         """Return whether every transaction skips the file: a catalog such as pg_depend, to which DDL writes most."""
-        return table.role is _Role.IGNORED and site.catalog.resolve(locator, INVALID_XID) is table.relation
+        return table.role is _RowHandling.IGNORED and site.catalog.resolve(locator, INVALID_XID) is table.relation
 
-    def _classify_for_skimmer(self, table: _Table, locator: RelFileLocator, database: Oid) -> None:
-        if table.role is _Role.IGNORED:
+    def _classify_for_skimmer(self, table: _RelationFacts, locator: RelFileLocator, database: Oid) -> None:
+        if table.role is _RowHandling.IGNORED:
             self._skimmer.file_is_passed_over(locator)
-        elif table.role is _Role.ROWS and not (self.names is not None and table.prints_names):
+        elif table.role is _RowHandling.ROWS and not (self.names is not None and table.prints_names):
             if len(self._transactions.versions) >= TABLES_MAX:
                 self._transactions.renew_versions()
                 self._skimmer.forget_all()
             number = self._transactions.versions.number(database, table.relation)
-            self._skimmer.file_has_rows(locator, number, wanted=self.wants(table.relation))
+            self._skimmer.file_has_rows(locator, number, selected=self.selects(table.relation))

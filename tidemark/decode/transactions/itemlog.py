@@ -27,7 +27,7 @@ class _SpilledContent(NamedTuple):
     stop: int
 
 
-class _Pending(NamedTuple):
+class _PendingItem(NamedTuple):
     """An item before row number `row`."""
 
     row: int
@@ -47,7 +47,7 @@ class ItemLog:
     __slots__ = ("_content_bytes", "_handles", "_pending")
 
     def __init__(self) -> None:
-        self._pending: list[_Pending] = []
+        self._pending: list[_PendingItem] = []
         self._handles: list[int] = []  # of the parts on disk
         self._content_bytes = 0
 
@@ -66,7 +66,7 @@ class ItemLog:
 
     def append(self, row: int, xid: Xid, item: Item) -> None:
         """Append an item before row number `row`."""
-        pending = _Pending(row, xid, item)
+        pending = _PendingItem(row, xid, item)
         self._pending.append(pending)
         self._content_bytes += pending.content_bytes
 

@@ -39,7 +39,7 @@ class OpenTransaction:
     first_lsn: Lsn
     rows: RowLog
     partial: bool = False
-    fault: CorruptWal | None = None  # the error that prevents its delivery, raised if it is wanted
+    fault: CorruptWal | None = None  # the error that prevents its delivery, raised if it is requested
     gid: str | None = None  # of a prepared transaction
     schema: SchemaTracker | None = None  # set once it has changed a catalog
     children: set[Xid] = field(default_factory=set)  # seen so far and not aborted

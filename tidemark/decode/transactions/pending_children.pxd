@@ -9,7 +9,7 @@ cdef class PendingChildren:
     cdef long long[::1] xids, following, latest, counts
     cdef long long free
 
-    cdef int has_room(self) except -1 nogil
+    cdef int has_space(self) except -1 nogil
 
     @cython.locals(cell="long long")
     cdef int add(self, long long slot, long long xid) except -1 nogil

@@ -12,7 +12,7 @@ from array import array
 
 from tidemark.decode.transactions.pending_rows import SLOTS_MAX
 
-CHILDREN_MAX = 8192  # of all pending transactions; a transaction without room for another is no longer pending
+CHILDREN_MAX = 8192  # of all pending transactions; a transaction without space for another is no longer pending
 NONE = -1  # no cell
 
 # Copies as C integers, which Python code does not see.
@@ -30,12 +30,12 @@ class PendingChildren:
         self.counts = array("q", bytes(8 * SLOTS_MAX))  # by slot
         self.free = 0
 
-    def has_room(self) -> int:
-        """Return whether there is room for one more."""
+    def has_space(self) -> int:
+        """Return whether there is space for one more."""
         return 1 if self.free != NOTHING else 0
 
     def add(self, slot: int, xid: int) -> int:
-        """Add `xid` to the transaction in `slot`; there must be room."""
+        """Add `xid` to the transaction in `slot`; there must be space."""
         cell = self.free
         self.free = self.following[cell]
         self.xids[cell] = xid

@@ -2,7 +2,7 @@
 
 cimport cython
 
-cdef Py_ssize_t ROOM, IN_RECORD_MAX, STEP, WORDS
+cdef Py_ssize_t ENTRIES_MAX, IN_RECORD_MAX, STEP, WORDS
 cdef long long SLOTS, NOTHING, OTHERS, GONE, ALL_XIDS, ROWS_EACH, BYTES_EACH, SINCE
 cdef unsigned int NO_TUPLE
 
@@ -29,7 +29,7 @@ cdef class PendingRows:
     cdef int begin(self, const unsigned char[::1] linear, unsigned char[::1] tuples, unsigned char[::1] arranged_tuples,
                    long long others_lsn) except -1
 
-    cdef int has_room(self) except -1 nogil
+    cdef int has_space(self) except -1 nogil
 
     @cython.locals(slot="long long")
     cdef Py_ssize_t hold(self, long long xid, long long lsn) except -1 nogil

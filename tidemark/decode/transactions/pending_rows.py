@@ -18,6 +18,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from tidemark.decode.datum.row_entries import ABSENT, ENTRY_BYTES
+from tidemark.model.lsn import XID_MASK
 from tidemark.wal.rmgr.heap2 import TUPLES_MAX
 
 try:
@@ -46,7 +47,7 @@ END_COLUMNS = 11
 SLOT_COLUMNS = 7
 
 # Copies as C integers, which Python code does not see.
-ROOM = ROWS_MAX
+ENTRIES_MAX = ROWS_MAX
 IN_RECORD_MAX = RECORD_ROWS_MAX
 SLOTS = SLOTS_MAX
 ROWS_EACH = SMALL_ROWS
@@ -55,7 +56,7 @@ SINCE = LONG
 NOTHING = NONE
 OTHERS = NONE  # in place of a slot: the row belongs to another transaction
 GONE = -2  # in place of a slot: the row was rolled back
-ALL_XIDS = (1 << 32) - 1
+ALL_XIDS = int(XID_MASK)
 STEP = ENTRY_BYTES
 WORDS = 4
 NO_TUPLE = ABSENT
@@ -75,7 +76,7 @@ class PendingRows:
         ends: Sequence[array[int]],
         slots: Sequence[array[int]],
     ) -> None:
-        """Use buffers and arrays that the caller reads: with room for ROWS_MAX, and `slots` for SLOTS_MAX.
+        """Use buffers and arrays that the caller reads: with space for ROWS_MAX, and `slots` for SLOTS_MAX.
 
         `runs` are of the others' rows: xid, rows and bytes of tuples up to the run's end, and additional rows for which
         these entries stand. `ends` are of the pending transactions that committed: xid, first LSN, commit LSN, end
@@ -93,7 +94,7 @@ class PendingRows:
             :6
         ]
         self.slot_more = slots[6]
-        self.slot_latest = array("q", bytes(8 * SLOTS_MAX))  # for each slot, its latest row if it is unwanted
+        self.slot_latest = array("q", bytes(8 * SLOTS_MAX))  # for each slot, its latest row if it is unselected
         self.linear: Buffer = NO_BYTES  # the current block: an argument of this type would be copied by each call
         self.tuples = bytearray(1)
         self.arranged_tuples = bytearray(1)
@@ -125,9 +126,9 @@ class PendingRows:
         self.other_rows = self.other_bytes = self.other_more = self.run_count = self.end_count = 0
         return 0
 
-    def has_room(self) -> int:
-        """Return whether there is room for another record."""
-        return 1 if self.row_count + IN_RECORD_MAX <= ROOM and self.tail - self.head < SLOTS else 0
+    def has_space(self) -> int:
+        """Return whether there is space for another record."""
+        return 1 if self.row_count + IN_RECORD_MAX <= ENTRIES_MAX and self.tail - self.head < SLOTS else 0
 
     def hold(self, xid: int, lsn: int) -> int:
         """Add a pending transaction, whose first row comes next; return its slot."""
@@ -194,7 +195,7 @@ class PendingRows:
         return 0
 
     def begin_count(self, slot: int) -> int:
-        """Mark the last row as unwanted."""
+        """Mark the last row as unselected."""
         row = self.row_count - 1
         one = 1
         self.words[row * WORDS + 2] += one << 32
@@ -203,7 +204,7 @@ class PendingRows:
         return 0
 
     def count(self, slot: int, xid: int) -> int:
-        """Count one more unwanted row in the latest entry of a transaction; return 0 if that entry does not match."""
+        """Count one more unselected row in the latest entry of a transaction; return 0 if that entry does not match."""
         row = self.row_count - 1
         if slot != OTHERS:
             row = self.slot_latest[slot]
@@ -222,7 +223,7 @@ class PendingRows:
         return 1
 
     def copy(self, at: int, length: int) -> int:
-        """Append a tuple; tuples are parts of the block, so there is room."""
+        """Append a tuple; tuples are parts of the block, so there is space."""
         if cython.compiled:
             if length > 0:
                 memcpy(cython.address(self.tuples[self.tuple_count]), cython.address(self.linear[at]), length)

@@ -50,9 +50,7 @@ def effect_of(before: Relation | None, after: Relation | None, *, rewritten: boo
     return SchemaEffect.CONSTANT if any(column.missing is not None for column in added) else SchemaEffect.METADATA
 
 
-def whole_database_event(
-    database_change: DatabaseSelectionChange, relation: Relation, xid: Xid, lsn: Lsn
-) -> SchemaEvent:
+def database_event(database_change: DatabaseSelectionChange, relation: Relation, xid: Xid, lsn: Lsn) -> SchemaEvent:
     """Return the event for a table created or dropped with its whole database, whose rows no record contains."""
     database = database_change.catalog.database
     if database_change.appears:

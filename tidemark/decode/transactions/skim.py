@@ -32,7 +32,7 @@ from tidemark.decode.transactions.pending_rows import (
 )
 from tidemark.decode.transactions.ports import PendingTransaction
 from tidemark.decode.transactions.transactions import TransactionTable
-from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
+from tidemark.model.lsn import XID_MASK, Lsn, Oid, TimelineId, Xid
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.versions import WalFormat
@@ -40,7 +40,6 @@ from tidemark.wal.versions import WalFormat
 FILES_MAX = 1 << 20  # known files; above it all are forgotten
 PENDING_ROWS_MAX = 8192  # of all pending transactions: each call moves them once
 PENDING_BYTES_MAX = 1 << 20
-XID_MASK = 0xFFFFFFFF
 
 
 def _columns(count: int, length: int) -> "list[array[int]]":
@@ -59,15 +58,15 @@ class Skimmer:
         self._runs, self._ends = _columns(RUN_COLUMNS, ROWS_MAX), _columns(END_COLUMNS, ROWS_MAX)
         self._slots = _columns(SLOT_COLUMNS, SLOTS_MAX)
         self._pending = PendingRows(self._entries, self._arranged, self._runs, self._ends, self._slots)
-        whole_from = transactions.complete_from
+        complete_from = transactions.complete_from
         self._extractor = RowExtractor(
-            fmt.image_compressed, NONE if whole_from is None else whole_from & XID_MASK, self._pending
+            fmt.image_compressed, NONE if complete_from is None else complete_from & XID_MASK, self._pending
         )
         transactions.pending_transactions = self
 
     @property
     def is_full(self) -> bool:
-        """Return whether the last skim stopped for lack of room, not at a record for the decoder."""
+        """Return whether the last skim stopped for lack of space, not at a record for the decoder."""
         full: bool = self._extractor.is_full
         return full
 
@@ -82,7 +81,7 @@ class Skimmer:
             self._begun = True
             for transaction in transactions:
                 self.set_aside(transaction)
-        self._make_room(len(block.linear))
+        self._make_space(len(block.linear))
         others_lsn, count = transactions.others_lsn, len(block)
         extractor.next_xid = transactions.next_xid
         at: int = extractor.extract(
@@ -105,8 +104,8 @@ class Skimmer:
             self._hand_over()
         return at
 
-    def _make_room(self, size: int) -> None:
-        """Make room for a block's tuples beside the pending ones; move transactions that are not small to the table."""
+    def _make_space(self, size: int) -> None:
+        """Make space for a block's tuples and the pending ones; move transactions that are not small to the table."""
         pending, slots = self._pending, self._slots
         _, _, rows, sizes, *_ = slots
         too_many = pending.row_count > PENDING_ROWS_MAX or pending.tuple_count > PENDING_BYTES_MAX
@@ -115,10 +114,10 @@ class Skimmer:
             is_small = rows[slot] <= SMALL_ROWS and sizes[slot] <= SMALL_BYTES
             if too_many or not is_small or number < pending.tail - LONG:
                 self._transactions.find(Xid(slots[0][slot] & XID_MASK))
-        wanted = pending.tuple_count + size
-        if len(self._tuples) < wanted:
+        needed = pending.tuple_count + size
+        if len(self._tuples) < needed:
             kept = self._tuples[: pending.tuple_count]
-            self._tuples, self._arranged_tuples = kept + bytes(wanted - len(kept)), bytearray(wanted)
+            self._tuples, self._arranged_tuples = kept + bytes(needed - len(kept)), bytearray(needed)
 
     def _hand_over(self) -> None:
         """Add rows of transactions that are not pending to their transactions."""
@@ -204,12 +203,12 @@ class Skimmer:
 
     # Ordinary files and transactions
 
-    def file_has_rows(self, locator: RelFileLocator, number: int, *, wanted: bool) -> None:
+    def file_has_rows(self, locator: RelFileLocator, number: int, *, selected: bool) -> None:
         """Set a file's relation version `number`, for all transactions without catalog changes.
 
-        Rows that are not `wanted` are counted in their transaction, without tuples.
+        Rows that are not `selected` are counted in their transaction, without tuples.
         """
-        self._set_file(locator, FIRST_VERSION + number if wanted else NONE - number)
+        self._set_file(locator, FIRST_VERSION + number if selected else NONE - number)
 
     def file_is_passed_over(self, locator: RelFileLocator) -> None:
         """Mark a file whose rows are skipped."""

@@ -7,9 +7,9 @@ belong to it; each abort record removes its rows at once. A prepared transaction
 ROLLBACK PREPARED. A crash leaves transactions without an end; the next RUNNING_XACTS record identifies them.
 
 *Partial* transactions began before the first record that was read. They can never be returned whole, so only their
-xids are stored; the caller that starts a decoder ensures that none of them is wanted.
+xids are stored; the caller that starts a decoder ensures that none of them is requested.
 
-A transaction with a *fault* cannot be read; its end shows whether it is wanted. This is normal after a restart:
+A transaction with a *fault* cannot be read; its end shows whether it is requested. This is normal after a restart:
 WAL is read again from the first record of the transactions that were open at the last delivery, and other transactions
 were open there whose beginning is not read again. All of them ended before that delivery.
 An *unassigned* subtransaction is one of such a transaction: the record that names its top-level xid is not read, so it
@@ -25,13 +25,12 @@ from tidemark.decode.transactions.open_transaction import OpenTransaction
 from tidemark.decode.transactions.ports import PendingTransactions, SpillPort
 from tidemark.decode.transactions.rowlog import RelationVersions, RowLog
 from tidemark.model.errors import CorruptWal, TidemarkError
-from tidemark.model.lsn import FullXid, Lsn, Xid, format_lsn
+from tidemark.model.lsn import XID_MASK, FullXid, Lsn, Xid, format_lsn
 
-SPILL_ABOVE = 0.9  # share of the bound from which the largest are spilled; the rest is room until the next count
+SPILL_ABOVE = 0.9  # share of the bound from which the largest are spilled; the rest is space until the next count
 SPILL_DOWN_TO = 0.5  # share of the bound to which a spill reduces memory: fewer, larger spills
 NOT_WORTH_SPILLING = 0.05  # share of the bound that all small transactions together may keep in memory
 _XID_HALF = 1 << 31
-_XID_MASK = 0xFFFFFFFF
 
 
 class TransactionTooLarge(TidemarkError):
@@ -41,7 +40,7 @@ class TransactionTooLarge(TidemarkError):
 
 
 class UnseenStart(CorruptWal):
-    """A wanted transaction began before the first record that was read."""
+    """A requested transaction began before the first record that was read."""
 
     hint = (
         "decode from an earlier LSN, or from after its end if every catalog base that is kept is younger than it;"
@@ -51,7 +50,7 @@ class UnseenStart(CorruptWal):
 
 def xid_precedes(left: int, right: int) -> bool:
     """Return whether `left` is older than `right`, across wraparound (`TransactionIdPrecedes`, transam.c)."""
-    return ((left - right) & _XID_MASK) >= _XID_HALF
+    return ((left - right) & XID_MASK) >= _XID_HALF
 
 
 class TransactionTable:
@@ -171,11 +170,11 @@ class TransactionTable:
                 unassigned.release(self.port)
 
     def enter_partial(self, xid: Xid, top_xid: Xid, first_lsn: Lsn) -> None:
-        """Add a transaction that began before the first record to be read, and that is never wanted."""
+        """Add a transaction that began before the first record to be read, and that is never requested."""
         self.enter(xid, top_xid, first_lsn).partial = True
 
     def enter_unseen(self, xid: Xid, top_xid: Xid, first_lsn: Lsn) -> None:
-        """Add a transaction that began before the first record to be read and should end before the wanted part."""
+        """Add a transaction that began before the first record to be read and should end before the requested part."""
         transaction = self.enter(xid, top_xid, first_lsn)
         if transaction.is_kept:
             transaction.give_up(self._unseen_start(transaction.xid), self.port)
@@ -252,7 +251,7 @@ class TransactionTable:
 
     def full_xid(self, xid: Xid) -> FullXid:
         """Return the 64-bit xid of a recent `xid`."""
-        distance = (xid - self._next_full) & _XID_MASK
+        distance = (xid - self._next_full) & XID_MASK
         return FullXid(self._next_full + distance - (distance >= _XID_HALF) * (1 << 32))
 
     @property
@@ -268,9 +267,9 @@ class TransactionTable:
         """Account for newly used memory; spill the largest transactions above the bound."""
         self._grown_bytes += byte_count
         if self._counted_bytes + self._grown_bytes > self._count_at_bytes:
-            self._make_room()
+            self._make_space()
 
-    def _make_room(self) -> None:
+    def _make_space(self) -> None:
         bound = self._memory_bytes_max
         total = sum(transaction.byte_count for transaction in self._open.values())
         if total > bound * SPILL_ABOVE:
@@ -285,12 +284,12 @@ class TransactionTable:
         self._count_at_bytes = max(bound, total + int(bound * (1 - SPILL_ABOVE)))
         self._counted_bytes, self._grown_bytes = total, 0
 
-    def _spill(self, port: SpillPort, wanted_bytes: int) -> int:
+    def _spill(self, port: SpillPort, needed_bytes: int) -> int:
         """Spill the largest transactions as long as it is worthwhile; return how much memory was freed."""
         sizes = {transaction.xid: transaction.spillable_bytes for transaction in self._open.values()}
         left, freed = sum(sizes.values()), 0
         for xid in sorted(sizes, key=sizes.__getitem__, reverse=True):
-            if freed >= wanted_bytes or left <= self._memory_bytes_max * NOT_WORTH_SPILLING:
+            if freed >= needed_bytes or left <= self._memory_bytes_max * NOT_WORTH_SPILLING:
                 break
             self.spilled_bytes += self._open[xid].spill(port)
             freed += sizes[xid]

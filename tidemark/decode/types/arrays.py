@@ -8,15 +8,13 @@ import struct
 
 import pyarrow as pa
 
-from tidemark.decode.datum.varlena import PLAIN_HEADER_BYTES, BadDatum, datum_length, inline_payload
+from tidemark.decode.datum.varlena import MAX_ALIGN, PLAIN_HEADER_BYTES, VARLENA, BadDatum, datum_length, inline_payload
 from tidemark.decode.types.codec import ArrowValue, Codec, ColumnKind, TextCodec
 from tidemark.decode.types.quoting import NULL_ELEMENT, element_pattern, quoted_element, unquoted_element
 from tidemark.model.relation import TypeDescription
 
 DIMENSIONS_MAX = 6  # MAXDIM
 HEADER_BYTES = 16  # ArrayType with its varlena header: alignment is relative to its start
-MAX_ALIGN = 8
-VARLENA = -1
 _HEADER = struct.Struct("<iiI")  # ndim, dataoffset, elemtype
 
 

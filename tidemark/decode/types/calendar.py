@@ -6,12 +6,9 @@ The proleptic Gregorian calendar, years counted astronomically: 0 is 1 BC. Pytho
 import re
 from functools import lru_cache
 
+from tidemark.model.commit_time import USECS_PER_SECOND
+
 EPOCH_2000_DAYS = 10_957  # days from 1970-01-01 to PostgreSQL's epoch, 2000-01-01
-USECS_PER_MILLISECOND = 1_000
-USECS_PER_SECOND = 1_000_000
-USECS_PER_MINUTE = 60 * USECS_PER_SECOND
-USECS_PER_HOUR = 60 * USECS_PER_MINUTE
-USECS_PER_DAY = 24 * USECS_PER_HOUR
 DAYS_PER_ERA = 146_097  # 400 years
 DAYS_FROM_ERA_START = 719_468  # from 0000-03-01 to 1970-01-01
 DATES_REMEMBERED = 4096  # dates recur often

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from tidemark.decode.types.calendar import (
     EPOCH_2000_DAYS,
-    USECS_PER_DAY,
     clock_text,
     date_text,
     days_of,
@@ -21,6 +20,7 @@ from tidemark.decode.types.calendar import (
     zone_text,
 )
 from tidemark.decode.types.codec import ArrowValue, Codec, ColumnKind, TextCodec, unpack_exactly
+from tidemark.model.commit_time import USECS_PER_DAY
 
 DATE_INFINITY = 0x7FFFFFFF  # DATEVAL_NOEND
 DATE_MINUS_INFINITY = -0x80000000

@@ -5,8 +5,8 @@ import struct
 
 import pyarrow as pa
 
-from tidemark.decode.types.calendar import USECS_PER_DAY, USECS_PER_HOUR, USECS_PER_MINUTE, USECS_PER_SECOND
 from tidemark.decode.types.codec import ArrowValue, Dialect, TextCodec, unpack_exactly
+from tidemark.model.commit_time import USECS_PER_DAY, USECS_PER_HOUR, USECS_PER_MINUTE, USECS_PER_SECOND
 
 MONTHS_PER_YEAR = 12
 DAYS_PER_MONTH = 30

@@ -20,7 +20,7 @@ REGEX_FLAGS = ((1, "i"), (2, "s"), (4, "m"), (8, "x"), (16, "q"))
 _U32 = struct.Struct("<I")
 
 
-class Kind(IntEnum):
+class ItemType(IntEnum):
     """Kinds of items with a special text (`JsonPathItemType`)."""
 
     STRING = 1
@@ -45,14 +45,14 @@ BINARY = {
     4: ("&&", 1), 5: ("||", 0), 8: ("==", 2), 9: ("!=", 2), 10: ("<", 2), 11: (">", 2), 12: ("<=", 2), 13: (">=", 2),
     14: ("+", 3), 15: ("-", 3), 16: ("*", 4), 17: ("/", 4), 18: ("%", 4), 41: ("starts with", 2),
 }  # fmt: skip
-UNARY = {Kind.PLUS: "+", Kind.MINUS: "-"}
+UNARY = {ItemType.PLUS: "+", ItemType.MINUS: "-"}
 UNARY_PRIORITY = 5
 PRIORITY_OF_OTHERS = 6
 AROUND = {
-    Kind.NOT: ("!(", ")"),
-    Kind.IS_UNKNOWN: ("(", ") is unknown"),
-    Kind.FILTER: ("?(", ")"),
-    Kind.EXISTS: ("exists (", ")"),
+    ItemType.NOT: ("!(", ")"),
+    ItemType.IS_UNKNOWN: ("(", ") is unknown"),
+    ItemType.FILTER: ("?(", ")"),
+    ItemType.EXISTS: ("exists (", ")"),
 }
 CONSTANT = {
     0: "null", 21: "[*]", 26: "@", 27: "$", 31: ".type()", 32: ".size()", 33: ".abs()", 34: ".floor()",
@@ -64,7 +64,7 @@ METHODS = {37: ("datetime", 1), 46: ("decimal", 2), 50: ("time", 1), 51: ("time_
            53: ("timestamp_tz", 1)}  # fmt: skip
 
 
-class _Item:
+class _PathItem:
     """One item; `follows`: it comes after another, `brackets`: an operator gets parentheses."""
 
     __slots__ = ("_at", "_content", "_payload", "behind", "brackets", "follows", "kind")
@@ -91,17 +91,17 @@ class _Item:
             return BINARY[self.kind][1]
         return UNARY_PRIORITY if self.kind in UNARY else PRIORITY_OF_OTHERS
 
-    def next(self) -> "_Item":
+    def next(self) -> "_PathItem":
         """Return the next item in the path."""
-        return _Item(self._payload, self._at + self.behind, follows=True, brackets=True)
+        return _PathItem(self._payload, self._at + self.behind, follows=True, brackets=True)
 
     def number(self, index: int) -> int:
         """Return the u32 of that index in the item's contents."""
         return int(_U32.unpack_from(self._payload, self._content + index * _U32.size)[0])
 
-    def argument(self, index: int, priority: int = -1) -> "_Item":
+    def argument(self, index: int, priority: int = -1) -> "_PathItem":
         """Return the item at the offset of that index; it gets parentheses unless it has a higher priority."""
-        found = _Item(self._payload, self._at + self.number(index))
+        found = _PathItem(self._payload, self._at + self.number(index))
         found.brackets = found.priority <= priority
         return found
 
@@ -134,7 +134,7 @@ class JsonPathCodec(TextCodec):
     def _text(self, payload: bytes) -> str:
         (head,) = _U32.unpack_from(payload)
         out = [] if head & LAX else ["strict "]
-        pending: list[str | _Item] = [_Item(payload, ITEMS_AT, brackets=True)]
+        pending: list[str | _PathItem] = [_PathItem(payload, ITEMS_AT, brackets=True)]
         items = 0
         while pending:
             step = pending.pop()
@@ -149,63 +149,63 @@ class JsonPathCodec(TextCodec):
             pending.extend(reversed(self._steps(step)))
         return "".join(out)
 
-    def _steps(self, item: _Item) -> "list[str | _Item]":
+    def _steps(self, item: _PathItem) -> "list[str | _PathItem]":
         """Return the parts of an item's text."""
         if item.kind in CONSTANT:
             return [CONSTANT[item.kind]]
         if item.kind in METHODS:
             return _method(item)
         if item.kind in AROUND:
-            before, after = AROUND[Kind(item.kind)]
+            before, after = AROUND[ItemType(item.kind)]
             return [before, item.argument(0), after]
-        if item.kind in BINARY or item.kind in UNARY or item.kind == Kind.LIKE_REGEX:
+        if item.kind in BINARY or item.kind in UNARY or item.kind == ItemType.LIKE_REGEX:
             steps = self._operation(item)
             return ["(", *steps, ")"] if item.brackets else steps
-        if item.kind == Kind.INDEX_ARRAY:
+        if item.kind == ItemType.INDEX_ARRAY:
             return _subscripts(item)
         return [self._leaf(item)]
 
-    def _leaf(self, item: _Item) -> str:
+    def _leaf(self, item: _PathItem) -> str:
         match item.kind:
-            case Kind.STRING | Kind.VARIABLE | Kind.KEY:
-                lead = {Kind.STRING: "", Kind.VARIABLE: "$", Kind.KEY: item.dot}[Kind(item.kind)]
+            case ItemType.STRING | ItemType.VARIABLE | ItemType.KEY:
+                lead = {ItemType.STRING: "", ItemType.VARIABLE: "$", ItemType.KEY: item.dot}[ItemType(item.kind)]
                 return lead + self._quoted(item.text())
-            case Kind.ANY_KEY:
+            case ItemType.ANY_KEY:
                 return item.dot + "*"
-            case Kind.ANY:
+            case ItemType.ANY:
                 return item.dot + _any_text(item.number(0), item.number(1))
-            case Kind.BOOL:
+            case ItemType.BOOL:
                 return "true" if item.rest()[0] else "false"
-            case Kind.NUMERIC:
+            case ItemType.NUMERIC:
                 rest = item.rest()
                 number = numeric_text(inline_payload(rest[: datum_length(rest, 0)]))
                 return f"({number})" if item.behind and self._dialect.number_brackets else number
         raise BadDatum(f"item of kind {item.kind} in a jsonpath")
 
-    def _operation(self, item: _Item) -> "list[str | _Item]":
-        if item.kind == Kind.LIKE_REGEX:  # flags, operand, pattern
+    def _operation(self, item: _PathItem) -> "list[str | _PathItem]":
+        if item.kind == ItemType.LIKE_REGEX:  # flags, operand, pattern
             letters = "".join(letter for bit, letter in REGEX_FLAGS if item.number(0) & bit)
             shown = f' flag "{letters}"' if letters else ""
             return [item.argument(1, item.priority), f" like_regex {self._quoted(item.text(2))}{shown}"]
         if item.kind in UNARY:
-            return [UNARY[Kind(item.kind)], item.argument(0, item.priority)]
+            return [UNARY[ItemType(item.kind)], item.argument(0, item.priority)]
         return [item.argument(0, item.priority), f" {BINARY[item.kind][0]} ", item.argument(1, item.priority)]
 
     def _quoted(self, raw: bytes) -> str:
         return quoted(self._dialect.decode(raw))
 
 
-def _method(item: _Item) -> "list[str | _Item]":
+def _method(item: _PathItem) -> "list[str | _PathItem]":
     name, arguments = METHODS[item.kind]
-    steps: list[str | _Item] = [f".{name}("]
+    steps: list[str | _PathItem] = [f".{name}("]
     for index in range(arguments):
         if item.number(index):
             steps += ["," if index else "", item.argument(index)]
     return [*steps, ")"]
 
 
-def _subscripts(item: _Item) -> "list[str | _Item]":
-    steps: list[str | _Item] = ["["]
+def _subscripts(item: _PathItem) -> "list[str | _PathItem]":
+    steps: list[str | _PathItem] = ["["]
     for index in range(1, 1 + item.number(0) * 2, 2):
         if index > 1:
             steps.append(",")

@@ -7,12 +7,11 @@ count, an offset for each range but the first, a byte of flags for each, then th
 import struct
 from enum import IntFlag
 
-from tidemark.decode.datum.varlena import PLAIN_HEADER_BYTES, BadDatum, datum_length, inline_payload
+from tidemark.decode.datum.varlena import PLAIN_HEADER_BYTES, VARLENA, BadDatum, datum_length, inline_payload
 from tidemark.decode.types.codec import Codec, TextCodec
 from tidemark.decode.types.quoting import RANGE_SPECIAL, quoted_part
 from tidemark.model.relation import TypeDescription
 
-VARLENA = -1
 RANGE_BOUNDS_AT = 4  # after the type's OID
 MULTIRANGE_ITEMS_AT = 8  # after the OID and the count
 ITEM_BYTES = 4

@@ -9,6 +9,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from tidemark.decode.datum.varlena import VARLENA
 from tidemark.decode.types.arrays import ArrayCodec, CatalogVectorCodec
 from tidemark.decode.types.codec import Codec, ColumnKind, Dialect, without_escapes
 from tidemark.decode.types.composites import CompositeCodec
@@ -48,7 +49,6 @@ from tidemark.model.lsn import FIRST_USER_OID, Oid
 from tidemark.model.relation import Column, TypeDescription, TypeKind
 
 UTF8 = Dialect()
-VARLENA = -1
 NO_TYPMOD = -1
 NUMERIC = 1700
 REGCLASS, REGTYPE, REGNAMESPACE = Oid(2205), Oid(2206), Oid(4089)

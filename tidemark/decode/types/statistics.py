@@ -20,14 +20,14 @@ _DISTINCT = struct.Struct("<di")  # count, number of columns
 _DEPENDENCY = struct.Struct("<dh")
 
 
-class _Item(NamedTuple):
+class _Coefficient(NamedTuple):
     """A number for a group of columns."""
 
     value: float
     columns: Sequence[int]
 
 
-def _items(payload: bytes, magic: int, item: struct.Struct) -> Iterator[_Item]:
+def _items(payload: bytes, magic: int, item: struct.Struct) -> Iterator[_Coefficient]:
     if len(payload) < _HEAD.size or _HEAD.unpack_from(payload)[:2] != (magic, VERSION):
         raise BadDatum(f"no statistics: {payload[: _HEAD.size].hex()}")
     at = _HEAD.size
@@ -35,7 +35,7 @@ def _items(payload: bytes, magic: int, item: struct.Struct) -> Iterator[_Item]:
         for _ in range(_HEAD.unpack_from(payload)[2]):
             value, count = item.unpack_from(payload, at)
             columns = struct.Struct(f"<{count}h")
-            yield _Item(value, columns.unpack_from(payload, at + item.size))
+            yield _Coefficient(value, columns.unpack_from(payload, at + item.size))
             at += item.size + columns.size
     except struct.error:
         raise BadDatum(f"statistics end in the middle: {len(payload)} bytes") from None

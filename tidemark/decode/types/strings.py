@@ -17,7 +17,6 @@ from tidemark.decode.types.codec import (
 )
 from tidemark.model.relation import EnumLabel
 
-NAME_BYTES = 64  # NAMEDATALEN
 UUID_BYTES = 16
 UUID_TEXT_BYTES = 36
 BYTEA_ESCAPE = re.compile(rb"\\([0-7]{3}|\\)")

@@ -61,17 +61,17 @@ class TsvectorCodec(TextCodec):
         return f"{text}:{','.join(shown)}"
 
 
-class _Term:
+class _QueryTerm:
     """A part of a query: its text, in pieces that are joined once, and what determines its parentheses."""
 
     __slots__ = ("operator", "pieces", "priority")
 
-    def __init__(self, pieces: "list[str | _Term]", priority: int, operator: int = 0) -> None:
+    def __init__(self, pieces: "list[str | _QueryTerm]", priority: int, operator: int = 0) -> None:
         self.pieces = pieces
         self.priority = priority
         self.operator = operator
 
-    def inside(self, parent: int, *, right: bool) -> "list[str | _Term]":
+    def inside(self, parent: int, *, right: bool) -> "list[str | _QueryTerm]":
         """Return the term as an argument of the operator `parent`."""
         phrase_on_the_right = right and parent == PHRASE and self.operator == PHRASE
         if self.priority < PRIORITY[parent] or phrase_on_the_right:
@@ -81,7 +81,7 @@ class _Term:
     def text(self) -> str:
         """Return the complete text. NB: a query of thousands of operators is nested as deep: no recursion."""
         out: list[str] = []
-        pending: list[str | _Term] = [self]
+        pending: list[str | _QueryTerm] = [self]
         while pending:
             piece = pending.pop()
             if isinstance(piece, str):
@@ -103,7 +103,7 @@ class TsqueryCodec(TextCodec):
         if count == 0:
             return ""
         texts_at = _COUNT.size + count * ITEM.size
-        terms: list[_Term] = []
+        terms: list[_QueryTerm] = []
         for at in range(texts_at - ITEM.size, 0, -ITEM.size):
             kind = payload[at]
             if kind == IS_OPERAND:
@@ -116,7 +116,7 @@ class TsqueryCodec(TextCodec):
             raise BadDatum(f"tsquery of {len(terms)} queries")
         return terms[0].text()
 
-    def _operand(self, payload: bytes, at: int, texts_at: int) -> _Term:
+    def _operand(self, payload: bytes, at: int, texts_at: int) -> _QueryTerm:
         _, weights, prefix, _, place = ITEM.unpack_from(payload, at)
         start = texts_at + (place >> OPERAND_LENGTH_BITS)
         end = start + (place & (1 << OPERAND_LENGTH_BITS) - 1)
@@ -126,21 +126,21 @@ class TsqueryCodec(TextCodec):
         if weights or prefix:
             letters = "".join(letter for bit, letter in QUERY_WEIGHTS if weights & bit)
             text += f":{'*' * bool(prefix)}{letters}"
-        return _Term([text], OPERAND_PRIORITY)
+        return _QueryTerm([text], OPERAND_PRIORITY)
 
 
-def _operator(payload: bytes, at: int, terms: list[_Term]) -> _Term:
+def _operator(payload: bytes, at: int, terms: list[_QueryTerm]) -> _QueryTerm:
     """Return the operator at `at` over the last of `terms`, which are removed."""
     _, operator, distance, _ = OPERATOR.unpack_from(payload, at)
     if operator not in PRIORITY or len(terms) < (1 if operator == NOT else 2):
         raise BadDatum(f"operator {operator} over {len(terms)} operands in a tsquery")
     right = terms.pop()
     if operator == NOT:
-        return _Term(["!", *right.inside(NOT, right=False)], PRIORITY[NOT], NOT)
+        return _QueryTerm(["!", *right.inside(NOT, right=False)], PRIORITY[NOT], NOT)
     left = terms.pop()
     sign = {AND: "&", OR: "|", PHRASE: "<->" if distance == 1 else f"<{distance}>"}[operator]
     pieces = [*left.inside(operator, right=False), f" {sign} ", *right.inside(operator, right=True)]
-    return _Term(pieces, PRIORITY[operator], operator)
+    return _QueryTerm(pieces, PRIORITY[operator], operator)
 
 
 def _count(payload: bytes, item_bytes: int) -> int:

@@ -20,6 +20,7 @@ from tidemark.io.archive.segment_file import DamagedFile, open_unpacked, skip, w
 from tidemark.model.errors import ConfigError, CorruptWal, WalGap
 from tidemark.model.lsn import Lsn, SegmentNo, SystemIdentifier, TimelineId, format_lsn
 from tidemark.wal.segments import (
+    HISTORY_BYTES_MAX,
     FileKind,
     TimelineHistory,
     WalSlice,
@@ -33,7 +34,6 @@ from tidemark.wal.segments import (
 )
 from tidemark.wal.versions import LONG_PAGE_HEADER_BYTES, PAGE_BYTES, UnsupportedMajor, WalFormat, wal_format_of_magic
 
-HISTORY_BYTES_MAX = 1 << 20
 READ_BYTES = 1 << 20  # bytes of a WAL slice: large enough for the disk, small enough for the cache
 _LONG_HEADER = struct.Struct("<HHIQI4xQII")  # magic, info, tli, pageaddr, rem_len, sysid, seg_size, blcksz
 _LONG_HEADER_FLAG = 2
@@ -76,19 +76,19 @@ class ArchiveFolder:
         folder: Path,
         timeline: TimelineId | None = None,
         *,
-        whole_only: bool = False,
+        complete_only: bool = False,
         of: SystemIdentifier | None = None,
     ) -> None:
         """List `folder`; follow `timeline`, or the latest one found.
 
-        `whole_only`: an archive with complete segments only. `.partial` files are ignored, since their end may be
+        `complete_only`: an archive with complete segments only. `.partial` files are ignored, since their end may be
         incomplete, and recycled segments count as damage. `of`: the cluster, if known; a damaged segment does not
         identify it.
         """
         self.folder = folder
-        self._whole_only = whole_only
+        self._complete_only = complete_only
         names = _names(folder)
-        kinds = (FileKind.SEGMENT,) if whole_only else (FileKind.PARTIAL, FileKind.SEGMENT)
+        kinds = (FileKind.SEGMENT,) if complete_only else (FileKind.PARTIAL, FileKind.SEGMENT)
         segments = [names[name] for name in names if file_kind(name) in kinds]
         first = _identifying_header(folder, segments, of)
         if first is None:
@@ -138,7 +138,7 @@ class ArchiveFolder:
 
     def damage(self, lsn: Lsn, reason: str) -> BadSegment | None:
         """Return the error for invalid bytes at `lsn`; None if they are the end of WAL."""
-        if not self._whole_only and self.next_wal_after(lsn) is None:
+        if not self._complete_only and self.next_wal_after(lsn) is None:
             return None
         return BadSegment(f"{self.name_at(lsn)}: invalid WAL at {format_lsn(lsn)}: {reason}")
 
@@ -216,7 +216,7 @@ class ArchiveFolder:
         if header is not None and header.page_lsn == start_lsn:
             return True
         is_short = len(head) < LONG_PAGE_HEADER_BYTES
-        if not is_short and not self._whole_only and self.next_wal_after(start_lsn) is None:
+        if not is_short and not self._complete_only and self.next_wal_after(start_lsn) is None:
             return False  # recycled or preallocated: the end of WAL in a copy of pg_wal
         reason = "its first page is damaged" if header is None else f"it begins at {format_lsn(header.page_lsn)}"
         if is_short:

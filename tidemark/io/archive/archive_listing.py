@@ -26,7 +26,7 @@ class ArchiveListing:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._found: Future[ArchiveState] = Future()
-        threading.Thread(target=self._read_result, name="archive-look", daemon=True).start()
+        threading.Thread(target=self._read_result, name="archive listing", daemon=True).start()
 
     @property
     def is_over(self) -> bool:

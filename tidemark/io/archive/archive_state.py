@@ -17,6 +17,7 @@ from tidemark.io.archive.spool import Spool
 from tidemark.model.errors import ConfigError, CorruptWal
 from tidemark.model.lsn import Lsn, SegmentNo, TimelineId, format_lsn
 from tidemark.wal.segments import (
+    HISTORY_BYTES_MAX,
     FileKind,
     TimelineHistory,
     file_kind,
@@ -27,8 +28,6 @@ from tidemark.wal.segments import (
     segment_of,
     segment_start,
 )
-
-HISTORY_BYTES_MAX = 1 << 20
 
 
 class NoArchive(ConfigError):

@@ -14,7 +14,7 @@ from tidemark.decode.catalog.history import DamagedHistory, Journal, entries_fro
 from tidemark.io.archive.spool import Spool
 from tidemark.io.archive.spool_manifest import MANIFEST_FILE, NoHistoryCopy, history_folder
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.host.disk import put_whole, sync, write_whole, writing
+from tidemark.io.host.disk import replace_file, sync, write_all, writing
 from tidemark.io.state.history_files import check_reached
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
@@ -79,7 +79,7 @@ class HistoryCopy:
             else:
                 _copy_range(path, folder / journal.file, path.stat().st_size, file_mode)
         sync(folder)
-        put_whole(folder / MANIFEST_FILE, MANIFEST.encode(manifest), file_mode)
+        replace_file(folder / MANIFEST_FILE, MANIFEST.encode(manifest), file_mode)
         sync(folder)
         named = {*_names(manifest), MANIFEST_FILE}
         for path in folder.iterdir():
@@ -97,19 +97,19 @@ class HistoryCopy:
         with source.open("rb") as file:
             file.seek(known.byte_count)
             content = file.read()
-        whole_bytes, end_lsn = 0, known.end_lsn
+        complete_bytes, end_lsn = 0, known.end_lsn
         if not known.byte_count:
-            whole_bytes = Journal(content, str(source)).whole_bytes  # its header
-        for entry, end in entries_from(content, whole_bytes):
+            complete_bytes = Journal(content, str(source)).complete_bytes  # its header
+        for entry, end in entries_from(content, complete_bytes):
             if entry.end_lsn > durable_lsn:
                 break
-            whole_bytes, end_lsn = end, entry.end_lsn
-        check_reached(source, known.byte_count + whole_bytes, end_lsn, durable_lsn)
+            complete_bytes, end_lsn = end, entry.end_lsn
+        check_reached(source, known.byte_count + complete_bytes, end_lsn, durable_lsn)
         if known.byte_count:
-            _append(target, content[:whole_bytes])
-        elif not target.exists() or target.read_bytes() != content[:whole_bytes]:
-            put_whole(target, content[:whole_bytes], self._spool.file_mode)
-        self._grown = _Grown(journal.file, known.byte_count + whole_bytes, end_lsn)
+            _append(target, content[:complete_bytes])
+        elif not target.exists() or target.read_bytes() != content[:complete_bytes]:
+            replace_file(target, content[:complete_bytes], self._spool.file_mode)
+        self._grown = _Grown(journal.file, known.byte_count + complete_bytes, end_lsn)
 
 
 def fetch_history(spool: Spool, manifest: Manifest, folder: Path, file_mode: int) -> None:
@@ -120,7 +120,7 @@ def fetch_history(spool: Spool, manifest: Manifest, folder: Path, file_mode: int
             content = path.read_bytes()
         except OSError as error:
             raise NoHistoryCopy(f"{path} is recorded in the manifest but cannot be read: {error.strerror}") from error
-        put_whole(folder / name, content, file_mode)
+        replace_file(folder / name, content, file_mode)
     sync(folder)
 
 
@@ -167,7 +167,7 @@ def _copy_range(source: Path, target: Path, byte_count: int, file_mode: int) -> 
         return
     with source.open("rb") as file:
         content = file.read(byte_count)
-    put_whole(target, content, file_mode)
+    replace_file(target, content, file_mode)
 
 
 def _byte_count(path: Path) -> int | None:
@@ -182,7 +182,7 @@ def _append(target: Path, content: bytes) -> None:
     with writing(target):
         descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            write_whole(descriptor, content)
+            write_all(descriptor, content)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -165,10 +165,10 @@ class HoleLedger:
 
     def _header(self) -> _Header:
         packed = os.pread(self._descriptor, _HEADER.size, 0)
-        if packed.startswith(_MAGIC_1) and _is_whole(packed[: _HEADER_1.size]):
+        if packed.startswith(_MAGIC_1) and _is_complete(packed[: _HEADER_1.size]):
             _, _, boot_id, failing_since, hole_count, latest_failure = _HEADER_1.unpack_from(packed)
             return _Header(boot_id, failing_since, hole_count, latest_failure, 0)
-        if packed.startswith(_MAGIC) and len(packed) == _HEADER.size and _is_whole(packed):
+        if packed.startswith(_MAGIC) and len(packed) == _HEADER.size and _is_complete(packed):
             return _Header(*_HEADER.unpack(packed)[2:])
         return _EMPTY
 
@@ -179,7 +179,7 @@ class HoleLedger:
         os.fdatasync(self._descriptor)
 
 
-def _is_whole(header: bytes) -> bool:
+def _is_complete(header: bytes) -> bool:
     return int.from_bytes(header[_CRC_AT:_REST_AT], "little") == zlib.crc32(header[_REST_AT:])
 
 

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from tidemark.io.archive.hole_ledger import HoleLedger
-from tidemark.io.host.disk import sync, write_whole
+from tidemark.io.host.disk import sync, write_all
 from tidemark.model.errors import ConfigError, StateError
 from tidemark.wal.segments import FileKind, file_kind
 
@@ -223,7 +223,7 @@ def _write(target: Path, blocks: Iterable[bytes], mode: int) -> None:
     try:
         os.fchmod(descriptor, mode)  # independent of the umask
         for block in blocks:
-            write_whole(descriptor, block)
+            write_all(descriptor, block)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

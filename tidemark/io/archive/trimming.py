@@ -19,10 +19,9 @@ from tidemark.io.host.disk import writing
 from tidemark.io.state.history_files import NoBase, base_for
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import INVALID_LSN, Lsn, SegmentNo, TimelineId
-from tidemark.wal.segments import FileKind, file_kind, parse_segment_name, segment_of
+from tidemark.wal.segments import SEGMENT_NAME_DIGITS, FileKind, file_kind, parse_segment_name, segment_of
 
 FILES_MAX = 1000  # removed in one call: the caller must write heartbeats
-_NAME_DIGITS = 24
 _OF_A_SEGMENT = (FileKind.SEGMENT, FileKind.PARTIAL, FileKind.BACKUP)
 
 
@@ -110,4 +109,4 @@ def _kept_from(view: StateView, needed: Lsn, keep_bytes: int) -> Lsn:
 def _segment(file: str, segment_bytes: int) -> tuple[TimelineId, SegmentNo] | None:
     """Return the segment of a file: whole, partial, compressed, half copied, or a backup label."""
     name = wal_name(file.removeprefix(".").removesuffix(".new"))
-    return parse_segment_name(name[:_NAME_DIGITS], segment_bytes) if file_kind(name) in _OF_A_SEGMENT else None
+    return parse_segment_name(name[:SEGMENT_NAME_DIGITS], segment_bytes) if file_kind(name) in _OF_A_SEGMENT else None

@@ -40,7 +40,7 @@ def writing(path: Path) -> Iterator[None]:
         raise StateError(f"cannot write {path}: {error.strerror}", hint=hint) from error
 
 
-def write_whole(descriptor: int, content: bytes | bytearray | memoryview) -> None:
+def write_all(descriptor: int, content: bytes | bytearray | memoryview) -> None:
     """Write all of `content`. NB: `os.write` on a nearly full disk writes a part, and only its result shows this."""
     view = memoryview(content)
     while view:
@@ -56,14 +56,14 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def put_whole(path: Path, content: bytes, file_mode: int) -> None:
+def replace_file(path: Path, content: bytes, file_mode: int) -> None:
     """Write a file under another name and rename it; durable once its folder is synced."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
     with writing(path):
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, file_mode)
         try:
             os.fchmod(descriptor, file_mode)  # independent of the umask
-            write_whole(descriptor, content)
+            write_all(descriptor, content)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -10,10 +10,10 @@ import signal
 from collections.abc import Callable
 
 from tidemark.io.host.clock import boot_id, host_name, own_start_ticks, process_start_ticks
+from tidemark.model.commit_time import MSECS_PER_SECOND
 from tidemark.wire.state import Owner
 
 DEATH_S = 5.0  # a killed process ends within milliseconds unless it waits for a disk; the caller then tries again
-MS_PER_S = 1000
 
 
 def _always() -> bool:
@@ -50,4 +50,4 @@ def _killed(pinned: int) -> bool:
     # NB: the kernel releases a dead process's locks, LMDB's too, before the pidfd reports its death.
     dying = select.poll()
     dying.register(pinned, select.POLLIN)
-    return bool(dying.poll(DEATH_S * MS_PER_S))
+    return bool(dying.poll(DEATH_S * MSECS_PER_SECOND))

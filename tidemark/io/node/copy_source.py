@@ -84,7 +84,7 @@ class TableSnapshot:
     timeline: TimelineId = NO_TIMELINE  # the node's timeline at that time
 
 
-class _Shown(NamedTuple):
+class _SnapshotTime(NamedTuple):
     snapshot: Visibility
     time_us: int
 
@@ -192,7 +192,7 @@ class CopySource:
         rows = self._locking_node().query(_COMMENTS, (oid,))
         return tuple((int(str(number)), decode(bytes(text))) for number, text in rows)
 
-    def _clear_snapshot(self, table: SourceTable, stack: ExitStack) -> _Shown:
+    def _clear_snapshot(self, table: SourceTable, stack: ExitStack) -> _SnapshotTime:
         """Enter a transaction into `stack` whose snapshot has known contents."""
         for _ in range(SNAPSHOTS_MAX):
             with ExitStack() as attempt:
@@ -205,7 +205,7 @@ class CopySource:
         )
 
     @contextmanager
-    def _locked(self, table: SourceTable) -> Iterator[_Shown | None]:
+    def _locked(self, table: SourceTable) -> Iterator[_SnapshotTime | None]:
         """Lock a table and take a snapshot; yield None if the snapshot's contents are unknown."""
         with self._locking_node().translated() as session, session.transaction():
             session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -227,7 +227,7 @@ class CopySource:
                 raise TableChanging(f"{table.namespace}.{table.name} is now another table")
             shown = parse_snapshot(str(snapshot))
             visible = shown if replayed_lsn is None else self._replayed(shown, replayed_lsn)
-            yield None if visible is None else _Shown(visible, int(time_us))
+            yield None if visible is None else _SnapshotTime(visible, int(time_us))
 
     def _replayed(self, shown: Snapshot, start_lsn: Lsn) -> Visibility | None:
         """Return what a standby's snapshot shows; it was taken after the replay had passed `start_lsn`."""
@@ -255,7 +255,7 @@ class CopySource:
         # In the database's encoding: the server would refuse to send bytes that are not valid in UTF-8.
         encoding, dialect = sql.Literal(self._mirror.encoding), self._mirror.dialect
         # A SELECT, not the table name: COPY of a table omits generated columns.
-        only = sql.SQL("" if relation.gathers_partitions else "ONLY ")
+        only = sql.SQL("" if relation.has_partition_rows else "ONLY ")
         query = sql.SQL("SELECT {} FROM {}{}").format(columns, only, name)
         statement = sql.SQL("COPY ({}) TO STDOUT (ENCODING {})").format(query, encoding)
         with self._named_in_errors(relation), self._locking_node().translated() as session:
@@ -288,7 +288,7 @@ class CopySource:
             raise TableChanging(f"{relation.qualified_name} was {others[0][0]} during its copy")
         if self._forms and not self._forms <= value_forms(self._querying_node(), relation.oid):
             raise TableChanging(f"a type in {relation.qualified_name} changed during its copy")
-        now = self.table(relation.oid) if relation.gathers_partitions else None
+        now = self.table(relation.oid) if relation.has_partition_rows else None
         if now is not None and now.partitions != self._described[now.oid].partitions:
             raise TableChanging(f"{relation.qualified_name} has other partitions than at the start of its copy")
 

@@ -19,7 +19,7 @@ from struct import Struct
 from types import TracebackType
 from typing import Self
 
-from tidemark.io.host.disk import write_whole, writing
+from tidemark.io.host.disk import write_all, writing
 from tidemark.io.node.copy_stream import CopyBlock
 from tidemark.model.errors import ConfigError
 
@@ -44,7 +44,7 @@ class CopySpool:
         self.stored_bytes = 0  # complete blocks on disk
         self._read_bytes = 0  # read so far, of these
         self._ahead: deque[CopyBlock] = deque()  # unread, older than the blocks on disk
-        self._is_whole: bool | None = None  # False: filling failed
+        self._is_complete: bool | None = None  # False: filling failed
         self._came = threading.Condition()
         with writing(self._path):
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
@@ -58,7 +58,7 @@ class CopySpool:
 
     def fill(self, blocks: Iterable[CopyBlock], table: str) -> None:
         """Store all lines; raise `TableTooLarge` if they exceed the bound."""
-        is_whole = False
+        is_complete = False
         try:
             for block in blocks:
                 self.byte_count += len(block.lines)
@@ -66,10 +66,10 @@ class CopySpool:
                     raise TableTooLarge(f"the rows of {table} have over {self._bytes_max} bytes (copy.spool_bytes)")
                 if block.rows:
                     self._put(block)
-            is_whole = True
+            is_complete = True
         finally:
             with self._came:
-                self._is_whole = is_whole
+                self._is_complete = is_complete
                 self._came.notify_all()
 
     def _put(self, block: CopyBlock) -> None:
@@ -79,8 +79,8 @@ class CopySpool:
                 self._came.notify_all()
                 return
         with writing(self._path):
-            write_whole(self._descriptor, HEADER.pack(len(block.lines), block.rows))
-            write_whole(self._descriptor, block.lines)
+            write_all(self._descriptor, HEADER.pack(len(block.lines), block.rows))
+            write_all(self._descriptor, block.lines)
         with self._came:
             self.stored_bytes += HEADER.size + len(block.lines)
             self._came.notify_all()
@@ -100,6 +100,6 @@ class CopySpool:
         """Wait until there is an unread block or no more will come; return whether one is to be read."""
         with self._came:
             self._came.wait_for(
-                lambda: self._ahead or self.stored_bytes > self._read_bytes or self._is_whole is not None
+                lambda: self._ahead or self.stored_bytes > self._read_bytes or self._is_complete is not None
             )
-            return bool(self._ahead or self.stored_bytes > self._read_bytes) and self._is_whole is not False
+            return bool(self._ahead or self.stored_bytes > self._read_bytes) and self._is_complete is not False

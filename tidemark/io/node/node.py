@@ -18,7 +18,7 @@ from tidemark.io.node.dsn import complete_dsn, describe_dsn
 from tidemark.io.node.node_errors import WrongNode, connection_error, query_error
 from tidemark.io.node.server_user import server_user
 from tidemark.model.errors import NodeUnfit
-from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, SystemIdentifier, TimelineId, parse_lsn
+from tidemark.model.lsn import INVALID_LSN, XID_MASK, FullXid, Lsn, Oid, SystemIdentifier, TimelineId, parse_lsn
 from tidemark.model.message_prefix import MARKER_PREFIX
 from tidemark.model.snapshot import Snapshot, parse_snapshot
 from tidemark.wal.versions import PAGE_BYTES, wal_format
@@ -30,7 +30,6 @@ NO_TRANSACTION_TIMEOUT = """
     SELECT pg_catalog.set_config('transaction_timeout', '0', false)
     WHERE pg_catalog.current_setting('transaction_timeout', true) IS NOT NULL
 """
-_XID_MASK = 0xFFFFFFFF
 TCP_USER_TIMEOUT_S = 30  # a vanished node is noticed within this time
 
 # The text of values depends only on these settings (docs/design/catalog.md): the comparison with test_decoding uses
@@ -345,5 +344,5 @@ class Node:
 
 def _full_xid(xid: int, near: FullXid) -> FullXid:
     """Return the 64-bit xid with these low 32 bits that is nearest to `near`."""
-    distance = (xid - near) & _XID_MASK
-    return FullXid(near + (distance if distance <= _XID_MASK >> 1 else distance - _XID_MASK - 1))
+    distance = (xid - near) & XID_MASK
+    return FullXid(near + (distance if distance <= XID_MASK >> 1 else distance - XID_MASK - 1))

@@ -19,6 +19,7 @@ from psycopg import pq
 
 from tidemark.io.node.dsn import complete_dsn, describe_dsn
 from tidemark.io.node.node_errors import TimelineUnknown, WrongNode, connection_error, replication_error
+from tidemark.model.commit_time import MSECS_PER_SECOND
 from tidemark.model.errors import CorruptWal, NodeUnreachable
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn, parse_lsn
 from tidemark.wal.segments import TimelineHistory, WalSlice, parse_history
@@ -36,7 +37,6 @@ WAL_SENDER_TIMEOUT_S = 5  # set for our session instead of 60: a stopped client 
 SILENCE_S_MAX = 3 * WAL_SENDER_TIMEOUT_S  # a live server sends something within half of that timeout
 COMMAND_TIMEOUT_S = 30
 CONNECT_TIMEOUT_S = 30  # for all addresses of a DSN together
-MS_PER_S = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class WalStream:
             return event
         deadline = time.monotonic() + timeout_s
         while event is None and not self._is_over and (remaining_s := deadline - time.monotonic()) > 0:
-            ready = self._readable.poll(remaining_s * MS_PER_S)
+            ready = self._readable.poll(remaining_s * MSECS_PER_SECOND)
             event = self.receive()
             if any(descriptor == self._woken for descriptor, _ in ready):
                 os.eventfd_read(self._woken)
@@ -191,7 +191,7 @@ class WalStream:
             return None
         parsed = parse_message(message)
         if isinstance(parsed, Keepalive):
-            if parsed.reply_wanted:
+            if parsed.reply_requested:
                 self.send_status()
             return parsed
         return self._wal(parsed)

@@ -13,8 +13,8 @@ from tidemark.decode.types.codec import Dialect
 from tidemark.io.node.named_relations import ANCESTOR_NAMES, ANCESTORS, NAMES
 from tidemark.io.node.node import Node
 from tidemark.model.lsn import FIRST_USER_OID, Oid
+from tidemark.model.relation import PARTITIONED
 
-PARTITIONED = "p"  # pg_class.relkind
 _COLUMNS = """
     SELECT pg_catalog.string_agg(pg_catalog.concat(a.attnum, ':', a.xmin), ',' ORDER BY a.attnum)
     FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0

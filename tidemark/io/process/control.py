@@ -153,7 +153,7 @@ class ControlServer:
         if self._paused_until_s is not None and now_s >= self._paused_until_s:
             try:
                 self._selector.register(self._socket, selectors.EVENT_READ)
-            except OSError:  # the kernel has no room for it either: tried again after the next pause
+            except OSError:  # the kernel has no space for it either: tried again after the next pause
                 self._paused_until_s = now_s + EXHAUSTED_PAUSE_S
                 return
             self._paused_until_s = None
@@ -163,13 +163,13 @@ class ControlServer:
 
     def _read(self, connection: _Connection) -> None:
         try:
-            is_whole = connection.receive()
+            is_complete = connection.receive()
         except BlockingIOError:
             return
         except OSError:  # the client disconnected
             self._forget(connection).close()
             return
-        if not is_whole:
+        if not is_complete:
             return
         client = self._forget(connection)
         try:

@@ -29,7 +29,7 @@ from tidemark.model.errors import ExitCode
 
 CHECK_S, CHECK_S_MAX = 0.5, 5.0  # between two checks; doubled while there is no space or work soon fails again
 LASTS_S = 5.0  # work that runs for so long has had space
-REFUSALS_MAX = 20  # attempts that fail although every disk has room (`FullDisks.is_refusal`)
+REFUSALS_MAX = 20  # attempts that fail although every disk has space (`FullDisks.is_refusal`)
 FREE_FILES_MIN = 1000  # free inodes that a disk must have: a batch creates some files for each of its tables
 PROBE_BYTES = 1 << 20
 ResultT = TypeVar("ResultT")
@@ -55,7 +55,7 @@ class FullDisks:
         return all(map(_has_space, self.folders))
 
     def is_refusal(self, error: BaseException) -> bool:
-        """Return whether a write failed with `error` although every disk has room for the work."""
+        """Return whether a write failed with `error` although every disk has space for the work."""
         return not _is_quota(error) and all(map(self._has_enough, self.folders))
 
     def _has_enough(self, folder: Path) -> bool:
@@ -186,7 +186,7 @@ class _NoGauge:
 
 def _has_space(folder: Path) -> bool:
     """Return whether a file of 1 MiB can be created: free blocks, a free inode, and a quota that allows both."""
-    path = folder / f".room-{uuid4().hex}"
+    path = folder / f".space-{uuid4().hex}"
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:

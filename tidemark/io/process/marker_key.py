@@ -11,7 +11,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from tidemark.io.host.disk import sync, write_whole, writing
+from tidemark.io.host.disk import sync, write_all, writing
 from tidemark.io.process.config import Config
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
@@ -55,7 +55,7 @@ def make_marker_key(config: Config, folder: StateFolder) -> None:
         descriptor, temporary = tempfile.mkstemp(prefix="marker.", suffix=".new", dir=folder.root)
         try:
             os.fchmod(descriptor, folder.file_mode)
-            write_whole(descriptor, f"{secrets.token_hex(_MADE_BYTES)}\n".encode())
+            write_all(descriptor, f"{secrets.token_hex(_MADE_BYTES)}\n".encode())
             os.fsync(descriptor)
             # NB: linked, not renamed: of two processes that create a key, the second must not replace the first one's.
             with suppress(FileExistsError):

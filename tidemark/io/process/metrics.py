@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from tidemark.engine.handover import Event
+from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.mode import Role, Stage
 from tidemark.wire.marker import Ignored, MarkerKind
 from tidemark.wire.state import ProcessEnd
@@ -85,7 +86,6 @@ KIND_LABEL = "kind"
 ROLE_LABEL = "role"
 NO_HEARTBEAT_S = -1.0
 NO_EXIT_CODE = -1.0  # for a process that was killed
-US_PER_S = 1_000_000
 
 _EVENTS = tuple(event.name for event in Event)
 _MARKERS = tuple(kind.value for kind in MarkerKind)
@@ -163,7 +163,7 @@ class EndsCollector(Collector):
         for role in sorted({*(role.value for role in Role), *ends}):
             end = ends.get(role, ProcessEnd(0, 0, ""))
             codes.add_metric([self._capture, role], NO_EXIT_CODE if end.exit_code is None else end.exit_code)
-            times.add_metric([self._capture, role], end.at_us / US_PER_S)
+            times.add_metric([self._capture, role], end.at_us / USECS_PER_SECOND)
         return (codes, times)
 
 

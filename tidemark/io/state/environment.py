@@ -50,8 +50,8 @@ class WritePoint(Enum):
     CLEARED = "write-cleared"  # before the commit
 
 
-Transaction: TypeAlias = "lmdb.Transaction[bytes]"
-Database: TypeAlias = "lmdb._Database"  # noqa: SLF001 - lmdb gives the type of a handle no public name
+LmdbTransaction: TypeAlias = "lmdb.Transaction[bytes]"
+LmdbDatabase: TypeAlias = "lmdb._Database"  # noqa: SLF001 - lmdb gives the type of a handle no public name
 Guarded: TypeAlias = Callable[["Environment"], AbstractContextManager[object]]  # the guard against stuck writers
 
 
@@ -63,7 +63,7 @@ class Environment:
     _lmdb: lmdb.Environment
     _heartbeat: HeartbeatFile
     write_lock: WriteLock
-    _databases: dict[str, Database]
+    _databases: dict[str, LmdbDatabase]
     is_read_only: bool = False
     openers: int = 1
     _guards: ExitStack = field(default_factory=ExitStack)
@@ -129,7 +129,7 @@ class Environment:
             opened.close()
             raise
         write_lock = WriteLock.open(folder.lmdb / "lock.mdb")
-        databases: dict[str, Database] = {}
+        databases: dict[str, LmdbDatabase] = {}
         made = cls(folder, opened, heartbeat, write_lock, databases, read_only)
         try:
             # NB: a handle lasts only if a write transaction made it, or the whole environment is read-only. A
@@ -172,12 +172,12 @@ class Environment:
         """The heartbeat file of the same state."""
         return self._heartbeat
 
-    def database(self, name: str) -> Database:
+    def database(self, name: str) -> LmdbDatabase:
         """Return the handle of one of `DATABASES`."""
         return self._databases[name]
 
     @contextmanager
-    def read(self) -> Iterator[Transaction]:
+    def read(self) -> Iterator[LmdbTransaction]:
         """Run a read transaction. Keep it short: while it is open, no freed page of the file is reused."""
         transaction = self._begin(write=False)
         try:
@@ -187,7 +187,7 @@ class Environment:
             raise _translated(error, self.folder.root) from error
 
     @contextmanager
-    def write(self) -> Iterator[Transaction]:
+    def write(self) -> Iterator[LmdbTransaction]:
         """Run a write transaction, durable on return; an exception in the body discards it."""
         # The lock orders the threads of this process, so that the heartbeat's slot never has two writers.
         with self._writing:
@@ -208,7 +208,7 @@ class Environment:
             except lmdb.Error as error:
                 raise _translated(error, self.folder.root) from error
 
-    def _begin(self, *, write: bool) -> Transaction:
+    def _begin(self, *, write: bool) -> LmdbTransaction:
         try:
             try:
                 return self._lmdb.begin(write=write)

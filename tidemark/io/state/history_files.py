@@ -33,7 +33,7 @@ from tidemark.decode.catalog.history import (
 from tidemark.decode.catalog.history import (
     JournalEntry as Entry,
 )
-from tidemark.io.host.disk import put_whole, sync, write_whole, writing
+from tidemark.io.host.disk import replace_file, sync, write_all, writing
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, Xid, format_lsn
 from tidemark.wal.record import Record
@@ -127,7 +127,7 @@ def journal_entries(folder: Path, index: HistoryIndex, mark: JournalMark, start_
             for entry in _entries_of(listed, journal):
                 yield entry
                 reached = entry.end_lsn
-            check_reached(path, journal.whole_bytes, reached, listed.end_lsn or mark.end_lsn)
+            check_reached(path, journal.complete_bytes, reached, listed.end_lsn or mark.end_lsn)
 
 
 def before_fork(
@@ -144,7 +144,7 @@ def before_fork(
         journal = _read_journal(path)
         ends = [entry.end_lsn for entry in _entries_of(listed, journal)]
         reached = ends[-1] if ends else listed.start_lsn
-        check_reached(path, journal.whole_bytes, reached, listed.end_lsn or mark.end_lsn)
+        check_reached(path, journal.complete_bytes, reached, listed.end_lsn or mark.end_lsn)
         before = [end_lsn for end_lsn in ends if end_lsn <= fork_lsn]
         if before:
             sync(path)
@@ -171,12 +171,12 @@ def _read_journal(path: Path) -> Journal:
         raise DamagedHistory(f"cannot read the catalog journal {path}: {error}") from error
 
 
-def check_reached(path: Path, whole_bytes: int, reached: Lsn, wanted: Lsn) -> None:
+def check_reached(path: Path, complete_bytes: int, reached: Lsn, wanted: Lsn) -> None:
     """Raise if the last complete entry of a journal ends at `reached`, before `wanted`, which was durable."""
     if reached < wanted:
         raise DamagedHistory(
             f"{path} was durable up to {format_lsn(wanted)} but now ends at {format_lsn(reached)}: it is "
-            f"truncated or damaged at byte {whole_bytes}"
+            f"truncated or damaged at byte {complete_bytes}"
         )
 
 
@@ -231,7 +231,7 @@ class HistoryWriter:
             self._remove_unlisted()  # after that transaction, in which a fenced writer fails
         entry = dump_entry(record, timeline, top_xid)
         with writing(self._folder):  # the next start cuts off a torn entry
-            write_whole(self._descriptor, entry)
+            write_all(self._descriptor, entry)
         self._file_bytes += len(entry)
         self.written_bytes += len(entry)
         self._end_lsn = record.end_lsn
@@ -250,7 +250,7 @@ class HistoryWriter:
         """Save a base and add it to the index."""
         name = f"base-{base.timeline:08X}-{base.lsn:016X}"
         content = dump_base(base)
-        put_whole(self._folder / name, content, self._file_mode)
+        replace_file(self._folder / name, content, self._file_mode)
         with writing(self._folder):
             sync(self._folder)
         entry = BaseEntry(name, base.timeline, base.lsn, restart_lsn, len(content))
@@ -301,7 +301,7 @@ class HistoryWriter:
         journals = self._closed()
         with writing(self._folder):
             name, self._descriptor = self._create(f"journal-{timeline:08X}-{lsn:016X}")
-            write_whole(self._descriptor, self._head)
+            write_all(self._descriptor, self._head)
             os.fsync(self._descriptor)  # a file that the index names has a valid header
             sync(self._folder)
         self._file_bytes = len(self._head)
@@ -337,7 +337,7 @@ class HistoryWriter:
         journal = _read_journal(path)
         for entry in _entries_of(last, journal):
             self._end_lsn = entry.end_lsn
-        check_reached(path, journal.whole_bytes, self._end_lsn, mark.end_lsn)
+        check_reached(path, journal.complete_bytes, self._end_lsn, mark.end_lsn)
         sync(path)
         self.durable_lsn = self._end_lsn
 

@@ -5,23 +5,18 @@ is a lock of the open file (fcntl(2), F_OFD_SETLK) and not flock(2), because onl
 taken: a query must not refuse a process that starts at the same moment.
 """
 
-import fcntl
 import json
 import os
-import struct
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Self
 
 from tidemark.io.host.clock import boot_id, host_name, own_start_ticks
 from tidemark.io.host.disk import writing
+from tidemark.io.host.file_locks import is_file_locked, lock_file, read_holder, write_holder
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import Fenced, StateError
 from tidemark.wire.state import Owner
-
-_TEXT_BYTES_MAX = 4096
-_FLOCK = struct.Struct("hhqqi0q")  # struct flock of fcntl(2): l_type, l_whence, l_start, l_len (0: all), l_pid (0)
-_WHOLE_FILE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class AlreadyRunning(Fenced):
@@ -52,7 +47,7 @@ class RoleLock:
         with writing(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, folder.file_mode)
         try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+            lock_file(descriptor)
         except BlockingIOError:
             holder = _text(descriptor)
             os.close(descriptor)
@@ -64,8 +59,7 @@ class RoleLock:
         owner = Owner(role, host_name(), boot_id(), os.getpid(), own_start_ticks())
         try:
             with writing(path):
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, json.dumps(asdict(owner)).encode(), 0)
+                write_holder(descriptor, json.dumps(asdict(owner)).encode())
         except BaseException:
             os.close(descriptor)
             raise
@@ -100,14 +94,13 @@ def _read_lock(folder: StateFolder, role: str) -> tuple[bool, str]:
     except FileNotFoundError:
         return False, ""
     try:
-        found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _WHOLE_FILE)
-        return _FLOCK.unpack(found)[0] != fcntl.F_UNLCK, _text(descriptor)
+        return is_file_locked(descriptor), _text(descriptor)
     finally:
         os.close(descriptor)
 
 
 def _text(descriptor: int) -> str:
-    return os.pread(descriptor, _TEXT_BYTES_MAX, 0).decode(errors="replace") or "unknown"
+    return read_holder(descriptor).decode(errors="replace") or "unknown"
 
 
 def _parse_owner(text: str) -> Owner | None:

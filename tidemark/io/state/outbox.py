@@ -7,7 +7,7 @@ at group ends, 0 is before all. `outbox_table` changes the outbox, inside the st
 from collections.abc import Iterator
 
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.state.environment import Environment, Transaction
+from tidemark.io.state.environment import Environment, LmdbTransaction
 from tidemark.io.state.opened_state import OpenedState
 from tidemark.io.state.outbox_table import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader
 from tidemark.model.errors import ConfigError, StateError
@@ -132,16 +132,16 @@ class OutboxReader(OpenedState):
                     f"reader {reader!r} confirms {max(applied, replayable)}, but the outbox ends at {ledger.head}"
                 )
             before = READER.decode(stored)
-            confirmed = Reader(max(applied, before.held), max(replayable, before.replayable), self._clock.wall_us())
+            confirmed = Reader(max(applied, before.applied), max(replayable, before.replayable), self._clock.wall_us())
             transaction.put(key, READER.encode_over(stored, confirmed), db=database)
             return confirmed
 
-    def _identity(self, transaction: Transaction) -> Identity:
+    def _identity(self, transaction: LmdbTransaction) -> Identity:
         stored = transaction.get(named(self.scope, IDENTITY.name), db=self.environment.database("state"))
         assert stored is not None, "the state was opened by it"
         return IDENTITY.decode(stored)
 
-    def _ledger(self, transaction: Transaction) -> OutboxLedger:
+    def _ledger(self, transaction: LmdbTransaction) -> OutboxLedger:
         stored = transaction.get(named(self.scope, LEDGER.name), db=self.environment.database("state"))
         return OutboxLedger() if stored is None else LEDGER.decode(stored)
 

@@ -6,7 +6,7 @@ Values are bytes here, and only their headers are read: `cdcctl status` imports 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidemark.io.state.environment import Environment, Transaction
+from tidemark.io.state.environment import Environment, LmdbTransaction
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Sequence
@@ -29,7 +29,7 @@ class UnknownReader(StateError):
 class OutboxTable:
     """The outbox inside one transaction."""
 
-    transaction: Transaction
+    transaction: LmdbTransaction
     environment: Environment
     scope: Scope
 

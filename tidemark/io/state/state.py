@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Self
 
-from tidemark.io.state.environment import Environment, Guarded, StateMissing, Transaction, map_bytes_for
+from tidemark.io.state.environment import Environment, Guarded, LmdbTransaction, StateMissing, map_bytes_for
 from tidemark.io.state.opened_state import OpenedState, capture_scope, scope_of
 from tidemark.io.state.outbox_table import SCHEMA_FORMAT_VERSION
 from tidemark.io.state.state_folder import StateFolder
@@ -17,7 +17,7 @@ from tidemark.io.state.state_transaction import StateTransaction, Versions
 from tidemark.io.state.state_views import StateMarks, StateView
 from tidemark.model.errors import Fenced, StateError
 from tidemark.model.incarnation import Extent
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import OID_BYTES, Oid
 from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
 from tidemark.model.relation import Relation
 from tidemark.wire.envelope import DamagedValue, unseal
@@ -40,8 +40,6 @@ from tidemark.wire.state import (
     ProcessLog,
     Recopies,
 )
-
-_OID_BYTES = 4
 
 
 class NotDeliverer(Fenced):
@@ -168,8 +166,8 @@ class StateStore(OpenedState):
             while more and cursor.key().startswith(prefix):
                 version = SchemaVersion(int.from_bytes(cursor.key()[len(prefix) :]))
                 payload = unseal(f"schema version {version}", cursor.value(), SCHEMA_FORMAT_VERSION)
-                oid = Oid(int.from_bytes(payload[:_OID_BYTES]))
-                found[version] = (oid, decode_relation(payload[_OID_BYTES:]))
+                oid = Oid(int.from_bytes(payload[:OID_BYTES]))
+                found[version] = (oid, decode_relation(payload[OID_BYTES:]))
                 more = cursor.next()
         return found
 
@@ -201,7 +199,7 @@ class StateStore(OpenedState):
         """Read the schema versions again, as the owner of an earlier epoch has left them."""
         self._versions = {(oid, relation): version for version, (oid, relation) in self.relations().items()}
 
-    def _inside(self, transaction: Transaction) -> StateTransaction:
+    def _inside(self, transaction: LmdbTransaction) -> StateTransaction:
         return StateTransaction(self.environment, transaction, self.scope, self.identity, self._versions)
 
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tidemark.io.host.disk import StateFull
-from tidemark.io.state.environment import Environment, Transaction
+from tidemark.io.state.environment import Environment, LmdbTransaction
 from tidemark.io.state.outbox_table import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader
 from tidemark.io.state.overtaken import check_not_overtaken
 from tidemark.io.state.state_views import StateMarks, StateView
 from tidemark.model.errors import Fenced, StateError
-from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
+from tidemark.model.lsn import INVALID_LSN, OID_BYTES, Lsn, Oid, TimelineId
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
 from tidemark.model.relation import KnownDatabase, Relation
@@ -69,7 +69,6 @@ from tidemark.wire.state import (
 from tidemark.wire.values import EncodedGroup
 
 FREE_BYTES_MIN = 64 << 20  # of the file system: reserved so that a full outbox never prevents a confirmation
-_OID_BYTES = 4
 _REFUSED = f'"{CopyPhase.REFUSED.value}"'.encode()  # in the stored form of a refused copy, and of few others
 ValueT = TypeVar("ValueT")
 Versions = dict[tuple[Oid, Relation], SchemaVersion]
@@ -79,7 +78,7 @@ class StateTransaction:
     """The state inside one LMDB transaction."""
 
     def __init__(
-        self, environment: Environment, transaction: Transaction, scope: Scope, identity: Identity, known: Versions
+        self, environment: Environment, transaction: LmdbTransaction, scope: Scope, identity: Identity, known: Versions
     ) -> None:
         """`known`: the schema versions that already have a number."""
         self._environment = environment
@@ -183,7 +182,7 @@ class StateTransaction:
         return OutboxTable(self._transaction, self._environment, self._scope)
 
     def deliver(self, group: EncodedGroup) -> Watermark:
-        """Store a group and move delivered to its end; raise `StateFull`, with nothing written, if there is no room."""
+        """Store a group and move delivered to its end; without space, raise `StateFull` and write nothing."""
         before, ledger = self.delivered(), self.ledger()
         if not group.moves_delivered:
             assert before is not None, "a first copy comes after the base"
@@ -204,7 +203,7 @@ class StateTransaction:
         ledger, readers = self.ledger(), self.readers()[0]
         if not readers:
             return ledger
-        applied = min(reader.held for reader in readers.values())
+        applied = min(reader.applied for reader in readers.values())
         confirmed = self.confirmed()
         if applied > (confirmed.sequence if confirmed else ledger.trimmed):
             header = self.outbox.header(applied)
@@ -226,7 +225,7 @@ class StateTransaction:
             return self.get(CONFIRMED)
         except DamagedValue:
             readers, damaged = self.readers()
-            applied = min((reader.held for reader in readers.values()), default=NO_SEQUENCE)
+            applied = min((reader.applied for reader in readers.values()), default=NO_SEQUENCE)
             header = self.outbox.header(applied)
             if damaged or header is None:
                 raise
@@ -395,7 +394,7 @@ class StateTransaction:
 
     def _is_read_to(self, head: Sequence) -> bool:
         readers, damaged = self.readers()
-        return bool(readers) and not damaged and min(reader.held for reader in readers.values()) >= head
+        return bool(readers) and not damaged and min(reader.applied for reader in readers.values()) >= head
 
     def _derived(self, key: Key[Watermark]) -> Watermark | None:
         try:
@@ -410,7 +409,7 @@ class StateTransaction:
     def _check_space(self, group: EncodedGroup, ledger: OutboxLedger) -> None:
         bound, wanted = self.identity.outbox_bytes_max, group.byte_count
         readers = self.readers()[0]
-        applied = min((reader.held for reader in readers.values()), default=ledger.trimmed)
+        applied = min((reader.applied for reader in readers.values()), default=ledger.trimmed)
         # NB: if readers have stored everything (up to the head), a wait would never end: Spark confirms a range
         # only when it plans the next one. Then a group of any size is accepted.
         if ledger.byte_count + wanted > bound and applied < ledger.head:
@@ -431,7 +430,7 @@ class StateTransaction:
             return known
         handle = self._environment.database("schemas")
         version = SchemaVersion(self._transaction.stat(handle)["entries"] + 1)
-        payload = database.to_bytes(_OID_BYTES) + encode_relation(relation)
+        payload = database.to_bytes(OID_BYTES) + encode_relation(relation)
         self._transaction.put(numbered(self._scope, version), seal(payload, SCHEMA_FORMAT_VERSION), db=handle)
         self.new_versions[database, relation] = version
         return version

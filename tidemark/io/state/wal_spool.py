@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tidemark.engine.ring import SLICE_BYTES_MAX
 from tidemark.io.host.clock import boot_id
-from tidemark.io.host.disk import write_whole, writing
+from tidemark.io.host.disk import write_all, writing
 from tidemark.model.errors import InternalError, StateError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.wal.segments import WalSlice
@@ -71,7 +71,7 @@ class WalSpool:
 
     @property
     def free_bytes(self) -> int:
-        """Room for more."""
+        """Bytes that are free."""
         return self.capacity - (self.write_lsn - self.start_lsn if self._files else 0)
 
     def begin(self, lsn: Lsn, timeline: TimelineId) -> None:
@@ -93,7 +93,7 @@ class WalSpool:
         if self._descriptor < 0:
             self._descriptor = os.open(last.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         with writing(last.path):
-            write_whole(self._descriptor, wal_slice.data)
+            write_all(self._descriptor, wal_slice.data)
         # NB: assigned last, since the reader compares with it.
         last.end_lsn = wal_slice.end_lsn
 
@@ -146,7 +146,7 @@ class WalSpool:
             with writing(name):
                 descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._file_mode)
                 try:
-                    write_whole(descriptor, content)
+                    write_all(descriptor, content)
                 finally:
                     os.close(descriptor)
         self._files.append(_File(path, timeline, lsn, lsn))

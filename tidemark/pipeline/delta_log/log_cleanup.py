@@ -47,7 +47,7 @@ _CHECKPOINT, _CHECKPOINT_FILE = "{:020}.checkpoint.parquet", re.compile(r"(\d{20
 
 
 @dataclass(slots=True)
-class _CommitLog:
+class _DeltaLog:
     """What the cleanup remembers of one table's log."""
 
     path: Path
@@ -65,7 +65,7 @@ class LogCleanup:
         self._root = Path(root)
         self._keep_s = keep_s
         self._log = log
-        self._logs: dict[str, _CommitLog] = {}
+        self._logs: dict[str, _DeltaLog] = {}
         self._due: dict[str, None] = {}
         self._full: dict[str, None] = {}  # logs with removable files
         self._unlisted = 0  # commits that have not yet caused a listing
@@ -98,7 +98,7 @@ class LogCleanup:
         except OSError:
             return 0
         if known is None or known.inode != inode or version < known.recorded:
-            self._logs[folder] = _CommitLog(path, inode, version, version, math.inf, deque())
+            self._logs[folder] = _DeltaLog(path, inode, version, version, math.inf, deque())
             self._full.pop(folder, None)
             self._due[folder] = None
             return 0

@@ -16,6 +16,7 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.disk import StateFull, writing
 from tidemark.io.host.logs import Log
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.lsn import format_lsn
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.lineage import TableDiverged, TableStopped
@@ -29,7 +30,6 @@ REPORT_INTERVAL_S = 5.0
 HINTS = {FaultKind.DIVERGED: TableDiverged.hint, FaultKind.STOPPED: TableStopped.hint}
 EVENTS = {FaultKind.DIVERGED: "table diverged", FaultKind.STOPPED: "table stopped"}
 STALE_HINT = "give the table a primary key, then cdcctl table recopy"
-_US_PER_S = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class PipelineProgress:
         metrics.bytes.inc(feed.byte_count)
         metrics.batch_seconds.observe(seconds)
         for committed_us in feed.commit_times_us:
-            lag_s = max(0.0, (now_us - committed_us) / _US_PER_S)  # the clocks of two machines may differ
+            lag_s = max(0.0, (now_us - committed_us) / USECS_PER_SECOND)  # the clocks of two machines may differ
             self._lags_s.append(lag_s)
             metrics.visible_seconds.observe(lag_s)
         self._measure_newest_row(feed)
@@ -96,7 +96,7 @@ class PipelineProgress:
             self.metrics.newest_row_lag_seconds.set_function(self._newest_row_lag_s)
 
     def _newest_row_lag_s(self) -> float:
-        return max(0.0, (self._clock.wall_us() - self._newest_us) / _US_PER_S)
+        return max(0.0, (self._clock.wall_us() - self._newest_us) / USECS_PER_SECOND)
 
     def count_tables(self, positions: Positions) -> None:
         """Set the metrics of the tables, also before the first batch, so that a restart does not end an alert."""

@@ -8,10 +8,8 @@ Such a pair, and a pair on hosts whose file system does not share locks, is fenc
 (`tidemark.pipeline.lake.lake_table.TableFenced`).
 """
 
-import fcntl
 import os
 import pwd
-import struct
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,8 +21,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from tidemark.io.host.clock import host_name
 from tidemark.io.host.disk import is_full
+from tidemark.io.host.file_locks import lock_file, read_holder, write_holder
 from tidemark.pipeline.lake.lake_table import LakeFailed, LakeFull
-from tidemark.pipeline.lake.positions import LakeTaken
+from tidemark.pipeline.lake.positions import LakeOfAnother
 from tidemark.wire.state import Identity
 
 FILE = "_pipeline.lock"
@@ -36,9 +35,6 @@ NO_LOCKS = (
     "put the lake on a file system that supports open file description locks (on NFS: without nolock, with its "
     "lock service)"
 )
-_TEXT_BYTES_MAX = 4096
-_FLOCK = struct.Struct("hhqqi0q")  # struct flock of fcntl(2)
-_WHOLE_FILE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +64,7 @@ class LakeHolder:
 _HOLDER = TypeAdapter(LakeHolder)
 
 
-class LakeInUse(LakeTaken):
+class LakeInUse(LakeOfAnother):
     """Another pipeline writes to this lake."""
 
     hint = "give each capture a separate lake and a separate name (capture.name), or stop the other pipeline first"
@@ -100,7 +96,7 @@ class LakeLock:
         try:
             try:
                 with _locking(path):
-                    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+                    lock_file(descriptor)
             except BlockingIOError:
                 holder = _holder(descriptor)
                 if holder is not None and pipeline.is_beside(holder):
@@ -108,8 +104,7 @@ class LakeLock:
                 by = holder or "another pipeline, which starts at this moment"
                 raise LakeInUse(f"{lake} is written by {by}; this is {pipeline}") from None
             with _writing_lake(path):
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, _HOLDER.dump_json(pipeline), 0)
+                write_holder(descriptor, _HOLDER.dump_json(pipeline))
         except BaseException:
             os.close(descriptor)
             raise
@@ -156,6 +151,6 @@ def _name(user: int) -> str:
 def _holder(descriptor: int) -> LakeHolder | None:
     """Return the holder of the lock; the text is missing for a moment between locking and writing."""
     try:
-        return _HOLDER.validate_json(os.pread(descriptor, _TEXT_BYTES_MAX, 0))
+        return _HOLDER.validate_json(read_holder(descriptor))
     except ValidationError:
         return None

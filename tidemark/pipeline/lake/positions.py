@@ -60,10 +60,10 @@ SCHEMA = pa.schema(
         pa.field("log_breaks", pa.list_(BREAK)),  # gaps in the log
     ]
 )
-_VACUUM_EVERY = 500  # commits; each leaves one small file behind
+VACUUM_EVERY = 500  # commits; each leaves one small file behind
 
 
-class LakeTaken(ConfigError):
+class LakeOfAnother(ConfigError):
     """The lake contains the tables of another capture."""
 
     hint = "give each capture a separate lake; a recreated cluster (initdb, pg_upgrade) needs another lake as well"
@@ -139,7 +139,7 @@ TableId = tuple[Oid, Oid]
 
 
 class Positions:
-    """The positions table at its last write; raises `LakeTaken` if the lake belongs to another than `identity`."""
+    """The positions table at its last write; raises `LakeOfAnother` if the lake belongs to another than `identity`."""
 
     def __init__(self, root: str, identity: Identity, keep_hours: int = KEEP_HOURS) -> None:
         self._keep_hours = keep_hours
@@ -177,7 +177,7 @@ class Positions:
         tables = {**self.tables, **{(table.database, table.relation): table for table in touched}}
         self._overwrite(self._rows_of(outbox, tables.values(), applied), applied)
         self.tables, self.outbox = tables, outbox
-        if self._table.version % _VACUUM_EVERY == 0:
+        if self._table.version % VACUUM_EVERY == 0:
             self._table.forget_files(self._keep_hours)
 
     def _overwrite(self, rows: pa.Table, applied: Applied) -> None:
@@ -222,7 +222,7 @@ class Positions:
         for row in rows:
             if any(row[name] != value for name, value in owner.items()):
                 other = f"capture {row['capture']!r} of the cluster {row['system_identifier']}"
-                raise LakeTaken(
+                raise LakeOfAnother(
                     f"{self._root} contains the tables of {other}, not of {owner['capture']!r} of "
                     f"{owner['system_identifier']}"
                 )

@@ -44,7 +44,7 @@ def compact(changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str]
         puts = _flat(changes, AFTER, columns)
         if _are_distinct(comparable_keys(puts, key)):
             return Compacted(puts, puts.select(list(key)).slice(0, 0), {}, only_new=True)
-    run = _Run(changes, columns, key)
+    run = _ChangeRun(changes, columns, key)
     return _compact_by_row(run, fetch) if run.unchanged else _compact_by_column(run)
 
 
@@ -63,7 +63,7 @@ def _are_distinct(keys: pa.Table) -> bool:
     return bool(keys.group_by(keys.schema.names, use_threads=False).aggregate([]).num_rows == keys.num_rows)
 
 
-class _Run:
+class _ChangeRun:
     """The input of compaction: new rows, keys before and after, and the effect of each change on them."""
 
     def __init__(self, changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str]) -> None:
@@ -106,7 +106,7 @@ class _Run:
         return differs
 
 
-def _compact_by_column(run: _Run) -> Compacted:
+def _compact_by_column(run: _ChangeRun) -> Compacted:
     """Compact a run without unchanged values by one group-by: only the last change of a key counts."""
     put_at, remove_at = np.flatnonzero(~run.deletes), np.flatnonzero(run.deletes | run.moves)
     new, old = comparable_keys(run.new, run.key), comparable_keys(run.old, run.key)
@@ -125,7 +125,7 @@ def _compact_by_column(run: _Run) -> Compacted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _NewestState:
     """The newest state of a row: the change that wrote it, and the sources of its unchanged values.
 
     A source is the number of an earlier change of the run, or the key under which the replica has the row.
@@ -135,9 +135,9 @@ class _Row:
     sources: dict[str, int | Key]
 
 
-def _compact_by_row(run: _Run, fetch: Fetch) -> Compacted:
+def _compact_by_row(run: _ChangeRun, fetch: Fetch) -> Compacted:
     new_keys, old_keys = keys_of(run.new, run.key), keys_of(run.old, run.key)
-    rows: dict[Key, _Row | None] = {}
+    rows: dict[Key, _NewestState | None] = {}
     for at, key in enumerate(new_keys):
         if run.deletes[at]:
             rows[old_keys[at]] = None
@@ -147,7 +147,7 @@ def _compact_by_row(run: _Run, fetch: Fetch) -> Compacted:
         sources = _sources(run, at, rows.get(origin, origin), kept) if kept else {}
         if run.moves[at]:
             rows[origin] = None
-        rows[key] = _Row(at, sources)
+        rows[key] = _NewestState(at, sources)
     gone = [key for key, row in rows.items() if row is None]
     removed = pa.table(
         [pa.array([key[i] for key in gone], run.new.schema.field(name).type) for i, name in enumerate(run.key)],
@@ -157,15 +157,17 @@ def _compact_by_row(run: _Run, fetch: Fetch) -> Compacted:
     return Compacted(puts, removed, kept_columns, only_new=False)
 
 
-def _sources(run: _Run, at: int, earlier: _Row | Key | None, kept: Sequence[str]) -> dict[str, int | Key]:
+def _sources(run: _ChangeRun, at: int, earlier: _NewestState | Key | None, kept: Sequence[str]) -> dict[str, int | Key]:
     if earlier is None:
         raise InternalError(f"an update refers to a value of a row that does not exist: {position_of(run.changes, at)}")
-    if isinstance(earlier, _Row):
+    if isinstance(earlier, _NewestState):
         return {name: earlier.sources.get(name, earlier.change) for name in kept}
     return dict.fromkeys(kept, earlier)
 
 
-def _puts(run: _Run, rows: Sequence[tuple[Key, _Row]], fetch: Fetch) -> tuple[pa.Table, dict[str, pa.Array]]:
+def _puts(
+    run: _ChangeRun, rows: Sequence[tuple[Key, _NewestState]], fetch: Fetch
+) -> tuple[pa.Table, dict[str, pa.Array]]:
     """Build the rows to put, each column from the sources of its values."""
     away: dict[str, dict[Key, int]] = {}  # column -> keys under which the replica has values of rows whose key changed
     for key, row in rows:
@@ -192,7 +194,7 @@ def _puts(run: _Run, rows: Sequence[tuple[Key, _Row]], fetch: Fetch) -> tuple[pa
     return pa.table(columns, names=run.new.schema.names), kept
 
 
-def _moved(key: Key, row: _Row) -> Iterator[tuple[str, Key]]:
+def _moved(key: Key, row: _NewestState) -> Iterator[tuple[str, Key]]:
     """Yield the columns whose value the replica has under a key other than `key`, and that key."""
     for name, source in row.sources.items():
         if isinstance(source, tuple) and source != key:

@@ -303,7 +303,7 @@ def _needs_no_key(table: LakeTable, step: Rows | EventStep) -> bool:
     partitioned table may have no key although its partitions, and so the rows, have one: a copy of its rows, and events
     on all rows of a partition, need no key.
     """
-    is_root, blocked = step.relation.gathers_partitions, table.applied.blocked
+    is_root, blocked = step.relation.has_partition_rows, table.applied.blocked
     if isinstance(step, Rows):
         return is_root and not blocked and only_adds(step.changes)
     event = step.event

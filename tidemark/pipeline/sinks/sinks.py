@@ -23,7 +23,7 @@ from tidemark.model.change import LogicalMessage, SchemaChange, SchemaEvent
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.model.relation import Relation
+from tidemark.model.relation import PARTITIONED, Relation
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.commits import has_commit
 from tidemark.pipeline.delta_log.lineage import Recorded
@@ -47,7 +47,6 @@ CAPTURE, SOURCE = "tidemark.capture", "tidemark.source"  # properties of the Del
 TARGETS_AT_ONCE = 4
 COMPACT_EVERY = 100  # commits of one table
 CHECKED_PER_BATCH = 50  # idle tables checked in each batch: 1,000 tables are checked within 20 batches
-PARTITIONED = "p"  # pg_class.relkind
 
 
 LakeItem = tuple[OutboxSequence, TableItem | LogicalMessage]
@@ -337,7 +336,7 @@ def _split(items: Sequence[LakeItem]) -> _Split:
             continue
         relation = relation_of(item)
         assert relation is not None, item
-        if relation.kind == PARTITIONED and not relation.gathers_partitions:
+        if relation.kind == PARTITIONED and not relation.has_partition_rows:
             continue  # its rows come from its partitions
         split.tables.setdefault((item.database, relation.oid), []).append(Delivered(sequence, item))
     return split

@@ -26,7 +26,7 @@ from tidemark.runtime.replay.offline import check_same_cluster
 from tidemark.wal.segments import WalSlice
 
 POLL_S = 0.2  # how often the folder is checked for new WAL; a segment is 16 MB
-ROOM_S = 0.02
+SPACE_POLL_S = 0.02
 HOLE_S = 5.0  # tools that archive in parallel may write a segment later than its successor, but not so much later
 
 
@@ -95,7 +95,7 @@ class ArchiveInput(SourceThread):
         if not self._changes.may_be_new():
             return None
         try:
-            archive = ArchiveFolder(self._folder, whole_only=True, of=self._system_identifier)
+            archive = ArchiveFolder(self._folder, complete_only=True, of=self._system_identifier)
         except NoWal:
             return None  # not yet
         check_same_cluster(archive, self._system_identifier)
@@ -130,11 +130,11 @@ class ArchiveInput(SourceThread):
             self._log.info("the archive has a later timeline", timeline=self._timeline, next_timeline=latest)
 
     def _put(self, piece: WalSlice) -> bool:
-        """Put a piece into the ring, slice by slice, as there is room; return whether all of it was put."""
+        """Put a piece into the ring, slice by slice, as there is space; return whether all of it was put."""
         data = memoryview(piece.data)
         for at in range(0, len(data), SLICE_BYTES_MAX):
             while self._ring.free_bytes < SLICE_BYTES_MAX:
-                if self._stopping.wait(ROOM_S):
+                if self._stopping.wait(SPACE_POLL_S):
                     return False
             part = data[at : at + SLICE_BYTES_MAX]
             wal_slice = WalSlice(Lsn(piece.start_lsn + at), part, piece.timeline)

@@ -37,6 +37,7 @@ from tidemark.io.process.config import (
 from tidemark.io.state.history_files import DamagedBase, HistoryWriter, load_catalogs
 from tidemark.io.state.state import NotInitialised
 from tidemark.io.state.state_views import StateView
+from tidemark.model.commit_time import MSECS_PER_SECOND
 from tidemark.model.errors import ConsumerFailed, CorruptWal
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Epoch, Pointer
@@ -62,7 +63,6 @@ from tidemark.wal.segments import first_page_lsn
 from tidemark.wal.versions import wal_format
 from tidemark.wire.state import Beginning, HistoryIndex
 
-MS_PER_S = 1000
 PRELUDE_S = 0.05  # without a first copy the prelude ends at once: decoding need not wait for the first `poll`
 
 
@@ -193,7 +193,7 @@ class Capture:
             self._group_queue,
             lease,
             self._wal_source.input,
-            DeliveryPacing(settings.deliver.rate_max, settings.deliver.linger_ms / MS_PER_S),
+            DeliveryPacing(settings.deliver.rate_max, settings.deliver.linger_ms / MSECS_PER_SECOND),
         )
         self._make_decoding = partial(self._new_decoding, base, beginning, start)
         self._decoding: DecodeThread | None = None
@@ -415,17 +415,17 @@ class Capture:
             memory_bytes=settings.decode.memory_bytes,
             spill=SpillFolder(self._store.folder.spill),
             complete_from=beginning.complete_from,
-            wanted_from=Lsn(start.position.commit_lsn + 1),
+            from_lsn=Lsn(start.position.commit_lsn + 1),
             on_marker=self._on_marker,
         )
-        enter_open(decoder.transactions, base, start.restart_lsn, wanted=True)
+        enter_open(decoder.transactions, base, start.restart_lsn, requested=True)
         copies = Copies(self._store.view())
         builder = GroupBuilder(
             MappedDialects(base.mirrors, beginning.types, base.major),
             selected=settings.select.selection().selects,
             root_of=settings.select.selection().root_of,
             excluded=settings.select.selection().excluded_origins(),
-            wants_message=settings.select.selection().selects_message,
+            selects_message=settings.select.selection().selects_message,
             counting=settings.deliver.transactions,
             copied=copies.have if copies.snapshots else nothing_copied,
             copied_by=copies.snapshots.values(),
@@ -434,7 +434,7 @@ class Capture:
             rows_max=settings.deliver.group_rows_max,
             bytes_max=settings.deliver.group_bytes_max,
         )
-        decoder.want_only(builder.wants)
+        decoder.select_only(builder.selects)
         return WalReader(
             framer,
             decoder,

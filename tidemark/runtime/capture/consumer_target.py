@@ -32,7 +32,7 @@ from tidemark.model.lsn import Oid, Xid
 from tidemark.model.position import Epoch, Partition
 from tidemark.model.relation import Relation
 from tidemark.runtime.capture.confirming import Confirming
-from tidemark.runtime.capture.delivery import ROOM_FIRST_S, ROOM_MAX_S, CopyKeep
+from tidemark.runtime.capture.delivery import SPACE_WAIT_FIRST_S, SPACE_WAIT_MAX_S, CopyKeep
 from tidemark.runtime.capture.liveness import ConsumerRaised, Liveness
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
@@ -167,7 +167,7 @@ class ConsumerTarget:
                     f"the consumer was offered changes {refusals} times, and neither read nor confirmed any",
                     hint="on_events must read from its iterator, and must sometimes return true",
                 )
-            if self._stopping.wait(min(ROOM_MAX_S, ROOM_FIRST_S * refusals)):
+            if self._stopping.wait(min(SPACE_WAIT_MAX_S, SPACE_WAIT_FIRST_S * refusals)):
                 raise Stopped
 
     def _offer(self) -> bool:

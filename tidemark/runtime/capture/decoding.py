@@ -214,7 +214,7 @@ class WalReader:
             self._journal_bytes += written
         # NB: until then some open transactions would be listed with a later first LSN than they have.
         due = self.decoder.decoded_lsn - self._base_lsn >= self._base_every_bytes
-        if due and self.decoder.has_reached_wanted and not self._mirrors.is_growing:
+        if due and self.decoder.has_reached_from_lsn and not self._mirrors.is_growing:
             self.write_base()
 
 
@@ -354,7 +354,7 @@ class DecodeThread:
 
     def _is_awaited(self, wal_slice: WalSlice | None) -> bool:
         """Return whether the application thread waits: inline it waits for the group of all that has arrived."""
-        return wal_slice is None if self._lease.is_inline else self._group_queue.is_wanted
+        return wal_slice is None if self._lease.is_inline else self._group_queue.is_awaited
 
     def _release_slice(self, wal_slice: WalSlice) -> None:
         """Release a slice, all of whose groups were accepted."""

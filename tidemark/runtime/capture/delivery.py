@@ -21,6 +21,7 @@ from tidemark.io.state.history_files import HistoryWriter
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.change import ChangeGroup
+from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch
 from tidemark.runtime.context import Stopped
@@ -31,10 +32,9 @@ from tidemark.wire.values import EncodedGroup
 
 IDLE_POLL_S = 0.2  # first interval between polls of the target while nothing is delivered
 IDLE_POLL_S_MAX = 2.0  # the interval doubles up to this while the target has nothing to do
-ROOM_FIRST_S = 0.02
-ROOM_MAX_S = 1.0
+SPACE_WAIT_FIRST_S = 0.02
+SPACE_WAIT_MAX_S = 1.0
 STALE_READERS_S = 5.0  # how often slots of killed readers are freed
-US_PER_S = 1_000_000
 ExtraWrites = Callable[[StateTransaction], None]  # adds more to the transaction that stores a group
 CopyKeep = tuple[Oid, Oid, CopyProgress]  # database, relation, progress of its first copy
 
@@ -120,7 +120,7 @@ class OutboxTarget:
         """Move the confirmed pointer and trim, if readers confirmed meanwhile."""
         self._clear_stale_readers()
         marks = self._store.marks()
-        held = min((reader.held for reader in marks.readers.values()), default=marks.ledger.trimmed)
+        held = min((reader.applied for reader in marks.readers.values()), default=marks.ledger.trimmed)
         trimmable = min((reader.trimmable for reader in marks.readers.values()), default=marks.ledger.trimmed)
         has_confirmed = trimmable > marks.ledger.trimmed or held > (marks.confirmed.sequence if marks.confirmed else 0)
         if has_confirmed:
@@ -134,7 +134,7 @@ class OutboxTarget:
         """Do nothing: no call into the outbox outlasts a stop, except a running transaction."""
 
     def _store_group(self, encoded: EncodedGroup, extra_writes: ExtraWrites) -> None:
-        wait_s = ROOM_FIRST_S
+        wait_s = SPACE_WAIT_FIRST_S
         while True:
             try:
                 with self._store.transaction(self._epoch) as transaction:
@@ -143,21 +143,21 @@ class OutboxTarget:
                     extra_writes(transaction)
                     ledger, confirmed = transaction.ledger(), transaction.confirmed()
             except StateFull as full:
-                self._wait_for_room(full, wait_s)
-                wait_s = min(ROOM_MAX_S, wait_s * 2)
+                self._wait_for_space(full, wait_s)
+                wait_s = min(SPACE_WAIT_MAX_S, wait_s * 2)
             else:
                 if encoded.moves_delivered:
                     self._progress.deliver(delivered.pointer)
                 self._report(ledger, confirmed)
                 return
 
-    def _wait_for_room(self, full: StateFull, wait_s: float) -> None:
-        if wait_s == ROOM_FIRST_S:
+    def _wait_for_space(self, full: StateFull, wait_s: float) -> None:
+        if wait_s == SPACE_WAIT_FIRST_S:
             self._metrics.outbox_full.inc()
             self._log.warning("the outbox or its disk is full, delivery waits", reason=str(full))
         self._clear_stale_readers()
         # Pages freed by one transaction are usable two transactions later: trim, then a small write, then the group.
-        with suppress(StateFull):  # of the disk itself: not even this write finds room
+        with suppress(StateFull):  # of the disk itself: not even this write finds space
             self._apply_confirmations()
             self._apply_confirmations()
         if self._stopping.wait(wait_s):
@@ -250,7 +250,7 @@ class ApplicationThread:
         self._metrics.transactions.inc(len(group.transactions))
         now_us = self._clock.wall_us()
         for time_us in commit_times_us(group.transactions):
-            self._metrics.lag_seconds.observe(max(0, now_us - time_us) / US_PER_S)
+            self._metrics.lag_seconds.observe(max(0, now_us - time_us) / USECS_PER_SECOND)
 
     def _close(self) -> None:
         try:

@@ -14,7 +14,7 @@ class GroupQueue:
 
     def __init__(self, bytes_max: int, woken: Signal) -> None:
         """`woken` wakes the receiving thread: for a group, at the end, or for a reason of the thread that sets it."""
-        self.is_wanted = False  # the receiving thread waits, or is about to
+        self.is_awaited = False  # the receiving thread waits, or is about to
         self._bytes_max = bytes_max
         self._woken = woken
         self._groups: deque[tuple[ChangeGroup, int]] = deque()
@@ -33,7 +33,7 @@ class GroupQueue:
         return self._is_closed
 
     def put(self, group: ChangeGroup) -> bool:
-        """Add a group, waiting for room; false if the queue was closed instead."""
+        """Add a group, waiting for space; false if the queue was closed instead."""
         size = group.byte_count + GROUP_OVERHEAD_BYTES
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._byte_count < self._bytes_max)
@@ -41,19 +41,19 @@ class GroupQueue:
                 return False
             self._groups.append((group, size))
             self._byte_count += size
-            is_wanted, self.is_wanted = self.is_wanted, False
-        if is_wanted:
+            is_awaited, self.is_awaited = self.is_awaited, False
+        if is_awaited:
             self._woken.set()
         return True
 
     def receive(self, timeout_s: float) -> ChangeGroup | None:
         """Return the next group; None if there is none within `timeout_s`, or until it is woken for another reason."""
-        self.is_wanted = True
+        self.is_awaited = True
         group = self.receive_queued()
         if group is None and timeout_s > 0 and not self._is_closed:
             self._woken.wait(timeout_s)
             group = self.receive_queued()
-        self.is_wanted = False
+        self.is_awaited = False
         return group
 
     def receive_queued(self) -> ChangeGroup | None:

@@ -70,7 +70,7 @@ class GroupReader:
         return self._decoder is not None and self._lease.enter()
 
     def _receive_threaded(self, timeout_s: float) -> ChangeGroup | None:
-        self._queue.is_wanted = True  # NB: set before the check: the decode thread checks it after each slice
+        self._queue.is_awaited = True  # NB: set before the check: the decode thread checks it after each slice
         if self._decoder is not None and self._decoder.is_collecting:
             self._lease.arrived.set()
         return self._queue.receive(timeout_s)

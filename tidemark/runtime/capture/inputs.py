@@ -19,7 +19,7 @@ from tidemark.runtime.capture.network import NetworkThread, WalSink
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.capture.source_thread import Link
 
-ROOM_S = 0.02  # how often a full ring, or the spool's end, is checked
+SPACE_POLL_S = 0.02  # how often a full ring, or the spool's end, is checked
 STOP_S = 5.0
 WARN_SHARES = (0.5, 0.75, 0.9)  # of the spool: each is logged once
 MakeNetwork = Callable[[WalSink], NetworkThread]
@@ -128,7 +128,7 @@ class SpooledInput:
                 if self._network.is_located and self._move():
                     continue
                 if self._ring.write_lsn < self._spool.write_lsn:
-                    self._stopping.wait(ROOM_S)  # the ring is full
+                    self._stopping.wait(SPACE_POLL_S)  # the ring is full
                 elif spooling:
                     self._network.stop()  # then once more: WAL that arrived meanwhile
                     # NB: a disk that hangs may delay it for longer than `stop` waits, and only one thread may receive.

@@ -2,7 +2,7 @@
 
 A separate thread calls `alive()`, because the application thread may be the one that hangs. Every other call into the
 consumer is timed, and an exception that it raises is the consumer's failure. The caller of `poll` detects a call that
-takes too long: nothing here waits for the consumer. Time that the target spends waiting, for room or before the next
+takes too long: nothing here waits for the consumer. Time that the target spends waiting, for space or before the next
 offer, is outside of these calls and is not a hang.
 """
 

@@ -87,7 +87,7 @@ class WalSink(Protocol):
 
     @property
     def free_bytes(self) -> int:
-        """Room for more."""
+        """Bytes that are free."""
 
     def put(self, wal_slice: WalSlice) -> None:
         """Accept a slice."""
@@ -165,7 +165,7 @@ class NetworkThread(SourceThread):
         try:
             event = stream.receive_within(timeout_s)
             while event is not None:
-                read_bytes += self._take_event(event)
+                read_bytes += self._accept_event(event)
                 if read_bytes > LEASED_BYTES_MAX or self._sink.free_bytes < SLICE_BYTES_MAX:
                     return False
                 event = stream.receive()
@@ -220,7 +220,7 @@ class NetworkThread(SourceThread):
         finally:
             self._metrics.connected.set(0)
         if self._link is Link.PAUSED:
-            self._wait_for_room()
+            self._wait_for_space()
 
     def _locate(self, stream: WalStream) -> None:
         """Check that the node is ours, and find the timeline of the ring's end in its history."""
@@ -262,12 +262,12 @@ class NetworkThread(SourceThread):
             elif event is not None:
                 self._backoff.succeeded()
                 is_heard = True
-                if self._take_event(event):
+                if self._accept_event(event):
                     self._arrived.set()
         if ended is not None:
             self._follow(ended)
 
-    def _take_event(self, event: WalSlice | Keepalive) -> int:
+    def _accept_event(self, event: WalSlice | Keepalive) -> int:
         """Handle WAL, or the report of the node's position; return how many bytes of WAL."""
         if isinstance(event, Keepalive):
             self._progress.flush_lsn = event.server_end_lsn
@@ -288,7 +288,7 @@ class NetworkThread(SourceThread):
         )
         self._timeline = ended.next_timeline
 
-    def _wait_for_room(self) -> None:
+    def _wait_for_space(self) -> None:
         is_restored = self._restored_lsn is not None and self._sink.write_lsn >= self._restored_lsn
         overflows = self._overflows and is_restored and self._may_overflow()
         self._log.warning(

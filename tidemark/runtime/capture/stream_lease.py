@@ -92,7 +92,7 @@ class StreamLease:
     def __init__(self) -> None:
         self.arrived = Signal()  # the decode thread: WAL arrived, or the stream is its own again
         self.woken = Signal()  # the application thread: a group is queued, or the stream is offered
-        self.is_wanted = False  # the application thread waits, and would read inline
+        self.is_awaited = False  # the application thread waits, and would read inline
         self.is_inline = False  # the application thread decodes; NB: both are read several times at each commit
         self.is_recalled = False  # the application thread has to end its lease: the network thread reads again
         self._state = LeaseState.THREADED
@@ -114,7 +114,7 @@ class StreamLease:
     @property
     def may_offer(self) -> bool:
         """Return whether the application thread would read inline, and does not decode; for the network thread."""
-        return self.is_wanted and self._state is LeaseState.THREADED
+        return self.is_awaited and self._state is LeaseState.THREADED
 
     @property
     def reads(self) -> int:
@@ -123,7 +123,7 @@ class StreamLease:
 
     def offer(self, interrupt: Callable[[], None] | None = None) -> None:
         """Offer the stream; the network thread reads no more. `interrupt` ends a read that waits."""
-        self.is_wanted = False
+        self.is_awaited = False
         self._interrupt = interrupt
         self._move(LeaseEvent.OFFER)
         self.arrived.set()
@@ -137,7 +137,7 @@ class StreamLease:
         """Begin to decode in the application thread; false if the stream is not offered."""
         if self._move(LeaseEvent.ENTER) is not None:
             return True
-        self.is_wanted = True
+        self.is_awaited = True
         return False
 
     def begin_read(self) -> bool:

@@ -281,7 +281,7 @@ class ArchiveThenRing:
 def read_between(folder: Path, start_lsn: Lsn, end_lsn: Lsn, of: SystemIdentifier) -> Iterator[WalSlice]:
     """Yield the WAL of [start_lsn, end_lsn) from an archive, in slices; raise `Hole` if it is incomplete."""
     lsn = start_lsn
-    for piece in ArchiveFolder(folder, whole_only=True, of=of).read(start_lsn):
+    for piece in ArchiveFolder(folder, complete_only=True, of=of).read(start_lsn):
         data = memoryview(piece.data)[: end_lsn - piece.start_lsn]
         for at in range(0, len(data), SLICE_BYTES_MAX):
             yield WalSlice(Lsn(piece.start_lsn + at), data[at : at + SLICE_BYTES_MAX], piece.timeline)

@@ -32,6 +32,7 @@ from tidemark.io.host.file_access import ServerUser
 from tidemark.io.node.node import NodeArchiving
 from tidemark.io.process.config import ArchiveConfig
 from tidemark.io.state.state import StateStore
+from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.runtime.context import CaptureContext
@@ -41,7 +42,6 @@ from tidemark.wire.state import Archiving
 
 QUERY_S = 10.0
 START_S = 3.0  # a start waits this long for the node's answer, and then for the folder's
-US_PER_S = 1_000_000
 ResultT = TypeVar("ResultT")
 
 
@@ -135,7 +135,7 @@ class ArchivingWatch:
 
     def _show(self, seen: Archiving) -> None:
         since_us = seen.waiting_since_us
-        waited_s = max(0.0, (self._clock.wall_us() - since_us) / US_PER_S) if since_us else 0.0
+        waited_s = max(0.0, (self._clock.wall_us() - since_us) / USECS_PER_SECOND) if since_us else 0.0
         self.context.metrics.archive_waiting_seconds.set(waited_s)
 
     def _report(self, lost: Unrecorded, kept_out: str | None) -> None:
@@ -183,7 +183,7 @@ def in_time(read: Callable[[], ResultT], wait_s: float) -> ResultT:
         except Exception as error:  # noqa: BLE001 - it is the asker's
             answer.set_exception(error)
 
-    Thread(target=run, name="archive-look", daemon=True).start()
+    Thread(target=run, name="archive query", daemon=True).start()
     return answer.result(wait_s)
 
 

@@ -48,7 +48,7 @@ class Work(Protocol):
         """Return whether nothing was under way in the last step: the next one may come later."""
 
     def step(self) -> None:
-        """Check everything, do what is due; raise what ends the process, or has to wait for room on the disk."""
+        """Check everything, do what is due; raise what ends the process, or has to wait for space on the disk."""
 
     def pause(self) -> None:
         """Release everything in memory: the disk is full. The next step begins again."""
@@ -125,7 +125,7 @@ class Daemon:
                 self._woken.clear()
 
     def _work_on(self) -> None:
-        """Run a step of the work, or its start, unless it waits for room on the disk."""
+        """Run a step of the work, or its start, unless it waits for space on the disk."""
         if not self._disk_space.has_come():
             return
         try:

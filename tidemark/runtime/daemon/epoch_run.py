@@ -37,7 +37,7 @@ class EpochRun:
         self, epoch: Epoch, make_wal_source: MakeWalSource, on_marker: OnMarker, query_leader: QueryLeader | None = None
     ) -> None:
         """Make a capture under `epoch`, and start it; with `query_leader` it follows, and delivers nothing."""
-        self._context.log.info("epoch taken", epoch=str(epoch))
+        self._context.log.info("epoch acquired", epoch=str(epoch))
         self._context.store.environment.heartbeat.beat(self._slot, ahead_s=START_S_MAX)
         self.epoch = epoch
         self.capture = Capture(

@@ -66,7 +66,7 @@ class MarkerScan(SourceThread):
 
     def _read_on(self) -> None:
         try:
-            archive = ArchiveFolder(self._folder, whole_only=True, of=self._identity.system_identifier)
+            archive = ArchiveFolder(self._folder, complete_only=True, of=self._identity.system_identifier)
         except NoWal:
             return  # not yet
         check_same_cluster(archive, self._identity.system_identifier)

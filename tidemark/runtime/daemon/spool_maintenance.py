@@ -1,6 +1,6 @@
 """Periodic work on the spool: trimming, and the copy of the catalog history.
 
-Trimming comes first, because it may free the room that the copy needs. It uses the current manifest, so WAL that a
+Trimming comes first, because it may free the space that the copy needs. It uses the current manifest, so WAL that a
 rebuilt state would need stays until a later manifest is durable. A spool without a manifest is not trimmed.
 """
 

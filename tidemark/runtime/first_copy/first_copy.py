@@ -346,7 +346,7 @@ class FirstCopy:
         shown = under_own_name(relation, selection.root_of)
         if shown is None or not selection.selects(shown):
             return None
-        return shown if shown.gathers_partitions or shown.kind != ROUTED_KIND else None
+        return shown if shown.has_partition_rows or shown.kind != ROUTED_KIND else None
 
     def _feed(
         self,

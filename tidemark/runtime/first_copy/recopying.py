@@ -31,7 +31,7 @@ from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
-from tidemark.wire.recopies import RecopyStep, TableKey, Wanted, recopies_by_table, recopies_of, step_of
+from tidemark.wire.recopies import RecopyStep, RequestedTable, TableKey, recopies_by_table, recopies_of, step_of
 from tidemark.wire.state import CopyPhase, CopyProgress, Recopy
 
 OLDER_WAIT_S = 5.0  # of a requested copy for older transactions; nothing is delivered meanwhile
@@ -45,7 +45,9 @@ class FollowerCopiesNothing(ConfigError):
     hint = "run the command with the state of the delivering capture, on the host of the primary"
 
 
-def request_recopies(store: StateStore, wanted: Iterable[Wanted], after_lsn: Lsn, now_us: int) -> dict[TableKey, int]:
+def request_recopies(
+    store: StateStore, requested: Iterable[RequestedTable], after_lsn: Lsn, now_us: int
+) -> dict[TableKey, int]:
     """Make the requests durable; return each table's generation that a later one has to follow.
 
     An open request stays as it is, and its copy fulfils this one too.
@@ -55,7 +57,7 @@ def request_recopies(store: StateStore, wanted: Iterable[Wanted], after_lsn: Lsn
         if transaction.stage() is Stage.FOLLOWER:
             raise FollowerCopiesNothing("this capture follows a standby and delivers nothing")
         requests = _kept(transaction)
-        for table in wanted:
+        for table in requested:
             copy, open_one = transaction.copy(*table.key), requests.get(table.key)
             fresh = Recopy(table.name, now_us, after_lsn, copy.generation if copy is not None else 0)
             found[table.key] = fresh if open_one is None or open_one.failed else open_one

@@ -52,7 +52,7 @@ class SelectedTables:
         for event in group.items:
             if isinstance(event, SchemaEvent):
                 described = event.after or event.before
-                if described is not None and (described.kind == COPIED_KIND or described.gathers_partitions):
+                if described is not None and (described.kind == COPIED_KIND or described.has_partition_rows):
                     yield from ((event.database, described.oid, phase) for phase in self._phases(event))
             elif isinstance(event, PartitionEvent) and event.change is PartitionChange.ATTACH:
                 # The partitioned table now has rows that were never delivered under its name.

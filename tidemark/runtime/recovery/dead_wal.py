@@ -62,7 +62,7 @@ def _touched(
         MappedDialects(start.mirrors, start.types, identity.server_major),
         selected=selection.selects,
         root_of=selection.root_of,
-        wants_message=lambda _prefix: False,
+        selects_message=lambda _prefix: False,
     )
     found: set[TableKey] = set()
     for decoded in decode_archive(archive, start, LsnRange(branch.fork_lsn), _is_the_end):

@@ -210,7 +210,7 @@ def _tables_of(at: Resumption) -> Iterator[TableKey]:
 
 
 def _is_copied(relation: Relation, selection: Selection) -> bool:
-    return (relation.kind == COPIED_KIND or relation.gathers_partitions) and selection.selects(relation)
+    return (relation.kind == COPIED_KIND or relation.has_partition_rows) and selection.selects(relation)
 
 
 def _dropped(

@@ -23,7 +23,7 @@ class Damage:
 def in_archive(folder: Path, of: SystemIdentifier, error: CorruptWal, lsn: Lsn, read_lsn: Lsn) -> CorruptWal:
     """Return `error` with its file; it was met at the record at `lsn` when WAL up to `read_lsn` was read."""
     try:
-        archive = ArchiveFolder(folder, whole_only=True, of=of)
+        archive = ArchiveFolder(folder, complete_only=True, of=of)
     except (CorruptWal, OSError):
         return error
     names = dict.fromkeys(archive.name_at(at) for at in (lsn, Lsn(max(lsn, read_lsn - 1))))
@@ -36,7 +36,7 @@ def find_damage(folder: Path, of: SystemIdentifier, restart_lsn: Lsn) -> Damage 
     Missing WAL is not damage: it ends the search.
     """
     try:
-        archive = ArchiveFolder(folder, whole_only=True, of=of)
+        archive = ArchiveFolder(folder, complete_only=True, of=of)
     except NoWal:
         return None
     segment_bytes = archive.segment_bytes

@@ -18,7 +18,7 @@ from tidemark.decode.transactions.committed_transaction import CommittedTransact
 from tidemark.decode.transactions.decoder import Decoded, DecodedRun
 from tidemark.io.archive.archive import ArchiveFolder, Hole
 from tidemark.io.state.history_files import NoBase
-from tidemark.model.commit_time import CommitTime
+from tidemark.model.commit_time import USECS_PER_SECOND, CommitTime
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
 from tidemark.runtime.replay.archive_blocks import archived_blocks
@@ -28,7 +28,6 @@ from tidemark.wal.rmgr import xact
 from tidemark.wal.rmgr.end_times import NOT_READ, find_ends
 from tidemark.wire.state import HistoryIndex
 
-US_PER_S = 1_000_000
 CLOCK_BACK_S = 600  # for a server's clock that is corrected in steps; a slewed clock never goes back
 
 
@@ -104,7 +103,7 @@ class TimeRange:
             return
         latest_us = ends.times_us[0] if self.latest is None else self.latest.us
         if self.set_back is None:
-            self.set_back = ends.first_behind(latest_us, CLOCK_BACK_S * US_PER_S)
+            self.set_back = ends.first_behind(latest_us, CLOCK_BACK_S * USECS_PER_SECOND)
         self.latest = CommitTime(max(latest_us, *ends.times_us))
 
     @property

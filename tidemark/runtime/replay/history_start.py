@@ -5,7 +5,7 @@ Decoding begins earlier: at a saved base at or below the first record of any tra
 the newest base at or below `from`. A transaction open at `from` was open at B or began after it; so nothing is missed
 if decoding begins at the lowest first LSN of the transactions open at B, which B's entry in the index contains. The
 decoder may find other transactions there without their first records; they have ended by B, and are skipped
-(`Decoder`, `wanted_from`).
+(`Decoder`, `from_lsn`).
 """
 
 from collections.abc import Callable, Mapping
@@ -132,9 +132,9 @@ def begin_from_history(
         memory_bytes=memory_bytes,
         spill=spill,
         complete_from=view.beginning.complete_from,
-        wanted_from=INVALID_LSN if from_lsn is None else from_lsn,
+        from_lsn=INVALID_LSN if from_lsn is None else from_lsn,
     )
-    enter_open(decoder.transactions, base, start_lsn, wanted=from_lsn is not None)
+    enter_open(decoder.transactions, base, start_lsn, requested=from_lsn is not None)
     decoding = WalDecoding(framer, decoder, base.timeline)
     base.mirrors.select(every_database)
     names = base.mirrors.remember(view.beginning.databases)
@@ -158,20 +158,20 @@ def _later_start(view: StateView, oldest: Lsn, from_lsn: Lsn | None, archive: Ar
         return usable[0]
     before = [start_lsn for begin_lsn, start_lsn in usable if from_lsn is not None and begin_lsn <= from_lsn]
     if from_lsn is None or not before:
-        wanted = "" if from_lsn is None else f" from {format_lsn(from_lsn)}"
+        requested = "" if from_lsn is None else f" from {format_lsn(from_lsn)}"
         begins = f"; decoding is possible from {format_lsn(usable[0][0])} on" if usable else ""
-        text = f"{archive.folder} has no WAL before {format_lsn(first_wal_lsn)}, and decoding{wanted} needs it"
+        text = f"{archive.folder} has no WAL before {format_lsn(first_wal_lsn)}, and decoding{requested} needs it"
         raise WalTrimmed(f"{text}{begins}")
     return from_lsn, before[-1]
 
 
-def enter_open(transactions: TransactionTable, base: Base, lsn: Lsn, *, wanted: bool) -> None:
+def enter_open(transactions: TransactionTable, base: Base, lsn: Lsn, *, requested: bool) -> None:
     """Enter the transactions that are open at `lsn` and began before it; `base` was replayed up to it.
 
-    At the LSN of `base` these are all open transactions; after it only those that changed catalogs are known. `wanted`:
-    it is an error if one of them ends in the wanted range.
+    At the LSN of `base` these are all open transactions; after it only those that changed catalogs are known.
+    `requested`: it is an error if one of them ends in the requested range.
     """
-    enter = transactions.enter_unseen if wanted else transactions.enter_partial
+    enter = transactions.enter_unseen if requested else transactions.enter_partial
     if base.lsn == lsn:
         for started in base.open_transactions:
             enter(started.xid, INVALID_XID, started.first_lsn)

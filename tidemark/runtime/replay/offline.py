@@ -35,7 +35,7 @@ def check_same_cluster(archive: ArchiveFolder, system_identifier: SystemIdentifi
 def decode_archive(
     archive: ArchiveFolder,
     start: HistoryStart,
-    wanted: LsnRange,
+    requested: LsnRange,
     report_end: Callable[[InvalidWal], None],
     times: TimeRange | None = None,
 ) -> Iterator[DecodedRun]:
@@ -44,14 +44,14 @@ def decode_archive(
     `report_end` receives invalid bytes in the last segment. In a copy of pg_wal its unused rest begins there, which
     cannot be distinguished from damage.
     """
-    to_lsn = wanted.to_lsn
+    to_lsn = requested.to_lsn
     times = times or TimeRange()
     start.decoding.watch = times.read
     for wal_slice in archive.read(first_page_lsn(start.lsn)):
         try:
             decoded = start.decoding.feed_runs(wal_slice)
             for run in decoded if times.is_everything else times.within(decoded):
-                part = wanted.part_of(run)
+                part = requested.part_of(run)
                 if part is not None:
                     yield part
         except InvalidWal as error:

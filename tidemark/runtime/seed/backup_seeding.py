@@ -30,7 +30,7 @@ from tidemark.decode.catalog.store import GLOBAL_TABLESPACE
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.backup.backup import BackupFolder
 from tidemark.io.node.node import NodeFacts
-from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid, format_lsn
+from tidemark.model.lsn import INVALID_OID, OID_BYTES, Lsn, Oid, Xid, format_lsn
 from tidemark.runtime.replay.archive_blocks import archived_blocks
 from tidemark.runtime.replay.offline import ArchiveEndsEarly, ForeignArchive
 from tidemark.runtime.seed.backup_reading import BackupFilenodes, BackupSource, open_source
@@ -61,7 +61,6 @@ from tidemark.wal.rmgr import (
 
 REPLAYS_MAX = 4  # one, one more for a rewritten mapped catalog, and one more for a catalog whose file is in pg_class
 _LSN_END = Lsn((1 << 64) - 1)
-_OID_BYTES = 4
 
 
 def seed_from_backup(
@@ -78,7 +77,7 @@ def seed_from_backup(
     """
     source, files = open_source(backup, archive, selects, follows)
     for _ in range(REPLAYS_MAX):
-        replay = _Replay(source, files, observer or SilentObserver())
+        replay = _BackupReplay(source, files, observer or SilentObserver())
         try:
             replay.run()
         except (SeedOvertaken, CatalogDiverged) as error:
@@ -90,7 +89,7 @@ def seed_from_backup(
     raise BackupUnusable(f"{backup.folder}: the files of the catalogs at its end cannot be determined")
 
 
-class _Replay:
+class _BackupReplay:
     """One replay of the backup's WAL by mirrors, under an assumption about the catalogs' files."""
 
     def __init__(self, source: BackupSource, files: BackupFilenodes, observer: SeedObserver) -> None:
@@ -256,7 +255,7 @@ class _Replay:
         return count, False
 
     def _record_recreated(self, record: Record) -> None:
-        oid = Oid(int.from_bytes(record.main[:_OID_BYTES], "little"))
+        oid = Oid(int.from_bytes(record.main[:OID_BYTES], "little"))
         if oid in self._source.selected:
             name = self._source.databases[oid].name
             raise BackupUnusable(f"database {name} was created, dropped or moved during the backup")

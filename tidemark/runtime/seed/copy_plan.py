@@ -147,8 +147,8 @@ def _move(
         return replace(known, phase=CopyPhase.LEFT) if known is not None else None
     if known is not None and known.is_open:
         return known
-    is_whole = known is not None and known.phase is CopyPhase.DONE
-    if is_whole or not is_changed or not copy.enabled:
+    is_complete = known is not None and known.phase is CopyPhase.DONE
+    if is_complete or not is_changed or not copy.enabled:
         return None
     return replace(known or CopyProgress(CopyPhase.WAITING, 0), phase=CopyPhase.WAITING)
 

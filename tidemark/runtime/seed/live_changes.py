@@ -107,7 +107,7 @@ class LiveChanges:
             if self.snapshot is None:
                 self._buffer(decoded)
             else:
-                yield from self._wanted(decoded, self.snapshot)
+                yield from self._in_range(decoded, self.snapshot)
 
     def _find_start(self) -> Iterator[DecodedRun]:
         """Check whether S2 is available; if so, yield the buffered changes that S2 does not show."""
@@ -123,7 +123,7 @@ class LiveChanges:
             self.snapshot = begin_behind(node, snapshot, self.seed.complete_from)
         buffered, self._buffered, self._buffered_bytes = self._buffered, [], 0
         for decoded in buffered:
-            yield from self._wanted(decoded, self.snapshot)
+            yield from self._in_range(decoded, self.snapshot)
 
     def _buffer(self, decoded: DecodedRun) -> None:
         self._buffered.append(decoded)
@@ -134,7 +134,7 @@ class LiveChanges:
         if self._buffered_bytes > BUFFERED_BYTES_MAX:
             raise BufferFull(f"over {BUFFERED_BYTES_MAX} bytes of changes committed while older transactions were open")
 
-    def _wanted(self, decoded: DecodedRun, snapshot: Visibility) -> Iterator[DecodedRun]:
+    def _in_range(self, decoded: DecodedRun, snapshot: Visibility) -> Iterator[DecodedRun]:
         """Yield the parts of `decoded` that the snapshot does not show; release the rest."""
         if isinstance(decoded, CommittedRun):
             oldest, first_lsn = FullXid(min(decoded.ends.full_xids)), Lsn(decoded.ends.commit_lsns[0])

@@ -42,7 +42,7 @@ from tidemark.io.node.replication import TimelineEnd, WalStream
 from tidemark.io.node.seed import FILES_ATTEMPTS_MAX, FileRows, SeedSession, being_rewritten
 from tidemark.io.node.uncaptured_seed import VisitingSession, uncaptured_databases, untouched_template
 from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable, TidemarkError
-from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
+from tidemark.model.lsn import XID_MASK, FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility
 from tidemark.runtime.seed.wait_times import WAIT_S_DEFAULT
 from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
@@ -55,7 +55,6 @@ ATTEMPTS_MAX = 5  # at a seed that is invalidated by a rewrite of a catalog or b
 REMOVED_ATTEMPTS_MAX = 20
 POLL_S = 0.1  # between checks of the oldest transaction; also the time to wait for WAL
 REPORT_INTERVAL_S = 1.0  # between reports of the transactions that are waited for
-_XID_MASK = 0xFFFFFFFF
 _REMOVED_HINT = (
     "the node removes WAL faster than the catalogs are read: raise wal_keep_size (or max_wal_size) on it until "
     "the command has ended, or try again when it writes less"
@@ -252,7 +251,7 @@ def _attempt(
                 if mirror is not None:
                     sessions.append(other)
                     mirrors.append(mirror)
-        replay = stack.enter_context(_Replay(dsn, facts, redo, DatabaseMirrors(mirrors), observer))
+        replay = stack.enter_context(_NodeReplay(dsn, facts, redo, DatabaseMirrors(mirrors), observer))
         _wait_for_older(first, redo.next_xid, wait_s, observer, replay.follow)
         answers = [session.read(mirror, replay.follow) for session, mirror in zip(sessions, mirrors, strict=True)]
         end_lsn, files = _end(first, sessions)
@@ -297,12 +296,12 @@ def _wait_for_older(
 
 def next_xid_after(next_xid: FullXid, block: RecordBlock, stop: int) -> FullXid:
     """Return the next xid after the records before index `stop`; before them it was `next_xid`."""
-    distances = {(xid - next_xid) & _XID_MASK for xid in set(block.xids[:stop]) if xid}
-    ahead = [distance for distance in distances if distance <= _XID_MASK >> 1]
+    distances = {(xid - next_xid) & XID_MASK for xid in set(block.xids[:stop]) if xid}
+    ahead = [distance for distance in distances if distance <= XID_MASK >> 1]
     return FullXid(next_xid + max(ahead) + 1) if ahead else next_xid
 
 
-class _Replay:
+class _NodeReplay:
     """WAL from the redo LSN on, followed by the mirrors; connects again if the server closes the connection."""
 
     def __init__(

@@ -48,7 +48,8 @@ TRUNCATE_RESTART_SEQS = 0x02
 PACKED_HEADER_BYTES = 5  # SizeOfHeapHeader
 TUPLE_HEADER_BYTES = 23  # SizeofHeapTupleHeader
 PACKED_AT = TUPLE_HEADER_BYTES - PACKED_HEADER_BYTES  # start of the packed form in a tuple on a page
-_HOFF_AT = 4  # in a packed tuple
+HOFF_AT = 4  # in a packed tuple
+HAS_NULLS = 0x0001  # of infomask, HEAP_HASNULL
 
 _INSERT = Struct("<HB")
 _DELETE = Struct("<IHBB")
@@ -59,7 +60,7 @@ _U16 = Struct("<H")
 _PAGE_BOUNDS = Struct("<HHH")  # pd_lower, pd_upper, pd_special
 _PAGE_BOUNDS_AT = 12
 _PAGE_LSN = Struct("<II")
-_PAGE_HEADER_BYTES = 24  # SizeOfPageHeaderData
+_DATA_PAGE_HEADER_BYTES = 24  # SizeOfPageHeaderData
 _LINE_POINTER = Struct("<I")
 _LP_NORMAL = 1
 _XMIN_XMAX = Struct("<II")
@@ -214,9 +215,9 @@ def apply_update(old: bytes, update: HeapUpdate) -> bytes:
     lsn = update.block.lsn
     if changed is None:
         raise BadRecord(lsn, "the new row is only in the page image")
-    old_values_at = old[_HOFF_AT] - PACKED_AT
+    old_values_at = old[HOFF_AT] - PACKED_AT
     old_values = len(old) - old_values_at
-    head_bytes = changed[_HOFF_AT] - PACKED_AT if update.prefix else len(changed)
+    head_bytes = changed[HOFF_AT] - PACKED_AT if update.prefix else len(changed)
     if max(update.prefix, update.suffix) > old_values or not PACKED_HEADER_BYTES <= head_bytes <= len(changed):
         raise BadRecord(lsn, f"prefix {update.prefix} and suffix {update.suffix} of {old_values} bytes")
     prefix = old[old_values_at : old_values_at + update.prefix]
@@ -226,7 +227,7 @@ def apply_update(old: bytes, update: HeapUpdate) -> bytes:
 
 def apply_inplace(old: bytes, update: HeapInplace) -> bytes:
     """Return the packed row `old` with all of its values overwritten (`heap_xlog_inplace`)."""
-    values_at = old[_HOFF_AT] - PACKED_AT if old else 0
+    values_at = old[HOFF_AT] - PACKED_AT if old else 0
     if len(old) - values_at != len(update.values):
         raise BadRecord(
             update.block.lsn,
@@ -240,7 +241,7 @@ def page_tuple(page: bytes, offset: int) -> tuple[bytes, Xid, Xid] | None:
     count = _line_pointers(page)
     if not 1 <= offset <= count:
         return None
-    (pointer,) = _LINE_POINTER.unpack_from(page, _PAGE_HEADER_BYTES + 4 * (offset - 1))
+    (pointer,) = _LINE_POINTER.unpack_from(page, _DATA_PAGE_HEADER_BYTES + 4 * (offset - 1))
     begin, flags, length = pointer & 0x7FFF, pointer >> 15 & 3, pointer >> 17
     if flags != _LP_NORMAL:
         return None
@@ -266,9 +267,9 @@ def _line_pointers(page: bytes) -> int:
         raise BadRecord(Lsn(0), f"page of {len(page)} bytes") from None
     if upper == 0:
         return 0
-    if not _PAGE_HEADER_BYTES <= lower <= upper <= special <= PAGE_BYTES == len(page):
+    if not _DATA_PAGE_HEADER_BYTES <= lower <= upper <= special <= PAGE_BYTES == len(page):
         raise BadRecord(_page_lsn(page), f"page image: bounds {lower}, {upper}, {special} of {len(page)} bytes")
-    count: int = (lower - _PAGE_HEADER_BYTES) // _LINE_POINTER.size
+    count: int = (lower - _DATA_PAGE_HEADER_BYTES) // _LINE_POINTER.size
     return count
 
 
@@ -287,6 +288,6 @@ def _packed(record: Record, data: bytes, block: BlockRef | None = None) -> bytes
     """Return `data` as a packed tuple; None if the tuple is only in the page image of `block`."""
     if not data and block is not None and block.image_applies:
         return None
-    if len(data) < PACKED_HEADER_BYTES or data[_HOFF_AT] < TUPLE_HEADER_BYTES:
+    if len(data) < PACKED_HEADER_BYTES or data[HOFF_AT] < TUPLE_HEADER_BYTES:
         raise BadRecord(record.lsn, f"{len(data)} bytes are not a tuple")
     return data

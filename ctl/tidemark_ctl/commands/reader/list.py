@@ -19,7 +19,7 @@ def list_readers(state: Path, *, as_json: bool) -> None:
         view = store.view()
     head = view.ledger.head
     tree = {
-        name: {"held": known.held, "replayable": known.replayable, "behind": head - known.held}
+        name: {"held": known.applied, "replayable": known.replayable, "behind": head - known.applied}
         for name, known in view.readers.items()
     }
     show({"readers": tree, "damaged": sorted(view.damaged_readers)}, as_json=as_json)

@@ -49,7 +49,7 @@ class OutboxConsumer:
     def start(self) -> None:
         """Register, and begin to read."""
         with OutboxReader.open(self._folder) as outbox:
-            self.confirmed = outbox.register(READER).held
+            self.confirmed = outbox.register(READER).applied
         self._thread = threading.Thread(target=self._run, name="consumer", daemon=True)
         self._thread.start()
 

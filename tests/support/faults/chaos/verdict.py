@@ -3,7 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.support.oracles.log_oracle import Change, LoggedChange, LogTally, ServerLog, Transactions, assert_equal
+from tests.support.oracles.log_oracle import (
+    ChangeIdentity,
+    LoggedChange,
+    LogTally,
+    ServerLog,
+    Transactions,
+    assert_equal,
+)
 from tests.support.processes.captures import change_log, replayed
 from tests.support.servers.postgres import Cluster
 from tidemark.model.change import AFTER, BEFORE, ChangeBatch, GroupItem, Op, Truncation
@@ -67,7 +74,7 @@ def check_replicas(node: Cluster, accepted: list[AcceptedItem]) -> None:
 def _changes(one: AcceptedItem) -> Iterator[LoggedChange]:
     if isinstance(one.item, Truncation):
         at, item = one.item.position, one.item
-        change = Change(item.relation.name, Op.TRUNCATE.value, None, None)
+        change = ChangeIdentity(item.relation.name, Op.TRUNCATE.value, None, None)
         yield LoggedChange((at.timeline, at.commit_lsn, at.ordinal), item.xid, change)
     if not isinstance(one.item, ChangeBatch):
         return
@@ -75,5 +82,5 @@ def _changes(one: AcceptedItem) -> Iterator[LoggedChange]:
         if row["_op"] in (Op.COPY.value, Op.REWRITE.value):
             continue
         old, new = ((row[side] or {}).get(KEY) for side in (BEFORE, AFTER))
-        change = Change(one.item.relation.name, row["_op"], old, new)
+        change = ChangeIdentity(one.item.relation.name, row["_op"], old, new)
         yield LoggedChange((row["_tli"], row["_commit_lsn"], row["_ordinal"]), row["_xid"], change)

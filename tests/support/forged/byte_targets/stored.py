@@ -141,7 +141,7 @@ def _ledger_seed() -> bytes:
         HoleLedger.create(path, 0o600)
         with HoleLedger.open(path, writable=True) as ledger:
             ledger.record_failure()
-            ledger.give_up("000000010000000000000001", "no room")
+            ledger.give_up("000000010000000000000001", "no space")
         return path.read_bytes()[:512]
 
 

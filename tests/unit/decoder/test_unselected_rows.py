@@ -80,7 +80,7 @@ def rows(group: ChangeGroup) -> list[object]:
 def test_wanted_rows_and_their_ordinals_do_not_change(made: Callable[[int], Wal], size: int) -> None:
     stream = made(60)
     decoder, builder = new_wal().decoder, GroupBuilder(DIALECTS, selected=is_ledger, rows_max=20)
-    decoder.want_only(builder.wants)
+    decoder.select_only(builder.selects)
     everything = groups(new_wal().decoder, GroupBuilder(DIALECTS, selected=is_ledger, rows_max=20), stream, size)
     assert content(groups(decoder, builder, stream, size)) == content(everything)
     assert sum(len(rows(group)) for group in everything) > 0
@@ -90,16 +90,16 @@ def test_wanted_rows_and_their_ordinals_do_not_change(made: Callable[[int], Wal]
 def test_rows_of_a_large_transaction_keep_their_ordinals(size: int) -> None:
     stream = committed()
     decoder, builder = new_wal().decoder, GroupBuilder(DIALECTS, selected=is_ledger)
-    decoder.want_only(builder.wants)
+    decoder.select_only(builder.selects)
     everything = groups(new_wal().decoder, GroupBuilder(DIALECTS, selected=is_ledger), stream, size)
     assert content(groups(decoder, builder, stream, size)) == content(everything)
 
 
 @pytest.mark.parametrize("size", [1, 50, 1000])
-def test_an_unwanted_row_needs_only_its_entry(size: int) -> None:
+def test_an_unselected_row_needs_only_its_entry(size: int) -> None:
     stream = large()
     decoder = new_wal().decoder
-    decoder.want_only(lambda _: False)
+    decoder.select_only(lambda _: False)
     for begin in range(0, len(stream.raws), size):
         list(decoder.decode_runs(block_of(stream.raws[begin : begin + size])))
     transaction = decoder.transactions.find(Xid(801))
@@ -112,17 +112,17 @@ def test_an_unwanted_row_needs_only_its_entry(size: int) -> None:
 
 @given(STEPS, st.sets(st.sampled_from(["account", "ledger"])), st.integers(1, 40), st.integers(1, 9))
 @settings(max_examples=150)
-def test_rows_beside_unwanted_ones_are_emitted_unchanged(
+def test_rows_beside_unselected_ones_are_emitted_unchanged(
     steps: list[tuple[str, int]], names: set[str], size: int, rows_max: int
 ) -> None:
     stream = played(steps)
 
-    def wanted(found: Relation) -> bool:
+    def selected(found: Relation) -> bool:
         return found.name in names
 
-    decoder, builder = forged().decoder, GroupBuilder(DIALECTS, selected=wanted, rows_max=rows_max)
-    decoder.want_only(builder.wants)
-    everything = groups(forged().decoder, GroupBuilder(DIALECTS, selected=wanted), stream, size)
+    decoder, builder = forged().decoder, GroupBuilder(DIALECTS, selected=selected, rows_max=rows_max)
+    decoder.select_only(builder.selects)
+    everything = groups(forged().decoder, GroupBuilder(DIALECTS, selected=selected), stream, size)
     reported = groups(decoder, builder, stream, size)
     assert flat(reported) == flat(everything)
     assert [end for group in reported for end in group.transactions] == [
@@ -137,13 +137,13 @@ def flat(made: list[ChangeGroup]) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 50, 1000])
-def test_a_restart_among_unwanted_rows_emits_the_rest(size: int) -> None:
+def test_a_restart_among_unselected_rows_emits_the_rest(size: int) -> None:
     stream = committed()
     (end,) = (one for one in stream.committed if one.end.xid == 801)
     for ordinal in (0, 3, 4, 5, 297, 298, 299, 300, 597, 598, 599):
         after = Position(end.end.timeline, end.end.commit_lsn, ordinal)
         decoder, builder = new_wal().decoder, GroupBuilder(DIALECTS, selected=is_ledger, after=after)
-        decoder.want_only(builder.wants)
+        decoder.select_only(builder.selects)
         made = groups(decoder, builder, stream, size)
         batches = [item for group in made for item in group.items if isinstance(item, ChangeBatch)]
         found = [number for batch in batches for number in batch.rows.column("_ordinal").to_pylist()]
@@ -151,10 +151,10 @@ def test_a_restart_among_unwanted_rows_emits_the_rest(size: int) -> None:
         assert all(group.first > after for group in made)
 
 
-def test_unwanted_rows_of_small_transactions_are_counted_and_not_collected() -> None:
+def test_unselected_rows_of_small_transactions_are_counted_and_not_collected() -> None:
     stream = tellers(60)
     decoder, arenas = new_wal().decoder, Arenas()
-    decoder.want_only(lambda _: False)
+    decoder.select_only(lambda _: False)
     found = list(decoder.decode_runs(block_of(stream.raws)))
     runs = [run for run in found if isinstance(run, CommittedRun)]
     assert sum(map(len, runs)) > 50
@@ -165,7 +165,7 @@ def test_unwanted_rows_of_small_transactions_are_counted_and_not_collected() -> 
         assert (arenas.entries.size, arenas.tuples.size, arenas.runs.count) == (0, 0, 0)
 
 
-def test_the_count_of_unwanted_rows_survives_a_spill() -> None:
+def test_the_count_of_unselected_rows_survives_a_spill() -> None:
     spill = MemorySpill()
     stream = new_wal()
     for number in range(300):
@@ -173,7 +173,7 @@ def test_the_count_of_unwanted_rows_survives_a_spill() -> None:
         stream.insert(801, LEDGER, packed_row(number))
     stream.commit(801)
     wal = Wal(relation(), relation("ledger", LEDGER), memory_bytes=1500, spill=spill)
-    wal.decoder.want_only(is_ledger)
+    wal.decoder.select_only(is_ledger)
     everything = groups(new_wal().decoder, GroupBuilder(DIALECTS, selected=is_ledger), stream, 7)
     reported = groups(wal.decoder, GroupBuilder(DIALECTS, selected=is_ledger), stream, 7)
     assert spill.writes
