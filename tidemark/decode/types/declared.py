@@ -4,9 +4,9 @@ The fields of an interval (`interval day to second`) are not printed. A type of 
 """
 
 from tidemark.decode.types.numeric import TYPMOD_HEADER
+from tidemark.decode.types.registry import NUMERIC
 from tidemark.model.relation import Column, TypeDescription
 
-_NUMERIC = 1700
 _CHARACTERS = frozenset({1042, 1043})  # bpchar, varchar
 _BITS = frozenset({1560, 1562})
 _TIMES = frozenset({1083, 1114, 1184, 1266})
@@ -35,7 +35,7 @@ def _printed(described: TypeDescription, typmod: int) -> str:
 
 
 def _modifier(oid: int, typmod: int) -> str:
-    if oid == _NUMERIC and typmod >= TYPMOD_HEADER:
+    if oid == NUMERIC and typmod >= TYPMOD_HEADER:
         declared = typmod - TYPMOD_HEADER
         return f"({declared >> 16},{((declared & 0x7FF) ^ _SCALE_SIGN) - _SCALE_SIGN})"
     if oid in _CHARACTERS:
