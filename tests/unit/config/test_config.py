@@ -54,6 +54,12 @@ def test_every_key_is_in_the_file_with_a_comment_above_it() -> None:
         (f"{FOLLOW}lake = '/lake'\n[deliver]\nconsumer = 'null'", "standby.lake: a lake is filled from the outbox"),
         (f"{FOLLOW}[capture]\ndsn = 'host=one,two'", "standby.follow: capture.dsn names several hosts"),
         ("[watchdog]\nwatchdog_s = 2.9", "watchdog.watchdog_s: Input should be greater than or equal to 3"),
+        ("[lake]\ntable = 1", "unknown key lake.table"),
+        ("[[lake.tables]]\nlog_keep_days = 1", "lake.tables.0.pattern: Field required"),
+        ("[[lake.tables]]\npattern = 'a'\nkeep = 1", "unknown key lake.tables.0.keep"),
+        ("[[lake.tables]]\npattern = ''", "lake.tables.0.pattern: String should have at least 1 character"),
+        ("[[lake.tables]]\npattern = 'a'\nlog_keep_days = -1", "lake.tables.0.log_keep_days: Input should be greater"),
+        (2 * "[[lake.tables]]\npattern = 'a'\n", "lake.tables.1.pattern: a is in an earlier entry, which applies"),
         ("[ring", "is not TOML"),
     ],
 )

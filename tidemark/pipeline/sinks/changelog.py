@@ -111,6 +111,12 @@ class ChangeLog:
         return pa.Table.from_pylist([row], schema=schema)
 
 
+def expire_rows(table: LakeTable, before_us: int) -> None:
+    """Delete the rows whose transaction was committed before a time. TRUNCATEs have no time, and stay."""
+    before = f"arrow_cast({before_us}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+    table.delete(f"{quoted('_commit_time')} < {before}", table.applied)
+
+
 def log_rows(step: Rows) -> pa.Table:
     """Return the log's rows for a run of changes."""
     changes = step.changes

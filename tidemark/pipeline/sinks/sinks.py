@@ -17,9 +17,12 @@ from pathlib import Path
 
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import UTF8
+from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.failpoints import passed
+from tidemark.io.process.config import DEFAULT_LAKE, LakeConfig
 from tidemark.io.state.accepted_breaks import log_key
 from tidemark.model.change import LogicalMessage, SchemaChange, SchemaEvent
+from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
@@ -34,7 +37,7 @@ from tidemark.pipeline.lake.lake_table import KEEP_HOURS, LakeTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
-from tidemark.pipeline.sinks.changelog import ChangeLog
+from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows
 from tidemark.pipeline.sinks.messages import append_messages
 from tidemark.pipeline.sinks.replica import Replica
 from tidemark.pipeline.sinks.steps import Delivered, TableItem
@@ -45,6 +48,7 @@ from tidemark.wire.state import Identity
 
 CAPTURE, SOURCE = "tidemark.capture", "tidemark.source"  # properties of the Delta tables
 TARGETS_AT_ONCE = 4
+USECS_PER_DAY = 86_400 * USECS_PER_SECOND
 COMPACT_EVERY = 100  # commits of one table
 CHECKED_PER_BATCH = 50  # idle tables checked in each batch: 1,000 tables are checked within 20 batches
 
@@ -84,12 +88,13 @@ class Lake:
         keep_hours: int = KEEP_HOURS,
         accepted: Callable[[], Mapping[str, str]] = dict,
         is_over: Callable[[], bool] = lambda: False,
+        config: LakeConfig = DEFAULT_LAKE,
     ) -> None:
         """`databases`: names; a database without a name is called by its OID, one without a dialect has that of UTF-8.
 
         Files that a commit replaced are kept for `keep_hours`, for readers of older versions. `accepted` reads the
         breaks in logs that the operator accepted: for a log's key the position before the break. Long optional work
-        ends once `is_over` returns true.
+        ends once `is_over` returns true. `config` has the settings of tables.
         """
         self.root = root.rstrip("/")
         self.capture = identity.capture
@@ -104,6 +109,8 @@ class Lake:
         self._keep_hours = keep_hours
         self._accepted = accepted
         self._is_over = is_over
+        self._config = config
+        self._clock = SystemClock()
         self._touched: Sequence[TablePosition] = ()
         self._beside: list[tuple[str, int]] = []
         self._unchecked: deque[TableId] = deque()  # the tables that this round has not checked yet
@@ -195,12 +202,15 @@ class Lake:
 
     def _log(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
         uri, app = f"{self.root}/{self._folders[table]}/{LOG}", table_app(self.capture, table, LOG)
-        properties = self._properties(table, items)
+        name = self._name(table, items)
+        properties, settings = self._properties(table, name), self._config.settings_of(name)
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             log = ChangeLog(uri, app, self._shapes, properties).apply(_delivered(some), recorded)
             if log.has_passed(COMPACT_EVERY):
-                log.compact(self._keep_hours)
+                if settings.log_keep_days:
+                    expire_rows(log, self._clock.wall_us() - settings.log_keep_days * USECS_PER_DAY)
+                log.compact(max(self._keep_hours, settings.file_keep_hours))
             return log
 
         known = self.positions.tables.get(table)
@@ -216,13 +226,14 @@ class Lake:
         dialect = self._dialects.get(table[0], UTF8)
         # NB: removed first, so that it is unknown after a failure: a retry skips the events that were applied.
         present = self._present.pop(table, None)
-        properties = self._properties(table, items)
+        name = self._name(table, items)
+        properties, settings = self._properties(table, name), self._config.settings_of(name)
         applying = Replica(uri, app, self._shapes, self._constants, dialect, present=present, properties=properties)
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             replica = applying.apply(_delivered(some), recorded)
             if replica.has_passed(COMPACT_EVERY):
-                applying.maintain(replica, self._keep_hours)
+                applying.maintain(replica, max(self._keep_hours, settings.file_keep_hours))
             return replica
 
         known = self.positions.tables.get(table)
@@ -235,10 +246,12 @@ class Lake:
             self._present[table] = applying.present
         return outcome
 
-    def _properties(self, table: TableId, items: Sequence[Delivered]) -> dict[str, str]:
+    def _name(self, table: TableId, items: Sequence[Delivered]) -> str:
+        """Return the present name of a table; without items it is a known one."""
+        return _latest(items).qualified_name if items else self.positions.tables[table].qualified_name
+
+    def _properties(self, table: TableId, name: str) -> dict[str, str]:
         """Return the properties that name the source of a table; its position is in each commit, at no further cost."""
-        known = self.positions.tables.get(table)
-        name = _latest(items).qualified_name if items else known.qualified_name if known else str(table[1])
         database = self._databases.get(table[0], str(table[0]))
         return {CAPTURE: self.capture, SOURCE: f"{self._system_identifier}/{database}/{name}"}
 
