@@ -12,14 +12,14 @@ from tests.integration.lake.test_layout import table
 from tests.support.lakes.lakes import CAPTURE, IDENTITY, batch
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tests.support.processes.cdcctl import Done, cdcctl, refused, succeeded
-from tidemark.model.change import SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.change import LogicalMessage, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.errors import ExitCode
-from tidemark.model.lsn import Lsn, Oid, Xid
-from tidemark.model.position import Sequence
+from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
+from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.lake.report import reading_lines
-from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.sinks import Lake, LakeBatch
 
 pytestmark = pytest.mark.feature("L13")
 OTHER_DATABASE = Oid(9)
@@ -149,3 +149,18 @@ def test_the_check_finds_a_position_that_the_recorded_version_does_not_have(tmp_
     code, faults = check(tmp_path)
     assert code == ExitCode.UNEXPECTED
     assert faults == [f"version 1 contains {known.position}, but {early} is recorded"] * 2
+
+
+def test_messages_are_listed_and_checked(tmp_path: Path) -> None:
+    at = Position(TimelineId(1), Lsn(500), 0)
+    message = LogicalMessage(at, Lsn(500), DATABASE, Xid(0), False, "app", b"hello")
+    lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of, {DATABASE: "shop"})
+    lake.apply(LakeBatch("outbox-1", Sequence(1), at, [(Sequence(1), message)]))
+    (listed,) = json.loads(succeeded(lake_command("list", tmp_path, "--json")).out)["tables"]
+    assert (listed["folder"], listed["log"], listed["position"]) == ("shop/messages", 1, str(at))
+    shown = json.loads(succeeded(lake_command("describe", tmp_path, "shop/messages", "--json")).out)
+    assert shown["delta_tables"]["log"]["path"] == f"{tmp_path}/shop/messages"
+    assert check(tmp_path) == (ExitCode.SUCCESS, [])
+    DeltaTable(f"{tmp_path}/shop/messages").delete()
+    code, (fault,) = check(tmp_path)
+    assert (code, "was changed by another writer" in fault) == (ExitCode.UNEXPECTED, True)
