@@ -61,7 +61,7 @@ with environment.read() as transaction:
 """
 ANSWER_S = 1.0  # a command is answered within this time beside a hundred clients
 ASKED = 3  # polls after which a server without a pause would find the same client each time
-HOLD_WRITER = HOLD_READER.replace(".read()", ".write()")
+HOLD_WRITER = HOLD_READER.replace("environment.read()", "environment.write()")
 
 
 @pytest.fixture
@@ -83,8 +83,9 @@ class Holder:
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(timeout=120)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
 
 
 @pytest.mark.feature("I38")
