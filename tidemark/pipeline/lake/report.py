@@ -26,7 +26,7 @@ from tidemark.pipeline.lake.layout import COMMENT, TYPE
 from tidemark.pipeline.lake.positions import FOLDER, Positions, TablePosition, TableState
 from tidemark.wire.state import Identity
 
-Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+LakeReport = None | bool | int | float | str | Sequence["LakeReport"] | Mapping[str, "LakeReport"]
 
 
 class NoLake(ConfigError):
@@ -107,7 +107,7 @@ def _database(table: TablePosition) -> str:
     return table.folder.partition("/")[0]
 
 
-def listed(lake: OpenedLake) -> dict[str, Json]:
+def listed(lake: OpenedLake) -> dict[str, LakeReport]:
     """Return all tables of a lake, with the position of the whole lake."""
     applied = lake.positions.applied
     return {
@@ -120,7 +120,7 @@ def listed(lake: OpenedLake) -> dict[str, Json]:
     }
 
 
-def _summary(lake: OpenedLake, table: TablePosition) -> dict[str, Json]:
+def _summary(lake: OpenedLake, table: TablePosition) -> dict[str, LakeReport]:
     return {
         "table": table.qualified_name,
         "database": _database(table),
@@ -143,13 +143,13 @@ def _recorded_fault(delta: LakeDelta) -> Iterator[str]:
         yield f"{fault.kind.value} after {fault.position}: {fault.reason}"
 
 
-def described(lake: OpenedLake, table: TablePosition) -> dict[str, Json]:
+def described(lake: OpenedLake, table: TablePosition) -> dict[str, LakeReport]:
     """Return a table with its columns, and the lines that read it."""
     found = {delta.name: _described(delta) for delta in lake.deltas(table) if delta.exists}
     return {"lake": str(lake.root), **_summary(lake, table), "delta_tables": found}
 
 
-def _described(delta: LakeDelta) -> dict[str, Json]:
+def _described(delta: LakeDelta) -> dict[str, LakeReport]:
     opened = LakeTable(delta.uri, delta.app)
     metadata = opened.delta.metadata()
     return {
@@ -174,7 +174,7 @@ def _text(metadata: Mapping[bytes, bytes] | None, key: bytes) -> str | None:
     return (metadata or {}).get(key, b"").decode() or None
 
 
-def reading_lines(path: str) -> dict[str, Json]:
+def reading_lines(path: str) -> dict[str, LakeReport]:
     """Return the lines that read the Delta table at `path` as it is now: SQL for DuckDB, Python for the others."""
     text, literal = json.dumps(path, ensure_ascii=False), "'" + path.replace("'", "''") + "'"
     return {
@@ -185,9 +185,9 @@ def reading_lines(path: str) -> dict[str, Json]:
     }
 
 
-def checked(lake: OpenedLake, *, reads_files: bool) -> dict[str, Json]:
+def checked(lake: OpenedLake, *, reads_files: bool) -> dict[str, LakeReport]:
     """Return the faults of each Delta table of the lake; with `reads_files` every data file is read."""
-    tables: list[Json] = []
+    tables: list[LakeReport] = []
     count = 0
     for table in lake.tables:
         for delta in lake.deltas(table):
@@ -224,7 +224,7 @@ def _faults(table: TablePosition, delta: LakeDelta, *, reads_files: bool) -> Ite
 def main(arguments: Sequence[str]) -> int:
     """Print one report; return the exit status: 1 if a check found a fault."""
     what, root, *more = arguments
-    reports: Mapping[str, Callable[[OpenedLake], dict[str, Json]]] = {
+    reports: Mapping[str, Callable[[OpenedLake], dict[str, LakeReport]]] = {
         "list": listed,
         "describe": lambda lake: described(lake, lake.find(more[0])),
         "check": lambda lake: checked(lake, reads_files=bool(more)),
