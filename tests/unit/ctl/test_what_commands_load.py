@@ -41,7 +41,7 @@ LEAVES = (
     *("archive repair", "archive status", "check", "decode", "init", "reader drop", "reader list", "realtime off"),
     *("lake check", "lake describe", "lake list"),
     *("realtime on", "realtime status", "rewind", "run archiver", "run sidecar", "spark accept-break", "spark run"),
-    *("status", "table recopy", "tail"),
+    *("status", "table recopy", "table resume", "tail"),
 )
 READ_ALONE = ("archive status", "reader list", "realtime status", "status")
 HELP_ALONE = frozenset({"click", "msgspec"})
@@ -80,6 +80,7 @@ RUNS = {
     "rewind": CommandRun("--state {state} --yes", NODE | DECODER, ExitCode.CONFIG),
     "spark accept-break": CommandRun("--state {state} --accept-break", STATE_ALONE),
     "table recopy": CommandRun("--state {state} public.account", NODE, ExitCode.STATE),
+    "table resume": CommandRun("--state {state} public.account", STATE_ALONE, ExitCode.CONFIG),
     "tail": CommandRun(NOWHERE, NODE | DECODER, ExitCode.NODE_UNREACHABLE),
 }
 DAEMONS = {"run archiver", "run sidecar", "spark run"}  # the command is replaced by another program

@@ -19,6 +19,7 @@ TABLES_BLOCKED = "tidemark_pipeline_tables_blocked"
 TABLES_STALE = "tidemark_pipeline_tables_stale"
 TABLES_STOPPED = "tidemark_pipeline_tables_stopped"
 TABLES_DIVERGED = "tidemark_pipeline_tables_diverged"
+TABLES_PAUSED = "tidemark_pipeline_tables_paused"
 RESTARTS = "tidemark_pipeline_restarts_total"
 EXECUTORS = "tidemark_pipeline_executors"
 
@@ -49,6 +50,7 @@ class PipelineMetrics:
         self.tables_stale = self._gauge(TABLES_STALE, "Tables that lost their key: the replica is not updated.")
         self.tables_stopped = self._gauge(TABLES_STOPPED, "Tables with a property that restricts writes.")
         self.tables_diverged = self._gauge(TABLES_DIVERGED, "Tables that another writer changed or that are damaged.")
+        self.tables_paused = self._gauge(TABLES_PAUSED, "Tables to which writes failed, and which wait to be resumed.")
         self.executors = self._gauge(EXECUTORS, "Executors of Spark; 1 if the driver does their work.")
         self.disk_full_seconds = self._gauge(
             DISK_FULL, "How long this process has waited for space on a full disk; 0: it does not wait."

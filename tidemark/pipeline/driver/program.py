@@ -116,6 +116,7 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             given.master,
             lake_config,
             given.log_keep_s,
+            given.paused_bytes,
         )
         pipeline = Pipeline(settings, outbox, metrics, progress, log)
         if not wait_for_master(given.master, stop, log, once=given.once):
@@ -236,6 +237,12 @@ def _parser() -> argparse.ArgumentParser:
         type=_second_count,
         default=KEEP_S,
         help="how long an older version of a table can be read, in seconds (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--paused-bytes",
+        type=_byte_count,
+        help="how much of the outbox is kept for paused tables; beyond it they need a new copy (default, and at most: "
+        "a quarter of the outbox)",
     )
     parser.add_argument("--shared-with-group", action="store_true", help="the state folder is shared with a group")
     parser.add_argument(

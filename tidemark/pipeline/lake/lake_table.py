@@ -8,7 +8,7 @@ maintenance, the table is opened and applied to again (`TableMoved`). If it chan
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -107,6 +107,10 @@ def table_properties(keep_hours: int) -> dict[str, str]:
     }
 
 
+OpenTable = Callable[[str, str, Recorded | None], "LakeTable"]
+"""Opens the table at a URI for an application; with a record checks that the table matches it."""
+
+
 @dataclass(slots=True)
 class FileChange:
     """The files that one commit adds and removes."""
@@ -137,7 +141,7 @@ class LakeTable:
         self._delta: DeltaTable | None = None
         self._is_marked = recorded is None or bool(recorded.id)
         self._delta = self._opened_table(recorded, version)
-        self._opened = max(self.version, 0)
+        self._opened = self._begun = max(self.version, 0)
         version_of = self._delta.transaction_version if self._delta is not None else None
         self.applied = read_applied(version_of, app) if version_of else NOTHING
         self._token = version_of(f"{app}:{TOKEN}") if version_of else None
@@ -161,9 +165,18 @@ class LakeTable:
             return NEVER_WRITTEN
         return Recorded(self.version, str(self._delta.metadata().id), self._token)
 
+    def begin_batch(self, properties: Mapping[str, str]) -> None:
+        """Begin another batch on a table that stayed open; its last commit is Tidemark's."""
+        self._begun, self._is_marked, self._properties = self.version, True, properties
+
     def has_passed(self, every: int) -> bool:
-        """Return whether a version written since the table was opened is a multiple of `every`."""
-        return self.version // every > self._opened // every
+        """Return whether a version written in this batch is a multiple of `every`."""
+        return self.version // every > self._begun // every
+
+    @property
+    def commits(self) -> int:
+        """Return the number of commits since the table was opened."""
+        return self.version - self._opened
 
     @property
     def delta(self) -> DeltaTable:

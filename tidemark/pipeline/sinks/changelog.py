@@ -7,7 +7,7 @@
 A TRUNCATE is one row. `tidemark.pipeline.sinks.logshape` derives the log's columns from those of the table.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake.lake_table import NO_PROPERTIES, LakeTable, quoted
+from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable, quoted
 from tidemark.pipeline.lake.layout import Shapes, lake_columns, source_fields, table_comment, unchanged_masks
 from tidemark.pipeline.sinks.logshape import META, OLD, UNCHANGED, convert_types, log_schema, spelled
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, steps
@@ -27,16 +27,15 @@ from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, steps
 class ChangeLog:
     """Appends a table's changes to its log, exactly once."""
 
-    def __init__(self, uri: str, app: str, shapes: Shapes, properties: Mapping[str, str] = NO_PROPERTIES) -> None:
-        """`properties` describe the table's source."""
-        self._properties = properties
+    def __init__(self, uri: str, app: str, shapes: Shapes, open_table: OpenTable = LakeTable) -> None:
+        self._open_table = open_table
         self.uri = uri
         self.app = app
         self._shapes = shapes
 
     def apply(self, items: Sequence[Delivered], recorded: Recorded | None = None) -> LakeTable:
         """Append the changes of `items` that the log lacks; with `recorded` check that the log matches that record."""
-        table = LakeTable(self.uri, self.app, recorded, properties=self._properties)
+        table = self._open_table(self.uri, self.app, recorded)
         waiting: list[pa.Table] = []
         applied = table.applied
         for step in steps(items, applied):

@@ -11,7 +11,7 @@ first update or delete this table is emptied and *blocked*: only the log continu
 unblocks it. The replica of a table that lost its key remains unchanged, and is blocked as well.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -38,7 +38,7 @@ from tidemark.model.relation import TABLEOID_NUMBER, Relation
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake.lake_table import NO_PROPERTIES, LakeTable, quoted
+from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable, quoted
 from tidemark.pipeline.lake.layout import (
     Constants,
     Shapes,
@@ -74,13 +74,10 @@ class Replica:
         dialect: Dialect,
         *,
         present: Relation | None = None,
-        properties: Mapping[str, str] = NO_PROPERTIES,
+        open_table: OpenTable = LakeTable,
     ) -> None:
-        """`present`: the version of the last event, in which the replica's rows are rendered; None: not known.
-
-        `properties` describe the table's source.
-        """
-        self._properties = properties
+        """`present`: the version of the last event, in which the replica's rows are rendered; None: not known."""
+        self._open_table = open_table
         self.uri = uri
         self.app = app
         self._shapes = shapes
@@ -94,7 +91,7 @@ class Replica:
 
         With `recorded` check that the replica matches that record.
         """
-        table = LakeTable(self.uri, self.app, recorded, properties=self._properties)
+        table = self._open_table(self.uri, self.app, recorded)
         if table.version <= 0:
             unkeyed = self._unkeyed()
             if unkeyed.applied.position > table.applied.position:
@@ -147,7 +144,7 @@ class Replica:
 
     def _keyed(self, unkeyed: LakeTable) -> LakeTable:
         """Create the replica of a table that now has a key from the rows collected without one."""
-        table = LakeTable(self.uri, self.app, properties=self._properties)
+        table = self._open_table(self.uri, self.app, None)
         if not unkeyed.exists:
             return table
         if not table.exists:

@@ -9,7 +9,7 @@ already applied. A small pool of threads writes logs and replicas: small commits
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,9 +31,10 @@ from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.commits import has_commit
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LogBreak
+from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.folders import LOG, MESSAGES, REPLICA, LakeFolders, messages_app, table_app
-from tidemark.pipeline.lake.lake_table import KEEP_HOURS, LakeTable
+from tidemark.pipeline.lake.kept_tables import KeptTables
+from tidemark.pipeline.lake.lake_table import KEEP_HOURS, LakeTable, OpenTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
@@ -41,7 +42,7 @@ from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows
 from tidemark.pipeline.sinks.messages import append_messages
 from tidemark.pipeline.sinks.replica import Replica
 from tidemark.pipeline.sinks.steps import Delivered, TableItem
-from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, new_copy
+from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, catch_up, new_copy
 from tidemark.pipeline.sinks.waiting import StoredItem
 from tidemark.wire.items import relation_of
 from tidemark.wire.state import Identity
@@ -52,6 +53,8 @@ USECS_PER_DAY = 86_400 * USECS_PER_SECOND
 COMPACT_EVERY = 100  # commits of one table
 CHECKED_PER_BATCH = 50  # idle tables checked in each batch: 1,000 tables are checked within 20 batches
 
+
+WriteTarget = Callable[[TargetTable, Sequence[StoredItem]], Outcome]
 
 LakeItem = tuple[OutboxSequence, TableItem | LogicalMessage]
 """An item and the sequence of its outbox value."""
@@ -105,6 +108,7 @@ class Lake:
         self._folders = LakeFolders(self.root, self.capture, self._databases, self.positions)
         self._shapes = shapes
         self._constants = constants
+        self._kept = KeptTables()
         self._present: dict[TableId, Relation] = {}
         self._keep_hours = keep_hours
         self._accepted = accepted
@@ -121,20 +125,76 @@ class Lake:
         found = [(folder, version) for table in self._touched for folder, version in delta_tables(table)]
         return [(POSITIONS, self.positions.version), *found, *self._beside]
 
+    @property
+    def paused(self) -> dict[TableId, OutboxSequence]:
+        """Return the paused tables, each with the value of the outbox after which its changes are needed."""
+        found = {}
+        for of, table in self.positions.tables.items():
+            faults = (table.log.fault, table.replica.fault)
+            needed = [fault.sequence for fault in faults if fault is not None and fault.kind is FaultKind.PAUSED]
+            if needed:
+                found[of] = min(needed)
+        return found
+
+    @property
+    def contained(self) -> OutboxSequence:
+        """Return the sequence up to which every table contains the values of the outbox, also the paused ones."""
+        return min([self.positions.applied.sequence, *self.paused.values()])
+
+    def give_up(self, tables: Collection[TableId], reason: str) -> None:
+        """Make paused tables diverge: they need a new copy. The next batch records it."""
+        given_up = {of: _given_up(self.positions.tables[of], reason) for of in tables}
+        self.positions.tables = {**self.positions.tables, **given_up}
+
+    def catch_up(self, of: TableId, items: Sequence[LakeItem], upto: OutboxSequence) -> None:
+        """Apply to a paused table its items up to the outbox value `upto`; at the end of the lake it is resumed."""
+        self.positions.check_present()
+        known, applied = self.positions.tables[of], self.positions.applied
+        split, is_last = _split(items), upto >= applied.sequence
+
+        def write(target: TargetTable, some: Sequence[StoredItem]) -> Outcome:
+            if target.known.fault is None:
+                return apply_batch(target, some, applied.sequence, self._is_over)
+            if target.known.is_faulty(FaultKind.PAUSED):
+                return catch_up(target, some, upto, is_last=is_last, is_over=self._is_over)
+            return Outcome(target.known, target.applied)
+
+        if known.relation == INVALID_OID:
+            outcomes = [self._messages(known.database, split.messages.get(known.database, []), write)]
+            reached = self._messages_reached(known.database, outcomes[0])
+        else:
+            own = split.tables.get(of, [])
+            outcomes = [self._log(of, own, write), self._replica(of, own, write)]
+            # NB: the items may be older than the name.
+            reached = replace(self._reached(of, own, *outcomes), namespace=known.namespace, name=known.name)
+        passed(Failpoint.TABLE_CAUGHT_UP)
+        self.positions.check_present()
+        self._record(self.positions.outbox, [reached], applied, outcomes)
+
     def apply(self, batch: LakeBatch) -> None:
         """Apply `batch` to every table, then record it in the positions table."""
         passed(Failpoint.BATCH_RECEIVED)
         self.positions.check_present()
+        since = self.positions.applied.sequence
+        if batch.outbox != self.positions.outbox:
+            since = OutboxSequence(batch.items[0][0] - 1) if batch.items else batch.end
+            self.give_up(self.paused.keys(), "another outbox continues the lake, without the changes of its pause")
         split = _split(batch.items)
         self._add_stopped(split)
         self._add_changed(split)
         self._choose_folders(split)
+        write = partial(apply_batch, since=since, is_over=self._is_over)
         with ThreadPoolExecutor(TARGETS_AT_ONCE, "tidemark-target") as pool:
             written = [
-                (table, items, pool.submit(self._log, table, items), pool.submit(self._replica, table, items))
+                (
+                    table,
+                    items,
+                    pool.submit(self._log, table, items, write),
+                    pool.submit(self._replica, table, items, write),
+                )
                 for table, items in split.tables.items()
             ]
-            messages = [(of, pool.submit(self._messages, of, items)) for of, items in split.messages.items()]
+            messages = [(of, pool.submit(self._messages, of, items, write)) for of, items in split.messages.items()]
             touched = [self._reached(of, items, log.result(), kept.result()) for of, items, log, kept in written]
             touched += [self._messages_reached(of, done.result()) for of, done in messages]
             done = [target.result() for _, _, *targets in written for target in targets]
@@ -153,9 +213,7 @@ class Lake:
             for table in touched
             if (table.database, table.relation) not in idle or table.position <= applied.position
         ]
-        self.positions.write(batch.outbox, touched, applied)
-        self._touched = touched
-        self._beside = [(str(Path(uri).relative_to(self.root)), v) for uri, v in filter(None, (d.beside for d in done))]
+        self._record(batch.outbox, touched, applied, done)
         passed(Failpoint.POSITIONS_WRITTEN)
 
     def _choose_folders(self, split: _Split) -> None:
@@ -163,6 +221,14 @@ class Lake:
             self._folders.choose(of, _first(items) if items else None)
         for database in split.messages:
             self._folders.choose((database, INVALID_OID), None)
+
+    def _record(
+        self, outbox: str, touched: Sequence[TablePosition], applied: Applied, outcomes: Sequence[Outcome]
+    ) -> None:
+        self.positions.write(outbox, touched, applied)
+        self._touched = touched
+        beside = (outcome.beside for outcome in outcomes)
+        self._beside = [(str(Path(uri).relative_to(self.root)), version) for uri, version in filter(None, beside)]
 
     def _add_stopped(self, split: _Split) -> None:
         """Add stopped tables without items: their restriction may have been removed."""
@@ -200,13 +266,13 @@ class Lake:
         except OSError:
             return False  # an idle table with an unreadable folder must not delay others; its next change reports it
 
-    def _log(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
+    def _log(self, table: TableId, items: Sequence[Delivered], write: WriteTarget) -> Outcome:
         uri, app = f"{self.root}/{self._folders[table]}/{LOG}", table_app(self.capture, table, LOG)
         name = self._name(table, items)
-        properties, settings = self._properties(table, name), self._config.settings_of(name)
+        open_table, settings = self._opener(table, name), self._config.settings_of(name)
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
-            log = ChangeLog(uri, app, self._shapes, properties).apply(_delivered(some), recorded)
+            log = ChangeLog(uri, app, self._shapes, open_table).apply(_delivered(some), recorded)
             if log.has_passed(COMPACT_EVERY):
                 if settings.log_keep_days:
                     expire_rows(log, self._clock.wall_us() - settings.log_keep_days * USECS_PER_DAY)
@@ -215,20 +281,23 @@ class Lake:
 
         known = self.positions.tables.get(table)
         restart = partial(self._accepted_copy, table)
-        return apply_batch(
-            TargetTable(uri, app, known.log if known else UNTOUCHED, _applied(known), apply, restart),
-            _stored(items),
-            self._is_over,
-        )
+        target = TargetTable(uri, app, known.log if known else UNTOUCHED, _applied(known), apply, restart)
+        outcome = write(target, _stored(items))
+        self._keep(outcome)
+        return outcome
 
-    def _replica(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
+    def _keep(self, outcome: Outcome) -> None:
+        if outcome.table is not None and outcome.beside is None and outcome.target.fault is None:
+            self._kept.keep(outcome.table)
+
+    def _replica(self, table: TableId, items: Sequence[Delivered], write: WriteTarget) -> Outcome:
         uri, app = f"{self.root}/{self._folders[table]}/{REPLICA}", table_app(self.capture, table, REPLICA)
         dialect = self._dialects.get(table[0], UTF8)
         # NB: removed first, so that it is unknown after a failure: a retry skips the events that were applied.
         present = self._present.pop(table, None)
         name = self._name(table, items)
-        properties, settings = self._properties(table, name), self._config.settings_of(name)
-        applying = Replica(uri, app, self._shapes, self._constants, dialect, present=present, properties=properties)
+        open_table, settings = self._opener(table, name), self._config.settings_of(name)
+        applying = Replica(uri, app, self._shapes, self._constants, dialect, present=present, open_table=open_table)
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             replica = applying.apply(_delivered(some), recorded)
@@ -237,11 +306,9 @@ class Lake:
             return replica
 
         known = self.positions.tables.get(table)
-        outcome = apply_batch(
-            TargetTable(uri, app, known.replica if known else UNTOUCHED, _applied(known), apply),
-            _stored(items),
-            self._is_over,
-        )
+        target = TargetTable(uri, app, known.replica if known else UNTOUCHED, _applied(known), apply)
+        outcome = write(target, _stored(items))
+        self._keep(outcome)
         if applying.present is not None and outcome.table is not None:
             self._present[table] = applying.present
         return outcome
@@ -250,10 +317,14 @@ class Lake:
         """Return the present name of a table; without items it is a known one."""
         return _latest(items).qualified_name if items else self.positions.tables[table].qualified_name
 
-    def _properties(self, table: TableId, name: str) -> dict[str, str]:
-        """Return the properties that name the source of a table; its position is in each commit, at no further cost."""
+    def _opener(self, table: TableId, name: str) -> OpenTable:
+        """Return what opens a table's log or replica: kept open if possible, with the properties that name its source.
+
+        The position of the source is in each commit, at no further cost.
+        """
         database = self._databases.get(table[0], str(table[0]))
-        return {CAPTURE: self.capture, SOURCE: f"{self._system_identifier}/{database}/{name}"}
+        properties = {CAPTURE: self.capture, SOURCE: f"{self._system_identifier}/{database}/{name}"}
+        return partial(self._kept.open, properties=properties)
 
     def _reached(self, table: TableId, items: Sequence[Delivered], log: Outcome, replica: Outcome) -> TablePosition:
         known = self.positions.tables.get(table)
@@ -277,7 +348,9 @@ class Lake:
         relation = _latest(items)
         return replace(reached, namespace=relation.namespace, name=relation.name)
 
-    def _messages(self, database: Oid, messages: Sequence[tuple[OutboxSequence, LogicalMessage]]) -> Outcome:
+    def _messages(
+        self, database: Oid, messages: Sequence[tuple[OutboxSequence, LogicalMessage]], write: WriteTarget
+    ) -> Outcome:
         uri, app = (
             f"{self.root}/{self._folders[database, INVALID_OID]}",
             messages_app(self.capture, database),
@@ -292,10 +365,8 @@ class Lake:
 
         known = self.positions.tables.get((database, INVALID_OID))
         restart = partial(self._accepted_break, database)
-        return apply_batch(
-            TargetTable(uri, app, known.log if known else UNTOUCHED, _applied(known), apply, restart),
-            messages,
-            self._is_over,
+        return write(
+            TargetTable(uri, app, known.log if known else UNTOUCHED, _applied(known), apply, restart), messages
         )
 
     def _is_accepted(self, table: TableId, fault: Fault) -> bool:
@@ -387,9 +458,26 @@ def _breaks(known: TablePosition | None, log: Outcome) -> tuple[LogBreak, ...]:
 
 def _fault_state(*targets: Outcome) -> TableState | None:
     kinds = {outcome.target.fault.kind for outcome in targets if outcome.target.fault is not None}
-    if FaultKind.DIVERGED in kinds:
-        return TableState.DIVERGED
-    return TableState.STOPPED if kinds else None
+    states = (
+        (FaultKind.DIVERGED, TableState.DIVERGED),
+        (FaultKind.PAUSED, TableState.PAUSED),
+        (FaultKind.STOPPED, TableState.STOPPED),
+    )
+    return next((state for kind, state in states if kind in kinds), None)
+
+
+def _given_up(table: TablePosition, reason: str) -> TablePosition:
+    """Return a paused table as one that needs a new copy."""
+
+    def diverged(entry: LakeEntry) -> LakeEntry:
+        fault = entry.fault
+        if fault is None or fault.kind is not FaultKind.PAUSED:
+            return entry
+        text = f"it was paused ({fault.reason}), and {reason}"
+        return LakeEntry(entry.recorded, Fault(FaultKind.DIVERGED, text, fault.position))
+
+    state = table.state if table.state is TableState.DROPPED else TableState.DIVERGED
+    return replace(table, state=state, log=diverged(table.log), replica=diverged(table.replica))
 
 
 def _state(items: Sequence[Delivered], log: Outcome, replica: Outcome, known: TablePosition | None) -> TableState:
