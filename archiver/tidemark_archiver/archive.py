@@ -21,7 +21,7 @@ from tidemark.engine.retry import Backoff
 from tidemark.io.host.clock import boot_ns
 from tidemark.io.host.logs import describe_error
 from tidemark.io.process.config import ArchiveConfig, Config, RetryConfig, WatchdogConfig
-from tidemark.io.process.control import Handler
+from tidemark.io.process.control import CommandHandler
 from tidemark.io.process.watchdog import Condition, Watch
 from tidemark.io.state.heartbeat import Slot
 from tidemark.io.state.state_views import StateMarks
@@ -130,7 +130,7 @@ class Archive:
         finally:
             self._node_requests.close()
 
-    def commands(self) -> Mapping[str, Handler]:
+    def commands(self) -> Mapping[str, CommandHandler]:
         """Return none: operators use the state or the sidecar."""
         return {}
 
@@ -170,7 +170,7 @@ class Archive:
             self._context.log.warning("another process delivers now", **describe_error(fenced))
             return
         except TidemarkError as failed:
-            if self._run.goes_back(failed):
+            if self._run.restarts_after_fork(failed):
                 return
             self._run.release()
             if failed.disposition is not Disposition.RETRY:

@@ -126,7 +126,7 @@ def archive(job: Job) -> int:
     except BlockingIOError:
         return _without_spool(job, "an earlier copy into the spool hangs")
     except OSError as error:  # a file system without such locks: each file waits for separate children
-        _say(f"the data folder cannot be locked: {error.strerror}")
+        _print_error(f"the data folder cannot be locked: {error.strerror}")
     copy_s = copy_deadline_s(job)
     copied = _in_child(lambda: _keep(job), copy_s)
     if copied == ARCHIVED:
@@ -172,7 +172,7 @@ def _keep(job: Job) -> int:
             ledger.record_success()
             _move_holes(job, ledger)
     except OSError as error:  # the file is archived nevertheless
-        _say(f"{job.name} is archived; the spool's ledger cannot be written: {error.strerror}")
+        _print_error(f"{job.name} is archived; the spool's ledger cannot be written: {error.strerror}")
     return ARCHIVED
 
 
@@ -188,7 +188,7 @@ def _record(job: Job, reason: str) -> int:
         if not job.is_over(failed_s):
             return _UNARCHIVED
         ledger.give_up(job.name, reason)
-    _say(
+    _print_error(
         f"{job.name} is given up after {failed_s:.0f} s and recorded as a hole, so that the server does not keep "
         "WAL for Tidemark"
     )
@@ -232,9 +232,9 @@ def _without_spool(job: Job, reason: str) -> int:
     except OSError:
         is_over, recorded = job.is_over(waited_s(job)), "NOT recorded"
     if not is_over:
-        _say(f"{job.name}: {reason}; the spool's ledger cannot be written")
+        _print_error(f"{job.name}: {reason}; the spool's ledger cannot be written")
         return TRY_AGAIN
-    _say(f"{job.name} is NOT archived and {recorded}: {reason}, and the spool's ledger cannot be written")
+    _print_error(f"{job.name} is NOT archived and {recorded}: {reason}, and the spool's ledger cannot be written")
     return ARCHIVED
 
 
@@ -243,7 +243,7 @@ def _in_child(work: Callable[[], int], wait_s: float) -> int | None:
     try:
         pid = os.fork()
     except OSError as error:  # the host has no process or no memory left
-        _say(f"no child: {error.strerror}")
+        _print_error(f"no child: {error.strerror}")
         return TRY_AGAIN
     if pid == 0:
         os._exit(_attempt(work))
@@ -275,13 +275,13 @@ def _attempt(work: Callable[[], int]) -> int:
     try:
         return work()
     except TidemarkError as error:
-        _say(f"{error} ({error.hint})")
+        _print_error(f"{error} ({error.hint})")
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent decides by the time that has passed
-        _say(f"{type(error).__name__}: {error}")
+        _print_error(f"{type(error).__name__}: {error}")
     return TRY_AGAIN
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     os.write(2, f"cdcctl-archive: {text}\n".encode())
 
 

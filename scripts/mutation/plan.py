@@ -24,6 +24,8 @@ _SMALL_TRANSACTIONS = (
 _MERGE = (
     "tests/unit/pipeline/test_key_ranges.py",
     "tests/unit/pipeline/test_file_statistics.py",
+    "tests/unit/pipeline/test_data_files.py",
+    "tests/unit/pipeline/test_clustering.py",
     "tests/unit/pipeline/test_merging.py",
 )
 _MERGE_EXAMPLES = ("tests/property/lake/test_merging.py",)
@@ -91,10 +93,14 @@ PLANS = {
     "tidemark/pipeline/delta_log/commits.py": MutationTests(
         ("tests/unit/pipeline/test_commits.py",), ("tests/integration/lake/test_lake_changes.py",)
     ),
-    "tidemark/pipeline/delta_log/log_cleanup.py": MutationTests(("tests/integration/lake/test_log_cleanup.py",)),
+    "tidemark/pipeline/delta_log/log_cleanup.py": MutationTests(
+        ("tests/integration/lake/test_log_listings.py",), ("tests/integration/lake/test_log_cleanup.py",)
+    ),
     "tidemark/pipeline/sinks/targets.py": MutationTests(
-        ("tests/integration/lake/test_log_breaks.py", "tests/integration/lake/test_lake_changes.py"),
+        ("tests/unit/pipeline/test_targets.py",),
         (
+            "tests/integration/lake/test_log_breaks.py",
+            "tests/integration/lake/test_lake_changes.py",
             "tests/integration/lake/test_lake_damage.py",
             "tests/integration/lake/test_lake_damage_scan.py",
             "tests/integration/lake/test_lake_quiet.py",

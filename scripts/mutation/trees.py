@@ -30,7 +30,6 @@ _PRELOADED = (
     "lmdb",
     "psycopg",
     "msgspec",
-    "pydantic",
     "prometheus_client",
     "structlog",
 )

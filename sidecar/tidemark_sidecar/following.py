@@ -100,7 +100,7 @@ class Following:
             return
         error = self._run.capture.poll()
         if error is not None:
-            if self._run.goes_back(error):
+            if self._run.restarts_after_fork(error):
                 return
             raise error
         assert marks.followed is not None, "the stage is FOLLOWER"
@@ -140,6 +140,7 @@ class Following:
         if error is not None:
             # The last answer may be outdated: a node that is being demoted does not answer for a while.
             self._writes_on, self._is_standby = None, False
+            self._context.metrics.errors.inc()
             if not self._reported_silent:
                 self._reported_silent = True
                 self._context.log.warning("the node does not report whether it is a standby", **describe_error(error))

@@ -21,7 +21,7 @@ from tidemark.engine.marking import Confirmed, ConfirmPacing
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import describe_error
 from tidemark.io.process.config import ArchiveConfig, Config, MarkersConfig, RealtimeConfig
-from tidemark.io.process.control import Handler
+from tidemark.io.process.control import CommandHandler
 from tidemark.io.state.heartbeat import START_S_MAX, Slot
 from tidemark.io.state.state_views import StateMarks
 from tidemark.io.state.switching import Switched
@@ -160,7 +160,7 @@ class Realtime:
                 if buffer is not None:
                     self._take_over(buffer)
                 elif self._stalled.is_over(marks, waits=waits):
-                    self._go_on_without_archive(marks)
+                    self._continue_without_archive(marks)
             case Stage.HELD:
                 self._return.drop()
             case Stage.FOLLOWER:
@@ -193,7 +193,7 @@ class Realtime:
         finally:
             self._node_requests.close()
 
-    def commands(self) -> Mapping[str, Handler]:
+    def commands(self) -> Mapping[str, CommandHandler]:
         """Return the operator's switches and requests."""
         return {
             "realtime-on": partial(self._operator, Event.OPERATOR_ON),
@@ -307,7 +307,7 @@ class Realtime:
 
         If a capture is released here and the stage does not change, the next step starts another capture.
         """
-        if self._run.goes_back(error):
+        if self._run.restarts_after_fork(error):
             return
         if isinstance(error, Fenced) and not self._store.marks().is_fenced_by_own(Role.SIDECAR):
             self._context.log.warning("another process delivers now", **describe_error(error))
@@ -333,7 +333,7 @@ class Realtime:
             buffer.stop()
             self._fail_over(error)
 
-    def _go_on_without_archive(self, marks: StateMarks) -> None:
+    def _continue_without_archive(self, marks: StateMarks) -> None:
         """Take the epoch, which fences the archiver, and continue from the node's WAL: the archive does not advance."""
         switched = self._transition.try_move(Event.ARCHIVE_STALLED, new_owner=self._owner, only_from=marks.stage)
         if switched is None or switched.epoch is None:
@@ -341,7 +341,7 @@ class Realtime:
         self._return.cancel()
         self._stalled.record_continued()
         try:
-            overflow = self._stalled.archive_goes_on
+            overflow = self._stalled.archive_has_grown
             self._begin(switched.epoch, partial(from_node, self._context, self._settings.wal, may_overflow=overflow))
         except Exception as error:  # noqa: BLE001 - `_fail_over` raises what it does not know
             self._fail_over(error)

@@ -20,7 +20,7 @@ from tidemark.runtime.capture.wal_source import LiveBuffer, WalSettings
 from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stage_transition import StageTransition
 from tidemark.runtime.daemon.stops import event_of
-from tidemark.runtime.replay.diverged import WalDiverged
+from tidemark.runtime.replay.diverged import DeadBranchDelivered
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver
 from tidemark_sidecar.stalled import StalledArchive
@@ -95,9 +95,9 @@ class RealtimeReturn:
         elif marks.stage is Stage.ARCHIVE:
             self._return_if_due(marks)
         elif marks.stage is Stage.RETURNING:
-            self._see_to_marker(marks)
+            self._check_marker(marks)
         elif marks.stage is Stage.RETURNED:
-            return self._arrive()
+            return self._buffer_at_marker()
         return None
 
     def waits_for_archive(self, marks: StateMarks) -> bool:
@@ -105,7 +105,7 @@ class RealtimeReturn:
         if marks.stage is not Stage.ARCHIVE:
             return marks.stage is Stage.RETURNING
         is_due = self._is_due(self._clock.monotonic_s())
-        return is_due and (self._is_too_far or not self._stalled.archiver_lives)
+        return is_due and (self._is_too_far or not self._stalled.archiver_is_alive)
 
     def write_marker(self) -> None:
         """Request the try-start marker of this attempt."""
@@ -122,7 +122,7 @@ class RealtimeReturn:
             self._request_return(self._buffer)
         elif self._node_query is not None:
             if self._node_query.done():
-                self._consider(marks, self._node_query)
+                self._begin_buffering(marks, self._node_query)
                 self._node_query = None
         elif now_s >= self._not_before_s and self._may_return(now_s):
             self._not_before_s = now_s + QUERY_S
@@ -130,7 +130,7 @@ class RealtimeReturn:
 
     def _may_return(self, now_s: float) -> bool:
         """Return whether an attempt is due and a live archiver would reach the marker and be able to verify it."""
-        if not self._stalled.archiver_lives:
+        if not self._stalled.archiver_is_alive:
             return False
         if not self._store.marker_keys().are_one:
             if not self._reported_keys:
@@ -144,7 +144,7 @@ class RealtimeReturn:
         is_time = self._automatic and self._backoff.wait_s(now_s) <= 0
         return self._is_requested or is_time
 
-    def _consider(self, marks: StateMarks, request: Future[NodeIdentity]) -> None:
+    def _begin_buffering(self, marks: StateMarks, request: Future[NodeIdentity]) -> None:
         """Start to buffer if the node answers and the archiver is near."""
         error = request.exception()
         if error is not None:
@@ -166,7 +166,7 @@ class RealtimeReturn:
             attempt = self._store.view().hand_over.attempt + 1
             self._transition.try_move(Event.RETURN_READY, hand_over=HandOver(attempt))
 
-    def _see_to_marker(self, marks: StateMarks) -> None:
+    def _check_marker(self, marks: StateMarks) -> None:
         if self._buffer is None:
             self._transition.try_move(Event.SIDECAR_LOST, only_from=marks.stage, reason="the buffered WAL is gone")
             return
@@ -183,7 +183,7 @@ class RealtimeReturn:
             self.write_marker()
             self._node_requests.switch_segment()
 
-    def _arrive(self) -> LiveBuffer | None:
+    def _buffer_at_marker(self) -> LiveBuffer | None:
         """Return the buffer once it contains the marker, on the timeline on which the archiver reached it."""
         buffer, reached = self._buffer, self._store.view().hand_over
         timeline = buffer.timeline_at(reached.lsn) if buffer is not None else None
@@ -217,7 +217,7 @@ class RealtimeReturn:
 
 def _given_up_by(error: BaseException) -> Event | None:
     """Return the event of the mode table for a buffer's error; None if the error ends the process."""
-    if isinstance(error, WalDiverged) and error.fork_lsn is not None:
+    if isinstance(error, DeadBranchDelivered) and error.fork_lsn is not None:
         return Event.SIDECAR_LOST  # nothing was delivered from the buffer: the next one begins after the fork
     return event_of(error)
 

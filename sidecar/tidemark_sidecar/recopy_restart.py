@@ -67,9 +67,9 @@ class RecopyRestart:
             self._forget()
             self.waits_for = self._recopying.waits_for if due is Due.LATER else ""
         elif not self._has_wal:
-            self._look_for_wal(capture)
+            self._poll_wal(capture)
         elif not self._are_older_over:
-            self._look_for_older()
+            self._poll_older()
         return self._has_wal and self._are_older_over
 
     def _now_s(self) -> float:
@@ -79,7 +79,7 @@ class RecopyRestart:
         self._wal_query, self._older_query, self._below = None, None, None
         self._has_wal, self._are_older_over, self.waits_for = False, False, ""
 
-    def _look_for_wal(self, capture: Capture) -> None:
+    def _poll_wal(self, capture: Capture) -> None:
         """Query the node for the WAL that a restart reads, until it has it."""
         now_s = self._now_s()
         if self._wal_query is None:
@@ -102,7 +102,7 @@ class RecopyRestart:
         else:
             self._report(error)
 
-    def _look_for_older(self) -> None:
+    def _poll_older(self) -> None:
         """Query the node for the transactions that were open at the first query, until they have ended."""
         now_s = self._now_s()
         if self._older_query is None:

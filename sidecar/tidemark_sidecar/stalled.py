@@ -30,7 +30,7 @@ class StalledArchive:
         self._stalled_lsn: Lsn | None = None  # the archive's end when the sidecar continued without it
 
     @property
-    def archiver_lives(self) -> bool:
+    def archiver_is_alive(self) -> bool:
         """Whether the archiver's heartbeat is recent."""
         age_s = self._heartbeat.age_s(Slot.ARCHIVER)
         return age_s is not None and age_s <= self._watchdog_s
@@ -49,7 +49,7 @@ class StalledArchive:
         if self._wal_query is not None:
             return self._wal_query.done() and self._has_wal(self._wal_query)
         delivered = marks.delivered.pointer.position if marks.delivered is not None else None
-        seen = ArchiveProgress(delivered, self._archived_lsn, self.archiver_lives)
+        seen = ArchiveProgress(delivered, self._archived_lsn, self.archiver_is_alive)
         if self._wait.is_over(seen, boot_ns() / NS_PER_S):
             self._wal_query = self._node_requests.has_wal(start.restart_lsn)
         return False
@@ -58,7 +58,7 @@ class StalledArchive:
         """Record that the sidecar delivers without the archive."""
         self._stalled_lsn = self._archived_lsn
 
-    def archive_goes_on(self) -> bool:
+    def archive_has_grown(self) -> bool:
         """Return whether the archive has grown since: only then is a hand-over to the archiver useful."""
         return self._archived_lsn is not None and self._archived_lsn > (self._stalled_lsn or 0)
 

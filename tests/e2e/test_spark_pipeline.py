@@ -228,7 +228,7 @@ def test_a_deleted_lake_that_cannot_be_recreated_is_an_error_and_not_an_incomple
         if third < 2:
             place.run(spark)
     shutil.rmtree(place.lake)
-    with pytest.raises(StateError, match="requested were the values after 0"):
+    with pytest.raises(StateError, match="values after 0 were requested"):
         place.run(spark)
 
 

@@ -12,9 +12,9 @@ from tidemark.model.errors import ExitCode
 
 BAD = (
     ("[capture]\nnaem = 'x'", "unknown key capture.naem"),
-    ("[ring]\nbytes_max = -1", "ring.bytes_max: Input should be greater than or equal to 0"),
+    ("[ring]\nbytes_max = -1", "ring.bytes_max: Expected `int` >= 0"),
     ("[ring]\nbytes_max = 1000", "ring.bytes_max is 1000: at least 524288, or 0 for the default"),
-    ("[copy]\nenabled = 'perhaps'", "copy.enabled: Input should be a valid boolean"),
+    ("[copy]\nenabled = 'perhaps'", "copy.enabled: Expected `bool`, got `str`"),
     ("[select]\ntables = 7", "select.tables: "),
     ("ring = 5", "ring: "),
     ("[ring", "is not TOML"),

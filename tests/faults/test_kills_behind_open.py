@@ -5,13 +5,13 @@ where the next start begins to read.
 """
 
 import random
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.support.processes.captures import Sidecar, change_log, replayed
+from tests.support.processes.waiting import let_pass
 from tests.support.servers.postgres import Cluster, Session, sql
 from tests.support.workloads.mixed_load import MixedLoad, create_tables
 
@@ -44,14 +44,14 @@ def test_every_change_is_delivered_exactly_once_however_old_the_oldest_open_tran
             open_now: list[Session] = []
             for number in range(KILLS):
                 sidecar.start()
-                time.sleep(dice.uniform(0.1, 1.0))
+                let_pass(dice.uniform(0.1, 1.0), "a random length of the outage")
                 session = stack.enter_context(cluster.connect(database, autocommit=False))
                 sql(session, f"INSERT INTO slow VALUES ({number}, 'long open')")
                 open_now.append(session)
                 if len(open_now) > OPEN_AT_ONCE:
                     sql(open_now[0], "UPDATE slow SET note = 'long done'")
                     open_now.pop(0).commit()
-                time.sleep(dice.uniform(0.1, 1.0))  # a random moment for the kill
+                let_pass(dice.uniform(0.1, 1.0), "a random moment for the kill")
                 sidecar.kill()
             sidecar.start()
             for session in open_now:

@@ -4,12 +4,12 @@ The oracle is the source itself: the sum of the changes must equal the tables by
 """
 
 import random
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.processes.captures import Sidecar, change_log, replayed
+from tests.support.processes.waiting import let_pass
 from tests.support.servers.postgres import Cluster
 from tests.support.workloads.mixed_load import OLD_ROWS, MixedLoad, create_tables
 
@@ -38,7 +38,7 @@ def test_the_outbox_contains_every_change_exactly_once_however_often_the_sidecar
         with MixedLoad(cluster, database, SEED, transactions_max=TRANSACTIONS_MAX):
             for _ in range(KILLS):
                 sidecar.start()
-                time.sleep(dice.uniform(0.05, 1.5))  # a random moment for the kill
+                let_pass(dice.uniform(0.05, 1.5), "a random moment for the kill")
                 sidecar.kill()
             sidecar.start()
         items = sidecar.catch_up()

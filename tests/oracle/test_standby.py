@@ -1,6 +1,5 @@
 """A hot standby as the source: the decoded lines equal those of the primary's own test_decoding."""
 
-import time
 from collections.abc import Iterable
 from contextlib import closing
 from typing import IO
@@ -19,6 +18,7 @@ from tests.support.oracles.oracle import (
     without_tidemarks_messages,
 )
 from tests.support.oracles.oracle_rounds.round import assert_equal, follow
+from tests.support.processes.waiting import let_pass
 from tests.support.servers.postgres import StopMode, sql
 from tests.support.servers.standby import promote, standby_of, wait_until_replayed
 from tests.support.workloads.random_sessions.crew import Crew
@@ -57,10 +57,10 @@ def test_a_seed_at_a_standby_under_load_begins_exactly_at_its_replay_position(
         server = ServerSide(primary, "fuzz")
         load = load_for(primary, f"standby {major}", messages=False)
         with Crew(primary, "fuzz", load, SESSIONS) as crew:
-            time.sleep(SECONDS / 8)
+            let_pass(SECONDS / 8, "load before and after the restart point")
             primary.sql("CHECKPOINT")
             standby.sql("CHECKPOINT")  # a restartpoint, during the load
-            time.sleep(SECONDS / 8)
+            let_pass(SECONDS / 8, "load before and after the restart point")
             ours = OurSide(standby, ["fuzz"])
             ours.settle()
             follow(ours, SECONDS / 2)

@@ -17,6 +17,7 @@ OUTSIDE_ROOMS = {
     "__main__",
     "main",
     "opened_capture",
+    "opened_state",
     "settings",
     "options",
     "loading",

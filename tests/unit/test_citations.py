@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CITING = ("tidemark", "sidecar", "archiver", "ctl", "pyspark_tidemark", "scripts", "docs", "conf")
 SUFFIXES = {".py", ".pxd", ".md", ".toml", ".yml"}
+SLEEP = re.compile(r"\b(time\.)?sleep\((?!\))|Event\(\)\.wait\(|pg_sleep\(\d(?!\d)\)")
 PLUGIN = "test_decoding"  # of PostgreSQL
 
 
@@ -33,6 +34,17 @@ def test_no_test_replaces_a_private_name() -> None:
         if isinstance(given, ast.Constant) and _is_private(str(given.value))
     }
     assert replaced == set()
+
+
+def test_no_test_sleeps() -> None:
+    """Tests wait by a condition, or call `let_pass` with the reason for which time itself must pass."""
+    sleeping = {
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if SLEEP.search(line) and path.name != Path(__file__).name
+    }
+    assert sleeping == set()
 
 
 def _is_private(target: str) -> bool:

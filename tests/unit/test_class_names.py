@@ -15,6 +15,12 @@ def test_no_class_name_occurs_twice() -> None:
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
 
 
+def test_no_alias_of_a_type_has_the_name_of_another_one_or_of_a_class() -> None:
+    found = {name: paths for name, paths in type_names().items() if len(paths) > 1}
+    assert found.keys() == {"Buffer"}  # `bytes | bytearray`, in each kernel that reads it
+    assert set(found["Buffer"]) == {"bytes | bytearray"}
+
+
 def test_nested_and_private_classes_and_aliases_count() -> None:
     source = "class A:\n  class _B: pass\nif X:\n  C: TypeAlias = int\nD = TypeVar('D')\nE = int\n"
     assert sorted(names_in(ast.parse(source))) == ["A", "B", "C"]
@@ -27,6 +33,30 @@ def class_names(*folders: str) -> dict[str, list[str]]:
         for name in names_in(ast.parse(path.read_text())):
             found[name].append(str(path.relative_to(ROOT)))
     return found
+
+
+def type_names() -> dict[str, list[str]]:
+    """Return the definitions of each capitalised name of the product: classes, and values such as type aliases."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in (path for folder in FOLDERS[:5] for path in (ROOT / folder).rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        for name in names_in(tree):
+            found[name].append(str(path.relative_to(ROOT)))
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and not is_variable(node.value):
+                name = node.targets[0].id
+                if is_type_name(name):
+                    found[name.lstrip("_")].append(ast.unparse(node.value))
+    return found
+
+
+def is_type_name(name: str) -> bool:
+    return name.lstrip("_")[:1].isupper() and not name.isupper()
+
+
+def is_variable(value: ast.expr) -> bool:
+    """Return whether a name is a type variable, which belongs to its module."""
+    return isinstance(value, ast.Call) and ast.unparse(value.func) in {"TypeVar", "ParamSpec"}
 
 
 def names_in(tree: ast.Module) -> Iterator[str]:

@@ -24,7 +24,7 @@ assert HISTORY.decode(HISTORY.encode(HistoryIndex())) == HistoryIndex()
 print(*sorted(sys.modules.keys() & set(sys.argv[1:])))
 """
 # Modules that only a node, a configuration, a daemon, terminal output, or rare types need.
-NOT_LOADED = ("asyncio", "prometheus_client", "psycopg", "pyarrow.compute", "pydantic", "rich", "ssl", "structlog")
+NOT_LOADED = ("asyncio", "prometheus_client", "psycopg", "pyarrow.compute", "rich", "ssl", "structlog")
 
 
 def loaded(*names: str) -> list[str]:

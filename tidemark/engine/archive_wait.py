@@ -12,14 +12,14 @@ class ArchiveProgress:
 
     delivered: Position | None
     archived_lsn: Lsn | None  # the end of the archive; None: it is empty, or cannot be read
-    archiver_lives: bool
+    archiver_is_alive: bool
 
     def has_unread(self, segment_bytes: int) -> bool:
         """Return whether the archiver runs and has WAL to read: then it or its consumer is slow, not the archive.
 
         The delivered position may be up to a segment before the end of the archive: the rest may be padding.
         """
-        if not self.archiver_lives or self.archived_lsn is None:
+        if not self.archiver_is_alive or self.archived_lsn is None:
             return False
         delivered_lsn = self.delivered.commit_lsn if self.delivered is not None else 0
         return self.archived_lsn - delivered_lsn > segment_bytes

@@ -19,9 +19,8 @@ from collections import deque
 
 from tidemark.model.errors import ConfigError, InternalError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
-from tidemark.wal.segments import WalSlice
+from tidemark.wal.segments import SLICE_BYTES_MAX, WalSlice
 
-SLICE_BYTES_MAX = 128 << 10  # of a replication message (MAX_SEND_SIZE, walsender.c)
 RING_BYTES_MIN = 4 * SLICE_BYTES_MAX
 TIMELINES_MAX = 1000  # timeline switches in one ring: far more promotions than 256 MB of WAL can contain
 

@@ -47,7 +47,7 @@ def is_of_host(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or bool(numbers - _OF_FILES)
 
 
-def says_full(text: str) -> bool:
+def reports_full_disk(text: str) -> bool:
     """Return whether the text of a foreign error reports a full disk or an exhausted quota."""
     return any(number in error_numbers(text) or os.strerror(number) in text for number in _FULL)
 

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    Buffer: TypeAlias = bytes | bytearray | memoryview[int]
+    ReadableBuffer: TypeAlias = bytes | bytearray | memoryview[int]
 
 
-def read_u16(data: Buffer, at: int) -> int:
+def read_u16(data: ReadableBuffer, at: int) -> int:
     """Read a little-endian integer of two bytes."""
     return data[at] | data[at + 1] << 8
 
 
-def read_u32(data: Buffer, at: int) -> int:
+def read_u32(data: ReadableBuffer, at: int) -> int:
     """Read a little-endian integer of four bytes."""
     return data[at] | data[at + 1] << 8 | data[at + 2] << 16 | data[at + 3] << 24
 
 
-def read_u64(data: Buffer, at: int) -> int:
+def read_u64(data: ReadableBuffer, at: int) -> int:
     """Read a little-endian integer of eight bytes."""
     return read_u32(data, at) | read_u32(data, at + 4) << 32

@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from tidemark.wal.rmgr import xlog
+from tidemark.wal.segments import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from tidemark.wal.versions import (
     LONG_PAGE_HEADER_BYTES,
     PAGE_BYTES,
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
     from array import array
 
 if not cython.compiled:
-    from tidemark.wal.byte_readers import read_u32, read_u64
+    from tidemark.wal.byte_readers import read_u16, read_u32, read_u64
 else:
     from cython.cimports.libc.string import memcpy
-    from cython.cimports.tidemark.wal.byte_readers import read_u32, read_u64  # type: ignore[no-redef] # the same ones
+    from cython.cimports.tidemark.wal.byte_readers import read_u16, read_u32, read_u64  # type: ignore[no-redef] # the same ones
     from cython.cimports.tidemark.wal.crc32c import prepare_crc, record_crc
 
 
@@ -90,8 +91,8 @@ RECORD_HEADER = int(RECORD_HEADER_BYTES)
 CRC_AT = int(RECORD_CRC_AT)
 RECORD_MAX = int(RECORD_BYTES_MAX)
 NO_BYTES = bytearray()
-SEGMENT_MIN = 1 << 20
-SEGMENT_MAX = 1 << 30
+SEGMENT_MIN = int(SEGMENT_BYTES_MIN)
+SEGMENT_MAX = int(SEGMENT_BYTES_MAX)
 
 FIRST_IS_CONTRECORD = 1  # XLP_FIRST_IS_CONTRECORD
 LONG_PAGE_HEADER = 2  # XLP_LONG_HEADER
@@ -234,8 +235,8 @@ class Scanner:
         """Check the page header at `at`; return its length, 0 if it is incomplete or invalid."""
         if size - at < SHORT_HEADER:
             return 0
-        magic = self.source[at] | self.source[at + 1] << 8
-        info = self.source[at + 2] | self.source[at + 3] << 8
+        magic = read_u16(self.source, at)
+        info = read_u16(self.source, at + 2)
         timeline = read_u32(self.source, at + 4)
         address = read_u64(self.source, at + 8)
         rem_len = read_u32(self.source, at + 16)

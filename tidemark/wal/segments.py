@@ -16,6 +16,7 @@ SEGMENT_BYTES_MIN = 1 << 20
 SEGMENT_BYTES_MAX = 1 << 30
 SEGMENT_BYTES_DEFAULT = 16 << 20
 SEGMENT_NAME_DIGITS = 24
+SLICE_BYTES_MAX = 128 << 10  # MAX_SEND_SIZE of walsender.c: no replication message carries more WAL
 HISTORY_BYTES_MAX = 1 << 20  # of a .history file
 _HEX = frozenset("0123456789ABCDEF")
 _UNSIGNED_32 = 1 << 32

@@ -45,7 +45,7 @@ WRITERS: Mapping[str, frozenset[str]] = {
     state.MARKER_KEYS.name: frozenset({_STORE}),
     state.INCARNATIONS.name: frozenset({_INCARNATIONS}),
     state.OVERTAKEN.name: frozenset({_INCARNATIONS}),
-    state.PLACE.name: frozenset({_INCARNATIONS}),
+    state.FOLDER_IDENTITY.name: frozenset({_INCARNATIONS}),
     state.ARCHIVING.name: frozenset({_STORE}),
     state.PROCESSES.name: frozenset({_RUNS}),
 }

@@ -7,11 +7,10 @@ in WAL itself; times are microseconds since 2000-01-01. This module uses no sock
 import struct
 from dataclasses import dataclass
 
+from tidemark.model.commit_time import PG_EPOCH_US
 from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
-
-PG_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in Unix microseconds
-WAL_MESSAGE_BYTES_MAX = 16 * 8192  # MAX_SEND_SIZE of walsender.c: no message carries more WAL
+from tidemark.wal.segments import SLICE_BYTES_MAX
 
 _WAL_DATA = struct.Struct(">cQQq")
 _KEEPALIVE = struct.Struct(">cQqB")
@@ -41,7 +40,7 @@ def parse_message(message: bytes | memoryview) -> WalData | Keepalive:
     """Parse one CopyData message; raise `CorruptWal` for a message that no server sends."""
     view = memoryview(message)
     kind = bytes(view[:1])
-    if kind == b"w" and _WAL_DATA.size <= len(view) <= _WAL_DATA.size + WAL_MESSAGE_BYTES_MAX:
+    if kind == b"w" and _WAL_DATA.size <= len(view) <= _WAL_DATA.size + SLICE_BYTES_MAX:
         _, start, end, sent = _WAL_DATA.unpack_from(view)
         return WalData(Lsn(start), Lsn(end), sent + PG_EPOCH_US, view[_WAL_DATA.size :])
     if kind == b"k" and len(view) == _KEEPALIVE.size:

@@ -518,7 +518,7 @@ FINGERPRINT = Key("fingerprint", Fingerprint, DamagePolicy.HALT)
 MARKER_KEYS = Key("markerkeys", MarkerKeys, DamagePolicy.FORGET)
 INCARNATIONS = Key("incarnations", Incarnations, DamagePolicy.HALT)
 OVERTAKEN = Key("overtaken", Overtaken, DamagePolicy.HALT)
-PLACE = Key("place", FolderIdentity, DamagePolicy.HALT)
+FOLDER_IDENTITY = Key("place", FolderIdentity, DamagePolicy.HALT)
 ARCHIVING = Key("archiving", Archiving, DamagePolicy.FORGET)
 PROCESSES = Key("processes", ProcessLog, DamagePolicy.FORGET)
 

@@ -19,16 +19,17 @@ class LegBroken(TidemarkError):
 
 def check(state: Path, *, config: Path | None, deadline_s: float, as_json: bool) -> None:
     """Run the command."""
-    with opened_capture(state, config) as (context, node_requests, settings):
+    with opened_capture(state, config) as (store, node_requests, settings, _log):
+        archive, watchdog_s = settings.archive, settings.watchdog.watchdog_s
         legs = EndToEndCheck(
-            context.store,
+            store,
             node_requests,
-            settings.archive,
-            watchdog_s=settings.watchdog.watchdog_s,
+            archive,
+            watchdog_s=watchdog_s,
             deadline_s=deadline_s,
             echo=partial(click.echo, err=True),
         ).run()
-        observed = observe(context.store, settings.archive, settings.watchdog.watchdog_s)
+        observed = observe(store, archive, watchdog_s)
     broken = _broken(legs)
     tree = {
         "arrived": not broken,

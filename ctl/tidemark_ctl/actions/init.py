@@ -18,6 +18,7 @@ from tidemark.io.archive.archive_setup import (
     try_program,
 )
 from tidemark.io.archive.spool import Spool
+from tidemark.io.archive.spool_access import record_user
 from tidemark.io.archive.spool_manifest import read_manifest
 from tidemark.io.backup.backup import open_backup
 from tidemark.io.node.node import Node
@@ -30,8 +31,7 @@ from tidemark.io.state.write_guard import reporting_stuck_writers
 from tidemark.model.errors import ConfigError, NodeUnreachable
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Stage
-from tidemark.runtime.daemon.archiving_watch import record_user
-from tidemark.runtime.daemon.node_requests import MarkersLeftOut
+from tidemark.runtime.daemon.node_requests import NoMarkersOnStandby
 from tidemark.runtime.recovery.lake_inventory import lake_inventory
 from tidemark.runtime.recovery.rebuild import rebuild
 from tidemark.runtime.seed.backup_seeding import seed_from_backup
@@ -227,7 +227,7 @@ def _report_standby(config: Config) -> None:
                 f"{node.where} is a standby: the capture follows it, and delivers nothing until its promotion", err=True
             )
         elif not config.markers.dsn:
-            click.echo(f"{node.where} is a standby: no markers are written. {MarkersLeftOut.hint}", err=True)
+            click.echo(f"{node.where} is a standby: no markers are written. {NoMarkersOnStandby.hint}", err=True)
 
 
 def _report_archive(config: Config, state: StateFolder) -> None:

@@ -31,12 +31,12 @@ def _switching(
     state: Path, config: Path | None, deadline_s: float, *, as_json: bool, kills: bool = False
 ) -> Iterator[RealtimeSwitch]:
     """Request a switch; print the resulting state, also if it is not the requested one."""
-    with opened_capture(state, config, kills=kills) as (context, node_requests, settings):
-        switch = SwitchSettings.of(settings, context.store.identity.segment_bytes)
-        look = partial(observe, context.store, settings.archive, settings.watchdog.watchdog_s)
+    with opened_capture(state, config, kills=kills) as (store, node_requests, settings, log):
+        switch = SwitchSettings.of(settings, store.identity.segment_bytes)
+        look = partial(observe, store, settings.archive, settings.watchdog.watchdog_s)
         try:
             yield RealtimeSwitch(
-                context, switch, node_requests, deadline_s=deadline_s, echo=partial(click.echo, err=True)
+                store, switch, node_requests, log, deadline_s=deadline_s, echo=partial(click.echo, err=True)
             )
         except NotComplete:
             show(stage_tree(look()), as_json=as_json)

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from tidemark.model.table_name import TableName
-from tidemark_ctl.opened_capture import opened_capture
+from tidemark_ctl.opened_state import opened_state
 from tidemark_ctl.requests.confirming import confirm_losses
 from tidemark_ctl.requests.recopy import TableFinder, TableRecopy
 from tidemark_ctl.requests.recopy_cancel import RecopyCancellation
@@ -27,15 +27,15 @@ def recopy(
 ) -> None:
     """Run the command."""
     names = list(dict.fromkeys(TableName.parse(text) for text in tables))
-    with opened_capture(state, config) as (context, _node_requests, settings):
+    with opened_state(state, config) as (store, settings, _log):
         watchdog_s, echo = settings.watchdog.watchdog_s, partial(click.echo, err=True)
         if cancel:
-            RecopyCancellation(context.store, names, watchdog_s=watchdog_s, deadline_s=deadline_s, echo=echo).cancel()
+            RecopyCancellation(store, names, watchdog_s=watchdog_s, deadline_s=deadline_s, echo=echo).cancel()
             return
-        requested = TableFinder(settings.capture.dsn, settings.select.selection(), context.store).find(names)
+        requested = TableFinder(settings.capture.dsn, settings.select.selection(), store).find(names)
         confirm_losses(state, diverged_logs(state, {table.key for table in requested}), accepted=accept_break)
         request = TableRecopy(
-            context.store, settings.capture.dsn, requested, watchdog_s=watchdog_s, deadline_s=deadline_s, echo=echo
+            store, settings.capture.dsn, requested, watchdog_s=watchdog_s, deadline_s=deadline_s, echo=echo
         )
         request.request()
         try:

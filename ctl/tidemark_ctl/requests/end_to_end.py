@@ -207,9 +207,9 @@ class EndToEndCheck:
             return Leg(LegEnd.RESTS, "no archive is configured")
         node = self._archiving.latest()
         user = node.server if isinstance(node, NodeArchiving) and node.is_on else None
-        kept_out = observed.kept_out or spool_access_error(self._configured, user)
-        if kept_out is not None:
-            return Leg(LegEnd.BROKEN, f"the server cannot fill the spool: {kept_out}", ServerCannotArchive.hint)
+        access_error = observed.access_error or spool_access_error(self._configured, user)
+        if access_error is not None:
+            return Leg(LegEnd.BROKEN, f"the server cannot fill the spool: {access_error}", ServerCannotArchive.hint)
         if not observed.archiver.is_running or observed.archiver.hangs:
             return _with_missing(_broken_process(observed.archiver), observed)
         passed = self._passed_by(Role.ARCHIVER, written)

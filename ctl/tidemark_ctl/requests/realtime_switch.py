@@ -15,18 +15,20 @@ from typing import TYPE_CHECKING, Self
 from tidemark.engine.handover import Effect, Event, move
 from tidemark.io.archive.archive_listing import ArchiveListing
 from tidemark.io.host.clock import boot_ns
+from tidemark.io.host.logs import Log
 from tidemark.io.node.node import NodeArchiving
 from tidemark.io.process.config import ArchiveConfig, Config, RealtimeConfig, WatchdogConfig
 from tidemark.io.process.marker_key import KeysDiffer
 from tidemark.io.process.watchdog import Condition, Watch
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.overtaken import OvertakenState
+from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateMarks
 from tidemark.io.state.switching import Switched
 from tidemark.model.errors import ConfigError, Fenced, TidemarkError
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role, Stage
-from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.daemon.counting import Uncounted
 from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, write_stop_marker
 from tidemark_ctl.requests.waiting import POLL_S, Echo, NotComplete, PolledAnswer, WaitReport
@@ -74,19 +76,20 @@ class RealtimeSwitch:
 
     def __init__(
         self,
-        context: CaptureContext,
+        store: StateStore,
         settings: SwitchSettings,
         node_requests: NodeRequests,
+        log: Log,
         *,
         deadline_s: float,
         echo: Echo,
     ) -> None:
         self._settings = settings
-        self._store = context.store
+        self._store = store
         self._node_requests = node_requests
         self._echo = echo
         self._wait_report = WaitReport(echo)
-        self._transition = StageTransition(context.store, self._effects, context.metrics, context.log)
+        self._transition = StageTransition(store, self._effects, Uncounted(), log)
         self._pending: list[Future[Lsn] | Future[bool] | None] = []  # requests to the node made by effects
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s

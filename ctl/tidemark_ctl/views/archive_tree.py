@@ -74,8 +74,8 @@ def loss_text(loss: Loss) -> str:
     """Return a loss as one line."""
     return (
         f"{usecs_text(loss.at_us)}: lost all commits after {loss.after} and before "
-        f"{loss.resumed_timeline}:{format_lsn(loss.resumed_lsn)}; {('damaged' if loss.damage else 'missing')} "
-        "was WAL from "
-        f"{WalSpan(loss.hole_start_lsn, loss.hole_end_lsn)}{(f' ({loss.damage})' if loss.damage else '')}; "
+        f"{loss.resumed_timeline}:{format_lsn(loss.resumed_lsn)}; WAL from "
+        f"{WalSpan(loss.hole_start_lsn, loss.hole_end_lsn)} was "
+        f"{f'damaged ({loss.damage})' if loss.damage else 'missing'}; "
         f"{loss.tables} tables to copy again"
     )

@@ -4,9 +4,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
 from tidemark.io.state.accepted_breaks import log_key
+from tidemark.wire.json_form import JsonForm, JsonMismatch
 from tidemark_ctl.views.render import Tree
 
 PIPELINE_FILES = "pipeline-*.json"
@@ -67,15 +66,15 @@ class LakeLoss:
         )
 
 
-_PIPELINE_REPORT = TypeAdapter(PipelineReport)
+_PIPELINE_REPORT: JsonForm[PipelineReport] = JsonForm(PipelineReport)
 
 
 def pipeline_reports(state: Path) -> Iterator[PipelineReport]:
     """Return the last report of each pipeline, by reader; unreadable files are left out."""
     for path in sorted(state.glob(PIPELINE_FILES)):
         try:
-            yield _PIPELINE_REPORT.validate_json(path.read_bytes())
-        except (OSError, ValidationError):
+            yield _PIPELINE_REPORT.read(path.read_bytes())
+        except (OSError, JsonMismatch):
             continue
 
 

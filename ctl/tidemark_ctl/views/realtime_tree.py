@@ -37,7 +37,7 @@ class Observation:
     archive: ArchiveState | NoArchive | None  # None: no archive is configured
     marker_keys: MarkerKeys
     archiving: Archiving  # as last recorded by a daemon
-    kept_out: str | None  # why the server's user cannot fill the spool
+    access_error: str | None  # why the server's user cannot fill the spool
 
     @property
     def deliverer(self) -> Process | None:
@@ -51,22 +51,22 @@ def observe(store: StateStore, configured: ArchiveConfig, watchdog_s: float) -> 
     """Collect all observations; an archive that hangs or cannot be listed does not prevent the others."""
     view = store.view()
     archive: ArchiveState | NoArchive | None = None
-    archiving, kept_out = store.archiving(), None
+    archiving, access_error = store.archiving(), None
     if configured.folder:
         try:
             archive = ArchiveListing(Path(configured.folder), view.identity.segment_bytes).result(ARCHIVE_S)
-            kept_out = spool_access_error(configured, known_user(archiving))
+            access_error = spool_access_error(configured, known_user(archiving))
         except NoArchive as error:
             archive = error
     sidecar, archiver = process_now(store, Role.SIDECAR, watchdog_s), process_now(store, Role.ARCHIVER, watchdog_s)
-    return Observation(view, sidecar, archiver, archive, store.marker_keys(), archiving, kept_out)
+    return Observation(view, sidecar, archiver, archive, store.marker_keys(), archiving, access_error)
 
 
 def arriving_text(observed: Observation) -> str:
     """Return whether WAL arrives in the archive, as far as the folders and the daemons show."""
     archiving = observed.archiving
-    if observed.kept_out is not None:
-        return f"it cannot: {observed.kept_out}"
+    if observed.access_error is not None:
+        return f"it cannot: {observed.access_error}"
     reasons = []
     if archiving.is_off:
         reasons.append("archive_mode is off on the node: nothing is archived")

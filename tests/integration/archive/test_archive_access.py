@@ -279,7 +279,7 @@ def watched(node: Cluster, root: Path) -> Iterator[WatchedNode]:
             NodeSettings.of(config),
             store,
             load_marker_key(config, folder),
-            metrics=context.metrics,
+            counts=context.metrics,
             log=context.log,
         )
         try:

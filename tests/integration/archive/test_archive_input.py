@@ -13,16 +13,16 @@ import pytest
 from tests.support.servers.archiving import ArchivingServer, archiving
 from tests.support.servers.postgres import Cluster
 from tidemark.engine.progress import Progress
-from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring
+from tidemark.engine.ring import RING_BYTES_MIN, Ring
 from tidemark.io.archive.archive import ArchiveFolder, Hole
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import Metrics
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.runtime.capture.archive_input import POLL_S, ArchiveInput
 from tidemark.runtime.capture.signal import Signal
-from tidemark.runtime.replay.diverged import WalDiverged
+from tidemark.runtime.replay.diverged import DeadBranchDelivered
 from tidemark.runtime.replay.offline import ForeignArchive
-from tidemark.wal.segments import WalSlice
+from tidemark.wal.segments import SLICE_BYTES_MAX, WalSlice
 
 MB = 1 << 20
 DEADLINE_S = 120
@@ -234,10 +234,10 @@ def test_a_branch_that_left_before_what_was_read_is_refused_and_one_behind_it_is
         assert drained.source.error is None
     with following(copy, Lsn(first + 2 * MB), system) as drained:
         drained.until(lambda: drained.source.error is not None)
-        assert isinstance(drained.source.error, WalDiverged)
+        assert isinstance(drained.source.error, DeadBranchDelivered)
     with following(copy, first, system, timeline=7) as drained:
         drained.until(lambda: drained.source.error is not None)
-        assert isinstance(drained.source.error, WalDiverged)
+        assert isinstance(drained.source.error, DeadBranchDelivered)
 
 
 def test_the_archive_of_another_cluster_is_refused(copy: Path) -> None:

@@ -508,7 +508,7 @@ def test_a_consumer_that_hangs_before_its_first_change_is_detected_and_named(
     thread, _ = application(store, epoch, consumer, progress, stopping, liveness=liveness)
     thread.start()
     wait_until(lambda: liveness.error() is not None)
-    assert str(liveness.error()) == "the consumer Slow has been in on_assigned for over 0.1 s"
+    assert str(liveness.error()) == "the consumer LateAssignment has been in on_assigned for over 0.1 s"
     stopping.set()
     leave.set()
     assert thread.join(DEADLINE_S)

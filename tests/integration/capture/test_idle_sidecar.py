@@ -1,11 +1,11 @@
 """An idle sidecar: how often its threads wake."""
 
-import threading
 import time
 from pathlib import Path
 
 from tests.conftest import NewCluster
 from tests.support.processes.captures import running
+from tests.support.processes.waiting import let_pass
 
 WAKE_UPS_PER_S_MAX = 7.5  # about 5 were measured, and 9 with five steps of the daemon a second
 SETTLED_S, MEASURED_S = 4.0, 4.0  # the application thread waits longer and longer while nothing happens
@@ -21,7 +21,7 @@ def test_an_idle_sidecar_wakes_a_few_times_a_second(new_cluster: NewCluster, tmp
     with running(new_cluster(15), "postgres", tmp_path) as sidecar:
         process = sidecar.process
         assert process is not None
-        threading.Event().wait(SETTLED_S)
+        let_pass(SETTLED_S, "what follows a start must be over")
         began_s, before = time.monotonic(), wake_ups(process.pid)
-        threading.Event().wait(MEASURED_S)
+        let_pass(MEASURED_S, "wake-ups are counted for this time")
         assert wake_ups(process.pid) - before <= WAKE_UPS_PER_S_MAX * (time.monotonic() - began_s)

@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.processes.receiving import Receiver
-from tests.support.processes.waiting import wait_until
+from tests.support.processes.waiting import let_pass, wait_until
 from tests.support.servers.postgres import Cluster, new_cluster
 from tests.support.servers.standby import promote, standby_of
 from tidemark.engine.progress import Progress
-from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring
+from tidemark.engine.ring import RING_BYTES_MIN, Ring
 from tidemark.io.node.replication import StreamEvent, TimelineEnd, WalStream
 from tidemark.model.lsn import Lsn, TimelineId, parse_lsn
 from tidemark.runtime.capture.network import LEASED_BYTES_MAX, OFFER_BYTES_MAX
 from tidemark.runtime.capture.source_thread import Link
 from tidemark.runtime.capture.stream_lease import LeaseState, StreamLease
-from tidemark.wal.segments import WalSlice, first_page_lsn
+from tidemark.wal.segments import SLICE_BYTES_MAX, WalSlice, first_page_lsn
 
 DEADLINE_S = 60.0
 LEASEHOLDER, NETWORK = "leaseholder", "network"
@@ -231,7 +231,7 @@ def test_each_byte_arrives_once_and_in_order_from_either_reading_thread(
         def both_have_read_after(commits: int) -> bool:
             for number in range(commits):
                 session.execute(MESSAGE.format(draw.choice((10, 10, 10, 300_000)) if number % 10 == 0 else 10).encode())
-                threading.Event().wait(draw.choice((0.0, 0.001, 0.01)))
+                let_pass(draw.choice((0.0, 0.001, 0.01)), "random pauses between commits")
             return {LEASEHOLDER, NETWORK} <= set(ring.putters)
 
         wait_until(lambda: both_have_read_after(COMMITS))

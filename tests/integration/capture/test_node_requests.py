@@ -45,7 +45,7 @@ def test_a_commit_just_after_a_switch_forces_the_next_one_and_then_nothing_does(
                 NodeSettings.of(config),
                 store,
                 load_marker_key(config, folder),
-                metrics=Metrics("main"),
+                counts=Metrics("main"),
                 log=get_log("test"),
             )
             try:

@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from tests.support.forged import groups
-from tests.support.processes.waiting import wait_until
+from tests.support.processes.waiting import let_pass, wait_until
 from tidemark.engine.batching import DeliveryPacing
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import Ring
@@ -323,7 +323,7 @@ def test_groups_have_one_order_whichever_thread_decodes(between: Between) -> Non
     def send_all() -> None:
         for pause_s in [draw.choice((0.0, 0.0, 0.0001, 0.002, 0.02)) for _ in range(SLICES)]:
             between.network.send()
-            threading.Event().wait(pause_s)
+            let_pass(pause_s, "random pauses of the sender")
 
     sender = threading.Thread(target=send_all)
     sender.start()
@@ -331,7 +331,7 @@ def test_groups_have_one_order_whichever_thread_decodes(between: Between) -> Non
     while sender.is_alive() or between.reader.read_lsn < between.network.sent_lsn or between.group_queue.byte_count:
         group = between.group_reader.receive(0.05)
         received += [group] if group is not None else []
-        threading.Event().wait(draw.choice((0.0, 0.0, 0.0001, 0.003, 2 * CHECK_S)))
+        let_pass(draw.choice((0.0, 0.0, 0.0001, 0.003, 2 * CHECK_S)), "random pauses of the receiver")
     received += iter(partial(between.group_reader.receive, 0.05), None)
     numbers = [group.last.position.commit_lsn - NUMBERS_FROM for group in received]
     assert numbers == list(range(1, between.reader.made + 1))

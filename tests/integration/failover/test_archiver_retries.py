@@ -42,7 +42,7 @@ def test_each_retry_of_the_archiver_counts_as_an_error(tmp_path: Path, monkeypat
         context = CaptureContext(store, metrics, get_log("test"))
         incarnation = begin_incarnation(store, Role.ARCHIVER, context.log)
         with closing(
-            NodeRequests(NodeSettings.of(config), store, KEY, incarnation, metrics=context.metrics, log=context.log)
+            NodeRequests(NodeSettings.of(config), store, KEY, incarnation, counts=context.metrics, log=context.log)
         ) as node_requests:
             fence = Fence(context.store, incarnation, node_requests, context.log)
             markers = MarkerReader(store.identity, KEY, metrics, context.log)

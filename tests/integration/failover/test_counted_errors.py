@@ -63,7 +63,7 @@ def daemon(config: Config, tmp_path: Path) -> Iterator[DaemonContext]:
         incarnation = begin_incarnation(store, Role.SIDECAR, log)
         context = CaptureContext(store, metrics, log)
         with closing(
-            NodeRequests(NodeSettings.of(config), store, KEY, incarnation, metrics=metrics, log=log)
+            NodeRequests(NodeSettings.of(config), store, KEY, incarnation, counts=metrics, log=log)
         ) as node_requests:
             fence = Fence(store, incarnation, node_requests, log)
             markers = MarkerReader(store.identity, KEY, metrics, log)

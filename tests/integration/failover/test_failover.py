@@ -12,6 +12,7 @@ from tests.support.processes.captures import OnDemandReader, change_log, replaye
 from tests.support.processes.cdcctl import cdcctl
 from tests.support.processes.failover import HANGS_SOON, MOVED_S, Pair, archived_messages, paired
 from tests.support.processes.json_lines import lines_of
+from tests.support.processes.waiting import let_pass
 from tests.support.servers.archiving import ArchivingServer
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
@@ -378,7 +379,7 @@ def test_segments_are_forced_in_archive_mode_alone_at_most_every_switch_s_and_on
         before = pair.segment_number()
         for number in numbers:
             pair.insert(number)
-            time.sleep(1)
+            let_pass(1, "a change every second, with a switch every two at most")
         return pair.segment_number() - before
 
     numbers = itertools.count(1)

@@ -53,7 +53,7 @@ class SlowRequests(NodeRequests):
     """Reports an old position of the node."""
 
     def __init__(self, context: CaptureContext, settings: NodeSettings, key: bytes) -> None:
-        super().__init__(settings, context.store, key, metrics=context.metrics, log=context.log)
+        super().__init__(settings, context.store, key, counts=context.metrics, log=context.log)
         self._node = (settings.captured_dsn, context.store.identity.system_identifier)
         self.look_again()
         self.asked = 0

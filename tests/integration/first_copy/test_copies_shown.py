@@ -11,7 +11,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.runtime.first_copy.copies import Copies
-from tidemark.runtime.replay.diverged import WalDiverged
+from tidemark.runtime.replay.diverged import DeadBranchDelivered
 from tidemark.wire.state import FINGERPRINT, CopyPhase, CopyProgress, Fingerprint, Identity
 
 DONE = CopyProgress(CopyPhase.DONE, 1, snapshot="700:710:703", lx=Lsn(90), seen_lsn=Lsn(101), timeline=TimelineId(1))
@@ -47,22 +47,22 @@ def test_a_copy_contains_the_rows_of_its_own_snapshot_alone(store: StateStore) -
 def test_a_copy_that_shows_transactions_of_a_dead_branch_is_refused_with_its_position(store: StateStore) -> None:
     found = copies(store, copied=DONE, older=replace(DONE, seen_lsn=Lsn(51)), unnoted=replace(DONE, seen_lsn=Lsn(0)))
     found.check_fork(TL1, Lsn(101), TL2)  # 100 is the last that it may contain
-    with pytest.raises(WalDiverged, match="the first copy of 1 tables contains changes up to 1:0/64:0"):
+    with pytest.raises(DeadBranchDelivered, match="the first copy of 1 tables contains changes up to 1:0/64:0"):
         found.check_fork(TL1, Lsn(100), TL2)
-    with pytest.raises(WalDiverged, match="the first copy of 2 tables contains changes up to 1:0/64:0"):
+    with pytest.raises(DeadBranchDelivered, match="the first copy of 2 tables contains changes up to 1:0/64:0"):
         found.check_fork(TL1, Lsn(1), TL2)
 
 
 def test_copies_on_the_next_timeline_are_not_part_of_the_branch(store: StateStore) -> None:
     found = copies(store, copied=replace(DONE, timeline=TL2))
     found.check_fork(TL1, Lsn(1), TL2)
-    with pytest.raises(WalDiverged):
+    with pytest.raises(DeadBranchDelivered):
         found.check_fork(TL1, Lsn(1), TL3)
 
 
 def test_a_plan_from_catalogs_of_a_dead_branch_is_refused(store: StateStore) -> None:
     found = copies(store, Fingerprint(seen_lsn=Lsn(101), timeline=TL1))
     found.check_fork(TL1, Lsn(101), TL2)
-    with pytest.raises(WalDiverged, match="the first copy was planned with the catalogs of 1:0/64:0"):
+    with pytest.raises(DeadBranchDelivered, match="the first copy was planned with the catalogs of 1:0/64:0"):
         found.check_fork(TL1, Lsn(100), TL2)
     copies(store).check_fork(TL2, Lsn(1), TL3)

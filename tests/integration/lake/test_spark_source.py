@@ -164,7 +164,7 @@ def test_a_trimmed_start_has_a_separate_error(state: Path) -> None:
         with store.transaction(None) as transaction:
             transaction.apply_confirmations()
     reader = reader_of(state)
-    with pytest.raises(OutboxTrimmed, match="requested were the values after 0"):
+    with pytest.raises(OutboxTrimmed, match="values after 0 were requested"):
         reader.partitions(offset(0), offset(applied))
     with pytest.raises(OutboxTrimmed):
         reader.latestOffset(offset(0), ReadMaxBytes(1000))

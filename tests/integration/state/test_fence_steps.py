@@ -26,7 +26,7 @@ from tidemark.model.mode import Role
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Sequence
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.fencing import ANSWERED_MAX, FIRST_START, TRY_AGAIN_S, Fence
-from tidemark.runtime.daemon.node_requests import MarkersLeftOut, NodeRequests, NodeSettings
+from tidemark.runtime.daemon.node_requests import NodeRequests, NodeSettings, NoMarkersOnStandby
 from tidemark.wal.versions import PAGE_BYTES
 from tidemark.wire.marker import Instance, Marker, MarkerKind
 from tidemark.wire.state import DELIVERED, FOLLOWED, Followed, Identity, Overtaken, Owner, Watermark
@@ -63,7 +63,7 @@ class OpenRequests(NodeRequests):
 
     def __init__(self, context: CaptureContext, incarnation: Incarnation) -> None:
         settings = NodeSettings.of(Config())
-        super().__init__(settings, context.store, b"k" * 16, incarnation, metrics=context.metrics, log=context.log)
+        super().__init__(settings, context.store, b"k" * 16, incarnation, counts=context.metrics, log=context.log)
         self.queries: list[Future[NodeIdentity]] = []
         self.written: list[WrittenMarker] = []
 
@@ -349,7 +349,7 @@ def test_a_start_marker_that_was_not_written_is_written_again_after_a_pause(daem
 
 
 def test_a_standby_that_accepts_no_marker_is_not_asked_again(daemon: FencedDaemon) -> None:
-    daemon.write_start().answer.set_exception(MarkersLeftOut("the node is a standby"))
+    daemon.write_start().answer.set_exception(NoMarkersOnStandby("the node is a standby"))
     with capture_logs() as reported:
         for _ in range(3):
             daemon.step(later_s=LONG_S)

@@ -33,7 +33,7 @@ from tidemark.runtime.seed.initialise import initialise_from_backup
 from tidemark.runtime.seed.seeding import read_seed
 from tidemark.wal.segments import history_name
 from tidemark.wire.marker import Instance, Marker, MarkerKind
-from tidemark.wire.state import PLACE, Identity, Owner
+from tidemark.wire.state import FOLDER_IDENTITY, Identity, Owner
 
 PROGRAM = ("-m", "tidemark_sidecar")
 MOVED = (*PROGRAM, "--moved")
@@ -131,7 +131,7 @@ def test_a_copy_whose_folder_does_not_identify_it_is_fenced_if_the_original_cont
 ) -> None:
     resume(original, 2)
     with StateStore.open(copy.folder) as store, store.transaction(None) as transaction:
-        transaction.drop(PLACE)  # as on a clone of the volume
+        transaction.drop(FOLDER_IDENTITY)  # as on a clone of the volume
     copy.refuses(ExitCode.FENCED, "fenced by the marker at")
     insert(original, 3)
     original.catch_up()  # undisturbed
@@ -197,9 +197,7 @@ def test_an_archiver_that_delivers_is_fenced_by_the_archived_marker_and_its_side
 
 
 def requests_of(kind: type[RequestsT], config: Config, context: CaptureContext, incarnation: Incarnation) -> RequestsT:
-    return kind(
-        NodeSettings.of(config), context.store, b"k" * 16, incarnation, metrics=context.metrics, log=context.log
-    )
+    return kind(NodeSettings.of(config), context.store, b"k" * 16, incarnation, counts=context.metrics, log=context.log)
 
 
 class KeptRequests(NodeRequests):

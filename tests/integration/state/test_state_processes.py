@@ -42,22 +42,22 @@ if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
 HOLD_LOCK = """
-import sys, time, pathlib
+import sys, pathlib
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
 lock = RoleLock.acquire(StateFolder(pathlib.Path(sys.argv[1])), "sidecar")
 print("held", flush=True)
-time.sleep(60)
+sys.stdin.read()
 """
 HOLD_READER = """
-import sys, time, pathlib
+import sys, pathlib
 from tidemark.io.state.environment import Environment
 from tidemark.io.state.state_folder import StateFolder
 environment = Environment.open(StateFolder(pathlib.Path(sys.argv[1])))
 with environment.read() as transaction:
     transaction.get(b"x", db=environment.database("state"))
     print("held", flush=True)
-    time.sleep(60)
+    sys.stdin.read()
 """
 ANSWER_S = 1.0  # a command is answered within this time beside a hundred clients
 ASKED = 3  # polls after which a server without a pause would find the same client each time
@@ -76,7 +76,7 @@ class Holder:
 
     def __init__(self, program: str, folder: StateFolder) -> None:
         command = [sys.executable, "-c", program, str(folder.root)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "held\n"
 

@@ -365,7 +365,7 @@ def test_twins_extract_the_same_rows_from_valid_and_damaged_records(
 @given(st.dictionaries(st.integers(1, 2**64 - 1), st.integers(-(2**62), 2**62), max_size=400))
 @settings(max_examples=50)
 def test_twins_keep_the_same_table_of_relations(values: dict[int, int]) -> None:
-    tables = [lookup.LookUp(), slow_lookup.LookUp()]
+    tables = [lookup.IntegerMap(), slow_lookup.IntegerMap()]
     for table in tables:
         for key, value in values.items():
             table.put(key, value)

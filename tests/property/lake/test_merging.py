@@ -16,7 +16,7 @@ from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.merge import clustering, data_files
 from tidemark.pipeline.merge.clustering import recluster
-from tidemark.pipeline.merge.compaction import Compacted, Key
+from tidemark.pipeline.merge.compaction import Compacted, RowKey
 from tidemark.pipeline.merge.key_ranges import KeyRanges, SoughtKeys
 from tidemark.pipeline.merge.merging import append_rows, merge_rows, rows_of
 
@@ -133,7 +133,7 @@ class Merged:
         assert sum(added.column("num_records").to_pylist()) == len(rows)
 
     def fetch(self) -> None:
-        wanted: list[Key] = [row[: len(self.key)] for row in self.rows.values()]
+        wanted: list[RowKey] = [row[: len(self.key)] for row in self.rows.values()]
         found = rows_of(self.opened(), self.key, wanted, ["value"])
         got = sorted(repr((row["value"], *key)) for key, row in found.items())
         assert got == sorted(repr((row[-2], *map(_found_form, row[: len(self.key)]))) for row in self.rows.values())

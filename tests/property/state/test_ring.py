@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, TIMELINES_MAX, Ring, RingFull
+from tidemark.engine.ring import RING_BYTES_MIN, TIMELINES_MAX, Ring, RingFull
 from tidemark.model.errors import ConfigError, InternalError
 from tidemark.model.lsn import Lsn, TimelineId
-from tidemark.wal.segments import WalSlice
+from tidemark.wal.segments import SLICE_BYTES_MAX, WalSlice
 
 START = Lsn((1 << 40) + 12345)
 LARGE_BYTES = 256 << 20

@@ -7,6 +7,12 @@ DEADLINE_S = 120.0
 POLL_S = 0.02
 
 
+def let_pass(seconds: float, why: str) -> None:
+    """Let time pass, where the time itself is what a test needs: a measured interval, or a random moment for a kill."""
+    assert why
+    time.sleep(seconds)
+
+
 def wait_until(
     condition: Callable[[], bool],
     what: str = "what the test waits for",

@@ -39,13 +39,22 @@ def test_every_key_is_in_the_file_with_a_comment_above_it() -> None:
     [
         ("[rign]\nbytes_max = 1", "unknown key rign"),
         ("[ring]\nbyte_max = 1", "unknown key ring.byte_max"),
-        ("[ring]\nbytes_max = -1", "ring.bytes_max: Input should be greater than or equal to 0"),
-        ("[deliver]\nconsumer = 'kafka'", "deliver.consumer: Input should be 'outbox', 'jsonl' or 'null'"),
+        ("[ring]\nbytes_max = -1", "ring.bytes_max: Expected `int` >= 0"),
+        ("[deliver]\nconsumer = 'kafka'", "deliver.consumer: Expected one of 'outbox', 'jsonl', 'null'"),
         ("[ring]\nbytes_max = 524287", "ring.bytes_max is 524287: at least 524288, or 0"),
-        ("[types]\ndecimals = 'exact'", "types.decimals: Input should be 'precise', 'string' or 'double'"),
-        ("[types]\nout_of_range = 'infinity'", "types.out_of_range: Input should be 'clamp', 'null' or 'string'"),
+        ("[types]\ndecimals = 'exact'", "types.decimals: Expected one of 'precise', 'string', 'double'"),
+        ("[types]\nout_of_range = 'infinity'", "types.out_of_range: Expected one of 'clamp', 'null', 'string'"),
         ("[types]\ndecimal = 'string'", "unknown key types.decimal"),
-        ("[capture]\nname = 'a/b'", "capture.name: String should match pattern"),
+        ("[metrics]\nport = true", "metrics.port: Expected `int`, got `bool`"),
+        ("[retry]\nfirst_s = nan", "retry.first_s: Expected `float` > 0.0"),
+        ("[select]\ntables = 'a.*'", "select.tables: Expected `array`, got `str`"),
+        ("[select]\nexclude_origins = ['any', 'x']", "select.exclude_origins: Expected `str` matching regex"),
+        ("ring = 5", "ring: Expected a section"),
+        (
+            "[rings]\n[ring]\nbytes_max = 'x'\nsize = 1",
+            "unknown key rings; unknown key ring.size; ring.bytes_max: Expected",
+        ),
+        ("[capture]\nname = 'a/b'", "capture.name: Expected `str` matching regex"),
         ("[outbox]\nbytes_max = 2000000", "deliver.group_bytes_max: at most a quarter of outbox.bytes_max"),
         ("[deliver]\nconsumer = 'jsonl'", "deliver.jsonl_file: the jsonl consumer needs it"),
         ("[standby]\nfollow = true", "markers.key_file must name the key of the markers of the delivering capture"),
@@ -53,7 +62,7 @@ def test_every_key_is_in_the_file_with_a_comment_above_it() -> None:
         (f"{FOLLOW}lake = 'lake'", "standby.lake: must be an absolute path"),
         (f"{FOLLOW}lake = '/lake'\n[deliver]\nconsumer = 'null'", "standby.lake: a lake is filled from the outbox"),
         (f"{FOLLOW}[capture]\ndsn = 'host=one,two'", "standby.follow: capture.dsn names several hosts"),
-        ("[watchdog]\nwatchdog_s = 2.9", "watchdog.watchdog_s: Input should be greater than or equal to 3"),
+        ("[watchdog]\nwatchdog_s = 2.9", "watchdog.watchdog_s: Expected `float` >= 3.0"),
         ("[ring", "is not TOML"),
     ],
 )
@@ -85,15 +94,29 @@ def test_a_list_in_the_environment_is_recognised_by_the_type_of_its_key(name: st
     assert config.seed.databases == tuple(name.split(", "))
 
 
+@pytest.mark.parametrize(("text", "meant"), [("yes", True), (" ON", True), ("1", True), ("off", False), ("F", False)])
+def test_the_environment_may_write_a_boolean_in_words(text: str, meant: bool) -> None:  # noqa: FBT001 - a parameter
+    config = parse_config("", {"TIDEMARK_REALTIME__AUTOMATIC_RETURN": text}, where="test.toml")
+    assert config.realtime.automatic_return is meant
+
+
+def test_the_environment_may_have_spaces_around_a_value() -> None:
+    environment = {"TIDEMARK_METRICS__PORT": " 9750 ", "TIDEMARK_RETRY__MAX_S": "12.5\n"}
+    config = parse_config("", environment, where="test.toml")
+    assert (config.metrics.port, config.retry.max_s) == (9750, 12.5)
+
+
 def test_a_typo_in_the_environment_is_an_error_too() -> None:
     with pytest.raises(BadConfig, match=r"unknown key outbox\.byte"):
         parse_config("", {"TIDEMARK_OUTBOX__BYTE": "1"}, where="test.toml")
 
 
-def test_a_refused_value_is_not_reported() -> None:
-    with pytest.raises(BadConfig) as raised:
-        parse_config("[metrics]\nport = 'hunter2'", {}, where="test.toml")
-    assert "hunter2" not in str(raised.value)
+@pytest.mark.parametrize("key", ["metrics.port", "log.level", "types.binary", "capture.name", "copy.enabled"])
+def test_a_refused_value_is_not_reported(key: str) -> None:
+    section, _, name = key.partition(".")
+    with pytest.raises(BadConfig, match=key) as raised:
+        parse_config(f"[{section}]\n{name} = 'hunter 2'", {}, where="test.toml")
+    assert "hunter" not in str(raised.value)
 
 
 def test_the_default_ring_has_space_for_all_wal_that_is_not_archived_yet() -> None:

@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from pydantic import TypeAdapter
 
 from tidemark.io.process.config import TypesConfig
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import FullXid, Lsn, TimelineId
 from tidemark.model.mapping import Decimals, TypeMapping
 from tidemark.runtime.capture.capture import OtherTypes, check_types
+from tidemark.wire.json_form import JsonForm
 from tidemark.wire.state import Beginning
 
 BEGINNING = Beginning(TimelineId(1), Lsn(8), FullXid(3), {})
@@ -29,9 +29,9 @@ def test_the_forms_of_the_state_are_accepted() -> None:
 
 
 def test_a_beginning_keeps_its_forms_and_one_of_an_earlier_version_has_the_defaults() -> None:
-    adapter = TypeAdapter(Beginning)
+    form: JsonForm[Beginning] = JsonForm(Beginning)
     kept = Beginning(TimelineId(1), Lsn(8), FullXid(3), {}, types=TypeMapping(decimals=Decimals.DOUBLE))
-    stored = adapter.dump_json(kept)
-    assert adapter.validate_json(stored) == kept
+    stored = form.write(kept)
+    assert form.read(stored) == kept
     older = {key: value for key, value in json.loads(stored).items() if key != "types"}
-    assert adapter.validate_python(older).types == TypeMapping()
+    assert form.read(json.dumps(older).encode()).types == TypeMapping()

@@ -43,9 +43,9 @@ LEAVES = (
     *("status", "table recopy", "tail"),
 )
 READ_ALONE = ("archive status", "reader list", "realtime status", "status")
-HELP_ALONE = frozenset({"click", "msgspec", "pydantic"})
-STATE_ALONE = frozenset({"click", "google_crc32c", "lmdb", "lz4", "msgspec", "pydantic", "zstandard"})
-NODE = STATE_ALONE | {"prometheus_client", "psycopg"}
+HELP_ALONE = frozenset({"click", "msgspec"})
+STATE_ALONE = frozenset({"click", "google_crc32c", "lmdb", "lz4", "msgspec", "zstandard"})
+NODE = STATE_ALONE | {"psycopg"}
 DECODER = STATE_ALONE | {"numpy", "pyarrow"}
 NOWHERE = "postgresql:///postgres?host=/nowhere"
 

@@ -9,7 +9,9 @@ from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position
 
 SEGMENT_BYTES = 1 << 20
-SEEN = ArchiveProgress(Position(TimelineId(1), Lsn(5 * SEGMENT_BYTES), 0), Lsn(6 * SEGMENT_BYTES), archiver_lives=True)
+SEEN = ArchiveProgress(
+    Position(TimelineId(1), Lsn(5 * SEGMENT_BYTES), 0), Lsn(6 * SEGMENT_BYTES), archiver_is_alive=True
+)
 
 
 def later(seen: ArchiveProgress) -> ArchiveProgress:
@@ -21,7 +23,7 @@ def later(seen: ArchiveProgress) -> ArchiveProgress:
 @pytest.mark.parametrize("lives", [True, False])
 @pytest.mark.parametrize("archived_lsn", [SEEN.archived_lsn, None])
 def test_the_wait_ends_when_nothing_has_advanced_for_its_bound(*, lives: bool, archived_lsn: Lsn | None) -> None:
-    wait, seen = ArchiveWait(60, SEGMENT_BYTES), replace(SEEN, archiver_lives=lives, archived_lsn=archived_lsn)
+    wait, seen = ArchiveWait(60, SEGMENT_BYTES), replace(SEEN, archiver_is_alive=lives, archived_lsn=archived_lsn)
     assert [wait.is_over(seen, now_s) for now_s in (100, 159.9, 160)] == [False, False, True]
 
 
@@ -37,7 +39,7 @@ def test_a_running_archiver_with_wal_to_read_is_waited_for() -> None:
     wait = ArchiveWait(60, SEGMENT_BYTES)
     behind = replace(SEEN, archived_lsn=Lsn(6 * SEGMENT_BYTES + 1))
     assert not any(wait.is_over(behind, now_s) for now_s in (0, 60, 6000))
-    dead = replace(behind, archiver_lives=False)
+    dead = replace(behind, archiver_is_alive=False)
     assert wait.is_over(dead, 6000)
 
 

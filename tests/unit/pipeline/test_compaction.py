@@ -11,7 +11,7 @@ from tests.support.lakes.scripted_table import Row, ScriptedTable, Value
 from tidemark.model.change import ChangeBatch
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.lake.layout import lake_columns
-from tidemark.pipeline.merge.compaction import Compacted, Key, compact
+from tidemark.pipeline.merge.compaction import Compacted, RowKey, compact
 
 Rows = dict[tuple[Value, ...], Row]
 KEYS = st.integers(0, 4)
@@ -22,7 +22,7 @@ def compact_script(table: ScriptedTable, before: Rows) -> Compacted:
     table.cut()
     batches = [item.rows for item in table.items if isinstance(item, ChangeBatch)]
 
-    def fetch(keys: Sequence[Key], names: Sequence[str]) -> dict[Key, dict[str, object]]:
+    def fetch(keys: Sequence[RowKey], names: Sequence[str]) -> dict[RowKey, dict[str, object]]:
         numbers = {c.name: c.number for c in table.relation.live_columns}
         return {
             key: {name: row[numbers[name]] for name in names}

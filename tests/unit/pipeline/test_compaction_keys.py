@@ -10,7 +10,7 @@ import pytest
 from tidemark.model.change import BeforeKind, batch_schema
 from tidemark.model.errors import InternalError
 from tidemark.pipeline.lake.layout import LakeColumn
-from tidemark.pipeline.merge.compaction import Compacted, Key, compact
+from tidemark.pipeline.merge.compaction import Compacted, RowKey, compact
 
 COLUMNS = (LakeColumn(1, 0, "id"), LakeColumn(2, 1, "big"))
 BIG_UNCHANGED = b"\2\0"
@@ -33,7 +33,7 @@ def change(
     }
 
 
-def nothing_to_fetch(keys: Sequence[Key], names: Sequence[str]) -> dict[Key, dict[str, object]]:
+def nothing_to_fetch(keys: Sequence[RowKey], names: Sequence[str]) -> dict[RowKey, dict[str, object]]:
     pytest.fail(f"the replica is read for {names} of {keys}")
 
 

@@ -8,7 +8,7 @@ FAILURE = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_S
 Traceback (most recent call last):
   File "/x/runner.py", line 1, in main
     offsets = reader.latestOffset(start, limit)
-tidemark.io.state.outbox.OutboxTrimmed: outbox 0a0b contains 5 to 9; requested were the values after 2
+tidemark.io.state.outbox.OutboxTrimmed: outbox 0a0b contains 5 to 9; values after 2 were requested
 SQLSTATE: 38000
 """
 
@@ -16,7 +16,7 @@ SQLSTATE: 38000
 def test_an_error_of_tidemark_is_found_with_its_exit_code_and_hint() -> None:
     found = named_failure(FAILURE)
     assert isinstance(found, OutboxTrimmed)
-    assert str(found) == "outbox 0a0b contains 5 to 9; requested were the values after 2"
+    assert str(found) == "outbox 0a0b contains 5 to 9; values after 2 were requested"
     assert found.exit_code is ExitCode.STATE
     assert found.hint == OutboxTrimmed.hint
 

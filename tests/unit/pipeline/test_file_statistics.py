@@ -28,6 +28,9 @@ def bounds(values: pa.Array) -> tuple[object, object] | None:
     [
         (pa.array([3, None, -(1 << 63)]), -(1 << 63), 3),
         (pa.array([True, False]), False, True),
+        (pa.array([0.5, None, -1.5]), -1.5, 0.5),
+        (pa.array([-0.5, -1.5]), -1.5, -0.5),
+        (pa.array([0.5, 1.5]), 0.5, 1.5),
         (pa.array(["b", "", None, "é"]), "", "é"),
         (pa.array([Decimal("12345678901234567890.123"), Decimal("-0.001")]), "-0.001", "12345678901234567890.123"),
         (pa.array([-719_162, 2_932_896], pa.int32()).cast(pa.date32()), "0001-01-01", "9999-12-31"),
@@ -71,7 +74,7 @@ def test_zero_and_minus_zero_are_between_the_bounds_of_each_other() -> None:
     assert str(bounds(pa.array([0.0]))[0]) == "-0.0"  # type: ignore[index]
 
 
-@pytest.mark.parametrize("last", ["a", "\ud7ff", "\U0010ffff", "z"])
+@pytest.mark.parametrize("last", ["a", "\ud7ff", "\uf000", "\uffff", "\U0010ffff", "z"])
 def test_long_text_is_truncated_to_bounds_that_include_it(last: str) -> None:
     texts = ["m" * (TEXT_MAX - 1) + last + "tail", "n" * (TEXT_MAX - 1) + last + "tail"]
     found = bounds(pa.array(texts))
@@ -80,6 +83,16 @@ def test_long_text_is_truncated_to_bounds_that_include_it(last: str) -> None:
     assert least.encode() <= texts[0].encode()
     assert most.encode() >= texts[1].encode()
     assert max(len(least), len(most)) <= TEXT_MAX
+
+
+def test_text_of_the_greatest_length_is_its_own_bound_and_longer_text_has_the_next_text_as_bound() -> None:
+    assert bounds(pa.array(["m" * TEXT_MAX])) == ("m" * TEXT_MAX, "m" * TEXT_MAX)
+    assert bounds(pa.array(["m" * (TEXT_MAX + 1)])) == ("m" * TEXT_MAX, "m" * (TEXT_MAX - 1) + "n")
+
+
+def test_nested_columns_have_no_statistics() -> None:
+    found = json.loads(statistics(pa.table({"l": pa.array([[1], None]), "c": [1, 2]}), ()))
+    assert (found["nullCount"], found["minValues"], found["maxValues"]) == ({"c": 0}, {"c": 1}, {"c": 2})
 
 
 def test_columns_beyond_the_first_have_statistics_if_they_are_in_the_key() -> None:

@@ -4,11 +4,11 @@ import struct
 
 import pytest
 
+from tidemark.model.commit_time import PG_EPOCH_US
 from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.wal.segments import SLICE_BYTES_MAX
 from tidemark.wire.replication import (
-    PG_EPOCH_US,
-    WAL_MESSAGE_BYTES_MAX,
     Keepalive,
     WalData,
     history_command,
@@ -41,7 +41,7 @@ def test_a_keepalive_states_whether_it_requests_a_reply(flag: int, wanted: bool)
         b"w" + bytes(23),
         b"k" + bytes(16),
         b"k" + bytes(18),
-        b"w" + bytes(24 + WAL_MESSAGE_BYTES_MAX + 1),
+        b"w" + bytes(24 + SLICE_BYTES_MAX + 1),
     ],
     ids=lambda message: f"{message[:1]!r}-{len(message)}",
 )

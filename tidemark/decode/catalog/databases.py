@@ -22,7 +22,7 @@ from tidemark.model.relation import KnownDatabase, RelFileLocator
 from tidemark.wal.record import INFO_MASK, Record
 from tidemark.wal.rmgr import RM_DBASE, RM_HEAP, RM_HEAP2, RM_MULTIXACT, RM_RELMAP, RM_XLOG, dbase, relmap, xlog
 
-Selects = Callable[[Database], bool]
+SelectsDatabase = Callable[[Database], bool]
 _BY_FILE = frozenset({RM_HEAP, RM_HEAP2, RM_XLOG})
 
 
@@ -36,12 +36,12 @@ def no_database(_row: Database) -> bool:
     return False
 
 
-def only(database: Oid) -> Selects:
+def only(database: Oid) -> SelectsDatabase:
     """Select one database by OID, whatever its name."""
     return lambda row: row.oid == database and every_database(row)
 
 
-def by_name(selects: Callable[[str], bool]) -> Selects:
+def by_name(selects: Callable[[str], bool]) -> SelectsDatabase:
     """Select databases by their names, but never templates."""
     return lambda row: not row.is_template and selects(row.name)
 
@@ -49,7 +49,7 @@ def by_name(selects: Callable[[str], bool]) -> Selects:
 class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
     """Mirrors by the OIDs of their databases; follows CREATE, ALTER and DROP DATABASE."""
 
-    def __init__(self, mirrors: Iterable[CatalogMirror], selects: Selects = every_database) -> None:
+    def __init__(self, mirrors: Iterable[CatalogMirror], selects: SelectsDatabase = every_database) -> None:
         self._mirrors = {mirror.database: mirror for mirror in mirrors}
         self._any = next(iter(self._mirrors.values()))  # for what is the same in all
         self._format = self._any.store.format
@@ -102,7 +102,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
 
     # --- captured databases
 
-    def select(self, selects: Selects) -> None:
+    def select(self, selects: SelectsDatabase) -> None:
         """Capture the databases that `selects` accepts, from here on."""
         self._selects = selects
         self._read_names()
@@ -137,7 +137,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
                 self.names[row.oid] = row.name
                 captured.add(row.oid)
             elif row.oid not in self.left_out:
-                self.left_out[row.oid] = "it was there before it was selected"
+                self.left_out[row.oid] = "it existed before it was selected"
         if captured != self._captured:
             self._captured = frozenset(captured)
             self._gone_outdated += 1
@@ -246,7 +246,7 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         for before, after in self.shared.changes(xid):
             was, now = self._is_selected(before), self._is_selected(after)
             row = after or before
-            assert row is not None, "nothing became nothing"
+            assert row is not None, "one of both descriptions exists"
             mirror = self._mirrors.get(row.oid)
             if mirror is None and after is not None and self._new.get(row.oid) is not None:
                 mirror = self._complete_mirror(row.oid, after)

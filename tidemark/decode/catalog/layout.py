@@ -14,13 +14,12 @@ from functools import cached_property
 
 from tidemark.model.errors import NodeUnfit
 from tidemark.model.lsn import Oid
-from tidemark.wal.rmgr.heap import HAS_NULLS, HOFF_AT, TUPLE_HEADER_BYTES
+from tidemark.wal.rmgr.heap import ATTRIBUTES_MASK, HAS_NULLS, HOFF_AT, TUPLE_HEADER_BYTES
 
 PACKED_HEADER = struct.Struct("<HHB")
 HAS_VARWIDTH = 0x0002
 _FROZEN = 0x0B00  # xmin frozen, xmax invalid
 _FROM_SEED = 0xC000  # HEAP_MOVED_OFF and HEAP_MOVED_IN, which no server sets together: a seed made the tuple
-NATTS_MASK = 0x07FF  # t_infomask2
 DATA_SHIFT = TUPLE_HEADER_BYTES - PACKED_HEADER.size  # hoff counts from the tuple's start, our bytes begin at offset 23
 _ALIGNMENT = {"c": 1, "s": 2, "i": 4, "d": 8}
 _CODES = {16: "?", 18: "c", 20: "q", 21: "h", 23: "i", 24: "I", 26: "I", 28: "I", 700: "f"}
@@ -140,7 +139,7 @@ class CatalogLayout:
         if len(packed) < PACKED_HEADER.size:
             return False
         infomask2, _, hoff = PACKED_HEADER.unpack_from(packed)
-        if infomask2 & NATTS_MASK != len(self.columns) or hoff < TUPLE_HEADER_BYTES:
+        if infomask2 & ATTRIBUTES_MASK != len(self.columns) or hoff < TUPLE_HEADER_BYTES:
             return False
         return len(packed) >= data_at(packed) + self.fixed_bytes
 

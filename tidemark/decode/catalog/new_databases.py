@@ -40,7 +40,7 @@ class _PageTuple(NamedTuple):
     hint: Hint
 
 
-_Rows = dict[Tid, _PageTuple]
+_PageTuples = dict[Tid, _PageTuple]
 
 
 class CopiedFiles:
@@ -78,7 +78,7 @@ class CopiedPages:
         self._tablespace = tablespace
         self._layouts = layouts
         self._catalog_of: dict[Oid, Oid] = {}  # by file
-        self._pages_of: dict[Oid, _Rows] = {}  # by file: of catalogs; before pg_class is read, of likely ones
+        self._pages_of: dict[Oid, _PageTuples] = {}  # by file: of catalogs; before pg_class is read, of likely ones
         self._overflowed: set[Oid] = set()
         self._is_resolved = False
 
@@ -149,7 +149,7 @@ class CopiedPages:
             source = self._source(rows, mirrors)
         return [self._heap(file, rows[catalog], source) for file, catalog in self._catalog_of.items()]
 
-    def _heap(self, file: Oid, rows: _Rows, source: CatalogMirror | None) -> CatalogHeap:
+    def _heap(self, file: Oid, rows: _PageTuples, source: CatalogMirror | None) -> CatalogHeap:
         catalog = self._catalog_of[file]
         copied = CatalogHeap(self._layouts[catalog], RelFileLocator(self._tablespace, self._database, file))
         decided = source.store.heaps[catalog].rows if source is not None else {}
@@ -158,7 +158,7 @@ class CopiedPages:
                 copied.insert(tid, row.packed)
         return copied
 
-    def _source(self, rows: Mapping[Oid, _Rows], mirrors: Iterable[CatalogMirror]) -> CatalogMirror:
+    def _source(self, rows: Mapping[Oid, _PageTuples], mirrors: Iterable[CatalogMirror]) -> CatalogMirror:
         """Return the mirror of the copied database; raise `NotFollowed` if there is none, or several that differ."""
         found = [mirror for mirror in mirrors if _agrees(mirror, rows)]
         unsure = [(catalog, tid) for catalog in rows for tid, row in rows[catalog].items() if row.hint is Hint.UNSURE]
@@ -174,12 +174,12 @@ def _is_live(heap: CatalogHeap, tid: Tid) -> bool:
     return tid in heap.rows and tid not in heap.inserter
 
 
-def _agrees(mirror: CatalogMirror, rows: Mapping[Oid, _Rows]) -> bool:
+def _agrees(mirror: CatalogMirror, rows: Mapping[Oid, _PageTuples]) -> bool:
     """Return whether the pages may be a copy of the database of `mirror`."""
     return all(_agrees_on(mirror.store.heaps[catalog], found) for catalog, found in rows.items())
 
 
-def _agrees_on(heap: CatalogHeap, rows: _Rows) -> bool:
+def _agrees_on(heap: CatalogHeap, rows: _PageTuples) -> bool:
     if any(row.hint is Hint.LIVE and not _is_live(heap, tid) for tid, row in rows.items()):
         return False
     size = heap.layout.fixed_bytes

@@ -23,11 +23,12 @@ from struct import Struct
 from typing import NamedTuple
 
 from tidemark.decode.catalog.heap import CatalogHeap, make_tid
-from tidemark.decode.catalog.layout import NATTS_MASK, PACKED_HEADER, data_at
+from tidemark.decode.catalog.layout import PACKED_HEADER, data_at
 from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.decode.catalog.transactions import XidStatus
 from tidemark.model.lsn import FIRST_NORMAL_XID, INVALID_XID, BlockNumber, Xid
 from tidemark.wal.rmgr import heap
+from tidemark.wal.rmgr.heap import ATTRIBUTES_MASK
 from tidemark.wal.versions import PAGE_BYTES
 
 _U16 = Struct("<H")
@@ -73,7 +74,7 @@ def shape_of(image: bytes) -> int | None:
     if found is None:
         return None
     infomask2: int = PACKED_HEADER.unpack_from(found[1])[0]
-    return infomask2 & NATTS_MASK
+    return infomask2 & ATTRIBUTES_MASK
 
 
 class Ends(NamedTuple):

@@ -15,6 +15,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidemark.decode.types.calendar import DAYS_FROM_ERA_START
+from tidemark.model.commit_time import SECONDS_PER_DAY, USECS_PER_SECOND
+
 try:
     import cython
 except ImportError:
@@ -48,10 +51,10 @@ DAY_BYTES = 10  # YYYY-MM-DD
 SECOND_END = 19  # after YYYY-MM-DD HH:MM:SS
 FRACTION_END = 26  # with six digits after a point
 ZONE_BYTES = 3  # +00
-DAY_SECONDS = 86400
-USECS = 1_000_000
+DAY_SECONDS = int(SECONDS_PER_DAY)
+USECS = int(USECS_PER_SECOND)
 NO_DAY = -(1 << 30)
-DAYS_TO_1970 = 719_468  # from March 1 of the year 0
+DAYS_TO_1970 = int(DAYS_FROM_ERA_START)  # from March 1 of the year 0
 
 
 def find_fields(lines: Buffer, columns: int, ends: Integers, sizes: Integers, escapes: bytearray) -> int:

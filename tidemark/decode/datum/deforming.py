@@ -18,7 +18,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeAlias
 
-from tidemark.decode.datum import tuples, varlena
+from tidemark.decode.datum import varlena
 from tidemark.decode.datum.varlena import EXTERNAL_DATUM_BYTES, EXTERNAL_TAG_ON_DISK
 from tidemark.wal.rmgr import heap
 from tidemark.wal.rmgr.heap import PACKED_HEADER_BYTES, TUPLE_HEADER_BYTES
@@ -69,7 +69,7 @@ ALL_DONE = int(DONE)
 
 PACKED_HEADER = PACKED_HEADER_BYTES
 TUPLE_HEADER = TUPLE_HEADER_BYTES
-ATTRIBUTES = tuples.ATTRIBUTES_MASK
+ATTRIBUTES = heap.ATTRIBUTES_MASK
 HAS_NULLS = heap.HAS_NULLS
 VARLENA = varlena.VARLENA
 EXTERNAL_BYTES = EXTERNAL_DATUM_BYTES

@@ -5,7 +5,7 @@ cimport cython
 
 # NB: Cython 3.3 generates invalid C for a final class with a method that returns `long long` and an exception value.
 @cython.final
-cdef class LookUp:
+cdef class IntegerMap:
     cdef public Py_ssize_t slots, used
     cdef unsigned long long[::1] keys
     cdef long long[::1] values

@@ -13,7 +13,7 @@ from array import array
 SLOTS_MIN = 64  # a power of two
 
 
-class LookUp:
+class IntegerMap:
     """Keys and values, in two arrays."""
 
     def __init__(self) -> None:

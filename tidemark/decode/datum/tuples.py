@@ -25,9 +25,8 @@ from tidemark.decode.datum.varlena import (
 )
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Column, Relation
-from tidemark.wal.rmgr.heap import HAS_NULLS, PACKED_HEADER_BYTES, TUPLE_HEADER_BYTES
+from tidemark.wal.rmgr.heap import ATTRIBUTES_MASK, HAS_NULLS, PACKED_HEADER_BYTES, TUPLE_HEADER_BYTES
 
-ATTRIBUTES_MASK = 0x07FF  # of infomask2
 TEXT_OID = Oid(25)
 _HEADER = struct.Struct("<HHB")
 _ARRAY_HEADER = struct.Struct("<iiIii")  # ndim, dataoffset, elemtype, dim, lower bound: an array of one dimension

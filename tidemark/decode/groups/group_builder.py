@@ -39,7 +39,7 @@ GROUP_BATCH_BYTES = 48 << 20  # fixed size of batches: 13,000 to 32,000 batches 
 UNCOUNTED_SHARE = 8  # part of the bound up to which the fixed size of batches of all known tables is not counted
 ITEM_BYTES = 500  # counted for an item that is not a row, in addition to its content
 
-Selection = Callable[[Relation], bool]
+IsSelected = Callable[[Relation], bool]
 Copied = Callable[[Oid, TransactionEnd], bool]  # for a relation and a transaction: the first copy contains its rows
 
 
@@ -82,7 +82,7 @@ class GroupBuilder:
         self,
         dialects: Mapping[Oid, Dialect],
         *,
-        selected: Selection = all_tables,
+        selected: IsSelected = all_tables,
         root_of: RootOf = by_leaf,
         excluded: ExcludedOrigins = NO_ORIGIN_EXCLUDED,
         selects_message: Callable[[str], bool] = all_messages,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidemark.decode.transactions.schema_changes import as_readers_see, differ
+from tidemark.decode.transactions.schema_changes import differ, logical_description
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import arrow_struct
 from tidemark.model.change import (
@@ -57,8 +57,8 @@ _TABLEOID = Column(
 
 RootOf = Callable[[Sequence[Relation]], Relation | None]
 """From a relation and those above it, nearest first, returns the one whose name changes get; None: their own."""
-SchemaItem = SchemaEvent | RewriteBoundary | Truncation
-RoutedItem = SchemaItem | PartitionEvent
+RelationItem = SchemaEvent | RewriteBoundary | Truncation
+RoutedItem = RelationItem | PartitionEvent
 
 
 def by_leaf(_lineage: Sequence[Relation]) -> None:
@@ -166,11 +166,11 @@ class PartitionRoutes:
 
     # Events
 
-    def items(self, item: SchemaItem) -> Iterator[RoutedItem]:
+    def items(self, item: RelationItem) -> Iterator[RoutedItem]:
         """Yield the events that result from `item`: none, the same one, or one for each affected table."""
         if isinstance(item, SchemaEvent):
             described = item.after or item.before
-            assert described is not None, "nothing became nothing"
+            assert described is not None, "one of both descriptions exists"
             yield from self._of_table(item) if described.kind == ROUTED_KIND else self._of_leaf(item)
             return
         root = self.root(item.relation)
@@ -205,14 +205,14 @@ class PartitionRoutes:
         own_after = alone(after) if after is not None and now is None else None
         yield from _changed(replace(event, brings_rows=left and own_after is not None), own_before, own_after)
         if left:
-            assert was is not None, "it left it"
-            assert before is not None, "it was there"
+            assert was is not None, "the earlier parent is known"
+            assert before is not None, "the earlier description is known"
             if self._reported.get((event.database, was.oid), was) is not None:
                 change = PartitionChange.DROP if after is None else PartitionChange.DETACH
                 yield _partition_event(event, change, as_target(was), before)
         if came:
-            assert now is not None, "it came there"
-            assert after is not None, "it is there"
+            assert now is not None, "the new parent is known"
+            assert after is not None, "the new description is known"
             change = PartitionChange.CREATE if before is None else PartitionChange.ATTACH
             yield _partition_event(event, change, as_target(now), after)
         elif now is not None and was is not None:
@@ -220,14 +220,14 @@ class PartitionRoutes:
 
     def _of_root(self, event: SchemaEvent, was: Relation, now: Relation) -> Iterator[RoutedItem]:
         """Report a change of the table above with its first partition, whose version shows what the rows became."""
-        assert event.after is not None, "it is there"
+        assert event.after is not None, "the new description is known"
         if differ(was, now) and self._is_news(event.database, now.oid, as_target(now)):
             yield replace(event, before=as_target(was), after=as_target(now, event.after, constants=True))
 
     def _is_news(self, database: Oid, oid: Oid, version: Relation | None) -> bool:
         """Return whether this version of a table was not reported yet; record it."""
         key = (database, oid)
-        shown = as_readers_see(version) if version is not None else None
+        shown = logical_description(version) if version is not None else None
         shown = replace(shown, identity_columns=(), primary_key=()) if shown is not None else None
         if key in self._reported and self._reported[key] == shown:
             return False

@@ -20,13 +20,13 @@ from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.relation import Relation
 
 _FIELD = pa.field(TABLE_ORDINAL, pa.int64(), nullable=False)
-_Key = tuple[Oid, Oid]  # of a database, of a table
+_TableOids = tuple[Oid, Oid]  # of a database, of a table
 
 
 class _TableChanges(NamedTuple):
     """Changes of one table in some transactions, with the table's description at that time."""
 
-    key: _Key
+    key: _TableOids
     relation: Relation
     commit_lsns: npt.NDArray[np.int64]
     changes: npt.NDArray[np.int64]
@@ -84,7 +84,7 @@ class TransactionCounts:
 
     def __init__(self) -> None:
         self._tallies: list[_TableChanges] = []  # of transactions whose end was not reported
-        self._last: dict[_Key, _Last] = {}
+        self._last: dict[_TableOids, _Last] = {}
 
     def count(self, commit_lsn: Lsn, database: Oid, relation: Relation, changes: int) -> None:
         """Count changes of a table."""
@@ -124,7 +124,7 @@ class TransactionCounts:
         self._last[tally.key] = _Last(lsn, self._before(tally.key, lsn) + changes)
         self._tallies.append(tally)
 
-    def _before(self, key: _Key, commit_lsn: int) -> int:
+    def _before(self, key: _TableOids, commit_lsn: int) -> int:
         """Return how many changes of a table were counted in a transaction."""
         last = self._last.get(key)
         return last.changes if last is not None and last.commit_lsn == commit_lsn else 0
@@ -142,7 +142,7 @@ def _chosen(tally: _TableChanges, chosen: npt.NDArray[np.bool_]) -> _TableChange
 
 def _merged(tallies: Sequence[_TableChanges]) -> list[_TableChanges]:
     """Return one tally for each table of the open transaction, which can span any number of groups."""
-    merged: dict[tuple[_Key, int], _TableChanges] = {}
+    merged: dict[tuple[_TableOids, int], _TableChanges] = {}
     for tally in tallies:
         for at, commit_lsn in enumerate(tally.commit_lsns.tolist()):
             changes = tally.changes[at : at + 1]
@@ -156,7 +156,7 @@ def _merged(tallies: Sequence[_TableChanges]) -> list[_TableChanges]:
 
 def _summed(tallies: Sequence[_TableChanges], ended: npt.NDArray[np.int64]) -> TableCounts:
     """Return the counts of ended transactions, with tables in the order in which they were first counted."""
-    keys: dict[_Key, int] = {}
+    keys: dict[_TableOids, int] = {}
     relations, versions = _named(tallies)
     sizes = [len(tally.commit_lsns) for tally in tallies]
     none = np.zeros(0, np.int64)
@@ -179,7 +179,7 @@ def _summed(tallies: Sequence[_TableChanges], ended: npt.NDArray[np.int64]) -> T
 
 def _named(tallies: Sequence[_TableChanges]) -> tuple[Sequence[Relation], npt.NDArray[np.int64]]:
     """Return a version for each name that a table had, and the index of that version for each tally."""
-    known: dict[tuple[_Key, str, str], int] = {}
+    known: dict[tuple[_TableOids, str, str], int] = {}
     versions = [known.setdefault((tally.key, *_name(tally)), len(known)) for tally in tallies]
     by_name = {number: tally.relation for number, tally in zip(versions, tallies, strict=True)}
     return [by_name[number] for number in range(len(known))], np.array(versions, np.int64)

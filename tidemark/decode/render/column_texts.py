@@ -15,7 +15,7 @@ TEXT_BYTES = 1 << 20  # initial size; it grows as a stretch needs
 OFFSETS = 1 << 15
 KEPT_BYTES = 16 << 20  # a larger buffer is freed
 
-Bytes = npt.NDArray[np.uint8]
+ByteArray = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
 Write = Callable[[int, int, "memoryview[int]", "memoryview[int]", int], int]
 """A kernel's loop: writes the text and offsets of rows, starting at a given row; row 0's offset is at a base."""

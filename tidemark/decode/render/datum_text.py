@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from tidemark.decode.arrow.text_columns import NO_SPACE
 from tidemark.decode.arrow.text_columns import ODD as NO_VALUE
 from tidemark.decode.datum.deforming import Location
+from tidemark.decode.types import calendar, datetimes
+from tidemark.model.commit_time import USECS_PER_DAY, USECS_PER_SECOND
 
 try:
     import cython
@@ -89,14 +91,14 @@ FULL = int(NO_SPACE)
 BAD = int(NO_VALUE)  # in place of a value's end
 VALUE_BYTES = 64  # of text in addition to two for each byte of a value; numerics need more
 WORD_ONE = 1  # 64 bits, unsigned
-DATE_END = (1 << 31) - 1  # DATEVAL_NOEND
+DATE_END = int(datetimes.DATE_INFINITY)  # DATEVAL_NOEND
 DATE_BEGIN = -(1 << 31)
-INSTANT_END = (1 << 63) - 1  # DT_NOEND
+INSTANT_END = int(datetimes.TIMESTAMP_INFINITY)  # DT_NOEND
 INSTANT_BEGIN = -INSTANT_END - 1
-EPOCH_DAYS = 10957  # from 1970-01-01 to 2000-01-01
-FIRST_DAY = -719162  # 0001-01-01
-USECS_A_DAY = 86_400_000_000
-USECS_A_SECOND = 1_000_000
+EPOCH_DAYS = int(calendar.EPOCH_2000_DAYS)  # from 1970-01-01 to 2000-01-01
+FIRST_DAY = int(datetimes.FIRST_DAY)  # 0001-01-01
+USECS_A_DAY = int(USECS_PER_DAY)
+USECS_A_SECOND = int(USECS_PER_SECOND)
 
 FIXED_FROM = -4  # decimal exponents from here up to the bounds below print without `e`
 SINGLE_FIXED_BELOW = 6

@@ -10,13 +10,13 @@ from tidemark.decode.render.column_texts import ColumnTexts, TextColumn
 from tidemark.decode.render.debezium_values import form_of, unavailable
 from tidemark.decode.render.json_columns import NULL, fixed
 from tidemark.decode.render.placed_lines import Piece
-from tidemark.decode.render.row_kinds import OPS, Flags, RowKind, json_string, letters
+from tidemark.decode.render.row_kinds import OPS, RowFlags, RowKind, json_string, letters
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
 from tidemark.model.relation import TABLEOID_NUMBER, Relation
 
 LETTERS = {Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.COPY: "r"}  # rows of other ops have no line
 
-Columns = Mapping[int, TextColumn]  # by their index in the structs
+NumberedColumns = Mapping[int, TextColumn]  # by their index in the structs
 
 
 class Sides:
@@ -33,13 +33,13 @@ class Sides:
         self._old = self._columns(BEFORE)
         self._new = self._columns(AFTER)
 
-    def _columns(self, side: str) -> Columns:
+    def _columns(self, side: str) -> NumberedColumns:
         struct = self._rows.column(side)
         if struct.null_count == len(struct):
             return {}
         return {index: form_of(column)(struct.field(index)) for index, column in self._named}
 
-    def moved(self) -> Flags | None:
+    def moved(self) -> RowFlags | None:
         """Return which updates change the primary key; None if none does."""
         relation, rows = self._relation, self._rows
         key = [index for index, column in self._named if column.number in relation.primary_key]

@@ -23,7 +23,7 @@ ARROWS_NOTATION = (-6, 10, 1)
 SINGLE, DOUBLE = (23, (1 << 8) - 1), (52, (1 << 11) - 1)  # bits of the mantissa, greatest exponent
 
 Form: TypeAlias = Callable[[pa.Array], TextColumn]
-Rows = Callable[[int, int, int, IntView, IntView, int], int]
+RowKernel = Callable[[int, int, int, IntView, IntView, int], int]
 """A kernel with its values: first, row, rows, out, offsets, base (see `value_text`)."""
 OfBytes = Callable[[IntView, IntView, IntView, int, int, int, int, IntView, IntView, int], int]
 """A kernel whose values are bytes."""
@@ -33,7 +33,7 @@ Number = TypeVar("Number", np.int8, np.int32, np.int64, np.uint32, np.uint64, np
 class KernelColumn(NamedTuple):
     """A column that a kernel writes."""
 
-    kernel: Rows
+    kernel: RowKernel
 
     def put(self, texts: ColumnTexts, first: int, rows: int) -> int:
         """Write the texts of some rows; return the index of their first offset."""

@@ -55,7 +55,7 @@ from tidemark.model.lsn import Oid, format_lsn
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+JsonMember = None | bool | int | float | str | list["JsonMember"] | dict[str, "JsonMember"]
 
 
 class JsonLines:
@@ -115,7 +115,7 @@ class JsonLines:
 
     def item(self, item: GroupItem) -> str:
         """Return the line of an item that is not a batch."""
-        fields: dict[str, Json]
+        fields: dict[str, JsonMember]
         match item:
             case LogicalMessage():
                 return self._message(item)
@@ -149,7 +149,7 @@ class JsonLines:
             content = {"content": item.content.decode()}
         except UnicodeDecodeError:
             content = {"content_hex": item.content.hex()}
-        fields: dict[str, Json] = {
+        fields: dict[str, JsonMember] = {
             "op": "m",
             "database": self._databases.get(item.database, str(item.database)),
             "position": str(item.position),
@@ -165,7 +165,7 @@ class JsonLines:
     def _schema_event(self, item: SchemaEvent) -> str:
         described = item.after or item.before
         assert described is not None, item
-        fields: dict[str, Json] = {
+        fields: dict[str, JsonMember] = {
             "lsn": format_lsn(item.lsn),
             "xid": item.xid,
             "change": item.change.value,
@@ -177,25 +177,27 @@ class JsonLines:
             fields["brings_rows"] = True
         return self._line("schema", item.position, described, item.database, fields)
 
-    def _line(self, op: str, position: Position, relation: Relation, database: Oid, more: Mapping[str, Json]) -> str:
+    def _line(
+        self, op: str, position: Position, relation: Relation, database: Oid, more: Mapping[str, JsonMember]
+    ) -> str:
         names = self._names(database, relation)
         return f'{{"op":"{op}",{names},"position":"{position}",{dumped(dict(more))[1:]}'
 
 
-def _partition(oid: Oid) -> dict[str, Json]:
+def _partition(oid: Oid) -> dict[str, JsonMember]:
     """Return the fields for the partition of an event."""
     return {"tableoid": oid} if oid else {}
 
 
-def _origin(number: int) -> dict[str, Json]:
+def _origin(number: int) -> dict[str, JsonMember]:
     return {"origin": number} if number else {}
 
 
-def _described(relation: Relation | None) -> Json:
+def _described(relation: Relation | None) -> JsonMember:
     """Return the description of a version in a schema event."""
     if relation is None:
         return None
-    columns: list[Json] = [
+    columns: list[JsonMember] = [
         {
             "number": column.number,
             "name": column.name,
@@ -206,7 +208,7 @@ def _described(relation: Relation | None) -> Json:
         for column in relation.live_columns
     ]
     names = {column.number: column.name for column in relation.columns}
-    key: list[Json] = [names[number] for number in relation.primary_key]
+    key: list[JsonMember] = [names[number] for number in relation.primary_key]
     return {
         "oid": relation.oid,
         "schema": relation.namespace,
@@ -241,7 +243,7 @@ class Known:
             known = [index for index in locations if not kind.is_unchanged(index)]
             pieces += [b',"after":', *self._object(self._new, known)]
         if kind.unchanged is not None:
-            unchanged: list[Json] = [self._names[index] for index in locations if kind.is_unchanged(index)]
+            unchanged: list[JsonMember] = [self._names[index] for index in locations if kind.is_unchanged(index)]
             pieces.append(f',"unchanged":{dumped(unchanged)}'.encode())
         return pieces
 
@@ -259,19 +261,19 @@ def _column(values: pa.Array) -> TextColumn:
 
 
 def _list(values: pa.Array) -> TextColumn:
-    if pa.types.is_list(values.type) and any(is_it(values.type.value_type) for is_it in _ALIKE_IN_LISTS):
+    if pa.types.is_list(values.type) and any(is_it(values.type.value_type) for is_it in _SAME_FORM_IN_LISTS):
         return lists(values, _column)
     return Made(values, lambda value: dumped(_plain(value)))
 
 
-def _plain(value: object) -> Json:
+def _plain(value: object) -> JsonMember:
     """Return a list, or a value of a list, as a JSON value."""
     if isinstance(value, list):
         return [_plain(part) for part in value]
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-_ALIKE_IN_LISTS: tuple[Callable[[pa.DataType], bool], ...] = (
+_SAME_FORM_IN_LISTS: tuple[Callable[[pa.DataType], bool], ...] = (
     pa.types.is_string,
     pa.types.is_integer,
     pa.types.is_boolean,

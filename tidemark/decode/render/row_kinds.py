@@ -12,7 +12,7 @@ from tidemark.decode.render.json_columns import fixed
 from tidemark.decode.types.codec import without_escapes
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
 
-Flags = npt.NDArray[np.bool_]
+RowFlags = npt.NDArray[np.bool_]
 OPS = tuple(Op)
 _OP_BITS, _KIND_BITS = 4, 2
 
@@ -33,7 +33,7 @@ class RowKind(NamedTuple):
         return self.unchanged is not None and bool(self.unchanged[index >> 3] >> (index & 7) & 1)
 
 
-def kinds_of(rows: pa.RecordBatch, moved: Flags | None) -> tuple[Int64Array, dict[int, RowKind]]:
+def kinds_of(rows: pa.RecordBatch, moved: RowFlags | None) -> tuple[Int64Array, dict[int, RowKind]]:
     """Return the number of each row's kind, and the kinds by number; `moved` marks rows whose key changed."""
     codes = letters(rows) | fixed(rows.column("_before_kind"), np.int8).astype(np.int64) << _OP_BITS
     shift = _OP_BITS + _KIND_BITS
@@ -70,7 +70,7 @@ def letters(rows: pa.RecordBatch) -> Int64Array:
     return numbers[np.frombuffer(data or b"", np.uint8)[begin : begin + len(column)]]
 
 
-def there(column: pa.Array) -> Flags:
+def there(column: pa.Array) -> RowFlags:
     """Return which rows have a value."""
     bitmap = column.buffers()[0] if column.null_count else None
     if bitmap is None:

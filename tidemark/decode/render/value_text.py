@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidemark.decode.arrow.text_columns import NO_SPACE
+from tidemark.model.commit_time import SECONDS_PER_DAY
 
 try:
     import cython
@@ -43,7 +44,7 @@ SIGN_64 = 1 << 63
 INTEGER_BYTES = 20  # of text: -9223372036854775808
 DECIMAL_BYTES = 100  # 38 digits, as many zeros, sign, point, exponent, quotes
 INSTANT_BYTES = 48
-SECONDS_A_DAY = 86400
+SECONDS_A_DAY = int(SECONDS_PER_DAY)
 DECIMAL_EXPONENT_MIN = -6  # Arrow's: smaller exponents are printed
 DIGIT_GROUP = 10**18
 

@@ -17,12 +17,12 @@ from functools import partial
 from tidemark.decode.datum.varlena import BadDatum
 from tidemark.decode.transactions.committed_run import CommittedRun, singly
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction, Ended
-from tidemark.decode.transactions.heap_changes import HeapChanges, Selects, emit_schema
+from tidemark.decode.transactions.heap_changes import HeapChanges, SelectsRelation, emit_schema
 from tidemark.decode.transactions.itemlog import ITEM_OVERHEAD_BYTES
 from tidemark.decode.transactions.object_names import NameKeeper
 from tidemark.decode.transactions.open_transaction import OpenTransaction
 from tidemark.decode.transactions.ports import Catalog, Databases, DatabaseSelectionChange, SpillPort
-from tidemark.decode.transactions.schema_changes import UNPLACED, SchemaTracker, database_event, is_captured
+from tidemark.decode.transactions.schema_changes import NO_POSITION_YET, SchemaTracker, database_event, is_captured
 from tidemark.decode.transactions.skim import Skimmer
 from tidemark.decode.transactions.transactions import TransactionTable
 from tidemark.model.change import LogicalMessage, TransactionEnd
@@ -50,7 +50,7 @@ from tidemark.wal.versions import RMGRS, WalFormat
 
 Decoded = CommittedTransaction | LogicalMessage
 DecodedRun = Decoded | CommittedRun
-Journal = Callable[[Record], None]
+WriteJournal = Callable[[Record], None]
 OnMarker = Callable[[Lsn, bytes], bool]  # called for each message with our prefix; true halts decoding after it
 
 
@@ -107,7 +107,7 @@ class Decoder:
             RM_LOGICALMSG: self._message,
         }
 
-    def select_only(self, selects: Selects) -> None:
+    def select_only(self, selects: SelectsRelation) -> None:
         """From the next record on, keep only tuples of rows whose relation version `selects` accepts.
 
         Other rows are still counted, so that positions do not change; the caller must leave them out by the same rule.
@@ -138,14 +138,14 @@ class Decoder:
         """Return whether all transactions open now were read from their first records on."""
         return self.last_lsn >= self._from_lsn
 
-    def decode_block(self, block: RecordBlock, journal: Journal | None = None) -> Iterator[Decoded]:
+    def decode_block(self, block: RecordBlock, journal: WriteJournal | None = None) -> Iterator[Decoded]:
         """Decode the records of `block`; yield completed transactions and messages one by one. Exhaust the iterator.
 
         `journal` is called with each record that changed a catalog, after the mirrors were updated.
         """
         return singly(self.decode_runs(block, journal))
 
-    def decode_runs(self, block: RecordBlock, journal: Journal | None = None) -> Iterator[DecodedRun]:
+    def decode_runs(self, block: RecordBlock, journal: WriteJournal | None = None) -> Iterator[DecodedRun]:
         """Do the same, but yield small transactions in runs."""
         count, index = len(block), 0
         while index < count:
@@ -191,17 +191,17 @@ class Decoder:
         decoded = handler(record, transaction) if handler is not None else None
         # NB: a subtransaction's first record may be ASSIGNMENT or invalidations; later ones name no top-level xid.
         if transaction is not None:
-            self._look_at(transaction, record.xid)
+            self._set_state_of(transaction, record.xid)
         return decoded
 
-    def _look_at(self, transaction: OpenTransaction, xid: Xid) -> None:
+    def _set_state_of(self, transaction: OpenTransaction, xid: Xid) -> None:
         """Pass the state of `xid`, a part of the transaction, and of the top-level xid to the skimmer if still open.
 
         NB: the top-level transaction may not have written anything yet; the skimmer would treat it as new.
         """
         for member in {xid, transaction.xid}:
             if self.transactions.is_open(member):
-                self._skimmer.look_at(member, transaction)
+                self._skimmer.set_state_of(member, transaction)
 
     def _xlog(self, record: Record, transaction: OpenTransaction | None) -> None:
         parsed = xlog.parse(record, self._fmt)
@@ -240,7 +240,7 @@ class Decoder:
                 transaction.gid = ended.gid
         elif isinstance(ended, xact.Assignment):
             for child in ended.subxids:
-                self._look_at(self.transactions.enter(child, ended.top_xid, record.lsn), child)
+                self._set_state_of(self.transactions.enter(child, ended.top_xid, record.lsn), child)
         return None
 
     def _commit(self, record: Record, commit: xact.Commit) -> CommittedTransaction | None:
@@ -317,7 +317,7 @@ class Decoder:
         if catalog is None or emitted is None:
             return None
         logical_message = LogicalMessage(
-            position=UNPLACED if emitted.transactional else Position(self.timeline, record.lsn, 0),
+            position=NO_POSITION_YET if emitted.transactional else Position(self.timeline, record.lsn, 0),
             lsn=record.lsn,
             database=emitted.database,
             xid=transaction.xid if transaction is not None else INVALID_XID,

@@ -4,7 +4,7 @@ cimport cython
 
 from tidemark.decode.transactions.pending_rows cimport PendingRows
 from tidemark.decode.transactions.pending_children cimport PendingChildren
-from tidemark.decode.datum.lookup cimport LookUp
+from tidemark.decode.datum.lookup cimport IntegerMap
 
 cdef Py_ssize_t IN_RECORD_MAX, RECORD_HEADER, PACKED_HEADER, BLOCK_HEADER_MAX
 cdef long long XID_UNKNOWN, XID_KNOWN, XID_ORDINARY, XID_PENDING, FILE_HAS_NO_ROWS, VERSION_BASE, NOTHING, OTHERS
@@ -36,7 +36,7 @@ cdef class RowExtractor:
     cdef readonly bint is_full
     cdef readonly long long other_end, other_time, other_database
     cdef bint is_new
-    cdef LookUp xids, files, tablespaces
+    cdef IntegerMap xids, files, tablespaces
     cdef unsigned int image_compressed
     cdef Py_ssize_t index, at, end, promised, data_at, data_length, image_length, main_at, main_length
     cdef int blocks, origin

@@ -21,10 +21,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.decode.datum.lookup import LookUp
+from tidemark.decode.datum.lookup import IntegerMap
 from tidemark.decode.datum.row_entries import ABSENT
 from tidemark.decode.transactions.pending_children import PendingChildren
 from tidemark.decode.transactions.pending_rows import RECORD_ROWS_MAX, PendingRows
+from tidemark.model import commit_time
 from tidemark.model import lsn as lsns
 from tidemark.model.change import BeforeKind, Op
 from tidemark.wal import record
@@ -104,7 +105,7 @@ ABORT_MAIN = 8  # bytes: time
 COMMIT_HAS_DATABASE, COMMIT_HAS_CHILDREN = xact.HAS_DBINFO, xact.HAS_SUBXACTS
 COMMIT_SAYS_MORE = 0x3FFFFFBC  # all flags except database, subtransactions, locks and synchronous commit
 NO_ORDINARY_TIME = xact.NO_ORDINARY_TIME
-POSTGRES_EPOCH_US = xact.POSTGRES_EPOCH_US
+POSTGRES_EPOCH_US = commit_time.PG_EPOCH_US
 OP_INSERT, OP_UPDATE, OP_DELETE = ord(Op.INSERT.value), ord(Op.UPDATE.value), ord(Op.DELETE.value)
 BEFORE_NONE, BEFORE_KEY, BEFORE_FULL = int(BeforeKind.NONE), int(BeforeKind.KEY), int(BeforeKind.FULL)
 RECORD_HEADER = RECORD_HEADER_BYTES
@@ -132,9 +133,9 @@ class RowExtractor:
         self.pending = pending
         self.linear: Buffer = NO_BYTES  # the current block: an argument of this type would be copied by each call
         self.children = PendingChildren()
-        self.xids = LookUp()  # xid to UNKNOWN, KNOWN, ORDINARY, or a slot of `pending` (the top-level one's)
-        self.files = LookUp()  # database and relfilenode to NO_ROWS or a relation version
-        self.tablespaces = LookUp()  # of the same files
+        self.xids = IntegerMap()  # xid to UNKNOWN, KNOWN, ORDINARY, or a slot of `pending` (the top-level one's)
+        self.files = IntegerMap()  # database and relfilenode to NO_ROWS or a relation version
+        self.tablespaces = IntegerMap()  # of the same files
         self.image_compressed = image_compressed  # bits of an image's info (WalFormat)
         self.complete_from = complete_from  # xid: older transactions can be partial; negative: all are whole
         self.next_xid = 0  # 64 bits: above every xid that was read
@@ -206,12 +207,12 @@ class RowExtractor:
 
     def forget_files(self) -> None:
         """Forget all files."""
-        self.files = LookUp()
-        self.tablespaces = LookUp()
+        self.files = IntegerMap()
+        self.tablespaces = IntegerMap()
 
     def forget_xids(self) -> None:
         """Forget all transactions."""
-        self.xids = LookUp()
+        self.xids = IntegerMap()
 
     def set_file(self, spc: int, db: int, rel: int, value: int) -> None:
         """Set a file's rows: NO_ROWS, FIRST_VERSION plus a version's number, or NONE minus it (rows without tuples)."""

@@ -19,7 +19,7 @@ from tidemark.decode.datum.tuples import TupleLayout
 from tidemark.decode.transactions.object_names import NameKeeper, RowContext
 from tidemark.decode.transactions.open_transaction import OpenTransaction, SpeculativeKey, SpeculativeRow
 from tidemark.decode.transactions.ports import Catalog, Databases
-from tidemark.decode.transactions.schema_changes import FIRST_UNPINNED_OID, PERMANENT, UNPLACED
+from tidemark.decode.transactions.schema_changes import FIRST_UNPINNED_OID, NO_POSITION_YET, PERMANENT
 from tidemark.decode.transactions.skim import Skimmer
 from tidemark.decode.transactions.transactions import TransactionTable
 from tidemark.decode.types.registry import prints_names
@@ -31,7 +31,7 @@ from tidemark.wal.record import Record
 from tidemark.wal.rmgr import heap, heap2
 
 TABLES_MAX = 65536  # cached relation versions; above it the cache is cleared
-Selects = Callable[[Relation], bool]
+SelectsRelation = Callable[[Relation], bool]
 ORDINARY_TABLE = "r"  # pg_class.relkind
 SEQUENCE = "S"
 TOAST_TABLE = "t"
@@ -140,7 +140,7 @@ class HeapChanges:
     """
 
     def __init__(self, transactions: TransactionTable, skimmer: Skimmer) -> None:
-        self.selects: Selects = every_relation
+        self.selects: SelectsRelation = every_relation
         self.names: NameKeeper | None = None
         self._transactions = transactions
         self._skimmer = skimmer
@@ -187,7 +187,7 @@ class HeapChanges:
                 raise UnknownFile(f"TRUNCATE at {format_lsn(record.lsn)} names the unknown relation {oid}")
             if relation.persistence == PERMANENT and relation.oid >= FIRST_UNPINNED_OID:
                 item = Truncation(
-                    position=UNPLACED,
+                    position=NO_POSITION_YET,
                     lsn=record.lsn,
                     database=catalog.database,
                     xid=transaction.xid,

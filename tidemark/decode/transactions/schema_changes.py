@@ -23,7 +23,7 @@ from tidemark.model.relation import Relation, ReplicaIdentity
 FIRST_UNPINNED_OID = 12000  # transam.h: lower OIDs are system catalogs (IsCatalogRelation)
 CAPTURED_KINDS = "rp"  # pg_class.relkind: ordinary and partitioned tables
 PERMANENT = "p"  # pg_class.relpersistence: other tables are not in WAL
-UNPLACED = Position(TimelineId(0), INVALID_LSN, 0)  # of an item whose transaction has not committed yet
+NO_POSITION_YET = Position(TimelineId(0), INVALID_LSN, 0)  # of an item whose transaction has not committed yet
 
 SchemaItem = SchemaEvent | RewriteBoundary
 
@@ -55,12 +55,12 @@ def database_event(database_change: DatabaseSelectionChange, relation: Relation,
     database = database_change.catalog.database
     if database_change.appears:
         unseen = SchemaEffect.UNSEEN
-        return SchemaEvent(UNPLACED, lsn, database, xid, SchemaChange.CREATE, unseen, None, relation)
+        return SchemaEvent(NO_POSITION_YET, lsn, database, xid, SchemaChange.CREATE, unseen, None, relation)
     metadata = SchemaEffect.METADATA
-    return SchemaEvent(UNPLACED, lsn, database, xid, SchemaChange.DROP, metadata, relation, None)
+    return SchemaEvent(NO_POSITION_YET, lsn, database, xid, SchemaChange.DROP, metadata, relation, None)
 
 
-def as_readers_see(relation: Relation) -> Relation:
+def logical_description(relation: Relation) -> Relation:
     """Return `relation` without the attributes that describe only storage: VACUUM FULL changes them without an event.
 
     Of the tables above a partition, only the names remain: they determine under which name its changes are delivered.
@@ -79,7 +79,7 @@ def differ(before: Relation | None, after: Relation | None) -> bool:
         return before is not after
     if len(before.columns) != len(after.columns):  # checked first: most DDL changes few columns of a wide table
         return True
-    return before != after and as_readers_see(before) != as_readers_see(after)
+    return before != after and logical_description(before) != logical_description(after)
 
 
 def _rank(before: Relation | None, after: Relation | None) -> int:
@@ -89,7 +89,7 @@ def _rank(before: Relation | None, after: Relation | None) -> int:
     unless they are created or dropped with the table.
     """
     described = after or before
-    assert described is not None, "nothing became nothing"
+    assert described is not None, "one of both descriptions exists"
     depth = len(described.ancestors)
     return depth if before is None or after is None else -depth
 
@@ -182,7 +182,7 @@ class SchemaTracker:
             self._dirty_lsn = lsn
             items.append(self._event(xid, None, target, rewritten=True))
         self._rewrites[heap] = _Rewrite(xid, target)
-        boundary = RewriteBoundary(UNPLACED, lsn, self._catalog.database, self._top_xid, target, begin=True)
+        boundary = RewriteBoundary(NO_POSITION_YET, lsn, self._catalog.database, self._top_xid, target, begin=True)
         items.append(TaggedItem(xid, boundary))
         return items
 
@@ -215,7 +215,7 @@ class SchemaTracker:
 
     def _event(self, xid: Xid, before: Relation | None, after: Relation | None, *, rewritten: bool) -> TaggedItem:
         described = after if after is not None else before
-        assert described is not None, "nothing became nothing"
+        assert described is not None, "one of both descriptions exists"
         self._reported.setdefault(described.oid, []).append(_Reported(xid, after))
         self._reported_by.setdefault(xid, set()).add(described.oid)
         change = SchemaChange.ALTER
@@ -225,11 +225,11 @@ class SchemaTracker:
             change = SchemaChange.DROP
         effect = effect_of(before, after, rewritten=rewritten)
         database = self._catalog.database
-        event = SchemaEvent(UNPLACED, self._dirty_lsn, database, self._top_xid, change, effect, before, after)
+        event = SchemaEvent(NO_POSITION_YET, self._dirty_lsn, database, self._top_xid, change, effect, before, after)
         return TaggedItem(xid, event)
 
     def _end_rewrite(self, heap: Oid) -> TaggedItem:
         rewrite = self._rewrites.pop(heap)
         lsn, database = self._dirty_lsn, self._catalog.database
-        boundary = RewriteBoundary(UNPLACED, lsn, database, self._top_xid, rewrite.target, begin=False)
+        boundary = RewriteBoundary(NO_POSITION_YET, lsn, database, self._top_xid, rewrite.target, begin=False)
         return TaggedItem(rewrite.xid, boundary)

@@ -225,7 +225,7 @@ class Skimmer:
         self._file_count = 0
         self._extractor.forget_files()
 
-    def look_at(self, xid: Xid, transaction: OpenTransaction) -> None:
+    def set_state_of(self, xid: Xid, transaction: OpenTransaction) -> None:
         """Update the state of `xid` after one of its records."""
         chunks = transaction.toast.get(xid)
         plain = transaction.is_kept and transaction.schema is None

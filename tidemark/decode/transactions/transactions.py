@@ -25,12 +25,11 @@ from tidemark.decode.transactions.open_transaction import OpenTransaction
 from tidemark.decode.transactions.ports import PendingTransactions, SpillPort
 from tidemark.decode.transactions.rowlog import RelationVersions, RowLog
 from tidemark.model.errors import CorruptWal, TidemarkError
-from tidemark.model.lsn import XID_MASK, FullXid, Lsn, Xid, format_lsn
+from tidemark.model.lsn import HALF_OF_XIDS, XID_MASK, FullXid, Lsn, Xid, format_lsn
 
 SPILL_ABOVE = 0.9  # share of the bound from which the largest are spilled; the rest is space until the next count
 SPILL_DOWN_TO = 0.5  # share of the bound to which a spill reduces memory: fewer, larger spills
 NOT_WORTH_SPILLING = 0.05  # share of the bound that all small transactions together may keep in memory
-_XID_HALF = 1 << 31
 
 
 class TransactionTooLarge(TidemarkError):
@@ -50,7 +49,7 @@ class UnseenStart(CorruptWal):
 
 def xid_precedes(left: int, right: int) -> bool:
     """Return whether `left` is older than `right`, across wraparound (`TransactionIdPrecedes`, transam.c)."""
-    return ((left - right) & XID_MASK) >= _XID_HALF
+    return ((left - right) & XID_MASK) >= HALF_OF_XIDS
 
 
 class TransactionTable:
@@ -252,7 +251,7 @@ class TransactionTable:
     def full_xid(self, xid: Xid) -> FullXid:
         """Return the 64-bit xid of a recent `xid`."""
         distance = (xid - self._next_full) & XID_MASK
-        return FullXid(self._next_full + distance - (distance >= _XID_HALF) * (1 << 32))
+        return FullXid(self._next_full + distance - (distance >= HALF_OF_XIDS) * (1 << 32))
 
     @property
     def next_xid(self) -> FullXid:

@@ -145,7 +145,7 @@ def _sequences(encoding: str) -> dict[bytes, str]:
     return found
 
 
-def _read_alike(sequence: bytes, encoding: str) -> str | None:
+def _decode_strictly(sequence: bytes, encoding: str) -> str | None:
     try:
         return sequence.decode(encoding)
     except UnicodeDecodeError:
@@ -168,7 +168,7 @@ def _handler(added: dict[bytes, str]) -> Callable[[UnicodeError], tuple[str | by
 
 _REPLACED: dict[str, dict[int, str]] = {}  # sequences that Python reads differently
 for _encoding in SERVER_CHARACTERS:
-    _pairs = [(_read_alike(raw, _encoding), raw, character) for raw, character in _sequences(_encoding).items()]
+    _pairs = [(_decode_strictly(raw, _encoding), raw, character) for raw, character in _sequences(_encoding).items()]
     _REPLACED[_encoding] = {ord(read): character for read, _, character in _pairs if read is not None}
     codecs.register_error(
         _handler_name(_encoding), _handler({raw: character for read, raw, character in _pairs if read is None})

@@ -11,9 +11,9 @@ from tidemark.model.commit_time import USECS_PER_DAY, USECS_PER_HOUR, USECS_PER_
 MONTHS_PER_YEAR = 12
 DAYS_PER_MONTH = 30
 QUARTER_DAYS_PER_YEAR = 1461  # 365.25 days
-Parts = tuple[int, int, int]
+IntervalParts = tuple[int, int, int]
 """Months, days, microseconds."""
-INFINITE: dict[str, Parts] = {  # since 17
+INFINITE: dict[str, IntervalParts] = {  # since 17
     "infinity": (0x7FFFFFFF, 0x7FFFFFFF, 0x7FFFFFFFFFFFFFFF),
     "-infinity": (-0x80000000, -0x80000000, -0x8000000000000000),
 }
@@ -82,7 +82,7 @@ def epoch_usecs(months: int, days: int, usecs: int) -> int:
     return quarter_days * (USECS_PER_DAY // 4) + usecs
 
 
-def parse_interval(text: str) -> Parts:
+def parse_interval(text: str) -> IntervalParts:
     """Return months, days and microseconds of an interval in style postgres."""
     if text in INFINITE:
         return INFINITE[text]
@@ -123,7 +123,7 @@ class IntervalIsoCodec(IntervalCodec):
         """Return the interval in style iso_8601."""
         return self._iso(parse_interval(text))
 
-    def _iso(self, parts: Parts) -> str:
+    def _iso(self, parts: IntervalParts) -> str:
         infinite = infinite_text(parts) if self._infinite else None
         return infinite or iso_text(*parts)
 
@@ -142,13 +142,13 @@ class IntervalUsecsCodec(IntervalCodec):
         return _in_64_bits(epoch_usecs(*parse_interval(text)))
 
 
-def read_parts(payload: bytes) -> Parts:
+def read_parts(payload: bytes) -> IntervalParts:
     """Return months, days and microseconds."""
     usecs, days, months = unpack_exactly(_FORM, payload)
     return months, days, usecs
 
 
-def infinite_text(parts: Parts) -> str | None:
+def infinite_text(parts: IntervalParts) -> str | None:
     """Return the text of an infinite interval; None for others."""
     return next((text for text, infinite in INFINITE.items() if parts == infinite), None)
 

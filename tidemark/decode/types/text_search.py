@@ -8,7 +8,7 @@ from tidemark.decode.types.codec import Dialect, TextCodec
 ENTRY_BYTES = 4
 HAS_POSITIONS = 1
 LENGTH_SHIFT, LENGTH_MASK = 1, 0x7FF
-PLACE_SHIFT = 12
+POSITION_SHIFT = 12
 POSITION_MASK = 0x3FFF
 WEIGHT_SHIFT = 14
 WEIGHT_LETTERS = ("", "C", "B", "A")  # of a position: D is not shown
@@ -44,7 +44,7 @@ class TsvectorCodec(TextCodec):
         return " ".join(self._lexeme(payload, texts_at, entry) for entry in entries)
 
     def _lexeme(self, payload: bytes, texts_at: int, entry: int) -> str:
-        place, length = entry >> PLACE_SHIFT, entry >> LENGTH_SHIFT & LENGTH_MASK
+        place, length = entry >> POSITION_SHIFT, entry >> LENGTH_SHIFT & LENGTH_MASK
         end = place + length
         if texts_at + end > len(payload):
             raise BadDatum(f"lexeme ends at byte {texts_at + end} of {len(payload)}")

@@ -21,6 +21,7 @@ from tidemark.model.errors import ConfigError, CorruptWal, WalGap
 from tidemark.model.lsn import Lsn, SegmentNo, SystemIdentifier, TimelineId, format_lsn
 from tidemark.wal.segments import (
     HISTORY_BYTES_MAX,
+    SLICE_BYTES_MAX,
     FileKind,
     TimelineHistory,
     WalSlice,
@@ -297,3 +298,16 @@ def _files(
             if file_kind(name) is wanted and key is not None:
                 found[key] = file
     return found
+
+
+def read_between(folder: Path, start_lsn: Lsn, end_lsn: Lsn, of: SystemIdentifier) -> Iterator[WalSlice]:
+    """Yield the WAL of [start_lsn, end_lsn) from an archive, in slices; raise `Hole` if it is incomplete."""
+    lsn = start_lsn
+    for piece in ArchiveFolder(folder, complete_only=True, of=of).read(start_lsn):
+        data = memoryview(piece.data)[: end_lsn - piece.start_lsn]
+        for at in range(0, len(data), SLICE_BYTES_MAX):
+            yield WalSlice(Lsn(piece.start_lsn + at), data[at : at + SLICE_BYTES_MAX], piece.timeline)
+        lsn = Lsn(piece.start_lsn + len(data))
+        if lsn == end_lsn:
+            return
+    raise Hole(f"WAL from {format_lsn(lsn)} to {format_lsn(end_lsn)} is not in {folder}")

@@ -4,11 +4,15 @@ This fails if the capture runs as another user and no group shares the folder: a
 """
 
 import os
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from tidemark.io.archive.spool import Spool
+from tidemark.io.host.disk import StateFull
 from tidemark.io.host.file_access import EXECUTE, READ, WRITE, ServerUser, access_error
 from tidemark.io.process.config import ArchiveConfig
+from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ConfigError
 from tidemark.wire.state import Archiving
 
@@ -52,3 +56,9 @@ def is_filled_by(archive: ArchiveConfig, user: ServerUser | None) -> bool:
 def known_user(seen: Archiving) -> ServerUser | None:
     """Return the server's user, as a daemon or `cdcctl init` recorded it."""
     return None if seen.uid is None else ServerUser(seen.uid, seen.gid, seen.groups)
+
+
+def record_user(store: StateStore, user: ServerUser) -> None:
+    """Record the user that the server runs as: `cdcctl status`, which reads only the folders, uses it."""
+    with suppress(StateFull):
+        store.record_archiving(replace(store.archiving(), uid=user.uid, gid=user.gid, groups=user.groups))

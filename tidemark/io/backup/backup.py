@@ -79,7 +79,7 @@ class BackupFolder:
         if self._listed is not None:
             self._check_manifest(self._listed.manifest)
         for name in (VERSION_FILE, LABEL_FILE, CONTROL_FILE):
-            self._see(self._files / name)
+            self._check_file(self._files / name)
         self.prefetch(self._mapped_catalogs())
 
     def _check(self) -> None:
@@ -159,7 +159,7 @@ class BackupFolder:
         number = 0
         while True:
             path = first.with_name(f"{first.name}.{number}") if number else first
-            self._see(path)
+            self._check_file(path)
             try:
                 with path.open("rb") as file:
                     block = number * self.control.segment_blocks
@@ -175,7 +175,7 @@ class BackupFolder:
     def slru_page(self, name: str, number: int) -> bytes | None:
         """Return a page of pg_xact or of a part of pg_multixact; None if it does not exist."""
         path = self._files / name / f"{number // _SLRU_PAGES:04X}"
-        self._see(path)
+        self._check_file(path)
         try:
             with path.open("rb") as file:
                 file.seek(number % _SLRU_PAGES * PAGE_BYTES)
@@ -205,14 +205,14 @@ class BackupFolder:
         version = f"PG_{self.format.major}_{self.control.catalog_version}"
         return Path("pg_tblspc", str(tablespace), version, str(database))
 
-    def _see(self, path: Path) -> None:
+    def _check_file(self, path: Path) -> None:
         """Check a file against the manifest."""
         if self._listed is not None:
             self._listed.check(str(path.relative_to(self._files)))
 
     def _small_file(self, name: str | Path) -> bytes | None:
         path = self._files / name
-        self._see(path)
+        self._check_file(path)
         try:
             with path.open("rb") as file:
                 return file.read(SMALL_FILE_BYTES_MAX)

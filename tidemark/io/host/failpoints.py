@@ -22,13 +22,13 @@ VARIABLE = "TIDEMARK_FAILPOINT"
 LOG_VARIABLE = "TIDEMARK_FAILPOINT_LOG"
 WAIT_S = 2.0
 _SIGNALS = {"": signal.SIGKILL, "kill": signal.SIGKILL, "stop": signal.SIGSTOP, "wait": None}
-Action = Callable[[Enum], None]
+FailpointAction = Callable[[Enum], None]
 _lock = threading.Lock()
 _hits: Counter[Enum] = Counter()
-_actions: list[Action] = []
+_actions: list[FailpointAction] = []
 
 
-def arm(action: Action | None) -> None:
+def arm(action: FailpointAction | None) -> None:
     """Run `action` at every failpoint of this process; None disarms."""
     with _lock:
         _actions[:] = [action] if action is not None else []
@@ -36,7 +36,7 @@ def arm(action: Action | None) -> None:
 
 def arm_from_environment(*known: type[Enum]) -> None:
     """Arm the failpoint that the environment names, one of `known`; their names differ."""
-    actions: list[Action] = []
+    actions: list[FailpointAction] = []
     if path := os.environ.get(LOG_VARIABLE):
         actions.append(_log_to(path))
     if wanted := os.environ.get(VARIABLE):
@@ -51,7 +51,7 @@ def passed(point: Enum) -> None:
         action(point)
 
 
-def _end_at(wanted: str, known: tuple[type[Enum], ...]) -> Action:
+def _end_at(wanted: str, known: tuple[type[Enum], ...]) -> FailpointAction:
     name, _, rest = wanted.partition(":")
     nth, _, kind = rest.partition(":")
     try:
@@ -74,7 +74,7 @@ def _end_at(wanted: str, known: tuple[type[Enum], ...]) -> Action:
     return end
 
 
-def _log_to(path: str) -> Action:
+def _log_to(path: str) -> FailpointAction:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def record(point: Enum) -> None:

@@ -23,7 +23,7 @@ cdef class CopyMessages:
     cpdef int receive(self, unsigned char[::1] data, Py_ssize_t rows_max, Py_ssize_t bytes_max) except -1
 
     @cython.locals(size=Py_ssize_t, came=Py_ssize_t)
-    cdef Py_ssize_t look(self, unsigned char[::1] data) except? -9 nogil
+    cdef Py_ssize_t peek(self, unsigned char[::1] data) except? -9 nogil
 
     @cython.locals(came=Py_ssize_t)
     cdef int consume(self, Py_ssize_t size) except -1 nogil

@@ -75,7 +75,7 @@ class CopyMessages:
         pauses = 0
         with cython.nogil:
             while pauses < PAUSES and len(data) - self.kept >= FEW and not self.is_over and not self.is_full:
-                count = self.look(data)
+                count = self.peek(data)
                 if count == BROKEN_OFF:
                     return 0
                 if count > 0 and not self.consume(self.append_rows(data, count, rows_max, bytes_max)):
@@ -85,7 +85,7 @@ class CopyMessages:
                     pauses += 1
         return 1
 
-    def look(self, data: bytearray) -> int:
+    def peek(self, data: bytearray) -> int:
         """Copy available bytes behind the kept ones, unconsumed; return their number, NOTHING or BROKEN_OFF."""
         size = min(LOOKED_AT, len(data) - self.kept)
         if cython.compiled:

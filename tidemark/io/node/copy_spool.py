@@ -87,7 +87,7 @@ class CopySpool:
 
     def blocks(self) -> Iterator[CopyBlock]:
         """Yield the blocks in order, each as soon as it is available; stop once filling has failed."""
-        while self._comes_more():
+        while self._wait_for_block():
             yield self._ahead.popleft() if self._ahead else self._stored()
 
     def _stored(self) -> CopyBlock:
@@ -96,7 +96,7 @@ class CopySpool:
         self._read_bytes += HEADER.size + length
         return block
 
-    def _comes_more(self) -> bool:
+    def _wait_for_block(self) -> bool:
         """Wait until there is an unread block or no more will come; return whether one is to be read."""
         with self._came:
             self._came.wait_for(

@@ -210,7 +210,7 @@ class WalStream:
     def _wal(self, message: WalData) -> WalSlice:
         if message.start_lsn != self._received_lsn:
             raise CorruptWal(
-                f"{self.where} sent WAL from {format_lsn(message.start_lsn)}; expected was "
+                f"{self.where} sent WAL from {format_lsn(message.start_lsn)} instead of "
                 f"{format_lsn(self._received_lsn)}"
             )
         wal_slice = WalSlice(message.start_lsn, message.payload, self._timeline)

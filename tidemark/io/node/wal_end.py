@@ -1,4 +1,4 @@
-"""Short questions to the node over a replication connection: the end of its WAL, and whether it has older WAL."""
+"""Short queries to the node over a replication connection: the end of its WAL, and whether it has older WAL."""
 
 from contextlib import closing
 

@@ -7,13 +7,15 @@ never keys: passwords come from PGPASSFILE or a service file, as libpq reads the
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Literal, get_origin, get_type_hints
+from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
+import msgspec
+from msgspec import Meta
 
 from tidemark.engine.ring import RING_BYTES_MIN
 from tidemark.engine.selection import Selection
@@ -26,13 +28,16 @@ ENVIRONMENT_PREFIX = "TIDEMARK_"
 _SEPARATOR = "__"
 RETURN_LAG_SHARE_MAX = 0.25  # of the ring: how far the archiver may be behind when the sidecar requests the return
 RING_SEGMENTS_MIN = 2  # for a node with an archive
-_STRICT = ConfigDict(extra="forbid", defer_build=True)  # pydantic need not build validators for single sections
+_BOOLEANS = {
+    **dict.fromkeys(("1", "on", "t", "true", "y", "yes"), True),
+    **dict.fromkeys(("0", "off", "f", "false", "n", "no"), False),
+}
 
 Assigned = Mapping[str, Mapping[str, object]]
-Bytes = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
-Origin = Annotated[str, Field(pattern=r"^(any|[1-9][0-9]{0,4})$")]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,63}$")]
+Bytes = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Origin = Annotated[str, Meta(pattern=r"^(any|[1-9][0-9]{0,4})$")]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,63}$")]
 
 
 class BadConfig(ConfigError):
@@ -41,7 +46,7 @@ class BadConfig(ConfigError):
     hint = "conf/tidemark.toml describes every key with unit, default and bound"
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class CaptureConfig:
     """What is captured, and from where."""
 
@@ -50,7 +55,7 @@ class CaptureConfig:
     group: str = ""
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class SelectConfig:
     """Which databases and tables."""
 
@@ -75,23 +80,23 @@ class SelectConfig:
         )
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class RingConfig:
     """The bounded buffer of received WAL."""
 
-    bytes_max: Annotated[int, Field(ge=0, le=1 << 40)] = 0  # 0: derived from the segment size
-    reconnect_free_share: Annotated[float, Field(gt=0, le=1)] = 0.25
+    bytes_max: Annotated[int, Meta(ge=0, le=1 << 40)] = 0  # 0: derived from the segment size
+    reconnect_free_share: Annotated[float, Meta(gt=0, le=1)] = 0.25
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class DecodeConfig:
     """Decoding, and the memory for decoded changes."""
 
-    memory_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 40)] = 256 << 20
-    queue_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 40)] = 64 << 20
+    memory_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 40)] = 256 << 20
+    queue_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 40)] = 64 << 20
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class TypesConfig(TypeMapping):
     """The Arrow types of values."""
 
@@ -100,33 +105,33 @@ class TypesConfig(TypeMapping):
         return TypeMapping(self.decimals, self.binary, self.intervals, self.time_precision, self.out_of_range)
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class DeliverConfig:
     """How changes are grouped and delivered."""
 
     consumer: Literal["outbox", "jsonl", "null"] = "outbox"
     jsonl_file: str = ""
     transactions: bool = False
-    group_rows_max: Annotated[int, Field(ge=1, le=1 << 24)] = 50_000
-    group_bytes_max: Annotated[int, Field(ge=1 << 16, le=1 << 30)] = 16 << 20
-    rate_max: Annotated[float, Field(ge=0, le=1_000_000)] = 200.0
-    linger_ms: Annotated[float, Field(ge=0, le=60_000)] = 5.0
-    unconfirmed_bytes_max: Annotated[int, Field(ge=1 << 16, le=1 << 40)] = 256 << 20
+    group_rows_max: Annotated[int, Meta(ge=1, le=1 << 24)] = 50_000
+    group_bytes_max: Annotated[int, Meta(ge=1 << 16, le=1 << 30)] = 16 << 20
+    rate_max: Annotated[float, Meta(ge=0, le=1_000_000)] = 200.0
+    linger_ms: Annotated[float, Meta(ge=0, le=60_000)] = 5.0
+    unconfirmed_bytes_max: Annotated[int, Meta(ge=1 << 16, le=1 << 40)] = 256 << 20
     idle_pointer_s: Seconds = 5.0
     stop_s: Seconds = 10.0
     alive_s: Seconds = 5.0
     hang_s: Seconds = 300.0
-    retries_max: Annotated[int, Field(ge=0, le=1000)] = 5
+    retries_max: Annotated[int, Meta(ge=0, le=1000)] = 5
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class OutboxConfig:
     """The durable queue for Spark."""
 
-    bytes_max: Annotated[int, Field(ge=1 << 20, le=1 << 44)] = 4 << 30
+    bytes_max: Annotated[int, Meta(ge=1 << 20, le=1 << 44)] = 4 << 30
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class ArchiveConfig:
     """Archived WAL, which the archiver reads."""
 
@@ -136,11 +141,11 @@ class ArchiveConfig:
     switch_s: Seconds = 60.0
     keep_bytes: Bytes = 0
     hold_s: Seconds = 60.0
-    hold_bytes: Annotated[int, Field(ge=0, le=1 << 44)] = 4 << 30
+    hold_bytes: Annotated[int, Meta(ge=0, le=1 << 44)] = 4 << 30
     free_bytes_min: Bytes = 1 << 30
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class RealtimeConfig:
     """The return from ARCHIVE to REALTIME."""
 
@@ -151,42 +156,42 @@ class RealtimeConfig:
     archive_wait_s: Seconds = 60.0
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class MarkersConfig:
     """The markers that the capture writes into WAL."""
 
     dsn: str = ""
     key_file: str = ""
     confirm_s: Seconds = 10.0
-    min_bytes: Annotated[int, Field(ge=0, le=1 << 40)] = 0  # 0: one segment
+    min_bytes: Annotated[int, Meta(ge=0, le=1 << 40)] = 0  # 0: one segment
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class StandbyConfig:
     """The sidecar at a node that is a standby."""
 
     follow: bool = False
     lake: str = ""
-    unmarked_bytes_max: Annotated[int, Field(ge=1 << 20, le=1 << 44)] = 16 << 30
+    unmarked_bytes_max: Annotated[int, Meta(ge=1 << 20, le=1 << 44)] = 16 << 30
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class HistoryConfig:
     """The catalog history."""
 
-    base_every_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 44)] = 1 << 30
-    journal_file_bytes: Annotated[int, Field(ge=1 << 16, le=1 << 40)] = 16 << 20
+    base_every_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 44)] = 1 << 30
+    journal_file_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 40)] = 16 << 20
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class CopyConfig:
     """The first copy of existing rows."""
 
     enabled: bool = True
-    spool_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 44)] = 16 << 30
+    spool_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 44)] = 16 << 30
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class SeedConfig:
     """The seed of the catalog mirror."""
 
@@ -198,7 +203,7 @@ class SeedConfig:
         return Selection(self.databases).selects_database(database)
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class RetryConfig:
     """Reconnecting to an unreachable node."""
 
@@ -206,17 +211,17 @@ class RetryConfig:
     max_s: Seconds = 10.0
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class MetricsConfig:
     """The Prometheus endpoint."""
 
     enabled: bool = True
     host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65_535)] = 9748
-    archiver_port: Annotated[int, Field(ge=0, le=65_535)] = 9749
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 9748
+    archiver_port: Annotated[int, Meta(ge=0, le=65_535)] = 9749
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class LogConfig:
     """Log lines."""
 
@@ -224,15 +229,15 @@ class LogConfig:
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class WatchdogConfig:
     """Heartbeats and the watchdog."""
 
-    watchdog_s: Annotated[float, Field(ge=WATCHDOG_S_MIN, le=86_400)] = WATCHDOG_S_DEFAULT
+    watchdog_s: Annotated[float, Meta(ge=WATCHDOG_S_MIN, le=86_400)] = WATCHDOG_S_DEFAULT
     restart_s: Seconds = 3.0
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True)
 class Config:
     """The whole configuration."""
 
@@ -281,10 +286,6 @@ class Config:
         return bool(self.archive.folder)
 
 
-_CONFIG = TypeAdapter(Config)
-_SECTIONS = tuple(section.name for section in fields(Config))
-
-
 def load_config(path: Path | None, environment: Mapping[str, str], assigned: Assigned | None = None) -> Config:
     """Return the configuration of `path` (None: all defaults) with the overrides of `environment`.
 
@@ -313,49 +314,66 @@ def parse_config(text: str, environment: Mapping[str, str], *, where: str, assig
         table = given.setdefault(section, {})
         if isinstance(table, dict):
             table[key] = value
-    for section in _SECTIONS:  # NB: pydantic would build a validator for each omitted section
-        given.setdefault(section, {})
-    try:
-        config = _CONFIG.validate_python(given)
-    except ValidationError as error:
-        raise BadConfig(f"{where}: {_faults_text(error)}") from error
+    if faults := _faults(given):
+        raise BadConfig(f"{where}: {'; '.join(faults)}")
+    config = msgspec.convert(given, Config, strict=False)
     _check_bounds_between_keys(config, where)
     return config
 
 
 def _overrides(environment: Mapping[str, str]) -> list[tuple[str, str, object]]:
     found: list[tuple[str, str, object]] = []
-    lists = _list_keys()
     for variable in sorted(environment):
         name = variable.removeprefix(ENVIRONMENT_PREFIX)
-        section, separator, key = name.partition(_SEPARATOR)
-        if name == variable or not separator:
-            continue
-        where, value = (section.lower(), key.lower()), environment[variable]
-        parts = tuple(part.strip() for part in value.split(",") if part.strip())
-        found.append((*where, parts if where in lists else value))
+        section, separator, key = name.lower().partition(_SEPARATOR)
+        if variable != name and separator:
+            shape = _shapes().get(section, {}).get(key)
+            found.append((section, key, _from_text(environment[variable].strip(), shape)))
     return found
 
 
-def _list_keys() -> frozenset[tuple[str, str]]:
-    """Return section and key of each field whose type is a tuple."""
+def _from_text(text: str, shape: object) -> object:
+    """Return a value of the environment in the form that TOML has for it; numbers remain text."""
+    if get_origin(shape) is tuple:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    return _BOOLEANS.get(text.lower(), text) if shape is bool else text
+
+
+@cache
+def _shapes() -> Mapping[str, Mapping[str, object]]:
+    """Return the types of all keys with their bounds, by section."""
     sections = get_type_hints(Config)
-    return frozenset(
-        (section, key)
-        for section, fields in sections.items()
-        for key, kind in get_type_hints(fields).items()
-        if get_origin(kind) is tuple
-    )
+    return {section: get_type_hints(keys, include_extras=True) for section, keys in sections.items()}
 
 
-def _faults_text(error: ValidationError) -> str:
-    """Return the errors by key, without the values: one may be a secret in the wrong place."""
-    faults: list[str] = []
-    for fault in error.errors(include_input=False, include_url=False):
-        key = ".".join(str(part) for part in fault["loc"])
-        unknown = fault["type"] in ("unexpected_keyword_argument", "extra_forbidden")
-        faults.append(f"unknown key {key}" if unknown else f"{key}: {fault['msg']}")
-    return "; ".join(faults)
+def _faults(given: Mapping[str, object]) -> list[str]:
+    """Return every unknown key and every wrong value, without the value: it may be a secret in the wrong place."""
+    faults = []
+    for section, values in given.items():
+        shapes = _shapes().get(section)
+        if shapes is None:
+            faults.append(f"unknown key {section}")
+        elif not isinstance(values, dict):
+            faults.append(f"{section}: Expected a section with keys")
+        else:
+            unknown = [f"unknown key {section}.{key}" for key in values if key not in shapes]
+            wrong = [(key, _fault(values[key], shape)) for key, shape in shapes.items() if key in values]
+            faults += [*unknown, *(f"{section}.{key}: {reason}" for key, reason in wrong if reason)]
+    return faults
+
+
+def _fault(value: object, shape: object) -> str:
+    """Return what is wrong with a value; "" if nothing is."""
+    try:
+        msgspec.convert(value, shape, strict=False)
+    except msgspec.ValidationError as error:
+        choices = [*shape] if isinstance(shape, type) and issubclass(shape, StrEnum) else get_args(shape)
+        if choices and all(isinstance(choice, str) for choice in choices):
+            return (
+                f"Expected one of {', '.join(repr(str(choice)) for choice in choices)}"  # NB: the error has the value
+            )
+        return str(error)
+    return ""
 
 
 def _check_bounds_between_keys(config: Config, where: str) -> None:

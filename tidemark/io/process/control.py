@@ -30,7 +30,7 @@ _BACKLOG = 256  # the kernel rejects further connections
 _CHECK_S = 0.5  # how often deadlines are checked, while there are any
 _RECEIVED_BYTES_MAX = 1 << 16
 _PEER = struct.Struct("iII")  # struct ucred: pid, uid, gid
-Handler = Callable[[dict[str, Json]], Mapping[str, Json]]
+CommandHandler = Callable[[dict[str, Json]], Mapping[str, Json]]
 
 
 class DaemonUnreachable(NodeUnreachable):
@@ -60,7 +60,7 @@ class ControlServer:
     def __init__(
         self,
         path: Path,
-        handlers: Mapping[str, Handler],
+        handlers: Mapping[str, CommandHandler],
         file_mode: int = 0o600,
         clock: Callable[[], float] = time.monotonic,
         make_selector: Callable[[], selectors.BaseSelector] = selectors.DefaultSelector,

@@ -90,7 +90,7 @@ class DiskSpace:
         """Return whether work has to wait."""
         return bool(self.reason)
 
-    def met_full(self, error: BaseException) -> None:
+    def record_full_disk(self, error: BaseException) -> None:
         """Begin to wait; raise `error` if waiting cannot help."""
         now_s = self.clock()
         if now_s - self._worked_s >= self.lasts_s:
@@ -167,7 +167,7 @@ def when_space_allows(
             except (StateFull, OSError) as error:
                 if not is_full(error):
                     raise
-                disk_space.met_full(error)
+                disk_space.record_full_disk(error)
         notify(f"{MORE_TIME}{int(2e6 * CHECK_S_MAX)}")
         wait(CHECK_S)
 

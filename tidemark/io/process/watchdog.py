@@ -76,7 +76,7 @@ class Watch:
                 self._begin(lock.owner, now_boot_ns)
             if was is Condition.GONE or now_boot_ns - self._held_since_ns >= self._stale_ns:
                 self._ended_since_ns = None
-            self._condition = self._held(now_boot_ns)
+            self._condition = self._condition_of_holder(now_boot_ns)
         else:
             if was in (None, Condition.ALIVE, Condition.HUNG):
                 self._free_since_ns = now_boot_ns
@@ -113,7 +113,7 @@ class Watch:
         self._sign_ns = now_boot_ns
         self._old_since_ns = None
 
-    def _held(self, now_boot_ns: int) -> Condition:
+    def _condition_of_holder(self, now_boot_ns: int) -> Condition:
         beat = self._beat
         if beat is not None and self._is_holders(beat) and beat.boot_ns != self._sign_ns:
             self._sign_ns = beat.boot_ns

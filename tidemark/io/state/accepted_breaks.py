@@ -7,11 +7,10 @@ position before each break, so an old entry accepts no other break.
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
 from tidemark.io.host.disk import writing
+from tidemark.wire.json_form import JsonForm, JsonMismatch
 
-_FORM = TypeAdapter(dict[str, str])
+_FORM: JsonForm[dict[str, str]] = JsonForm(dict[str, str])
 _GROUP_MODE = 0o060  # of the state folder: Spark's user may differ
 
 
@@ -26,15 +25,15 @@ def accept_breaks(state: Path, reader: str, breaks: Mapping[str, str]) -> None:
     written = file.with_suffix(".new")
     with writing(file):
         written.touch(mode=0o600 | state.stat().st_mode & _GROUP_MODE)
-        written.write_bytes(_FORM.dump_json({**accepted_breaks(state, reader), **breaks}))
+        written.write_bytes(_FORM.write({**accepted_breaks(state, reader), **breaks}))
         written.rename(file)
 
 
 def accepted_breaks(state: Path, reader: str) -> Mapping[str, str]:
     """Return the written breaks; none if the file is missing or damaged."""
     try:
-        return _FORM.validate_json(_file(state, reader).read_bytes())
-    except (FileNotFoundError, ValidationError):
+        return _FORM.read(_file(state, reader).read_bytes())
+    except (FileNotFoundError, JsonMismatch):
         return {}
 
 

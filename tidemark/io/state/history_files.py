@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from tidemark.decode.catalog.databases import Selects, no_database
+from tidemark.decode.catalog.databases import SelectsDatabase, no_database
 from tidemark.decode.catalog.history import (
     Base,
     DamagedHistory,
@@ -77,7 +77,7 @@ def load_catalogs(
     index: HistoryIndex,
     mark: JournalMark,
     lsn: Lsn,
-    captured: Selects = no_database,
+    captured: SelectsDatabase = no_database,
     *,
     seeded_lsn: Lsn | None = None,
     passed_over: Callable[[DamagedBase], None] = ignore_damaged_base,

@@ -22,7 +22,7 @@ from tidemark.model.incarnation import INCARNATION_BYTES, FolderIdentity, Incarn
 from tidemark.model.lsn import TimelineId
 from tidemark.model.mode import Role
 from tidemark.model.position import Epoch
-from tidemark.wire.state import INCARNATIONS, OVERTAKEN, PLACE, TERM, Incarnations, Overtaken, Term
+from tidemark.wire.state import FOLDER_IDENTITY, INCARNATIONS, OVERTAKEN, TERM, Incarnations, Overtaken, Term
 
 MACHINE_ID = Path("/etc/machine-id")
 _NOT_YET = "uninitialized"  # machine-id(5): in the image of a machine that has not booted
@@ -32,7 +32,7 @@ class CopiedState(ConfigError):
     """A state folder that was last used elsewhere, and so seems to be a copy."""
 
     hint = (
-        "two copies of a state deliver every change twice. If this folder shall replace the original, stop the "
+        "two copies of a state deliver every change twice. If this folder should replace the original, stop the "
         "processes there, remove the original, and start this one once with --moved"
     )
 
@@ -47,7 +47,7 @@ def begin_incarnation(store: StateStore, role: Role, log: Log, *, moved: bool = 
     with store.transaction(None) as transaction:
         # NB: inside the transaction: a process locks its role before it begins, so a started one counts as alive.
         alive = tuple(other.value for other in Role if RoleLock.status(store.folder, other.value).is_locked)
-        recorded, overtaken = transaction.get(PLACE), transaction.get(OVERTAKEN)
+        recorded, overtaken = transaction.get(FOLDER_IDENTITY), transaction.get(OVERTAKEN)
         is_copy = recorded is not None and not is_same_folder(recorded, here)
         if not moved:
             if recorded is not None and is_copy:
@@ -61,7 +61,7 @@ def begin_incarnation(store: StateStore, role: Role, log: Log, *, moved: bool = 
         known = transaction.get(INCARNATIONS) or Incarnations()
         kept = with_one_more(known.kept, own, alive=alive, now=transaction.marks().extent)
         transaction.put(INCARNATIONS, Incarnations(kept, known.is_confirmed))
-        transaction.put(PLACE, here)
+        transaction.put(FOLDER_IDENTITY, here)
     if moved:
         is_needed = is_copy or overtaken is not None
         event = "this state is confirmed as the one that delivers" if is_needed else "--moved was not needed"

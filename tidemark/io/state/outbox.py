@@ -148,12 +148,12 @@ class OutboxReader(OpenedState):
     def _check_start(self, ledger: OutboxLedger, after: Sequence) -> None:
         if after < ledger.trimmed:
             raise OutboxTrimmed(
-                f"the outbox of {self.folder.root} contains {ledger.trimmed + 1} to {ledger.head}; requested were "
-                f"the values after {after}"
+                f"the outbox of {self.folder.root} contains {ledger.trimmed + 1} to {ledger.head}; values after "
+                f"{after} were requested"
             )
         if after > ledger.head:
             raise StateError(
-                f"the outbox of {self.folder.root} ends at {ledger.head}; requested were the values after {after}"
+                f"the outbox of {self.folder.root} ends at {ledger.head}; values after {after} were requested"
             )
 
     def _measure_group(self, table: OutboxTable, first: Sequence) -> tuple[Sequence, int]:

@@ -9,7 +9,7 @@ class OvertakenState(Fenced):
     """Another copy of this state delivers, according to its marker in WAL."""
 
     hint = (
-        "only one state may deliver a capture: remove this copy. If this is the state that shall deliver, stop "
+        "only one state may deliver a capture: remove this copy. If this is the state that should deliver, stop "
         "the processes on the other one, then start this one once with --moved: changes that the other one "
         "delivered are delivered again"
     )

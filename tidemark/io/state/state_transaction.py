@@ -4,7 +4,7 @@ Positions never move back on a timeline: `Key.encode_over` checks each value tha
 policy for damage (`tidemark.wire.state`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -70,6 +70,7 @@ from tidemark.wire.values import EncodedGroup
 
 FREE_BYTES_MIN = 64 << 20  # of the file system: reserved so that a full outbox never prevents a confirmation
 _REFUSED = f'"{CopyPhase.REFUSED.value}"'.encode()  # in the stored form of a refused copy, and of few others
+ExtraWrites = Callable[["StateTransaction"], None]  # more writes of one transaction
 ValueT = TypeVar("ValueT")
 Versions = dict[tuple[Oid, Relation], SchemaVersion]
 

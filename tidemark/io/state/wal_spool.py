@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from tidemark.engine.ring import SLICE_BYTES_MAX
 from tidemark.io.host.clock import boot_id
 from tidemark.io.host.disk import write_all, writing
 from tidemark.model.errors import InternalError, StateError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
-from tidemark.wal.segments import WalSlice
+from tidemark.wal.segments import SLICE_BYTES_MAX, WalSlice
 
 FILE_BYTES = 64 << 20
 _PREFIX = "wal-"
@@ -84,7 +83,7 @@ class WalSpool:
         last = self._files[-1]
         if wal_slice.start_lsn != last.end_lsn:
             raise InternalError(
-                f"WAL from {format_lsn(wal_slice.start_lsn)} arrived; expected was {format_lsn(last.end_lsn)}"
+                f"WAL from {format_lsn(wal_slice.start_lsn)} arrived instead of {format_lsn(last.end_lsn)}"
             )
         if wal_slice.timeline != last.timeline or last.end_lsn - last.start_lsn >= FILE_BYTES:
             self._end_file()

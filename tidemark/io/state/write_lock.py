@@ -52,7 +52,7 @@ class WriteLock:
 
     def holder(self) -> int | None:
         """Return the id of the thread that holds the lock, None if it is free."""
-        assert self._at is not None, "ask is_known first"
+        assert self._at is not None, "the layout is known"
         word = os.pread(self._descriptor, _WORD.size, self._at)
         return (_WORD.unpack(word)[0] & _THREAD_ID_MASK or None) if len(word) == _WORD.size else None
 

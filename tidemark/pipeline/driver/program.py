@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
     folder = StateFolder(local_path(given.state, "--state"), given.shared_with_group)
     root = local_path(given.lake, "--lake").absolute()
-    if not _comes_to_deliver(folder, stop, log, once=given.once):
+    if not _wait_for_promotion(folder, stop, log, once=given.once):
         return
     wait, guarded = partial(_wait_to_start, stop), reporting_stuck_writers(get_log("state"))
     with ExitStack() as stack:
@@ -167,7 +167,7 @@ def metrics_port(given: argparse.Namespace, folder: StateFolder) -> int | None:
     return ports.pipeline if ports is not None else None
 
 
-def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, once: bool) -> bool:
+def _wait_for_promotion(folder: StateFolder, stop: threading.Event, log: Log, *, once: bool) -> bool:
     """Wait while the capture follows and the outbox is empty; return False if there is nothing to do.
 
     NB: a promotion advances the numbering of the outbox: a reader that started before it would request sequences that

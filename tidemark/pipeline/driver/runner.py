@@ -37,7 +37,7 @@ from tidemark.pipeline.driver.progress import PipelineProgress, faults_of, repor
 from tidemark.pipeline.driver.session import SparkGone, local_dir_of, scratch_folders
 from tidemark.pipeline.driver.source import FORMAT, OutboxReplaced, OutboxSource
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.failures import first_reason, named_failure, says_full
+from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.sinks.sinks import Lake
@@ -119,7 +119,7 @@ class Pipeline:
                     raise SparkGone("Spark's JVM is gone") from error
                 full = self._full_disk(error)
                 if full is not None:
-                    self._disk_space.met_full(full)
+                    self._disk_space.record_full_disk(full)
                     self._progress.record_disk_wait(self._disk_space.reason)
                     continue
                 failed = failed + 1 if self._progress.batches == batches else 1
@@ -147,7 +147,7 @@ class Pipeline:
             return cause
         if isinstance(cause, TidemarkError):
             return None
-        if says_full(str(error)) or not self._disk_space.is_there():  # NB: Java's text is localized
+        if reports_full_disk(str(error)) or not self._disk_space.is_there():  # NB: Java's text is localized
             return StateFull(f"a disk of the pipeline is full: {first_reason(str(error))}", hint=FULL_HINT)
         return None
 

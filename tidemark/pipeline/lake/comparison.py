@@ -82,7 +82,7 @@ def wait_for_lake(folder: StateFolder, lake: Path, lsn: Lsn, wait_s: float) -> P
                 return positions
             if time.monotonic() >= deadline:
                 raise LakeBehind(
-                    f"after {wait_s:.0f} s delivered is {format_lsn(delivered)} of {format_lsn(lsn)}, and the lake "
+                    f"after {wait_s:.0f} s, {format_lsn(delivered)} of {format_lsn(lsn)} is delivered, and the lake "
                     f"contains {positions.applied.sequence} of {view.ledger.head} outbox values"
                 )
             time.sleep(POLL_S)

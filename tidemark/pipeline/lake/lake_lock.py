@@ -17,13 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pydantic import TypeAdapter, ValidationError
-
 from tidemark.io.host.clock import host_name
 from tidemark.io.host.disk import is_full
 from tidemark.io.host.file_locks import lock_file, read_holder, write_holder
 from tidemark.pipeline.lake.lake_table import LakeFailed, LakeFull
 from tidemark.pipeline.lake.positions import LakeOfAnother
+from tidemark.wire.json_form import JsonForm, JsonMismatch
 from tidemark.wire.state import Identity
 
 FILE = "_pipeline.lock"
@@ -61,7 +60,7 @@ class LakeHolder:
         )
 
 
-_HOLDER = TypeAdapter(LakeHolder)
+_HOLDER: JsonForm[LakeHolder] = JsonForm(LakeHolder)
 
 
 class LakeInUse(LakeOfAnother):
@@ -104,7 +103,7 @@ class LakeLock:
                 by = holder or "another pipeline, which starts at this moment"
                 raise LakeInUse(f"{lake} is written by {by}; this is {pipeline}") from None
             with _writing_lake(path):
-                write_holder(descriptor, _HOLDER.dump_json(pipeline))
+                write_holder(descriptor, _HOLDER.write(pipeline))
         except BaseException:
             os.close(descriptor)
             raise
@@ -151,6 +150,6 @@ def _name(user: int) -> str:
 def _holder(descriptor: int) -> LakeHolder | None:
     """Return the holder of the lock; the text is missing for a moment between locking and writing."""
     try:
-        return _HOLDER.validate_json(read_holder(descriptor))
-    except ValidationError:
+        return _HOLDER.read(read_holder(descriptor))
+    except JsonMismatch:
         return None

@@ -32,7 +32,7 @@ from tidemark.pipeline.delta_log.lineage import (
     check_restrictions,
 )
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.failures import first_reason, is_of_host, named_failure, says_full
+from tidemark.pipeline.failures import first_reason, is_of_host, named_failure, reports_full_disk
 from tidemark.pipeline.lake.file_format import FILE_BYTES, SAMPLE_ROWS, properties_for
 
 KEEP_HOURS = 1  # for readers of older versions: files that a commit replaced; versions are kept for ten minutes
@@ -61,14 +61,12 @@ class TableMoved(ConsumerFailed):
         self.applied = applied
 
 
-def table_id(uri: str) -> str | None:
-    """Return the id of the table at `uri`; "" if there is none, None if it cannot be read."""
+def table_id(uri: str) -> str:
+    """Return the id of the table at `uri`; "" if there is none."""
     try:
         return str(DeltaTable(uri).metadata().id) if DeltaTable.is_deltatable(uri) else ""
-    except OSError as error:
+    except (DeltaError, OSError) as error:
         raise LakeFailed(f"{uri}: {first_reason(str(error))}") from error
-    except DeltaError:
-        return None
 
 
 def check_writable(uri: str) -> None:
@@ -337,4 +335,4 @@ class LakeTable:
         reason = first_reason(str(error))
         if version > self.version + 1:
             return TableMoved(self.uri, reason, self.applied)
-        return (LakeFull if says_full(str(error)) else LakeFailed)(f"{self.uri}: {reason}")
+        return (LakeFull if reports_full_disk(str(error)) else LakeFailed)(f"{self.uri}: {reason}")

@@ -19,7 +19,7 @@ from tidemark.model.errors import InternalError
 from tidemark.pipeline.lake.layout import LakeColumn, Mask, position_of, unchanged_masks
 from tidemark.pipeline.merge.keys import NAN, comparable, comparable_keys
 
-Key = tuple[object, ...]
+RowKey = tuple[object, ...]
 _ORDER = "__tidemark_order"
 _NEW_ROWS = pa.array([Op.INSERT.value, Op.COPY.value])
 
@@ -34,7 +34,7 @@ class Compacted:
     only_new: bool  # every put inserts a key that cannot be in the replica
 
 
-Fetch = Callable[[Sequence[Key], Sequence[str]], dict[Key, dict[str, object]]]
+Fetch = Callable[[Sequence[RowKey], Sequence[str]], dict[RowKey, dict[str, object]]]
 """Reads columns of some of the replica's rows, by key."""
 
 
@@ -132,12 +132,12 @@ class _NewestState:
     """
 
     change: int
-    sources: dict[str, int | Key]
+    sources: dict[str, int | RowKey]
 
 
 def _compact_by_row(run: _ChangeRun, fetch: Fetch) -> Compacted:
     new_keys, old_keys = keys_of(run.new, run.key), keys_of(run.old, run.key)
-    rows: dict[Key, _NewestState | None] = {}
+    rows: dict[RowKey, _NewestState | None] = {}
     for at, key in enumerate(new_keys):
         if run.deletes[at]:
             rows[old_keys[at]] = None
@@ -157,7 +157,9 @@ def _compact_by_row(run: _ChangeRun, fetch: Fetch) -> Compacted:
     return Compacted(puts, removed, kept_columns, only_new=False)
 
 
-def _sources(run: _ChangeRun, at: int, earlier: _NewestState | Key | None, kept: Sequence[str]) -> dict[str, int | Key]:
+def _sources(
+    run: _ChangeRun, at: int, earlier: _NewestState | RowKey | None, kept: Sequence[str]
+) -> dict[str, int | RowKey]:
     if earlier is None:
         raise InternalError(f"an update refers to a value of a row that does not exist: {position_of(run.changes, at)}")
     if isinstance(earlier, _NewestState):
@@ -166,10 +168,11 @@ def _sources(run: _ChangeRun, at: int, earlier: _NewestState | Key | None, kept:
 
 
 def _puts(
-    run: _ChangeRun, rows: Sequence[tuple[Key, _NewestState]], fetch: Fetch
+    run: _ChangeRun, rows: Sequence[tuple[RowKey, _NewestState]], fetch: Fetch
 ) -> tuple[pa.Table, dict[str, pa.Array]]:
     """Build the rows to put, each column from the sources of its values."""
-    away: dict[str, dict[Key, int]] = {}  # column -> keys under which the replica has values of rows whose key changed
+    # By column: the keys under which the replica has the values of rows whose key changed.
+    away: dict[str, dict[RowKey, int]] = {}
     for key, row in rows:
         for name, source in _moved(key, row):
             indexes = away.setdefault(name, {})
@@ -194,7 +197,7 @@ def _puts(
     return pa.table(columns, names=run.new.schema.names), kept
 
 
-def _moved(key: Key, row: _NewestState) -> Iterator[tuple[str, Key]]:
+def _moved(key: RowKey, row: _NewestState) -> Iterator[tuple[str, RowKey]]:
     """Yield the columns whose value the replica has under a key other than `key`, and that key."""
     for name, source in row.sources.items():
         if isinstance(source, tuple) and source != key:
@@ -207,7 +210,7 @@ def _flat(changes: pa.Table, struct: str, columns: Sequence[LakeColumn]) -> pa.T
     return pa.table([children[column.index] for column in columns], names=[column.name for column in columns])
 
 
-def keys_of(table: pa.Table, key: Sequence[str]) -> list[Key]:
+def keys_of(table: pa.Table, key: Sequence[str]) -> list[RowKey]:
     """Return the keys of rows; two are equal if they are equal in PostgreSQL."""
     columns = [_listed(comparable(table.column(name))) for name in key]
     return list(zip(*(map(_as_key, values) for values in columns), strict=True))

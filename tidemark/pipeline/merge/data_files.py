@@ -55,22 +55,22 @@ class FileReader:
 
     def columns(self, file: DataFile, names: Sequence[str]) -> pa.Table:
         """Read some columns of all rows."""
-        with self._open(file) as opened:
-            return self._laid_out(opened.read(_present(opened, names), use_threads=False), names)
+        with self._open(file) as opened:  # it ignores names of columns that it does not have
+            return self._laid_out(opened.read(names, use_threads=False), names)
 
     def pieces(self, file: DataFile) -> Iterator[pa.Table]:
         """Read all columns; a large file in pieces of about `PIECE_BYTES`."""
         names = self._schema.names
         with self._open(file) as opened:
-            present, groups, group_bytes = _present(opened, names), [], 0
+            groups, group_bytes = [], 0
             for number in range(opened.num_row_groups):
                 groups.append(number)
                 group_bytes += opened.metadata.row_group(number).total_byte_size
                 if group_bytes >= PIECE_BYTES:
-                    yield self._laid_out(opened.read_row_groups(groups, present, use_threads=False), names)
+                    yield self._laid_out(opened.read_row_groups(groups, names, use_threads=False), names)
                     groups, group_bytes = [], 0
             if groups:
-                yield self._laid_out(opened.read_row_groups(groups, present, use_threads=False), names)
+                yield self._laid_out(opened.read_row_groups(groups, names, use_threads=False), names)
 
     def _open(self, file: DataFile) -> pq.ParquetFile:
         return pq.ParquetFile(self._folder / unquote(file.path))
@@ -91,8 +91,6 @@ class FileWriter:
 
     def write(self, rows: pa.Table) -> list[AddAction]:
         """Write `rows` in as few files as the bounds permit; return the actions that add them."""
-        if not rows.num_rows:
-            return []
         rows = ordered(rows, self._key)
         fitting = max(1, min(self._rows_max, rows.num_rows * FILE_BYTES // max(1, rows.nbytes)))
         ends = np.linspace(0, rows.num_rows, -(-rows.num_rows // fitting) + 1).astype(np.int64).tolist()
@@ -136,11 +134,6 @@ def laid_out(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         for field in schema
     ]
     return pa.table(columns, schema=schema)
-
-
-def _present(opened: pq.ParquetFile, names: Sequence[str]) -> list[str]:
-    found = set(opened.schema_arrow.names)
-    return [name for name in names if name in found]
 
 
 def _now_ms() -> int:

@@ -23,7 +23,7 @@ _DAY_MS = 86_400_000
 _DAYS = range(-719_162, 2_932_897)  # from 1970-01-01: the years 1 to 9999
 _ENDS = ("min", "max")
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added as text
-Bounds = tuple[str, str]
+ColumnBounds = tuple[str, str]
 """Minimum and maximum as JSON."""
 
 
@@ -44,7 +44,7 @@ def statistics(rows: pa.Table, key: Collection[str]) -> str:
     return f'{{"numRecords":{rows.num_rows},{columns}}}'
 
 
-def _bounds(values: pa.ChunkedArray) -> Bounds | None:
+def _bounds(values: pa.ChunkedArray) -> ColumnBounds | None:
     kind = values.type
     if pa.types.is_floating(kind):
         return _of_floats(values)
@@ -61,7 +61,7 @@ def _bounds(values: pa.ChunkedArray) -> Bounds | None:
     return None
 
 
-def _of_floats(values: pa.ChunkedArray) -> Bounds | None:
+def _of_floats(values: pa.ChunkedArray) -> ColumnBounds | None:
     if not pc.all(pc.is_finite(values)).as_py():
         return None
     found = pc.min_max(values).as_py()
@@ -69,7 +69,7 @@ def _of_floats(values: pa.ChunkedArray) -> Bounds | None:
     return json.dumps(found["min"] or -0.0), json.dumps(found["max"] or 0.0)
 
 
-def _of_dates(days: pa.ChunkedArray) -> Bounds | None:
+def _of_dates(days: pa.ChunkedArray) -> ColumnBounds | None:
     found = pc.min_max(days).as_py()
     if found["min"] not in _DAYS or found["max"] not in _DAYS:
         return None
@@ -77,7 +77,7 @@ def _of_dates(days: pa.ChunkedArray) -> Bounds | None:
     return least, most
 
 
-def _of_times(microseconds: pa.ChunkedArray, zone: str) -> Bounds | None:
+def _of_times(microseconds: pa.ChunkedArray, zone: str) -> ColumnBounds | None:
     found = pc.min_max(microseconds).as_py()
     least, most = found["min"] // _MILLISECOND_US, -(-found["max"] // _MILLISECOND_US)
     if least // _DAY_MS not in _DAYS or most // _DAY_MS not in _DAYS:
@@ -86,7 +86,7 @@ def _of_times(microseconds: pa.ChunkedArray, zone: str) -> Bounds | None:
     return f'"{first}{zone}"', f'"{last}{zone}"'
 
 
-def _of_text(values: pa.ChunkedArray) -> Bounds | None:
+def _of_text(values: pa.ChunkedArray) -> ColumnBounds | None:
     found = pc.min_max(values).as_py()
     least, most = found["min"], found["max"]
     upper = most if len(most) <= TEXT_MAX else _above(most[:TEXT_MAX])

@@ -68,7 +68,7 @@ class SoughtKeys:
         first, plain = self.axes[0], np.flatnonzero(~self.special[0])
         self.apart = np.flatnonzero(self.special[0])  # keys whose first column is NULL or NaN
         self.order = plain if first is None else plain[np.argsort(first[plain], kind="stable")]
-        self.sorted = None if first is None else first[self.order]
+        self.sorted = np.zeros(0) if first is None else first[self.order]  # then no file has known bounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,14 +143,13 @@ class KeyRanges:
         begin = np.zeros(self.count, np.int64)
         end = np.full(self.count, len(sought.order), np.int64)
         first = self.columns[0]
-        if first is not None and sought.sorted is not None:
-            begin[self.known] = np.searchsorted(sought.sorted, self.least[self.known], "left")
-            end[self.known] = np.searchsorted(sought.sorted, self.most[self.known], "right")
+        begin[self.known] = np.searchsorted(sought.sorted, self.least[self.known], "left")
+        end[self.known] = np.searchsorted(sought.sorted, self.most[self.known], "right")
         has_special = first.special if first is not None else np.ones(self.count, np.bool_)
         found = {}
         for file in self.order[(begin < end)[self.order] | (has_special[self.order] & bool(len(sought.apart)))]:
             indexes = sought.order[begin[file] : end[file]]
-            if has_special[file] and len(sought.apart):
+            if has_special[file]:
                 indexes = np.concatenate([indexes, sought.apart])
             indexes = self._within(int(file), sought, indexes)
             if len(indexes):
@@ -160,8 +159,9 @@ class KeyRanges:
     def _within(self, file: int, sought: SoughtKeys, indexes: Indexes) -> Indexes:
         """Reduce `indexes` by the ranges of the further key columns."""
         for column, axis, special in zip(self.columns[1:], sought.axes[1:], sought.special[1:], strict=True):
-            if column is None or axis is None:
+            if column is None:
                 continue
+            assert axis is not None, "both depend on the type"
             values, is_special = axis[indexes], special[indexes]
             fits = (values >= column.least[file]) & (values <= column.most[file]) if column.known[file] else True
             indexes = indexes[(fits & ~is_special) | (is_special & column.special[file])]
@@ -175,8 +175,9 @@ def _column_range(added: pa.Table, field: pa.Field) -> ColumnRange | None:
     if pa.types.is_floating(field.type):
         special = np.ones(added.num_rows, np.bool_)
     low, high = _axis(least), _axis(most)
-    if low is None or high is None:
+    if low is None:
         return None
+    assert high is not None, "both depend on the type"
     known = ~(_special(least) | _special(most))
     single = known & np.asarray(low == high, np.bool_)
     if pa.types.is_string(field.type):

@@ -15,7 +15,7 @@ from deltalake.transaction import AddAction
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.lake.file_format import FILE_BYTES
 from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.merge.compaction import Compacted, Key, keys_of
+from tidemark.pipeline.merge.compaction import Compacted, RowKey, keys_of
 from tidemark.pipeline.merge.data_files import FileWriter, file_rows, laid_out
 from tidemark.pipeline.merge.key_ranges import SoughtKeys
 from tidemark.pipeline.merge.keys import Indexes, comparable_keys
@@ -44,10 +44,10 @@ def merge_rows(table: LakeTable, compacted: Compacted, key: Sequence[str], appli
 
 
 def rows_of(
-    table: LakeTable, key: Sequence[str], wanted: Sequence[Key], names: Sequence[str]
-) -> dict[Key, dict[str, object]]:
+    table: LakeTable, key: Sequence[str], wanted: Sequence[RowKey], names: Sequence[str]
+) -> dict[RowKey, dict[str, object]]:
     """Read the columns `names` of the rows whose keys are `wanted`."""
-    schema, found = table.schema, dict[Key, dict[str, object]]()
+    schema, found = table.schema, dict[RowKey, dict[str, object]]()
     columns = [*key, *(name for name in names if name not in key)]
     keys = [pa.array([values[i] for values in wanted], schema.field(name).type) for i, name in enumerate(key)]
     with table.reading():

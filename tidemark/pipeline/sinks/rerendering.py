@@ -19,7 +19,7 @@ from tidemark.pipeline.lake.layout import label_names, relabelled, renamed_label
 Conversion = Callable[[pa.Array], pa.Array]
 Conversions = Mapping[int, Conversion]
 """By column: the conversion of its values to their present text."""
-_Reshape = Callable[[str], str]
+_Rerender = Callable[[str], str]
 _Value = str | list["_Value"] | None
 _NESTED = 2  # lists of lists: arrays of a domain over arrays
 
@@ -53,7 +53,7 @@ def rerendered_rows(changes: pa.Table, was: Relation, now: Relation) -> pa.Table
     return changes
 
 
-def _of_column(was: Column, now: Column) -> _Reshape | None:
+def _of_column(was: Column, now: Column) -> _Rerender | None:
     if was.type is None or now.type is None:
         return None
     old, new = was.type.ultimate(), now.type.ultimate()
@@ -65,12 +65,12 @@ def _of_column(was: Column, now: Column) -> _Reshape | None:
     return _of_parts(old, new) if lists < _NESTED else _of_value(old, new)
 
 
-def _of_parts(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
+def _of_parts(old: TypeDescription, new: TypeDescription) -> _Rerender | None:
     """Return how the text of a value changes with the types of its parts."""
     return _of_ranges(old, new) if old.subtype is not None else _of_row(old, new)
 
 
-def _of_ranges(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
+def _of_ranges(old: TypeDescription, new: TypeDescription) -> _Rerender | None:
     """Return how the text of a range or multirange changes with the type of its bounds."""
     if old.subtype is None or new.subtype is None or old.oid != new.oid:
         return None
@@ -80,13 +80,13 @@ def _of_ranges(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
     return partial(_each_range if new.kind is TypeKind.MULTIRANGE else _bounded, reshape=within)
 
 
-def _of_row(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
+def _of_row(old: TypeDescription, new: TypeDescription) -> _Rerender | None:
     """Return how the text of a composite value changes; None if it does not."""
     if TypeKind.COMPOSITE not in (old.kind, new.kind) or old.kind is not new.kind or old.oid != new.oid:
         return None
     live = [column for column in old.attributes if not column.dropped]
     there = {column.number: (index, column) for index, column in enumerate(live)}
-    parts: list[tuple[int, _Reshape | None] | None] = []
+    parts: list[tuple[int, _Rerender | None] | None] = []
     for column in new.attributes:
         if not column.dropped:
             known = there.get(column.number)
@@ -95,11 +95,11 @@ def _of_row(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
     return None if parts == same else partial(_reshaped, parts=parts)
 
 
-def _of_part(was: Column, now: Column) -> _Reshape | None:
+def _of_part(was: Column, now: Column) -> _Rerender | None:
     return None if was.type is None or now.type is None else _of_value(was.type, now.type)
 
 
-def _of_value(was: TypeDescription, now: TypeDescription) -> _Reshape | None:
+def _of_value(was: TypeDescription, now: TypeDescription) -> _Rerender | None:
     """Return how the text of a value inside another value changes; None if it does not."""
     old, new = was.ultimate(), now.ultimate()
     if old.element is not None and new.element is not None:
@@ -115,7 +115,7 @@ def _renamed(label: str, names: Mapping[str, str]) -> str:
     return names.get(label, label)
 
 
-def _reshaped(text: str, parts: list[tuple[int, _Reshape | None] | None]) -> str:
+def _reshaped(text: str, parts: list[tuple[int, _Rerender | None] | None]) -> str:
     stored = split_row(text)
     rendered = []
     for part in parts:
@@ -127,14 +127,14 @@ def _reshaped(text: str, parts: list[tuple[int, _Reshape | None] | None]) -> str
     return f"({','.join(rendered)})"
 
 
-def _bounded(text: str, reshape: _Reshape) -> str:
+def _bounded(text: str, reshape: _Rerender) -> str:
     if text == "empty":
         return text
     rendered = [raw and quoted_part(reshape(unquoted(raw)), RANGE_SPECIAL) for raw in split_row(text)]
     return f"{text[0]}{','.join(rendered)}{text[-1]}"
 
 
-def _each_range(text: str, reshape: _Reshape) -> str:
+def _each_range(text: str, reshape: _Rerender) -> str:
     parts = split_row(text)  # commas occur inside each range and between ranges
     ranges = map(",".join, zip(parts[::2], parts[1::2], strict=False))
     return f"{{{','.join(map(reshape, ranges))}}}"
@@ -157,11 +157,11 @@ def unquoted(raw: str) -> str:
     return raw[1:-1].replace('""', '"').replace("\\\\", "\\") if raw.startswith('"') else raw
 
 
-def _rerendered(values: pa.Array, reshape: _Reshape) -> pa.Array:
+def _rerendered(values: pa.Array, reshape: _Rerender) -> pa.Array:
     return pa.array([_rendered(value, reshape) for value in values.to_pylist()], values.type)
 
 
-def _rendered(value: _Value, reshape: _Reshape) -> _Value:
+def _rendered(value: _Value, reshape: _Rerender) -> _Value:
     if isinstance(value, list):
         return [_rendered(one, reshape) for one in value]
     return value and reshape(value)

@@ -399,8 +399,10 @@ def _fault_state(*targets: Outcome) -> TableState | None:
 def _state(items: Sequence[Delivered], log: Outcome, replica: Outcome, known: TablePosition | None) -> TableState:
     # A table that becomes unlogged and logged again is dropped and created under one OID.
     schema_changes = [i.item.change for i in items if isinstance(i.item, SchemaEvent)]
-    born_or_gone = [change for change in schema_changes if change is not SchemaChange.ALTER]
-    if born_or_gone[-1:] == [SchemaChange.DROP] or (not born_or_gone and known and known.state is TableState.DROPPED):
+    creations_and_drops = [change for change in schema_changes if change is not SchemaChange.ALTER]
+    if creations_and_drops[-1:] == [SchemaChange.DROP] or (
+        not creations_and_drops and known and known.state is TableState.DROPPED
+    ):
         return TableState.DROPPED
     fault = _fault_state(log, replica)
     if fault is not None:

@@ -21,7 +21,7 @@ from tidemark.pipeline.delta_log.applied import NOTHING, Applied
 from tidemark.pipeline.delta_log.commits import changed_columns, read_commit
 from tidemark.pipeline.delta_log.damage import ScanStopped, damage_of
 from tidemark.pipeline.delta_log.lineage import NO_VERSION, Recorded, TableDiverged, TableStopped
-from tidemark.pipeline.failures import first_reason, is_of_host, says_full
+from tidemark.pipeline.failures import first_reason, is_of_host, reports_full_disk
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.lake_table import (
     REASON_MAX,
@@ -83,12 +83,12 @@ def apply_batch(
     try:
         return _apply_batch(target, items)
     except (LakeFailed, DeltaError, OSError, pa.ArrowException) as error:
-        damage = "" if _is_of_disk(error) else _damage(target, is_over)
+        damage = "" if is_of_host(error) else _damage(target, is_over)
         if damage:
             return _recreate(target, items, Fault(FaultKind.DIVERGED, damage, _last_written(target)))
         if isinstance(error, LakeFailed) or is_full(error):
             raise
-        kind = LakeFull if says_full(str(error)) else LakeFailed
+        kind = LakeFull if reports_full_disk(str(error)) else LakeFailed
         raise kind(f"{target.uri}: {first_reason(str(error))[:REASON_MAX]}") from error
 
 
@@ -106,11 +106,6 @@ def _apply_batch(target: TargetTable, items: Sequence[StoredItem]) -> Outcome:
         stopped = Fault(FaultKind.STOPPED, str(error), _last_written(target))
         return Outcome(LakeEntry(target.known.recorded, stopped), target.applied, beside=waiting.written)
     return _written(target, table)
-
-
-def _is_of_disk(error: Exception) -> bool:
-    """Return whether an error is the host's: a full disk, a disk error, permissions or a resource limit."""
-    return is_full(error) or is_of_host(error)
 
 
 def _damage(target: TargetTable, is_over: Callable[[], bool]) -> str:
@@ -193,19 +188,17 @@ def _set_aside(target: TargetTable, position: Position, fault: Fault) -> None:
         # NB: everything was read when the fault was found. Later damage is found at its next use.
         if damage_of(part, is_read=lambda path: str(path) in fault.reason):
             _rename(part)
-    if not Path(target.uri).exists():
-        return
     found, recorded = table_id(target.uri), target.known.recorded
     if found == "":
         return
-    if found is not None and recorded.version != NO_VERSION and recorded.id in ("", found):
+    if recorded.version != NO_VERSION and recorded.id in ("", found):
         table = LakeTable(target.uri, target.app)
         is_older, is_begun = table.version < recorded.version, table.applied.position >= position
         if is_older or is_begun or not changed_columns(target.uri, recorded.version, table.version):
             return
     else:
         first = read_commit(target.uri, target.app, 0)
-        if found is not None and first is not None and not first.foreign:
+        if first is not None and not first.foreign:
             return  # created by an interrupted attempt
     _rename(target.uri)
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from tidemark.engine.progress import Progress
-from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
+from tidemark.engine.ring import Ring
 from tidemark.io.archive.archive import ArchiveFolder, BadSegment, Hole, NoWal
 from tidemark.io.archive.segment_file import DamagedFile
 from tidemark.io.host.folder_changes import FolderChanges
@@ -21,9 +21,9 @@ from tidemark.model.position import Position
 from tidemark.runtime.capture.network import Reached
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.capture.source_thread import Link, SourceThread
-from tidemark.runtime.replay.diverged import WalDiverged
+from tidemark.runtime.replay.diverged import DeadBranchDelivered
 from tidemark.runtime.replay.offline import check_same_cluster
-from tidemark.wal.segments import WalSlice
+from tidemark.wal.segments import SLICE_BYTES_MAX, WalSlice
 
 POLL_S = 0.2  # how often the folder is checked for new WAL; a segment is 16 MB
 SPACE_POLL_S = 0.02
@@ -119,7 +119,7 @@ class ArchiveInput(SourceThread):
         reached = max(self._delivered, received)
         left_lsn = archive.history.switch_lsn(reached.timeline)
         if reached.timeline not in archive.history or (left_lsn is not None and left_lsn < reached.lsn):
-            error = WalDiverged(
+            error = DeadBranchDelivered(
                 f"timeline {latest} of {self._folder} does not descend from timeline {reached.timeline} at or "
                 f"after {format_lsn(reached.lsn)}, the end of the WAL that was read"
             )

@@ -56,7 +56,7 @@ from tidemark.runtime.first_copy.copies import Copies
 from tidemark.runtime.first_copy.first_copy import CopySettings, FirstCopy
 from tidemark.runtime.replay.archive_damage import in_archive
 from tidemark.runtime.replay.history_start import enter_open
-from tidemark.runtime.seed.copy_plan import is_due, takes_time, waits_for
+from tidemark.runtime.seed.copy_plan import is_due, needs_wal_buffer, waits_for
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import Framer
 from tidemark.wal.segments import first_page_lsn
@@ -177,7 +177,10 @@ class Capture:
         self._log.info("starting", restart_lsn=start.restart_lsn, delivered=str(start.position), base_lsn=base.lsn)
         page_lsn = first_page_lsn(start.restart_lsn)
         self._wal_source = make_wal_source(
-            page_lsn, base.timeline, start.position, copying=takes_time(settings.select, settings.first_copy.copy, view)
+            page_lsn,
+            base.timeline,
+            start.position,
+            copying=needs_wal_buffer(settings.select, settings.first_copy.copy, view),
         )
         self.progress = self._wal_source.progress
         self.progress.delivered = start
@@ -283,7 +286,7 @@ class Capture:
             return False
         return self.progress.lag_bytes <= self._store.identity.segment_bytes
 
-    def may_have_given_out(self, fork_lsn: Lsn) -> bool:
+    def may_have_delivered_after(self, fork_lsn: Lsn) -> bool:
         """Return, after the stop, whether a consumer may have received changes that commit behind a fork."""
         delivered = self._store.marks().delivered
         if self._fills_outbox and delivered is not None:

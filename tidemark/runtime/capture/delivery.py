@@ -19,7 +19,7 @@ from tidemark.io.host.logs import Log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.history_files import HistoryWriter
 from tidemark.io.state.state import StateStore
-from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.io.state.state_transaction import ExtraWrites, StateTransaction
 from tidemark.model.change import ChangeGroup
 from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.lsn import Oid
@@ -35,7 +35,6 @@ IDLE_POLL_S_MAX = 2.0  # the interval doubles up to this while the target has no
 SPACE_WAIT_FIRST_S = 0.02
 SPACE_WAIT_MAX_S = 1.0
 STALE_READERS_S = 5.0  # how often slots of killed readers are freed
-ExtraWrites = Callable[[StateTransaction], None]  # adds more to the transaction that stores a group
 CopyKeep = tuple[Oid, Oid, CopyProgress]  # database, relation, progress of its first copy
 
 

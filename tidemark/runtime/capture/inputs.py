@@ -11,13 +11,14 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
+from tidemark.engine.ring import Ring
 from tidemark.io.host.logs import Log
 from tidemark.io.state.wal_spool import WalSpool
 from tidemark.model.lsn import Lsn
 from tidemark.runtime.capture.network import NetworkThread, WalSink
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.capture.source_thread import Link
+from tidemark.wal.segments import SLICE_BYTES_MAX
 
 SPACE_POLL_S = 0.02  # how often a full ring, or the spool's end, is checked
 STOP_S = 5.0

@@ -18,7 +18,6 @@ from typing import NamedTuple, Protocol
 
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff
-from tidemark.engine.ring import SLICE_BYTES_MAX
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.node.replication import StreamEvent, TimelineEnd, WalStream
@@ -29,8 +28,8 @@ from tidemark.model.position import Position
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.capture.source_thread import Link, SourceThread
 from tidemark.runtime.capture.stream_lease import StreamLease
-from tidemark.runtime.replay.diverged import WalDiverged
-from tidemark.wal.segments import TimelineHistory, WalSlice
+from tidemark.runtime.replay.diverged import DeadBranchDelivered
+from tidemark.wal.segments import SLICE_BYTES_MAX, TimelineHistory, WalSlice
 from tidemark.wire.replication import Keepalive
 
 READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
@@ -309,7 +308,7 @@ def check_delivered(history: TimelineHistory, delivered: Reached) -> None:
     """Raise if the delivered position is not on the node's way to its timeline."""
     timeline = history.timeline
     if delivered.timeline and delivered.timeline not in history:
-        raise WalDiverged(
+        raise DeadBranchDelivered(
             f"the node is on timeline {timeline}, which does not continue timeline {delivered.timeline} after "
             f"{format_lsn(delivered.lsn)}, the delivered position",
             hint="capture.dsn names a node that was replaced: set it to the current primary",
@@ -319,7 +318,7 @@ def check_delivered(history: TimelineHistory, delivered: Reached) -> None:
 
 def _check_switch(next_timeline: TimelineId, switch_lsn: Lsn | None, reached: Reached, *, is_delivered: bool) -> None:
     if switch_lsn is not None and switch_lsn < reached.lsn:
-        error = WalDiverged(
+        error = DeadBranchDelivered(
             f"timeline {next_timeline} begins at {format_lsn(switch_lsn)}, but timeline {reached.timeline} was "
             f"received up to {format_lsn(reached.lsn)}"
         )

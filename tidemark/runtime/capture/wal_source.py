@@ -13,14 +13,14 @@ from typing import Protocol, Self
 
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff
-from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
-from tidemark.io.archive.archive import ArchiveFolder, Hole
+from tidemark.engine.ring import Ring
+from tidemark.io.archive.archive import read_between
 from tidemark.io.node.replication import NodeIdentity
 from tidemark.io.process.config import Config, RetryConfig
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.wal_spool import WalSpool
-from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
+from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position
 from tidemark.runtime.capture.archive_input import ArchiveInput
 from tidemark.runtime.capture.inputs import SpooledInput, WalInput
@@ -276,19 +276,6 @@ class ArchiveThenRing:
             assert self._piece is not None, "it was not returned"
             assert length == len(self._piece.data), "each slice is released in one piece"
             self._piece = None
-
-
-def read_between(folder: Path, start_lsn: Lsn, end_lsn: Lsn, of: SystemIdentifier) -> Iterator[WalSlice]:
-    """Yield the WAL of [start_lsn, end_lsn) from an archive, in slices; raise `Hole` if it is incomplete."""
-    lsn = start_lsn
-    for piece in ArchiveFolder(folder, complete_only=True, of=of).read(start_lsn):
-        data = memoryview(piece.data)[: end_lsn - piece.start_lsn]
-        for at in range(0, len(data), SLICE_BYTES_MAX):
-            yield WalSlice(Lsn(piece.start_lsn + at), data[at : at + SLICE_BYTES_MAX], piece.timeline)
-        lsn = Lsn(piece.start_lsn + len(data))
-        if lsn == end_lsn:
-            return
-    raise Hole(f"WAL from {format_lsn(lsn)} to {format_lsn(end_lsn)} is not in {folder}")
 
 
 def _network(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import Thread
 from typing import TypeVar
 
@@ -25,10 +25,9 @@ from tidemark.io.archive.archive_progress import (
     waiting_segments,
 )
 from tidemark.io.archive.archive_state import ArchiveState
-from tidemark.io.archive.spool_access import ServerCannotArchive, spool_access_error
+from tidemark.io.archive.spool_access import ServerCannotArchive, record_user, spool_access_error
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.disk import StateFull
-from tidemark.io.host.file_access import ServerUser
 from tidemark.io.node.node import NodeArchiving
 from tidemark.io.process.config import ArchiveConfig
 from tidemark.io.state.state import StateStore
@@ -138,11 +137,11 @@ class ArchivingWatch:
         waited_s = max(0.0, (self._clock.wall_us() - since_us) / USECS_PER_SECOND) if since_us else 0.0
         self.context.metrics.archive_waiting_seconds.set(waited_s)
 
-    def _report(self, lost: Unrecorded, kept_out: str | None) -> None:
+    def _report(self, lost: Unrecorded, access_error: str | None) -> None:
         """Log a problem, once as long as it stays the same."""
         reason = None
-        if kept_out is not None:
-            reason = f"the server cannot fill the spool: {kept_out}"
+        if access_error is not None:
+            reason = f"the server cannot fill the spool: {access_error}"
         elif lost.count:
             reason = (
                 f"{lost.count} segments from {lost.first} on never arrived, although the server reports them "
@@ -166,11 +165,11 @@ def check_archiving(archive: ArchiveConfig, store: StateStore, node_requests: No
         if user is None or not answer.is_on:  # a server that runs no archive_command loses nothing by it
             return
         record_user(store, user)
-        kept_out = in_time(lambda: spool_access_error(archive, user), START_S)
+        access_error = in_time(lambda: spool_access_error(archive, user), START_S)
     except (TidemarkError, NotInTime, OSError):
         return
-    if kept_out is not None:
-        raise ServerCannotArchive(f"the server cannot fill the spool {archive.folder}: {kept_out}")
+    if access_error is not None:
+        raise ServerCannotArchive(f"the server cannot fill the spool {archive.folder}: {access_error}")
 
 
 def in_time(read: Callable[[], ResultT], wait_s: float) -> ResultT:
@@ -185,9 +184,3 @@ def in_time(read: Callable[[], ResultT], wait_s: float) -> ResultT:
 
     Thread(target=run, name="archive query", daemon=True).start()
     return answer.result(wait_s)
-
-
-def record_user(store: StateStore, user: ServerUser) -> None:
-    """Record the user that the server runs as: `cdcctl status`, which reads only the folders, uses it."""
-    with suppress(StateFull):
-        store.record_archiving(replace(store.archiving(), uid=user.uid, gid=user.gid, groups=user.groups))

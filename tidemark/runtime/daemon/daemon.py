@@ -18,7 +18,7 @@ from typing import Protocol
 from tidemark.io.host.disk import StateFull, is_full
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
-from tidemark.io.process.control import DEADLINE_S, Handler
+from tidemark.io.process.control import DEADLINE_S, CommandHandler
 from tidemark.io.process.disk_space import DiskSpace
 from tidemark.io.process.metrics import NO_HEARTBEAT_S, Metrics
 from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX, WATCHDOG_S_MIN, HeartbeatFile, Slot
@@ -56,7 +56,7 @@ class Work(Protocol):
     def stop(self) -> None:
         """End in order."""
 
-    def commands(self) -> Mapping[str, Handler]:
+    def commands(self) -> Mapping[str, CommandHandler]:
         """Return the commands of the control socket; the loop runs them."""
 
     def status(self) -> Mapping[str, Json]:
@@ -103,9 +103,9 @@ class Daemon:
         """Why it ended, if no error ended it."""
         return self._reason
 
-    def handlers(self) -> Mapping[str, Handler]:
+    def handlers(self) -> Mapping[str, CommandHandler]:
         """Return the commands of the control socket."""
-        own: dict[str, Handler] = {"status": self._status, "stop": self._stop_command}
+        own: dict[str, CommandHandler] = {"status": self._status, "stop": self._stop_command}
         return own | {name: self._by_the_loop(handler) for name, handler in self._work.commands().items()}
 
     def _loop(self) -> None:
@@ -136,7 +136,7 @@ class Daemon:
         except (StateFull, OSError) as error:
             if not is_full(error):
                 raise
-            self._disk_space.met_full(error)
+            self._disk_space.record_full_disk(error)
             self._work.pause()
             notify(READY)  # or the service manager would consider it hung
             return
@@ -162,7 +162,7 @@ class Daemon:
             elif error is None:
                 raise
 
-    def _by_the_loop(self, handler: Handler) -> Handler:
+    def _by_the_loop(self, handler: CommandHandler) -> CommandHandler:
         def run_in_loop(request: dict[str, Json]) -> Mapping[str, Json]:
             answer: Future[Mapping[str, Json]] = Future()
 

@@ -12,7 +12,7 @@ from tidemark.runtime.capture.capture import Capture, CaptureSettings, DecodingS
 from tidemark.runtime.capture.following import QueryLeader
 from tidemark.runtime.capture.wal_source import MakeWalSource, cut_spool
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.replay.diverged import WalDiverged
+from tidemark.runtime.replay.diverged import DeadBranchDelivered
 
 SWITCH_S = 0.0005  # how long a computing thread keeps another from the interpreter; Python's own default is 0.005
 
@@ -77,16 +77,16 @@ class EpochRun:
         self.release()
         return True
 
-    def goes_back(self, error: BaseException) -> bool:
+    def restarts_after_fork(self, error: BaseException) -> bool:
         """Release a capture that received WAL which never happened; return whether it may restart: none was delivered.
 
         A lost server may have sent WAL that its standby never had; possibly a part of its last record.
         """
         capture = self.capture
-        if capture is None or not isinstance(error, WalDiverged) or error.fork_lsn is None:
+        if capture is None or not isinstance(error, DeadBranchDelivered) or error.fork_lsn is None:
             return False
         self.release()
-        if capture.may_have_given_out(error.fork_lsn):
+        if capture.may_have_delivered_after(error.fork_lsn):
             return False
         cut_spool(self._context.store.folder, self._settings.first_copy.copy.spool_bytes, error.fork_lsn)
         self._context.log.warning(

@@ -20,7 +20,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateMarks
 from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import NO_TIMELINE, Lsn, TimelineId
-from tidemark.runtime.daemon.node_requests import MarkersLeftOut, NodeRequests
+from tidemark.runtime.daemon.node_requests import NodeRequests, NoMarkersOnStandby
 from tidemark.runtime.recovery.promotion import is_waited_for
 from tidemark.wal.versions import PAGE_BYTES
 from tidemark.wire.marker import Marker, MarkerKind
@@ -88,7 +88,7 @@ class Fence:
         reader = ReadingProcess(self._incarnation, now, began, known.is_confirmed, start_epoch, delivers=delivers)
         verdict = judge(claim, known.kept, reader)
         if verdict is Verdict.OVERTAKEN:
-            assert marker.incarnation is not None, "others claim nothing"
+            assert marker.incarnation is not None, "only a marker with an incarnation makes a claim"
             ahead = Overtaken(
                 marker.incarnation, marker.epoch, timeline or NO_TIMELINE, lsn, self._incarnation, now.epoch
             )
@@ -98,7 +98,7 @@ class Fence:
         return verdict is Verdict.OWN or marker.incarnation is None
 
     def _record_rival(self, lsn: Lsn, marker: Marker) -> None:
-        assert marker.incarnation is not None, "others claim nothing"
+        assert marker.incarnation is not None, "only a marker with an incarnation makes a claim"
         with self._lock:
             if marker.incarnation in self._answered or len(self._answered) >= ANSWERED_MAX:
                 return
@@ -130,7 +130,7 @@ class Fence:
         if now_s < self._not_before_s:
             return
         if self._written is not None:
-            self._look_after(self._written, marks, now_s)
+            self._check_written(self._written, marks, now_s)
         elif self._node_query is None:
             self._node_query = self._node_requests.find_node()
         elif self._node_query.done() and self._is_due(progress, self._node_query, now_s):
@@ -153,11 +153,11 @@ class Fence:
         # NB: a page's header may be between the end of the last record and the place where the node continues.
         return progress.decoded_lsn + PAGE_BYTES >= query.result().flush_lsn
 
-    def _look_after(self, written: Future[Lsn], marks: StateMarks, now_s: float) -> None:
+    def _check_written(self, written: Future[Lsn], marks: StateMarks, now_s: float) -> None:
         if not written.done():
             return
         error = written.exception()
-        if isinstance(error, MarkersLeftOut):
+        if isinstance(error, NoMarkersOnStandby):
             return  # for good: the same answer in every step
         if error is not None:
             self._log.warning("the start marker was not written", **describe_error(error))

@@ -106,10 +106,10 @@ class MarkerScan(SourceThread):
         while not isinstance(block := self._framer.next_block(), NeedMore):
             if isinstance(block, Invalid):
                 raise InvalidWal(block)
-            self._look_through(block)
+            self._scan(block)
         self.read_lsn = piece.end_lsn
 
-    def _look_through(self, block: RecordBlock) -> None:
+    def _scan(self, block: RecordBlock) -> None:
         for record in block.records(_INTEREST):
             found = message.parse(record)
             if found is not None and found.prefix == MARKER_PREFIX.encode() and record.lsn > self._start_lsn:

@@ -26,13 +26,13 @@ from tidemark.io.node.node_errors import PermissionMissing
 from tidemark.io.node.replication import NodeIdentity
 from tidemark.io.node.wal_end import streams_from, where_the_node_is
 from tidemark.io.process.config import Config
-from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
 from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, TimelineId, parse_lsn
 from tidemark.model.message_prefix import MARKER_PREFIX
 from tidemark.model.position import Epoch, Pointer, Sequence
+from tidemark.runtime.daemon.counting import RequestCounts
 from tidemark.wal.segments import segment_of, segment_start
 from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
 
@@ -49,7 +49,7 @@ class RequestsPending(NodeUnreachable):
     hint = "check that the node answers SQL; the request is repeated"
 
 
-class MarkersLeftOut(NodeUnfit):
+class NoMarkersOnStandby(NodeUnfit):
     """Markers are to be written to a standby, which accepts none: delivery works without them."""
 
     hint = (
@@ -90,14 +90,14 @@ class NodeRequests:
         key: bytes,
         incarnation: Incarnation | None = None,
         *,
-        metrics: Metrics,
+        counts: RequestCounts,
         log: Log,
     ) -> None:
         """`key`: signs markers; `incarnation`: of the daemon that writes them, if it is one."""
         self._settings = settings
         self._store = store
         self._key = key
-        self._metrics = metrics
+        self._counts = counts
         self._log = log
         self._incarnation = incarnation
         self.has_read_start = False  # the daemon, its own start marker (`tidemark.engine.incarnations.names_writer`)
@@ -218,7 +218,7 @@ class NodeRequests:
     def _primary(self) -> Node:
         node = self._session()
         if node.is_in_recovery():
-            raise MarkersLeftOut(f"{node.where} is a standby")
+            raise NoMarkersOnStandby(f"{node.where} is a standby")
         return node
 
     def _forget_nodes(self) -> None:
@@ -232,16 +232,16 @@ class NodeRequests:
             ((end_lsn,),) = self._primary().query(
                 "SELECT pg_logical_emit_message(true, %s, %s::bytea)::text", (MARKER_PREFIX, content)
             )
-        except MarkersLeftOut as error:
+        except NoMarkersOnStandby as error:
             self._report_left_out(error)
             raise
         except Exception:
-            self._metrics.markers_failed.inc()
+            self._counts.markers_failed.inc()
             raise
-        self._metrics.markers_written.inc(marker.kind.value)
+        self._counts.markers_written.inc(marker.kind.value)
         return parse_lsn(str(end_lsn))
 
-    def _report_left_out(self, error: MarkersLeftOut) -> None:
+    def _report_left_out(self, error: NoMarkersOnStandby) -> None:
         if not self._reported_left_out:
             self._reported_left_out = True
             self._log.warning("no markers are written", **describe_error(error))
@@ -279,7 +279,7 @@ class NodeRequests:
                 **describe_error(error),
             )
             return False
-        self._metrics.segment_switches.inc()
+        self._counts.segment_switches.inc()
         return True
 
     def _switch_late(self) -> None:

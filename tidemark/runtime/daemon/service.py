@@ -124,7 +124,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         context, key = CaptureContext(store, metrics, log), load_marker_key(config, folder)
         when_space_allows(partial(store.record_marker_key, role.value, key_name(key)), folder.root, log)
         markers = MarkerReader(store.identity, key, metrics, log)
-        node_requests = NodeRequests(NodeSettings.of(config), store, key, incarnation, metrics=metrics, log=log)
+        node_requests = NodeRequests(NodeSettings.of(config), store, key, incarnation, counts=metrics, log=log)
         check_archiving(config.archive, store, node_requests)
         fence = Fence(store, incarnation, node_requests, log)
         work = make_work(DaemonContext(context, lock.owner, node_requests, markers, fence), config)

@@ -12,11 +12,11 @@ from tidemark.engine.handover import Effect, Event, Refused
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.failpoints import passed
 from tidemark.io.host.logs import Log, describe_error
-from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.switching import Switched, Terms, switch
 from tidemark.model.errors import Fenced
 from tidemark.model.lsn import Lsn
+from tidemark.runtime.daemon.counting import TransitionCounts
 from tidemark.runtime.daemon.node_requests import NodeRequests
 from tidemark.wire.marker import MarkerKind
 
@@ -45,10 +45,10 @@ Effects = Callable[[Switched], Perform]  # how a process performs the effects of
 class StageTransition:
     """The transitions that one process makes."""
 
-    def __init__(self, store: StateStore, effects: Effects, metrics: Metrics, log: Log) -> None:
+    def __init__(self, store: StateStore, effects: Effects, counts: TransitionCounts, log: Log) -> None:
         self._store = store
         self._effects = effects
-        self._metrics = metrics
+        self._counts = counts
         self._log = log
         self._clock = SystemClock()
 
@@ -56,7 +56,7 @@ class StageTransition:
         """Change the stage and perform the effects; raise `Refused`, or `Fenced` if another process was faster."""
         switched = switch(self._store, event, log=self._log, now_us=self._clock.wall_us(), **terms)
         if switched.before is not switched.after:
-            self._metrics.switches.inc(event.name)
+            self._counts.switches.inc(event.name)
         perform(switched, self._effects)
         return switched
 

@@ -3,7 +3,7 @@
 from tidemark.engine.handover import Event
 from tidemark.model.errors import ConsumerFailed, CorruptWal, Disposition, TidemarkError, WalGap
 from tidemark.runtime.capture.network import RingOverflowed
-from tidemark.runtime.replay.diverged import WalDiverged
+from tidemark.runtime.replay.diverged import DeadBranchDelivered
 
 
 class NodeOutOfReach(TidemarkError):
@@ -24,6 +24,6 @@ _EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
 
 def event_of(error: BaseException) -> Event | None:
     """Return the mode table's event for an error; None if it ends the process."""
-    if isinstance(error, WalDiverged):  # the archive would raise the same error
+    if isinstance(error, DeadBranchDelivered):  # the archive would raise the same error
         return None
     return next((event for kind, event in _EVENTS if isinstance(error, kind)), None)

@@ -5,7 +5,7 @@ from tidemark.model.change import TransactionEnd
 from tidemark.model.lsn import Lsn, Oid, TimelineId, format_lsn
 from tidemark.model.position import Position
 from tidemark.model.snapshot import parse_visibility
-from tidemark.runtime.replay.diverged import WalDiverged
+from tidemark.runtime.replay.diverged import DeadBranchDelivered
 
 
 class Copies:
@@ -37,6 +37,8 @@ class Copies:
         left = f"timeline {timeline} was left at {format_lsn(fork_lsn)}"
         dead = [shown for shown in self._shown if is_dead(shown)]
         if dead:
-            raise WalDiverged(f"{left}, but the first copy of {len(dead)} tables contains changes up to {max(dead)}")
+            raise DeadBranchDelivered(
+                f"{left}, but the first copy of {len(dead)} tables contains changes up to {max(dead)}"
+            )
         if self._planned_to is not None and is_dead(self._planned_to):
-            raise WalDiverged(f"{left}, but the first copy was planned with the catalogs of {self._planned_to}")
+            raise DeadBranchDelivered(f"{left}, but the first copy was planned with the catalogs of {self._planned_to}")

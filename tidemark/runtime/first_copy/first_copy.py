@@ -52,9 +52,10 @@ from tidemark.model.table_name import TableName
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.copy_reading import CopyReading, until_stopped
 from tidemark.runtime.first_copy.recopying import fail, not_begun, older_wait_s, postpone, refuse
-from tidemark.runtime.seed.copy_plan import CopyTask, TableKey, is_requested_alone, plan_copies, selection_reported
+from tidemark.runtime.seed.copy_plan import CopyTask, is_requested_alone, plan_copies, selection_reported
 from tidemark.runtime.seed.copy_sessions import CopySessions
 from tidemark.runtime.seed.seeding import OlderTransactions, Waiting
+from tidemark.wire.recopies import TableKey
 from tidemark.wire.state import FINGERPRINT, Beginning, CopyPhase, CopyProgress, Fingerprint, Recopy
 
 CONFLICTS_MAX = 10  # with a standby's replay, in a row without a table in between

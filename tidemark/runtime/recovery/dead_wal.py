@@ -22,8 +22,8 @@ from tidemark.model.lsn import format_lsn
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
 from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
 from tidemark.runtime.replay.offline import check_same_cluster, decode_archive
-from tidemark.runtime.seed.copy_plan import TableKey
 from tidemark.wire.items import relation_of
+from tidemark.wire.recopies import TableKey
 
 
 class DeadWalMissing(ConfigError):

@@ -5,13 +5,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from tidemark.io.host.extras import SPARK
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
 from tidemark.runtime.recovery.rebuild import LakeInventory
+from tidemark.wire.json_form import JsonForm
 from tidemark.wire.state import Identity
 
 ANSWER_S = 120.0  # for a positions table of thousands of tables, on remote storage
@@ -23,6 +22,9 @@ class _InventoryJson:
     sequence: int
     position: tuple[int, int, int]  # timeline, commit LSN, ordinal
     tables: list[tuple[int, int, int, bool]]  # database, relation, generation; False: its copy is incomplete
+
+
+_INVENTORY: JsonForm[_InventoryJson] = JsonForm(_InventoryJson)
 
 
 def lake_inventory(lake: Path, identity: Identity) -> LakeInventory:
@@ -37,7 +39,7 @@ def lake_inventory(lake: Path, identity: Identity) -> LakeInventory:
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise ConfigError(f"the capture cannot continue from the lake: {reason}", hint=_HINT)
-    inventory = TypeAdapter(_InventoryJson).validate_json(done.stdout)
+    inventory = _INVENTORY.read(done.stdout.encode())
     timeline, commit_lsn, ordinal = inventory.position
     return LakeInventory(
         Sequence(inventory.sequence),

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from tidemark.engine.dead_branch import DeadBranch, precedes
+from tidemark.io.archive.archive import read_between
 from tidemark.io.node.replication import WalStream
 from tidemark.io.process.config import Config
 from tidemark.io.process.marker_key import load_marker_key
@@ -20,7 +21,6 @@ from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.message_prefix import MARKER_PREFIX
 from tidemark.model.mode import Stage
 from tidemark.model.position import Pointer
-from tidemark.runtime.capture.wal_source import read_between
 from tidemark.wal.page import Framer, Invalid, NeedMore
 from tidemark.wal.rmgr import RM_LOGICALMSG, message
 from tidemark.wal.segments import TimelineHistory, WalSlice, segment_of, segment_start

@@ -25,8 +25,8 @@ from tidemark.runtime.capture.network import Reached, check_delivered
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.recovery.lake_inventory import lake_inventory
 from tidemark.runtime.recovery.rebuild import LakeInventory, numbers_behind
-from tidemark.runtime.replay.diverged import WalDiverged
-from tidemark.runtime.seed.copy_plan import TableKey
+from tidemark.runtime.replay.diverged import DeadBranchDelivered
+from tidemark.wire.recopies import TableKey
 from tidemark.wire.state import (
     CONFIRMED,
     DELIVERED,
@@ -60,7 +60,7 @@ def check_start(view: StateView) -> None:
     """Raise `NoStart` if a follower has no start position, or no longer has the catalogs of that position."""
     followed, delivered = view.followed, view.delivered
     assert followed is not None, "it follows"
-    assert delivered is not None, "it began somewhere"
+    assert delivered is not None, "a follower has a start position"
     if not followed.has_start:
         last = f"; the last marker is at {format_lsn(followed.leader.lsn)}" if followed.leader is not None else ""
         raise NoStart(f"no marker confirms a position after {followed.floor.position}{last}")
@@ -125,18 +125,18 @@ def is_waited_for(marks: StateMarks) -> bool:
 
 
 def _check_branch(dsn: str, system_identifier: SystemIdentifier, lake: LakeInventory) -> None:
-    """Raise `WalDiverged` if the lake contains changes that the node does not have."""
+    """Raise `DeadBranchDelivered` if the lake contains changes that the node does not have."""
     with closing(WalStream(dsn)) as stream:
         here = stream.identify(system_identifier)
         history = stream.timeline_history(here.timeline)
     try:
         check_delivered(history, Reached.by_delivering(lake.position))
-    except WalDiverged as error:
+    except DeadBranchDelivered as error:
         hint = (
             "create a new state with cdcctl init, and a new lake: this lake contains changes that the node does "
             "not have"
         )
-        raise WalDiverged(str(error), hint=hint) from error
+        raise DeadBranchDelivered(str(error), hint=hint) from error
 
 
 def _number_on(transaction: StateTransaction, followed: Followed, lake: LakeInventory | None) -> None:
@@ -146,7 +146,7 @@ def _number_on(transaction: StateTransaction, followed: Followed, lake: LakeInve
     """
     assert followed.leader is not None, "another process has delivered"
     ledger, delivered = transaction.ledger(), transaction.delivered()
-    assert delivered is not None, "it began somewhere"
+    assert delivered is not None, "a follower has a start position"
     transaction.outbox.trim(ledger, ledger.head)
     known = max(ledger.head, followed.leader.sequence, lake.sequence if lake is not None else ledger.head)
     head = numbers_behind(known, transaction.identity.outbox_bytes_max)

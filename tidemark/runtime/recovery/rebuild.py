@@ -28,9 +28,9 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, NodeUnfit, NodeUnreachable
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Position, Sequence
-from tidemark.runtime.seed.copy_plan import TableKey
 from tidemark.runtime.seed.initialise import is_standby, latest_timeline
 from tidemark.wire.manifest import Manifest
+from tidemark.wire.recopies import TableKey
 from tidemark.wire.state import (
     BEGINNING,
     DELIVERED,

@@ -35,10 +35,10 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.first_copy.selected_tables import COPIED_KIND
-from tidemark.runtime.seed.copy_plan import TableKey
 from tidemark.runtime.seed.initialise import beginning_of, write_base
 from tidemark.runtime.seed.seeding import Seed
 from tidemark.wire.outbox import encode_group
+from tidemark.wire.recopies import TableKey
 from tidemark.wire.state import (
     BEGINNING,
     FINGERPRINT,

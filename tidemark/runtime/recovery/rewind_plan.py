@@ -19,8 +19,8 @@ from tidemark.model.mode import Stage
 from tidemark.model.position import Pointer, Sequence
 from tidemark.runtime.recovery.dead_wal import DeadWalMissing, touched_tables
 from tidemark.runtime.recovery.marker_search import newest_marked, sources_of
-from tidemark.runtime.seed.copy_plan import TableKey
 from tidemark.wal.segments import TimelineHistory, WalSlice, first_page_lsn
+from tidemark.wire.recopies import TableKey
 
 REWOUND_IN = (Stage.REALTIME, Stage.ARCHIVE, Stage.HELD)
 PROBE_S = 1.0  # for one read: a node that has the WAL sends some at once

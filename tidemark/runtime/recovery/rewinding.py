@@ -43,8 +43,8 @@ from tidemark.runtime.recovery.resumption import (
     table_corrections,
 )
 from tidemark.runtime.recovery.rewind_plan import RewindPlan, kept_before
-from tidemark.runtime.seed.copy_plan import TableKey
 from tidemark.runtime.seed.seeding import SeedObserver
+from tidemark.wire.recopies import TableKey
 from tidemark.wire.state import FINGERPRINT, HAND_OVER, Fingerprint, HandOver, Loss, Owner, Rewind
 
 

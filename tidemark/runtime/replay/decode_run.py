@@ -6,10 +6,10 @@ It needs no connection and imports no library for one: an archive is decoded wit
 from collections.abc import Callable, Iterator
 
 from tidemark.decode.transactions.committed_run import singly
-from tidemark.decode.transactions.decoder import Decoded, DecodedRun, Decoder, Journal
+from tidemark.decode.transactions.decoder import Decoded, DecodedRun, Decoder, WriteJournal
 from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
-from tidemark.runtime.replay.diverged import WalDiverged
+from tidemark.runtime.replay.diverged import DeadBranchDelivered
 from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
 from tidemark.wal.segments import WalSlice
 
@@ -39,7 +39,7 @@ class WalDecoding:
         framer: Framer,
         decoder: Decoder,
         timeline: TimelineId,
-        journal: Journal | None = None,
+        journal: WriteJournal | None = None,
         on_fork: OnFork | None = None,
     ) -> None:
         """`on_fork` is called at each change of timeline, before anything of the next one is decoded."""
@@ -83,7 +83,7 @@ class WalDecoding:
         if framer.fed_lsn is None or framer.fed_lsn <= wal_slice.start_lsn:
             framer.follow(wal_slice.timeline)
         elif framer.position > wal_slice.start_lsn:
-            raise WalDiverged(
+            raise DeadBranchDelivered(
                 f"timeline {wal_slice.timeline} begins at {format_lsn(wal_slice.start_lsn)}, but timeline "
                 f"{self.timeline} was decoded up to {format_lsn(framer.position)}"
             )

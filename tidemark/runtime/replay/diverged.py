@@ -4,7 +4,7 @@ from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import Lsn
 
 
-class WalDiverged(CorruptWal):
+class DeadBranchDelivered(CorruptWal):
     """The node left its timeline before WAL that we have: it does not have these changes.
 
     `fork_lsn`: the fork, if WAL behind it was received and possibly never decoded: a lost server may have sent the

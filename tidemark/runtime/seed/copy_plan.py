@@ -17,10 +17,10 @@ from tidemark.io.process.config import CopyConfig, SelectConfig
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.runtime.seed.copy_sessions import CopySessions
+from tidemark.wire.recopies import TableKey
 from tidemark.wire.state import CopyPhase, CopyProgress
 
 NOTHING: dict[str, tuple[str, ...]] = {}
-TableKey = tuple[Oid, Oid]  # database, relation
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def is_due(select: SelectConfig, copy: CopyConfig, view: StateView) -> bool:
     return _is_changed(select, copy, view) or _is_unfinished(view)
 
 
-def takes_time(select: SelectConfig, copy: CopyConfig, view: StateView) -> bool:
+def needs_wal_buffer(select: SelectConfig, copy: CopyConfig, view: StateView) -> bool:
     """Return whether tables may have to be copied, so that WAL must be buffered."""
     return is_due(select, copy, view) and (copy.enabled or _is_unfinished(view))
 

@@ -5,7 +5,7 @@ first copy, `init` waits for its end, so that everything that commits after `ini
 """
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -28,7 +28,7 @@ from tidemark.io.state.history_files import HistoryWriter
 from tidemark.io.state.incarnations import expect_markers_ahead
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.io.state.state_transaction import ExtraWrites, StateTransaction
 from tidemark.io.state.state_views import StateView
 from tidemark.model.errors import ConfigError, NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
@@ -62,7 +62,6 @@ from tidemark.wire.state import (
 )
 
 ARCHIVE_S = 10.0  # for listing the archive's folder
-ExtraWrites = Callable[[StateTransaction], None]  # writes more values in the transaction that completes the state
 
 DATABASES = f"""
     SELECT datname FROM pg_catalog.pg_database

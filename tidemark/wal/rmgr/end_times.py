@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidemark.model.commit_time import PG_EPOCH_US
 from tidemark.wal import record
 from tidemark.wal import rmgr as managers
 from tidemark.wal.rmgr import xact
@@ -39,7 +40,7 @@ RECORD_HEADER = RECORD_HEADER_BYTES
 TIME_AT = RECORD_HEADER + 2  # after the header of the main data
 TIME_END = TIME_AT + 8
 NO_ORDINARY_TIME = xact.NO_ORDINARY_TIME
-POSTGRES_EPOCH_US = xact.POSTGRES_EPOCH_US
+POSTGRES_EPOCH_US = int(PG_EPOCH_US)
 UNREAD = NOT_READ
 
 Buffer = bytes | bytearray

@@ -49,6 +49,7 @@ PACKED_HEADER_BYTES = 5  # SizeOfHeapHeader
 TUPLE_HEADER_BYTES = 23  # SizeofHeapTupleHeader
 PACKED_AT = TUPLE_HEADER_BYTES - PACKED_HEADER_BYTES  # start of the packed form in a tuple on a page
 HOFF_AT = 4  # in a packed tuple
+ATTRIBUTES_MASK = 0x07FF  # of infomask2, HEAP_NATTS_MASK
 HAS_NULLS = 0x0001  # of infomask, HEAP_HASNULL
 
 _INSERT = Struct("<HB")

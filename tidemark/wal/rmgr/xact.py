@@ -6,6 +6,7 @@ The body of a commit or abort is a sequence of optional parts in fixed order, un
 from dataclasses import dataclass
 from struct import Struct
 
+from tidemark.model.commit_time import PG_EPOCH_US
 from tidemark.model.lsn import INVALID_LSN, INVALID_OID, Lsn, Oid, Xid
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.record import BadRecord, Record
@@ -41,11 +42,10 @@ _ASSIGNMENT = Struct("<Ii")
 _PREPARE_HEAD = Struct("<IIIIqIi")  # magic, total_len, xid, database, prepared_at, owner, nsubxacts
 _PREPARE_TAIL = Struct("<BxHQq")  # initfileinval, gidlen, origin_lsn, origin_timestamp
 _PREPARE_MAGIC = 0x57F94534  # TWOPHASE_MAGIC
-POSTGRES_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970-01-01
 # From here on the high 32 bits of a time before 2000, or of one too large for 64 bits when counted from 1970; kernels
 # leave such a time to `parse`.
 NO_ORDINARY_TIME = 0x7FF00000
-_TIME_MAX_US = (1 << 63) - 1 - POSTGRES_EPOCH_US  # what 64 bits hold since 1970
+_TIME_MAX_US = (1 << 63) - 1 - PG_EPOCH_US  # what 64 bits hold since 1970
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ def _parse_prepare(record: Record, fmt: WalFormat) -> Prepare:
 def _unix_us(record: Record, postgres_us: int) -> int:
     if postgres_us > _TIME_MAX_US:
         raise BadRecord(record.lsn, f"time {postgres_us} is out of range")
-    return postgres_us + POSTGRES_EPOCH_US
+    return postgres_us + PG_EPOCH_US
 
 
 def _xids(record: Record, at: int, count: int) -> tuple[Xid, ...]:
