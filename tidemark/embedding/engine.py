@@ -110,6 +110,7 @@ class Engine:
             log=self._log,
         )
         self._thread: threading.Thread | None = None
+        self._notifying: threading.Thread | None = None  # the thread that is in `on_state`
 
     @property
     def state(self) -> EngineState:
@@ -151,7 +152,7 @@ class Engine:
         """Stop: finish what the pool has within `within_s`, store the position, end the source, release everything.
 
         Return the names of threads that are still in the handler then: what they do has no effect on the position, and
-        their changes are delivered again. A handler that calls this requests the stop, and does not wait for it.
+        their changes are delivered again. A callback that calls this requests the stop, and does not wait for it.
         """
         with self._state_lock:
             is_new = self._state is EngineState.CREATED
@@ -164,7 +165,7 @@ class Engine:
             self._within_s = self._options.stop_within_s if within_s is None else within_s
             self._ending.set()
         here = threading.current_thread()
-        if here is not self._thread and not self._pool.is_own(here):
+        if here not in (self._thread, self._notifying) and not self._pool.is_own(here):
             self._stopped.wait()
         return self._unfinished
 
@@ -267,10 +268,13 @@ class Engine:
             self._state = change(self._state, expected, wanted)
         if self._on_state is None:
             return
+        self._notifying = threading.current_thread()
         try:
             self._on_state(wanted)
         except Exception as error:  # noqa: BLE001 - the application's own: it must not keep the engine from stopping
             self._log.warning("on_state failed", state=wanted.value, **describe_error(error))
+        finally:
+            self._notifying = None
 
 
 def _is_complete(folder: StateFolder) -> bool:
