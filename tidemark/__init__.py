@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tidemark.embedding.batch import Batch, Change
     from tidemark.embedding.engine import Engine
-    from tidemark.embedding.pool_consumer import StreamEvent
+    from tidemark.embedding.pool_consumer import EngineEvent
     from tidemark.engine.commit_policy import ALWAYS, CommitPolicy, every
     from tidemark.engine.dispatch import Order
     from tidemark.engine.lifecycle import EngineState, IllegalTransition
@@ -47,6 +47,7 @@ __all__ = [
     "CopyBoundary",
     "CorruptWal",
     "Engine",
+    "EngineEvent",
     "EngineState",
     "Epoch",
     "Fenced",
@@ -62,7 +63,6 @@ __all__ = [
     "RewriteBoundary",
     "SchemaEvent",
     "StateError",
-    "StreamEvent",
     "TidemarkError",
     "Truncation",
     "WalGap",
@@ -71,7 +71,7 @@ __all__ = [
 _MODULES = {
     "embedding.batch": ("Batch", "Change"),
     "embedding.engine": ("Engine",),
-    "embedding.pool_consumer": ("StreamEvent",),
+    "embedding.pool_consumer": ("EngineEvent",),
     "engine.commit_policy": ("ALWAYS", "CommitPolicy", "every"),
     "engine.dispatch": ("Order",),
     "engine.lifecycle": ("EngineState", "IllegalTransition"),

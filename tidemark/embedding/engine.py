@@ -21,7 +21,7 @@ from tidemark.embedding.batch import Batch
 from tidemark.embedding.engine_options import EngineOptions, engine_config
 from tidemark.embedding.library_log import LibraryLog
 from tidemark.embedding.pool import HandlerPool
-from tidemark.embedding.pool_consumer import PoolConsumer, PoolPart, StreamEvent
+from tidemark.embedding.pool_consumer import EngineEvent, PoolConsumer, PoolPart
 from tidemark.engine.commit_policy import ALWAYS, CommitPolicy
 from tidemark.engine.dispatch import Order
 from tidemark.engine.lifecycle import EngineState, IllegalTransition, change
@@ -63,7 +63,7 @@ class Engine:
         handler: Callable[[Batch], None],
         tables: Sequence[str] = ("*.*",),
         databases: Sequence[str] = (),
-        on_event: Callable[[StreamEvent], None] | None = None,
+        on_event: Callable[[EngineEvent], None] | None = None,
         on_state: Callable[[EngineState], None] | None = None,
         workers: int = 1,
         order: Order = Order.TOTAL,

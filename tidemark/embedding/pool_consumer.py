@@ -34,9 +34,9 @@ from tidemark.model.change import (
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch, Partition, Pointer
 
-StreamEvent = SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary
+EngineEvent = SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary
 """What a stream contains beside changes of rows."""
-PoolPart = Batch | StreamEvent
+PoolPart = Batch | EngineEvent
 _ONLY_LANE = 0
 
 
@@ -60,7 +60,7 @@ class PoolConsumer:
         takes_events: bool,
         log: Log,
     ) -> None:
-        """`databases`: the known names. `takes_events`: the application has a callback for `StreamEvent`."""
+        """`databases`: the known names. `takes_events`: the application has a callback for `EngineEvent`."""
         self.confirmed: Pointer | None = None  # the last one that was returned for confirmation
         self._pool = pool
         self._order = order
@@ -180,7 +180,7 @@ class PoolConsumer:
         assert self._epoch is not None, "it was never assigned"
         return Batch(self._databases.get(item.database, str(item.database)), item.relation, self._epoch, rows)
 
-    def _warn_once(self, item: StreamEvent) -> None:
+    def _warn_once(self, item: EngineEvent) -> None:
         if type(item) not in self._left_out and not isinstance(item, SchemaEvent | CopyBoundary):
             self._left_out.add(type(item))
             self._log.warning("an event is not delivered: the engine has no on_event", kind=type(item).__name__)

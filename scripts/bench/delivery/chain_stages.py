@@ -37,6 +37,7 @@ from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline, Settings
 from tidemark.pipeline.lake.faults import UNTOUCHED
+from tidemark.pipeline.lake.folders import REPLICA, table_app
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TableId
@@ -174,7 +175,8 @@ class LogAlone(Lake):
     """A lake without replicas."""
 
     def _replica(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
-        none = LakeTable(f"{self.root}/{self._folder(table, items)}/replica", self._app(table))
+        del items
+        none = LakeTable(f"{self.root}/{self._folders[table]}/replica", table_app(self.capture, table, REPLICA))
         return Outcome(UNTOUCHED, NOTHING, none)
 
 

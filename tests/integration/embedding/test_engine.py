@@ -491,7 +491,7 @@ def test_truncations_come_to_on_event_with_everything_before_them_finished(
     collected = Collecting()
     seen: list[tuple[str, int]] = []
 
-    def on_event(event: tidemark.StreamEvent) -> None:
+    def on_event(event: tidemark.EngineEvent) -> None:
         seen.append((type(event).__name__, len(collected.changes)))
 
     with Engine(
