@@ -24,6 +24,7 @@ COMMANDS = {
     "init": Entry(
         "init", "Create the state of a capture from --config, or from --dsn, which also writes a configuration."
     ),
+    "lake": Entry("lake", "Show the tables of a lake, and check them."),
     "reader": Entry("reader", "List and drop the readers of the outbox."),
     "realtime": Entry("realtime", "Switch between realtime and the archive, and show which process delivers."),
     "rewind": Entry(
@@ -34,7 +35,7 @@ COMMANDS = {
     "status": Entry(
         "status", "Show mode, positions, outbox, readers, first copies and archive, read from the folders only."
     ),
-    "table": Entry("table", "Copy single tables again."),
+    "table": Entry("table", "Copy single tables again, or resume them."),
     "tail": Entry("tail", "Print the changes of the node at DSN as they commit, until interrupted."),
 }
 INTERRUPTED = 130  # 128 + SIGINT, a shell's exit code

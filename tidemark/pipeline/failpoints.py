@@ -15,5 +15,7 @@ class Failpoint(Enum):
     REWRITE_STAGED = "rewrite-staged"  # rewritten rows are staged; the replica is unchanged
     REWRITE_ENDED = "rewrite-ended"
     TABLES_DONE = "tables-done"
+    TABLE_CAUGHT_UP = "table-caught-up"  # a resumed table contains its changes; `_positions` records it as paused
+    TABLE_RESUMED = "table-resumed"  # `_positions` records it; the request is still there
     POSITIONS_WRITTEN = "positions-written"
     CONFIRMED = "confirmed"

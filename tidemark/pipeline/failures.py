@@ -12,6 +12,7 @@ _LINE = re.compile(r"^\s*(?:[\w.]+: )*(tidemark(?:\.\w+)+): (.*)$", re.MULTILINE
 _CHAINED = re.compile(r"\s*\n\s*(?:\x1b\[\d+m)*↳(?:\x1b\[\d+m)*\s*")  # delta-rs's separator before a cause
 _NUMBER = re.compile(r"\(os error (\d+)\)")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_OF_PROCESS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 _OF_FILES = {errno.ENOENT, errno.ENOTDIR}  # a file that is lost, or that has replaced a folder
 
 
@@ -45,6 +46,16 @@ def is_of_host(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno is not None:
         numbers.add(error.errno)
     return isinstance(error, MemoryError) or bool(numbers - _OF_FILES)
+
+
+def is_of_process(error: BaseException) -> bool:
+    """Return whether an error comes from a limit of the process or the host, which every table meets."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in _OF_PROCESS):
+            return True
+        cause = cause.__cause__
+    return bool(error_numbers(str(error)) & _OF_PROCESS)
 
 
 def reports_full_disk(text: str) -> bool:

@@ -9,7 +9,8 @@ from tidemark.wire.json_form import JsonForm, JsonMismatch
 from tidemark_ctl.views.render import Tree
 
 PIPELINE_FILES = "pipeline-*.json"
-LOG, DIVERGED = "log", "diverged"
+LOG, DIVERGED, PAUSED = "log", "diverged", "paused"
+MESSAGES_ENTRY = "messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,12 @@ def diverged_logs(state: Path, tables: Collection[tuple[int, int]] | None = None
         for fault in report.faults
         if (fault.target, fault.kind) == (LOG, DIVERGED) and fault.concerns(tables)
     ]
+
+
+def paused_tables(state: Path) -> list[tuple[str, LakeFault]]:
+    """Return the paused logs and replicas, each with the reader whose pipeline writes it."""
+    reports = pipeline_reports(state)
+    return [(report.reader, fault) for report in reports for fault in report.faults if fault.kind == PAUSED]
 
 
 def lake_tree(state: Path) -> Tree:

@@ -11,6 +11,9 @@ commits are written directly, as copies of the table's last one. Each batch of a
 well: a replica has more files the longer its last compaction is ago. The limit: cleaned and kept take at most 1.3 times
 fresh; otherwise the exit code is 1.
 
+With --changing N... measure instead a batch in which N tables change: CPU and elapsed time, of log, replica and
+positions together, without Spark.
+
 With --replica ROWS measure instead one merge of --rows rows into a replica of that size (`replica_bench`).
 """
 
@@ -21,6 +24,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,6 +159,23 @@ def measure(commits: int, kept_commits: int, tables: int, batches: int, root: Pa
     }
 
 
+def measure_changing(counts: Iterable[int], batches: int, root: Path) -> dict[str, object]:
+    """Return the milliseconds of a batch by the number of tables that change in it, mean, and the CPU of one table."""
+    found: dict[str, object] = {"batches": batches, "rows_of_a_table": ROWS}
+    for count in counts:
+        feed, lake = LakeFeed(count), MeasuredLake(root / str(count), KEEP_S)
+        for _ in range(3):
+            lake.apply(feed.next_batch())
+        given = (feed.next_batch() for _ in range(batches))
+        begun = time.monotonic()
+        cpu_ms = statistics.mean(lake.apply(one) for one in given) * 1000
+        elapsed_ms = (time.monotonic() - begun) * 1000 / batches
+        cost = {"cpu_ms": round(cpu_ms), "elapsed_ms": round(elapsed_ms), "cpu_ms_of_a_table": round(cpu_ms / count, 1)}
+        found[f"{count}_tables"] = cost
+        shutil.rmtree(root / str(count))
+    return found
+
+
 def main() -> int:
     """Read the arguments, measure, print; return 1 if a ratio exceeds its limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -165,6 +186,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_AGE} commits, {QUICK_BATCHES} batches")
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
     parser.add_argument("--replica", type=int, metavar="ROWS", help="measure a merge into a replica of this size")
+    parser.add_argument("--changing", type=int, nargs="+", metavar="N", help="measure batches in which N tables change")
     parser.add_argument("--rows", type=int, default=100, help="changed rows of the merge (default: %(default)s)")
     parser.add_argument("--pattern", choices=replica_bench.PATTERNS, action="append", help="default: each")
     parser.add_argument("--repeats", type=int, default=3, help="of each merge; the best counts (default: %(default)s)")
@@ -177,9 +199,11 @@ def main() -> int:
         if given.replica:
             patterns = given.pattern or replica_bench.PATTERNS
             found = replica_bench.measure(Path(folder), given.replica, given.rows, patterns, given.repeats)
+        elif given.changing:
+            found = measure_changing(given.changing, given.batches, Path(folder))
         else:
             found = measure(given.age, given.kept, given.tables, given.batches, Path(folder))
-    if given.json or given.replica:
+    if given.json or given.replica or given.changing:
         json.dump({**about, **found}, sys.stdout, indent=2)
         print()
         return int(not found.get("is_within_limit", True))

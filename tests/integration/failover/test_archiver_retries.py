@@ -44,7 +44,7 @@ def test_each_retry_of_the_archiver_counts_as_an_error(tmp_path: Path, monkeypat
         with closing(
             NodeRequests(NodeSettings.of(config), store, KEY, incarnation, counts=context.metrics, log=context.log)
         ) as node_requests:
-            fence = Fence(context.store, incarnation, node_requests, context.log)
+            fence = Fence(context, incarnation, node_requests)
             markers = MarkerReader(store.identity, KEY, metrics, context.log)
             daemon = DaemonContext(context, lock.owner, node_requests, markers, fence)
             made = Archive(daemon, ArchiveSettings.of(config, IDENTITY.segment_bytes))

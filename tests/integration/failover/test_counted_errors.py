@@ -5,7 +5,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tidemark_archiver.upkeep import Upkeep
+from tidemark_archiver.archive_maintenance import ArchiveMaintenance
+from tidemark_sidecar.following import Following
 from tidemark_sidecar.realtime_return import RealtimeReturn
 from tidemark_sidecar.stalled import StalledArchive
 
@@ -24,6 +25,7 @@ from tidemark.io.state.switching import switch
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Role
 from tidemark.model.position import NO_SEQUENCE, Pointer, Position
+from tidemark.runtime.capture.capture import CaptureSettings
 from tidemark.runtime.capture.wal_source import WalSettings
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.archive_report import LISTING_S, ArchiveReport
@@ -65,7 +67,7 @@ def daemon(config: Config, tmp_path: Path) -> Iterator[DaemonContext]:
         with closing(
             NodeRequests(NodeSettings.of(config), store, KEY, incarnation, counts=metrics, log=log)
         ) as node_requests:
-            fence = Fence(store, incarnation, node_requests, log)
+            fence = Fence(context, incarnation, node_requests)
             markers = MarkerReader(store.identity, KEY, metrics, log)
             yield DaemonContext(context, lock.owner, node_requests, markers, fence)
 
@@ -102,7 +104,7 @@ def test_a_failed_maintenance_of_the_spool_is_counted(config: Config, daemon: Da
     (folder := Path(config.archive.folder)).mkdir()
     (folder / ".tidemark").write_text("5\n")  # another cluster's
     for count in (1, 2):
-        Upkeep(daemon.context, config.archive, daemon.node_requests).step(None)
+        ArchiveMaintenance(daemon.context, config.archive, daemon.node_requests).step(None)
         assert errors(daemon) == count
 
 
@@ -138,6 +140,23 @@ def test_a_node_that_does_not_answer_while_the_archive_is_stalled_is_counted(
 
     def is_counted() -> bool:
         assert not stalled.is_over(daemon.context.store.marks(), waits=True)
+        return errors(daemon) == 1
+
+    wait_until(is_counted)
+
+
+def test_a_node_that_does_not_say_whether_it_is_a_standby_is_counted(config: Config, daemon: DaemonContext) -> None:
+    transition = StageTransition(daemon.context.store, lambda _switched: {}, daemon.context.metrics, daemon.context.log)
+    following = Following(
+        daemon,
+        transition,
+        is_enabled=True,
+        capture=CaptureSettings.of(config),
+        wal=WalSettings.of(config, IDENTITY.segment_bytes),
+    )
+
+    def is_counted() -> bool:
+        following.poll_node()
         return errors(daemon) == 1
 
     wait_until(is_counted)

@@ -115,7 +115,7 @@ def made(
         key = load_marker_key(config, folder)
         incarnation = begin_incarnation(store, Role.SIDECAR, context.log)
         node_requests = SlowRequests(context, NodeSettings.of(config), key)
-        fence = Fence(context.store, incarnation, node_requests, context.log)
+        fence = Fence(context, incarnation, node_requests)
         markers = MarkerReader(store.identity, key, context.metrics, context.log)
         daemon = DaemonContext(context, lock.owner, node_requests, markers, fence)
         realtime = Realtime(daemon, RealtimeSettings.of(config, store.identity.segment_bytes))

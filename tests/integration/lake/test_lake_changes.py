@@ -24,7 +24,7 @@ from tidemark.pipeline.lake.positions import SCHEMA, TablePosition, TableState
 from tidemark.pipeline.sinks.sinks import Lake, LakeBatch
 from tidemark.pipeline.sinks.steps import Delivered
 
-FOLDER = f"{DATABASE}/{RELATION}-public.Orders"
+FOLDER = f"{DATABASE}/public/Orders"
 OTHER = Oid(20001)
 ROWS = 20
 Changed = Callable[["ScriptedLake", str], None]
@@ -35,10 +35,14 @@ def new_lake(root: Path, accepted: Mapping[str, str] | None = None) -> Lake:
 
 
 class ScriptedLake:
-    """A lake with a table that is fed in steps; each step is a batch."""
+    """A lake with a table that is fed in steps; each step is a batch.
 
-    def __init__(self, root: Path) -> None:
+    The lake is opened for each batch, as after a restart, or stays open, and its tables with it.
+    """
+
+    def __init__(self, root: Path, *, stays_open: bool = False) -> None:
         self.root = root
+        self._lake = None if not stays_open else Lake(str(root), IDENTITY, shape_of, constants_of)
         self.table = ScriptedTable()
         self.accepted: dict[str, str] = {}
         self._applied = 0
@@ -64,7 +68,7 @@ class ScriptedLake:
         self.accepted[f"{DATABASE}.{RELATION}"] = str(fault.position)
 
     def apply_pending(self) -> None:
-        new_lake(self.root, self.accepted).apply(batch(self.pending()))
+        (self._lake or new_lake(self.root, self.accepted)).apply(batch(self.pending()))
         self.applied()
 
     def pending(self) -> list[Delivered]:
@@ -187,8 +191,11 @@ def id_of(change: object) -> str:
 
 @pytest.mark.feature("L01")
 @pytest.mark.parametrize("change", LOST, ids=id_of)
-def test_a_replica_that_another_writer_changed_is_not_written_until_a_new_copy(tmp_path: Path, change: Changed) -> None:
-    fed = ScriptedLake(tmp_path)
+@pytest.mark.parametrize("stays_open", [False, True], ids=["opened", "open"])
+def test_a_replica_that_another_writer_changed_is_not_written_until_a_new_copy(
+    tmp_path: Path, change: Changed, *, stays_open: bool
+) -> None:
+    fed = ScriptedLake(tmp_path, stays_open=stays_open)
     change(fed, "replica")
     before = files(fed, "replica")
     fed.update(5, "after")
@@ -224,7 +231,7 @@ def test_another_table_and_the_position_of_the_lake_continue_beside_a_diverged_t
     states = {name: table.state for (_, name), table in positions.tables.items()}
     assert states == {RELATION: TableState.DIVERGED, OTHER: TableState.LIVE}
     assert positions.applied.sequence == items[-1].sequence
-    assert replica_rows(tmp_path, f"{DATABASE}/{OTHER}-public.other") == other.expected()
+    assert replica_rows(tmp_path, f"{DATABASE}/public/other") == other.expected()
 
 
 # Maintenance
@@ -258,8 +265,9 @@ MAINTENANCE = [optimize, vacuum, checkpoint, describe]
 
 @pytest.mark.feature("L02")
 @pytest.mark.parametrize("maintain", MAINTENANCE, ids=id_of)
-def test_maintenance_between_batches_changes_nothing(tmp_path: Path, maintain: Changed) -> None:
-    fed = ScriptedLake(tmp_path)
+@pytest.mark.parametrize("stays_open", [False, True], ids=["opened", "open"])
+def test_maintenance_between_batches_changes_nothing(tmp_path: Path, maintain: Changed, *, stays_open: bool) -> None:
+    fed = ScriptedLake(tmp_path, stays_open=stays_open)
     for name in ("log", "replica"):
         maintain(fed, name)
     fed.update(5, "after")

@@ -89,9 +89,13 @@ class FencedDaemon:
         self.store, self.clock = store, HandClock()
         self.deliver_to(BEGAN)
         self.own = begin_incarnation(store, Role.SIDECAR, log)
-        self.requests = OpenRequests(CaptureContext(store, Metrics("main"), log), self.own)
-        self.fence = Fence(store, self.own, self.requests, log, self.clock)
+        self.context = CaptureContext(store, Metrics("main"), log)
+        self.requests = OpenRequests(self.context, self.own)
+        self.fence = Fence(self.context, self.own, self.requests, self.clock)
         self.epoch = store.begin_epoch(OWNER)
+
+    def errors(self) -> float | None:
+        return self.context.metrics.registry.get_sample_value("tidemark_errors_total", {"capture": "main"})
 
     def deliver_to(self, lsn: int) -> None:
         with self.store.transaction(None) as transaction:
@@ -312,7 +316,7 @@ def test_no_start_marker_is_written_before_the_first_epoch(tmp_path: Path) -> No
         own = begin_incarnation(store, Role.SIDECAR, log)
         context = CaptureContext(store, Metrics("main"), log)
         with closing(OpenRequests(context, own)) as requests:
-            fence = Fence(store, own, requests, log)
+            fence = Fence(context, own, requests)
             fence.step(store.marks(), Progress())
             requests.queries[0].set_result(NodeIdentity(IDENTITY.system_identifier, FIRST, Lsn(0)))
             fence.step(store.marks(), Progress())
@@ -327,6 +331,7 @@ def test_a_node_that_does_not_answer_is_queried_again_after_a_pause(daemon: Fenc
     daemon.requests.queries[0].set_exception(NodeUnreachable("no answer"))
     daemon.step()
     assert len(daemon.requests.queries) == 2
+    assert daemon.errors() == 1
     daemon.answer(0)
     daemon.step(later_s=TRY_AGAIN_S - 1)
     assert not daemon.requests.written
@@ -342,6 +347,7 @@ def test_a_start_marker_that_was_not_written_is_written_again_after_a_pause(daem
     with capture_logs() as reported:
         daemon.step()
     assert [line["event"] for line in reported] == ["the start marker was not written"]
+    assert daemon.errors() == 1
     daemon.step(later_s=TRY_AGAIN_S - 1)
     assert len(daemon.requests.written) == 1
     daemon.step(later_s=1)

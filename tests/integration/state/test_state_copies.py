@@ -220,7 +220,7 @@ def test_markers_name_their_writer_only_once_it_has_read_its_own_start_marker(tm
         context = CaptureContext(store, Metrics("main"), get_log("test"))
         with closing(requests_of(KeptRequests, Config(), context, incarnation)) as node_requests:
             node_requests.kept = []
-            fence = Fence(context.store, incarnation, node_requests, context.log)
+            fence = Fence(context, incarnation, node_requests)
             for kind in (*others, MarkerKind.START):
                 node_requests.write(kind, epoch, None).result(DEADLINE_S)
             assert [marker.incarnation for marker in node_requests.kept] == [None, None, None, incarnation]
@@ -253,7 +253,7 @@ def test_a_state_from_a_backup_is_not_fenced_by_markers_of_the_states_that_it_re
             context = CaptureContext(store, Metrics("main"), log)
             instance = Instance(store.identity.system_identifier, "main")
             with closing(requests_of(NodeRequests, config, context, incarnation)) as node_requests:
-                fence = Fence(context.store, incarnation, node_requests, context.log)
+                fence = Fence(context, incarnation, node_requests)
                 own = store.begin_epoch(Owner("archiver", "host", "boot", 1, 1))
                 for epoch in rivals:
                     lost = Marker(MarkerKind.START, instance, epoch, NO_SEQUENCE, pointer, incarnation=RIVAL)

@@ -61,7 +61,7 @@ with environment.read() as transaction:
 """
 ANSWER_S = 1.0  # a command is answered within this time beside a hundred clients
 ASKED = 3  # polls after which a server without a pause would find the same client each time
-HOLD_WRITER = HOLD_READER.replace(".read()", ".write()")
+HOLD_WRITER = HOLD_READER.replace("environment.read()", "environment.write()")
 
 
 @pytest.fixture
@@ -83,8 +83,9 @@ class Holder:
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(timeout=120)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
 
 
 @pytest.mark.feature("I38")
@@ -406,7 +407,7 @@ def test_logs_are_events_with_lsns_as_postgresql_prints_them() -> None:
     stream = io.StringIO()
     configure_logs("json", "warning", stream)
     log = get_log("sidecar")
-    log.info("too small to be told")
+    log.info("below the level")
     log.warning("ring is full", read_lsn=0x16B3748, timeline=1, **describe_error(WalGap("gone", hint="restore it")))
     (line,) = stream.getvalue().splitlines()
     event = json.loads(line)

@@ -6,7 +6,7 @@ Mounting requires root, which CI and containers have.
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -47,6 +47,17 @@ class SmallDisk:
     def empty(self) -> None:
         """Remove that file."""
         self._ballast.unlink()
+
+
+@contextmanager
+def read_only(*folders: Path) -> Iterator[None]:
+    """Mount folders over themselves, read-only: reads continue, and every write fails."""
+    with ExitStack() as stack:
+        for folder in folders:
+            _run("mount", "--bind", str(folder), str(folder))
+            stack.callback(_run, "umount", "--lazy", str(folder))  # a process may use it
+            _run("mount", "-o", "remount,ro,bind", str(folder))
+        yield
 
 
 @contextmanager

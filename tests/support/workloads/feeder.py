@@ -15,7 +15,7 @@ from tests.support.lakes.scripted_table import DATABASE, RELATION, TEST_TIMELINE
 from tidemark.io.host.disk import StateFull
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.change import ChangeBatch, ChangeGroup, TransactionEnd
+from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage, TransactionEnd
 from tidemark.model.lsn import FullXid, Lsn, Oid, Xid
 from tidemark.model.position import NO_SEQUENCE, Pointer
 from tidemark.model.position import Sequence as OutboxSequence
@@ -52,10 +52,10 @@ class RandomTables:
             while not waiting or self._chance.random() < 0.5:
                 waiting += self._transaction()
             cut = self._chance.randint(1, len(waiting))
-            yield _group(waiting[:cut])
+            yield group_of(waiting[:cut])
             waiting = waiting[cut:]
         if waiting:
-            yield _group(waiting)
+            yield group_of(waiting)
 
     def _transaction(self) -> list[TableItem]:
         chance, table = self._chance, self._chance.choice(self.tables)
@@ -71,7 +71,8 @@ class RandomTables:
         return table.items[reported:]
 
 
-def _group(items: Sequence[TableItem]) -> ChangeGroup:
+def group_of(items: Sequence[TableItem | LogicalMessage]) -> ChangeGroup:
+    """Return a group in which one transaction ends."""
     first, last = items[0], position_after(items[-1])
     end = TransactionEnd(
         Xid(7), FullXid(7), TEST_TIMELINE, Lsn(1), last.commit_lsn, last.commit_lsn, time.time_ns() // 1000, DATABASE, 1

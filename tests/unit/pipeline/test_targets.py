@@ -17,16 +17,21 @@ from tidemark.model.lsn import Lsn, TimelineId, Xid
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
+from tidemark.pipeline.delta_log.commits import CommitUnreadable
 from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded, TableDiverged, TableStopped
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry
 from tidemark.pipeline.lake.lake_table import REOPENED_MAX, LakeFailed, LakeFull, LakeTable, TableMoved, table_id
-from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, new_copy
+from tidemark.pipeline.lake.layout import UnfitRows
+from tidemark.pipeline.sinks import targets
+from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, catch_up, new_copy
 from tidemark.pipeline.sinks.waiting import StoredItem, WaitingItems
 
 APP = "tidemark:test:target"
 SCHEMA = pa.schema([("lsn", pa.int64())])
 NAME = "table"
 COPY_AT = 20
+ATTEMPTS = len(targets.RETRY_WAITS_S) + 1
+SINCE = OutboxSequence(3)
 TRIES_MAX = 20
 RELATION = ScriptedTable().relation
 Written = Callable[["ScriptedTarget"], None]
@@ -90,7 +95,11 @@ class ScriptedTarget:
 
     def apply_batch(self, items: Sequence[StoredItem], *, is_over: bool = False) -> Outcome:
         target = TargetTable(self.uri, APP, self.known, self.applied, self._apply)
-        return apply_batch(target, items, lambda: is_over)
+        return apply_batch(target, items, SINCE, lambda: is_over)
+
+    def catch_up(self, items: Sequence[StoredItem], *, upto: int, is_last: bool) -> Outcome:
+        target = TargetTable(self.uri, APP, self.known, self.applied, self._apply)
+        return catch_up(target, items, OutboxSequence(upto), is_last=is_last)
 
     def recreate(self) -> Outcome:
         """Begin a new copy of a diverged table."""
@@ -120,7 +129,8 @@ class ScriptedTarget:
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> ScriptedTarget:
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedTarget:
+    monkeypatch.setattr(targets, "RETRY_WAITS_S", (0.0,) * (ATTEMPTS - 1))
     return ScriptedTarget(tmp_path)
 
 
@@ -177,7 +187,8 @@ def test_a_table_written_instead_of_the_target_is_named_if_it_exists(target: Scr
     beside = LakeTable(f"{target.uri}-beside", APP)
     if rows_beside:
         beside.create(SCHEMA, applied_at(3))
-    outcome = apply_batch(TargetTable(target.uri, APP, UNTOUCHED, NOTHING, lambda _items, _recorded: beside), [])
+    made = TargetTable(target.uri, APP, UNTOUCHED, NOTHING, lambda _items, _recorded: beside)
+    outcome = apply_batch(made, [], SINCE)
     assert (outcome.target, outcome.applied) == (UNTOUCHED, beside.applied)
     assert outcome.beside == ((beside.uri, 0) if rows_beside else None)
 
@@ -220,10 +231,10 @@ def test_a_batch_is_applied_again_while_maintenance_interrupts_it(target: Script
     target.apply_batch([message(1)])
     assert target.rows == [1]
     target.tries = 0
-    target.errors = [TableMoved(target.uri, "", applied_at(1)) for _ in range(REOPENED_MAX + 1)]
-    with pytest.raises(TableMoved):
-        target.apply_batch([message(2)])
-    assert target.tries == REOPENED_MAX + 1
+    target.errors = [TableMoved(target.uri, "", applied_at(1)) for _ in range(ATTEMPTS * (REOPENED_MAX + 1))]
+    assert_paused(target.apply_batch([message(2)]), f"{target.uri} has new commits")
+    assert target.tries == ATTEMPTS * (REOPENED_MAX + 1)
+    target.tries = 0
     target.errors = [TableMoved(target.uri, "", NOTHING) for _ in range(REOPENED_MAX - 1)]
     target.apply_batch([message(2)])
     assert target.rows == [1, 2]
@@ -232,19 +243,73 @@ def test_a_batch_is_applied_again_while_maintenance_interrupts_it(target: Script
 # --- errors
 
 
-def test_an_error_that_names_no_damage_is_raised_as_what_it_is(target: ScriptedTarget) -> None:
+def assert_paused(outcome: Outcome, reason: str) -> None:
+    fault = outcome.target.fault
+    assert fault is not None
+    assert fault.reason.startswith(reason)
+    assert (fault.kind, fault.sequence) == (FaultKind.PAUSED, SINCE)
+
+
+def test_a_full_disk_is_raised_as_what_it_is(target: ScriptedTarget) -> None:
     target.write(1)
-    own, full = LakeFailed("of our own"), OSError(errno.ENOSPC, "no space")
-    for error in (own, full):
-        target.errors = [error]
-        with pytest.raises(type(error)) as raised:
-            target.apply_batch([message(2)])
-        assert raised.value is error
-    for text, kind in (("Generic error", LakeFailed), ("write failed (os error 28)", LakeFull)):
-        target.errors = [DeltaError(text)]
-        with pytest.raises(kind, match=f"{NAME}: {text[:12]}"):
-            target.apply_batch([message(2)])
+    full = OSError(errno.ENOSPC, "no space")
+    target.errors = [full]
+    with pytest.raises(OSError, match="no space") as raised:
+        target.apply_batch([message(2)])
+    assert raised.value is full
+    target.errors = [DeltaError("write failed (os error 28)")]
+    with pytest.raises(LakeFull, match=f"{NAME}: write failed"):
+        target.apply_batch([message(2)])
     assert target.rows == [1]
+
+
+@pytest.mark.feature("N16")
+@pytest.mark.parametrize(
+    "error",
+    [LakeFailed("of our own"), DeltaError("Generic error"), UnfitRows("a value"), CommitUnreadable("a commit")],
+    ids=repr,
+)
+def test_a_table_whose_writes_fail_without_damage_is_paused_after_some_attempts(
+    target: ScriptedTarget, error: Exception
+) -> None:
+    target.write(1)
+    target.tries = 0
+    target.errors = [error] * (ATTEMPTS - 1)
+    assert target.apply_batch([message(2)]).target.fault is None
+    target.errors = [error] * ATTEMPTS
+    paused = target.take(target.apply_batch([message(3)]))
+    assert paused.target.fault is not None
+    assert paused.target.fault.position == at(1)
+    assert_paused(paused, str(error) if not isinstance(error, DeltaError) else f"{target.uri}: Generic error")
+    assert target.tries == 2 * ATTEMPTS
+    assert target.apply_batch([message(4)]).target == paused.target
+    assert (target.rows, target.tries) == ([1, 2], 2 * ATTEMPTS), "it is skipped"
+
+
+@pytest.mark.feature("N16")
+def test_a_paused_table_catches_up_in_slices(target: ScriptedTarget) -> None:
+    target.write(1)
+    target.errors = [LakeFailed("boom")] * ATTEMPTS
+    target.take(target.apply_batch([message(2)]))
+    behind = target.take(target.catch_up([message(4)], upto=4, is_last=False))
+    assert behind.target.fault == Fault(FaultKind.PAUSED, "boom", at(4), OutboxSequence(4))
+    target.errors = [TableStopped("a property")]
+    stopped = target.take(target.catch_up([message(5)], upto=5, is_last=True))
+    assert stopped.target.fault == Fault(FaultKind.PAUSED, "a property", at(4), OutboxSequence(4))
+    assert target.take(target.catch_up([message(4), message(5)], upto=5, is_last=True)).target.fault is None
+    assert target.rows == [1, 4, 5]
+
+
+@pytest.mark.feature("N16")
+def test_a_diverged_table_whose_copy_cannot_be_written_stays_diverged_with_its_reason(target: ScriptedTarget) -> None:
+    target.write(1)
+    target.errors = [LakeFailed("boom")] * ATTEMPTS
+    target.recreate()
+    reason = "changed (a new copy could not be written: boom)"
+    assert target.known.fault == diverged(10, reason)
+    target.errors = [LakeFailed("again")] * ATTEMPTS
+    target.recreate()
+    assert target.known.fault == diverged(10, reason)
 
 
 @pytest.mark.parametrize("error", [DeltaError("not found"), LakeFailed("not found"), pa.ArrowInvalid("not found")])
@@ -258,13 +323,20 @@ def test_a_table_that_lost_a_file_diverges(target: ScriptedTarget, error: Except
     assert "is missing" in fault.reason
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE])
-def test_a_table_does_not_diverge_while_the_host_fails(target: ScriptedTarget, number: int) -> None:
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENOMEM])
+def test_a_table_neither_diverges_nor_is_paused_while_the_host_fails(target: ScriptedTarget, number: int) -> None:
     target.write(1)
     lose_file(target)
     target.errors = [OSError(number, os.strerror(number))]
     with pytest.raises((OSError, LakeFailed)):
         target.apply_batch([message(2)])
+
+
+def test_a_table_does_not_diverge_while_its_disk_fails(target: ScriptedTarget) -> None:
+    target.write(1)
+    lose_file(target)
+    target.errors = [OSError(errno.EIO, os.strerror(errno.EIO))] * ATTEMPTS
+    assert_paused(target.apply_batch([message(2)]), f"{target.uri}: [Errno 5]")
 
 
 def test_a_stop_ends_the_search_for_damage(target: ScriptedTarget) -> None:
@@ -290,12 +362,10 @@ def test_damage_is_sought_in_the_tables_beside_a_target_that_are_in_use(
     beside = f"{target.uri}-{name}"
     write_deltalake(beside, rows(1))
     data_file(beside).unlink()
-    target.errors = [DeltaError("boom")]
-    if is_part:
-        assert target.apply_batch([message(2)]).target.fault is not None
-    else:
-        with pytest.raises(LakeFailed, match="boom"):
-            target.apply_batch([message(2)])
+    target.errors = [DeltaError("boom")] * ATTEMPTS
+    fault = target.apply_batch([message(2)]).target.fault
+    assert fault is not None
+    assert fault.kind is (FaultKind.DIVERGED if is_part else FaultKind.PAUSED)
 
 
 # --- a new copy

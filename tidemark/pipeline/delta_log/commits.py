@@ -84,6 +84,16 @@ def has_commit(uri: str, version: int) -> bool:
     return _file(uri, version).exists()
 
 
+def log_stamp(uri: str, version: int) -> tuple[int, ...]:
+    """Return a value that differs after any file of the log was added, removed or replaced; () without `version`."""
+    file = _file(uri, version)
+    try:
+        found, folder = file.stat(), file.parent.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size, folder.st_dev, folder.st_ino, folder.st_mtime_ns
+
+
 def changed_columns(uri: str, first: int, last: int) -> str:
     """Return how names or types of columns differ between two versions; "" if they are equal."""
     try:

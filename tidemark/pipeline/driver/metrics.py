@@ -1,5 +1,7 @@
 """The metrics of the pipeline: this module defines every name once (I42)."""
 
+import math
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from tidemark.io.process.metrics import CAPTURE_LABEL, DISK_FULL, LAG_BUCKETS_S
@@ -9,6 +11,7 @@ ROWS = "tidemark_pipeline_rows_total"
 BYTES = "tidemark_pipeline_bytes_total"
 BATCH_SECONDS = "tidemark_pipeline_batch_seconds"
 VISIBLE_SECONDS = "tidemark_pipeline_commit_to_visible_seconds"
+NEWEST_ROW_LAG_SECONDS = "tidemark_pipeline_newest_row_lag_seconds"
 APPLIED_LSN = "tidemark_pipeline_held_lsn_bytes"
 BACKLOG = "tidemark_pipeline_backlog_values"
 TABLES = "tidemark_pipeline_tables"
@@ -16,6 +19,7 @@ TABLES_BLOCKED = "tidemark_pipeline_tables_blocked"
 TABLES_STALE = "tidemark_pipeline_tables_stale"
 TABLES_STOPPED = "tidemark_pipeline_tables_stopped"
 TABLES_DIVERGED = "tidemark_pipeline_tables_diverged"
+TABLES_PAUSED = "tidemark_pipeline_tables_paused"
 RESTARTS = "tidemark_pipeline_restarts_total"
 EXECUTORS = "tidemark_pipeline_executors"
 
@@ -33,6 +37,12 @@ class PipelineMetrics:
         self.visible_seconds = self._histogram(
             VISIBLE_SECONDS, "Time from commit at the source to visibility in the lake."
         )
+        self.newest_row_lag_seconds = self._gauge(
+            NEWEST_ROW_LAG_SECONDS,
+            "Time since the source's commit of the newest row in the lake, at the moment of the scrape; it grows while "
+            "the source is idle. NaN: no row was written since the start.",
+        )
+        self.newest_row_lag_seconds.set(math.nan)
         self.applied_lsn = self._gauge(APPLIED_LSN, "Commit LSN up to which the lake contains all changes.")
         self.backlog = self._gauge(BACKLOG, "Values in the outbox that are not in the lake.")
         self.tables = self._gauge(TABLES, "Tables in the lake.")
@@ -40,6 +50,7 @@ class PipelineMetrics:
         self.tables_stale = self._gauge(TABLES_STALE, "Tables that lost their key: the replica is not updated.")
         self.tables_stopped = self._gauge(TABLES_STOPPED, "Tables with a property that restricts writes.")
         self.tables_diverged = self._gauge(TABLES_DIVERGED, "Tables that another writer changed or that are damaged.")
+        self.tables_paused = self._gauge(TABLES_PAUSED, "Tables to which writes failed, and which wait to be resumed.")
         self.executors = self._gauge(EXECUTORS, "Executors of Spark; 1 if the driver does their work.")
         self.disk_full_seconds = self._gauge(
             DISK_FULL, "How long this process has waited for space on a full disk; 0: it does not wait."

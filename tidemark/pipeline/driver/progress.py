@@ -27,8 +27,16 @@ from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, 
 
 LAGS_KEPT = 10_000  # number of newest groups from which the percentiles are computed
 REPORT_INTERVAL_S = 5.0
-HINTS = {FaultKind.DIVERGED: TableDiverged.hint, FaultKind.STOPPED: TableStopped.hint}
-EVENTS = {FaultKind.DIVERGED: "table diverged", FaultKind.STOPPED: "table stopped"}
+HINTS = {
+    FaultKind.DIVERGED: TableDiverged.hint,
+    FaultKind.STOPPED: TableStopped.hint,
+    FaultKind.PAUSED: "remove the cause, then cdcctl table resume; the outbox keeps the changes, within a bound",
+}
+EVENTS = {
+    FaultKind.DIVERGED: "table diverged",
+    FaultKind.STOPPED: "table stopped",
+    FaultKind.PAUSED: "table paused",
+}
 STALE_HINT = "give the table a primary key, then cdcctl table recopy"
 
 
@@ -66,6 +74,7 @@ class PipelineProgress:
         self._lake = lake
         self._clock = SystemClock()
         self._lags_s: deque[float] = deque(maxlen=LAGS_KEPT)
+        self._newest_us = 0  # when the newest row was committed at the source
         self._reported_at_s = float("-inf")
 
     def landed(self, feed: Feed, positions: Positions, head: Sequence, seconds: float) -> None:
@@ -82,22 +91,34 @@ class PipelineProgress:
             lag_s = max(0.0, (now_us - committed_us) / USECS_PER_SECOND)  # the clocks of two machines may differ
             self._lags_s.append(lag_s)
             metrics.visible_seconds.observe(lag_s)
+        self._measure_newest_row(feed)
         self.count_tables(positions)
         metrics.applied_lsn.set(feed.commit_lsn)
         metrics.backlog.set(head - feed.lake_batch.end)
         self._report(feed, positions, head, now_us)
 
+    def _measure_newest_row(self, feed: Feed) -> None:
+        """Measure its age at each scrape, so that a pipeline that hangs shows a growing one."""
+        if feed.commit_times_us:
+            self._newest_us = max(self._newest_us, *feed.commit_times_us)
+            self.metrics.newest_row_lag_seconds.set_function(self._newest_row_lag_s)
+
+    def _newest_row_lag_s(self) -> float:
+        return max(0.0, (self._clock.wall_us() - self._newest_us) / USECS_PER_SECOND)
+
     def count_tables(self, positions: Positions) -> None:
-        """Set the metrics of the tables, also before the first batch, so that a restart does not end an alert."""
-        metrics, states = self.metrics, Counter(table.state for table in positions.tables.values())
+        """Set the metrics of the tables."""
+        metrics, tables = self.metrics, positions.tables.values()
+        states = Counter(table.state for table in tables)
         metrics.tables.set(states.total())
         metrics.tables_blocked.set(states[TableState.BLOCKED])
         metrics.tables_stale.set(states[TableState.STALE])
         metrics.tables_stopped.set(states[TableState.STOPPED])
         metrics.tables_diverged.set(states[TableState.DIVERGED])
+        paused = (any(fault.kind is FaultKind.PAUSED for _, fault in faults_of(table)) for table in tables)
+        metrics.tables_paused.set(sum(paused))  # a dropped table may be paused as well
 
     def _report(self, feed: Feed, positions: Positions, head: Sequence, now_us: int) -> None:
-        tables = positions.tables.values()
         lags = sorted(self._lags_s)
         content = ProgressFile(
             pid=os.getpid(),
@@ -110,9 +131,9 @@ class PipelineProgress:
             lsn=format_lsn(feed.commit_lsn),
             lag_p50_s=lags[len(lags) // 2] if lags else None,
             lag_p99_s=lags[len(lags) * 99 // 100] if lags else None,
-            tables=len(tables),
-            faults=[fault_fields(table, name, fault) for table in tables for name, fault in faults_of(table)],
-            stale=[table.qualified_name for table in tables if table.state is TableState.STALE],
+            tables=len(positions.tables),
+            faults=_fault_list(positions),
+            stale=_stale_names(positions),
             updated_at_us=now_us,
         )
         self._write(asdict(content))
@@ -123,6 +144,14 @@ class PipelineProgress:
             del fields["pid"], fields["updated_at_us"], fields["waits_for_room"]
             fields["faults"] = len(content.faults)
             self._log.info("wrote a batch into the lake", **fields)
+
+    def record_tables(self, positions: Positions) -> None:
+        """Record the tables of a lake that was opened, or changed between two batches."""
+        self.count_tables(positions)
+        with suppress(OSError, ValueError, StateFull):
+            content = json.loads(self._file.read_bytes())
+            tables = {"faults": _fault_list(positions), "stale": _stale_names(positions)}
+            self._write({**content, **tables, "updated_at_us": self._clock.wall_us()})
 
     def record_disk_wait(self, reason: str) -> None:
         """Write into the file, if it exists and the disk has space, why the pipeline waits; "": it does not wait."""
@@ -155,6 +184,15 @@ def fault_fields(table: TablePosition, target: str, fault: Fault) -> dict[str, s
         "reason": fault.reason,
         "after": str(fault.position),
     }
+
+
+def _fault_list(positions: Positions) -> list[dict[str, str]]:
+    tables = positions.tables.values()
+    return [fault_fields(table, name, fault) for table in tables for name, fault in faults_of(table)]
+
+
+def _stale_names(positions: Positions) -> list[str]:
+    return [table.qualified_name for table in positions.tables.values() if table.state is TableState.STALE]
 
 
 def faults_of(table: TablePosition) -> Iterator[tuple[str, Fault]]:

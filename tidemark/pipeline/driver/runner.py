@@ -8,6 +8,7 @@ confirmations, so a deleted checkpoint, a repeated batch or a killed helper proc
 import os
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,25 +22,28 @@ from tidemark.io.host.disk import StateFull, is_full
 from tidemark.io.host.failpoints import passed
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
+from tidemark.io.process.config import DEFAULT_LAKE, LakeConfig
 from tidemark.io.process.disk_space import DiskSpace, FullDisks, existing_folder
 from tidemark.io.state.accepted_breaks import accepted_breaks
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
+from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup, keep_hours
 from tidemark.pipeline.driver.captured_databases import CapturedDatabases
 from tidemark.pipeline.driver.executors import ExecutorWatch
 from tidemark.pipeline.driver.feed import Feed, check_joins
 from tidemark.pipeline.driver.metrics import PipelineMetrics
+from tidemark.pipeline.driver.paused_tables import PausedTables
 from tidemark.pipeline.driver.portions import feeds
 from tidemark.pipeline.driver.progress import PipelineProgress, faults_of, report_changes
 from tidemark.pipeline.driver.session import SparkGone, local_dir_of, scratch_folders
 from tidemark.pipeline.driver.source import FORMAT, OutboxReplaced, OutboxSource
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
+from tidemark.pipeline.lake.lake_table import LakeFailed
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import Positions
+from tidemark.pipeline.lake.positions import Positions, TablePosition
 from tidemark.pipeline.sinks.sinks import Lake
 
 OVER = (OutboxReplaced, OutboxTrimmed)  # raised by a query whose sequences ended at a promotion of this host's node
@@ -51,6 +55,7 @@ RESTARTS_MAX = 5  # in a row, without a batch between them
 LASTS_S = 60.0  # a query that runs this long has found space on the disk; starting one takes seconds
 BATCH_S_MAX = 60.0  # limit for the current batch at a stop if Spark's JVM is gone; below TimeoutStopSec of the unit
 RESTART_WAIT_S = 2.0  # a killed driver's JVM lives for up to three seconds and may hold the checkpoint
+PAUSED_SHARE = 4  # paused tables may keep a quarter of the outbox
 FULL_HINT = "free space on the disks of the state folder, the lake, the checkpoint and Spark's temporary files (/tmp)"
 
 
@@ -58,6 +63,12 @@ class QueryFailed(ConsumerFailed):
     """The streaming query failed repeatedly."""
 
     hint = "see Spark's own log; the lake is unchanged, and a restart continues from its positions"
+
+
+class PausedBytesTooLarge(ConfigError):
+    """`--paused-bytes` would let paused tables fill the outbox."""
+
+    hint = "a batch needs up to half of the outbox, and new changes need the rest: lower --paused-bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,9 @@ class Settings:
     shared_with_group: bool
     once: bool  # stop at the present end of the outbox
     master: str = "local"
+    lake_config: LakeConfig = DEFAULT_LAKE
     log_keep_s: float = KEEP_S  # how long a version of a table can be read after the next one
+    paused_bytes: int | None = None  # that the outbox keeps for paused tables; None: `PAUSED_SHARE` of it
 
 
 class Pipeline:
@@ -88,9 +101,13 @@ class Pipeline:
         self._progress = progress
         self._log = log
         self._stop = threading.Event()  # replaced by the caller's in `run`
+        self._paused = PausedTables(outbox, settings.state, settings.reader, paused_bytes(settings, outbox))
         self._lake = self._open_lake()
+        self._paused.close_old_requests(self._lake)
         tables = self._lake.positions.tables
         report_changes(log, {}, {of: table for of, table in tables.items() if any(faults_of(table))})
+        for pattern in unmatched_patterns(settings.lake_config, tables.values()):
+            log.warning("a pattern of lake.tables applies to no table of the lake", pattern=pattern)
         self._cleanup = LogCleanup(settings.lake, settings.log_keep_s, log)
         self._outbox_id = outbox.outbox_id  # when the query started
         self._failure: BaseException | None = None  # of the last batch; Spark reports it only as text
@@ -111,7 +128,7 @@ class Pipeline:
             try:
                 self._lake = self._open_lake()
                 self._run_query(spark, stop)
-            except (PySparkException, Py4JError, OSError, StateFull) as error:
+            except (PySparkException, Py4JError, OSError, StateFull, LakeFailed) as error:
                 if stop.is_set():  # NB: a service manager may stop Spark's JVM at the same moment as this process
                     self._finish_batch(error)
                     return
@@ -170,21 +187,25 @@ class Pipeline:
             keep_hours=keep_hours(self._settings.log_keep_s),
             accepted=partial(accepted_breaks, self._settings.state, self._settings.reader),
             is_over=self._stop.is_set,
+            config=self._settings.lake_config,
         )
         if lake.positions.foreign_change:
             change = lake.positions.foreign_change
             self._log.warning("another writer changed the positions table; ignoring its change", change=change)
-        self._progress.count_tables(lake.positions)
+        self._progress.record_tables(lake.positions)
         return lake
 
     def _run_query(self, spark: SparkSession, stop: threading.Event) -> None:
+        while not stop.is_set() and self._resume():
+            notify(ALIVE)
         query = self._start(spark)
         try:
             notify(READY)
             while query.isActive and not stop.is_set():
                 notify(ALIVE)
                 self._executors.check(spark)
-                stop.wait(POLL_S)
+                if not self._resume():
+                    stop.wait(POLL_S)
         finally:
             if stop.is_set():
                 notify(STOPPING)
@@ -194,6 +215,21 @@ class Pipeline:
         failure = query.exception()
         if failure is not None and not stop.is_set():
             raise failure
+
+    def _resume(self) -> bool:
+        """Let resumed tables catch up by one slice, between two batches; return whether there was one."""
+        if not self._lake.paused or not self._in_batch.acquire(timeout=POLL_S):
+            return False
+        try:
+            before = self._lake.positions.tables
+            if not self._paused.resume(self._lake, lambda: self._progress.record_tables(self._lake.positions)):
+                return False
+            report_changes(self._log, before, self._lake.positions.tables)
+            self._confirm(NO_SEQUENCE)
+            self._cleanup.run(self._lake.written)
+            return True
+        finally:
+            self._in_batch.release()
 
     def _start(self, spark: SparkSession) -> StreamingQuery:
         settings = self._settings
@@ -252,15 +288,16 @@ class Pipeline:
         outbox, lake, reader = self._outbox, self._lake, self._settings.reader
         applied = lake.positions.applied
         check_joins(feed, applied, lake.positions.outbox)
-        known = applied.sequence if lake.positions.outbox == self._outbox_id else NO_SEQUENCE
+        known = lake.contained if lake.positions.outbox == self._outbox_id else NO_SEQUENCE
         outbox.confirm(reader, known, replayable)
         before = lake.positions.tables
+        self._paused.give_up_oldest(lake)
         lake.apply(feed.lake_batch)
         report_changes(self._log, before, lake.positions.tables)
         self._confirm(replayable)
 
     def _confirm(self, replayable: Sequence) -> None:
-        self._outbox.confirm(self._settings.reader, self._lake.positions.applied.sequence, replayable)
+        self._outbox.confirm(self._settings.reader, self._lake.contained, replayable)
         passed(Failpoint.CONFIRMED)
 
     def _judge(self, error: Exception, failed: int) -> None:
@@ -278,6 +315,22 @@ class Pipeline:
         self._log.warning("query failed", attempt=failed, **fields)
         if failed > RESTARTS_MAX:
             raise QueryFailed(f"the query failed {failed} times in a row: {first_reason(str(error))}") from error
+
+
+def unmatched_patterns(config: LakeConfig, tables: Collection[TablePosition]) -> list[str]:
+    """Return the patterns that apply to no table, as an earlier one matches first; none for a lake without tables."""
+    used = {config.settings_of(table.qualified_name) for table in tables}
+    return [one.pattern for one in config.tables if tables and one not in used]
+
+
+def paused_bytes(settings: Settings, outbox: OutboxReader) -> int:
+    """Return how many bytes the outbox keeps for paused tables; raise `PausedBytesTooLarge`."""
+    most = outbox.outbox_bytes_max // PAUSED_SHARE
+    if settings.paused_bytes is not None and settings.paused_bytes > most:
+        raise PausedBytesTooLarge(
+            f"--paused-bytes is {settings.paused_bytes}: at most {most}, a quarter of outbox.bytes_max"
+        )
+    return most if settings.paused_bytes is None else settings.paused_bytes
 
 
 def full_disks(settings: Settings, local_dir: str | None = None) -> FullDisks:

@@ -7,11 +7,18 @@ from enum import Enum
 import pyarrow as pa
 
 from tidemark.model.lsn import Lsn, TimelineId
-from tidemark.model.position import Position
+from tidemark.model.position import NO_SEQUENCE, Position, Sequence
 from tidemark.pipeline.delta_log.lineage import NEVER_WRITTEN, Recorded
 
 _POSITION = (pa.field("timeline", pa.int32()), pa.field("commit_lsn", pa.int64()), pa.field("ordinal", pa.int64()))
-FAULT = pa.struct([pa.field("kind", pa.string()), pa.field("reason", pa.string()), *_POSITION])
+FAULT = pa.struct(
+    [
+        pa.field("kind", pa.string()),
+        pa.field("reason", pa.string()),
+        *_POSITION,
+        pa.field("sequence", pa.int64()),  # of a paused table: the outbox keeps its changes after this value
+    ]
+)
 BREAK = pa.struct(
     [
         pa.field("reason", pa.string()),
@@ -26,15 +33,20 @@ class FaultKind(Enum):
 
     DIVERGED = "diverged"  # another writer changed it, or it is damaged: needs a new copy of the source's rows
     STOPPED = "stopped"  # a property restricts writes: the property must be removed
+    PAUSED = "paused"  # writes to it failed: the operator must resume it
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a table is not written; `position` is that of its last written change."""
+    """Why a table is not written; `position` is that of its last written change.
+
+    A paused table contains everything up to the outbox value `sequence`.
+    """
 
     kind: FaultKind
     reason: str
     position: Position
+    sequence: Sequence = NO_SEQUENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +80,13 @@ def target_columns(name: str, target: LakeEntry) -> dict[str, object]:
         f"{name}_version": target.recorded.version,
         f"{name}_id": target.recorded.id,
         f"{name}_token": target.recorded.token,
-        f"{name}_fault": fault and {"kind": fault.kind.value, "reason": fault.reason, **_columns(fault.position)},
+        f"{name}_fault": fault
+        and {
+            "kind": fault.kind.value,
+            "reason": fault.reason,
+            **_columns(fault.position),
+            "sequence": fault.sequence,
+        },
     }
 
 
@@ -79,7 +97,8 @@ def parse_target(name: str, row: Mapping[str, object]) -> LakeEntry:
     recorded = Recorded(version, str(row.get(f"{name}_id") or ""), token if isinstance(token, int) else None)
     if not isinstance(fault, dict):
         return LakeEntry(recorded)
-    return LakeEntry(recorded, Fault(FaultKind(fault["kind"]), str(fault["reason"]), _position(fault)))
+    sequence = Sequence(int(fault.get("sequence") or NO_SEQUENCE))
+    return LakeEntry(recorded, Fault(FaultKind(fault["kind"]), str(fault["reason"]), _position(fault), sequence))
 
 
 def break_columns(gap: LogBreak) -> dict[str, object]:

@@ -78,7 +78,8 @@ class TableState(Enum):
     DROPPED = "dropped"  # at the source; log and replica are kept
     STALE = "stale"  # blocked, with an earlier replica that is kept unchanged
     STOPPED = "stopped"  # a property restricts writes to log or replica
-    DIVERGED = "diverged"  # another writer changed log or replica, or it is damaged
+    DIVERGED = "diverged"  # another writer changed log or replica, it is damaged, or it was paused for too long
+    PAUSED = "paused"  # writes to log or replica failed
 
 
 @dataclass(frozen=True, slots=True)

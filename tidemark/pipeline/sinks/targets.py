@@ -4,10 +4,12 @@ live      -> applied to; tried again if maintenance by another writer interrupts
 diverged  -> changed by another writer, or damaged: skipped until a new copy of the source's rows begins. A log needs
              the operator's acceptance as well, since it then has a break
 stopped   -> its items wait beside it (`tidemark.pipeline.sinks.waiting`) until the property is undone
+paused    -> writes to it failed repeatedly: skipped; the outbox keeps its items until the operator resumes it
 """
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -17,11 +19,12 @@ from deltalake.exceptions import DeltaError
 from tidemark.io.host.disk import is_full
 from tidemark.model.change import CopyBoundary
 from tidemark.model.position import Position
+from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import NOTHING, Applied
-from tidemark.pipeline.delta_log.commits import changed_columns, read_commit
+from tidemark.pipeline.delta_log.commits import CommitUnreadable, changed_columns, read_commit
 from tidemark.pipeline.delta_log.damage import ScanStopped, damage_of
 from tidemark.pipeline.delta_log.lineage import NO_VERSION, Recorded, TableDiverged, TableStopped
-from tidemark.pipeline.failures import first_reason, is_of_host, reports_full_disk
+from tidemark.pipeline.failures import first_reason, is_of_host, is_of_process, reports_full_disk
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.lake_table import (
     REASON_MAX,
@@ -33,7 +36,12 @@ from tidemark.pipeline.lake.lake_table import (
     check_writable,
     table_id,
 )
+from tidemark.pipeline.lake.layout import UnfitRows
 from tidemark.pipeline.sinks.waiting import StoredItem, WaitingItems
+
+RETRY_WAITS_S = (0.1, 1.0)  # between the attempts to write one table; those of other tables continue
+_PAUSING = (LakeFailed, TableMoved, UnfitRows, CommitUnreadable)
+_NOT_WRITTEN = "a new copy could not be written"
 
 Applying = Callable[[Sequence[StoredItem], Recorded | None], LakeTable]
 """Applies items to a table, which is checked against its record when it is opened; None: not checked."""
@@ -77,11 +85,84 @@ class Outcome:
 
 
 def apply_batch(
-    target: TargetTable, items: Sequence[StoredItem], is_over: Callable[[], bool] = lambda: False
+    target: TargetTable,
+    items: Sequence[StoredItem],
+    since: OutboxSequence,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Apply `items`, or determine why that is not possible; a search for damage ends once `is_over` returns true."""
+    """Apply `items`, or determine why that is not possible; retries and a search for damage end with `is_over`.
+
+    If all attempts fail, the target is paused; it contains everything up to the outbox value `since`.
+    """
+    if target.known.is_faulty(FaultKind.PAUSED):
+        return Outcome(target.known, target.applied)
     try:
-        return _apply_batch(target, items)
+        return _retried(_apply_batch, target, items, is_over)
+    except _PAUSING as error:
+        if is_over() or is_of_process(error):
+            raise
+        return _failed(target, error, since)
+
+
+def catch_up(
+    target: TargetTable,
+    items: Sequence[StoredItem],
+    upto: OutboxSequence,
+    *,
+    is_last: bool,
+    is_over: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Apply to a paused target its items up to the outbox value `upto`; it is no longer paused if they are the last."""
+    fault = target.known.fault
+    assert fault is not None, target
+    try:
+        outcome = _retried(_apply_waiting, target, items, is_over)
+    except (TableStopped, *_PAUSING) as error:
+        if is_over() or is_of_process(error):
+            raise
+        return _failed(target, error, fault.sequence)
+    if is_last or outcome.target.fault is not None:
+        return outcome
+    position = max(fault.position, outcome.applied.position)
+    behind = replace(fault, position=position, sequence=max(fault.sequence, upto))
+    return replace(outcome, target=replace(outcome.target, fault=behind))
+
+
+def _failed(target: TargetTable, error: Exception, since: OutboxSequence) -> Outcome:
+    fault, recorded, reason = target.known.fault, target.known.recorded, first_reason(str(error))
+    if fault is not None and fault.kind is FaultKind.DIVERGED:
+        # NB: the reason is kept: it names the damaged files.
+        known = fault.reason if _NOT_WRITTEN in fault.reason else f"{fault.reason} ({_NOT_WRITTEN}: {reason})"
+        return Outcome(LakeEntry(recorded, replace(fault, reason=known)), target.applied)
+    paused = Fault(FaultKind.PAUSED, reason, _last_written(target), since)
+    return Outcome(LakeEntry(recorded, paused), target.applied)
+
+
+def _retried(
+    write: Callable[[TargetTable, Sequence[StoredItem]], Outcome],
+    target: TargetTable,
+    items: Sequence[StoredItem],
+    is_over: Callable[[], bool],
+) -> Outcome:
+    for wait_s in RETRY_WAITS_S:
+        try:
+            return _checked(write, target, items, is_over)
+        except _PAUSING as error:
+            if is_over() or is_of_process(error):
+                raise
+        time.sleep(wait_s)
+    return _checked(write, target, items, is_over)
+
+
+def _checked(
+    write: Callable[[TargetTable, Sequence[StoredItem]], Outcome],
+    target: TargetTable,
+    items: Sequence[StoredItem],
+    is_over: Callable[[], bool],
+) -> Outcome:
+    """Write; if that fails, find out whether the target is damaged."""
+    try:
+        return write(target, items)
     except (LakeFailed, DeltaError, OSError, pa.ArrowException) as error:
         damage = "" if is_of_host(error) else _damage(target, is_over)
         if damage:
@@ -106,6 +187,14 @@ def _apply_batch(target: TargetTable, items: Sequence[StoredItem]) -> Outcome:
         stopped = Fault(FaultKind.STOPPED, str(error), _last_written(target))
         return Outcome(LakeEntry(target.known.recorded, stopped), target.applied, beside=waiting.written)
     return _written(target, table)
+
+
+def _apply_waiting(target: TargetTable, items: Sequence[StoredItem]) -> Outcome:
+    """Apply the items that waited while the target was stopped, then `items`."""
+    try:
+        return _written(target, _catch_up(target, items))
+    except TableDiverged as error:
+        return _recreate(target, items, Fault(FaultKind.DIVERGED, str(error), _last_written(target)))
 
 
 def _damage(target: TargetTable, is_over: Callable[[], bool]) -> str:

@@ -12,14 +12,14 @@ from tidemark.engine.incarnations import Claim, ReadingProcess, Verdict, judge
 from tidemark.engine.ports import Clock
 from tidemark.engine.progress import Progress
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.host.logs import describe_error
 from tidemark.io.node.replication import NodeIdentity
 from tidemark.io.state.incarnations import record_overtaken, record_started
 from tidemark.io.state.overtaken import OvertakenState, check_not_overtaken
-from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateMarks
 from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import NO_TIMELINE, Lsn, TimelineId
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.node_requests import NodeRequests, NoMarkersOnStandby
 from tidemark.runtime.recovery.promotion import is_waited_for
 from tidemark.wal.versions import PAGE_BYTES
@@ -36,14 +36,14 @@ class Fence:
 
     def __init__(
         self,
-        store: StateStore,
+        context: CaptureContext,
         incarnation: Incarnation,
         node_requests: NodeRequests,
-        log: Log,
         clock: Clock | None = None,
     ) -> None:
-        self._store = store
-        self._log = log
+        self._store = context.store
+        self._log = context.log
+        self._errors = context.metrics.errors
         self._incarnation = incarnation
         self._node_requests = node_requests
         self._clock = clock or SystemClock()
@@ -148,6 +148,7 @@ class Fence:
         if self._store.incarnations()[0].is_confirmed:
             return True
         if query.exception() is not None:
+            self._errors.inc()
             self._node_query, self._not_before_s = self._node_requests.find_node(), now_s + TRY_AGAIN_S
             return False
         # NB: a page's header may be between the end of the last record and the place where the node continues.
@@ -160,6 +161,7 @@ class Fence:
         if isinstance(error, NoMarkersOnStandby):
             return  # for good: the same answer in every step
         if error is not None:
+            self._errors.inc()
             self._log.warning("the start marker was not written", **describe_error(error))
             self._written, self._not_before_s = None, now_s + TRY_AGAIN_S
         elif self._unanswered:

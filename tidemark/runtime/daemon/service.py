@@ -126,7 +126,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         markers = MarkerReader(store.identity, key, metrics, log)
         node_requests = NodeRequests(NodeSettings.of(config), store, key, incarnation, counts=metrics, log=log)
         check_archiving(config.archive, store, node_requests)
-        fence = Fence(store, incarnation, node_requests, log)
+        fence = Fence(context, incarnation, node_requests)
         work = make_work(DaemonContext(context, lock.owner, node_requests, markers, fence), config)
         disks = FullDisks([folder.root], config.decode.memory_bytes)  # that spilling may write at once
         disk_space = DiskSpace(disks, metrics.disk_full_seconds, log)

@@ -9,9 +9,12 @@ COMMANDS = {
         "table.recopy",
         "Copy tables again, as a new generation for every reader; return when the copies are in the stream.",
     ),
+    "resume": Entry(
+        "table.resume", "Let paused tables of a lake catch up from the outbox; return when they are written again."
+    ),
 }
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def table() -> None:
-    """Copy single tables again."""
+    """Copy single tables again, or resume them."""

@@ -1,0 +1,121 @@
+"""A lake that is fed from a real outbox as by the pipeline, without Spark, and whose folders can refuse writes."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.lakes.lakes import IDENTITY, folder_of
+from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
+from tests.support.servers.small_disk import read_only
+from tests.support.workloads.feeder import feed, make_state
+from tidemark.io.state.accepted_breaks import accept_breaks, accepted_breaks, log_key
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.resume_requests import request_resume
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.change import ChangeGroup
+from tidemark.model.lsn import Oid
+from tidemark.model.position import Sequence
+from tidemark.pipeline.driver.paused_tables import PausedTables
+from tidemark.pipeline.driver.portions import ITEMS
+from tidemark.pipeline.lake.layout import constants_of, shape_of
+from tidemark.pipeline.lake.positions import TablePosition
+from tidemark.pipeline.sinks.sinks import Lake, LakeBatch, LakeItem
+
+READER = "spark"
+ALL = ("log", "replica")
+
+
+class PausedLake:
+    """A state folder and a lake below `root`."""
+
+    def __init__(self, root: Path, *, outbox: str = "0a0b", bytes_max: int = 1 << 22) -> None:
+        self.root = root
+        self.bytes_max = bytes_max
+        self.lake = root / "lake"
+        self.lake.mkdir()
+        self.use_outbox(outbox)
+
+    def use_outbox(self, name: str) -> None:
+        """Continue with a new state folder."""
+        self.state = self.root / f"state {name}"
+        make_state(self.state, name)
+        with OutboxReader.open(StateFolder(self.state)) as outbox:
+            outbox.register(READER)
+
+    def feed(self, groups: Iterable[ChangeGroup]) -> None:
+        """Deliver `groups` to the outbox."""
+        feed(self.state, groups)
+
+    def open(self) -> Lake:
+        """Open the lake, as a pipeline that starts."""
+
+        def accepted() -> dict[str, str]:
+            return dict(accepted_breaks(self.state, READER))
+
+        return Lake(str(self.lake), IDENTITY, shape_of, constants_of, accepted=accepted)
+
+    def accept_break(self, table: ScriptedTable) -> None:
+        """Accept the present break of the table's log."""
+        fault = self.position(table).log.fault
+        assert fault is not None
+        accept_breaks(self.state, READER, {log_key(DATABASE, table.oid): str(fault.position)})
+
+    def land(self) -> None:
+        """Write the new values of the outbox into the lake, as one batch."""
+        with OutboxReader.open(StateFolder(self.state)) as outbox:
+            lake, paused = self.open(), self._paused(outbox)
+            applied = lake.positions.applied.sequence if lake.positions.outbox == outbox.outbox_id else Sequence(0)
+            values = list(outbox.read(applied, outbox.head()))
+            if not values:
+                return
+            items: list[LakeItem] = [
+                (value.header.sequence, value.item()) for value in values if value.header.kind in ITEMS
+            ]
+            paused.give_up_oldest(lake)
+            lake.apply(LakeBatch(outbox.outbox_id, outbox.head(), values[-1].header.pointer.position, items))
+            outbox.confirm(READER, lake.contained, lake.contained)
+
+    def resume(self, oid: Oid) -> int:
+        """Resume a table; return the number of slices until it is done."""
+        request_resume(self.state, READER, log_key(DATABASE, oid))
+        with OutboxReader.open(StateFolder(self.state)) as outbox:
+            return self.continue_resume(outbox)
+
+    def continue_resume(self, outbox: OutboxReader) -> int:
+        """Let requested tables catch up, as a pipeline that starts; return the number of slices."""
+        lake, paused, slices = self.open(), self._paused(outbox), 0
+        while paused.resume(lake, lambda: None):
+            slices += 1
+        outbox.confirm(READER, lake.contained, lake.contained)
+        return slices
+
+    def position(self, table: ScriptedTable) -> TablePosition:
+        """Return the recorded position of a table."""
+        return self.open().positions.tables[DATABASE, table.oid]
+
+    @property
+    def held(self) -> Sequence:
+        """The sequence up to which the outbox may be trimmed."""
+        with OutboxReader.open(StateFolder(self.state)) as outbox:
+            return outbox.register(READER).applied
+
+    @property
+    def head(self) -> Sequence:
+        """The sequence of the newest value."""
+        with OutboxReader.open(StateFolder(self.state)) as outbox:
+            return outbox.head()
+
+    @contextmanager
+    def unwritable(self, table: ScriptedTable, parts: Iterable[str] = ALL) -> Iterator[None]:
+        """Let the disk of a table's log or replica be read-only; if there is no table yet, it cannot be created."""
+        folder = self.lake / folder_of(table.relation)
+        if not folder.exists():
+            folder.touch()
+            yield
+            folder.unlink()
+            return
+        with read_only(*(folder / name for name in parts)):
+            yield
+
+    def _paused(self, outbox: OutboxReader) -> PausedTables:
+        return PausedTables(outbox, self.state, READER, self.bytes_max)

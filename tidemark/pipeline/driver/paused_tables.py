@@ -1,0 +1,96 @@
+"""The paused tables of a lake: how much of the outbox they keep, and how a resumed table catches up.
+
+A paused table keeps its changes in the outbox, which is therefore not trimmed beyond them. If they exceed a bound, the
+table *diverges*: its changes are given up, and it needs a new copy. A resumed table reads its changes from the outbox
+in *slices* between two batches, so that other tables wait for one slice at most.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tidemark.io.host.failpoints import passed
+from tidemark.io.state.accepted_breaks import log_key
+from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
+from tidemark.io.state.resume_requests import close_request, is_requested, requested_keys
+from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.pipeline.driver.portions import ITEMS, PORTION_BYTES
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.positions import TableId
+from tidemark.pipeline.sinks.sinks import Lake, LakeItem
+from tidemark.wire.values import HEADER_BYTES
+
+
+class PausedTables:
+    """The paused tables of one reader's lake; used by one thread at a time."""
+
+    def __init__(self, outbox: OutboxReader, state: Path, reader: str, bytes_max: int) -> None:
+        self._outbox = outbox
+        self._state = state
+        self._reader = reader
+        self._bytes_max = bytes_max
+        self._after = self._upto = NO_SEQUENCE  # of the outbox values that were measured last
+        self._kept_bytes = 0
+
+    def close_old_requests(self, lake: Lake) -> None:
+        """Remove the requests for tables that are not paused."""
+        paused = {log_key(*of) for of in lake.paused}
+        for key in requested_keys(self._state, self._reader):
+            if key not in paused:
+                close_request(self._state, self._reader, key)
+
+    def give_up_oldest(self, lake: Lake) -> None:
+        """Give up the changes of the tables that were paused first, as long as the outbox keeps too much for them."""
+        while (paused := lake.paused) and lake.positions.outbox == self._outbox.outbox_id:
+            oldest = min(paused.values())
+            reason = self._excess(oldest, lake.positions.applied.sequence)
+            if not reason:
+                return
+            lake.give_up([of for of, after in paused.items() if after == oldest], reason)
+
+    def resume(self, lake: Lake, report: Callable[[], None]) -> bool:
+        """Let each table that the operator resumed catch up by one slice; return whether there was one.
+
+        `report` runs before a request is closed: the waiting command then reads the result.
+        """
+        requested = [of for of in lake.paused if is_requested(self._state, self._reader, log_key(*of))]
+        if not requested or lake.positions.outbox != self._outbox.outbox_id:
+            return False
+        for of in requested:
+            after = lake.paused[of]
+            try:
+                items, upto = self._slice(of, after, lake.positions.applied.sequence)
+            except OutboxTrimmed:
+                lake.give_up([of], "the outbox no longer contains its changes")
+                items, upto = [], lake.positions.applied.sequence
+            lake.catch_up(of, items, upto)
+            passed(Failpoint.TABLE_RESUMED)
+            report()
+            if lake.paused.get(of, after) == after:  # it continues, or it failed again
+                close_request(self._state, self._reader, log_key(*of))
+        return True
+
+    def _slice(self, of: TableId, after: Sequence, end: Sequence) -> tuple[list[LakeItem], Sequence]:
+        """Return the next items of a table after `after`, up to `end` at most, and the value up to which they are."""
+        if after >= end:
+            return [], end
+        upto = min(self._outbox.plan(after, PORTION_BYTES), end)
+        items: list[LakeItem] = []
+        for header in self._outbox.headers(after, upto):
+            if header.kind in ITEMS and (header.database, header.relation) == of:
+                values = self._outbox.read(Sequence(header.sequence - 1), header.sequence)
+                items += ((header.sequence, value.item()) for value in values)
+        return items, upto
+
+    def _excess(self, after: Sequence, upto: Sequence) -> str:
+        """Return why the outbox does not keep the values after `after` any longer; "" if it does."""
+        if after != self._after:
+            self._after, self._upto, self._kept_bytes = after, after, 0
+        try:
+            new = self._outbox.headers(self._upto, upto)
+        except OutboxTrimmed:
+            return "the outbox no longer contains its changes"
+        self._upto = upto
+        self._kept_bytes += sum(HEADER_BYTES + header.payload_length for header in new)
+        if self._kept_bytes <= self._bytes_max:
+            return ""
+        return f"the outbox kept {self._kept_bytes} bytes for it, more than the {self._bytes_max} of --paused-bytes"
