@@ -40,7 +40,7 @@ from tidemark.runtime.recovery.promotion import is_waited_for
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver
-from tidemark_archiver.upkeep import ForcedSwitches, Upkeep
+from tidemark_archiver.archive_maintenance import ArchiveMaintenance, ForcedSwitches
 
 WATCHED = (Stage.REALTIME, Stage.RETURNING, Stage.RETURNED)  # stages in which the sidecar has work to do
 
@@ -88,7 +88,7 @@ class Archive:
         self._attempt = 0  # the sidecar's attempt to return, from the last try-start marker
         self._backoff = Backoff(settings.retry.first_s, settings.retry.max_s)
         self._watch = Watch.configured(context.store.environment, Role.SIDECAR, settings.watchdog)
-        self._upkeep = Upkeep(context, settings.archive, daemon.node_requests)
+        self._maintenance = ArchiveMaintenance(context, settings.archive, daemon.node_requests)
         self._transition = StageTransition(context.store, _nothing_to_do, context.metrics, context.log)
         self._forced_switches = ForcedSwitches(daemon.node_requests, settings.archive.switch_s)
 
@@ -111,7 +111,7 @@ class Archive:
             self._scan_markers(marks)
         if marks.stage in WATCHED:
             self._watch_sidecar(marks)
-        self._upkeep.step(self._scan.read_lsn if self._scan is not None else None)  # else it would report a hole
+        self._maintenance.step(self._scan.read_lsn if self._scan is not None else None)  # else it would report a hole
 
     @property
     def is_quiet(self) -> bool:

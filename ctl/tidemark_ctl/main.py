@@ -24,6 +24,7 @@ COMMANDS = {
     "init": Entry(
         "init", "Create the state of a capture from --config, or from --dsn, which also writes a configuration."
     ),
+    "lake": Entry("lake", "Show the tables of a lake, and check them."),
     "reader": Entry("reader", "List and drop the readers of the outbox."),
     "realtime": Entry("realtime", "Switch between realtime and the archive, and show which process delivers."),
     "rewind": Entry(

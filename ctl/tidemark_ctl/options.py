@@ -42,6 +42,7 @@ state_option = click.option(
     envvar="TIDEMARK_STATE",
     help="The state folder.",
 )
+lake_option = click.option("--lake", type=PATH, required=True, help="The folder of the lake.")
 config_option = click.option(
     "--config",
     type=PATH,

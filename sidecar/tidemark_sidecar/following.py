@@ -17,7 +17,7 @@ from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Stage
 from tidemark.runtime.capture.capture import Capture, CaptureSettings
-from tidemark.runtime.capture.following import LeaderMarker
+from tidemark.runtime.capture.following import DelivererMarker
 from tidemark.runtime.capture.wal_source import WalSettings, followed_from_node
 from tidemark.runtime.daemon.epoch_run import EpochRun
 from tidemark.runtime.daemon.service import DaemonContext
@@ -58,7 +58,7 @@ class Following:
         self._transition = transition
         self._clock = SystemClock()
         self._run = EpochRun(daemon.context, capture, Slot.SIDECAR)
-        self._leader_marker: LeaderMarker | None = None  # written by the decode thread
+        self._deliverer_marker: DelivererMarker | None = None  # written by the decode thread
         self._reported_strange = False
         self._timeline_query: Future[TimelineId | None] | None = None
         self._queried_s = 0.0
@@ -129,10 +129,13 @@ class Following:
         }
 
     def _begin(self) -> None:
-        self._leader_marker = None
+        self._deliverer_marker = None
         epoch = self._store.begin_epoch(self._daemon.owner)
         self._run.begin(
-            epoch, partial(followed_from_node, self._context, self._wal), self._on_marker, lambda: self._leader_marker
+            epoch,
+            partial(followed_from_node, self._context, self._wal),
+            self._on_marker,
+            lambda: self._deliverer_marker,
         )
 
     def _record_standby_answer(self, query: Future[TimelineId | None]) -> None:
@@ -158,7 +161,7 @@ class Following:
         position = marker.pointer.position
         # A deliverer on a dead branch may write to the new primary; its positions refer to other WAL.
         if position.timeline == capture.timeline and position.commit_lsn < lsn:
-            self._leader_marker = LeaderMarker(marker, marker.pointer, lsn)
+            self._deliverer_marker = DelivererMarker(marker, marker.pointer, lsn)
         elif not self._reported_strange:
             self._reported_strange = True
             self._context.log.warning(

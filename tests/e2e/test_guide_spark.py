@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.lakes.lakes import feed_by_hand, replica_rows
+from tests.support.lakes.lakes import feed_by_hand, folder_of, replica_rows
 from tests.support.processes.guide import programs
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch
+from tidemark.pipeline.lake.report import reading_lines
 from tidemark.wire.values import ValueKind
 
 ROOT = Path(__file__).parents[2]
@@ -76,8 +77,11 @@ def test_the_tables_are_read_as_in_the_guide(tmp_path: Path, spark: SparkSession
     said = run(tmp_path, with_delta_rs.replace("LAKE", str(lake)))
     assert sorted(said) == sorted(f"public {name} {len(table.rows)}" for name, table in known.items())
     (table, *_) = known.values()
-    (folder,) = (path.parent for path in lake.glob(f"*/{table.oid}-*/replica"))
+    folder = lake / folder_of(table.relation)
     given = {"spark": spark}
-    exec(with_spark.replace("LAKE/shop/16385-public.orders", str(folder)), given)
+    exec(with_spark.replace("LAKE/shop/public/orders", str(folder)), given)
     rows = [row.asDict() for row in given["orders"].collect()]  # type: ignore[attr-defined]
+    imports, _, reading = str(reading_lines(f"{folder}/replica")["spark_without_connector"]).partition("; ")
+    exec(imports, given)
+    assert sorted((row.asDict() for row in eval(reading, given).collect()), key=repr) == sorted(rows, key=repr)
     assert sorted(rows, key=repr) == replica_rows(lake, str(folder.relative_to(lake)))

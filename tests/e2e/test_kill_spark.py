@@ -30,7 +30,7 @@ def test_nothing_is_lost_or_doubled_when_spark_dies_between_writes_and_its_check
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_pipeline_survives_the_death_of_the_process_that_looks_for_data_sources(tmp_path: Path) -> None:
+def test_the_pipeline_continues_after_the_process_that_finds_data_sources_was_killed(tmp_path: Path) -> None:
     campaign = SparkCampaign(tmp_path, seed=4, groups=10)
     make_state(campaign.state)
     feed(campaign.state, RandomTables(campaign.seed).groups(campaign.groups))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.faults.spark_campaign import SparkCampaign
-from tests.support.lakes.scripted_table import DATABASE
+from tests.support.lakes.lakes import folder_of
 from tests.support.processes.cdcctl import Done, cdcctl, succeeded
 from tests.support.processes.spark_process import wait_for
 from tests.support.servers.small_disk import needs_mount, read_only
@@ -15,7 +15,6 @@ from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.sinks.sinks import folder_of
 
 pytestmark = [needs_mount, pytest.mark.slow, pytest.mark.timeout(600)]
 GROUPS = 60
@@ -33,7 +32,7 @@ def test_a_paused_table_is_shown_and_resumed_through_a_kill_between_catching_up_
     make_state(state)
     feed(state, groups[: GROUPS // 2])
     campaign.drain()
-    replica = campaign.lake / str(DATABASE) / folder_of(RandomTables(campaign.seed).tables[0].relation) / "replica"
+    replica = campaign.lake / folder_of(RandomTables(campaign.seed).tables[0].relation) / "replica"
     assert resume(state).code == ExitCode.CONFIG, "it is not paused"
     try:
         with read_only(replica):
@@ -72,7 +71,7 @@ def test_a_kill_between_catching_up_and_rejoining_loses_and_doubles_nothing(
     make_state(state)
     feed(state, groups[: GROUPS // 2])
     campaign.drain()
-    replica = campaign.lake / str(DATABASE) / folder_of(RandomTables(campaign.seed).tables[0].relation) / "replica"
+    replica = campaign.lake / folder_of(RandomTables(campaign.seed).tables[0].relation) / "replica"
     with read_only(replica):
         feed(state, groups[GROUPS // 2 :])
         campaign.drain()

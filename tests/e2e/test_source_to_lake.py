@@ -285,7 +285,7 @@ def test_the_lake_equals_the_source_in_other_forms(new_source_to_lake: NewSource
     source_to_lake.sql(DDL)
     source_to_lake.land()
     assert source_to_lake.differences() == []
-    (typed,) = source_to_lake.lake.glob("*/*typed/replica")
+    (typed,) = source_to_lake.lake.glob("*/*/typed/replica")
     row = DeltaTable(str(typed)).to_pyarrow_table(columns=["amount", "data", "span", "day"], filters=[("id", "=", 7)])
     assert row.to_pylist() == [{"amount": 7.07, "data": "AP8=", "span": 2_764_800_000_000, "day": date(2020, 1, 8)}]
 
@@ -298,7 +298,7 @@ def test_the_lake_of_a_database_in_another_encoding_is_in_utf8(new_source_to_lak
     source_to_lake.sql("ALTER TABLE café ADD COLUMN prix text DEFAULT '12 £';\nINSERT INTO café VALUES (2, 'ö', 'é')")
     source_to_lake.land()
     assert source_to_lake.differences(least=1) == []
-    (folder,) = source_to_lake.lake.glob("*/*/replica")
+    (folder,) = source_to_lake.lake.glob("*/*/*/replica")
     assert [row["prix"] for row in DeltaTable(str(folder)).to_pyarrow_table().sort_by("id").to_pylist()] == [
         "12 £",
         "é",

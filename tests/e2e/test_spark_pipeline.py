@@ -13,8 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.support.lakes.aged_logs import LOG_FOLDER, age, lengthen, versions
-from tests.support.lakes.lakes import CAPTURE, IDENTITY, log_rows, replica_rows
-from tests.support.lakes.scripted_table import DATABASE
+from tests.support.lakes.lakes import CAPTURE, IDENTITY, folder_of, log_rows, replica_rows
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.processes.spark import land
 from tests.support.workloads.feeder import RandomTables, feed, make_state
@@ -35,7 +34,7 @@ from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_table import TableFenced
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
-from tidemark.pipeline.sinks.sinks import Lake, folder_of
+from tidemark.pipeline.sinks.sinks import Lake
 
 BATCH_BYTES = 200_000
 SEED = 11
@@ -63,7 +62,7 @@ class Place:
         for _ in world.groups(groups):
             pass
         for table in world.tables:
-            folder = f"{DATABASE}/{folder_of(table.relation)}"
+            folder = folder_of(table.relation)
             assert table.oid == besides or replica_rows(self.lake, folder) == table.expected()
             log = log_rows(self.lake, folder)
             assert len(log) == len({(row["_commit_lsn"], row["_ordinal"]) for row in log}) == table.changes
@@ -97,7 +96,7 @@ def test_a_table_that_another_writer_changed_stops_alone_and_is_named(spark: Spa
     feed(place.state, groups[: GROUPS // 2])
     place.run(spark)
     changed, *others = RandomTables(SEED).tables
-    replica = str(place.lake / str(DATABASE) / folder_of(changed.relation) / "replica")
+    replica = str(place.lake / folder_of(changed.relation) / "replica")
     DeltaTable(replica).delete()
     feed(place.state, groups[GROUPS // 2 :])
     metrics = place.run(spark).metrics.registry

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.lakes.lakes import feed_by_hand
 from tests.support.processes.cdcctl import Done, cdcctl, environment
 from tests.support.workloads.feeder import RandomTables, feed, make_state
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 
 pytestmark = pytest.mark.timeout(300)
@@ -95,3 +97,33 @@ def test_the_pipeline_leaves_nothing_in_the_state_folder_that_others_may_read(tm
     files = [path for path in state.rglob("*") if path.is_file()]
     assert {path.name for path in files} >= {"pipeline-spark.json", "pipeline-spark.lock", "0"}
     assert [str(path) for path in [state, *state.rglob("*")] if path.stat().st_mode & 0o077] == []
+
+
+@pytest.mark.feature("L15")
+def test_a_wrong_setting_of_the_lake_is_refused_by_its_key(tmp_path: Path) -> None:
+    state, lake, config = tmp_path / "state", tmp_path / "lake", tmp_path / "tidemark.toml"
+    make_state(state)
+    config.write_text("[[lake.tables]]\npattern = '*.*'\nretention = 1\n")
+    ended(
+        run(state, lake, "--config", str(config)),
+        ExitCode.CONFIG,
+        "lake.tables: Object contains unknown field `retention`",
+    )
+    (state / config.name).write_text("[[lake.tables]]\npattern = '*.*'\nlog_keep_days = -1\n")
+    ended(run(state, lake), ExitCode.CONFIG, "lake.tables: Expected `int` >= 0 - at `$[0].log_keep_days`")
+
+
+@pytest.mark.feature("L15")
+def test_a_pattern_that_applies_to_no_table_of_the_lake_is_reported_at_the_start(tmp_path: Path) -> None:
+    state, lake = tmp_path / "state", tmp_path / "lake"
+    make_state(state)
+    feed(state, RandomTables(1).groups(2))
+    feed_by_hand(StateFolder(state), lake, "spark")
+    patterns = ("public.table*", "public.nothing")
+    text = "".join(f"[[lake.tables]]\npattern = '{pattern}'\n" for pattern in patterns)
+    (state / "tidemark.toml").write_text(text)
+    done = run(state, lake)
+    assert done.code == ExitCode.SUCCESS, done.err
+    lines = [json.loads(line) for line in done.err.splitlines() if line.startswith("{")]
+    said = [line["pattern"] for line in lines if "of lake.tables applies to no table" in line["event"]]
+    assert said == [*patterns[1:]]

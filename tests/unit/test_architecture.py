@@ -44,6 +44,7 @@ def table(head: str) -> list[list[str]]:
     ("package", "contract"),
     [
         ("tidemark.decode", "decode"),
+        ("tidemark.embedding", "embedding"),
         ("tidemark.runtime", "runtime"),
         ("tidemark.io", "io"),
         ("tidemark.pipeline", "pipeline"),

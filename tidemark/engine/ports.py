@@ -31,8 +31,10 @@ class Consumer(Protocol):
     def on_schema(self, event: SchemaEvent) -> None:
         """Receive a relation version: once, before the first change that needs it, and again after a restart."""
 
-    def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
+    def on_events(self, groups: Iterator[ChangeGroup]) -> bool | ChangeGroup:
         """Process groups from the iterator, all or some. True confirms the groups drawn, false leaves them unconfirmed.
+
+        A group that was drawn, in this call or an earlier one, confirms that group and all before it.
 
         Confirmation becomes durable after the call, while the next groups come: after a crash they may be repeated.
         Groups that were not drawn from the iterator are never confirmed.
@@ -42,8 +44,8 @@ class Consumer(Protocol):
         `ConsumerFailed`, is final at once.
         """
 
-    def on_revoked(self, partition: Partition) -> bool | None:
-        """Stop receiving a partition. True confirms all groups drawn: the last opportunity for it.
+    def on_revoked(self, partition: Partition) -> bool | ChangeGroup | None:
+        """Stop receiving a partition. True or a group confirms as in `on_events`: the last opportunity for it.
 
         It may take `deliver.stop_s` together with the current batch; a later confirmation has no effect.
         """

@@ -41,7 +41,7 @@ class Selection:
         if namespace in SYSTEM_SCHEMAS or namespace.startswith("pg_temp"):
             return False
         qualified = f"{namespace}.{name}"
-        return _matches(qualified, self.tables) and not _matches(qualified, self.exclude_tables)
+        return matches(qualified, self.tables) and not matches(qualified, self.exclude_tables)
 
     def selects(self, relation: Relation) -> bool:
         """Return whether changes of a relation are delivered."""
@@ -63,10 +63,11 @@ class Selection:
 
     def is_root(self, namespace: str, name: str) -> bool:
         """Return whether changes of partitions get the name of this partitioned table."""
-        return namespace not in SYSTEM_SCHEMAS and _matches(f"{namespace}.{name}", self.partition_roots)
+        return namespace not in SYSTEM_SCHEMAS and matches(f"{namespace}.{name}", self.partition_roots)
 
 
-def _matches(qualified: str, patterns: Sequence[str]) -> bool:
+def matches(qualified: str, patterns: Sequence[str]) -> bool:
+    """Return whether one of the patterns for tables matches a table's qualified name."""
     return any(fnmatchcase(qualified, _qualified(pattern)) for pattern in patterns)
 
 

@@ -200,6 +200,8 @@ class CopyBoundary:
     generation: int
     begin: bool
     snapshot: str  # text form of a `Visibility`
+    # By pg_description.objsubid: 0 for the table, else the column's number. None: not known.
+    comments: tuple[tuple[int, str], ...] | None = None
 
 
 GroupItem = ChangeBatch | SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary

@@ -88,7 +88,7 @@ class HandOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Leader:
+class FollowedDeliverer:
     """The last known state of the delivering process, from the markers in WAL."""
 
     epoch: Epoch
@@ -106,7 +106,7 @@ class Followed:
     pointer: Pointer  # decoded up to here, nothing delivered
     floor: Pointer  # everything after this position can be decoded, from this restart LSN
     has_start: bool  # delivery can begin at `delivered`
-    leader: Leader | None = None  # None: no marker has advanced `delivered`
+    leader: FollowedDeliverer | None = None  # None: no marker has advanced `delivered`
 
 
 @dataclass(frozen=True, slots=True)

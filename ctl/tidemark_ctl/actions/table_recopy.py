@@ -7,7 +7,7 @@ import click
 
 from tidemark.model.table_name import TableName
 from tidemark_ctl.opened_state import opened_state
-from tidemark_ctl.requests.confirming import confirm_losses
+from tidemark_ctl.requests.loss_acceptance import accept_losses
 from tidemark_ctl.requests.recopy import TableFinder, TableRecopy
 from tidemark_ctl.requests.recopy_cancel import RecopyCancellation
 from tidemark_ctl.views.lake_tree import diverged_logs
@@ -33,7 +33,7 @@ def recopy(
             RecopyCancellation(store, names, watchdog_s=watchdog_s, deadline_s=deadline_s, echo=echo).cancel()
             return
         requested = TableFinder(settings.capture.dsn, settings.select.selection(), store).find(names)
-        confirm_losses(state, diverged_logs(state, {table.key for table in requested}), accepted=accept_break)
+        accept_losses(state, diverged_logs(state, {table.key for table in requested}), accepted=accept_break)
         request = TableRecopy(
             store, settings.capture.dsn, requested, watchdog_s=watchdog_s, deadline_s=deadline_s, echo=echo
         )

@@ -15,7 +15,7 @@ from tidemark.model.errors import ConfigError, ConsumerFailed
 from tidemark.model.lsn import Oid
 from tidemark.model.table_name import TableName
 from tidemark_ctl.requests.waiting import POLL_S, Echo, NotComplete, WaitReport
-from tidemark_ctl.views.lake_tree import MESSAGES, LakeFault, paused_tables
+from tidemark_ctl.views.lake_tree import MESSAGES_ENTRY, LakeFault, paused_tables
 
 
 class NotPaused(ConfigError):
@@ -61,7 +61,7 @@ def _find(state: Path, texts: Iterable[str]) -> list[Paused]:
 
 
 def _is_named(fault: LakeFault, text: str, databases: Mapping[Oid, str]) -> bool:
-    if text == MESSAGES:
+    if text == MESSAGES_ENTRY:
         return fault.concerns(None)
     name = TableName.parse(text)
     is_there = name.database is None or databases.get(Oid(int(fault.database))) == name.database

@@ -10,7 +10,7 @@ from tidemark_ctl.views.render import Tree
 
 PIPELINE_FILES = "pipeline-*.json"
 LOG, DIVERGED, PAUSED = "log", "diverged", "paused"
-MESSAGES = "messages"
+MESSAGES_ENTRY = "messages"
 
 
 @dataclass(frozen=True, slots=True)

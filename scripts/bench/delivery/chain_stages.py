@@ -37,6 +37,7 @@ from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline, Settings
 from tidemark.pipeline.lake.faults import UNTOUCHED
+from tidemark.pipeline.lake.folders import REPLICA, table_app
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TableId
@@ -120,7 +121,7 @@ class Outbox:
         self._groups = groups
 
     def write(self) -> int:
-        """Write each group in a durable transaction; return the number of rows."""
+        """WriteTarget each group in a durable transaction; return the number of rows."""
         with StateStore.open(StateFolder(self.state)) as store:
             epoch = store.begin_epoch(OWNER)
             for group in self._groups:
@@ -174,7 +175,8 @@ class LogAlone(Lake):
     """A lake without replicas."""
 
     def _replica(self, table: TableId, items: Sequence[Delivered], _write: WriteTarget) -> Outcome:
-        none = LakeTable(f"{self.root}/{self._folder(table, items)}/replica", self._app(table))
+        del items
+        none = LakeTable(f"{self.root}/{self._folders[table]}/replica", table_app(self.capture, table, REPLICA))
         return Outcome(UNTOUCHED, NOTHING, none)
 
 
@@ -187,7 +189,7 @@ class LogPipeline(MarkedPipeline):
 
 
 def spark_trial(spark: SparkSession, state: Path, rows: int, pipeline_of: type[MarkedPipeline]) -> Cost:
-    """Write an outbox into a new lake; the cost is that of all batches but the first, extrapolated to all rows.
+    """WriteTarget an outbox into a new lake; the cost is that of all batches but the first, extrapolated to all rows.
 
     A query's first batch includes Spark's start, the start of this query's workers, and the creation of the tables. The
     cost includes Spark's work between batches.

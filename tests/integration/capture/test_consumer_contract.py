@@ -27,9 +27,9 @@ from tidemark.io.state.heartbeat import Slot
 from tidemark.io.state.locks import AlreadyRunning, RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.change import ChangeGroup
+from tidemark.model.change import ChangeGroup, SchemaEvent
 from tidemark.model.errors import ConsumerFailed, NodeUnreachable
-from tidemark.model.position import Epoch, Partition
+from tidemark.model.position import Epoch, Partition, Pointer
 from tidemark.runtime.capture.capture import Capture, CaptureSettings
 from tidemark.runtime.capture.consumers import NullConsumer
 from tidemark.runtime.capture.wal_source import WalSettings, from_node
@@ -107,6 +107,72 @@ def test_a_confirmation_from_on_revoked_after_the_stop_moves_nothing(
     assert "after the stop" in str(raised[0])
     assert store.view().start == START == progress.delivered
     assert consumer.calls[-1] == "stop"
+
+
+class Partial:
+    """Confirms all but the newest groups that it has drawn."""
+
+    def __init__(self, behind: int) -> None:
+        self.drawn: list[ChangeGroup] = []
+        self._answered: ChangeGroup | None = None
+        self._behind = behind
+
+    def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
+        pass
+
+    def on_schema(self, event: SchemaEvent) -> None:
+        pass
+
+    def on_events(self, groups: Iterator[ChangeGroup]) -> bool | ChangeGroup:
+        self.drawn += groups
+        if len(self.drawn) <= self._behind or self.drawn[-1 - self._behind] is self._answered:
+            return False
+        self._answered = self.drawn[-1 - self._behind]
+        return self._answered
+
+    def on_revoked(self, partition: Partition) -> bool | ChangeGroup | None:
+        del partition
+        return self.drawn[-2]
+
+    def alive(self) -> bool:
+        return True
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.feature("I34")
+def test_a_group_confirms_itself_and_all_before_it_and_no_later_one(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    consumer = Partial(behind=2)
+    target = new_target(consumer, store, epoch, progress, stopping)
+    target.begin()
+    for lsn in (100, 200, 300, 400):
+        target.deliver(group(lsn))
+    wait_until(lambda: store.view().start == group(200).last)
+    target.close()
+    assert store.view().start == group(300).last == progress.confirmed
+
+
+@pytest.mark.feature("I34")
+def test_a_group_that_was_confirmed_before_cannot_be_confirmed_again(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    class Repeating(Partial):
+        def on_events(self, groups: Iterator[ChangeGroup]) -> bool | ChangeGroup:
+            self.drawn += groups
+            return self.drawn[0]
+
+    consumer = Repeating(behind=0)
+    target = new_target(consumer, store, epoch, progress, stopping)
+    target.begin()
+    target.deliver(group(100))
+    with pytest.raises(ConsumerFailed, match="confirmed already, or that it has not drawn"):
+        target.deliver(group(200))
+    consumer.drawn.append(consumer.drawn[-1])  # revoked, it confirms the newest group
+    target.close()
+    assert store.view().start == group(200).last
 
 
 class Failing(Scripted):

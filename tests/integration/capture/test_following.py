@@ -16,7 +16,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Sequence
-from tidemark.runtime.capture.following import FollowTarget, LeaderMarker
+from tidemark.runtime.capture.following import DelivererMarker, FollowTarget
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.marker import Instance, Marker, MarkerKind
 from tidemark.wire.state import (
@@ -24,8 +24,8 @@ from tidemark.wire.state import (
     FOLLOWED,
     STAGE,
     Followed,
+    FollowedDeliverer,
     Identity,
-    Leader,
     Owner,
     Watermark,
 )
@@ -41,12 +41,12 @@ def pointer(lsn: int, restart_lsn: int = 0, timeline: TimelineId = FIRST) -> Poi
     return Pointer(Position(timeline, Lsn(lsn), 0), Lsn(restart_lsn or lsn))
 
 
-def leader_marker(
+def deliverer_marker(
     lsn: int, confirmed: Pointer, *, epoch: int = 1, kind: MarkerKind = MarkerKind.CONFIRM, head: int = 9
-) -> LeaderMarker:
+) -> DelivererMarker:
     instance = Instance(IDENTITY.system_identifier, IDENTITY.capture)
     marker = Marker(kind, instance, Epoch(FIRST, epoch), Sequence(head), confirmed)
-    return LeaderMarker(marker, confirmed, Lsn(lsn))
+    return DelivererMarker(marker, confirmed, Lsn(lsn))
 
 
 class FollowerSetup:
@@ -59,7 +59,7 @@ class FollowerSetup:
             transaction.put(STAGE, Stage.FOLLOWER)
             transaction.put(DELIVERED, Watermark(begin, NO_SEQUENCE))
             transaction.put(FOLLOWED, Followed(begin, pointer(FLOOR, 600), has_start=False))
-        self.newest: LeaderMarker | None = None
+        self.newest: DelivererMarker | None = None
         selected_tables = SelectedTables(Selection(), copying=False, log=get_log("test"))
         epoch = self.store.begin_epoch(OWNER)
         self._target = FollowTarget(
@@ -97,58 +97,58 @@ def following(tmp_path: Path) -> Iterator[FollowerSetup]:
 
 
 def test_a_marker_counts_once_all_before_it_is_followed(following: FollowerSetup) -> None:
-    following.newest = leader_marker(3000, pointer(2000, 1500))
+    following.newest = deliverer_marker(3000, pointer(2000, 1500))
     assert not following.pass_by(2500).has_start
-    assert following.pass_by(3000).leader == Leader(Epoch(FIRST, 1), Lsn(3000), Sequence(9))
+    assert following.pass_by(3000).leader == FollowedDeliverer(Epoch(FIRST, 1), Lsn(3000), Sequence(9))
     assert following.begin == pointer(2000, 1500)
 
 
 def test_a_pointer_confirmed_before_the_state_was_complete_is_not_a_start(following: FollowerSetup) -> None:
-    following.newest = leader_marker(1100, pointer(FLOOR - 8, 300))
+    following.newest = deliverer_marker(1100, pointer(FLOOR - 8, 300))
     assert not following.pass_by(1200).has_start
-    following.newest = leader_marker(1300, pointer(FLOOR, 300))
+    following.newest = deliverer_marker(1300, pointer(FLOOR, 300))
     assert following.pass_by(1400).has_start
     assert following.begin == pointer(FLOOR, 600), "from where the catalogs are known"
 
 
 def test_late_writes_of_a_replaced_deliverer_move_nothing_back(following: FollowerSetup) -> None:
-    following.newest = leader_marker(2000, pointer(1900), epoch=3)
+    following.newest = deliverer_marker(2000, pointer(1900), epoch=3)
     following.pass_by(2100)
-    following.newest = leader_marker(2500, pointer(1800), epoch=2)
+    following.newest = deliverer_marker(2500, pointer(1800), epoch=2)
     assert following.pass_by(2600).has_start
     assert following.begin == pointer(1900)
 
 
 def test_a_deliverer_whose_state_was_rebuilt_is_heard(following: FollowerSetup) -> None:
-    following.newest = leader_marker(2000, pointer(1900), epoch=3)
+    following.newest = deliverer_marker(2000, pointer(1900), epoch=3)
     following.pass_by(2100)
-    following.newest = leader_marker(2500, pointer(2400), epoch=1)
-    assert following.pass_by(2600).leader == Leader(Epoch(FIRST, 1), Lsn(2500), Sequence(9))
+    following.newest = deliverer_marker(2500, pointer(2400), epoch=1)
+    assert following.pass_by(2600).leader == FollowedDeliverer(Epoch(FIRST, 1), Lsn(2500), Sequence(9))
     assert following.begin == pointer(2400)
 
 
 def test_only_confirm_markers_describe_the_outbox(following: FollowerSetup) -> None:
-    following.newest = leader_marker(2000, pointer(1900), head=50)
+    following.newest = deliverer_marker(2000, pointer(1900), head=50)
     following.pass_by(2100)
-    following.newest = leader_marker(2500, pointer(2400), kind=MarkerKind.TRY_START, head=700)
-    assert following.pass_by(2600).leader == Leader(Epoch(FIRST, 1), Lsn(2500), Sequence(50))
+    following.newest = deliverer_marker(2500, pointer(2400), kind=MarkerKind.TRY_START, head=700)
+    assert following.pass_by(2600).leader == FollowedDeliverer(Epoch(FIRST, 1), Lsn(2500), Sequence(50))
     assert following.begin == pointer(2400)
 
 
 def test_a_start_that_is_too_old_is_dropped_until_another_marker_is_read(following: FollowerSetup) -> None:
-    following.newest = leader_marker(2000, pointer(1900))
+    following.newest = deliverer_marker(2000, pointer(1900))
     assert following.pass_by(2100).has_start
     late = 1900 + UNMARKED_BYTES_MAX
     assert following.pass_by(late).has_start
     assert not following.pass_by(late + 100).has_start
-    following.newest = leader_marker(late + 200, pointer(late))
-    assert not following.pass_by(late + 200).has_start, "it is of what was let go of"
-    following.newest = leader_marker(late + 300, pointer(late + 150))
+    following.newest = deliverer_marker(late + 200, pointer(late))
+    assert not following.pass_by(late + 200).has_start, "its position is before the kept ones"
+    following.newest = deliverer_marker(late + 300, pointer(late + 150))
     assert following.pass_by(late + 300).has_start
 
 
 def test_the_epoch_behind_a_promotion_is_above_all_that_were_read_and_never_decreases(following: FollowerSetup) -> None:
-    following.newest = leader_marker(2000, pointer(1900), epoch=40)
+    following.newest = deliverer_marker(2000, pointer(1900), epoch=40)
     following.pass_by(2100)
     with following.store.transaction(None) as transaction:
         followed = transaction.followed()

@@ -87,7 +87,7 @@ def test_off_with_a_dead_sidecar_fences_it_and_on_returns_to_realtime_when_it_is
         assert (shown(off)["stage"], shown(off)["delivering"]) == ("held", "archiver")
         (switch,) = pair.switches()
         assert switch.epoch is not None
-        assert str(switch.epoch) not in (before, shown(off)["epoch"]), "cdcctl took an epoch of its own between theirs"
+        assert str(switch.epoch) not in (before, shown(off)["epoch"]), "cdcctl acquired another epoch between theirs"
         (stop,) = [marker for marker in pair.markers() if marker.kind is MarkerKind.STOP]
         assert (stop.epoch, stop.reason) == (switch.epoch, switch.reason)
         pair.insert(2)

@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tidemark_archiver.upkeep import Upkeep
+from tidemark_archiver.archive_maintenance import ArchiveMaintenance
 from tidemark_sidecar.following import Following
 from tidemark_sidecar.realtime_return import RealtimeReturn
 from tidemark_sidecar.stalled import StalledArchive
@@ -104,7 +104,7 @@ def test_a_failed_maintenance_of_the_spool_is_counted(config: Config, daemon: Da
     (folder := Path(config.archive.folder)).mkdir()
     (folder / ".tidemark").write_text("5\n")  # another cluster's
     for count in (1, 2):
-        Upkeep(daemon.context, config.archive, daemon.node_requests).step(None)
+        ArchiveMaintenance(daemon.context, config.archive, daemon.node_requests).step(None)
         assert errors(daemon) == count
 
 

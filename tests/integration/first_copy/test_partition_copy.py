@@ -58,7 +58,7 @@ def test_a_root_is_copied_completely_and_again_when_a_table_with_rows_becomes_it
 
         compare("copied")
         assert len(lake_rows(lake, "late")) == 20
-        assert not list(lake.glob("*/*-public.leaf_*")), "a partition has no table of its own"
+        assert not list(lake.glob("*/public/leaf_*")), "a partition has no table of its own"
         cluster.sql(CHANGES, database)
         compare("changed")
         cluster.sql("ALTER TABLE root ATTACH PARTITION late FOR VALUES IN ('l')", database)
@@ -75,7 +75,7 @@ def test_a_root_is_copied_completely_and_again_when_a_table_with_rows_becomes_it
         sidecar.start()
         compare("after another start")
         ((count,),) = cluster.sql("SELECT count(*)::int FROM leaf_y", database)
-        (own,) = lake.glob("*/*-public.leaf_y")
+        (own,) = lake.glob("*/public/leaf_y")
         assert own.is_dir()
         assert len(lake_rows(lake, "leaf_y")) == count
         assert sidecar.running
@@ -129,7 +129,7 @@ def test_a_root_that_is_added_with_its_database_is_copied_and_is_dropped_with_it
             reported = _events(sidecar)[before:]
             assert _names(reported) == ["root", "late", "root", "late"], "it goes, and comes again"
             changes = [event.change for event in reported if isinstance(event, PartitionEvent)]
-            assert changes == [PartitionChange.CREATE] * 5, "what goes with its root is not told"
+            assert changes == [PartitionChange.CREATE] * 5, "a partition that is dropped with its root is not reported"
         finally:
             cluster.sql(f"DROP DATABASE {made} WITH (FORCE)")
 

@@ -60,7 +60,7 @@ def test_rows_lost_in_a_replica_are_right_after_the_recopy_beside_a_writer(
     with running(cluster, database, tmp_path, copy=True) as sidecar:
         sidecar.catch_up()
         feed_by_hand(sidecar.folder, lake, "lake")
-        (folder,) = lake.glob("*/*-public.account")
+        (folder,) = lake.glob("*/public/account")
         DeltaTable(str(folder / "replica")).delete("id % 3 = 0")
         before = recopies_in_status(sidecar)
         with TableWorkload(cluster, database):
@@ -83,7 +83,7 @@ def test_a_diverged_log_gets_its_break_after_the_operator_accepted_the_loss(
     with running(cluster, database, tmp_path, copy=True) as sidecar:
         sidecar.catch_up()
         feed_by_hand(sidecar.folder, lake, "lake")
-        (folder,) = lake.glob("*/*-public.account")
+        (folder,) = lake.glob("*/public/account")
         DeltaTable(str(folder / "log")).delete()
         cluster.sql("UPDATE account SET note = 'lost in the log' WHERE id = 1", database)
         sidecar.catch_up()

@@ -24,7 +24,7 @@ from tidemark.pipeline.lake.positions import SCHEMA, TablePosition, TableState
 from tidemark.pipeline.sinks.sinks import Lake, LakeBatch
 from tidemark.pipeline.sinks.steps import Delivered
 
-FOLDER = f"{DATABASE}/{RELATION}-public.Orders"
+FOLDER = f"{DATABASE}/public/Orders"
 OTHER = Oid(20001)
 ROWS = 20
 Changed = Callable[["ScriptedLake", str], None]
@@ -231,7 +231,7 @@ def test_another_table_and_the_position_of_the_lake_continue_beside_a_diverged_t
     states = {name: table.state for (_, name), table in positions.tables.items()}
     assert states == {RELATION: TableState.DIVERGED, OTHER: TableState.LIVE}
     assert positions.applied.sequence == items[-1].sequence
-    assert replica_rows(tmp_path, f"{DATABASE}/{OTHER}-public.other") == other.expected()
+    assert replica_rows(tmp_path, f"{DATABASE}/public/other") == other.expected()
 
 
 # Maintenance

@@ -1,13 +1,16 @@
 """What the log, the metrics and `cdcctl status` show of tables that are stale, stopped, or have a break."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
 from tests.support.lakes.lakes import CAPTURE, IDENTITY
 from tests.support.processes.cdcctl import cdcctl, succeeded
+from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.log_output import get_log
 from tidemark.io.process.metrics import CAPTURE_LABEL
 from tidemark.io.state.state import StateStore
@@ -17,12 +20,19 @@ from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.lineage import TableStopped
 from tidemark.pipeline.driver.feed import Feed
-from tidemark.pipeline.driver.metrics import TABLES, TABLES_STALE, TABLES_STOPPED, PipelineMetrics
+from tidemark.pipeline.driver.metrics import (
+    NEWEST_ROW_LAG_SECONDS,
+    TABLES,
+    TABLES_STALE,
+    TABLES_STOPPED,
+    PipelineMetrics,
+)
 from tidemark.pipeline.driver.progress import STALE_HINT, PipelineProgress, report_changes
 from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
 from tidemark.pipeline.sinks.sinks import LakeBatch
 
+DEADLINE_S = 60.0
 AT = Position(TimelineId(1), Lsn(1000), 0)
 LATER = Position(TimelineId(1), Lsn(2000), 0)
 WITH_PROPERTY = LakeEntry(fault=Fault(FaultKind.STOPPED, "delta.appendOnly restricts writes", AT))
@@ -65,6 +75,28 @@ def test_the_log_names_a_table_that_became_stale_or_stopped_or_has_a_break_once(
             "log_level": "warning",
         },
     }  # fmt: skip
+
+
+@pytest.mark.feature("L13")
+def test_a_metric_shows_the_age_of_the_newest_row_at_each_scrape(tmp_path: Path) -> None:
+    state, root = StateFolder(tmp_path / "state"), str(tmp_path / "lake")
+    StateStore.create(state, IDENTITY).close()
+    positions, metrics = Positions(root, IDENTITY), PipelineMetrics(CAPTURE)
+    progress = PipelineProgress(metrics, get_log("test"), state, "spark", root)
+
+    def lag_s() -> float:
+        found = metrics.registry.get_sample_value(NEWEST_ROW_LAG_SECONDS, {CAPTURE_LABEL: CAPTURE})
+        assert found is not None
+        return found
+
+    assert math.isnan(lag_s())
+    for sequence, ages_s in enumerate(((90.0, 60.0), (), (3600.0,)), 1):  # no row; a row of the first copy
+        now_us = SystemClock().wall_us()
+        commits_us = tuple(now_us - int(age_s * 1_000_000) for age_s in ages_s)
+        last = LakeBatch("outbox-1", Sequence(sequence), AT, [])
+        progress.landed(Feed(last, Sequence(0), 0, 0, AT.commit_lsn, commits_us), positions, Sequence(1), 0.1)
+        first, second = lag_s(), lag_s()
+        assert 60 <= first < second < 60 + DEADLINE_S
 
 
 def test_metrics_and_status_show_stale_and_stopped_tables(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from tests.support.lakes.aged_logs import age, checkpoint_path, commit_path, lengthen, versions
 from tests.support.lakes.lakes import IDENTITY, batch
-from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
+from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tidemark.io.host.log_output import get_log
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.delta_log.log_cleanup import (
@@ -244,7 +244,7 @@ def test_a_batch_lists_every_delta_table_that_it_wrote_with_its_recorded_version
     table.insert({1: 1, 2: "new", 3: None})
     lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of)
     lake.apply(batch(table.delivered()))
-    folder = f"{DATABASE}/{RELATION}-public.Orders"
+    folder = f"{DATABASE}/public/Orders"
     assert [name for name, _ in lake.written] == [POSITIONS, f"{folder}/log", f"{folder}/replica"]
     assert all(DeltaTable(str(tmp_path / name)).version() == version for name, version in lake.written)
 

@@ -1,11 +1,12 @@
 """Which commit logs are listed again, and the planned removals that are dropped."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.integration.lake.test_log_cleanup import KEEP_S, NAME, cleanup, make_table, opens
-from tests.support.lakes.aged_logs import age, checkpoint_path, lengthen, versions
+from tests.support.lakes.aged_logs import age, checkpoint_path, commit_path, lengthen, versions
 from tidemark.pipeline.delta_log.log_cleanup import CHECKPOINT_BEHIND_MAX, EVERY_COMMITS, LOG_FOLDER
 
 
@@ -79,3 +80,36 @@ def test_a_torn_checkpoint_below_the_last_one_is_not_a_base(tmp_path: Path) -> N
     cleanup(tmp_path).run([(NAME, 149)])
     assert versions(table)[0] == 51
     assert opens(table)
+
+
+@pytest.mark.parametrize("behind", [CHECKPOINT_BEHIND_MAX, CHECKPOINT_BEHIND_MAX + 1])
+def test_a_checkpoint_that_is_far_behind_is_replaced_before_anything_is_removed(tmp_path: Path, behind: int) -> None:
+    table = make_table(tmp_path)
+    version = lengthen(table, 20 + behind, after_checkpoint=behind)
+    is_far = behind > CHECKPOINT_BEHIND_MAX
+    assert cleanup(tmp_path).run([(NAME, version)]) == (0 if is_far else version - behind)
+    assert checkpoint_path(table, version).exists() is is_far
+    assert versions(table)[0] == (0 if is_far else version - behind)
+
+
+def test_a_file_that_cannot_be_removed_ends_the_removal_in_its_log_alone(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    other = tmp_path / "other"
+    version = lengthen(table, 20, after_checkpoint=5)
+    shutil.copytree(table, other)
+    commit_path(table, 7).unlink()
+    commit_path(table, 7).mkdir()  # unlink(2) refuses a folder
+    assert cleanup(tmp_path).run([(NAME, version), (other.name, version)]) == 7 + version - 5
+    assert versions(table) == list(range(7, version + 1))
+    assert versions(other) == list(range(version - 5, version + 1))
+    assert opens(table)
+
+
+def test_compacted_commits_are_removed_only_if_they_end_below_the_base(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    version = lengthen(table, 20, after_checkpoint=5)
+    below, across = (table / LOG_FOLDER / f"{3:020}.{last:020}.compacted.json" for last in (6, version))
+    for path in (below, across):
+        path.touch()
+    cleanup(tmp_path).run([(NAME, version)])
+    assert (below.exists(), across.exists()) == (False, True)

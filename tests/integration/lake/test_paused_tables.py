@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.lakes.lakes import Crash, CrashAt, log_rows, replica_rows
+from tests.support.lakes.lakes import Crash, CrashAt, folder_of, log_rows, replica_rows
 from tests.support.lakes.paused_lake import PausedLake
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tests.support.servers.small_disk import needs_mount, read_only
@@ -24,7 +24,6 @@ from tidemark.pipeline.lake.faults import FaultKind
 from tidemark.pipeline.lake.lake_table import LakeFailed
 from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.sinks import targets
-from tidemark.pipeline.sinks.sinks import folder_of
 
 SEED = 5
 FED_BETWEEN_CRASHES = 6
@@ -258,7 +257,7 @@ def test_a_stopped_table_that_is_paused_as_well_applies_all_changes_in_order(lak
     world = OneTable(lake)
     world.insert(1)
     world.land()
-    replica = str(lake.lake / str(DATABASE) / folder_of(world.table.relation) / "replica")
+    replica = str(lake.lake / folder_of(world.table.relation) / "replica")
     DeltaTable(replica).alter.set_table_properties({"delta.appendOnly": "true"})
     world.insert(2)
     world.land()
@@ -278,7 +277,7 @@ def test_a_property_that_restricts_writes_keeps_a_resumed_table_paused(lake: Pau
     world = OneTable(lake)
     world.insert(1)
     world.land()
-    replica = str(lake.lake / str(DATABASE) / folder_of(world.table.relation) / "replica")
+    replica = str(lake.lake / folder_of(world.table.relation) / "replica")
     with lake.unwritable(world.table):
         world.insert(2)
         world.land()

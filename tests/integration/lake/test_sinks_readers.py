@@ -15,7 +15,7 @@ from tidemark.pipeline.sinks import sinks
 from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
 
-FOLDER = f"{DATABASE}/{RELATION}-public.Orders"
+FOLDER = f"{DATABASE}/public/Orders"
 LOG_APP = f"tidemark:{CAPTURE}:{DATABASE}.{RELATION}:log"
 BATCHES = 12
 DEADLINE_S = 120.0

@@ -12,7 +12,7 @@ from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.sinks.sinks import Lake
 
-FOLDER = f"{DATABASE}/{RELATION}-public.Orders"
+FOLDER = f"{DATABASE}/public/Orders"
 LEAF = 20100
 
 

@@ -152,7 +152,7 @@ def test_with_the_lake_each_change_is_there_once_and_incomplete_tables_are_copie
         standby.sql("INSERT INTO account VALUES (-1000, 'behind the restart')")
         hosts.follower.catch_up()
         feed_by_hand(hosts.follower.folder, lake, READER)
-        (folder,) = lake.glob("*/*-public.account")
+        (folder,) = lake.glob("*/public/account")
         places = [
             (row["_tli"], row["_commit_lsn"], row["_ordinal"]) for row in log_rows(lake, str(folder.relative_to(lake)))
         ]

@@ -407,7 +407,7 @@ def test_logs_are_events_with_lsns_as_postgresql_prints_them() -> None:
     stream = io.StringIO()
     configure_logs("json", "warning", stream)
     log = get_log("sidecar")
-    log.info("too small to be told")
+    log.info("below the level")
     log.warning("ring is full", read_lsn=0x16B3748, timeline=1, **describe_error(WalGap("gone", hint="restore it")))
     (line,) = stream.getvalue().splitlines()
     event = json.loads(line)

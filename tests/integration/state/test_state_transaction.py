@@ -37,13 +37,13 @@ from tidemark.wire.state import (
     CopyPhase,
     CopyProgress,
     Followed,
+    FollowedDeliverer,
     HandOver,
     HistoryIndex,
     Identity,
     JournalFile,
     JournalMark,
     Key,
-    Leader,
     Loss,
     LossLog,
     MarkerKeys,
@@ -209,10 +209,10 @@ def test_an_epoch_follows_all_that_is_known_on_the_latest_timeline_of_them(store
     followed = Followed(pointer(4, 200), pointer(4, 200), has_start=True)
     moved(store, lambda transaction: transaction.put(FOLLOWED, followed))
     assert next_epoch() == Epoch(TimelineId(4), 4)
-    led = replace(followed, leader=Leader(Epoch(TimelineId(2), 9), Lsn(1)))
+    led = replace(followed, leader=FollowedDeliverer(Epoch(TimelineId(2), 9), Lsn(1)))
     moved(store, lambda transaction: transaction.put(FOLLOWED, led))
     assert next_epoch() == Epoch(TimelineId(4), 10)
-    led = replace(followed, leader=Leader(Epoch(TimelineId(5), 3), Lsn(1)))
+    led = replace(followed, leader=FollowedDeliverer(Epoch(TimelineId(5), 3), Lsn(1)))
     moved(store, lambda transaction: transaction.put(FOLLOWED, led))
     assert next_epoch() == Epoch(TimelineId(5), 11)
 

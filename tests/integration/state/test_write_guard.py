@@ -116,7 +116,7 @@ def test_a_writer_that_continues_in_time_is_not_killed(environment: Environment,
         assert looks(watch, boot_ns()) == [None] * CHECKS_MIN
         assert looks(watch, boot_ns() + 14 * NS) == [None] * CHECKS_MIN
         assert looks(watch, boot_ns() + 15 * NS, 1) == [writer.pid]
-        assert looks(watch, boot_ns() + 16 * NS, 5) == [None] * 5, "told again only after as long a time"
+        assert looks(watch, boot_ns() + 16 * NS, 5) == [None] * 5, "reported again only after as long a time"
         assert looks(watch, boot_ns() + 31 * NS, 1) == [writer.pid]
         writer.resume()
         assert writer.end() == 0

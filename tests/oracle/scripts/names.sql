@@ -52,7 +52,7 @@ ALTER SCHEMA "Side" RENAME TO "Other Side";
 UPDATE named SET last = 'twice' WHERE id < 12;
 COMMIT;
 \session a
--- a default that stands in older rows, rows in many versions, values out of line
+-- a default that older rows have, rows in many versions, values out of line
 ALTER TABLE named ADD more regclass DEFAULT 'old', ADD many regclass[] DEFAULT '{old,named}';
 UPDATE named SET last = NULL WHERE id < 7;
 INSERT INTO named (id, cs) SELECT 12, array_agg(oid) FROM pg_class, generate_series(1, 30);

@@ -61,7 +61,7 @@ INSERT INTO counted SELECT n % 7, n % 7 / 2, n % 3 FROM generate_series(1, 1000)
 CREATE STATISTICS together (ndistinct, dependencies, mcv) ON a, b, c FROM counted;
 ANALYZE counted;
 CREATE TABLE learnt AS SELECT stxdndistinct, stxddependencies, stxdmcv FROM pg_statistic_ext_data;
--- A text with a zero byte ends there when it is printed, wherever it stands.
+-- A text with a zero byte ends there when it is printed, wherever it is.
 CREATE CAST (bytea AS text) WITHOUT FUNCTION;
 CREATE CAST (bytea AS json) WITHOUT FUNCTION;
 CREATE CAST (bytea AS bpchar) WITHOUT FUNCTION;

@@ -285,7 +285,7 @@ def _length(chance: random.Random) -> int | None:
 def _step(beside: RowsAndLists, chance: random.Random) -> None:
     """Do one action of a record, or end the call."""
     top, xid = chance.choice(TOPS), chance.choice(CHILDREN)
-    match chance.choices(("row", "other", "commit", "let go", "roll back", "finish"), (55, 15, 8, 4, 8, 10))[0]:
+    match chance.choices(("row", "other", "commit", "release", "roll back", "finish"), (55, 15, 8, 4, 8, 10))[0]:
         case "row":
             xid = chance.choice([top, *CHILDREN])
             beside.put(top, xid, new=_length(chance), old=_length(chance), selected=chance.random() < 0.6)
@@ -294,7 +294,7 @@ def _step(beside: RowsAndLists, chance: random.Random) -> None:
             beside.put(0, xid, new=_length(chance), old=_length(chance), selected=chance.random() < 0.6)
         case "commit":
             beside.commit(top)
-        case "let go":
+        case "release":
             beside.release(top)
         case "roll back":
             beside.roll_back(top, xid)
@@ -412,7 +412,7 @@ def test_an_unselected_row_is_not_counted_with_one_that_was_rolled_back_or_remov
 
 
 @pytest.mark.parametrize(("count", "needs_moves"), [(LONG, False), (LONG + 1, True)])
-def test_a_transaction_since_which_many_have_begun_needs_a_move_until_nothing_is_held(
+def test_after_many_later_transactions_a_pending_one_is_moved(
     kernel: Kernel,
     count: int,
     needs_moves: bool,  # noqa: FBT001

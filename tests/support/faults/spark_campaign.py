@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.support.lakes.lakes import IDENTITY, log_rows, replica_rows
+from tests.support.lakes.lakes import IDENTITY, folder_of, log_rows, replica_rows
 from tests.support.lakes.scripted_table import DATABASE
 from tests.support.processes.spark_process import (
     DEADLINE_S,
@@ -30,7 +30,7 @@ from tests.support.processes.spark_process import (
 from tests.support.workloads.feeder import RandomTables, make_state
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.sinks.sinks import Lake, folder_of
+from tidemark.pipeline.sinks.sinks import Lake
 
 BATCH_BYTES = 60_000
 PAUSE_S = "0.1"  # between groups: changes arrive while Spark is killed
@@ -99,7 +99,7 @@ class SparkCampaign:
             pass
         found = {}
         for table in world.tables:
-            folder = f"{DATABASE}/{folder_of(table.relation)}"
+            folder = folder_of(table.relation)
             known = Lake(str(self.lake), IDENTITY, shape_of, constants_of).positions.tables[DATABASE, table.oid]
             assert known.folder == folder
             assert replica_rows(self.lake, folder) == table.expected(), f"replica of {table.name} differs"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from tests.support.lakes.scripted_table import DATABASE
 from tidemark.io.host.failpoints import arm
 from tidemark.io.state.accepted_breaks import accepted_breaks
 from tidemark.io.state.outbox import OutboxReader
@@ -18,6 +19,8 @@ from tidemark.model.change import ChangeBatch, LogicalMessage
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.position import NO_SEQUENCE, Position
 from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.model.relation import Relation
+from tidemark.pipeline.lake.folders import folder_name
 from tidemark.pipeline.lake.layout import constants_of, position_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake, LakeBatch, LakeItem
 from tidemark.pipeline.sinks.steps import Delivered, TableItem
@@ -90,6 +93,11 @@ class CrashingFeed:
                 arm(None)
 
 
+def folder_of(relation: Relation) -> str:
+    """Return the folder of a scripted table whose name no other table has."""
+    return f"{DATABASE}/{folder_name(relation.namespace)}/{folder_name(relation.name)}"
+
+
 def replica_rows(root: Path, folder: str) -> list[dict[str, object]]:
     """Return a replica's rows, sorted."""
     return sorted(_read(root / folder / "replica").to_pylist(), key=repr)
@@ -119,7 +127,7 @@ def feed_by_hand(folder: StateFolder, root: Path, name: str, *, confirm: bool = 
 
 def rows_by_key(root: Path, table: str) -> dict[object, list[object]]:
     """Return a replica's rows by their first column; raise if a key is there twice."""
-    (folder,) = root.glob(f"*/*-public.{table}")
+    (folder,) = root.glob(f"*/public/{table}")
     rows = _read(folder / "replica").to_pylist()
     found = {next(iter(row.values())): list(row.values())[1:] for row in rows}
     assert len(found) == len(rows), "a row is there twice"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.lakes.lakes import IDENTITY
+from tests.support.lakes.lakes import IDENTITY, folder_of
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tests.support.servers.small_disk import read_only
 from tests.support.workloads.feeder import feed, make_state
@@ -19,7 +19,7 @@ from tidemark.pipeline.driver.paused_tables import PausedTables
 from tidemark.pipeline.driver.portions import ITEMS
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition
-from tidemark.pipeline.sinks.sinks import Lake, LakeBatch, LakeItem, folder_of
+from tidemark.pipeline.sinks.sinks import Lake, LakeBatch, LakeItem
 
 READER = "spark"
 ALL = ("log", "replica")
@@ -108,7 +108,7 @@ class PausedLake:
     @contextmanager
     def unwritable(self, table: ScriptedTable, parts: Iterable[str] = ALL) -> Iterator[None]:
         """Let the disk of a table's log or replica be read-only; if there is no table yet, it cannot be created."""
-        folder = self.lake / str(DATABASE) / folder_of(table.relation)
+        folder = self.lake / folder_of(table.relation)
         if not folder.exists():
             folder.touch()
             yield

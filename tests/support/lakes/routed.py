@@ -74,5 +74,5 @@ def source_rows(cluster: Cluster, database: str, root: str) -> list[str]:
 
 def lake_rows(root: Path, table: str) -> list[str]:
     """Return a replica's rows, sorted."""
-    (folder,) = root.glob(f"*/*-public.{table}")
+    (folder,) = root.glob(f"*/public/{table}")
     return sorted(map(repr, DeltaTable(str(folder / "replica")).to_pyarrow_table().to_pylist()))

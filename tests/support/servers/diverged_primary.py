@@ -17,6 +17,7 @@ from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import Lsn, parse_lsn
+from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 
 DATABASE = "postgres"
 Change = tuple[str, object, object]  # op, key, note
@@ -83,7 +84,7 @@ class DivergedPrimary:
     def log(self, table: str) -> list[dict[str, object]]:
         """Return all rows of the change logs of tables of that name, in order."""
         rows: list[dict[str, object]] = []
-        for folder in self.lake.glob(f"*/*-public.{table}"):
+        for folder in (*self.lake.glob(f"*/public/{table}"), *self.lake.glob(f"*/public/{table}-*")):
             rows += DeltaTable(str(folder / "log")).to_pyarrow_table().to_pylist()
         return sorted(rows, key=lambda row: (row["_tli"], row["_commit_lsn"], row["_ordinal"]))
 
@@ -100,8 +101,9 @@ class DivergedPrimary:
     def check_replica(self, table: str) -> None:
         """Check that the replica of a table equals the node's table."""
         ((oid,),) = self.standby.sql(f"SELECT '{table}'::regclass::oid::int8", DATABASE)
-        (folder,) = self.lake.glob(f"*/{oid}-*")
-        rows = DeltaTable(str(folder / "replica")).to_pyarrow_table().to_pylist()
+        positions = DeltaTable(str(self.lake / POSITIONS)).to_pyarrow_table().to_pylist()
+        (folder,) = (row["folder"] for row in positions if row["relation"] == oid)
+        rows = DeltaTable(str(self.lake / folder / "replica")).to_pyarrow_table().to_pylist()
         cursor = self.standby.sql(f"SELECT to_jsonb(t) FROM {table} t ORDER BY id", DATABASE)
         assert sorted(rows, key=lambda row: row["id"]) == [row for (row,) in cursor], table
 

@@ -63,6 +63,12 @@ def test_every_key_is_in_the_file_with_a_comment_above_it() -> None:
         (f"{FOLLOW}lake = '/lake'\n[deliver]\nconsumer = 'null'", "standby.lake: a lake is filled from the outbox"),
         (f"{FOLLOW}[capture]\ndsn = 'host=one,two'", "standby.follow: capture.dsn names several hosts"),
         ("[watchdog]\nwatchdog_s = 2.9", "watchdog.watchdog_s: Expected `float` >= 3.0"),
+        ("[lake]\ntable = 1", "unknown key lake.table"),
+        ("[[lake.tables]]\nlog_keep_days = 1", "lake.tables: Object missing required field `pattern` - at `$[0]`"),
+        ("[[lake.tables]]\npattern = 'a'\nkeep = 1", "lake.tables: Object contains unknown field `keep` - at `$[0]`"),
+        ("[[lake.tables]]\npattern = ''", "lake.tables: Expected `str` of length >= 1 - at `$[0].pattern`"),
+        ("[[lake.tables]]\npattern = 'a'\nlog_keep_days = -1", "Expected `int` >= 0 - at `$[0].log_keep_days`"),
+        (2 * "[[lake.tables]]\npattern = 'a'\n", "lake.tables.1.pattern: a is in an earlier entry, which applies"),
         ("[ring", "is not TOML"),
     ],
 )

@@ -36,9 +36,10 @@ except SystemExit as ended:
     status = int(ended.code or 0)
 print(status, *{{name.partition(".")[0] for name in sys.modules}}, file=sys.stderr)
 """
-GROUPS = ("archive", "reader", "realtime", "run", "spark", "table")
+GROUPS = ("archive", "lake", "reader", "realtime", "run", "spark", "table")
 LEAVES = (
     *("archive repair", "archive status", "check", "decode", "init", "reader drop", "reader list", "realtime off"),
+    *("lake check", "lake describe", "lake list"),
     *("realtime on", "realtime status", "rewind", "run archiver", "run sidecar", "spark accept-break", "spark run"),
     *("status", "table recopy", "table resume", "tail"),
 )
@@ -70,6 +71,9 @@ RUNS = {
     "check": CommandRun("--state {state} --deadline-s 1", NODE, ExitCode.UNEXPECTED),
     "decode": CommandRun("--state {state} --archive {archive}", DECODER, ExitCode.CONFIG),
     "init": CommandRun("--state {state}", NODE | DECODER, ExitCode.NODE_UNREACHABLE),
+    "lake check": CommandRun("--lake {state}", HELP_ALONE, ExitCode.CONFIG),
+    "lake describe": CommandRun("--lake {state} public.account", HELP_ALONE, ExitCode.CONFIG),
+    "lake list": CommandRun("--lake {state}", HELP_ALONE, ExitCode.CONFIG),
     "reader drop": CommandRun("--state {state} --yes nobody", STATE_ALONE, ExitCode.STATE),
     "realtime off": CommandRun("--state {state} --deadline-s 1", NODE),
     "realtime on": CommandRun("--state {state} --deadline-s 1", NODE, ExitCode.UNEXPECTED),

@@ -197,7 +197,7 @@ def test_an_event_compares_with_the_previous_event_and_not_with_the_start_of_the
     assert questions(200) == 10 * questions(20)
 
 
-def test_an_event_that_went_with_its_savepoint_is_reported_again_though_nothing_changed_since() -> None:
+def test_an_event_that_was_rolled_back_with_its_savepoint_is_reported_again() -> None:
     stream = Wal(relation())
     stream.change_catalog(701, 16390, relation("new", 16390))
     stream.change_catalog(702, 16391, relation("gone", 16391), top=701)

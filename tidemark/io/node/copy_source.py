@@ -52,6 +52,13 @@ _TABLE_BYTES = """
     SELECT coalesce(pg_catalog.sum(pg_catalog.pg_table_size(t.relid)), 0)::int8 FROM (
         SELECT %s::oid::regclass AS relid UNION SELECT relid FROM pg_catalog.pg_partition_tree(%s::oid::regclass)) t
 """
+COMMENT_CHARACTERS_MAX = 4000  # of a Delta table's description
+_COMMENTS = f"""
+    SELECT objsubid, pg_catalog.convert_to(
+        pg_catalog.left(description, {COMMENT_CHARACTERS_MAX}), pg_catalog.getdatabaseencoding())
+    FROM pg_catalog.pg_description
+    WHERE objoid = %s AND classoid = 'pg_catalog.pg_class'::pg_catalog.regclass ORDER BY objsubid
+"""  # noqa: S608 - a number
 SNAPSHOTS_MAX = 200  # of a table on a standby; each takes some milliseconds
 
 
@@ -72,6 +79,7 @@ class TableSnapshot:
     relation: Relation
     snapshot: str
     time_us: int
+    comments: tuple[tuple[int, str], ...] = ()  # by pg_description.objsubid: 0 for the table
     seen_lsn: Lsn = INVALID_LSN  # everything that the snapshot shows is flushed and begins before this
     timeline: TimelineId = NO_TIMELINE  # the node's timeline at that time
 
@@ -175,7 +183,14 @@ class CopySource:
             shown = self._clear_snapshot(table, stack)
             relation = self._describe(table)
             self._forms = value_forms(self._locking_node(), table.oid) if _has_types_of_users(relation) else frozenset()
-            yield TableSnapshot(relation, str(shown.snapshot), shown.time_us)
+            yield TableSnapshot(relation, str(shown.snapshot), shown.time_us, self._comments(table.oid))
+
+    def _comments(self, oid: Oid) -> tuple[tuple[int, str], ...]:
+        """Return the comments on a table and its columns; a longer one is cut at `COMMENT_CHARACTERS_MAX`."""
+        assert self._mirror is not None, oid
+        decode = self._mirror.dialect.decode  # NB: as bytes, since a SQL_ASCII database validates no text
+        rows = self._locking_node().query(_COMMENTS, (oid,))
+        return tuple((int(str(number)), decode(bytes(text))) for number, text in rows)
 
     def _clear_snapshot(self, table: SourceTable, stack: ExitStack) -> _SnapshotTime:
         """Enter a transaction into `stack` whose snapshot has known contents."""

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from tidemark.engine.ring import RING_BYTES_MIN
-from tidemark.engine.selection import Selection
+from tidemark.engine.selection import Selection, matches
 from tidemark.io.host.local_path import local_path
 from tidemark.io.state.heartbeat import WATCHDOG_S_DEFAULT, WATCHDOG_S_MIN
 from tidemark.model.errors import ConfigError
@@ -175,6 +175,31 @@ class StandbyConfig:
     unmarked_bytes_max: Annotated[int, Meta(ge=1 << 20, le=1 << 44)] = 16 << 30
 
 
+class LakeTableConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the lake's tables that match a pattern."""
+
+    pattern: Annotated[str, Meta(min_length=1)]
+    log_keep_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
+    file_keep_hours: Annotated[int, Meta(ge=0, le=8_784)] = 0
+
+
+ALL_TABLES = LakeTableConfig("*.*")
+
+
+@dataclass(frozen=True)
+class LakeConfig:
+    """The lake, as the pipeline writes it."""
+
+    tables: tuple[LakeTableConfig, ...] = ()
+
+    def settings_of(self, qualified_name: str) -> LakeTableConfig:
+        """Return the settings of a table: of the first pattern that matches its name, else the defaults."""
+        return next((one for one in self.tables if matches(qualified_name, [one.pattern])), ALL_TABLES)
+
+
+DEFAULT_LAKE = LakeConfig()
+
+
 @dataclass(frozen=True)
 class HistoryConfig:
     """The catalog history."""
@@ -252,6 +277,7 @@ class Config:
     realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
     markers: MarkersConfig = field(default_factory=MarkersConfig)
     standby: StandbyConfig = field(default_factory=StandbyConfig)
+    lake: LakeConfig = field(default_factory=LakeConfig)
     history: HistoryConfig = field(default_factory=HistoryConfig)
     copy: CopyConfig = field(default_factory=CopyConfig)
     seed: SeedConfig = field(default_factory=SeedConfig)
@@ -387,6 +413,10 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
     if config.deliver.consumer == "jsonl" and not config.deliver.jsonl_file:
         raise BadConfig(f"{where}: deliver.jsonl_file: the jsonl consumer needs it (`-` is standard output)")
     _check_standby(config, where)
+    patterns = [one.pattern for one in config.lake.tables]
+    for number, pattern in enumerate(patterns):
+        if pattern in patterns[:number]:
+            raise BadConfig(f"{where}: lake.tables.{number}.pattern: {pattern} is in an earlier entry, which applies")
     for key, path in (
         ("archive.folder", config.archive.folder),
         ("archive.program", config.archive.program),

@@ -37,7 +37,7 @@ RECEIVED_LSN = "tidemark_received_lsn_bytes"
 DECODED_LSN = "tidemark_decoded_lsn_bytes"
 DELIVERED_LSN = "tidemark_delivered_lsn_bytes"
 CONFIRMED_LSN = "tidemark_confirmed_lsn_bytes"
-LEADER_LSN = "tidemark_leader_marker_lsn_bytes"
+DELIVERER_LSN = "tidemark_leader_marker_lsn_bytes"
 LAG_BYTES = "tidemark_lag_bytes"
 LAG_SECONDS = "tidemark_commit_to_consumer_seconds"
 WAL_BYTES = "tidemark_wal_received_bytes_total"
@@ -199,7 +199,7 @@ class Metrics:
         self.decoded_lsn = self._gauge(DECODED_LSN, "End of the WAL decoded.")
         self.delivered_lsn = self._gauge(DELIVERED_LSN, "Commit LSN up to which changes are delivered.")
         self.confirmed_lsn = self._gauge(CONFIRMED_LSN, "Commit LSN up to which all targets confirmed.")
-        self.leader_lsn = self._gauge(LEADER_LSN, "LSN of the marker from which a follower would begin; 0: none.")
+        self.deliverer_lsn = self._gauge(DELIVERER_LSN, "LSN of the marker from which a follower would begin; 0: none.")
         self.lag_bytes = self._gauge(LAG_BYTES, "WAL that the node has flushed and that has not been decoded.")
         self.lag_seconds = self._spread(LAG_SECONDS, "Time from commit to delivery.", LAG_BUCKETS_S)
         self.wal_bytes = self._tally(WAL_BYTES, "WAL received.")

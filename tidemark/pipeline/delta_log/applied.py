@@ -14,6 +14,7 @@ from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import NO_SEQUENCE, Position, Sequence
 from tidemark.pipeline.delta_log.commits import MARK, TOKEN, mark_of
 
+POSITION = "tidemark.position"  # in `commitInfo`, for people: the table's history shows it beside each version
 BEFORE_ALL = Position(TimelineId(0), Lsn(0), 0)
 """Below every position: timelines count from 1."""
 
@@ -62,6 +63,6 @@ def commit_properties(app: str, applied: Applied, token: int) -> CommitPropertie
     # NB: no retry by delta-rs. A conflict means that another driver wrote; its commit must be read first.
     return CommitProperties(
         app_transactions=[Transaction(f"{app}:{name}", version) for name, version in versions.items()],
-        custom_metadata={MARK: mark_of(app, token)},
+        custom_metadata={MARK: mark_of(app, token), POSITION: str(applied.position)},
         max_commit_retries=0,
     )

@@ -1,5 +1,7 @@
 """The metrics of the pipeline: this module defines every name once (I42)."""
 
+import math
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from tidemark.io.process.metrics import CAPTURE_LABEL, DISK_FULL, LAG_BUCKETS_S
@@ -9,6 +11,7 @@ ROWS = "tidemark_pipeline_rows_total"
 BYTES = "tidemark_pipeline_bytes_total"
 BATCH_SECONDS = "tidemark_pipeline_batch_seconds"
 VISIBLE_SECONDS = "tidemark_pipeline_commit_to_visible_seconds"
+NEWEST_ROW_LAG_SECONDS = "tidemark_pipeline_newest_row_lag_seconds"
 APPLIED_LSN = "tidemark_pipeline_held_lsn_bytes"
 BACKLOG = "tidemark_pipeline_backlog_values"
 TABLES = "tidemark_pipeline_tables"
@@ -34,6 +37,12 @@ class PipelineMetrics:
         self.visible_seconds = self._histogram(
             VISIBLE_SECONDS, "Time from commit at the source to visibility in the lake."
         )
+        self.newest_row_lag_seconds = self._gauge(
+            NEWEST_ROW_LAG_SECONDS,
+            "Time since the source's commit of the newest row in the lake, at the moment of the scrape; it grows while "
+            "the source is idle. NaN: no row was written since the start.",
+        )
+        self.newest_row_lag_seconds.set(math.nan)
         self.applied_lsn = self._gauge(APPLIED_LSN, "Commit LSN up to which the lake contains all changes.")
         self.backlog = self._gauge(BACKLOG, "Values in the outbox that are not in the lake.")
         self.tables = self._gauge(TABLES, "Tables in the lake.")

@@ -19,6 +19,7 @@ from tidemark.io.host.local_path import local_path
 from tidemark.io.host.log_output import configure_logs, get_log
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import ALIVE, READY, notify
+from tidemark.io.process.config import load_config
 from tidemark.io.process.disk_space import FullDisks, when_space_allows
 from tidemark.io.process.ending import report_ending
 from tidemark.io.process.metrics_ports import assigned_ports
@@ -73,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
     folder = StateFolder(local_path(given.state, "--state"), given.shared_with_group)
     root = local_path(given.lake, "--lake").absolute()
+    path = local_path(given.config, "--config") if given.config else None
+    lake_config = load_config(path, os.environ).lake
     if not _wait_for_promotion(folder, stop, log, once=given.once):
         return
     wait, guarded = partial(_wait_to_start, stop), reporting_stuck_writers(get_log("state"))
@@ -111,6 +114,7 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             given.shared_with_group,
             given.once,
             given.master,
+            lake_config,
             given.log_keep_s,
             given.paused_bytes,
         )
@@ -218,6 +222,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--state", required=True, help="the state folder of the capture")
     parser.add_argument("--lake", required=True, help="folder of the tables; created if it does not exist")
+    parser.add_argument("--config", help="the configuration of the capture, of which [lake] is used")
     parser.add_argument("--master", default="local[*]", help="Spark's master (default: %(default)s)")
     parser.add_argument(
         "--checkpoint", help="folder of Spark's checkpoint, which may be deleted (default: STATE/spark)"

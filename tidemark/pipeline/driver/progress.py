@@ -74,6 +74,7 @@ class PipelineProgress:
         self._lake = lake
         self._clock = SystemClock()
         self._lags_s: deque[float] = deque(maxlen=LAGS_KEPT)
+        self._newest_us = 0  # when the newest row was committed at the source
         self._reported_at_s = float("-inf")
 
     def landed(self, feed: Feed, positions: Positions, head: Sequence, seconds: float) -> None:
@@ -90,10 +91,20 @@ class PipelineProgress:
             lag_s = max(0.0, (now_us - committed_us) / USECS_PER_SECOND)  # the clocks of two machines may differ
             self._lags_s.append(lag_s)
             metrics.visible_seconds.observe(lag_s)
+        self._measure_newest_row(feed)
         self.count_tables(positions)
         metrics.applied_lsn.set(feed.commit_lsn)
         metrics.backlog.set(head - feed.lake_batch.end)
         self._report(feed, positions, head, now_us)
+
+    def _measure_newest_row(self, feed: Feed) -> None:
+        """Measure its age at each scrape, so that a pipeline that hangs shows a growing one."""
+        if feed.commit_times_us:
+            self._newest_us = max(self._newest_us, *feed.commit_times_us)
+            self.metrics.newest_row_lag_seconds.set_function(self._newest_row_lag_s)
+
+    def _newest_row_lag_s(self) -> float:
+        return max(0.0, (self._clock.wall_us() - self._newest_us) / USECS_PER_SECOND)
 
     def count_tables(self, positions: Positions) -> None:
         """Set the metrics of the tables."""

@@ -8,6 +8,7 @@ confirmations, so a deleted checkpoint, a repeated batch or a killed helper proc
 import os
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from tidemark.io.host.disk import StateFull, is_full
 from tidemark.io.host.failpoints import passed
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
+from tidemark.io.process.config import DEFAULT_LAKE, LakeConfig
 from tidemark.io.process.disk_space import DiskSpace, FullDisks, existing_folder
 from tidemark.io.state.accepted_breaks import accepted_breaks
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
@@ -41,7 +43,7 @@ from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, named_failure, reports_full_disk
 from tidemark.pipeline.lake.lake_table import LakeFailed
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.lake.positions import Positions
+from tidemark.pipeline.lake.positions import Positions, TablePosition
 from tidemark.pipeline.sinks.sinks import Lake
 
 OVER = (OutboxReplaced, OutboxTrimmed)  # raised by a query whose sequences ended at a promotion of this host's node
@@ -81,6 +83,7 @@ class Settings:
     shared_with_group: bool
     once: bool  # stop at the present end of the outbox
     master: str = "local"
+    lake_config: LakeConfig = DEFAULT_LAKE
     log_keep_s: float = KEEP_S  # how long a version of a table can be read after the next one
     paused_bytes: int | None = None  # that the outbox keeps for paused tables; None: `PAUSED_SHARE` of it
 
@@ -103,6 +106,8 @@ class Pipeline:
         self._paused.close_old_requests(self._lake)
         tables = self._lake.positions.tables
         report_changes(log, {}, {of: table for of, table in tables.items() if any(faults_of(table))})
+        for pattern in unmatched_patterns(settings.lake_config, tables.values()):
+            log.warning("a pattern of lake.tables applies to no table of the lake", pattern=pattern)
         self._cleanup = LogCleanup(settings.lake, settings.log_keep_s, log)
         self._outbox_id = outbox.outbox_id  # when the query started
         self._failure: BaseException | None = None  # of the last batch; Spark reports it only as text
@@ -182,6 +187,7 @@ class Pipeline:
             keep_hours=keep_hours(self._settings.log_keep_s),
             accepted=partial(accepted_breaks, self._settings.state, self._settings.reader),
             is_over=self._stop.is_set,
+            config=self._settings.lake_config,
         )
         if lake.positions.foreign_change:
             change = lake.positions.foreign_change
@@ -309,6 +315,12 @@ class Pipeline:
         self._log.warning("query failed", attempt=failed, **fields)
         if failed > RESTARTS_MAX:
             raise QueryFailed(f"the query failed {failed} times in a row: {first_reason(str(error))}") from error
+
+
+def unmatched_patterns(config: LakeConfig, tables: Collection[TablePosition]) -> list[str]:
+    """Return the patterns that apply to no table, as an earlier one matches first; none for a lake without tables."""
+    used = {config.settings_of(table.qualified_name) for table in tables}
+    return [one.pattern for one in config.tables if tables and one not in used]
 
 
 def paused_bytes(settings: Settings, outbox: OutboxReader) -> int:

@@ -6,11 +6,12 @@ it is after `REOPEN_EVERY` commits, because delta-rs keeps every commit since th
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from threading import Lock
 
 from tidemark.pipeline.delta_log.commits import has_commit, log_stamp
 from tidemark.pipeline.delta_log.lineage import Recorded
-from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.lake_table import NO_PROPERTIES, LakeTable
 
 REOPEN_EVERY = 20  # commits: a checkpoint is then new
 KEPT_MAX = 2048  # a log and a replica of 1,000 tables; each needs 0.03 MB, and 0.7 MB with 2,000 files
@@ -23,7 +24,9 @@ class KeptTables:
         self._tables: OrderedDict[str, tuple[LakeTable, tuple[int, ...]]] = OrderedDict()
         self._lock = Lock()
 
-    def open(self, uri: str, app: str, recorded: Recorded | None) -> LakeTable:
+    def open(
+        self, uri: str, app: str, recorded: Recorded | None, properties: Mapping[str, str] = NO_PROPERTIES
+    ) -> LakeTable:
         """Return the kept table if it is as it was; otherwise open the table. It is no longer kept."""
         with self._lock:
             table, stamp = self._tables.pop(uri, (None, ()))
@@ -33,9 +36,9 @@ class KeptTables:
             and log_stamp(uri, table.version) == stamp
             and not has_commit(uri, table.version + 1)
         ):
-            table.begin_batch()
+            table.begin_batch(properties)
             return table
-        return LakeTable(uri, app, recorded)
+        return LakeTable(uri, app, recorded, properties=properties)
 
     def keep(self, table: LakeTable) -> None:
         """Keep a table whose last write succeeded."""

@@ -8,7 +8,7 @@ maintenance, the table is opened and applied to again (`TableMoved`). If it chan
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -37,6 +37,7 @@ from tidemark.pipeline.lake.file_format import FILE_BYTES, SAMPLE_ROWS, properti
 
 KEEP_HOURS = 1  # for readers of older versions: files that a commit replaced; versions are kept for ten minutes
 REOPENED_MAX = 5  # reopenings in a row for foreign maintenance, without a commit of Tidemark in between
+NO_PROPERTIES: Mapping[str, str] = {}
 _DELETION_VECTORS = "deletionVectors"
 REASON_MAX = 200  # characters of a foreign error message
 
@@ -121,10 +122,22 @@ class FileChange:
 class LakeTable:
     """A table at one snapshot, or a table that does not exist yet; each write advances to the snapshot that it made."""
 
-    def __init__(self, uri: str, app: str, recorded: Recorded | None = None, *, version: int | None = None) -> None:
-        """Open the table, or an older `version`; with `recorded` check that the table matches that record."""
+    def __init__(
+        self,
+        uri: str,
+        app: str,
+        recorded: Recorded | None = None,
+        *,
+        version: int | None = None,
+        properties: Mapping[str, str] = NO_PROPERTIES,
+    ) -> None:
+        """Open the table, or an older `version`; with `recorded` check that the table matches that record.
+
+        `properties` describe the table's source; they are set when it is created, and by `forget_files`.
+        """
         self.uri = uri
         self.app = app
+        self._properties = properties
         self._delta: DeltaTable | None = None
         self._is_marked = recorded is None or bool(recorded.id)
         self._delta = self._opened_table(recorded, version)
@@ -152,9 +165,9 @@ class LakeTable:
             return NEVER_WRITTEN
         return Recorded(self.version, str(self._delta.metadata().id), self._token)
 
-    def begin_batch(self) -> None:
+    def begin_batch(self, properties: Mapping[str, str]) -> None:
         """Begin another batch on a table that stayed open; its last commit is Tidemark's."""
-        self._begun, self._is_marked = self.version, True
+        self._begun, self._is_marked, self._properties = self.version, True, properties
 
     def has_passed(self, every: int) -> bool:
         """Return whether a version written in this batch is a multiple of `every`."""
@@ -202,19 +215,44 @@ class LakeTable:
             )
             self._delta = DeltaTable(self.uri)
 
-    def create(self, schema: pa.Schema, applied: Applied) -> None:
+    def create(self, schema: pa.Schema, applied: Applied, description: str = "") -> None:
         """Create the table without rows."""
         with self._commit(applied) as properties:
             self._delta = DeltaTable.create(
-                self.uri, schema, configuration=table_properties(KEEP_HOURS), commit_properties=properties
+                self.uri,
+                schema,
+                description=description or None,
+                configuration={**table_properties(KEEP_HOURS), **self._properties},
+                raise_if_key_not_exists=False,
+                commit_properties=properties,
             )
+
+    def describe(self, fields: Iterable[pa.Field], description: str | None = None) -> None:
+        """Set the description, and the metadata of those columns of `fields` that the table has, if they differ.
+
+        The position remains. NB: delta-rs changes one column in each commit, and removes no key: its value becomes "".
+        """
+        if description is not None and description != (self.delta.metadata().description or ""):
+            with self._commit(self.applied) as properties:
+                self.delta.alter.set_table_description(description, commit_properties=properties)
+        stored = {field.name: field.metadata or {} for field in self.schema}
+        for described in fields:
+            name = described.name
+            wanted = {**dict.fromkeys(stored.get(name, {}), b""), **(described.metadata or {})}
+            if name in stored and stored[name] != wanted:
+                texts = {key.decode(): value.decode() for key, value in wanted.items()}
+                with self._commit(self.applied) as properties:
+                    self.delta.alter.set_column_metadata(name, texts, commit_properties=properties)
 
     def append(self, rows: pa.Table, applied: Applied, *, merge_schema: bool = False) -> None:
         """Add `rows`; with `merge_schema` also new columns and new fields of structs."""
+        stored = {field.name: field.metadata for field in self.schema}
+        # NB: delta-rs refuses rows with other metadata of a column than the table's.
+        fields = [field.with_metadata(stored.get(field.name, field.metadata)) for field in rows.schema]
         with self._commit(applied) as properties:
             write_deltalake(
                 self.delta,
-                rows,
+                rows.cast(pa.schema(fields)),
                 mode="append",
                 schema_mode="merge" if merge_schema else None,
                 target_file_size=FILE_BYTES,
@@ -282,7 +320,7 @@ class LakeTable:
         With `orphans` also delete files as old that no commit has added, which a kill before the commit leaves.
         """
         if hours:
-            self._set_properties(table_properties(hours))
+            self._set_properties({**table_properties(hours), **self._properties})
         with self._translated():
             self.delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=orphans)
 
@@ -299,7 +337,7 @@ class LakeTable:
         changed = {name: value for name, value in wanted.items() if configuration.get(name) != value}
         if changed:
             with self._commit(self.applied) as properties:
-                self.delta.alter.set_table_properties(changed, commit_properties=properties)
+                self.delta.alter.set_table_properties(changed, raise_if_not_exists=False, commit_properties=properties)
 
     def _ensure_commit(self, version: int, applied: Applied) -> None:
         if self.version == version:

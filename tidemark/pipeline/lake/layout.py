@@ -2,7 +2,8 @@
 
 Each column of a replica has its number (`pg_attribute.attnum`) in the metadata of the Delta field. The table therefore
 records which source column has which name: a rename, a drop and a new column with an old name are distinguished
-without history. Types are those of the decoder's codecs (`tidemark.decode.types`).
+without history. Types are those of the decoder's codecs (`tidemark.decode.types`); the metadata also has the declared
+type and the comment of the source's column.
 """
 
 import re
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 
 from tidemark.decode.datum.tuples import missing_value
 from tidemark.decode.types.codec import Dialect, without_escapes
+from tidemark.decode.types.declared import declared_type
 from tidemark.decode.types.registry import UTF8, arrow_struct, column_codec, fits_key
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn, Oid, TimelineId
@@ -24,12 +26,16 @@ from tidemark.model.position import Position
 from tidemark.model.relation import Column, Relation, ReplicaIdentity, TypeDescription
 
 NUMBER = b"tidemark.number"
+TYPE = b"tidemark.type"  # as the source declares it, for example numeric(10,2)
+COMMENT = b"comment"  # a key of Delta
 Shapes = Callable[[Relation], pa.StructType]
 """Returns a relation's live columns in Arrow, for events without rows."""
 Constants = Callable[[Relation, Dialect], Mapping[int, pa.Scalar]]
 """Returns the values of columns in rows that are older than the column (attmissingval), by number."""
 Labels = Mapping[int, Mapping[str, str]]
 """By column: the renamed labels of an enum."""
+Comments = tuple[tuple[int, str], ...]
+"""The comments of a table and its columns by pg_description.objsubid: 0 for the table, else the column's number."""
 Mask = npt.NDArray[np.bool_]
 
 POSITION_COLUMNS = tuple(
@@ -121,14 +127,55 @@ def constants_of(relation: Relation, dialect: Dialect = UTF8) -> dict[int, pa.Sc
     return found
 
 
-def replica_schema(relation: Relation, columns: pa.StructType) -> pa.Schema:
+def replica_schema(relation: Relation, columns: pa.StructType, comments: Comments = ()) -> pa.Schema:
     """Return the schema of the replica of `relation`, whose live columns are `columns` in Arrow."""
+    fields = source_fields(relation, columns, comments)
+    numbers = [{NUMBER: str(column.number).encode()} for column in lake_columns(relation)]
     return pa.schema(
-        [
-            pa.field(column.name, columns.field(column.index).type, metadata={NUMBER: str(column.number).encode()})
-            for column in lake_columns(relation)
-        ]
+        [field.with_metadata({**field.metadata, **number}) for field, number in zip(fields, numbers, strict=True)]
     )
+
+
+def source_fields(relation: Relation, columns: pa.StructType, comments: Comments = ()) -> list[pa.Field]:
+    """Return the columns of `relation` in the lake, with their declared types and comments."""
+    texts, declared, fields = dict(comments), relation.live_columns, []
+    for column in lake_columns(relation):
+        metadata = {TYPE: _encoded(declared_type(declared[column.index]))}
+        if texts.get(column.number):
+            metadata[COMMENT] = _encoded(texts[column.number])
+        fields.append(pa.field(column.name, columns.field(column.index).type, metadata=metadata))
+    return fields
+
+
+def table_comment(comments: Comments | None) -> str:
+    """Return the comment of the table itself; "" if there is none."""
+    return without_escapes(dict(comments or ()).get(0, ""))
+
+
+def with_comments(wanted: pa.Schema, applied: pa.Schema) -> pa.Schema:
+    """Return the layout `wanted` of a replica with the comments of the columns that the layout `applied` has."""
+    old = numbered(applied)
+    fields = []
+    for number, field in numbered(wanted).items():
+        comment = old[number].metadata.get(COMMENT) if number in old else None
+        fields.append(field.with_metadata({**field.metadata, COMMENT: comment}) if comment else field)
+    return pa.schema(fields)
+
+
+def redeclared(before: Relation, after: Relation, applied: pa.Schema, wanted: pa.Schema) -> list[pa.Field]:
+    """Return the columns of `wanted` of which only the declared type changed, as by varchar(10) to varchar(20)."""
+    was = {column.number: declared_type(column) for column in before.live_columns}
+    old = numbered(applied)
+    changed = {column.number for column in after.live_columns if declared_type(column) != was.get(column.number)}
+    return [
+        field
+        for number, field in numbered(wanted).items()
+        if number in changed and number in old and _same(old[number], field)
+    ]
+
+
+def _encoded(text: str) -> bytes:
+    return without_escapes(text).encode()
 
 
 def numbered(schema: pa.Schema) -> dict[int, pa.Field]:

@@ -19,7 +19,7 @@ from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable, quoted
-from tidemark.pipeline.lake.layout import Shapes, lake_columns, unchanged_masks
+from tidemark.pipeline.lake.layout import Shapes, lake_columns, source_fields, table_comment, unchanged_masks
 from tidemark.pipeline.sinks.logshape import META, OLD, UNCHANGED, convert_types, log_schema, spelled
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, steps
 
@@ -77,8 +77,12 @@ class ChangeLog:
             boundary.generation,
             step.sequence if boundary.begin else NO_SEQUENCE,
         )
+        shape, comments = self._shapes(boundary.relation), boundary.comments
+        if table.exists and comments is not None:
+            table.describe(source_fields(boundary.relation, shape, comments), table_comment(comments))
         if not table.exists:
-            table.create(log_schema(boundary.relation, self._shapes(boundary.relation)), applied)
+            schema = log_schema(boundary.relation, shape, comments or ())
+            table.create(schema, applied, table_comment(comments))
         elif boundary.begin and table.applied.copy_sequence:
             # The previous copy did not end: its rows are deleted, because its snapshot was abandoned. NB: they are
             # identified by the LSN that the log has applied; a sequence alone may belong to an older outbox.
@@ -104,6 +108,12 @@ class ChangeLog:
             "_before_kind": BeforeKind.NONE.value,
         }
         return pa.Table.from_pylist([row], schema=schema)
+
+
+def expire_rows(table: LakeTable, before_us: int) -> None:
+    """Delete the rows whose transaction was committed before a time. TRUNCATEs have no time, and stay."""
+    before = f"arrow_cast({before_us}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+    table.delete(f"{quoted('_commit_time')} < {before}", table.applied)
 
 
 def log_rows(step: Rows) -> pa.Table:

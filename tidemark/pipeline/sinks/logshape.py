@@ -16,7 +16,7 @@ from tidemark.io.host.failpoints import passed
 from tidemark.model.relation import Relation
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_table import LakeTable
-from tidemark.pipeline.lake.layout import POSITION_COLUMNS, convert, lake_columns
+from tidemark.pipeline.lake.layout import COMMENT, POSITION_COLUMNS, Comments, convert, source_fields
 
 OLD = "_old"
 UNCHANGED = "_unchanged"
@@ -34,10 +34,11 @@ _Moves = dict[str, tuple[str, pa.DataType]]
 _INTEGER_DIGITS = {16: 5, 32: 10, 64: 19}
 
 
-def log_schema(relation: Relation, columns: pa.StructType) -> pa.Schema:
+def log_schema(relation: Relation, columns: pa.StructType, comments: Comments = ()) -> pa.Schema:
     """Return the schema of log rows for `relation`, whose live columns are `columns` in Arrow."""
-    fields = [pa.field(column.name, columns.field(column.index).type) for column in lake_columns(relation)]
-    old = [pa.field(OLD, pa.struct(fields))] if fields else []  # Parquet has no empty struct
+    fields = source_fields(relation, columns, comments)
+    nested = pa.struct([field.remove_metadata() for field in fields])
+    old = [pa.field(OLD, nested)] if fields else []  # Parquet has no empty struct
     return pa.schema([*META, *fields, *old])
 
 
@@ -72,7 +73,7 @@ def convert_types(table: LakeTable, wanted: pa.Schema) -> None:
     }
     if not changed:
         return
-    rows = _Retyped(stored, _moves(stored, wanted, changed))
+    rows = _Retyped(stored, wanted, _moves(stored, wanted, changed))
     table.overwrite(pa.RecordBatchReader.from_batches(rows.schema, rows.batches(table.scan())), table.applied)
     passed(Failpoint.LOG_RESHAPED)
 
@@ -80,9 +81,9 @@ def convert_types(table: LakeTable, wanted: pa.Schema) -> None:
 class _Retyped:
     """The log's rows with some columns converted or moved to another column, at the top level and inside `_old`."""
 
-    def __init__(self, stored: pa.Schema, moves: _Moves) -> None:
+    def __init__(self, stored: pa.Schema, wanted: pa.Schema, moves: _Moves) -> None:
         self._moves = moves
-        top = self._fields([field for field in stored if field.name != OLD])
+        top = [_declared(field, wanted) for field in self._fields([field for field in stored if field.name != OLD])]
         nested = self._fields(list(stored.field(OLD).type))
         self._top, self._nested = top, nested
         self.schema = pa.schema([*top, pa.field(OLD, pa.struct(nested))])
@@ -102,8 +103,8 @@ class _Retyped:
         for name, (aside, new) in self._moves.items():
             if name in fields:
                 if aside != name:
-                    fields.setdefault(aside, pa.field(aside, fields[name].type))
-                fields[name] = pa.field(name, new)
+                    fields.setdefault(aside, fields[name].with_name(aside))
+                fields[name] = fields[name].with_type(new)
         return list(fields.values())
 
     def _columns(self, stored: dict[str, pa.Array], wanted: list[pa.Field]) -> list[pa.Array]:
@@ -119,6 +120,15 @@ class _Retyped:
             else:
                 columns.append(convert(stored[field.name], field))
         return columns
+
+
+def _declared(field: pa.Field, wanted: pa.Schema) -> pa.Field:
+    """Return a column with the declared type that it has in `wanted`, and with its own comment."""
+    if field.name not in wanted.names:
+        return field
+    comment = (field.metadata or {}).get(COMMENT)
+    metadata = wanted.field(field.name).metadata or {}
+    return field.with_metadata({**metadata, COMMENT: comment} if comment else metadata)
 
 
 def _moves(stored: pa.Schema, wanted: pa.Schema, changed: Mapping[str, pa.DataType]) -> _Moves:

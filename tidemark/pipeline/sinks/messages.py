@@ -13,7 +13,6 @@ from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_table import LakeTable
 from tidemark.pipeline.lake.layout import POSITION_COLUMNS
 
-FOLDER = "messages"
 SCHEMA = pa.schema(
     [
         *POSITION_COLUMNS,

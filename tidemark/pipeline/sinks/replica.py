@@ -45,8 +45,11 @@ from tidemark.pipeline.lake.layout import (
     key_names,
     lake_columns,
     plan_reshape,
+    redeclared,
     replica_schema,
     reshaper,
+    table_comment,
+    with_comments,
 )
 from tidemark.pipeline.merge.clustering import recluster
 from tidemark.pipeline.merge.compaction import compact, only_adds
@@ -141,11 +144,11 @@ class Replica:
 
     def _keyed(self, unkeyed: LakeTable) -> LakeTable:
         """Create the replica of a table that now has a key from the rows collected without one."""
-        table = LakeTable(self.uri, self.app)
+        table = self._open_table(self.uri, self.app, None)
         if not unkeyed.exists:
             return table
         if not table.exists:
-            table.create(unkeyed.schema, NOTHING)
+            table.create(unkeyed.schema, NOTHING, unkeyed.delta.metadata().description or "")
         table.overwrite(unkeyed.scan(), unkeyed.applied)
         passed(Failpoint.REPLICA_RESHAPED)
         _empty(unkeyed, unkeyed.schema, NOTHING)
@@ -210,8 +213,9 @@ class Replica:
                 self._bound_rewrite(table, event, applied)
             case SchemaEvent(change=SchemaChange.CREATE, after=Relation() as relation) if _is_made_empty(event):
                 # NB: an existing table that was unlogged for a while: its deletions in that time are not in WAL.
-                _empty(table, replica_schema(relation, self._shapes(relation)), replace(applied, blocked=False))
+                _empty(table, _described(table, relation, self._shapes(relation)), replace(applied, blocked=False))
             case SchemaEvent(after=Relation() as relation) if event.effect is not SchemaEffect.REWRITE:
+                self._redeclare(table, event.before, relation)
                 self._reshape(table, relation, self._shapes(relation), applied, rerenderings(event.before, relation))
             case _:  # a rewrite changes columns and rows together; a dropped table stays unchanged
                 return
@@ -224,11 +228,14 @@ class Replica:
             copy_sequence=applied.sequence if event.begin else NO_SEQUENCE,
             blocked=False,
         )
-        schema = replica_schema(event.relation, self._shapes(event.relation))
+        relation, columns, comments = event.relation, self._shapes(event.relation), event.comments
         if not table.exists:
-            table.create(schema, copying)
+            table.create(replica_schema(relation, columns, comments or ()), copying, table_comment(comments))
+        elif event.begin and comments is not None:
+            table.describe((), table_comment(comments))
+            table.overwrite(replica_schema(relation, columns, comments).empty_table(), copying)
         elif event.begin:
-            table.overwrite(schema.empty_table(), copying)
+            table.overwrite(_described(table, relation, columns).empty_table(), copying)
         else:
             table.append(table.schema.empty_table(), copying)
 
@@ -236,7 +243,7 @@ class Replica:
         aside = self.staging_table()
         if event.begin:
             if event.position > aside.applied.position:
-                _empty(aside, replica_schema(event.relation, self._shapes(event.relation)), applied)
+                _empty(aside, _described(table, event.relation, self._shapes(event.relation)), applied)
             return
         if not table.exists:
             table.create(aside.schema, table.applied)
@@ -254,6 +261,12 @@ class Replica:
 
     # Layout
 
+    def _redeclare(self, table: LakeTable, before: Relation | None, after: Relation) -> None:
+        """Set the declared types of the columns of which an event changed nothing else."""
+        if table.exists and before is not None:
+            wanted = _described(table, after, self._shapes(after))
+            table.describe(redeclared(before, after, table.schema, wanted))
+
     def _reshape(
         self,
         table: LakeTable,
@@ -263,11 +276,11 @@ class Replica:
         conversions: Conversions = _NONE,
     ) -> None:
         """Give the replica the layout of `relation`, create it if missing, and rerender its rows by `conversions`."""
-        wanted = replica_schema(relation, columns)
         if not table.exists:
-            table.create(wanted, applied)
+            table.create(replica_schema(relation, columns), applied)
             return
         schema = table.schema
+        wanted = with_comments(replica_schema(relation, columns), schema)
         constants = self._constants(relation, self._dialect)
         plan = plan_reshape(schema, wanted, constants)
         if plan is None and not conversions:
@@ -334,6 +347,12 @@ def _with_others(table: LakeTable, aside: LakeTable, event: RewriteBoundary) -> 
             yield batch.filter(others)
 
     return pa.RecordBatchReader.from_batches(wanted, batches())
+
+
+def _described(table: LakeTable, relation: Relation, columns: pa.StructType) -> pa.Schema:
+    """Return the layout of `relation` with the comments of the columns that `table` has."""
+    wanted = replica_schema(relation, columns)
+    return with_comments(wanted, table.schema) if table.exists else wanted
 
 
 def _is_made_empty(event: SchemaEvent) -> bool:

@@ -1,14 +1,13 @@
 """Writes a batch of outbox values into the lake: the log and the replica of each table, then the positions.
 
-    <lake>/<database>/<oid>-<first name>/{log,replica}    <lake>/<database>/messages    <lake>/_positions
+    <lake>/<database>/<schema>/<table>/{log,replica}    <lake>/<database>/messages    <lake>/_positions
 
-A folder keeps the first name of its table and database; the positions table contains the present names.
+`tidemark.pipeline.lake.folders` chooses the folders of new tables; the positions table contains the present names.
 
 Every target checks its own position, so a kill at any point is harmless: a repeated change is skipped where it is
 already applied. A small pool of threads writes logs and replicas: small commits mostly wait, long ones share the cores.
 """
 
-import re
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +17,12 @@ from pathlib import Path
 
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import UTF8
+from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.failpoints import passed
+from tidemark.io.process.config import DEFAULT_LAKE, LakeConfig
 from tidemark.io.state.accepted_breaks import log_key
 from tidemark.model.change import LogicalMessage, SchemaChange, SchemaEvent
+from tidemark.model.commit_time import USECS_PER_SECOND
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
@@ -30,13 +32,13 @@ from tidemark.pipeline.delta_log.commits import has_commit
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak
+from tidemark.pipeline.lake.folders import LOG, MESSAGES, REPLICA, LakeFolders, messages_app, table_app
 from tidemark.pipeline.lake.kept_tables import KeptTables
-from tidemark.pipeline.lake.lake_table import KEEP_HOURS, LakeTable
+from tidemark.pipeline.lake.lake_table import KEEP_HOURS, LakeTable, OpenTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
-from tidemark.pipeline.sinks.changelog import ChangeLog
-from tidemark.pipeline.sinks.messages import FOLDER as MESSAGES
+from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows
 from tidemark.pipeline.sinks.messages import append_messages
 from tidemark.pipeline.sinks.replica import Replica
 from tidemark.pipeline.sinks.steps import Delivered, TableItem
@@ -45,12 +47,11 @@ from tidemark.pipeline.sinks.waiting import StoredItem
 from tidemark.wire.items import relation_of
 from tidemark.wire.state import Identity
 
-LOG, REPLICA = "log", "replica"  # the Delta tables of a source table, below its folder
+CAPTURE, SOURCE = "tidemark.capture", "tidemark.source"  # properties of the Delta tables
 TARGETS_AT_ONCE = 4
+USECS_PER_DAY = 86_400 * USECS_PER_SECOND
 COMPACT_EVERY = 100  # commits of one table
 CHECKED_PER_BATCH = 50  # idle tables checked in each batch: 1,000 tables are checked within 20 batches
-_PLAIN = re.compile(r"[a-z][a-z0-9_]{0,62}")
-_NAME_LENGTH = 80  # of a folder; the OID before it makes it unique
 
 
 WriteTarget = Callable[[TargetTable, Sequence[StoredItem]], Outcome]
@@ -91,18 +92,21 @@ class Lake:
         keep_hours: int = KEEP_HOURS,
         accepted: Callable[[], Mapping[str, str]] = dict,
         is_over: Callable[[], bool] = lambda: False,
+        config: LakeConfig = DEFAULT_LAKE,
     ) -> None:
         """`databases`: names; a database without a name is called by its OID, one without a dialect has that of UTF-8.
 
         Files that a commit replaced are kept for `keep_hours`, for readers of older versions. `accepted` reads the
         breaks in logs that the operator accepted: for a log's key the position before the break. Long optional work
-        ends once `is_over` returns true.
+        ends once `is_over` returns true. `config` has the settings of tables.
         """
         self.root = root.rstrip("/")
         self.capture = identity.capture
+        self._system_identifier = identity.system_identifier
         self._databases = {} if databases is None else databases
         self._dialects = {} if dialects is None else dialects
         self.positions = Positions(self.root, identity, keep_hours)
+        self._folders = LakeFolders(self.root, self.capture, self._databases, self.positions)
         self._shapes = shapes
         self._constants = constants
         self._kept = KeptTables()
@@ -110,6 +114,8 @@ class Lake:
         self._keep_hours = keep_hours
         self._accepted = accepted
         self._is_over = is_over
+        self._config = config
+        self._clock = SystemClock()
         self._touched: Sequence[TablePosition] = ()
         self._beside: list[tuple[str, int]] = []
         self._unchecked: deque[TableId] = deque()  # the tables that this round has not checked yet
@@ -177,6 +183,7 @@ class Lake:
         split = _split(batch.items)
         self._add_stopped(split)
         self._add_changed(split)
+        self._choose_folders(split)
         write = partial(apply_batch, since=since, is_over=self._is_over)
         with ThreadPoolExecutor(TARGETS_AT_ONCE, "tidemark-target") as pool:
             written = [
@@ -209,6 +216,12 @@ class Lake:
         ]
         self._record(batch.outbox, touched, applied, done)
         passed(Failpoint.POSITIONS_WRITTEN)
+
+    def _choose_folders(self, split: _Split) -> None:
+        for of, items in split.tables.items():
+            self._folders.choose(of, _first(items) if items else None)
+        for database in split.messages:
+            self._folders.choose((database, INVALID_OID), None)
 
     def _record(
         self, outbox: str, touched: Sequence[TablePosition], applied: Applied, outcomes: Sequence[Outcome]
@@ -255,12 +268,16 @@ class Lake:
             return False  # an idle table with an unreadable folder must not delay others; its next change reports it
 
     def _log(self, table: TableId, items: Sequence[Delivered], write: WriteTarget) -> Outcome:
-        uri, app = f"{self.root}/{self._folder(table, items)}/log", f"{self._app(table)}:log"
+        uri, app = f"{self.root}/{self._folders[table]}/{LOG}", table_app(self.capture, table, LOG)
+        name = self._name(table, items)
+        open_table, settings = self._opener(table, name), self._config.settings_of(name)
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
-            log = ChangeLog(uri, app, self._shapes, self._kept.open).apply(_delivered(some), recorded)
+            log = ChangeLog(uri, app, self._shapes, open_table).apply(_delivered(some), recorded)
             if log.has_passed(COMPACT_EVERY):
-                log.compact(self._keep_hours)
+                if settings.log_keep_days:
+                    expire_rows(log, self._clock.wall_us() - settings.log_keep_days * USECS_PER_DAY)
+                log.compact(max(self._keep_hours, settings.file_keep_hours))
             return log
 
         known = self.positions.tables.get(table)
@@ -275,18 +292,18 @@ class Lake:
             self._kept.keep(outcome.table)
 
     def _replica(self, table: TableId, items: Sequence[Delivered], write: WriteTarget) -> Outcome:
-        uri, app = f"{self.root}/{self._folder(table, items)}/replica", f"{self._app(table)}:replica"
+        uri, app = f"{self.root}/{self._folders[table]}/{REPLICA}", table_app(self.capture, table, REPLICA)
         dialect = self._dialects.get(table[0], UTF8)
         # NB: removed first, so that it is unknown after a failure: a retry skips the events that were applied.
         present = self._present.pop(table, None)
-        applying = Replica(
-            uri, app, self._shapes, self._constants, dialect, present=present, open_table=self._kept.open
-        )
+        name = self._name(table, items)
+        open_table, settings = self._opener(table, name), self._config.settings_of(name)
+        applying = Replica(uri, app, self._shapes, self._constants, dialect, present=present, open_table=open_table)
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             replica = applying.apply(_delivered(some), recorded)
             if replica.has_passed(COMPACT_EVERY):
-                applying.maintain(replica, self._keep_hours)
+                applying.maintain(replica, max(self._keep_hours, settings.file_keep_hours))
             return replica
 
         known = self.positions.tables.get(table)
@@ -297,12 +314,18 @@ class Lake:
             self._present[table] = applying.present
         return outcome
 
-    def _app(self, table: TableId) -> str:
-        return f"tidemark:{self.capture}:{table[0]}.{table[1]}"
+    def _name(self, table: TableId, items: Sequence[Delivered]) -> str:
+        """Return the present name of a table; without items it is a known one."""
+        return _latest(items).qualified_name if items else self.positions.tables[table].qualified_name
 
-    def _folder(self, table: TableId, items: Sequence[Delivered]) -> str:
-        known = self.positions.tables.get(table)
-        return known.folder if known else f"{self._database(table[0])}/{folder_of(_first(items))}"
+    def _opener(self, table: TableId, name: str) -> OpenTable:
+        """Return what opens a table's log or replica: kept open if possible, with the properties that name its source.
+
+        The position of the source is in each commit, at no further cost.
+        """
+        database = self._databases.get(table[0], str(table[0]))
+        properties = {CAPTURE: self.capture, SOURCE: f"{self._system_identifier}/{database}/{name}"}
+        return partial(self._kept.open, properties=properties)
 
     def _reached(self, table: TableId, items: Sequence[Delivered], log: Outcome, replica: Outcome) -> TablePosition:
         known = self.positions.tables.get(table)
@@ -312,7 +335,7 @@ class Lake:
             relation=table[1],
             namespace=known.namespace if known else "",
             name=known.name if known else "",
-            folder=self._folder(table, items),
+            folder=self._folders[table],
             state=_state(items, log, replica, known),
             sequence=applied.sequence,
             position=applied.position,
@@ -329,7 +352,10 @@ class Lake:
     def _messages(
         self, database: Oid, messages: Sequence[tuple[OutboxSequence, LogicalMessage]], write: WriteTarget
     ) -> Outcome:
-        uri, app = f"{self.root}/{self._messages_folder(database)}", f"tidemark:{self.capture}:{database}:{MESSAGES}"
+        uri, app = (
+            f"{self.root}/{self._folders[database, INVALID_OID]}",
+            messages_app(self.capture, database),
+        )
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             known_messages = [(sequence, item) for sequence, item in some if isinstance(item, LogicalMessage)]
@@ -362,38 +388,19 @@ class Lake:
         late = ((at, item) for at, (_, item) in enumerate(messages) if isinstance(item, LogicalMessage))
         return next(((at, item.position) for at, item in late if item.position > fault.position), None)
 
-    def _messages_folder(self, database: Oid) -> str:
-        known = self.positions.tables.get((database, INVALID_OID))
-        return known.folder if known else f"{self._database(database)}/{MESSAGES}"
-
     def _messages_reached(self, database: Oid, log: Outcome) -> TablePosition:
         return TablePosition(
             database=database,
             relation=INVALID_OID,
             namespace="",
             name=MESSAGES,
-            folder=self._messages_folder(database),
+            folder=self._folders[database, INVALID_OID],
             state=_fault_state(log) or TableState.LIVE,
             sequence=log.applied.sequence,
             position=log.applied.position,
             log=log.target,
             breaks=_breaks(self.positions.tables.get((database, INVALID_OID)), log),
         )
-
-    def _database(self, database: Oid) -> str:
-        # Three distinct forms, none of which is the positions table's: an OID, a plain name, another name with its OID.
-        name = self._databases.get(database)
-        if name is None:
-            return str(database)
-        is_plain = _PLAIN.fullmatch(name) and not self._is_anothers(name, database)
-        return name if is_plain else f"{_safe(name)}-{database}"
-
-    def _is_anothers(self, name: str, database: Oid) -> bool:
-        """Return whether the folder `name` belongs to another database with that name, now or earlier."""
-        if any(name == other and oid < database for oid, other in self._databases.items()):
-            return True
-        tables = self.positions.tables.values()
-        return any(known.database != database and known.folder.startswith(f"{name}/") for known in tables)
 
 
 def delta_tables(table: TablePosition) -> list[tuple[str, int]]:
@@ -404,15 +411,6 @@ def delta_tables(table: TablePosition) -> list[tuple[str, int]]:
         for name, target in both
         if target.recorded.version >= 0 and target.fault is None
     ]
-
-
-def folder_of(relation: Relation) -> str:
-    """Return the folder of a table that is new to the lake, below its database's."""
-    return f"{relation.oid}-{_safe(relation.qualified_name)}"
-
-
-def _safe(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:_NAME_LENGTH]
 
 
 def _split(items: Sequence[LakeItem]) -> _Split:

@@ -44,7 +44,7 @@ from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_visibility
 from tidemark.runtime.capture.decoding import DecodeThread, WalReader
 from tidemark.runtime.capture.delivery import ApplicationThread
-from tidemark.runtime.capture.following import QueryLeader
+from tidemark.runtime.capture.following import QueryDeliverer
 from tidemark.runtime.capture.group_queue import GroupQueue
 from tidemark.runtime.capture.group_reader import GroupReader
 from tidemark.runtime.capture.role_holding import RoleHolding
@@ -137,7 +137,7 @@ class Capture:
         *,
         consumer: Consumer | None = None,
         on_marker: OnMarker | None = None,
-        query_leader: QueryLeader | None = None,
+        query_deliverer: QueryDeliverer | None = None,
         in_daemon: bool = False,
     ) -> None:
         """Create all parts and start nothing. `consumer`: a custom consumer, in place of the configured one.
@@ -146,7 +146,7 @@ class Capture:
         and beats for it, from `start` to `stop`.
 
         `on_marker`, called by the decode thread, may halt the capture: it delivers what commits before, and no more.
-        `query_leader`: the capture follows; it delivers nothing, and queries the position of the deliverer.
+        `query_deliverer`: the capture follows; it delivers nothing, and queries the position of the deliverer.
         """
         store = context.store
         view = store.view()
@@ -186,7 +186,7 @@ class Capture:
         self.progress.delivered = start
         self._start = start
         self._copies_wait_for = waits_for(view)
-        self._fills_outbox = consumer is None and query_leader is None and settings.deliver.consumer == "outbox"
+        self._fills_outbox = consumer is None and query_deliverer is None and settings.deliver.consumer == "outbox"
         self._is_restored = False
         self._error: BaseException | None = None
         self._history = self._make_history(view, [each.entry.file for each in damaged])
@@ -203,7 +203,7 @@ class Capture:
         names = base.mirrors.remember(beginning.databases)
         maker = TargetMaker(context, settings.target, epoch, self._history, self.progress, self._stopping)
         target, self._liveness = (
-            maker.deliver(consumer, names) if query_leader is None else (maker.follow(query_leader), None)
+            maker.deliver(consumer, names) if query_deliverer is None else (maker.follow(query_deliverer), None)
         )
         self._target = target
         first_copy = FirstCopy(
@@ -221,7 +221,7 @@ class Capture:
             target,
             self._history,
             prelude=first_copy.run
-            if query_leader is None and is_due(settings.select, settings.first_copy.copy, view)
+            if query_deliverer is None and is_due(settings.select, settings.first_copy.copy, view)
             else _nothing_before,
             metrics=self._metrics,
             stopping=self._stopping,

@@ -135,9 +135,8 @@ class ConsumerTarget:
         try:
             try:
                 with self._liveness.calling("on_revoked"):
-                    is_confirmed = self._consumer.on_revoked(self._partition)
-                if is_confirmed:
-                    self._confirm_accepted()
+                    confirmed = self._consumer.on_revoked(self._partition)
+                self._confirm(confirmed)
             finally:
                 self._confirming.close()
         finally:
@@ -176,25 +175,22 @@ class ConsumerTarget:
         while True:
             accepted_before = len(self._accepted)
             try:
-                is_confirmed = self._call()
+                confirmed = self._call()
             except TidemarkError as error:
                 self._requeue(accepted_before)
                 self._wait_to_retry(error)
             else:
                 break
         self._retry.succeeded()
-        if is_confirmed and self._accepted:
-            self._confirm_accepted()
-            return True
-        return len(self._waiting) < before
+        return self._confirm(confirmed) or len(self._waiting) < before
 
-    def _call(self) -> bool:
+    def _call(self) -> bool | ChangeGroup:
         with self._liveness.calling("on_events"):
             alive = self._consumer.alive()
-            is_confirmed = alive and self._consumer.on_events(self._draw())
+            confirmed = alive and self._consumer.on_events(self._draw())
         if not alive:
             raise ConsumerFailed("the consumer reports that it is not alive")
-        return is_confirmed
+        return confirmed
 
     def _requeue(self, accepted_before: int) -> None:
         """Queue a call's groups again, in order; `accepted_before`: how many were accepted before it."""
@@ -217,11 +213,31 @@ class ConsumerTarget:
         if self._stopping.wait(delay_s):
             raise Stopped from error
 
-    def _confirm_accepted(self) -> None:
-        if self._accepted:
-            self._confirming.confirm([offered.without_rows() for offered in self._accepted], self._unconfirmed_bytes)
-            self._accepted.clear()
-            self._unconfirmed_bytes = 0
+    def _confirm(self, answer: bool | ChangeGroup | None) -> bool:  # noqa: FBT001 - the answer of a consumer
+        """Confirm what the consumer's answer names; return whether that is anything."""
+        if not answer or not self._accepted:
+            return False
+        left: list[_Offered] = []
+        left_bytes = 0
+        if isinstance(answer, ChangeGroup):
+            left = self._accepted[self._number(answer) :]
+            left_bytes = sum(offered.group.byte_count for offered in left)
+        confirmed = self._accepted[: len(self._accepted) - len(left)]
+        self._confirming.confirm(
+            [offered.without_rows() for offered in confirmed], self._unconfirmed_bytes - left_bytes
+        )
+        self._accepted, self._unconfirmed_bytes = left, left_bytes
+        return True
+
+    def _number(self, answer: ChangeGroup) -> int:
+        """Return the number of a group among the accepted ones, from 1."""
+        for number, offered in enumerate(self._accepted, 1):
+            if offered.group is answer:
+                return number
+        raise ConsumerFailed(
+            "the consumer confirmed a group that is confirmed already, or that it has not drawn",
+            hint="on_events returns true, false, or a group that it drew and has not confirmed",
+        )
 
     def _draw(self) -> Iterator[ChangeGroup]:
         while self._waiting:

@@ -23,18 +23,18 @@ from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer
 from tidemark.runtime.capture.delivery import CopyKeep
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
 from tidemark.wire.marker import Marker, MarkerKind
-from tidemark.wire.state import DELIVERED, FOLLOWED, Followed, Leader, Watermark
+from tidemark.wire.state import DELIVERED, FOLLOWED, Followed, FollowedDeliverer, Watermark
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderMarker:
+class DelivererMarker:
     """A marker of the deliverer and its LSN; it states the positions of its own timeline, up to itself."""
 
     marker: Marker
     pointer: Pointer
     lsn: Lsn
 
-    def is_newer(self, leader: Leader | None) -> bool:
+    def is_newer(self, leader: FollowedDeliverer | None) -> bool:
         """Return whether it is newer than the known position.
 
         NB: its epoch does not decide: a deliverer whose state was rebuilt counts from 1. A late marker of one that was
@@ -43,7 +43,7 @@ class LeaderMarker:
         return leader is None or self.lsn > leader.lsn
 
 
-QueryLeader = Callable[[], LeaderMarker | None]  # the newest marker that was read; from any thread
+QueryDeliverer = Callable[[], DelivererMarker | None]  # the newest marker that was read; from any thread
 
 
 class FollowTarget:
@@ -55,7 +55,7 @@ class FollowTarget:
         self,
         store: StateStore,
         epoch: Epoch,
-        query_leader: QueryLeader,
+        query_deliverer: QueryDeliverer,
         *,
         unmarked_bytes_max: int,
         history: HistoryWriter,
@@ -66,7 +66,7 @@ class FollowTarget:
     ) -> None:
         self._store = store
         self._epoch = epoch
-        self._query_leader = query_leader
+        self._query_deliverer = query_deliverer
         self._history = history
         self._selected_tables = selected_tables
         self._progress = progress
@@ -79,7 +79,7 @@ class FollowTarget:
 
     def deliver(self, group: ChangeGroup) -> None:
         """Record how far decoding is, and the deliverer's known position."""
-        leader_marker = self._query_leader()
+        deliverer_marker = self._query_deliverer()
         with self._store.transaction(self._epoch) as transaction:
             transaction.rely_on_journal(self._history.durable_lsn)
             self._selected_tables.record(transaction, [group])
@@ -87,12 +87,12 @@ class FollowTarget:
             before = transaction.followed()
             if before is None:
                 raise InternalError("the state of the follower has no position")
-            followed = self._with_leader(transaction, replace(before, pointer=group.last), leader_marker)
+            followed = self._with_deliverer(transaction, replace(before, pointer=group.last), deliverer_marker)
             transaction.put(FOLLOWED, followed)
             known = transaction.delivered()
         self._progress.deliver(group.last)
         leader = followed.leader if followed.has_start else None
-        self._metrics.leader_lsn.set(leader.lsn if leader is not None else INVALID_LSN)
+        self._metrics.deliverer_lsn.set(leader.lsn if leader is not None else INVALID_LSN)
         if leader is not None and known is not None and known.pointer != self._progress.confirmed:
             self._progress.confirm(known.pointer)
 
@@ -110,21 +110,21 @@ class FollowTarget:
     def abandon(self) -> None:
         """Do nothing: no outside code is called."""
 
-    def _with_leader(
-        self, transaction: StateTransaction, followed: Followed, leader_marker: LeaderMarker | None
+    def _with_deliverer(
+        self, transaction: StateTransaction, followed: Followed, deliverer_marker: DelivererMarker | None
     ) -> Followed:
         """Move `delivered` to a new marker's pointer; give it up if none came for too long."""
         delivered = transaction.delivered()
         assert delivered is not None, "a follower begins with one"
         if (
-            leader_marker is not None
-            and leader_marker.lsn <= followed.pointer.position.commit_lsn
-            and leader_marker.is_newer(followed.leader)
+            deliverer_marker is not None
+            and deliverer_marker.lsn <= followed.pointer.position.commit_lsn
+            and deliverer_marker.is_newer(followed.leader)
         ):
-            followed = replace(followed, leader=_leader(leader_marker, followed.leader))
-            if leader_marker.pointer.position >= max(followed.floor.position, delivered.pointer.position):
-                restart_lsn = max(leader_marker.pointer.restart_lsn, followed.floor.restart_lsn)
-                self._move(transaction, Pointer(leader_marker.pointer.position, restart_lsn))
+            followed = replace(followed, leader=_leader(deliverer_marker, followed.leader))
+            if deliverer_marker.pointer.position >= max(followed.floor.position, delivered.pointer.position):
+                restart_lsn = max(deliverer_marker.pointer.restart_lsn, followed.floor.restart_lsn)
+                self._move(transaction, Pointer(deliverer_marker.pointer.position, restart_lsn))
                 return replace(followed, has_start=True)
         here = followed.pointer
         if here.restart_lsn - delivered.pointer.restart_lsn <= self._unmarked_bytes_max:
@@ -145,8 +145,8 @@ class FollowTarget:
         transaction.put(DELIVERED, Watermark(pointer, transaction.ledger().head))
 
 
-def _leader(leader_marker: LeaderMarker, before: Leader | None) -> Leader:
+def _leader(deliverer_marker: DelivererMarker, before: FollowedDeliverer | None) -> FollowedDeliverer:
     """Return what is known of the deliverer after another marker; only confirm markers describe its outbox."""
     known = before.sequence if before is not None else NO_SEQUENCE
-    confirmed = leader_marker.marker.sequence if leader_marker.marker.kind is MarkerKind.CONFIRM else NO_SEQUENCE
-    return Leader(leader_marker.marker.epoch, leader_marker.lsn, max(known, confirmed))
+    confirmed = deliverer_marker.marker.sequence if deliverer_marker.marker.kind is MarkerKind.CONFIRM else NO_SEQUENCE
+    return FollowedDeliverer(deliverer_marker.marker.epoch, deliverer_marker.lsn, max(known, confirmed))

@@ -17,7 +17,7 @@ from tidemark.model.position import Epoch
 from tidemark.runtime.capture.consumer_target import ConsumerTarget
 from tidemark.runtime.capture.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.capture.delivery import OutboxTarget, Target
-from tidemark.runtime.capture.following import FollowTarget, QueryLeader
+from tidemark.runtime.capture.following import FollowTarget, QueryDeliverer
 from tidemark.runtime.capture.liveness import Liveness
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.selected_tables import SelectedTables
@@ -56,13 +56,13 @@ class TargetMaker:
     progress: Progress
     stopping: threading.Event
 
-    def follow(self, query_leader: QueryLeader) -> Target:
+    def follow(self, query_deliverer: QueryDeliverer) -> Target:
         """Return the target that delivers nothing."""
         context = self.context
         return FollowTarget(
             context.store,
             self.epoch,
-            query_leader,
+            query_deliverer,
             unmarked_bytes_max=self.settings.unmarked_bytes_max,
             history=self.history,
             selected_tables=self._selected_tables(),

@@ -9,7 +9,7 @@ from tidemark.io.host.logs import describe_error
 from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX, Slot
 from tidemark.model.position import Epoch
 from tidemark.runtime.capture.capture import Capture, CaptureSettings, DecodingStuck
-from tidemark.runtime.capture.following import QueryLeader
+from tidemark.runtime.capture.following import QueryDeliverer
 from tidemark.runtime.capture.wal_source import MakeWalSource, cut_spool
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.replay.diverged import DeadBranchDelivered
@@ -34,9 +34,13 @@ class EpochRun:
         return self.capture.progress if self.capture is not None else None
 
     def begin(
-        self, epoch: Epoch, make_wal_source: MakeWalSource, on_marker: OnMarker, query_leader: QueryLeader | None = None
+        self,
+        epoch: Epoch,
+        make_wal_source: MakeWalSource,
+        on_marker: OnMarker,
+        query_deliverer: QueryDeliverer | None = None,
     ) -> None:
-        """Make a capture under `epoch`, and start it; with `query_leader` it follows, and delivers nothing."""
+        """Make a capture under `epoch`, and start it; with `query_deliverer` it follows, and delivers nothing."""
         self._context.log.info("epoch acquired", epoch=str(epoch))
         self._context.store.environment.heartbeat.beat(self._slot, ahead_s=START_S_MAX)
         self.epoch = epoch
@@ -46,7 +50,7 @@ class EpochRun:
             epoch,
             make_wal_source,
             on_marker=on_marker,
-            query_leader=query_leader,
+            query_deliverer=query_deliverer,
             in_daemon=True,
         )
         self.capture.start()

@@ -371,7 +371,9 @@ class FirstCopy:
             seen_lsn=snapshot.seen_lsn,
             timeline=snapshot.timeline,
         )
-        begin = CopyBoundary(position, key[0], snapshot.relation, generation, True, snapshot.snapshot)
+        begin = CopyBoundary(
+            position, key[0], snapshot.relation, generation, True, snapshot.snapshot, snapshot.comments
+        )
         self._hand_over(position, [begin], 0, 0, (*key, progress))
         for first, batch, byte_count in chain([] if foremost is None else [foremost], built):
             count = batch.rows.num_rows
@@ -382,7 +384,7 @@ class FirstCopy:
         whole.result()
         last = replace(position, ordinal=position.ordinal + 1 + progress.row_count)
         done = replace(progress, phase=CopyPhase.DONE)
-        self._hand_over(last, [replace(begin, position=last, begin=False)], 0, 0, (*key, done))
+        self._hand_over(last, [replace(begin, position=last, begin=False, comments=None)], 0, 0, (*key, done))
         self._log.info("table copied", relation_oid=key[1], rows=progress.row_count, generation=generation)
 
     def _built(

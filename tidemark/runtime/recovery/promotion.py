@@ -109,7 +109,7 @@ def find_start(context: CaptureContext, settings: PromotionSettings, owner: Owne
                 transaction.put_copy(*key, progress)
         transaction.drop(FOLLOWED)
         delivered = transaction.delivered()
-    context.metrics.leader_lsn.set(INVALID_LSN)
+    context.metrics.deliverer_lsn.set(INVALID_LSN)
     context.log.info(
         "start found",
         delivered=str(delivered.pointer.position) if delivered else None,

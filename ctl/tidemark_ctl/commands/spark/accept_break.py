@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from tidemark_ctl.options import state_option
-from tidemark_ctl.requests.confirming import confirm_losses
+from tidemark_ctl.requests.loss_acceptance import accept_losses
 from tidemark_ctl.views.lake_tree import diverged_logs
 
 
@@ -19,5 +19,5 @@ def accept(*, state: Path, accept_break: bool) -> None:
     loss and asks for confirmation; the log continues with the next message.
     """
     losses = diverged_logs(state)
-    confirm_losses(state, losses, accepted=accept_break)
+    accept_losses(state, losses, accepted=accept_break)
     click.echo(f"{len(losses)} logs of messages will continue with the next message")

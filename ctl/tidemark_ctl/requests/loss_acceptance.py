@@ -17,7 +17,7 @@ class NotConfirmed(ConfigError):
     hint = "repeat the command with --accept-break, or answer yes at a terminal"
 
 
-def confirm_losses(state: Path, losses: Sequence[LakeLoss], *, accepted: bool) -> None:
+def accept_losses(state: Path, losses: Sequence[LakeLoss], *, accepted: bool) -> None:
     """Print each loss and record its acceptance; raise `NotConfirmed` if neither `accepted` nor the operator gives it.
 
     The pipeline continues only a log whose loss was accepted.

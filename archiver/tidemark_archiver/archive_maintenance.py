@@ -18,7 +18,7 @@ from tidemark.runtime.daemon.spool_maintenance import SpoolMaintenance
 MAINTENANCE_S = 10.0
 
 
-class Upkeep:
+class ArchiveMaintenance:
     """Maintains one archive folder."""
 
     def __init__(self, context: CaptureContext, archive: ArchiveConfig, node_requests: NodeRequests) -> None:

@@ -1,0 +1,43 @@
+"""`cdcctl lake`: asks a separate program, so that `cdcctl` needs no library for Delta tables."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tidemark.io.host.extras import SPARK
+from tidemark.model.errors import ExitCode
+from tidemark_ctl.views.lake_tables import check_tree, description_tree, list_tree
+from tidemark_ctl.views.render import Tree, show
+
+PROGRAM = "tidemark.pipeline.lake.report"
+
+
+def list_tables(lake: Path, *, as_json: bool) -> None:
+    """Run the command."""
+    report, _ = _report("list", lake)
+    show(report if as_json else list_tree(report), as_json=as_json)
+
+
+def describe(lake: Path, *, table: str, as_json: bool) -> None:
+    """Run the command."""
+    report, _ = _report("describe", lake, table)
+    show(report if as_json else description_tree(report), as_json=as_json)
+
+
+def check(lake: Path, *, read_files: bool, as_json: bool) -> None:
+    """Run the command."""
+    report, status = _report("check", lake, *(["--read-files"] if read_files else []))
+    show(report if as_json else check_tree(report), as_json=as_json)
+    sys.exit(status)
+
+
+def _report(what: str, lake: Path, *arguments: str) -> tuple[dict[str, Tree], int]:
+    """Return the program's report and exit status; if it has no report, end with its status and message."""
+    SPARK.require()
+    command = [sys.executable, "-m", PROGRAM, what, str(lake), *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode not in (ExitCode.SUCCESS, ExitCode.UNEXPECTED) or not done.stdout:
+        sys.exit(done.returncode or ExitCode.INTERNAL)
+    report: dict[str, Tree] = json.loads(done.stdout)
+    return report, done.returncode

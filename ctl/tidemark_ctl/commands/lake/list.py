@@ -1,0 +1,18 @@
+"""`cdcctl lake list`: shows the tables of a lake."""
+
+import click
+
+from tidemark_ctl.loading import deferred
+from tidemark_ctl.options import json_option, lake_option
+
+
+@click.command("list")
+@lake_option
+@json_option
+@deferred("lake_report.list_tables")
+def list_lake() -> None:
+    """Show every table of a lake, with its folder, state, position and versions.
+
+    The versions are those that the lake's `_positions` records: logs and replicas at these versions belong to one
+    position of the source.
+    """

@@ -1,0 +1,97 @@
+"""`import tidemark`: the public names, and what importing it costs; bad arguments of an engine."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tidemark
+from tidemark import Batch, Engine
+
+DSN = "postgresql://cdc@db/shop"
+PROGRAM = """
+import sys
+import tidemark
+before = {*sys.modules}
+tidemark.Order
+tidemark.Position
+print(len([name for name in before if name.startswith("tidemark.")]), *sys.modules)
+"""
+
+
+def test_importing_the_package_loads_nothing_of_it() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, timeout=60)
+    count, *names = done.stdout.split()
+    assert int(count) == 0
+    assert "tidemark.engine.dispatch" in names
+    assert not {"numpy", "pyarrow", "lmdb", "psycopg", "pydantic"} & {*names}
+
+
+def test_each_public_name_is_defined_and_listed() -> None:
+    for name in tidemark.__all__:
+        assert getattr(tidemark, name) is not None
+        assert name in dir(tidemark)
+    assert tidemark.__all__ == sorted(tidemark.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Sidecar'"):
+        tidemark.__getattr__("Sidecar")
+
+
+def test_each_public_name_has_a_docstring() -> None:
+    for name in tidemark.__all__:
+        found = getattr(tidemark, name)
+        if isinstance(found, type) or callable(found):
+            assert found.__doc__, name
+
+
+def handle(batch: Batch) -> None:
+    del batch
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda state: Engine(DSN, state=state, handler=handle, workers=0), "workers=0: must be from 1"),
+        (lambda state: Engine(DSN, state=state, handler=handle, retries=-1), "retries=-1: must be from 0"),
+        (
+            lambda state: Engine(DSN, state=state, handler=handle, order="total"),  # type: ignore[arg-type]
+            "order='total': must be one of Order",
+        ),
+        (
+            lambda state: Engine(DSN, state=state, handler=handle, commit=5),  # type: ignore[arg-type]
+            "commit=5: must be ALWAYS",
+        ),
+        (lambda state: Engine(DSN, state=state, handler=handle, stop_within_s=-1), "stop_within_s=-1"),
+        (lambda state: Engine(DSN, state=state, handler=handle, buffer_bytes=1), "deliver.unconfirmed_bytes_max"),
+        (lambda state: Engine(DSN, state=state, handler=handle, tables="public.*"), "lists of patterns"),
+        (
+            lambda state: Engine(DSN, state=state, handler=handle, settings={"deliver": {"no_such": 1}}),
+            "unknown key deliver.no_such",
+        ),
+        (lambda state: Engine(DSN, state=state, handler=handle, settings={"no_such": {}}), "unknown key no_such"),
+    ],
+)
+def test_a_bad_argument_is_refused_by_name_before_anything_is_opened(
+    make: Callable[[Path], Engine], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(tidemark.ConfigError, match=message):
+        make(tmp_path / "state")
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("dsn", ["postgresql://cdc@db", "postgresql://cdc:secret@db/shop", "nonsense"])
+def test_a_bad_dsn_is_refused_without_its_password(dsn: str, tmp_path: Path) -> None:
+    with pytest.raises(tidemark.ConfigError) as raised:
+        Engine(dsn, state=tmp_path / "state", handler=handle)
+    assert "secret" not in str(raised.value)
+
+
+def test_an_engine_that_was_never_started_stops_at_once(tmp_path: Path) -> None:
+    engine = Engine(DSN, state=tmp_path / "state", handler=handle)
+    assert not engine.wait(0)
+    assert engine.stop() == ()
+    assert engine.wait()
+    assert engine.confirmed is None
+    with pytest.raises(tidemark.IllegalTransition, match="is stopped"):
+        engine.start()

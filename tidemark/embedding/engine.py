@@ -1,0 +1,291 @@
+"""The engine: a capture of one node in the application's own process, with a handler called by a pool of threads.
+
+    node ─► capture (network, decode, application thread) ─► PoolConsumer ─► HandlerPool ─► handler
+
+The states are those of `tidemark.engine.lifecycle`. A stop ends the pool first, then stores the last position, then
+ends the source and releases everything. An engine has no signal handler and changes nothing of the process: several
+engines, each on its own state, run beside each other.
+
+Its state folder is one of a sidecar: it has the sidecar's lock, epoch and heartbeat, and `cdcctl status` shows it.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tidemark.embedding.batch import Batch
+from tidemark.embedding.engine_options import EngineOptions, engine_config
+from tidemark.embedding.library_log import LibraryLog
+from tidemark.embedding.pool import HandlerPool
+from tidemark.embedding.pool_consumer import EngineEvent, PoolConsumer, PoolPart
+from tidemark.engine.commit_policy import ALWAYS, CommitPolicy
+from tidemark.engine.dispatch import Order
+from tidemark.engine.lifecycle import EngineState, IllegalTransition, change
+from tidemark.engine.progress import Progress
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import describe_error
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.environment import StateMissing
+from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.write_guard import WriteGuard
+from tidemark.model.mode import Role
+from tidemark.model.position import Position
+from tidemark.runtime.capture.capture import Capture, CaptureSettings
+from tidemark.runtime.capture.wal_source import WalSettings, from_node
+from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.seed.initialise import initialise
+
+POLL_S = 0.1  # how soon an error ends the engine
+FLUSH_S = 1.0  # for the last position: the application thread asks for it every 0.2 s while something is unconfirmed
+FLUSH_POLL_S = 0.01
+BUFFER_BYTES_DEFAULT = 64 << 20
+
+
+class Engine:
+    """Captures one node and calls a handler with its changes.
+
+    `with Engine(...) as engine: engine.wait()` runs until an error, or until `stop` is called by another thread or by
+    the handler itself.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        state: str | Path,
+        handler: Callable[[Batch], None],
+        tables: Sequence[str] = ("*.*",),
+        databases: Sequence[str] = (),
+        on_event: Callable[[EngineEvent], None] | None = None,
+        on_state: Callable[[EngineState], None] | None = None,
+        workers: int = 1,
+        order: Order = Order.TOTAL,
+        commit: CommitPolicy = ALWAYS,
+        retries: int = 5,
+        buffer_bytes: int = BUFFER_BYTES_DEFAULT,
+        stop_within_s: float = 10.0,
+        settings: Mapping[str, Mapping[str, object]] | None = None,
+    ) -> None:
+        """Check the arguments; open nothing.
+
+        dsn: of the node, without a password, as libpq reads it.
+        state: the folder of the state, on a local disk; created by the first start.
+        handler: called with each batch, by `workers` threads; its return means that the batch is finished.
+        tables, databases: patterns of what is captured; by default all tables of the database in the DSN.
+        on_event: called for what is no change of a row, such as TRUNCATE; alone, with everything before it finished.
+        on_state: called after each change of the state, by the thread that made it.
+        commit: when finished batches are confirmed; after a kill, unconfirmed ones are delivered again.
+        retries: how often a batch is handed to the handler again after an error, with delays from 0.3 to 10 s.
+        buffer_bytes: at most so much is unfinished or unconfirmed; then the capture waits.
+        stop_within_s: the default of `stop`.
+        settings: further values of tidemark.toml, by section and key.
+        """
+        self._options = EngineOptions(Path(state), workers, order, commit, retries, stop_within_s)
+        self._config = engine_config(dsn, databases, tables, buffer_bytes, settings or {})
+        self._handler = handler
+        self._on_event = on_event
+        self._on_state = on_state
+        self._log = LibraryLog()
+        self._clock = SystemClock()
+        self._state = EngineState.CREATED
+        self._state_lock = threading.Lock()
+        self._ending = threading.Event()
+        self._stopped = threading.Event()
+        self._within_s = stop_within_s
+        self._error: BaseException | None = None
+        self._unfinished: tuple[str, ...] = ()
+        self._progress = Progress()
+        self._pool: HandlerPool[PoolPart] = HandlerPool(
+            self._handle,
+            workers=workers,
+            retries=retries,
+            backoff=(self._config.retry.first_s, self._config.retry.max_s),
+            log=self._log,
+        )
+        self._thread: threading.Thread | None = None
+        self._notifying: threading.Thread | None = None  # the thread that is in `on_state`
+
+    @property
+    def state(self) -> EngineState:
+        """The state of the life cycle."""
+        return self._state
+
+    @property
+    def confirmed(self) -> Position | None:
+        """The position up to which everything is confirmed and stored; None before the start."""
+        delivered = self._progress.delivered
+        return delivered.position if delivered is not None else None
+
+    def start(self) -> None:
+        """Open or create the state, and start; if that fails, release everything and raise the error."""
+        self._change(EngineState.CREATED, EngineState.PREPARING)
+        stack = ExitStack()
+        try:
+            store = self._open(stack)
+            self._change(EngineState.PREPARING, EngineState.STARTING)
+            self._begin(stack, store)
+        except BaseException as error:
+            self._error = error
+            self._change(self._state, EngineState.CLOSING)
+            self._release(stack)
+            raise
+        self._change(EngineState.STARTING, EngineState.RUNNING)
+        assert self._thread is not None, "made by the start"
+        self._thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the engine has stopped; raise the error that ended it. Return False after `timeout_s`."""
+        if not self._stopped.wait(timeout_s):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def stop(self, within_s: float | None = None) -> tuple[str, ...]:
+        """Stop: finish what the pool has within `within_s`, store the position, end the source, release everything.
+
+        Return the names of threads that are still in the handler then: what they do has no effect on the position, and
+        their changes are delivered again. A callback that calls this requests the stop, and does not wait for it.
+        """
+        with self._state_lock:
+            is_new = self._state is EngineState.CREATED
+            if self._state in (EngineState.PREPARING, EngineState.STARTING):
+                raise IllegalTransition(self._state, EngineState.DRAINING)
+        if is_new:
+            self._change(EngineState.CREATED, EngineState.STOPPED)
+            self._stopped.set()
+        elif not self._ending.is_set():
+            self._within_s = self._options.stop_within_s if within_s is None else within_s
+            self._ending.set()
+        here = threading.current_thread()
+        if here not in (self._thread, self._notifying) and not self._pool.is_own(here):
+            self._stopped.wait()
+        return self._unfinished
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+        if kind is None:
+            self.wait()
+
+    def _open(self, stack: ExitStack) -> StateStore:
+        """Take the role of the state, create the state if it is new, and open it."""
+        folder = StateFolder(self._options.state.resolve())
+        for line in folder.close_to_others():
+            self._log.warning(line)
+        folder.make()
+        # The lock comes first: a new epoch would fence the process that has it.
+        stack.enter_context(RoleLock.acquire(folder, Role.SIDECAR.value))
+        guarded = partial(WriteGuard, watchdog_s=self._config.watchdog.watchdog_s, log=self._log, kills=False)
+        if not _is_complete(folder):
+            initialise(self._config, folder, guarded=guarded)
+        store = stack.enter_context(StateStore.open(folder, guarded=guarded))
+        stack.callback(store.environment.heartbeat.clear, Slot.SIDECAR)
+        return store
+
+    def _begin(self, stack: ExitStack, store: StateStore) -> None:
+        """Begin an epoch; make the capture and start it with the pool."""
+        lock = RoleLock.status(store.folder, Role.SIDECAR.value)
+        assert lock.owner is not None, "it is ours"
+        epoch = store.begin_epoch(lock.owner)
+        beginning = store.view().beginning
+        assert beginning is not None, "the state is complete"
+        consumer = PoolConsumer(
+            self._pool,
+            order=self._options.order,
+            lane_count=self._options.workers,
+            commit=self._options.commit,
+            bytes_max=self._config.deliver.unconfirmed_bytes_max,
+            databases=beginning.databases,
+            takes_events=self._on_event is not None,
+            log=self._log,
+        )
+        context = CaptureContext(store, Metrics(store.identity.capture), self._log)
+        make_wal_source = partial(from_node, context, WalSettings.of(self._config, store.identity.segment_bytes))
+        settings = CaptureSettings.of(self._config)
+        capture = Capture(context, settings, epoch, make_wal_source, consumer=consumer)
+        self._progress = capture.progress
+        stack.callback(capture.stop)
+        self._pool.start()
+        stack.callback(self._pool.drain, 0.0)
+        capture.start()
+        self._thread = threading.Thread(
+            target=self._run, args=(stack, capture, consumer), name="tidemark-engine", daemon=True
+        )
+
+    def _run(self, stack: ExitStack, capture: Capture, consumer: PoolConsumer) -> None:
+        """Watch the pool and the capture until a stop or an error; then stop both."""
+        try:
+            while self._error is None and not self._ending.wait(POLL_S):
+                self._error = self._pool.error or capture.poll()
+        except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the engine ends with it
+            self._error = error
+        self._change(EngineState.RUNNING, EngineState.DRAINING)
+        until_s = self._clock.monotonic_s() + self._within_s
+        self._unfinished = self._pool.drain(self._within_s)
+        if self._unfinished:
+            self._log.warning("threads are still in the handler", threads=", ".join(self._unfinished))
+        self._error = self._error or self._pool.error
+        self._change(EngineState.DRAINING, EngineState.CLOSING)
+        self._flush(capture, consumer, until_s)
+        self._release(stack)
+
+    def _flush(self, capture: Capture, consumer: PoolConsumer, until_s: float) -> None:
+        """Wait until the position of all that is finished is stored, or the time is over."""
+        consumer.flush()
+        until_s = min(until_s, self._clock.monotonic_s() + FLUSH_S)
+        stepping = threading.Event()
+        while self._clock.monotonic_s() < until_s and not (consumer.is_flushed and _is_stored(capture, consumer)):
+            stepping.wait(FLUSH_POLL_S)
+
+    def _release(self, stack: ExitStack) -> None:
+        """Release everything; the first error is the one to report."""
+        try:
+            stack.close()
+        except BaseException as error:  # noqa: BLE001 - reported by `wait`
+            self._error = self._error or error
+        self._change(EngineState.CLOSING, EngineState.STOPPED)
+        self._stopped.set()
+
+    def _handle(self, part: PoolPart) -> None:
+        if isinstance(part, Batch):
+            self._handler(part)
+        elif self._on_event is not None:
+            self._on_event(part)
+
+    def _change(self, expected: EngineState, wanted: EngineState) -> None:
+        with self._state_lock:
+            self._state = change(self._state, expected, wanted)
+        if self._on_state is None:
+            return
+        self._notifying = threading.current_thread()
+        try:
+            self._on_state(wanted)
+        except Exception as error:  # noqa: BLE001 - the application's own: it must not keep the engine from stopping
+            self._log.warning("on_state failed", state=wanted.value, **describe_error(error))
+        finally:
+            self._notifying = None
+
+
+def _is_complete(folder: StateFolder) -> bool:
+    """Return whether the state exists and its first start was completed."""
+    try:
+        with StateStore.open(folder) as store:
+            return store.view().beginning is not None
+    except StateMissing:
+        return False
+
+
+def _is_stored(capture: Capture, consumer: PoolConsumer) -> bool:
+    last, stored = consumer.confirmed, capture.progress.confirmed
+    return last is None or (stored is not None and stored.position >= last.position)

@@ -1,0 +1,70 @@
+"""The arguments of an engine, checked before anything is opened, and the configuration that they stand for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.engine.commit_policy import CommitPolicy
+from tidemark.engine.dispatch import Order
+from tidemark.io.node.dsn import parse_dsn
+from tidemark.io.process.config import Config, parse_config
+from tidemark.model.errors import ConfigError
+
+WORKERS_MAX = 256
+RETRIES_MAX = 1000
+WHERE = "tidemark.Engine"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What an engine was asked to do."""
+
+    state: Path
+    workers: int
+    order: Order
+    commit: CommitPolicy
+    retries: int
+    stop_within_s: float
+
+    def __post_init__(self) -> None:
+        _check("workers", self.workers, 1, WORKERS_MAX)
+        _check("retries", self.retries, 0, RETRIES_MAX)
+        if not isinstance(self.order, Order):
+            raise ConfigError(f"{WHERE}: order={self.order!r}: must be one of {', '.join(map(str, Order))}")
+        if not isinstance(self.commit, CommitPolicy):
+            raise ConfigError(f"{WHERE}: commit={self.commit!r}: must be ALWAYS, every(...) or a combination of these")
+        if not self.stop_within_s >= 0:
+            raise ConfigError(f"{WHERE}: stop_within_s={self.stop_within_s}: must be 0 or greater")
+
+
+def engine_config(
+    dsn: str,
+    databases: Sequence[str],
+    tables: Sequence[str],
+    buffer_bytes: int,
+    settings: Mapping[str, Mapping[str, object]],
+) -> Config:
+    """Return the configuration; `settings` has further values by section and key, as in tidemark.toml."""
+    if isinstance(tables, str) or isinstance(databases, str):
+        raise ConfigError(f"{WHERE}: tables and databases are lists of patterns", hint='write tables=["public.*"]')
+    named = tuple(databases) or _database_of(dsn)
+    own: Mapping[str, Mapping[str, object]] = {
+        "capture": {"dsn": dsn},
+        "select": {"databases": named, "tables": tuple(tables)},
+        "deliver": {"unconfirmed_bytes_max": buffer_bytes},
+    }
+    sections = {*own, *settings}
+    assigned = {section: {**settings.get(section, {}), **own.get(section, {})} for section in sections}
+    return parse_config("", {}, where=WHERE, assigned=assigned)
+
+
+def _database_of(dsn: str) -> tuple[str, ...]:
+    name = parse_dsn(dsn).get("dbname")
+    if name is None:
+        raise ConfigError(f"{WHERE}: the DSN names no database", hint="add it to the DSN, or give databases=[...]")
+    return (name,)
+
+
+def _check(name: str, given: int, least: int, most: int) -> None:
+    if not least <= given <= most:
+        raise ConfigError(f"{WHERE}: {name}={given}: must be from {least} to {most}")

@@ -1,0 +1,151 @@
+"""The threads that call the handler: as many as requested, in the order that `Dispatch` permits.
+
+A part whose call fails is called again, with the same part, within the limit of retries. When that is used up, nothing
+more is started, and `error` is the cause.
+"""
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, TypeVar
+
+from tidemark.engine.dispatch import Dispatch, Dispatched
+from tidemark.engine.retry import Backoff, RetryPolicy
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import Log, describe_error
+from tidemark.model.errors import Disposition, TidemarkError
+from tidemark.runtime.context import Stopped
+
+PART = TypeVar("PART")
+THREAD_NAME = "tidemark-handler"
+
+
+class HandlerPool(Generic[PART]):
+    """Calls a handler with each part, from `workers` threads."""
+
+    def __init__(
+        self, handle: Callable[[PART], None], *, workers: int, retries: int, backoff: tuple[float, float], log: Log
+    ) -> None:
+        """Start nothing. `backoff`: the first delay between retries and the longest, in seconds."""
+        self._handle = handle
+        self._retries = retries
+        self._backoff = backoff
+        self._log = log
+        self._clock = SystemClock()
+        self._dispatch: Dispatch[PART] = Dispatch()
+        self._error: BaseException | None = None
+        self._is_over = False  # no part is started any more
+        self._is_abandoned = False  # what finishes has no effect any more
+        self._in_handler: set[str] = set()  # names of threads
+        self._changed = threading.Condition()
+        self._no_retries = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{THREAD_NAME}-{number}", daemon=True)
+            for number in range(1, workers + 1)
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def error(self) -> BaseException | None:
+        """The first error that a handler raised after its last retry."""
+        return self._error
+
+    @property
+    def settled_units(self) -> int:
+        """The length of the finished prefix."""
+        return self._dispatch.settled_units
+
+    def submit(self, parts: Sequence[tuple[PART, Hashable | None]], byte_count: int) -> bool:
+        """Add the next unit of the stream, None as the lane of a barrier; return False if the pool starts no more."""
+        with self._changed:
+            if self._is_over:
+                return False
+            self._dispatch.add(parts, byte_count)
+            self._changed.notify_all()
+            return True
+
+    def wait_below(self, bytes_max: int) -> None:
+        """Wait until at most `bytes_max` are unfinished, or the pool starts no more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or self._dispatch.unsettled_bytes <= bytes_max)
+
+    def is_own(self, thread: threading.Thread) -> bool:
+        """Return whether a thread is one of this pool."""
+        return thread in self._threads
+
+    def drain(self, within_s: float) -> tuple[str, ...]:
+        """Finish all parts and end the threads; return the names of those that are still in the handler.
+
+        After an error only running calls are waited for. What finishes after this call has no effect.
+        """
+        until_s = self._clock.monotonic_s() + within_s
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or self._dispatch.is_empty, within_s)
+            self._is_over = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, until_s - self._clock.monotonic_s()))
+        self._no_retries.set()
+        with self._changed:
+            self._is_abandoned = True
+            return tuple(sorted(self._in_handler))
+
+    def _run(self) -> None:
+        while (taken := self._take()) is not None:
+            try:
+                self._call(taken.part)
+            except BaseException as error:  # noqa: BLE001 - the one place: it ends the engine, with this cause
+                self._fail(error)
+                return
+            with self._changed:
+                if self._is_abandoned:
+                    return
+                self._dispatch.finish(taken)
+                self._changed.notify_all()
+
+    def _take(self) -> Dispatched[PART] | None:
+        with self._changed:
+            while not self._is_over:
+                if (taken := self._dispatch.take()) is not None:
+                    return taken
+                self._changed.wait()
+        return None
+
+    def _call(self, part: PART) -> None:
+        name = threading.current_thread().name
+        retry = RetryPolicy(self._retries, Backoff(*self._backoff))
+        while True:
+            with self._changed:
+                self._in_handler.add(name)
+            try:
+                self._handle(part)
+            except Exception as error:
+                is_transient = not isinstance(error, TidemarkError) or error.disposition is Disposition.RETRY
+                delay_s = retry.failed(self._clock.monotonic_s()) if is_transient else None
+                if delay_s is None:
+                    error.add_note(f"raised by the handler of the engine, after {retry.backoff.failures} retries")
+                    raise
+                self._log.warning(
+                    "the handler failed; it is called again with the same batch",
+                    retry_s=delay_s,
+                    **describe_error(error),
+                )
+            else:
+                return
+            finally:
+                with self._changed:
+                    self._in_handler.discard(name)
+            if self._no_retries.wait(delay_s):
+                raise Stopped
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            if not isinstance(error, Stopped) and not self._is_abandoned:
+                self._error = self._error or error
+            self._is_over = True
+            self._changed.notify_all()
+        self._no_retries.set()

@@ -1,0 +1,186 @@
+"""The consumer behind an engine: groups of the stream become batches for a pool, and finished groups are confirmed.
+
+The bytes that are unfinished, and those that are not confirmed, have one bound. At the bound the application thread
+waits for the pool, and what is finished is confirmed whatever the commit policy says. The queue fills, then the ring.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.embedding.batch import Batch
+from tidemark.embedding.keys import NO_LANE, lanes_of, sections_of
+from tidemark.embedding.pool import HandlerPool
+from tidemark.engine.commit_policy import CommitPolicy, Finished
+from tidemark.engine.dispatch import Order
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import Log
+from tidemark.model.change import (
+    ChangeBatch,
+    ChangeGroup,
+    CopyBoundary,
+    GroupItem,
+    LogicalMessage,
+    PartitionEvent,
+    RewriteBoundary,
+    SchemaEvent,
+    Truncation,
+)
+from tidemark.model.lsn import Oid
+from tidemark.model.position import Epoch, Partition, Pointer
+
+EngineEvent = SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary
+"""What a stream contains beside changes of rows."""
+PoolPart = Batch | EngineEvent
+_ONLY_LANE = 0
+
+
+class _PendingGroup(NamedTuple):
+    group: ChangeGroup
+    change_count: int
+
+
+class PoolConsumer:
+    """Implements `Consumer` of `tidemark.engine.ports` for a pool of handlers."""
+
+    def __init__(
+        self,
+        pool: HandlerPool[PoolPart],
+        *,
+        order: Order,
+        lane_count: int,
+        commit: CommitPolicy,
+        bytes_max: int,
+        databases: Mapping[Oid, str],
+        takes_events: bool,
+        log: Log,
+    ) -> None:
+        """`databases`: the known names. `takes_events`: the application has a callback for `EngineEvent`."""
+        self.confirmed: Pointer | None = None  # the last one that was returned for confirmation
+        self._pool = pool
+        self._order = order
+        self._lane_count = lane_count
+        self._commit = commit
+        self._bytes_max = bytes_max
+        self._databases = dict(databases)
+        self._takes_events = takes_events
+        self._log = log
+        self._clock = SystemClock()
+        self._since_s = self._clock.monotonic_s()
+        self._epoch: Epoch | None = None
+        self._pending: deque[_PendingGroup] = deque()
+        self._pending_bytes = 0
+        self._confirmed_units = 0
+        self._numbers = count()
+        self._left_out: set[type] = set()
+        self._is_last = threading.Event()
+
+    def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
+        """Keep the fencing token."""
+        del partition, start
+        self._epoch = epoch
+
+    def on_schema(self, event: SchemaEvent) -> None:
+        """Do nothing: each batch has its relation, and schema events of the stream are among a group's items."""
+
+    def on_events(self, groups: Iterator[ChangeGroup]) -> bool | ChangeGroup:
+        """Give groups to the pool up to the bound; confirm what is finished if that is due."""
+        for group in groups:
+            if not self._submit(group) or self._pending_bytes > self._bytes_max:
+                break
+        return self._due() or False
+
+    def on_revoked(self, partition: Partition) -> bool | ChangeGroup | None:
+        """Confirm what is finished: the pool has ended."""
+        del partition
+        self.flush()
+        return self._due()
+
+    def alive(self) -> bool:
+        """Return true: the engine checks the pool."""
+        return True
+
+    def stop(self) -> None:
+        """Do nothing: the engine ends the pool first."""
+
+    def flush(self) -> None:
+        """Confirm at the next call whatever is finished, without regard to the policy. From any thread."""
+        self._is_last.set()
+
+    @property
+    def is_flushed(self) -> bool:
+        """Return whether everything that is finished has been returned for confirmation."""
+        return self._confirmed_units == self._pool.settled_units
+
+    def _submit(self, group: ChangeGroup) -> bool:
+        self._databases.update({oid: known.name for oid, known in group.databases.items()})
+        parts = [part for item in group.items for part in self._parts(item)]
+        changes = sum(len(part) if isinstance(part, Batch) else 1 for part, _ in parts)
+        if not self._pool.submit(parts, group.byte_count):
+            return False
+        self._pending.append(_PendingGroup(group, changes))
+        self._pending_bytes += group.byte_count
+        self._pool.wait_below(self._bytes_max)
+        return True
+
+    def _due(self) -> ChangeGroup | None:
+        """Return the last group of the finished prefix, if it is to be confirmed now."""
+        finished = self._pool.settled_units - self._confirmed_units
+        if not finished:
+            return None
+        changes = sum(self._pending[number].change_count for number in range(finished))
+        now_s = self._clock.monotonic_s()
+        is_due = (
+            changes == 0  # the position moves, and nothing would be repeated
+            or self._is_last.is_set()
+            or self._pending_bytes > self._bytes_max
+            or self._commit.is_due(Finished(now_s - self._since_s, changes))
+        )
+        if not is_due:
+            return None
+        confirmed = [self._pending.popleft().group for _ in range(finished)]
+        self._pending_bytes -= sum(group.byte_count for group in confirmed)
+        self._confirmed_units += finished
+        self._since_s = now_s
+        self.confirmed = confirmed[-1].last
+        return confirmed[-1]
+
+    def _parts(self, item: GroupItem) -> Iterator[tuple[PoolPart, Hashable | None]]:
+        """Yield an item's parts, each with its lane."""
+        if not isinstance(item, ChangeBatch):
+            if self._takes_events:
+                yield item, None
+            else:
+                self._warn_once(item)
+            return
+        rows = item.rows
+        match self._order:
+            case Order.TOTAL:
+                yield self._batch(item, rows), _ONLY_LANE
+            case Order.NONE:
+                yield self._batch(item, rows), next(self._numbers)
+            case Order.BY_KEY:
+                yield from self._parts_by_key(item, rows)
+
+    def _parts_by_key(self, item: ChangeBatch, rows: pa.RecordBatch) -> Iterator[tuple[PoolPart, Hashable | None]]:
+        lanes = lanes_of(rows, item.relation, self._lane_count)
+        for start, end in sections_of(lanes):
+            section, own = rows.slice(start, end - start), lanes[start:end]
+            found: Sequence[int] = np.unique(own).tolist()
+            for lane in found:
+                part = section if len(found) == 1 else section.take(pa.array(np.flatnonzero(own == lane)))
+                yield self._batch(item, part), None if lane == NO_LANE else lane
+
+    def _batch(self, item: ChangeBatch, rows: pa.RecordBatch) -> Batch:
+        assert self._epoch is not None, "it was never assigned"
+        return Batch(self._databases.get(item.database, str(item.database)), item.relation, self._epoch, rows)
+
+    def _warn_once(self, item: EngineEvent) -> None:
+        if type(item) not in self._left_out and not isinstance(item, SchemaEvent | CopyBoundary):
+            self._left_out.add(type(item))
+            self._log.warning("an event is not delivered: the engine has no on_event", kind=type(item).__name__)

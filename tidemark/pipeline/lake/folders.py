@@ -1,0 +1,137 @@
+"""The folders of a lake: `<database>/<schema>/<table>`, and `<database>/messages`; an OID only to tell two apart.
+
+A folder is chosen once, with the first names of its table and database, and recorded in the positions table: a rename
+keeps it. Names that differ only by case count as equal, because a lake may be copied to a file system or a catalog that
+ignores case. A lake of an earlier version keeps its layout, `<database>/<oid>-<schema.table>`, for new tables as well.
+
+Folders are ASCII. NB: DuckDB 1.4.4 and Polars 2.1.0 open the files of a table by URL, and so find none below a folder
+whose name has a letter outside of ASCII.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+
+from tidemark.model.lsn import INVALID_OID, Oid
+from tidemark.model.relation import Relation
+from tidemark.pipeline.delta_log.damage import LOG_FOLDER
+from tidemark.pipeline.lake.lake_table import LakeFailed, LakeTable
+from tidemark.pipeline.lake.positions import Positions, TableId
+
+LOG, REPLICA = "log", "replica"  # the Delta tables of a source table, below its folder
+MESSAGES = "messages"  # the Delta table of a database's logical messages
+_PUNYCODE = "xn--"  # as in domain names (RFC 5890)
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.\-\u0080-\U0010ffff]")
+_UNSAFE_NUMBERED = re.compile(r"[^A-Za-z0-9_.-]")
+_HIDDEN = ("_", ".", "-")  # at the start: hidden from readers of files, a relative path, or an option of a command
+_NUMBERED_NAME_LENGTH = 80
+
+
+def folder_name(name: str) -> str:
+    """Return `name` as the name of a folder: letters and digits of ASCII, `_`, `.` and `-`, not hidden.
+
+    Names in other alphabets are in Punycode, as in domain names; other characters become `_`. Different names may have
+    the same folder name.
+    """
+    safe = _UNSAFE.sub("_", name)
+    if not safe.isascii():
+        safe = unicodedata.normalize("NFC", unicodedata.normalize("NFC", safe).casefold())
+    if not safe.isascii():  # casefold makes a letter K of the sign for kelvins
+        safe = _PUNYCODE + safe.encode("punycode").decode("ascii")
+    safe = re.sub(r"\.$", "_", safe)
+    return f"x{safe}" if safe.startswith(_HIDDEN) else safe
+
+
+def table_app(capture: str, of: TableId, name: str) -> str:
+    """Return the application under which the commits of a table's log or replica record their position."""
+    return f"tidemark:{capture}:{of[0]}.{of[1]}:{name}"
+
+
+def messages_app(capture: str, database: Oid) -> str:
+    """Return the application of a database's log of messages."""
+    return f"tidemark:{capture}:{database}:{MESSAGES}"
+
+
+def _schema_folder(namespace: str) -> str:
+    name = folder_name(namespace)
+    return f"x{name}" if name.casefold() == MESSAGES else name  # no table is below the folder of another
+
+
+def _numbered_folder(relation: Relation) -> str:
+    """Return the folder of a table, below its database's, in the layout of earlier versions."""
+    safe = _UNSAFE_NUMBERED.sub("_", relation.qualified_name)[:_NUMBERED_NAME_LENGTH]
+    return f"{relation.oid}-{safe}"
+
+
+class LakeFolders:
+    """Chooses the folders of new tables; call `choose` in stream order, so that a repeated batch chooses the same."""
+
+    def __init__(self, root: str, capture: str, databases: Mapping[Oid, str], positions: Positions) -> None:
+        self._root = Path(root)
+        self._capture = capture
+        self._databases = databases
+        self._chosen: dict[TableId, str] = {}
+        self._owners: dict[str, TableId] = {}  # by folder without case
+        self._database_owners: dict[str, Oid] = {}
+        self._is_numbered = False  # the layout of earlier versions
+        for of, known in positions.tables.items():
+            self._keep(of, known.folder)
+            name = known.folder.rpartition("/")[2]
+            self._is_numbered |= of[1] != INVALID_OID and name.startswith(f"{of[1]}-") and known.folder.count("/") == 1
+
+    def __getitem__(self, of: TableId) -> str:
+        """Return the folder that was chosen."""
+        return self._chosen[of]
+
+    def choose(self, of: TableId, first: Relation | None) -> None:
+        """Choose the folder of a table, or of a database's messages (None), unless it has one."""
+        if of in self._chosen:
+            return
+        database = self._database(of[0])
+        if first is None:
+            self._keep(of, f"{database}/{MESSAGES}")
+        elif self._is_numbered:
+            self._keep(of, f"{database}/{_numbered_folder(first)}")
+        else:
+            folder = f"{database}/{_schema_folder(first.namespace)}/{folder_name(first.name)}"
+            self._keep(of, next(name for name in _distinct(folder, of[1]) if not self._is_anothers(of, name)))
+
+    def _keep(self, of: TableId, folder: str) -> None:
+        self._chosen[of] = folder
+        self._owners[folder.casefold()] = of
+        self._database_owners[folder.partition("/")[0].casefold()] = of[0]
+
+    def _database(self, database: Oid) -> str:
+        """Return the folder of a database: of its first table, else by its name."""
+        known = next((folder for of, folder in self._chosen.items() if of[0] == database), None)
+        if known is not None:
+            return known.partition("/")[0]
+        name = folder_name(self._databases.get(database, str(database)))
+        return next(one for one in _distinct(name, database) if one.casefold() not in self._database_owners)
+
+    def _is_anothers(self, of: TableId, folder: str) -> bool:
+        return folder.casefold() in self._owners or self._has_tables_of_others(of, self._root / folder)
+
+    def _has_tables_of_others(self, of: TableId, folder: Path) -> bool:
+        """Return whether there are Delta tables in a folder, and none is of the table `of` of this capture.
+
+        Its own ones come from a batch that ended before its positions were written.
+        """
+        found = [path.parent for path in folder.glob(f"*/{LOG_FOLDER}")]
+        return bool(found) and not any(self._is_of(of, path) for path in found)
+
+    def _is_of(self, of: TableId, path: Path) -> bool:
+        try:
+            table = LakeTable(str(path), table_app(self._capture, of, path.name))
+        except LakeFailed:
+            return False
+        return table.recorded.token is not None
+
+
+def _distinct(name: str, oid: Oid) -> Iterator[str]:
+    yield name
+    yield f"{name}-{oid}"
+    for number in count(2):
+        yield f"{name}-{oid}-{number}"
