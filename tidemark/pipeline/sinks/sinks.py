@@ -55,6 +55,7 @@ CHECKED_PER_BATCH = 50  # idle tables checked in each batch: 1,000 tables are ch
 
 
 WriteTarget = Callable[[TargetTable, Sequence[StoredItem]], Outcome]
+"""Writes items to a log or replica, or determines why that is not possible."""
 
 LakeItem = tuple[OutboxSequence, TableItem | LogicalMessage]
 """An item and the sequence of its outbox value."""
