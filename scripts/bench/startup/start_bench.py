@@ -9,12 +9,11 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.bench.measuring.machine import machine
-from tests.unit.ctl.test_what_commands_load import GROUPS, LEAVES, RUNS, new_state
+from tests.unit.ctl.test_what_commands_load import GROUPS, LEAVES, RUNS, CommandRun, new_state
 from tidemark.model.errors import ExitCode
 
 CPU_S_MAX = 0.25
@@ -57,7 +56,7 @@ def commands(states: Path) -> dict[str, Measured]:
             f"cdcctl {leaf}": Measured(
                 [cdcctl, *run.arguments(leaf, new_state(states / leaf.replace(" ", "-")))],
                 run.exit_code,
-                bound_s(run.may_load),
+                bound_s(run),
             )
             for leaf, run in RUNS.items()
         },
@@ -65,9 +64,9 @@ def commands(states: Path) -> dict[str, Measured]:
     }
 
 
-def bound_s(may_load: Collection[str]) -> float:
-    """Return the bound of a command that may load these packages."""
-    return DECODER_CPU_S_MAX if "pyarrow" in may_load else CPU_S_MAX
+def bound_s(run: CommandRun) -> float:
+    """Return the bound of a command, with the program that it starts."""
+    return DECODER_CPU_S_MAX if "pyarrow" in run.may_load or run.starts_another else CPU_S_MAX
 
 
 def main() -> int:

@@ -12,14 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import NewCluster
 from tests.support.processes.waiting import wait_until
-from tests.support.servers.postgres import Cluster, database_in
+from tests.support.servers.postgres import Cluster
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Position
 
+MAJOR = 15
 ROOT = Path(__file__).parents[3]
 STATE = '"/var/lib/shop"'
 LINES_MAX = 15
@@ -49,7 +51,7 @@ class ReadmeProgram:
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.state = StateFolder(folder / "state")
         self._folder = folder
-        self._cluster = cluster
+        self.cluster = cluster
         text = readme_program()
         assert text.count(STATE) == 1
         (folder / "shop.py").write_text(text.replace(STATE, repr(str(self.state.root))))
@@ -61,7 +63,7 @@ class ReadmeProgram:
         environment = {
             **os.environ,
             "PGHOSTADDR": "127.0.0.1",  # of the host `db`
-            "PGPORT": str(self._cluster.port),
+            "PGPORT": str(self.cluster.port),
             "PYTHONPATH": str(ROOT),
         }
         process = subprocess.Popen([sys.executable, "shop.py"], cwd=self._folder, env=environment)
@@ -101,15 +103,14 @@ def fence(line: Line) -> int:
 
 
 @pytest.fixture
-def shop(cluster: Cluster, tmp_path: Path) -> Iterator[ReadmeProgram]:
-    """A database `shop` with existing rows, and the role of the program."""
-    with database_in(cluster, "shop"):
-        cluster.sql("CREATE ROLE cdc LOGIN REPLICATION")
-        cluster.sql("CREATE TABLE item (id int PRIMARY KEY, note text); GRANT SELECT ON item TO cdc", "shop")
-        cluster.sql("INSERT INTO item SELECT n, 'old' FROM generate_series(1, 100) n", "shop")
-        yield ReadmeProgram(cluster, tmp_path)
-        cluster.sql("DROP OWNED BY cdc", "shop")
-        cluster.sql("DROP ROLE cdc")
+def shop(new_cluster: NewCluster, tmp_path: Path) -> ReadmeProgram:
+    """A database `shop` with existing rows, and the role of the program, on a separate server."""
+    cluster = new_cluster(MAJOR)
+    cluster.sql("CREATE DATABASE shop")
+    cluster.sql("CREATE ROLE cdc LOGIN REPLICATION")
+    cluster.sql("CREATE TABLE item (id int PRIMARY KEY, note text); GRANT SELECT ON item TO cdc", "shop")
+    cluster.sql("INSERT INTO item SELECT n, 'old' FROM generate_series(1, 100) n", "shop")
+    return ReadmeProgram(cluster, tmp_path)
 
 
 def test_the_example_has_at_most_fifteen_lines() -> None:
@@ -120,22 +121,22 @@ def test_the_example_has_at_most_fifteen_lines() -> None:
 @pytest.mark.feature("A22")
 @pytest.mark.feature("A08")
 def test_after_kills_the_program_has_written_every_change_and_repeats_only_what_was_not_confirmed(
-    cluster: Cluster, shop: ReadmeProgram
+    shop: ReadmeProgram,
 ) -> None:
     with shop.running() as process:
         wait_until(lambda: len(set(shop.ids())) == 100)
-        cluster.sql("UPDATE item SET note = 'new' WHERE id = 1", "shop")
-        cluster.sql("INSERT INTO item SELECT n, 'more' FROM generate_series(101, 200) n", "shop")
+        shop.cluster.sql("UPDATE item SET note = 'new' WHERE id = 1", "shop")
+        shop.cluster.sql("INSERT INTO item SELECT n, 'more' FROM generate_series(101, 200) n", "shop")
         wait_until(lambda: len(set(shop.ids())) == 200)
         written = max(map(position_of, shop.lines()))
         wait_until(lambda: shop.confirmed() >= written)
-        cluster.sql("INSERT INTO item SELECT n, 'last' FROM generate_series(201, 300) n", "shop")
+        shop.cluster.sql("INSERT INTO item SELECT n, 'last' FROM generate_series(201, 300) n", "shop")
         wait_until(lambda: len(set(shop.ids())) > 200)
         process.send_signal(signal.SIGKILL)
         process.wait()
     before, confirmed = shop.lines(), shop.confirmed()
     assert written <= confirmed
-    cluster.sql("INSERT INTO item VALUES (301, 'while it was dead')", "shop")
+    shop.cluster.sql("INSERT INTO item VALUES (301, 'while it was dead')", "shop")
     with shop.running() as process:
         wait_until(lambda: 301 in shop.ids())
         wait_until(lambda: set(shop.ids()) == set(range(1, 302)))

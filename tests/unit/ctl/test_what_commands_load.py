@@ -58,6 +58,7 @@ class CommandRun:
     options: str
     may_load: frozenset[str]
     exit_code: ExitCode = ExitCode.SUCCESS
+    starts_another: bool = False  # which loads what the command must not load
 
     def arguments(self, command: str, state: Path) -> list[str]:
         """Return its command line, for a state of `new_state`."""
@@ -71,9 +72,9 @@ RUNS = {
     "check": CommandRun("--state {state} --deadline-s 1", NODE, ExitCode.UNEXPECTED),
     "decode": CommandRun("--state {state} --archive {archive}", DECODER, ExitCode.CONFIG),
     "init": CommandRun("--state {state}", NODE | DECODER, ExitCode.NODE_UNREACHABLE),
-    "lake check": CommandRun("--lake {state}", HELP_ALONE, ExitCode.CONFIG),
-    "lake describe": CommandRun("--lake {state} public.account", HELP_ALONE, ExitCode.CONFIG),
-    "lake list": CommandRun("--lake {state}", HELP_ALONE, ExitCode.CONFIG),
+    "lake check": CommandRun("--lake {state}", HELP_ALONE, ExitCode.CONFIG, starts_another=True),
+    "lake describe": CommandRun("--lake {state} public.account", HELP_ALONE, ExitCode.CONFIG, starts_another=True),
+    "lake list": CommandRun("--lake {state}", HELP_ALONE, ExitCode.CONFIG, starts_another=True),
     "reader drop": CommandRun("--state {state} --yes nobody", STATE_ALONE, ExitCode.STATE),
     "realtime off": CommandRun("--state {state} --deadline-s 1", NODE),
     "realtime on": CommandRun("--state {state} --deadline-s 1", NODE, ExitCode.UNEXPECTED),
