@@ -1,4 +1,4 @@
-"""Writes the mode table into ARCHITECTURE.md from tidemark.engine.handover; --check only checks that it is current."""
+"""Writes the stage table into ARCHITECTURE.md from tidemark.engine.handover; --check only checks that it is current."""
 
 import sys
 from collections import defaultdict

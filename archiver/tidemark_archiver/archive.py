@@ -1,4 +1,4 @@
-"""The archiver's work in each stage of the mode table: read markers and watch, or deliver.
+"""The archiver's work in each stage of the stage table: read markers and watch, or deliver.
 
     ARCHIVE, HELD     ACTIVE: a capture from the archive
     RETURNING         ACTIVE up to the try-start marker; then it hands over
@@ -69,7 +69,7 @@ class ArchiveSettings:
 
 
 class Archive:
-    """The archiver's behaviour in each stage of the mode table."""
+    """The archiver's behaviour in each stage of the stage table."""
 
     def __init__(self, daemon: DaemonContext, settings: ArchiveSettings) -> None:
         """Raise `ArchiveNotConfigured` if the configuration names no archive."""

@@ -1,4 +1,4 @@
-"""The sidecar's work in each stage of the mode table: deliver, rest, buffer for the return, take over.
+"""The sidecar's work in each stage of the stage table: deliver, rest, buffer for the return, take over.
 
     REALTIME          a capture from the node; an error that the archive can help with moves to ARCHIVE
     ARCHIVE           rests; when it may return: buffers the stream, then requests the return (`realtime_return`)
@@ -85,7 +85,7 @@ class RealtimeSettings:
 
 
 class Realtime:
-    """The sidecar's behaviour in each stage of the mode table."""
+    """The sidecar's behaviour in each stage of the stage table."""
 
     def __init__(self, daemon: DaemonContext, settings: RealtimeSettings) -> None:
         context, identity = daemon.context, daemon.context.store.identity

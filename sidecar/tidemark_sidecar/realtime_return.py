@@ -216,7 +216,7 @@ class RealtimeReturn:
 
 
 def _given_up_by(error: BaseException) -> Event | None:
-    """Return the event of the mode table for a buffer's error; None if the error ends the process."""
+    """Return the event of the stage table for a buffer's error; None if the error ends the process."""
     if isinstance(error, DeadBranchDelivered) and error.fork_lsn is not None:
         return Event.SIDECAR_LOST  # nothing was delivered from the buffer: the next one begins after the fork
     return event_of(error)

@@ -1,6 +1,6 @@
 """Detects an archive that does not advance: the sidecar continues from the node, if the node has the WAL (I17).
 
-`tidemark.engine.archive_wait` defines how long it waits; a row of the mode table defines the next stage.
+`tidemark.engine.archive_wait` defines how long it waits; a row of the stage table defines the next stage.
 """
 
 from concurrent.futures import Future

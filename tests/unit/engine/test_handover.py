@@ -1,4 +1,4 @@
-"""The mode table: complete, without dead ends, and equal to its drawing."""
+"""The stage table: complete, without dead ends, and equal to its drawing."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The page of the mode table agrees with the table."""
+"""The page of the stage table agrees with the table."""
 
 import subprocess
 import sys

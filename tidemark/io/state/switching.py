@@ -1,4 +1,4 @@
-"""Makes a transition of the mode table durable: one transaction that checks the epoch of the decision (I12, I21).
+"""Makes a transition of the stage table durable: one transaction that checks the epoch of the decision (I12, I21).
 
 Values that belong to the transition (a new epoch, the hand-over record) are written in the same transaction. The
 effects are returned; the caller performs them afterwards.

@@ -23,7 +23,7 @@ _EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
 
 
 def event_of(error: BaseException) -> Event | None:
-    """Return the mode table's event for an error; None if it ends the process."""
+    """Return the stage table's event for an error; None if it ends the process."""
     if isinstance(error, DeadBranchDelivered):  # the archive would raise the same error
         return None
     return next((event for kind, event in _EVENTS if isinstance(error, kind)), None)

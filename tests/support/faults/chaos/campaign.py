@@ -2,7 +2,7 @@
 
 python -m tests.support.faults.chaos.campaign [--seconds 90] [--seed 1] [--major 15] [--no-spark] [--plant NAME]
 
-First, each failpoint around the effects of the mode table is hit once. Then the seed determines the order of faults
+First, each failpoint around the effects of the stage table is hit once. Then the seed determines the order of faults
 and the number of commits between them; faults overlap unless they need the same resource. At the end all faults are
 healed: the capture must return to REALTIME by itself, and the target must equal the source. A failure reports its
 seed; the same seed plans the same faults at the same commits.

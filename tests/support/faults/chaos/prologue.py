@@ -1,4 +1,4 @@
-"""Hits each failpoint of the mode table once; the random part that follows may hit any, and need not hit all.
+"""Hits each failpoint of the stage table once; the random part that follows may hit any, and need not hit all.
 
 A cycle is off and on again. In each cycle the sidecar dies up to three times: at an effect of the off, of the on, and
 of its return.
