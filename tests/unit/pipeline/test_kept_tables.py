@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from tests.support.processes.waiting import let_pass
 from tidemark.pipeline.delta_log.applied import NOTHING
 from tidemark.pipeline.delta_log.lineage import TableDiverged
 from tidemark.pipeline.lake import kept_tables
@@ -80,6 +81,7 @@ def test_a_lost_earlier_commit_is_noticed(tmp_path: Path) -> None:
     write(table)
     kept.keep(table)
     folder = Path(table.uri) / "_delta_log"
+    let_pass(0.05, "the times of files have the resolution of the kernel's clock, some milliseconds")
     (folder / f"{0:020d}.json").unlink()
     with pytest.raises(TableDiverged, match="cannot be read"):
         kept.open(table.uri, APP, table.recorded)

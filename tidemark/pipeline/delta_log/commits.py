@@ -85,7 +85,10 @@ def has_commit(uri: str, version: int) -> bool:
 
 
 def log_stamp(uri: str, version: int) -> tuple[int, ...]:
-    """Return a value that differs after any file of the log was added, removed or replaced; () without `version`."""
+    """Return a value that differs after any file of the log was added, removed or replaced; () without `version`.
+
+    A change within some milliseconds of the one before, the resolution of the times of files, is not seen by it.
+    """
     file = _file(uri, version)
     try:
         found, folder = file.stat(), file.parent.stat()

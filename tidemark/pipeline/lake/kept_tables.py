@@ -2,7 +2,8 @@
 
 A table may be used again only if its commit log is as its last write left it: the last commit is the same file, there
 is no later one, and no file was added to the folder or removed. Otherwise the table is opened and checked again, and so
-it is after `REOPEN_EVERY` commits, because delta-rs keeps every commit since the last checkpoint that it read.
+it is after `REOPEN_EVERY` commits, because delta-rs keeps every commit since the last checkpoint that it read. So a
+lost file that the times of the folder do not show is noticed as well.
 """
 
 from collections import OrderedDict
