@@ -95,7 +95,7 @@ def test_delivery_waits_repeatedly_for_a_completely_full_disk_and_loses_nothing(
                 assert "no space for" in str(sidecar.status()["waits_for_room"])
                 assert sidecar.metric('tidemark_disk_full_seconds{capture="main"}') > 0
                 shown = succeeded(cdcctl("status", "--state", sidecar.folder.root, **sidecar.options))
-                assert "waits for space" in shown.out.decode()
+                assert "waits for room" in shown.out.decode()
             disk.empty()
         insert(node, 1 + CYCLES * ROWS)
         assert_all_arrived(sidecar, (CYCLES + 1) * ROWS)
