@@ -128,6 +128,13 @@ def test_a_folder_with_a_table_of_another_writer_is_left_alone(tmp_path: Path) -
     assert DeltaTable(str(other)).version() == 0
 
 
+def test_a_folder_whose_commit_log_a_full_disk_left_empty_is_used(tmp_path: Path) -> None:
+    for name in ("log", "replica"):
+        (tmp_path / "shop/public/orders" / name / "_delta_log").mkdir(parents=True)
+        (tmp_path / "shop/public/orders" / name / "_delta_log/00000000000000000000.json.tmp").touch()
+    assert feed(tmp_path, table(16500, "orders")) == {16500: "shop/public/orders"}
+
+
 def test_no_table_is_below_the_folder_of_the_messages(tmp_path: Path) -> None:
     message = LogicalMessage(Position(TimelineId(1), Lsn(500), 0), Lsn(500), DATABASE, Xid(0), False, CAPTURE, b"hello")
     lake(tmp_path).apply(LakeBatch("outbox-1", Sequence(0), message.position, [(Sequence(0), message)]))

@@ -117,9 +117,10 @@ class LakeFolders:
     def _has_tables_of_others(self, of: TableId, folder: Path) -> bool:
         """Return whether there are Delta tables in a folder, and none is of the table `of` of this capture.
 
-        Its own ones come from a batch that ended before its positions were written.
+        Its own ones come from a batch that ended before its positions were written. A commit log without a commit is
+        no table: a full disk leaves one, which the next attempt uses.
         """
-        found = [path.parent for path in folder.glob(f"*/{LOG_FOLDER}")]
+        found = {path.parent.parent for path in folder.glob(f"*/{LOG_FOLDER}/*.json")}
         return bool(found) and not any(self._is_of(of, path) for path in found)
 
     def _is_of(self, of: TableId, path: Path) -> bool:
