@@ -42,7 +42,7 @@ _ONLY_LANE = 0
 
 class _PendingGroup(NamedTuple):
     group: ChangeGroup
-    change_count: int
+    changes_upto: int  # of all groups since the start, this one included
 
 
 class PoolConsumer:
@@ -76,6 +76,7 @@ class PoolConsumer:
         self._pending: deque[_PendingGroup] = deque()
         self._pending_bytes = 0
         self._confirmed_units = 0
+        self._submitted_changes = self._confirmed_changes = 0
         self._numbers = count()
         self._left_out: set[type] = set()
         self._is_last = threading.Event()
@@ -120,10 +121,10 @@ class PoolConsumer:
     def _submit(self, group: ChangeGroup) -> bool:
         self._databases.update({oid: known.name for oid, known in group.databases.items()})
         parts = [part for item in group.items for part in self._parts(item)]
-        changes = sum(len(part) if isinstance(part, Batch) else 1 for part, _ in parts)
         if not self._pool.submit(parts, group.byte_count):
             return False
-        self._pending.append(_PendingGroup(group, changes))
+        self._submitted_changes += sum(len(part) if isinstance(part, Batch) else 1 for part, _ in parts)
+        self._pending.append(_PendingGroup(group, self._submitted_changes))
         self._pending_bytes += group.byte_count
         self._pool.wait_below(self._bytes_max)
         return True
@@ -133,7 +134,8 @@ class PoolConsumer:
         finished = self._pool.settled_units - self._confirmed_units
         if not finished:
             return None
-        changes = sum(self._pending[number].change_count for number in range(finished))
+        changes_upto = self._pending[finished - 1].changes_upto
+        changes = changes_upto - self._confirmed_changes
         now_s = self._clock.monotonic_s()
         is_due = (
             changes == 0  # the position moves, and nothing would be repeated
@@ -146,6 +148,7 @@ class PoolConsumer:
         confirmed = [self._pending.popleft().group for _ in range(finished)]
         self._pending_bytes -= sum(group.byte_count for group in confirmed)
         self._confirmed_units += finished
+        self._confirmed_changes = changes_upto
         self._since_s = now_s
         self.confirmed = confirmed[-1].last
         return confirmed[-1]
