@@ -73,8 +73,8 @@ class LakeFolders:
         self._capture = capture
         self._databases = databases
         self._chosen: dict[TableId, str] = {}
-        self._owners: dict[str, TableId] = {}  # by folder without case
-        self._database_owners: dict[str, Oid] = {}
+        self._used: set[str] = set()  # folders without case
+        self._database_folders: dict[Oid, str] = {}
         self._is_numbered = False  # the layout of earlier versions
         for of, known in positions.tables.items():
             self._keep(of, known.folder)
@@ -100,19 +100,19 @@ class LakeFolders:
 
     def _keep(self, of: TableId, folder: str) -> None:
         self._chosen[of] = folder
-        self._owners[folder.casefold()] = of
-        self._database_owners[folder.partition("/")[0].casefold()] = of[0]
+        self._used.add(folder.casefold())
+        self._database_folders.setdefault(of[0], folder.partition("/")[0])
 
     def _database(self, database: Oid) -> str:
         """Return the folder of a database: of its first table, else by its name."""
-        known = next((folder for of, folder in self._chosen.items() if of[0] == database), None)
-        if known is not None:
-            return known.partition("/")[0]
+        if database in self._database_folders:
+            return self._database_folders[database]
+        used = {folder.casefold() for folder in self._database_folders.values()}
         name = folder_name(self._databases.get(database, str(database)))
-        return next(one for one in _distinct(name, database) if one.casefold() not in self._database_owners)
+        return next(one for one in _distinct(name, database) if one.casefold() not in used)
 
     def _is_anothers(self, of: TableId, folder: str) -> bool:
-        return folder.casefold() in self._owners or self._has_tables_of_others(of, self._root / folder)
+        return folder.casefold() in self._used or self._has_tables_of_others(of, self._root / folder)
 
     def _has_tables_of_others(self, of: TableId, folder: Path) -> bool:
         """Return whether there are Delta tables in a folder, and none is of the table `of` of this capture.
