@@ -1,5 +1,6 @@
 """Options with the same meaning in several commands."""
 
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 
@@ -75,6 +76,19 @@ message_option = click.option(
     default=("*",),
     help="Print logical messages with these prefixes; * matches any text.",
 )
+
+
+def request_deadline_option(default_s: float) -> Callable[[click.decorators.FC], click.decorators.FC]:
+    """Return the option for how long a command waits for the answer to its request, which stays after that."""
+    return click.option(
+        "--deadline-s",
+        type=click.FloatRange(min=0),
+        default=default_s,
+        show_default=True,
+        help="Return after this time and report what is missing; the request is kept.",
+    )
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

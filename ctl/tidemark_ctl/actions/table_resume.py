@@ -40,12 +40,12 @@ class Paused:
 
 def resume(state: Path, *, tables: tuple[str, ...], deadline_s: float, no_wait: bool) -> None:
     """Run the command."""
-    wanted = _find(state, dict.fromkeys(tables))
-    for one in wanted:
+    requested = _find(state, dict.fromkeys(tables))
+    for one in requested:
         request_resume(state, one.reader, one.fault.key)
     if not no_wait:
-        _wait(state, wanted, time.monotonic() + deadline_s, partial(click.echo, err=True))
-        click.echo(f"resumed: {', '.join(sorted({one.fault.table for one in wanted}))}")
+        _wait(state, requested, time.monotonic() + deadline_s, partial(click.echo, err=True))
+        click.echo(f"resumed: {', '.join(sorted({one.fault.table for one in requested}))}")
 
 
 def _find(state: Path, texts: Iterable[str]) -> list[Paused]:
@@ -68,14 +68,14 @@ def _is_named(fault: LakeFault, text: str, databases: Mapping[Oid, str]) -> bool
     return is_there and fault.table == f"{name.schema}.{name.table}"
 
 
-def _wait(state: Path, wanted: Sequence[Paused], deadline_s: float, echo: Echo) -> None:
+def _wait(state: Path, requested: Sequence[Paused], deadline_s: float, echo: Echo) -> None:
     report = WaitReport(echo)
-    while any(is_requested(state, one.reader, one.fault.key) for one in wanted):
+    while any(is_requested(state, one.reader, one.fault.key) for one in requested):
         if time.monotonic() > deadline_s:
             raise NotComplete("the pipeline has not resumed the tables", hint="the request is kept; see cdcctl status")
         report.report("pipeline", "waiting for the pipeline")
         time.sleep(POLL_S)
-    keys = {(one.reader, one.fault.key) for one in wanted}
+    keys = {(one.reader, one.fault.key) for one in requested}
     still = [fault for reader, fault in paused_tables(state) if (reader, fault.key) in keys]
     if still:
         raise StillPaused("; ".join(f"{fault.table} {fault.target} is paused: {fault.reason}" for fault in still))

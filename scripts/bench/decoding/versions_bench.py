@@ -8,6 +8,7 @@ been installed by its `scripts/install dev`. CPU seconds are those that the deco
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -40,18 +41,14 @@ class Comparison:
         return spread([now / other for now, other in zip(self.cpu_s[NOW], self.cpu_s[name], strict=True)])
 
 
-def state_of(recording: Recording, checkout: Path) -> Path:
-    """Return the state that the checkout's own `cdcctl init` makes for a recording."""
-    return recording.state if checkout == ROOT else _before(recording.state)
-
-
-def _before(state: Path) -> Path:
-    return state.with_name(f"{state.name}-before")
-
-
 def _init(before: Path, dsn: str, database: str, state: Path) -> None:
-    for checkout, folder in ((ROOT, state), (before, _before(state))):
-        run_command([_cdcctl(checkout), "init", "--state", str(folder), "--dsn", dsn, "--database", database])
+    for checkout in (ROOT, before):
+        folder = str(_state_of(checkout, state))
+        run_command([_cdcctl(checkout), "init", "--state", folder, "--dsn", dsn, "--database", database])
+
+
+def _state_of(checkout: Path, state: Path) -> Path:
+    return state if checkout == ROOT else state.with_name(f"{state.name}-before")
 
 
 def _cdcctl(checkout: Path) -> str:
@@ -59,7 +56,7 @@ def _cdcctl(checkout: Path) -> str:
 
 
 def _decode(checkout: Path, recording: Recording, form: str, expected_rows: int | None) -> Cost:
-    command = [_cdcctl(checkout), "decode", "--state", str(state_of(recording, checkout))]
+    command = [_cdcctl(checkout), "decode", "--state", str(_state_of(checkout, recording.state))]
     command += ["--archive", str(recording.archive), "--from", format_lsn(recording.begin)]
     command += ["--to", format_lsn(recording.end), "--format", form]
     if expected_rows is None:
@@ -86,7 +83,7 @@ def compare(recording: Recording, before: Path, form: str, rounds: int) -> Compa
 
 def _cpu_s(cost: Cost) -> float:
     """Return what the decoder reports, or with output the CPU seconds of the process."""
-    return cost.inner_cpu_s if cost.inner_cpu_s == cost.inner_cpu_s else cost.cpu_s
+    return cost.cpu_s if math.isnan(cost.inner_cpu_s) else cost.inner_cpu_s
 
 
 def show(comparison: Comparison) -> None:

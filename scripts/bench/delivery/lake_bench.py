@@ -38,7 +38,8 @@ from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
 from tidemark.pipeline.delta_log.log_cleanup import KEEP_S, LogCleanup
 from tidemark.pipeline.lake.layout import constants_of, shape_of
-from tidemark.pipeline.sinks.sinks import Lake, LakeBatch
+from tidemark.pipeline.sinks.lake_batch import LakeBatch
+from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
 
 AGE, QUICK_AGE = 100_000, 10_000

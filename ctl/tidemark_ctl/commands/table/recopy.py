@@ -3,7 +3,7 @@
 import click
 
 from tidemark_ctl.loading import deferred
-from tidemark_ctl.options import config_option, json_option, state_option
+from tidemark_ctl.options import config_option, json_option, request_deadline_option, state_option
 
 DEADLINE_S_DEFAULT = 3600.0  # a large table takes this long
 
@@ -12,13 +12,7 @@ DEADLINE_S_DEFAULT = 3600.0  # a large table takes this long
 @state_option
 @config_option
 @click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
-@click.option(
-    "--deadline-s",
-    type=click.FloatRange(min=0),
-    default=DEADLINE_S_DEFAULT,
-    show_default=True,
-    help="Return after this time and report what is missing; the request is kept.",
-)
+@request_deadline_option(DEADLINE_S_DEFAULT)
 @click.option("--accept-break", is_flag=True, help="Do not ask before a diverged log in a lake continues with a break.")
 @click.option("--cancel", is_flag=True, help="Remove requests for these tables whose copy has not begun.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the request is durable.")

@@ -3,7 +3,7 @@
 import click
 
 from tidemark_ctl.loading import deferred
-from tidemark_ctl.options import state_option
+from tidemark_ctl.options import request_deadline_option, state_option
 
 DEADLINE_S_DEFAULT = 60.0
 
@@ -11,13 +11,7 @@ DEADLINE_S_DEFAULT = 60.0
 @click.command()
 @state_option
 @click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
-@click.option(
-    "--deadline-s",
-    type=click.FloatRange(min=0),
-    default=DEADLINE_S_DEFAULT,
-    show_default=True,
-    help="Return after this time and report what is missing; the request is kept.",
-)
+@request_deadline_option(DEADLINE_S_DEFAULT)
 @click.option("--no-wait", is_flag=True, help="Return as soon as the request is written.")
 @deferred("table_resume.resume")
 def resume() -> None:
