@@ -21,7 +21,8 @@ from tidemark.pipeline.lake.lake_table import LakeFailed, LakeTable
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import SCHEMA, TablePosition, TableState
-from tidemark.pipeline.sinks.sinks import Lake, LakeBatch
+from tidemark.pipeline.sinks.lake_batch import LakeBatch
+from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
 
 FOLDER = f"{DATABASE}/public/Orders"

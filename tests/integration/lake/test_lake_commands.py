@@ -19,7 +19,8 @@ from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import Positions
 from tidemark.pipeline.lake.report import reading_lines
-from tidemark.pipeline.sinks.sinks import Lake, LakeBatch
+from tidemark.pipeline.sinks.lake_batch import LakeBatch
+from tidemark.pipeline.sinks.sinks import Lake
 
 pytestmark = pytest.mark.feature("L13")
 OTHER_DATABASE = Oid(9)

@@ -30,7 +30,7 @@ from tidemark.pipeline.driver.metrics import (
 from tidemark.pipeline.driver.progress import STALE_HINT, PipelineProgress, report_changes
 from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
-from tidemark.pipeline.sinks.sinks import LakeBatch
+from tidemark.pipeline.sinks.lake_batch import LakeBatch
 
 DEADLINE_S = 60.0
 AT = Position(TimelineId(1), Lsn(1000), 0)

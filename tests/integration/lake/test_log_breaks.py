@@ -29,7 +29,7 @@ from tidemark.model.change import LogicalMessage
 from tidemark.model.lsn import INVALID_OID, Lsn, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.lake.positions import TableState
-from tidemark.pipeline.sinks.sinks import LakeBatch
+from tidemark.pipeline.sinks.lake_batch import LakeBatch
 
 
 @pytest.mark.feature("L01")

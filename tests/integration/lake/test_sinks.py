@@ -29,7 +29,8 @@ from tidemark.pipeline.lake.lake_lock import LakeInUse, LakeLock
 from tidemark.pipeline.lake.lake_table import LakeTable, TableFenced
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import LakeOfAnother, Positions, TableState
-from tidemark.pipeline.sinks.sinks import Lake, LakeBatch
+from tidemark.pipeline.sinks.lake_batch import LakeBatch
+from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.pipeline.sinks.steps import Delivered
 
 FOLDER = f"{DATABASE}/public/Orders"

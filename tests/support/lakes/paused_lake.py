@@ -19,7 +19,8 @@ from tidemark.pipeline.driver.paused_tables import PausedTables
 from tidemark.pipeline.driver.portions import ITEMS
 from tidemark.pipeline.lake.layout import constants_of, shape_of
 from tidemark.pipeline.lake.positions import TablePosition
-from tidemark.pipeline.sinks.sinks import Lake, LakeBatch, LakeItem
+from tidemark.pipeline.sinks.lake_batch import LakeBatch, LakeItem
+from tidemark.pipeline.sinks.sinks import Lake
 
 READER = "spark"
 ALL = ("log", "replica")

@@ -11,7 +11,7 @@ from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.delta_log.applied import Applied
-from tidemark.pipeline.sinks.sinks import LakeBatch, LakeItem
+from tidemark.pipeline.sinks.lake_batch import LakeBatch, LakeItem
 from tidemark.wire.items import decode_item
 from tidemark.wire.values import HEADER_BYTES, ValueHeader, ValueKind, decode_header
 

@@ -16,7 +16,8 @@ from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.driver.portions import ITEMS, PORTION_BYTES
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake.positions import TableId
-from tidemark.pipeline.sinks.sinks import Lake, LakeItem
+from tidemark.pipeline.sinks.lake_batch import LakeItem
+from tidemark.pipeline.sinks.sinks import Lake
 from tidemark.wire.values import HEADER_BYTES
 
 

@@ -38,6 +38,7 @@ from tidemark.pipeline.lake.file_format import FILE_BYTES, SAMPLE_ROWS, properti
 KEEP_HOURS = 1  # for readers of older versions: files that a commit replaced; versions are kept for ten minutes
 REOPENED_MAX = 5  # reopenings in a row for foreign maintenance, without a commit of Tidemark in between
 NO_PROPERTIES: Mapping[str, str] = {}
+CAPTURE, SOURCE = "tidemark.capture", "tidemark.source"  # properties that name the source
 _DELETION_VECTORS = "deletionVectors"
 REASON_MAX = 200  # characters of a foreign error message
 

@@ -21,7 +21,7 @@ from tidemark.pipeline.delta_log.damage import damage_of
 from tidemark.pipeline.delta_log.lineage import NO_VERSION
 from tidemark.pipeline.lake.faults import LakeEntry
 from tidemark.pipeline.lake.folders import LOG, REPLICA, messages_app, table_app
-from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.lake_table import SOURCE, LakeTable
 from tidemark.pipeline.lake.layout import COMMENT, TYPE
 from tidemark.pipeline.lake.positions import FOLDER, Positions, TablePosition, TableState
 from tidemark.wire.state import Identity
@@ -156,7 +156,7 @@ def _described(delta: LakeDelta) -> dict[str, LakeReport]:
         "path": delta.uri,
         "version": delta.entry.recorded.version,
         "comment": metadata.description or None,
-        "source": metadata.configuration.get("tidemark.source"),
+        "source": metadata.configuration.get(SOURCE),
         "columns": [
             {
                 "name": field.name,

@@ -11,9 +11,10 @@ already applied. A small pool of threads writes logs and replicas: small commits
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import UTF8
@@ -21,60 +22,51 @@ from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.failpoints import passed
 from tidemark.io.process.config import DEFAULT_LAKE, LakeConfig
 from tidemark.io.state.accepted_breaks import log_key
-from tidemark.model.change import LogicalMessage, SchemaChange, SchemaEvent
-from tidemark.model.commit_time import USECS_PER_SECOND
+from tidemark.model.change import LogicalMessage
+from tidemark.model.commit_time import USECS_PER_DAY
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.model.relation import PARTITIONED, Relation
-from tidemark.pipeline.delta_log.applied import NOTHING, Applied
+from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.delta_log.commits import has_commit
 from tidemark.pipeline.delta_log.lineage import Recorded
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak
+from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind
 from tidemark.pipeline.lake.folders import LOG, MESSAGES, REPLICA, LakeFolders, messages_app, table_app
 from tidemark.pipeline.lake.kept_tables import KeptTables
-from tidemark.pipeline.lake.lake_table import KEEP_HOURS, LakeTable, OpenTable
+from tidemark.pipeline.lake.lake_table import CAPTURE, KEEP_HOURS, SOURCE, LakeTable, OpenTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
 from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows
+from tidemark.pipeline.sinks.lake_batch import (
+    LakeBatch,
+    LakeItem,
+    SplitBatch,
+    delivered_items,
+    first_relation,
+    latest_relation,
+    split_items,
+    stored_items,
+)
 from tidemark.pipeline.sinks.messages import append_messages
 from tidemark.pipeline.sinks.replica import Replica
-from tidemark.pipeline.sinks.steps import Delivered, TableItem
+from tidemark.pipeline.sinks.steps import Delivered
+from tidemark.pipeline.sinks.table_states import applied_of, breaks_after, diverged_table, fault_state, state_after
 from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, catch_up, new_copy
 from tidemark.pipeline.sinks.waiting import StoredItem
-from tidemark.wire.items import relation_of
 from tidemark.wire.state import Identity
 
-CAPTURE, SOURCE = "tidemark.capture", "tidemark.source"  # properties of the Delta tables
+if TYPE_CHECKING:
+    from tidemark.model.relation import Relation
+
 TARGETS_AT_ONCE = 4
-USECS_PER_DAY = 86_400 * USECS_PER_SECOND
 COMPACT_EVERY = 100  # commits of one table
 CHECKED_PER_BATCH = 50  # idle tables checked in each batch: 1,000 tables are checked within 20 batches
 
 
 WriteTarget = Callable[[TargetTable, Sequence[StoredItem]], Outcome]
 """Writes items to a log or replica, or determines why that is not possible."""
-
-LakeItem = tuple[OutboxSequence, TableItem | LogicalMessage]
-"""An item and the sequence of its outbox value."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LakeBatch:
-    """Whole groups of the outbox, in order."""
-
-    outbox: str
-    end: OutboxSequence
-    position: Position  # of the last group
-    items: Sequence[LakeItem]
-
-
-@dataclass(slots=True, eq=False)
-class _Split:
-    tables: dict[TableId, list[Delivered]] = field(default_factory=dict)
-    messages: dict[Oid, list[tuple[OutboxSequence, LogicalMessage]]] = field(default_factory=dict)
 
 
 class Lake:
@@ -144,14 +136,14 @@ class Lake:
 
     def give_up(self, tables: Collection[TableId], reason: str) -> None:
         """Make paused tables diverge: they need a new copy. The next batch records it."""
-        given_up = {of: _given_up(self.positions.tables[of], reason) for of in tables}
+        given_up = {of: diverged_table(self.positions.tables[of], reason) for of in tables}
         self.positions.tables = {**self.positions.tables, **given_up}
 
     def catch_up(self, of: TableId, items: Sequence[LakeItem], upto: OutboxSequence) -> None:
         """Apply to a paused table its items up to the outbox value `upto`; at the end of the lake it is resumed."""
         self.positions.check_present()
         known, applied = self.positions.tables[of], self.positions.applied
-        split, is_last = _split(items), upto >= applied.sequence
+        split, is_last = split_items(items), upto >= applied.sequence
 
         def write(target: TargetTable, some: Sequence[StoredItem]) -> Outcome:
             if target.known.fault is None:
@@ -180,7 +172,7 @@ class Lake:
         if batch.outbox != self.positions.outbox:
             since = OutboxSequence(batch.items[0][0] - 1) if batch.items else batch.end
             self.give_up(self.paused.keys(), "another outbox continues the lake, without the changes of its pause")
-        split = _split(batch.items)
+        split = split_items(batch.items)
         self._add_stopped(split)
         self._add_changed(split)
         self._choose_folders(split)
@@ -217,9 +209,9 @@ class Lake:
         self._record(batch.outbox, touched, applied, done)
         passed(Failpoint.POSITIONS_WRITTEN)
 
-    def _choose_folders(self, split: _Split) -> None:
+    def _choose_folders(self, split: SplitBatch) -> None:
         for of, items in split.tables.items():
-            self._folders.choose(of, _first(items) if items else None)
+            self._folders.choose(of, first_relation(items) if items else None)
         for database in split.messages:
             self._folders.choose((database, INVALID_OID), None)
 
@@ -231,16 +223,13 @@ class Lake:
         beside = (outcome.beside for outcome in outcomes)
         self._beside = [(str(Path(uri).relative_to(self.root)), version) for uri, version in filter(None, beside)]
 
-    def _add_stopped(self, split: _Split) -> None:
+    def _add_stopped(self, split: SplitBatch) -> None:
         """Add stopped tables without items: their restriction may have been removed."""
         for of, known in self.positions.tables.items():
             if any(target.is_faulty(FaultKind.STOPPED) for target in (known.log, known.replica)):
-                if known.relation == INVALID_OID:
-                    split.messages.setdefault(known.database, [])
-                else:
-                    split.tables.setdefault(of, [])
+                split.add(of)
 
-    def _add_changed(self, split: _Split) -> None:
+    def _add_changed(self, split: SplitBatch) -> None:
         """Add some tables without items, in rotation, if another writer may have committed to them.
 
         For each log or replica the check tests two files: whether the recorded commit exists, and whether a later one
@@ -255,10 +244,7 @@ class Lake:
             if known is None or known.state is TableState.DROPPED:
                 continue  # the replica of a dropped table belongs to its owner
             if any(self._is_changed(*found) for found in delta_tables(known)):
-                if known.relation == INVALID_OID:
-                    split.messages.setdefault(known.database, [])
-                else:
-                    split.tables.setdefault(of, [])
+                split.add(of)
 
     def _is_changed(self, folder: str, version: int) -> bool:
         uri = f"{self.root}/{folder}"
@@ -273,7 +259,7 @@ class Lake:
         open_table, settings = self._opener(table, name), self._config.settings_of(name)
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
-            log = ChangeLog(uri, app, self._shapes, open_table).apply(_delivered(some), recorded)
+            log = ChangeLog(uri, app, self._shapes, open_table).apply(delivered_items(some), recorded)
             if log.has_passed(COMPACT_EVERY):
                 if settings.log_keep_days:
                     expire_rows(log, self._clock.wall_us() - settings.log_keep_days * USECS_PER_DAY)
@@ -282,8 +268,8 @@ class Lake:
 
         known = self.positions.tables.get(table)
         restart = partial(self._accepted_copy, table)
-        target = TargetTable(uri, app, known.log if known else UNTOUCHED, _applied(known), apply, restart)
-        outcome = write(target, _stored(items))
+        target = TargetTable(uri, app, known.log if known else UNTOUCHED, applied_of(known), apply, restart)
+        outcome = write(target, stored_items(items))
         self._keep(outcome)
         return outcome
 
@@ -301,14 +287,14 @@ class Lake:
         applying = Replica(uri, app, self._shapes, self._constants, dialect, present=present, open_table=open_table)
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
-            replica = applying.apply(_delivered(some), recorded)
+            replica = applying.apply(delivered_items(some), recorded)
             if replica.has_passed(COMPACT_EVERY):
                 applying.maintain(replica, max(self._keep_hours, settings.file_keep_hours))
             return replica
 
         known = self.positions.tables.get(table)
-        target = TargetTable(uri, app, known.replica if known else UNTOUCHED, _applied(known), apply)
-        outcome = write(target, _stored(items))
+        target = TargetTable(uri, app, known.replica if known else UNTOUCHED, applied_of(known), apply)
+        outcome = write(target, stored_items(items))
         self._keep(outcome)
         if applying.present is not None and outcome.table is not None:
             self._present[table] = applying.present
@@ -316,7 +302,7 @@ class Lake:
 
     def _name(self, table: TableId, items: Sequence[Delivered]) -> str:
         """Return the present name of a table; without items it is a known one."""
-        return _latest(items).qualified_name if items else self.positions.tables[table].qualified_name
+        return latest_relation(items).qualified_name if items else self.positions.tables[table].qualified_name
 
     def _opener(self, table: TableId, name: str) -> OpenTable:
         """Return what opens a table's log or replica: kept open if possible, with the properties that name its source.
@@ -336,26 +322,23 @@ class Lake:
             namespace=known.namespace if known else "",
             name=known.name if known else "",
             folder=self._folders[table],
-            state=_state(items, log, replica, known),
+            state=state_after(items, log, replica, known),
             sequence=applied.sequence,
             position=applied.position,
             generation=applied.generation,
             log=log.target,
             replica=replica.target,
-            breaks=_breaks(known, log),
+            breaks=breaks_after(known, log),
         )
         if not items:
             return reached
-        relation = _latest(items)
+        relation = latest_relation(items)
         return replace(reached, namespace=relation.namespace, name=relation.name)
 
     def _messages(
         self, database: Oid, messages: Sequence[tuple[OutboxSequence, LogicalMessage]], write: WriteTarget
     ) -> Outcome:
-        uri, app = (
-            f"{self.root}/{self._folders[database, INVALID_OID]}",
-            messages_app(self.capture, database),
-        )
+        uri, app = f"{self.root}/{self._folders[database, INVALID_OID]}", messages_app(self.capture, database)
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             known_messages = [(sequence, item) for sequence, item in some if isinstance(item, LogicalMessage)]
@@ -367,7 +350,7 @@ class Lake:
         known = self.positions.tables.get((database, INVALID_OID))
         restart = partial(self._accepted_break, database)
         return write(
-            TargetTable(uri, app, known.log if known else UNTOUCHED, _applied(known), apply, restart), messages
+            TargetTable(uri, app, known.log if known else UNTOUCHED, applied_of(known), apply, restart), messages
         )
 
     def _is_accepted(self, table: TableId, fault: Fault) -> bool:
@@ -395,11 +378,11 @@ class Lake:
             namespace="",
             name=MESSAGES,
             folder=self._folders[database, INVALID_OID],
-            state=_fault_state(log) or TableState.LIVE,
+            state=fault_state(log) or TableState.LIVE,
             sequence=log.applied.sequence,
             position=log.applied.position,
             log=log.target,
-            breaks=_breaks(self.positions.tables.get((database, INVALID_OID)), log),
+            breaks=breaks_after(self.positions.tables.get((database, INVALID_OID)), log),
         )
 
 
@@ -411,91 +394,3 @@ def delta_tables(table: TablePosition) -> list[tuple[str, int]]:
         for name, target in both
         if target.recorded.version >= 0 and target.fault is None
     ]
-
-
-def _split(items: Sequence[LakeItem]) -> _Split:
-    split = _Split()
-    for sequence, item in items:
-        if isinstance(item, LogicalMessage):
-            split.messages.setdefault(item.database, []).append((sequence, item))
-            continue
-        relation = relation_of(item)
-        assert relation is not None, item
-        if relation.kind == PARTITIONED and not relation.has_partition_rows:
-            continue  # its rows come from its partitions
-        split.tables.setdefault((item.database, relation.oid), []).append(Delivered(sequence, item))
-    return split
-
-
-def _first(items: Sequence[Delivered]) -> Relation:
-    first = items[0].item
-    relation = first.before or first.after if isinstance(first, SchemaEvent) else first.relation
-    assert relation is not None, first
-    return relation
-
-
-def _latest(items: Sequence[Delivered]) -> Relation:
-    relation = relation_of(items[-1].item)
-    assert relation is not None, items[-1]
-    return relation
-
-
-def _delivered(items: Sequence[StoredItem]) -> list[Delivered]:
-    return [Delivered(sequence, item) for sequence, item in items if not isinstance(item, LogicalMessage)]
-
-
-def _stored(items: Sequence[Delivered]) -> list[StoredItem]:
-    return [(delivered.sequence, delivered.item) for delivered in items]
-
-
-def _applied(known: TablePosition | None) -> Applied:
-    return Applied(known.sequence, known.position, known.generation) if known else NOTHING
-
-
-def _breaks(known: TablePosition | None, log: Outcome) -> tuple[LogBreak, ...]:
-    earlier = known.breaks if known else ()
-    return earlier if log.broke is None else (*earlier, log.broke)
-
-
-def _fault_state(*targets: Outcome) -> TableState | None:
-    kinds = {outcome.target.fault.kind for outcome in targets if outcome.target.fault is not None}
-    states = (
-        (FaultKind.DIVERGED, TableState.DIVERGED),
-        (FaultKind.PAUSED, TableState.PAUSED),
-        (FaultKind.STOPPED, TableState.STOPPED),
-    )
-    return next((state for kind, state in states if kind in kinds), None)
-
-
-def _given_up(table: TablePosition, reason: str) -> TablePosition:
-    """Return a paused table as one that needs a new copy."""
-
-    def diverged(entry: LakeEntry) -> LakeEntry:
-        fault = entry.fault
-        if fault is None or fault.kind is not FaultKind.PAUSED:
-            return entry
-        text = f"it was paused ({fault.reason}), and {reason}"
-        return LakeEntry(entry.recorded, Fault(FaultKind.DIVERGED, text, fault.position))
-
-    state = table.state if table.state is TableState.DROPPED else TableState.DIVERGED
-    return replace(table, state=state, log=diverged(table.log), replica=diverged(table.replica))
-
-
-def _state(items: Sequence[Delivered], log: Outcome, replica: Outcome, known: TablePosition | None) -> TableState:
-    # A table that becomes unlogged and logged again is dropped and created under one OID.
-    schema_changes = [i.item.change for i in items if isinstance(i.item, SchemaEvent)]
-    creations_and_drops = [change for change in schema_changes if change is not SchemaChange.ALTER]
-    if creations_and_drops[-1:] == [SchemaChange.DROP] or (
-        not creations_and_drops and known and known.state is TableState.DROPPED
-    ):
-        return TableState.DROPPED
-    fault = _fault_state(log, replica)
-    if fault is not None:
-        return fault
-    assert replica.table is not None, known
-    if replica.applied.copy_sequence:
-        return TableState.COPYING
-    if replica.applied.blocked and replica.target.recorded.version >= 0:
-        return TableState.STALE
-    is_collected = replica.table.exists and replica.target.recorded.version < 0
-    return TableState.BLOCKED if is_collected or replica.applied.blocked else TableState.LIVE

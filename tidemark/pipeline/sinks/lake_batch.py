@@ -1,0 +1,82 @@
+"""A batch of outbox values for the lake, divided by table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tidemark.model.change import LogicalMessage, SchemaEvent
+from tidemark.model.lsn import INVALID_OID, Oid
+from tidemark.model.position import Position
+from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.model.relation import PARTITIONED, Relation
+from tidemark.pipeline.lake.positions import TableId
+from tidemark.pipeline.sinks.steps import Delivered, TableItem
+from tidemark.pipeline.sinks.waiting import StoredItem
+from tidemark.wire.items import relation_of
+
+LakeItem = tuple[OutboxSequence, TableItem | LogicalMessage]
+"""An item and the sequence of its outbox value."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LakeBatch:
+    """Whole groups of the outbox, in order."""
+
+    outbox: str
+    end: OutboxSequence
+    position: Position  # of the last group
+    items: Sequence[LakeItem]
+
+
+@dataclass(slots=True, eq=False)
+class SplitBatch:
+    """The items of a batch by table, and the messages by database; an entry without items is only checked."""
+
+    tables: dict[TableId, list[Delivered]] = field(default_factory=dict)
+    messages: dict[Oid, list[tuple[OutboxSequence, LogicalMessage]]] = field(default_factory=dict)
+
+    def add(self, of: TableId) -> None:
+        """Add a table, or a database's messages, without items."""
+        if of[1] == INVALID_OID:
+            self.messages.setdefault(of[0], [])
+        else:
+            self.tables.setdefault(of, [])
+
+
+def split_items(items: Sequence[LakeItem]) -> SplitBatch:
+    """Divide items by table; those of a partitioned table whose rows come from its partitions are left out."""
+    split = SplitBatch()
+    for sequence, item in items:
+        if isinstance(item, LogicalMessage):
+            split.messages.setdefault(item.database, []).append((sequence, item))
+            continue
+        relation = relation_of(item)
+        assert relation is not None, item
+        if relation.kind == PARTITIONED and not relation.has_partition_rows:
+            continue  # its rows come from its partitions
+        split.tables.setdefault((item.database, relation.oid), []).append(Delivered(sequence, item))
+    return split
+
+
+def first_relation(items: Sequence[Delivered]) -> Relation:
+    """Return the description of a table before its first item."""
+    first = items[0].item
+    relation = first.before or first.after if isinstance(first, SchemaEvent) else first.relation
+    assert relation is not None, first
+    return relation
+
+
+def latest_relation(items: Sequence[Delivered]) -> Relation:
+    """Return the description of a table after its last item."""
+    relation = relation_of(items[-1].item)
+    assert relation is not None, items[-1]
+    return relation
+
+
+def delivered_items(items: Sequence[StoredItem]) -> list[Delivered]:
+    """Return items as a log or replica applies them."""
+    return [Delivered(sequence, item) for sequence, item in items if not isinstance(item, LogicalMessage)]
+
+
+def stored_items(items: Sequence[Delivered]) -> list[StoredItem]:
+    """Return items as they wait beside a stopped table."""
+    return [(delivered.sequence, delivered.item) for delivered in items]

@@ -1,0 +1,68 @@
+"""The state of a table of the lake after its log and replica were written, as the positions table records it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tidemark.model.change import SchemaChange, SchemaEvent
+from tidemark.pipeline.delta_log.applied import NOTHING, Applied
+from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
+from tidemark.pipeline.lake.positions import TablePosition, TableState
+from tidemark.pipeline.sinks.steps import Delivered
+from tidemark.pipeline.sinks.targets import Outcome
+
+
+def applied_of(known: TablePosition | None) -> Applied:
+    """Return what the positions table records of a table as applied."""
+    return Applied(known.sequence, known.position, known.generation) if known else NOTHING
+
+
+def breaks_after(known: TablePosition | None, log: Outcome) -> tuple[LogBreak, ...]:
+    """Return the breaks of a log, with the one that its last write caused."""
+    earlier = known.breaks if known else ()
+    return earlier if log.broke is None else (*earlier, log.broke)
+
+
+def fault_state(*targets: Outcome) -> TableState | None:
+    """Return the state of a table of which a log or replica is not written; None if both are."""
+    kinds = {outcome.target.fault.kind for outcome in targets if outcome.target.fault is not None}
+    states = (
+        (FaultKind.DIVERGED, TableState.DIVERGED),
+        (FaultKind.PAUSED, TableState.PAUSED),
+        (FaultKind.STOPPED, TableState.STOPPED),
+    )
+    return next((state for kind, state in states if kind in kinds), None)
+
+
+def diverged_table(table: TablePosition, reason: str) -> TablePosition:
+    """Return a paused table as one that needs a new copy."""
+
+    def diverged(entry: LakeEntry) -> LakeEntry:
+        fault = entry.fault
+        if fault is None or fault.kind is not FaultKind.PAUSED:
+            return entry
+        text = f"it was paused ({fault.reason}), and {reason}"
+        return LakeEntry(entry.recorded, Fault(FaultKind.DIVERGED, text, fault.position))
+
+    state = table.state if table.state is TableState.DROPPED else TableState.DIVERGED
+    return replace(table, state=state, log=diverged(table.log), replica=diverged(table.replica))
+
+
+def state_after(items: Sequence[Delivered], log: Outcome, replica: Outcome, known: TablePosition | None) -> TableState:
+    """Return the state of a table after a batch."""
+    # A table that becomes unlogged and logged again is dropped and created under one OID.
+    schema_changes = [i.item.change for i in items if isinstance(i.item, SchemaEvent)]
+    creations_and_drops = [change for change in schema_changes if change is not SchemaChange.ALTER]
+    if creations_and_drops[-1:] == [SchemaChange.DROP] or (
+        not creations_and_drops and known and known.state is TableState.DROPPED
+    ):
+        return TableState.DROPPED
+    fault = fault_state(log, replica)
+    if fault is not None:
+        return fault
+    assert replica.table is not None, known
+    if replica.applied.copy_sequence:
+        return TableState.COPYING
+    if replica.applied.blocked and replica.target.recorded.version >= 0:
+        return TableState.STALE
+    is_collected = replica.table.exists and replica.target.recorded.version < 0
+    return TableState.BLOCKED if is_collected or replica.applied.blocked else TableState.LIVE
