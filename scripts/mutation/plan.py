@@ -22,11 +22,11 @@ _SMALL_TRANSACTIONS = (
     "tests/property/decoder/test_skimming.py",
 )
 _MERGE = (
-    "tests/unit/pipeline/test_key_ranges.py",
-    "tests/unit/pipeline/test_file_statistics.py",
-    "tests/unit/pipeline/test_data_files.py",
-    "tests/unit/pipeline/test_clustering.py",
-    "tests/unit/pipeline/test_merging.py",
+    "tests/unit/merge/test_key_ranges.py",
+    "tests/unit/merge/test_file_statistics.py",
+    "tests/unit/merge/test_data_files.py",
+    "tests/unit/merge/test_clustering.py",
+    "tests/unit/merge/test_merging.py",
 )
 _MERGE_EXAMPLES = ("tests/property/lake/test_merging.py",)
 _STATE = ("tests/integration/state/test_state_store.py", "tests/integration/state/test_state_transaction.py")
@@ -69,12 +69,12 @@ PLANS = {
     "tidemark/runtime/daemon/marker_reading.py": MutationTests(("tests/integration/failover/test_marker_reading.py",)),
     "tidemark/runtime/first_copy/copies.py": MutationTests(("tests/integration/first_copy/test_copies_shown.py",)),
     "tidemark/pipeline/merge/compaction.py": MutationTests(
-        ("tests/unit/pipeline/test_compaction_keys.py", "tests/unit/pipeline/test_compaction.py")
+        ("tests/unit/merge/test_compaction_keys.py", "tests/unit/merge/test_compaction.py")
     ),
     "tidemark/pipeline/merge/keys.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
     "tidemark/pipeline/merge/key_ranges.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
     "tidemark/pipeline/merge/touched_files.py": MutationTests(
-        ("tests/unit/pipeline/test_touched_files.py", *_MERGE), _MERGE_EXAMPLES
+        ("tests/unit/merge/test_touched_files.py", *_MERGE), _MERGE_EXAMPLES
     ),
     "tidemark/pipeline/merge/merging.py": MutationTests(_MERGE, _MERGE_EXAMPLES),
     "tidemark/pipeline/merge/data_files.py": MutationTests(_MERGE, _MERGE_EXAMPLES),

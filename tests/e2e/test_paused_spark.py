@@ -13,6 +13,7 @@ from tests.support.servers.small_disk import needs_mount, read_only
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.change import ChangeGroup
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.failpoints import Failpoint
 
@@ -24,19 +25,25 @@ def resume(state: Path, *more: str) -> Done:
     return cdcctl("table", "resume", "public.table 0", "--state", state, *more)
 
 
+def half_fed(campaign: SparkCampaign) -> tuple[list[ChangeGroup], Path]:
+    """Write half of the groups into the lake; return the others, and the replica of the first table."""
+    tables = RandomTables(campaign.seed)
+    groups = list(tables.groups(GROUPS))
+    make_state(campaign.state)
+    feed(campaign.state, groups[: GROUPS // 2])
+    campaign.drain()
+    return groups[GROUPS // 2 :], campaign.lake / folder_of(tables.tables[0].relation) / "replica"
+
+
 @pytest.mark.feature("N16")
 def test_a_paused_table_is_shown_and_resumed_through_a_kill_between_catching_up_and_rejoining(tmp_path: Path) -> None:
     campaign = SparkCampaign(tmp_path, seed=9, groups=GROUPS)
     state, spark = campaign.state, campaign.spark
-    groups = list(RandomTables(campaign.seed).groups(GROUPS))
-    make_state(state)
-    feed(state, groups[: GROUPS // 2])
-    campaign.drain()
-    replica = campaign.lake / folder_of(RandomTables(campaign.seed).tables[0].relation) / "replica"
+    later, replica = half_fed(campaign)
     assert resume(state).code == ExitCode.CONFIG, "it is not paused"
     try:
         with read_only(replica):
-            feed(state, groups[GROUPS // 2 :])
+            feed(state, later)
             spark.start()
             wait_for(spark.is_drained, "the other tables", spark.log)
             (line,) = json.loads(succeeded(cdcctl("status", "--json", "--state", state)).out)["lake"]["spark"][
@@ -67,13 +74,9 @@ def test_a_kill_between_catching_up_and_rejoining_loses_and_doubles_nothing(
 ) -> None:
     campaign = SparkCampaign(tmp_path, seed=10, groups=GROUPS)
     state, spark = campaign.state, campaign.spark
-    groups = list(RandomTables(campaign.seed).groups(GROUPS))
-    make_state(state)
-    feed(state, groups[: GROUPS // 2])
-    campaign.drain()
-    replica = campaign.lake / folder_of(RandomTables(campaign.seed).tables[0].relation) / "replica"
+    later, replica = half_fed(campaign)
     with read_only(replica):
-        feed(state, groups[GROUPS // 2 :])
+        feed(state, later)
         campaign.drain()
     succeeded(resume(state, "--no-wait"))
     spark.start(failpoint=failpoint.value)

@@ -44,6 +44,18 @@ class Collecting:
         return [number for _, _, number in self.changes]
 
 
+class BusyHandler:
+    """A handler that does not return until it is released."""
+
+    def __init__(self) -> None:
+        self.inside, self.leave = threading.Event(), threading.Event()
+
+    def __call__(self, batch: Batch) -> None:
+        del batch
+        self.inside.set()
+        assert self.leave.wait(DEADLINE_S)
+
+
 def tidemark_threads() -> set[str]:
     names = ("tidemark-", "application", "network", "decode", "heartbeat", "confirm", "liveness", "write-guard")
     return {thread.name for thread in threading.enumerate() if thread.name.startswith(names)}
@@ -283,23 +295,18 @@ def test_a_stop_without_time_is_prompt_names_the_busy_thread_and_what_it_finishe
     cluster: Cluster, database: str, table: str, tmp_path: Path
 ) -> None:
     del table
-    inside, leave = threading.Event(), threading.Event()
-
-    def handle(batch: Batch) -> None:
-        del batch
-        inside.set()
-        assert leave.wait(DEADLINE_S)
+    busy = BusyHandler()
 
     state = tmp_path / "state"
     with leaves_nothing(cluster):
-        engine = Engine(cluster.dsn(database), state=state, handler=handle, settings=NO_COPY)
+        engine = Engine(cluster.dsn(database), state=state, handler=busy, settings=NO_COPY)
         engine.start()
         cluster.sql("INSERT INTO item VALUES (1)", database)
-        assert inside.wait(DEADLINE_S)
+        assert busy.inside.wait(DEADLINE_S)
         before = engine.confirmed
         assert engine.stop(within_s=0) == ("tidemark-handler-1",)
         assert engine.state is EngineState.STOPPED
-        leave.set()
+        busy.leave.set()
         wait_until(lambda: not any(each.name.startswith("tidemark-handler") for each in threading.enumerate()))
         assert engine.confirmed == before
     again = Collecting()
@@ -392,18 +399,13 @@ def test_an_engine_beats_for_the_sidecars_role_also_while_its_handler_is_busy(
     cluster: Cluster, database: str, table: str, tmp_path: Path
 ) -> None:
     del table
-    inside, leave = threading.Event(), threading.Event()
-
-    def handle(batch: Batch) -> None:
-        del batch
-        inside.set()
-        assert leave.wait(DEADLINE_S)
+    busy = BusyHandler()
 
     folder = StateFolder(tmp_path / "state")
     settings: Settings = {**NO_COPY, "watchdog": {"watchdog_s": 3.0}}
-    with Engine(cluster.dsn(database), state=folder.root, handler=handle, settings=settings):
+    with Engine(cluster.dsn(database), state=folder.root, handler=busy, settings=settings):
         cluster.sql("INSERT INTO item VALUES (1)", database)
-        assert inside.wait(DEADLINE_S)
+        assert busy.inside.wait(DEADLINE_S)
         assert RoleLock.status(folder, "sidecar").is_locked
         with StateStore.open(folder) as store:
             beat = store.environment.heartbeat
@@ -412,7 +414,7 @@ def test_an_engine_beats_for_the_sidecars_role_also_while_its_handler_is_busy(
             age_s = beat.age_s(Slot.SIDECAR)
             assert age_s is not None
             assert age_s < 3.0
-        leave.set()
+        busy.leave.set()
     with StateStore.open(folder) as store:
         assert store.environment.heartbeat.read(Slot.SIDECAR) is None
     assert not RoleLock.status(folder, "sidecar").is_locked

@@ -197,18 +197,26 @@ class OneTable:
             table.commit(lsn + number)
             table.insert({1: key, 2: f"row {key}", 3: None})
 
+    def write(self, key: int) -> None:
+        """Insert a row, and let the pipeline write it."""
+        self.insert(key)
+        self.land()
+
+    def resume_exactly(self) -> None:
+        """Resume the table: it is written again, and both tables are as their changes make them."""
+        self.lake.resume(self.table.oid)
+        assert self.lake.position(self.table).state is TableState.LIVE
+        assert_exact(self.lake, self.table, self.other)
+
 
 @pytest.mark.feature("N16")
 def test_a_table_that_is_renamed_while_it_is_paused_is_resumed_under_its_new_name(lake: PausedLake) -> None:
     world = OneTable(lake)
-    world.insert(1)
-    world.land()
+    world.write(1)
     with lake.unwritable(world.table):
-        world.insert(2)
-        world.land()
+        world.write(2)
         world.table.add_event(schema_event(world.table, "renamed"))
-        world.insert(3)
-        world.land()
+        world.write(3)
         assert lake.position(world.table).qualified_name == "public.renamed"
     lake.resume(world.table.oid)
     resumed = lake.position(world.table)
@@ -219,11 +227,9 @@ def test_a_table_that_is_renamed_while_it_is_paused_is_resumed_under_its_new_nam
 @pytest.mark.feature("N16")
 def test_a_table_that_is_dropped_while_it_is_paused_gets_its_last_changes(lake: PausedLake) -> None:
     world = OneTable(lake)
-    world.insert(1)
-    world.land()
+    world.write(1)
     with lake.unwritable(world.table):
-        world.insert(2)
-        world.land()
+        world.write(2)
         world.table.add_event(schema_event(world.table, None))
         world.land()
         dropped = lake.position(world.table)
@@ -243,44 +249,34 @@ def test_a_new_table_that_cannot_be_created_is_paused_alone(lake: PausedLake) ->
     world.land()
     with lake.unwritable(world.table):
         for key in (2, 3):
-            world.insert(key)
-            world.land()
+            world.write(key)
         assert lake.position(world.table).state is TableState.PAUSED
         assert_exact(lake, world.other)
-    lake.resume(world.table.oid)
-    assert lake.position(world.table).state is TableState.LIVE
-    assert_exact(lake, world.table, world.other)
+    world.resume_exactly()
 
 
 @pytest.mark.feature("N16")
 def test_a_stopped_table_that_is_paused_as_well_applies_all_changes_in_order(lake: PausedLake) -> None:
     world = OneTable(lake)
-    world.insert(1)
-    world.land()
+    world.write(1)
     replica = str(lake.lake / folder_of(world.table.relation) / "replica")
     DeltaTable(replica).alter.set_table_properties({"delta.appendOnly": "true"})
-    world.insert(2)
-    world.land()
+    world.write(2)
     assert lake.position(world.table).state is TableState.STOPPED
     DeltaTable(replica).alter.set_table_properties({"delta.appendOnly": "false"})
     with lake.unwritable(world.table):
-        world.insert(3)
-        world.land()
+        world.write(3)
         assert lake.position(world.table).state is TableState.PAUSED
-    lake.resume(world.table.oid)
-    assert lake.position(world.table).state is TableState.LIVE
-    assert_exact(lake, world.table, world.other)
+    world.resume_exactly()
 
 
 @pytest.mark.feature("N16")
 def test_a_property_that_restricts_writes_keeps_a_resumed_table_paused(lake: PausedLake) -> None:
     world = OneTable(lake)
-    world.insert(1)
-    world.land()
+    world.write(1)
     replica = str(lake.lake / folder_of(world.table.relation) / "replica")
     with lake.unwritable(world.table):
-        world.insert(2)
-        world.land()
+        world.write(2)
     DeltaTable(replica).alter.add_constraint({"short": "id < 2"})
     lake.resume(world.table.oid)
     fault = lake.position(world.table).replica.fault
@@ -317,14 +313,11 @@ def test_a_paused_log_of_messages_is_resumed(lake: PausedLake) -> None:
 @pytest.mark.feature("N16")
 def test_a_table_that_is_paused_when_another_outbox_continues_needs_a_new_copy(lake: PausedLake) -> None:
     world = OneTable(lake)
-    world.insert(1)
-    world.land()
+    world.write(1)
     with lake.unwritable(world.table):
-        world.insert(2)
-        world.land()
+        world.write(2)
     lake.use_outbox("0c0d")
-    world.insert(3)
-    world.land()
+    world.write(3)
     diverged = lake.position(world.table)
     assert diverged.state is TableState.DIVERGED
     assert diverged.log.fault is not None
@@ -335,8 +328,7 @@ def test_a_table_that_is_paused_when_another_outbox_continues_needs_a_new_copy(l
 @pytest.mark.feature("N16")
 def test_a_lake_that_cannot_be_written_at_all_pauses_no_table(lake: PausedLake) -> None:
     world = OneTable(lake)
-    world.insert(1)
-    world.land()
+    world.write(1)
     world.insert(2)
     with read_only(lake.lake), pytest.raises(LakeFailed, match="_positions"):
         world.land()
