@@ -37,7 +37,7 @@ EVENTS = {
     FaultKind.STOPPED: "table stopped",
     FaultKind.PAUSED: "table paused",
 }
-STALE_HINT = "give the table a primary key, then cdcctl table recopy"
+STALE_HINT = "give the table a primary key or REPLICA IDENTITY FULL, then cdcctl table recopy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,4 +228,4 @@ def _report(log: Log, known: TablePosition | None, table: TablePosition) -> None
     if table.state is not state and table.state is TableState.STALE:
         log.warning("replica is stale: the table has no key", **names, hint=STALE_HINT)
     elif table.state is not state and table.state is TableState.BLOCKED:
-        log.warning("table has no key: log only", **names)
+        log.warning("table has no key: log only", **names, hint=STALE_HINT)
