@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from tidemark.decode.types.codec import Dialect
 from tidemark.io.host.failpoints import passed
+from tidemark.io.process.lake_config import MERGE_ROWS
 from tidemark.model.change import (
     AFTER,
     CopyBoundary,
@@ -77,8 +78,13 @@ class Replica:
         *,
         present: Relation | None = None,
         open_table: OpenTable = LakeTable,
+        rows_max: int = MERGE_ROWS,
     ) -> None:
-        """`present`: the version of the last event, in which the replica's rows are rendered; None: not known."""
+        """`present`: the version of the last event, in which the replica's rows are rendered; None: not known.
+
+        One merge has at most `rows_max` rows, or those of one item.
+        """
+        self._rows_max = rows_max
         self._open_table = open_table
         self.uri = uri
         self.app = app
@@ -98,7 +104,7 @@ class Replica:
             unkeyed = self._unkeyed()
             if unkeyed.applied.position > table.applied.position:
                 table = unkeyed
-        for step in steps(items, table.applied):
+        for step in steps(items, table.applied, self._rows_max):
             if not lake_columns(step.relation):
                 continue  # rows without columns cannot be distinguished, and Delta has no such table
             table = self._step(table, step)
