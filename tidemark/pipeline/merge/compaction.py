@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
 from tidemark.model.errors import InternalError
-from tidemark.pipeline.lake.layout import LakeColumn, Mask, position_of, unchanged_masks
+from tidemark.pipeline.lake.layout import LakeColumn, RowMask, position_of, unchanged_masks
 from tidemark.pipeline.merge.keys import NAN, comparable, comparable_keys
 
 RowKey = tuple[object, ...]
@@ -80,7 +80,7 @@ class _ChangeRun:
             raise InternalError(f"a delete does not identify its row: {position_of(changes, int(nameless.argmax()))}")
         self.moves = known & ~self.deletes & self._key_differs()
 
-    def _fill(self, bits: dict[str, Mask]) -> dict[str, Mask]:
+    def _fill(self, bits: dict[str, RowMask]) -> dict[str, RowMask]:
         """Copy unchanged values from the old row if it has them; return the remaining unchanged ones.
 
         The server writes the whole old row for FULL, and the whole old key if a part of it is TOASTed. An unchanged
@@ -97,7 +97,7 @@ class _ChangeRun:
                 left[name] = mask & ~known
         return left
 
-    def _key_differs(self) -> Mask:
+    def _key_differs(self) -> RowMask:
         differs = np.zeros(self.changes.num_rows, np.bool_)
         for name in self.key:
             old, new = self.old.column(name), self.new.column(name)
@@ -228,5 +228,5 @@ def _as_key(value: object) -> object:
     return NAN if isinstance(value, float) and math.isnan(value) else value
 
 
-def _mask(values: pa.ChunkedArray) -> Mask:
+def _mask(values: pa.ChunkedArray) -> RowMask:
     return np.asarray(values.to_numpy(), np.bool_)
