@@ -54,7 +54,7 @@ class DebeziumLines:
         self._program = json.dumps(fields, separators=(",", ":"))[1:-1]
         self._now_ns = now_ns
         self._times: CommitTimes | None = None
-        self._lines = StreamLines(self._of_batch, self._of_item, DebeziumBounds())
+        self._lines = StreamLines(self.of_batch, self._of_item, DebeziumBounds())
 
     def lines(self, group: ChangeGroup) -> Iterator[memoryview]:
         """Yield the lines of the group in stream order, many at once, each with its newline.
@@ -63,7 +63,8 @@ class DebeziumLines:
         """
         return self._lines.blocks(group)
 
-    def _of_batch(self, batch: ChangeBatch) -> Lines | None:
+    def of_batch(self, batch: ChangeBatch) -> Lines | None:
+        """Return the lines of a batch; None if it has no rows."""
         rows = batch.rows
         if not len(rows):
             return None
