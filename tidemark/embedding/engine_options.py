@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from tidemark.embedding.pending_batch import GivenHandler, Handler
+from tidemark.embedding.pending_batch import GivenHandler, UnitHandler
 from tidemark.engine.commit_policy import CommitPolicy
 from tidemark.engine.dispatch import Order
 from tidemark.io.node.dsn import parse_dsn
@@ -17,7 +17,7 @@ from tidemark.transforms.transform import Transform
 WORKERS_MAX = 256
 RETRIES_MAX = 1000
 WHERE = "tidemark.Engine"
-Settings = Mapping[str, Mapping[str, object]]
+GivenSettings = Mapping[str, Mapping[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def engine_config(
     databases: Sequence[str],
     tables: Sequence[str],
     buffer_bytes: int,
-    settings: Settings,
+    settings: GivenSettings,
 ) -> Config:
     """Return the configuration; `settings` has further values by section and key, as in tidemark.toml."""
     if isinstance(tables, str) or isinstance(databases, str):
@@ -63,15 +63,15 @@ def engine_config(
     return parse_config("", {}, where=WHERE, assigned=assigned)
 
 
-def one_handler(handler: GivenHandler | None, change_handler: GivenHandler | None) -> Handler:
+def one_handler(handler: GivenHandler | None, change_handler: GivenHandler | None) -> UnitHandler:
     """Return the handler that was given; raise if there is none, or both."""
     given = [each for each in (handler, change_handler) if each is not None]
     if len(given) != 1:
         raise ConfigError(f"{WHERE}: give handler, which takes batches, or change_handler: one of them")
-    return cast("Handler", given[0])  # it is called with the units that its own arguments chose
+    return cast("UnitHandler", given[0])  # it is called with the units that its own arguments chose
 
 
-def serializer_settings(serializer: Serializer | None, settings: Settings | None) -> Settings:
+def serializer_settings(serializer: Serializer | None, settings: GivenSettings | None) -> GivenSettings:
     """Return the settings with those that the serializer needs, where the application has no other value."""
     if serializer is None:
         return settings or {}

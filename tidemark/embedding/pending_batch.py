@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from tidemark.engine.batch import ROWS_AT_ONCE, Batch, Change
 from tidemark.engine.ports import Clock
+from tidemark.model.commit_time import NSECS_PER_USEC
 from tidemark.serializers.serializer import SerializedBatch, SerializedChange, Serializer
 from tidemark.transforms.plan import TransformPlan
 
-NSECS_PER_USEC = 1000
 Unit = Batch | SerializedBatch | Change | SerializedChange
-Handler = Callable[[Unit], None]
+UnitHandler = Callable[[Unit], None]
 GivenHandler = (
     Callable[[Batch], None]
     | Callable[[SerializedBatch], None]
@@ -76,7 +76,7 @@ class PendingBatch:
     def __len__(self) -> int:
         return len(self._batch)
 
-    def handle(self, handler: Handler) -> None:
+    def handle(self, handler: UnitHandler) -> None:
         """Call the handler with each unit, continuing after those that it has returned from."""
         if self._sections is None:
             batches = (self._batch,) if self._plan is None else self._plan.apply(self._batch)

@@ -196,13 +196,13 @@ def test_flat_rows_and_other_results_are_refused() -> None:
     with pytest.raises(SerializerFailed, match=r"the rows of public\.customers are flat: leave out Flatten"):
         DebeziumJson().records(flat, NOW_NS)
 
-    class Nothing(Serializer):
+    class ReturnsNothing(Serializer):
         def records(self, batch: Batch, now_ns: int) -> Sequence[SerializedRecord]:
             del batch, now_ns
             return None  # type: ignore[return-value]
 
-    with pytest.raises(SerializerFailed, match=r"Nothing returned NoneType for public\.customers"):
-        Nothing().serialized(flat, NOW_NS)
+    with pytest.raises(SerializerFailed, match=r"ReturnsNothing returned NoneType for public\.customers"):
+        ReturnsNothing().serialized(flat, NOW_NS)
 
 
 def test_no_rows_and_all_types_are_serialized() -> None:

@@ -33,11 +33,10 @@ from tidemark.model.change import (
     TransactionEnd,
     Truncation,
 )
-from tidemark.model.commit_time import USECS_PER_MILLISECOND
+from tidemark.model.commit_time import NSECS_PER_USEC, USECS_PER_MILLISECOND
 from tidemark.model.lsn import Lsn, Oid
 
 CONNECTOR = "postgresql"
-NSECS_PER_USEC = 1000
 NO_VALUE = "null"
 NO_ORDER = '"data_collection_order":null'
 
