@@ -1,5 +1,5 @@
-"""The package in which Spark finds the format `tidemark`; the source is `tidemark.pipeline.driver.source`."""
+"""The package in which Spark finds the format `tidemark`; the source is `tidemark.pipeline.source.format`."""
 
-from tidemark.pipeline.driver.source import OutboxSource as DefaultSource
+from tidemark.pipeline.source.format import OutboxSource as DefaultSource
 
 __all__ = ["DefaultSource"]
