@@ -53,7 +53,6 @@ def test_a_batch_query_has_the_types_of_the_table(spark: SparkSession, state: Pa
     assert nested.select("_after.note").distinct().collect() == [("x",)]
 
 
-@pytest.mark.feature("L04")
 def test_a_stream_ends_at_other_columns_and_continues_with_them(
     spark: SparkSession, state: Path, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """Typed rows of a table from a real outbox, read as Spark reads them, without Spark."""
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from tests.support.forged import groups
 from tests.support.lakes.scripted_table import DATABASE
+from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.workloads.feeder import RandomTables, feed, make_state
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
@@ -23,7 +25,7 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.lake.layout import UnfitRows, lake_columns
 from tidemark.pipeline.source.format import OutboxSource
 from tidemark.pipeline.source.offsets import Offset
-from tidemark.pipeline.source.source_table import SchemaChanged, TablesDiffer, UnknownTable
+from tidemark.pipeline.source.query_table import SchemaChanged, TablesDiffer, UnknownTable
 from tidemark.pipeline.source.stream import OutboxStreamReader
 
 GROUPS = 120
@@ -160,7 +162,6 @@ def test_raw_values_are_those_of_the_table_alone(state: Path) -> None:
     assert not {sequence for sequence, batch in stored(state) if batch.relation.qualified_name != TABLE} & set(found)
 
 
-@pytest.mark.feature("L04")
 def test_a_query_confirms_what_it_has_completed_also_in_silence(tmp_path: Path) -> None:
     state = made(
         tmp_path,
@@ -188,6 +189,24 @@ def test_a_query_without_a_checkpoint_continues_where_its_reader_is(tmp_path: Pa
     reader = stream_of(state, "account", startingPosition="earliest")
     (row,) = read(reader, reader.initialOffset(), reader.latestOffset(reader.initialOffset(), ALL))
     assert row["note"] == "b"
+
+
+def test_the_list_of_readers_shows_the_age_of_the_oldest_commit_that_a_query_lacks(tmp_path: Path) -> None:
+    state = made(tmp_path, [groups.insert(100, groups.text_relation("note"), "a")])
+    reader = stream_of(state, "account")
+    start = reader.initialOffset()
+
+    def listed() -> dict[str, float]:
+        found: dict[str, float] = json.loads(succeeded(cdcctl("reader", "list", "--json", "--state", state)).out)[
+            "readers"
+        ]["query"]
+        return found
+
+    age_s = time.time() - 100e-6  # the time of the commit
+    assert listed()["lag_s"] == pytest.approx(age_s, rel=0.01)
+    end = reader.latestOffset(start, ALL)
+    reader.latestOffset(end, ALL)
+    assert (listed()["behind"], listed()["lag_s"]) == (0, 0.0)
 
 
 @pytest.mark.parametrize(

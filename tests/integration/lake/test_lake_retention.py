@@ -9,7 +9,8 @@ from deltalake import DeltaTable
 from tests.support.lakes.lakes import IDENTITY, batch, log_rows, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tidemark.io.host.clock import SystemClock
-from tidemark.io.process.config import LakeConfig, LakeTableConfig, parse_config
+from tidemark.io.process.config import parse_config
+from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.model.change import ChangeBatch
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
@@ -39,8 +40,11 @@ def committed(table: ScriptedTable, key: int, age_days: float) -> None:
     table.items[-1] = ChangeBatch(item.database, item.relation, rows)
 
 
-def fed(root: Path, table: ScriptedTable, pattern: str = "Order*", **settings: int) -> Lake:
-    config = LakeConfig((LakeTableConfig(pattern, **settings), LakeTableConfig("*.*", log_keep_days=1)))
+def fed(
+    root: Path, table: ScriptedTable, pattern: str = "Order*", *, log_keep_days: int = 0, file_keep_hours: int = 0
+) -> Lake:
+    settings = LakeTableConfig(pattern, log_keep_days, file_keep_hours)
+    config = LakeConfig((settings, LakeTableConfig("*.*", log_keep_days=1)))
     lake = Lake(str(root), IDENTITY, shape_of, constants_of, config=config)
     lake.apply(batch(table.delivered()))
     return lake

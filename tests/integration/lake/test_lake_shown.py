@@ -65,7 +65,7 @@ def test_the_log_names_a_table_that_became_stale_or_stopped_or_has_a_break_once(
         "public.keyless": {
             "event": "replica is stale: the table has no key", "hint": STALE_HINT, "log_level": "warning"
         },
-        "public.unkeyed": {"event": "table has no key: log only", "log_level": "warning"},
+        "public.unkeyed": {"event": "table has no key: log only", "hint": STALE_HINT, "log_level": "warning"},
         "public.locked": {
             "event": "table stopped", "target": "replica", "reason": "delta.appendOnly restricts writes",
             "after": str(AT), "hint": TableStopped.hint, "log_level": "error",

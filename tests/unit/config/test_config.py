@@ -68,6 +68,15 @@ def test_every_key_is_in_the_file_with_a_comment_above_it() -> None:
         ("[[lake.tables]]\npattern = 'a'\nkeep = 1", "lake.tables: Object contains unknown field `keep` - at `$[0]`"),
         ("[[lake.tables]]\npattern = ''", "lake.tables: Expected `str` of length >= 1 - at `$[0].pattern`"),
         ("[[lake.tables]]\npattern = 'a'\nlog_keep_days = -1", "Expected `int` >= 0 - at `$[0].log_keep_days`"),
+        (
+            "[[lake.tables]]\npattern = 'a'\nwrite = 'logs'",
+            "lake.tables: Expected one of 'both', 'log', 'replica' - at `$[0].write`",
+        ),
+        (
+            "[[lake.tables]]\npattern = 'a'\nschema_policy = 'follow'",
+            "lake.tables: Expected one of 'evolve', 'fail' - at `$[0].schema_policy`",
+        ),
+        ("[[lake.tables]]\npattern = 'a'\nmerge_rows = 999", "Expected `int` >= 1000 - at `$[0].merge_rows`"),
         (2 * "[[lake.tables]]\npattern = 'a'\n", "lake.tables.1.pattern: a is in an earlier entry, which applies"),
         ("[ring", "is not TOML"),
     ],

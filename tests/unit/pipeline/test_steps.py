@@ -4,7 +4,6 @@ import pytest
 
 from tests.support.lakes.scripted_table import ScriptedTable
 from tidemark.pipeline.delta_log.applied import NOTHING
-from tidemark.pipeline.sinks import steps as module
 from tidemark.pipeline.sinks.steps import Rows, steps
 
 
@@ -27,9 +26,8 @@ def test_all_transactions_of_a_batch_are_one_step(table: ScriptedTable) -> None:
 
 
 def test_a_step_is_bounded_in_rows_and_the_next_one_continues(
-    table: ScriptedTable, monkeypatch: pytest.MonkeyPatch
+    table: ScriptedTable,
 ) -> None:
-    monkeypatch.setattr(module, "MERGE_ROWS", 4)
-    found = [step for step in steps(table.delivered(), NOTHING) if isinstance(step, Rows)]
+    found = [step for step in steps(table.delivered(), NOTHING, 4) if isinstance(step, Rows)]
     assert [step.changes.num_rows for step in found] == [4, 4, 2]
     assert [step.last for step in found] == sorted(step.last for step in found)

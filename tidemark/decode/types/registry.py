@@ -203,6 +203,12 @@ def fits_key(column: Column) -> bool:
     return not isinstance(codec, RawCodec) and not pa.types.is_list(codec.arrow_type)
 
 
+def fits_row(column: Column) -> bool:
+    """Return whether a live column has the same values in a first copy and in the stream: no raw bytes, no names."""
+    codec = _innermost(column_codec(column))
+    return not isinstance(codec, RawCodec | ObjectNameCodec) and not prints_names(column.type)
+
+
 def prints_names(description: TypeDescription | None) -> bool:
     """Return whether values of a type contain names that are in the tracked catalogs."""
     if description is None:

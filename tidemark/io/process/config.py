@@ -5,8 +5,9 @@
 never keys: passwords come from PGPASSFILE or a service file, as libpq reads them.
 """
 
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -18,14 +19,18 @@ import msgspec
 from msgspec import Meta
 
 from tidemark.engine.ring import RING_BYTES_MIN
-from tidemark.engine.selection import Selection, matches
+from tidemark.engine.selection import Selection
 from tidemark.io.host.local_path import local_path
+from tidemark.io.process.lake_config import LakeConfig, LakeTableConfig
 from tidemark.io.state.heartbeat import WATCHDOG_S_DEFAULT, WATCHDOG_S_MIN
 from tidemark.model.errors import ConfigError
 from tidemark.model.mapping import TypeMapping
 
 ENVIRONMENT_PREFIX = "TIDEMARK_"
 _SEPARATOR = "__"
+_WRONG_CHOICE = re.compile(
+    r"Invalid enum value .*( - at `\$\[\d+\]\.(\w+)`)", re.DOTALL
+)  # msgspec's text, which has the value
 RETURN_LAG_SHARE_MAX = 0.25  # of the ring: how far the archiver may be behind when the sidecar requests the return
 RING_SEGMENTS_MIN = 2  # for a node with an archive
 _BOOLEANS = {
@@ -173,31 +178,6 @@ class StandbyConfig:
     follow: bool = False
     lake: str = ""
     unmarked_bytes_max: Annotated[int, Meta(ge=1 << 20, le=1 << 44)] = 16 << 30
-
-
-class LakeTableConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the lake's tables that match a pattern."""
-
-    pattern: Annotated[str, Meta(min_length=1)]
-    log_keep_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
-    file_keep_hours: Annotated[int, Meta(ge=0, le=8_784)] = 0
-
-
-ALL_TABLES = LakeTableConfig("*.*")
-
-
-@dataclass(frozen=True)
-class LakeConfig:
-    """The lake, as the pipeline writes it."""
-
-    tables: tuple[LakeTableConfig, ...] = ()
-
-    def settings_of(self, qualified_name: str) -> LakeTableConfig:
-        """Return the settings of a table: of the first pattern that matches its name, else the defaults."""
-        return next((one for one in self.tables if matches(qualified_name, [one.pattern])), ALL_TABLES)
-
-
-DEFAULT_LAKE = LakeConfig()
 
 
 @dataclass(frozen=True)
@@ -395,11 +375,22 @@ def _fault(value: object, shape: object) -> str:
     except msgspec.ValidationError as error:
         choices = [*shape] if isinstance(shape, type) and issubclass(shape, StrEnum) else get_args(shape)
         if choices and all(isinstance(choice, str) for choice in choices):
-            return (
-                f"Expected one of {', '.join(repr(str(choice)) for choice in choices)}"  # NB: the error has the value
-            )
-        return str(error)
+            return _choice(choices)  # NB: the error has the value
+        return _choice_in_table(str(error)) or str(error)
     return ""
+
+
+def _choice(choices: Iterable[object]) -> str:
+    return f"Expected one of {', '.join(repr(str(choice)) for choice in choices)}"
+
+
+def _choice_in_table(error: str) -> str:
+    """Return the error for a wrong value in `[[lake.tables]]` with the right ones; "" for another error."""
+    place = _WRONG_CHOICE.fullmatch(error)
+    choices = get_type_hints(LakeTableConfig).get(place[2]) if place is not None else None
+    if place is None or not (isinstance(choices, type) and issubclass(choices, StrEnum)):
+        return ""
+    return f"{_choice(choices)}{place[1]}"
 
 
 def _check_bounds_between_keys(config: Config, where: str) -> None:

@@ -37,7 +37,7 @@ EVENTS = {
     FaultKind.STOPPED: "table stopped",
     FaultKind.PAUSED: "table paused",
 }
-STALE_HINT = "give the table a primary key, then cdcctl table recopy"
+STALE_HINT = "give the table a primary key or REPLICA IDENTITY FULL, then cdcctl table recopy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +196,9 @@ def _stale_names(positions: Positions) -> list[str]:
 
 
 def faults_of(table: TablePosition) -> Iterator[tuple[str, Fault]]:
-    """Yield the faults of a table, with `log` or `replica`."""
+    """Yield the faults of a table, with `log` or `replica`; what the configuration excludes is none."""
     for name, target in (("log", table.log), ("replica", table.replica)):
-        if target.fault is not None:
+        if target.fault is not None and target.fault.kind is not FaultKind.EXCLUDED:
             yield name, target.fault
 
 
@@ -228,4 +228,4 @@ def _report(log: Log, known: TablePosition | None, table: TablePosition) -> None
     if table.state is not state and table.state is TableState.STALE:
         log.warning("replica is stale: the table has no key", **names, hint=STALE_HINT)
     elif table.state is not state and table.state is TableState.BLOCKED:
-        log.warning("table has no key: log only", **names)
+        log.warning("table has no key: log only", **names, hint=STALE_HINT)

@@ -22,8 +22,8 @@ from tidemark.io.host.disk import StateFull, is_full
 from tidemark.io.host.failpoints import passed
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
-from tidemark.io.process.config import DEFAULT_LAKE, LakeConfig
 from tidemark.io.process.disk_space import DiskSpace, FullDisks, existing_folder
+from tidemark.io.process.lake_config import DEFAULT_LAKE, LakeConfig
 from tidemark.io.state.accepted_breaks import accepted_breaks
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.state_folder import StateFolder

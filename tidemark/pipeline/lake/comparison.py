@@ -163,11 +163,16 @@ def compare(dsn: str, folder: StateFolder, lake: Path, wait_s: float) -> tuple[L
         fmt = wal_format(view.identity.server_major)
         with closing(CopySource(dsn, present[database], fmt, database)) as source:
             tables = [known for known in positions.tables.values() if known.database == database]
-            live = [table for table in tables if table.state is TableState.LIVE and table.replica_version >= 0]
+            live = [table for table in tables if _has_replica(table)]
             results = (compare_table(source, table, lake, view.beginning.types) for table in live)
             compared += [result for result in results if result is not None]
             compared += _missing(source, database, view.copies, positions)
     return lsn, sorted(compared, key=lambda one: one.table)
+
+
+def _has_replica(table: TablePosition) -> bool:
+    """Return whether a table has a replica that is written."""
+    return table.state is TableState.LIVE and table.replica_version >= 0 and table.replica.fault is None
 
 
 def _missing(

@@ -34,6 +34,7 @@ class FaultKind(Enum):
     DIVERGED = "diverged"  # another writer changed it, or it is damaged: needs a new copy of the source's rows
     STOPPED = "stopped"  # a property restricts writes: the property must be removed
     PAUSED = "paused"  # writes to it failed: the operator must resume it
+    EXCLUDED = "excluded"  # the configuration says so
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from tidemark.model.lsn import INVALID_OID, SystemIdentifier
 from tidemark.model.table_name import TableName
 from tidemark.pipeline.delta_log.damage import damage_of
 from tidemark.pipeline.delta_log.lineage import NO_VERSION
-from tidemark.pipeline.lake.faults import LakeEntry
+from tidemark.pipeline.lake.faults import FaultKind, LakeEntry
 from tidemark.pipeline.lake.folders import LOG, REPLICA, messages_app, table_app
 from tidemark.pipeline.lake.lake_table import SOURCE, LakeTable
 from tidemark.pipeline.lake.layout import COMMENT, TYPE
@@ -203,7 +203,8 @@ def checked(lake: OpenedLake, *, reads_files: bool) -> dict[str, LakeReport]:
 def _faults(table: TablePosition, delta: LakeDelta, *, reads_files: bool) -> Iterator[str]:
     version = delta.entry.recorded.version
     if delta.entry.fault is not None:
-        yield from _recorded_fault(delta)
+        if delta.entry.fault.kind is not FaultKind.EXCLUDED:
+            yield from _recorded_fault(delta)
         return
     is_dropped = table.state is TableState.DROPPED  # NB: the pipeline does not check it; its owner may remove it
     try:

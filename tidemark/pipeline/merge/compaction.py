@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
 from tidemark.model.errors import InternalError
-from tidemark.pipeline.lake.layout import LakeColumn, Mask, position_of, unchanged_masks
+from tidemark.pipeline.lake.layout import LakeColumn, RowMask, position_of, unchanged_masks
 from tidemark.pipeline.merge.keys import NAN, comparable, comparable_keys
 
 RowKey = tuple[object, ...]
@@ -71,33 +71,14 @@ class _ChangeRun:
         self.key = list(key)
         self.ops = changes.column("_op").to_numpy()
         self.deletes = self.ops == "d"
-        self.new = _flat(changes, AFTER, columns)
-        self.old = _flat(changes, BEFORE, columns)
-        self.unchanged = self._fill(unchanged_masks(changes, columns))
+        self.new, self.old, self.unchanged = new_and_old_rows(changes, columns)
         known = changes.column("_before_kind").to_numpy() != BeforeKind.NONE.value
         nameless = self.deletes & ~known
         if nameless.any():
             raise InternalError(f"a delete does not identify its row: {position_of(changes, int(nameless.argmax()))}")
         self.moves = known & ~self.deletes & self._key_differs()
 
-    def _fill(self, bits: dict[str, Mask]) -> dict[str, Mask]:
-        """Copy unchanged values from the old row if it has them; return the remaining unchanged ones.
-
-        The server writes the whole old row for FULL, and the whole old key if a part of it is TOASTed. An unchanged
-        value is never NULL.
-        """
-        left = {}
-        for name, mask in bits.items():
-            old = self.old.column(name)
-            known = mask & _mask(old.is_valid())
-            if known.any():
-                filled = pc.if_else(pa.array(known), old, self.new.column(name))
-                self.new = self.new.set_column(self.new.schema.get_field_index(name), name, filled)
-            if (mask & ~known).any():
-                left[name] = mask & ~known
-        return left
-
-    def _key_differs(self) -> Mask:
+    def _key_differs(self) -> RowMask:
         differs = np.zeros(self.changes.num_rows, np.bool_)
         for name in self.key:
             old, new = self.old.column(name), self.new.column(name)
@@ -204,6 +185,23 @@ def _moved(key: RowKey, row: _NewestState) -> Iterator[tuple[str, RowKey]]:
             yield name, source
 
 
+def new_and_old_rows(changes: pa.Table, columns: Sequence[LakeColumn]) -> tuple[pa.Table, pa.Table, dict[str, RowMask]]:
+    """Return new and old rows, and by column in which new rows the value is unchanged and unknown.
+
+    The server writes the whole old row for FULL, and the whole old key if a part of it is TOASTed. An unchanged value
+    is never NULL.
+    """
+    new, old, left = _flat(changes, AFTER, columns), _flat(changes, BEFORE, columns), {}
+    for name, mask in unchanged_masks(changes, columns).items():
+        known = mask & _mask(old.column(name).is_valid())
+        if known.any():
+            filled = pc.if_else(pa.array(known), old.column(name), new.column(name))
+            new = new.set_column(new.schema.get_field_index(name), name, filled)
+        if (mask & ~known).any():
+            left[name] = mask & ~known
+    return new, old, left
+
+
 def _flat(changes: pa.Table, struct: str, columns: Sequence[LakeColumn]) -> pa.Table:
     """Return the struct's children as columns; NULL where the struct is NULL."""
     children = changes.column(struct).combine_chunks().flatten()
@@ -228,5 +226,5 @@ def _as_key(value: object) -> object:
     return NAN if isinstance(value, float) and math.isnan(value) else value
 
 
-def _mask(values: pa.ChunkedArray) -> Mask:
+def _mask(values: pa.ChunkedArray) -> RowMask:
     return np.asarray(values.to_numpy(), np.bool_)

@@ -119,9 +119,12 @@ class FileWriter:
 
 
 def ordered(rows: pa.Table, key: Collection[str]) -> pa.Table:
-    """Return `rows` in the order of the key."""
-    keys = pa.table([comparable(rows.column(name)) for name in key], names=list(key))
-    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in key])
+    """Return `rows` in the order of the key; lists have no order."""
+    names = [name for name in key if not pa.types.is_nested(rows.schema.field(name).type)]
+    if not names:
+        return rows
+    keys = pa.table([comparable(rows.column(name)) for name in names], names=names)
+    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in names])
     is_sorted = bool(np.array_equal(order.to_numpy(), np.arange(rows.num_rows)))
     return rows if is_sorted else rows.take(order)
 

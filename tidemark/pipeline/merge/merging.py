@@ -14,12 +14,14 @@ from deltalake.transaction import AddAction
 
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.lake.file_format import FILE_BYTES
-from tidemark.pipeline.lake.lake_table import LakeTable
+from tidemark.pipeline.lake.lake_table import FileChange, LakeTable
 from tidemark.pipeline.merge.compaction import Compacted, RowKey, keys_of
 from tidemark.pipeline.merge.data_files import FileWriter, file_rows, laid_out
 from tidemark.pipeline.merge.key_ranges import SoughtKeys
 from tidemark.pipeline.merge.keys import Indexes, comparable_keys
+from tidemark.pipeline.merge.merge_plans import MergePlan, plan_by_key, plan_by_row
 from tidemark.pipeline.merge.touched_files import Hit, KeyedFiles, keyed_files
+from tidemark.pipeline.merge.whole_rows import NetRows
 
 _NONE = np.zeros(0, np.int64)
 _NOTHING = Hit(_NONE, _NONE)
@@ -36,11 +38,23 @@ def append_rows(table: LakeTable, rows: pa.Table, key: Sequence[str], applied: A
 def merge_rows(table: LakeTable, compacted: Compacted, key: Sequence[str], applied: Applied) -> None:
     """Put and remove the rows of `compacted`."""
     with table.writing(applied) as change:
-        merge = _Merge(keyed_files(table, key), compacted, table.schema)
-        writer = FileWriter(table.uri, key, merge.rows_max)
-        for added in merge.rewritten(writer):
-            change.added += added
-        change.removed += [merge.files.files[file].removal(data_change=True) for file in merge.hits]
+        files = keyed_files(table, key)
+        _write(table, files, plan_by_key(files, compacted, table.schema), change)
+
+
+def merge_whole_rows(table: LakeTable, net: NetRows, columns: Sequence[str], applied: Applied) -> None:
+    """Apply the net changes of a table without a key; `columns` are those by which its files are sorted."""
+    with table.writing(applied) as change:
+        files = keyed_files(table, columns)
+        _write(table, files, plan_by_row(files, net, table.schema), change)
+
+
+def _write(table: LakeTable, files: KeyedFiles, plan: MergePlan, change: FileChange) -> None:
+    merge = _Merge(files, plan)
+    writer = FileWriter(table.uri, files.key, merge.rows_max)
+    for added in merge.rewritten(writer):
+        change.added += added
+    change.removed += [files.files[file].removal(data_change=True) for file in merge.hits]
 
 
 def rows_of(
@@ -60,20 +74,17 @@ def rows_of(
 
 
 class _Merge:
-    """The plan of one merge: which files are rewritten, and with which new rows."""
+    """One merge: which files are rewritten, and with which new rows."""
 
-    def __init__(self, files: KeyedFiles, compacted: Compacted, schema: pa.Schema) -> None:
+    def __init__(self, files: KeyedFiles, plan: MergePlan) -> None:
         self.files = files
-        self._puts = laid_out(compacted.puts, schema)
-        self._kept = {name: np.asarray(flags, np.bool_) for name, flags in compacted.kept.items()}
-        removed = laid_out(compacted.removed, pa.schema([schema.field(name) for name in files.key]))
-        keys = pa.concat_tables([self._puts.select(files.key), removed])
-        self._sought = SoughtKeys(comparable_keys(keys, files.key))
-        self.rows_max = file_rows(files.rows + compacted.puts.num_rows)
-        inside = files.ranges.inside(self._sought)
-        self.hits = files.touched(self._sought, inside)
+        self._puts = plan.puts
+        self._kept = plan.kept
+        self._sought = plan.sought
+        self.rows_max = file_rows(files.rows + plan.puts.num_rows)
+        self.hits = plan.hits
         self._new: dict[int, Indexes] = {}
-        self._left = self._assign_new_rows(inside)
+        self._left = self._assign_new_rows(plan.inside)
 
     def rewritten(self, writer: FileWriter) -> Iterator[list[AddAction]]:
         """Write the touched files again, and the new rows that are in none of them."""
@@ -123,7 +134,8 @@ class _Merge:
         for flags in self._kept.values():
             is_new &= ~flags  # a row with a kept value is not new; it must not be inserted incompletely
         for file in self.hits:
-            indexes = inside[file][inside[file] < len(is_new)]
+            indexes = inside.get(file, _NONE)
+            indexes = indexes[indexes < len(is_new)]
             self._new[file] = indexes[is_new[indexes]]
             is_new[self._new[file]] = False
         left = np.flatnonzero(is_new)

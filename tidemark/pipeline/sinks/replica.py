@@ -5,10 +5,11 @@ Rows rewritten by DDL are staged in a Delta table beside the replica until the r
 rows and columns together, and no reader sees a part of it. A change of layout without a rewrite is made from the
 replica's own rows, also in one commit. The replica of a dropped table remains unchanged.
 
-A table without a key has no replica, because a change does not identify its row. As long as rows are only inserted,
-they are collected in a Delta table beside it (`UNKEYED`), which becomes the replica when the table gets a key. At the
-first update or delete this table is emptied and *blocked*: only the log continues. An event that replaces all rows
-unblocks it. The replica of a table that lost its key remains unchanged, and is blocked as well.
+A table without a key has a replica with REPLICA IDENTITY FULL: a change removes exactly one of the rows that equal its
+old row. With another identity it has none, because a change does not identify its row. As long as rows are only
+inserted, they are collected in a Delta table beside it (`UNKEYED`), which becomes the replica when the table gets a key
+or that identity. At the first update or delete this table is emptied and *blocked*: only the log continues. An event
+that replaces all rows unblocks it. The replica of a table that lost its key remains unchanged, and is blocked as well.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ import pyarrow.compute as pc
 
 from tidemark.decode.types.codec import Dialect
 from tidemark.io.host.failpoints import passed
+from tidemark.io.process.lake_config import MERGE_ROWS
 from tidemark.model.change import (
     AFTER,
     CopyBoundary,
@@ -42,7 +44,6 @@ from tidemark.pipeline.lake.lake_table import LakeTable, OpenTable, quoted
 from tidemark.pipeline.lake.layout import (
     Constants,
     Shapes,
-    key_names,
     lake_columns,
     plan_reshape,
     redeclared,
@@ -51,9 +52,11 @@ from tidemark.pipeline.lake.layout import (
     table_comment,
     with_comments,
 )
+from tidemark.pipeline.lake.row_identity import RowIdentity, row_identity
 from tidemark.pipeline.merge.clustering import recluster
 from tidemark.pipeline.merge.compaction import compact, only_adds
-from tidemark.pipeline.merge.merging import append_rows, merge_rows, rows_of
+from tidemark.pipeline.merge.merging import append_rows, merge_rows, merge_whole_rows, rows_of
+from tidemark.pipeline.merge.whole_rows import net_rows
 from tidemark.pipeline.sinks.rerendering import Conversions, rerendered_rows, rerenderings
 from tidemark.pipeline.sinks.steps import Delivered, EventStep, Rows, after, steps
 
@@ -75,8 +78,13 @@ class Replica:
         *,
         present: Relation | None = None,
         open_table: OpenTable = LakeTable,
+        rows_max: int = MERGE_ROWS,
     ) -> None:
-        """`present`: the version of the last event, in which the replica's rows are rendered; None: not known."""
+        """`present`: the version of the last event, in which the replica's rows are rendered; None: not known.
+
+        One merge has at most `rows_max` rows, or those of one item.
+        """
+        self._rows_max = rows_max
         self._open_table = open_table
         self.uri = uri
         self.app = app
@@ -84,7 +92,7 @@ class Replica:
         self._constants = constants
         self._dialect = dialect
         self.present = present
-        self._key: Sequence[str] = ()  # of the last step
+        self._identity: RowIdentity | None = None  # of the last step
 
     def apply(self, items: Sequence[Delivered], recorded: Recorded | None = None) -> LakeTable:
         """Apply the items that the replica lacks; return the replica, or the table of rows without a key.
@@ -96,7 +104,7 @@ class Replica:
             unkeyed = self._unkeyed()
             if unkeyed.applied.position > table.applied.position:
                 table = unkeyed
-        for step in steps(items, table.applied):
+        for step in steps(items, table.applied, self._rows_max):
             if not lake_columns(step.relation):
                 continue  # rows without columns cannot be distinguished, and Delta has no such table
             table = self._step(table, step)
@@ -104,15 +112,15 @@ class Replica:
 
     def maintain(self, table: LakeTable, keep_hours: int) -> None:
         """Combine files of the table that `apply` returned, and delete files that are unused for `keep_hours`."""
-        if self._key and table.uri == self.uri and table.exists:
-            recluster(table, self._key)
+        if self._identity is not None and table.uri == self.uri and table.exists:
+            recluster(table, self._identity.columns)
             table.forget_files(keep_hours, orphans=True)
         else:
             table.compact(keep_hours)
 
     def _step(self, table: LakeTable, step: Rows | EventStep) -> LakeTable:
-        self._key = key_names(step.relation)
-        is_keyed = bool(self._key)
+        self._identity = row_identity(step.relation)
+        is_keyed = self._identity is not None
         if not is_keyed and not table.exists:
             table = self._unkeyed()
         elif not is_keyed and table.uri == self.uri:
@@ -122,7 +130,7 @@ class Replica:
         elif is_keyed and table.uri != self.uri and not table.applied.blocked:
             table = self._keyed(table)
         if isinstance(step, Rows):
-            self._rows(table, step)
+            self._rows(table, step, self._identity)
         else:
             self._event(table, step)
         if is_keyed and table.uri != self.uri and not table.applied.blocked:
@@ -157,7 +165,7 @@ class Replica:
 
     # Rows
 
-    def _rows(self, table: LakeTable, step: Rows) -> None:
+    def _rows(self, table: LakeTable, step: Rows, identity: RowIdentity | None) -> None:
         # NB: ALTER TYPE does not wait for writers of its values, so rows in the type's old form can follow it.
         if self.present is not None and step.relation != self.present:
             step = replace(step, changes=rerendered_rows(step.changes, step.relation, self.present))
@@ -168,8 +176,10 @@ class Replica:
             return
         self._reshape(table, step.relation, step.changes.schema.field(AFTER).type, table.applied)
         applied = replace(table.applied, sequence=step.sequence, position=step.last)
-        key = self._key
-        if key:
+        if identity is not None and identity.is_whole_row:
+            self._whole_rows(table, step, identity.columns, applied)
+        elif identity is not None:
+            key = identity.columns
             compacted = compact(step.changes, lake_columns(step.relation), key, partial(rows_of, table, key))
             if compacted.only_new:
                 append_rows(table, compacted.puts, key, applied)
@@ -181,6 +191,20 @@ class Replica:
             # The change does not identify its row; the replica stops rather than guesses. The log has every change.
             table.overwrite(table.schema.empty_table(), replace(applied, blocked=True))
         passed(Failpoint.REPLICA_CHANGED)
+
+    def _whole_rows(self, table: LakeTable, step: Rows, columns: Sequence[str], applied: Applied) -> None:
+        """Apply changes of a table without a key; a change without its whole old row ends the updates of the replica.
+
+        NB: partitions of one table may have different replica identities.
+        """
+        if only_adds(step.changes):
+            append_rows(table, new_rows(step), columns, applied)
+            return
+        net = net_rows(step.changes, lake_columns(step.relation))
+        if net is None:
+            self._leave(table, step)
+        else:
+            merge_whole_rows(table, net, columns, applied)
 
     def _stage(self, step: Rows) -> None:
         aside = self.staging_table()

@@ -20,7 +20,7 @@ from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import UTF8
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.failpoints import passed
-from tidemark.io.process.config import DEFAULT_LAKE, LakeConfig
+from tidemark.io.process.lake_config import DEFAULT_LAKE, LakeConfig
 from tidemark.io.state.accepted_breaks import log_key
 from tidemark.model.change import LogicalMessage
 from tidemark.model.commit_time import USECS_PER_DAY
@@ -39,6 +39,7 @@ from tidemark.pipeline.lake.layout import Constants, Shapes
 from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
 from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
 from tidemark.pipeline.sinks.changelog import ChangeLog, expire_rows
+from tidemark.pipeline.sinks.exclusion import excluded, included
 from tidemark.pipeline.sinks.lake_batch import (
     LakeBatch,
     LakeItem,
@@ -51,6 +52,7 @@ from tidemark.pipeline.sinks.lake_batch import (
 )
 from tidemark.pipeline.sinks.messages import append_messages
 from tidemark.pipeline.sinks.replica import Replica
+from tidemark.pipeline.sinks.schema_policy import refusing_changes
 from tidemark.pipeline.sinks.steps import Delivered
 from tidemark.pipeline.sinks.table_states import applied_of, breaks_after, diverged_table, fault_state, state_after
 from tidemark.pipeline.sinks.targets import Outcome, TargetTable, apply_batch, catch_up, new_copy
@@ -268,8 +270,10 @@ class Lake:
 
         known = self.positions.tables.get(table)
         restart = partial(self._accepted_copy, table)
-        target = TargetTable(uri, app, known.log if known else UNTOUCHED, applied_of(known), apply, restart)
-        outcome = write(target, stored_items(items))
+        entry, applied = known.log if known else UNTOUCHED, applied_of(known)
+        refusing = refusing_changes(apply, name, settings, applied.position)
+        target = TargetTable(uri, app, entry, applied, refusing, restart)
+        outcome = excluded(target, LOG, settings) or write(included(target), stored_items(items))
         self._keep(outcome)
         return outcome
 
@@ -284,7 +288,16 @@ class Lake:
         present = self._present.pop(table, None)
         name = self._name(table, items)
         open_table, settings = self._opener(table, name), self._config.settings_of(name)
-        applying = Replica(uri, app, self._shapes, self._constants, dialect, present=present, open_table=open_table)
+        applying = Replica(
+            uri,
+            app,
+            self._shapes,
+            self._constants,
+            dialect,
+            present=present,
+            open_table=open_table,
+            rows_max=settings.merge_rows,
+        )
 
         def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
             replica = applying.apply(delivered_items(some), recorded)
@@ -293,8 +306,9 @@ class Lake:
             return replica
 
         known = self.positions.tables.get(table)
-        target = TargetTable(uri, app, known.replica if known else UNTOUCHED, applied_of(known), apply)
-        outcome = write(target, stored_items(items))
+        entry, applied = known.replica if known else UNTOUCHED, applied_of(known)
+        target = TargetTable(uri, app, entry, applied, refusing_changes(apply, name, settings, applied.position))
+        outcome = excluded(target, REPLICA, settings) or write(included(target), stored_items(items))
         self._keep(outcome)
         if applying.present is not None and outcome.table is not None:
             self._present[table] = applying.present

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemark.io.process.lake_config import MERGE_ROWS
 from tidemark.model.change import (
     TABLE_ORDINAL,
     ChangeBatch,
@@ -29,8 +30,6 @@ from tidemark.model.relation import Relation
 from tidemark.pipeline.delta_log.applied import Applied
 from tidemark.pipeline.lake.layout import position_of
 from tidemark.wire.items import relation_of
-
-MERGE_ROWS = 1_000_000  # of a step, so that the memory of a merge is bounded
 
 TableItem = ChangeBatch | SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | CopyBoundary
 TableEvent = SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | CopyBoundary
@@ -73,8 +72,11 @@ class EventStep:
 Step = Rows | EventStep
 
 
-def steps(items: Sequence[Delivered], applied: Applied) -> list[Step]:
-    """Split `items` of one table into the steps that a target at `applied` still needs."""
+def steps(items: Sequence[Delivered], applied: Applied, rows_max: int = MERGE_ROWS) -> list[Step]:
+    """Split `items` of one table into the steps that a target at `applied` still needs, of at most `rows_max` rows.
+
+    An item with more rows is a step.
+    """
     found: list[Step] = []
     run: list[tuple[OutboxSequence, ChangeBatch]] = []
     floor, generation, reached = applied.position, applied.generation, applied.position
@@ -96,7 +98,7 @@ def steps(items: Sequence[Delivered], applied: Applied) -> list[Step]:
                 continue
             first, last = position_of(rows, 0), position_of(rows, rows.num_rows - 1)
             _check_order(reached, first, item.relation)
-            if run and (run[-1][1].relation != item.relation or run_rows + rows.num_rows > MERGE_ROWS):
+            if run and (run[-1][1].relation != item.relation or run_rows + rows.num_rows > rows_max):
                 close_run()
             if TABLE_ORDINAL in rows.schema.names:  # a user may enable this column later; the log has its own numbers
                 rows = rows.drop_columns([TABLE_ORDINAL])

@@ -59,7 +59,8 @@ def state_after(items: Sequence[Delivered], log: Outcome, replica: Outcome, know
     fault = fault_state(log, replica)
     if fault is not None:
         return fault
-    assert replica.table is not None, known
+    if replica.table is None:  # excluded
+        return TableState.COPYING if log.applied.copy_sequence else TableState.LIVE
     if replica.applied.copy_sequence:
         return TableState.COPYING
     if replica.applied.blocked and replica.target.recorded.version >= 0:

@@ -37,10 +37,11 @@ from tidemark.pipeline.lake.lake_table import (
     table_id,
 )
 from tidemark.pipeline.lake.layout import UnfitRows
+from tidemark.pipeline.sinks.schema_policy import SchemaChangeRefused
 from tidemark.pipeline.sinks.waiting import StoredItem, WaitingItems
 
 RETRY_WAITS_S = (0.1, 1.0)  # between the attempts to write one table; those of other tables continue
-_PAUSING = (LakeFailed, TableMoved, UnfitRows, CommitUnreadable)
+_PAUSING = (LakeFailed, TableMoved, UnfitRows, CommitUnreadable, SchemaChangeRefused)
 _NOT_WRITTEN = "a new copy could not be written"
 
 Applying = Callable[[Sequence[StoredItem], Recorded | None], LakeTable]

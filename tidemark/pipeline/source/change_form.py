@@ -5,14 +5,13 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.model.change import AFTER, BEFORE, BeforeKind, ChangeBatch, Op, Truncation
+from tidemark.model.change import AFTER, BEFORE, UNCHANGED, BeforeKind, ChangeBatch, Op, Truncation
 from tidemark.pipeline.lake.layout import convert, lake_columns, unchanged_names
-from tidemark.pipeline.source.options import Columns
+from tidemark.pipeline.source.options import RowColumns
+from tidemark.pipeline.source.query_table import QueryTable
 from tidemark.pipeline.source.row_form import TableColumns
-from tidemark.pipeline.source.source_table import SourceTable
 
 SEQUENCE = "_seq"
-UNCHANGED = "_unchanged"
 TABLE = "_table"
 CHANGE_FIELDS: tuple[pa.Field, ...] = (
     pa.field("_op", pa.string()),
@@ -30,22 +29,22 @@ CHANGE_FIELDS: tuple[pa.Field, ...] = (
 """The columns of a change, as in the change log of the lake."""
 
 
-def change_fields(table: SourceTable, columns: Columns) -> list[pa.Field]:
+def change_fields(table: QueryTable, columns: RowColumns) -> list[pa.Field]:
     """Return all columns of the form."""
     row = pa.struct(table.fields)
-    sides = [pa.field(BEFORE, row), pa.field(AFTER, row)] if columns is Columns.BEFORE_AFTER else table.fields
+    sides = [pa.field(BEFORE, row), pa.field(AFTER, row)] if columns is RowColumns.BEFORE_AFTER else table.fields
     names = [pa.field(TABLE, pa.string())] if len(table.names) > 1 else []
     return [*sides, *CHANGE_FIELDS, *names]
 
 
 @dataclass(frozen=True)
 class ChangeForm:
-    """The form of `Columns.AFTER` and `Columns.BEFORE_AFTER`: the names of their columns do not overlap.
+    """The form of `RowColumns.AFTER` and `RowColumns.BEFORE_AFTER`: the names of their columns do not overlap.
 
     A deleted row has the known part of its old values in the table's columns.
     """
 
-    table: SourceTable
+    table: QueryTable
     wanted: pa.Schema
     _columns: TableColumns = field(init=False)
 

@@ -17,8 +17,8 @@ from tidemark.model.change import AFTER, BEFORE, ChangeBatch, Op, Truncation
 from tidemark.model.commit_time import USECS_PER_MILLISECOND
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
+from tidemark.pipeline.source.query_table import QueryTable
 from tidemark.pipeline.source.row_form import TableColumns
-from tidemark.pipeline.source.source_table import SourceTable
 
 SOURCE_FIELDS: tuple[pa.Field, ...] = (
     pa.field("version", pa.string()),
@@ -35,7 +35,7 @@ SOURCE_FIELDS: tuple[pa.Field, ...] = (
 """The struct `source` of the connector."""
 
 
-def envelope_fields(table: SourceTable) -> list[pa.Field]:
+def envelope_fields(table: QueryTable) -> list[pa.Field]:
     """Return the columns of the form."""
     row, source = pa.struct(table.fields), pa.struct(SOURCE_FIELDS)
     return [
@@ -49,9 +49,9 @@ def envelope_fields(table: SourceTable) -> list[pa.Field]:
 
 @dataclass(frozen=True)
 class EnvelopeForm:
-    """The form of `Columns.DEBEZIUM`."""
+    """The form of `RowColumns.DEBEZIUM`."""
 
-    table: SourceTable
+    table: QueryTable
     wanted: pa.Schema
     capture: str
     databases: Mapping[Oid, str]

@@ -15,10 +15,10 @@ from tidemark.pipeline.source.change_form import ChangeForm, change_fields
 from tidemark.pipeline.source.contents import Contents
 from tidemark.pipeline.source.envelope_form import EnvelopeForm, envelope_fields
 from tidemark.pipeline.source.opened_outbox import open_once
-from tidemark.pipeline.source.options import FORMAT, Columns, SourceOptions
+from tidemark.pipeline.source.options import FORMAT, RowColumns, SourceOptions
+from tidemark.pipeline.source.query_table import QueryTable, find_table
 from tidemark.pipeline.source.row_contents import RowContents
 from tidemark.pipeline.source.row_form import RowForm
-from tidemark.pipeline.source.source_table import SourceTable, find_table
 from tidemark.pipeline.source.stream import OutboxStreamReader
 from tidemark.pipeline.source.value_contents import SCHEMA, ValueContents
 
@@ -26,7 +26,7 @@ from tidemark.pipeline.source.value_contents import SCHEMA, ValueContents
 class OutboxSource(DataSource):
     """The data source `tidemark`."""
 
-    _table: SourceTable | None = None  # as it was when Spark asked for the columns
+    _table: QueryTable | None = None  # as it was when Spark asked for the columns
 
     @classmethod
     def name(cls) -> str:
@@ -36,7 +36,7 @@ class OutboxSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns. Spark does not ask if the caller gave them (`.schema(...)`)."""
         options = self._options()
-        if options.table is None or options.columns is Columns.RAW:
+        if options.table is None or options.columns is RowColumns.RAW:
             return spark_schema(SCHEMA)
         self._table = self._find(options)
         return spark_schema(pa.schema(fields_of(self._table, options.columns)))
@@ -63,7 +63,7 @@ class OutboxSource(DataSource):
         if options.table is None:
             return ValueContents(options.headers_only)
         table = self._table or self._find(options)
-        if options.columns is Columns.RAW:
+        if options.columns is RowColumns.RAW:
             return ValueContents(table=table)
         fields = {field.name: field for field in fields_of(table, options.columns)}
         for column in schema.fields:
@@ -80,23 +80,23 @@ class OutboxSource(DataSource):
         return RowContents(form, options.evolution, None if self._table is not None else frozenset(schema.names))
 
     @staticmethod
-    def _form(options: SourceOptions, table: SourceTable, chosen: pa.Schema) -> RowForm:
-        if options.columns is not Columns.DEBEZIUM:
+    def _form(options: SourceOptions, table: QueryTable, chosen: pa.Schema) -> RowForm:
+        if options.columns is not RowColumns.DEBEZIUM:
             return ChangeForm(table, chosen)
         capture = open_once(options.folder()).identity.capture
         return EnvelopeForm(table, chosen, capture, dict(CapturedDatabases(options.folder())))
 
     @staticmethod
-    def _find(options: SourceOptions) -> SourceTable:
+    def _find(options: SourceOptions) -> QueryTable:
         assert options.table is not None
         databases = CapturedDatabases(options.folder())
         versions = open_once(options.folder()).relations()
         return find_table(options.table, versions, databases, databases.types)
 
 
-def fields_of(table: SourceTable, columns: Columns) -> list[pa.Field]:
+def fields_of(table: QueryTable, columns: RowColumns) -> list[pa.Field]:
     """Return all columns that a query of a table can have."""
-    return envelope_fields(table) if columns is Columns.DEBEZIUM else change_fields(table, columns)
+    return envelope_fields(table) if columns is RowColumns.DEBEZIUM else change_fields(table, columns)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

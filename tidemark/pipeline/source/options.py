@@ -30,7 +30,7 @@ _NAMES = (
 _OF_ROWS = ("columns", "schemaEvolution")
 
 
-class Columns(Enum):
+class RowColumns(Enum):
     """The columns of a table's rows."""
 
     AFTER = "after"  # those of the table, and those of the change
@@ -53,7 +53,7 @@ class SourceOptions:
 
     state: Path
     table: str | None = None
-    columns: Columns = Columns.AFTER
+    columns: RowColumns = RowColumns.AFTER
     reader: str | None = None
     start: StartingPosition = FROM_EARLIEST
     batch_bytes: int = BATCH_BYTES
@@ -85,7 +85,7 @@ class SourceOptions:
         return cls(
             Path(found["state"]),
             found.get("table"),
-            _parsed(found, "columns", Columns, Columns.AFTER),
+            _parsed(found, "columns", RowColumns, RowColumns.AFTER),
             found.get("reader"),
             StartingPosition.parse(found.get("startingPosition", EARLIEST)),
             _parsed(found, "maxBytesPerTrigger", _size, BATCH_BYTES),

@@ -9,14 +9,14 @@ from tidemark.model.change import ChangeBatch, Truncation
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 from tidemark.pipeline.lake.layout import LakeColumn, convert, lake_columns
-from tidemark.pipeline.source.source_table import SourceTable
+from tidemark.pipeline.source.query_table import QueryTable
 
 
 class RowForm(Protocol):
     """Converts change batches to record batches with the columns `wanted`, in that order."""
 
     @property
-    def table(self) -> SourceTable:
+    def table(self) -> QueryTable:
         """Return the table."""
 
     @property
@@ -34,7 +34,7 @@ class RowForm(Protocol):
 class TableColumns:
     """Finds the columns of a table in the rows of its versions, and converts them."""
 
-    table: SourceTable
+    table: QueryTable
 
     def struct(self, batch: ChangeBatch, side: str, taken: pa.Array | None = None) -> pa.Array:
         """Return the old or the new rows as a struct; `taken` are the indices of rows, NULL for none."""

@@ -21,7 +21,7 @@ from tidemark.pipeline.source.offsets import Offset, OffsetMovedBack, OutboxRepl
 from tidemark.pipeline.source.opened_outbox import open_once
 from tidemark.pipeline.source.options import FORMAT, Evolution, SourceOptions
 from tidemark.pipeline.source.outbox_range import OutboxRange, divide
-from tidemark.pipeline.source.source_table import SchemaChanged
+from tidemark.pipeline.source.query_table import SchemaChanged
 from tidemark.wire.values import ValueKind
 
 TRANSACTION_WAIT_S = 1.0  # for the next group of a transaction: twenty times what its 65,536 rows take to decode

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.position import Sequence
-from tidemark.pipeline.source.source_table import SourceTable
+from tidemark.pipeline.source.query_table import QueryTable
 from tidemark.wire.values import NO_SCHEMA_VERSION, ValueHeader, encode_header
 
 RECORD_BATCH_BYTES = 32 << 20
@@ -24,7 +24,7 @@ class ValueContents:
     """The values of all tables, or of one table; `headers_only` is for a driver that reads the payloads itself."""
 
     headers_only: bool = False
-    table: SourceTable | None = None
+    table: QueryTable | None = None
 
     @property
     def columns_id(self) -> str:

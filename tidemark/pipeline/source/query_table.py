@@ -19,7 +19,7 @@ from tidemark.wire.relations import SchemaVersion
 
 RelationKey = tuple[Oid, Oid]
 """A relation by the OIDs of its database and its own."""
-Versions = Mapping[SchemaVersion, tuple[Oid, Relation]]
+SchemaVersions = Mapping[SchemaVersion, tuple[Oid, Relation]]
 
 
 class UnknownTable(ConfigError):
@@ -39,8 +39,8 @@ class SchemaChanged(StateError):
 
 
 @dataclass(frozen=True, slots=True)
-class SourceColumn:
-    """A column of the query; `number` is its pg_attribute.attnum in the relation `SourceTable.described_by`."""
+class QueryColumn:
+    """A column of the query; `number` is its pg_attribute.attnum in the relation `QueryTable.described_by`."""
 
     name: str
     number: int
@@ -48,14 +48,14 @@ class SourceColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceTable:
+class QueryTable:
     """The table of a query, as it was when the query was loaded."""
 
     patterns: tuple[str, ...]
     members: frozenset[RelationKey]
     described_by: RelationKey  # the relation whose columns these are
     names: tuple[str, ...]  # several if the patterns match several tables
-    columns: tuple[SourceColumn, ...]
+    columns: tuple[QueryColumn, ...]
     newest: SchemaVersion  # of the state, when the query was loaded
     types: TypeMapping
 
@@ -83,15 +83,15 @@ class SourceTable:
         return gone + added + retyped
 
 
-def columns_of(relation: Relation, types: TypeMapping) -> tuple[SourceColumn, ...]:
+def columns_of(relation: Relation, types: TypeMapping) -> tuple[QueryColumn, ...]:
     """Return the columns of a relation as the lake names them."""
     shape = shape_of(relation, types)
     return tuple(
-        SourceColumn(column.name, column.number, shape.field(column.index).type) for column in lake_columns(relation)
+        QueryColumn(column.name, column.number, shape.field(column.index).type) for column in lake_columns(relation)
     )
 
 
-def find_table(text: str, versions: Versions, databases: Mapping[Oid, str], types: TypeMapping) -> SourceTable:
+def find_table(text: str, versions: SchemaVersions, databases: Mapping[Oid, str], types: TypeMapping) -> QueryTable:
     """Return the table that the option `table` names: names or patterns, separated by commas.
 
     Raises `UnknownTable` or `TablesDiffer`.
@@ -113,7 +113,7 @@ def find_table(text: str, versions: Versions, databases: Mapping[Oid, str], type
     members = {key for key, (_, relation) in newest.items() if relation.partition_of in parents} | found.keys()
     latest = {relation.qualified_name: relation for _, relation in sorted(found.values(), key=lambda known: known[0])}
     described_by, (_, relation) = max(found.items(), key=lambda one: one[1][0])
-    table = SourceTable(
+    table = QueryTable(
         patterns,
         frozenset(members),
         described_by,
